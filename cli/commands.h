@@ -1,0 +1,24 @@
+// The subcommands. Each returns the exit code and throws for what it cannot do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "options.h"
+
+namespace cli {
+
+struct LaunchOptions {
+  int ranks = 1;
+  bool plain = false;
+  double grace = 10;
+  std::vector<std::string> command;
+};
+
+// Starts its ranks unless a launcher did, in which case this process is one of them.
+int train(const RunOptions& options);
+// Likewise; ranks of its own are started anew for every plan, so that peaks of memory do not mix.
+int compare(const RunOptions& options);
+int launch(const LaunchOptions& options);
+
+}  // namespace cli

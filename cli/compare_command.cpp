@@ -1,0 +1,97 @@
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "commands.h"
+#include "compare.h"
+#include "format.h"
+#include "progress.h"
+#include "spawn.h"
+#include "train.h"
+
+namespace cli {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "zero.XXXXXX").string()) {
+    if (!::mkdtemp(path_.data())) throw zero::Error("cannot make '" + path_ + "': " + std::strerror(errno));
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class Bar : public Listener {
+ public:
+  Bar(const std::string& label, std::int64_t steps) : progress_(label, steps) {}
+  void step(const Progression& now) override {
+    progress_.show(++done_, now.report.loss, now.tokens_per_second, now.bytes);
+  }
+
+ private:
+  std::int64_t done_ = 0;
+  Progress progress_;
+};
+
+void announce(const RunResult& run) {
+  std::cerr << run.plan << ": " << run.losses.size() << " steps, loss " << fixed(run.losses.back(), 4) << ", "
+            << fixed(run.step_seconds, 3) << " s/step\n";
+}
+
+int finish(const RunOptions& options, const Report& report) {
+  if (!options.json.empty()) write_file(options.json, to_json(report));
+  return conclude(std::cout, options, report);
+}
+
+int compare_as_rank(const RunOptions& options) {
+  const zero::World world = join(options);
+  const bool first = world.rank() == 0;
+  const Work work = load(options);
+  if (first && !options.json.empty()) check_writable(options.json);
+  Report report{world.size(), models::parameter_count(work.config), options.precision, {}};
+  for (const std::string& plan : options.plans) {
+    const auto listener = first ? std::make_unique<Bar>(plan, options.steps) : std::make_unique<Listener>();
+    report.runs.push_back(run_plan(world, options, work, plan, *listener));
+    if (first) announce(report.runs.back());
+  }
+  std::ostream nowhere(nullptr);
+  return first ? finish(options, report) : conclude(nowhere, options, report);
+}
+
+int compare_with_own_ranks(const RunOptions& options, int ranks) {
+  check(options, ranks);
+  const TemporaryFolder folder;
+  Report report;
+  for (const std::string& plan : options.plans) {
+    const std::string result = folder.path() + "/" + plan + ".json";
+    Job job = own_ranks(train_arguments(options, plan, result), ranks);
+    job.output = Output::quiet;
+    if (const int code = exit_code(run_ranks(job), "plan " + plan + ": ")) return code;
+    std::vector<RunResult> before = std::move(report.runs);
+    report = from_json(read_file(result));
+    before.push_back(std::move(report.runs.front()));
+    report.runs = std::move(before);
+    announce(report.runs.back());
+  }
+  return finish(options, report);
+}
+
+}  // namespace
+
+int compare(const RunOptions& options) {
+  return launched() ? compare_as_rank(options) : compare_with_own_ranks(options, options.ranks ? options.ranks : 4);
+}
+
+}  // namespace cli

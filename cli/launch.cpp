@@ -1,0 +1,20 @@
+#include <iostream>
+
+#include "commands.h"
+#include "spawn.h"
+
+namespace cli {
+
+int launch(const LaunchOptions& options) {
+  Job job;
+  job.program = options.command.front();
+  job.arguments = options.command;
+  job.ranks = options.ranks;
+  job.output = options.plain ? Output::inherit : Output::prefixed;
+  job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(options.grace * 1000));
+  const Outcome outcome = run_ranks(job);
+  if (outcome.code) std::cerr << "zero: " << outcome.message << '\n';
+  return outcome.code;
+}
+
+}  // namespace cli

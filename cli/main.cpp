@@ -1,0 +1,74 @@
+// zero train | compare | launch. Results go to standard output, all else to standard error. Exit codes: 0, 1 for
+// a failure, 2 for wrong usage; of `launch`, the first failing rank's.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+
+#include "commands.h"
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
+  command.add_option("-n,--ranks", options.ranks, "Ranks to start")
+      ->required()
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("Ranks");
+  command.add_option("--grace", options.grace, "Seconds from SIGTERM to SIGKILL for ranks that are to end")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->group("Ranks");
+  command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
+  command.set_help_flag("-h,--help", "Print this help")->group("Output");
+  command.prefix_command();
+  command.footer("PROGRAM and its arguments follow the options.");
+}
+
+std::vector<std::string> program_of(const CLI::App& command) {
+  std::vector<std::string> words = command.remaining();
+  if (!words.empty() && words.front() == "--") words.erase(words.begin());
+  if (words.empty()) throw cli::UsageError("launch: no program to start");
+  if (words.front().starts_with("-")) throw cli::UsageError("launch: unknown option '" + words.front() + "'");
+  return words;
+}
+
+void complain(const std::string& text) {
+  const char* rank = std::getenv("RANK");
+  std::cerr << ("zero: " + (rank ? "rank " + std::string(rank) + ": " : "") + text + "\n") << std::flush;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains language models under the stages of ZeRO.", "zero");
+  app.require_subcommand(0, 1);
+  cli::RunOptions to_train, to_compare;
+  cli::LaunchOptions to_launch;
+  CLI::App* const train = app.add_subcommand("train", "Train a model under one plan");
+  CLI::App* const compare = app.add_subcommand("compare", "Train under several plans and compare cost and losses");
+  CLI::App* const launch = app.add_subcommand("launch", "Run a program as N ranks");
+  cli::add_train_options(*train, to_train);
+  cli::add_compare_options(*compare, to_compare);
+  add_launch_options(*launch, to_launch);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    throw cli::UsageError(error.what());
+  }
+  if (train->parsed()) return cli::train(to_train);
+  if (compare->parsed()) return cli::compare(to_compare);
+  if (!launch->parsed()) throw cli::UsageError("give a command: train, compare or launch");
+  to_launch.command = program_of(*launch);
+  return cli::launch(to_launch);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try { return run(argc, argv); } catch (const cli::UsageError& error) {
+  complain(std::string(error.what()) + "; see zero --help");
+  return kUsage;
+} catch (const std::exception& error) {
+  complain(error.what());
+  return kFailed;
+}

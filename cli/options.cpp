@@ -1,0 +1,189 @@
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numbers>
+#include <type_traits>
+
+namespace cli {
+namespace {
+
+std::vector<std::string> preset_names() {
+  const auto names = zero::Plan::presets();
+  return {names.begin(), names.end()};
+}
+
+template <class T>
+std::string text(T value) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    char buffer[64];
+    return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
+  } else {
+    return value;
+  }
+}
+
+// Checked as the number that the option will hold, with the bounds in words.
+template <class T>
+CLI::Validator at_least(T least) {
+  return CLI::Validator(
+      [least](std::string& input) -> std::string {
+        T value{};
+        if (!CLI::detail::lexical_cast(input, value)) return "'" + input + "' is not a number of this kind";
+        if (value >= least) return {};
+        return input + " is below " + text(least);
+      },
+      "", "");
+}
+
+void add_plan_group(CLI::App& command, RunOptions& options, const char* default_ranks) {
+  const std::string group = "Plan";
+  command.add_option("-n,--ranks", options.ranks, std::string("Ranks to start [") + default_ranks + "]")
+      ->check(at_least(1))
+      ->group(group);
+  command.add_option("--precision", options.precision, "fp32, or bf16 with fp32 main weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--resident-budget", options.resident_budget,
+                  "Bytes for gathered parameters: 500M, 2GiB; 0 is two units")
+      ->transform(CLI::AsSizeValue(true))
+      ->capture_default_str()
+      ->group(group);
+  command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
+}
+
+void add_model_group(CLI::App& command, RunOptions& options) {
+  const std::string group = "Model and data";
+  command.add_option("--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, or a config.json")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--data", options.data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")
+      ->group(group);
+  command.add_option("--tokens", options.tokens, "Bits of a token in the token file --data")
+      ->check(CLI::IsMember({16, 32}))
+      ->group(group);
+  command.add_option("--seq", options.seq, "Tokens of a sequence")
+      ->check(at_least<std::int64_t>(1))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--batch", options.batch, "Sequences of a micro-batch, on each rank")
+      ->check(at_least<std::int64_t>(1))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--accumulate", options.accumulate, "Micro-batches of a step, on each rank")
+      ->check(at_least(1))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_training_group(CLI::App& command, RunOptions& options) {
+  const std::string group = "Training";
+  const auto add = [&](const char* name, auto& value, const char* text, auto least) {
+    command.add_option(name, value, text)->check(at_least(least))->capture_default_str()->group(group);
+  };
+  add("--steps", options.steps, "Steps to train", std::int64_t{1});
+  add("--lr", options.lr, "Highest learning rate (AdamW)", 0.0);
+  add("--warmup", options.warmup, "Steps of linear warm-up; then a cosine down to a tenth", std::int64_t{0});
+  add("--clip", options.clip, "Largest gradient norm; 0 does not clip", 0.0);
+  add("--seed", options.seed, "Of weights, dropout and the order of the data", std::uint64_t{0});
+  add("--threads", options.threads, "Threads of an operator; 1 gives the same bits at any --ranks", 1);
+}
+
+void add_output_group(CLI::App& command, RunOptions& options) {
+  const std::string group = "Output";
+  command.add_option("--eval-every", options.eval_every, "Steps between evaluations on held-out data; 0 for none")
+      ->check(at_least<std::int64_t>(0))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--json", options.json, "Also write the result to this file")->group(group);
+}
+
+void add_common(CLI::App& command, RunOptions& options, const char* default_ranks) {
+  add_plan_group(command, options, default_ranks);
+  add_model_group(command, options);
+  add_training_group(command, options);
+  add_output_group(command, options);
+  command.set_help_flag("-h,--help", "Print this help")->group("Output");
+}
+
+bool present(const char* name) {
+  return std::getenv(name) != nullptr;
+}
+
+}  // namespace
+
+void add_train_options(CLI::App& command, RunOptions& options) {
+  options.plans = {"zero3"};
+  command.add_option("--plan", options.plans.front(), "ddp, zero1, zero2 or zero3")
+      ->check(CLI::IsMember(preset_names()))
+      ->capture_default_str()
+      ->group("Plan");
+  add_common(command, options, "1");
+}
+
+void add_compare_options(CLI::App& command, RunOptions& options) {
+  options.plans = preset_names();
+  command.add_option("--plans", options.plans, "Plans to compare, the first being the reference")
+      ->delimiter(',')
+      ->check(CLI::IsMember(preset_names()))
+      ->capture_default_str()
+      ->group("Plan");
+  add_common(command, options, "4");
+}
+
+std::vector<std::string> train_arguments(const RunOptions& options, const std::string& plan, const std::string& json) {
+  std::vector<std::string> result{"zero", "train", "--plan=" + plan};
+  const auto add = [&](const char* name, const auto& value) { result.push_back(name + ("=" + text(value))); };
+  if (!json.empty()) add("--json", json);
+  add("--precision", options.precision);
+  add("--resident-budget", options.resident_budget);
+  add("--model", options.model);
+  if (!options.data.empty()) add("--data", options.data);
+  if (options.tokens) add("--tokens", options.tokens);
+  add("--seq", options.seq);
+  add("--batch", options.batch);
+  add("--accumulate", options.accumulate);
+  add("--steps", options.steps);
+  add("--lr", options.lr);
+  add("--warmup", options.warmup);
+  add("--clip", options.clip);
+  add("--seed", options.seed);
+  add("--threads", options.threads);
+  add("--eval-every", options.eval_every);
+  if (options.reproducible) result.push_back("--reproducible");
+  return result;
+}
+
+zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks) try {
+  const auto precision = options.precision == "bf16" ? zero::Precision::bf16 : zero::Precision::fp32;
+  const auto largest = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+  zero::Plan plan = zero::Plan::named(name)
+                        .precision(precision)
+                        .accumulate(options.accumulate)
+                        .reproducible(options.reproducible)
+                        .resident_budget(static_cast<std::int64_t>(std::min(options.resident_budget, largest)));
+  plan.validate(ranks);
+  return plan;
+} catch (const zero::ConfigError& error) {
+  throw UsageError(error.what());
+}
+
+double learning_rate_factor(std::int64_t step, std::int64_t warmup, std::int64_t steps) {
+  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (steps <= warmup + 1) return 1;
+  const double done = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup - 1);
+  return 0.1 + 0.45 * (1 + std::cos(std::numbers::pi * std::min(done, 1.0)));
+}
+
+bool launched() {
+  if (present("RANK") || present("WORLD_SIZE") || present("OMPI_COMM_WORLD_SIZE")) return true;
+  const char* tasks = std::getenv("SLURM_NTASKS");
+  return present("SLURM_PROCID") && tasks && std::atoi(tasks) > 1;
+}
+
+}  // namespace cli

@@ -1,0 +1,62 @@
+// What `zero train` and `zero compare` are asked to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zero/error.h"
+#include "zero/plan.h"
+
+namespace CLI {
+class App;
+}
+
+namespace cli {
+
+// The command line asks for something that cannot be: exit code 2. All other failures: 1.
+class UsageError : public zero::ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
+struct RunOptions {
+  std::vector<std::string> plans{"zero3"};
+  int ranks = 0;  // 0: not given
+  std::string model = "tiny";
+  std::string data;  // empty: the default text
+  int tokens = 0;    // bits of a token in a token file; 0: by the file's name
+  std::int64_t steps = 20;
+  std::int64_t batch = 4;
+  int accumulate = 1;
+  std::int64_t seq = 128;
+  double lr = 1e-3;
+  std::int64_t warmup = 5;
+  std::string precision = "fp32";
+  double clip = 1;
+  std::uint64_t seed = 0;
+  std::uint64_t resident_budget = 0;
+  bool reproducible = false;
+  std::int64_t eval_every = 0;
+  int threads = 1;
+  std::string json;
+};
+
+void add_train_options(CLI::App& command, RunOptions& options);
+void add_compare_options(CLI::App& command, RunOptions& options);
+
+// The arguments, from argv[0] on, of the `zero train` that carries out `options` under one plan
+// and writes to `json`, unless that is empty.
+std::vector<std::string> train_arguments(const RunOptions& options, const std::string& plan, const std::string& json);
+
+// The preset with everything that the options say about it. Throws UsageError when it cannot work on `ranks`.
+zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks);
+
+// A factor on the learning rate: linear up to `warmup`, then half a cosine down to a tenth at `steps`.
+double learning_rate_factor(std::int64_t step, std::int64_t warmup, std::int64_t steps);
+
+// Whether torchrun, `zero launch`, Open MPI or Slurm started this process as one rank of several.
+bool launched();
+
+}  // namespace cli

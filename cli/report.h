@@ -1,0 +1,77 @@
+// What runs cost and gave: as values, JSON and tables. No torch.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cli {
+
+struct Bytes {
+  std::int64_t predicted = 0;
+  std::int64_t measured = 0;
+  bool agree() const { return predicted == measured; }
+};
+
+struct Evaluation {
+  std::int64_t step = 0;
+  double loss = 0;
+};
+
+struct RunResult {
+  std::string plan;
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+  std::vector<Evaluation> evaluations;
+  Bytes parameter, gradient, optimizer;  // per rank
+  Bytes wire;                            // per rank and step
+  std::int64_t peak_bytes = 0;           // of a rank's process, above what it held when the run began
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+
+  bool bytes_agree() const { return parameter.agree() && gradient.agree() && optimizer.agree() && wire.agree(); }
+};
+
+struct Report {
+  int ranks = 1;
+  std::int64_t parameters = 0;
+  std::string precision;
+  std::vector<RunResult> runs;
+};
+
+// Doubles are printed so that reading them gives the same bits.
+std::string to_json(const Report& report);
+Report from_json(const std::string& text);
+
+// Throws zero::Error, naming the path, when `path` cannot be written; leaves nothing behind.
+void check_writable(const std::string& path);
+// All of it or nothing: written beside `path`, then renamed.
+void write_file(const std::string& path, const std::string& text);
+std::string read_file(const std::string& path);
+
+// Columns are as wide as their widest cell, the first `left` aligned to the left, the others to the right.
+class Table {
+ public:
+  explicit Table(int left) : left_(left) {}
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void print(std::ostream& out) const;
+
+ private:
+  int left_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+void print_report(std::ostream& out, const Report& report);
+
+// `losses` of a run differ from those of the first run of its group from step `step` (from 1) on.
+struct Difference {
+  std::string plan;
+  std::string from;
+  std::size_t step = 0;
+};
+// Bit by bit. groups[i] is the group of runs[i].
+std::vector<Difference> differences(const Report& report, const std::vector<int>& groups);
+
+}  // namespace cli

@@ -1,0 +1,190 @@
+#include "train.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iterator>
+
+#include "memory.h"
+#include "models/llama.h"
+
+namespace cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kEvaluationBatches = 16;
+
+template <class T>
+std::vector<T> gather(const zero::World& world, const std::vector<T>& mine) {
+  constexpr auto dtype = std::is_same_v<T, double> ? zero::Dtype::f64 : zero::Dtype::i64;
+  const auto count = static_cast<std::int64_t>(mine.size());
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.communicator().all_gather({mine.data(), count, dtype}, {all.data(), count * world.size(), dtype}).wait();
+  return all;
+}
+
+std::int64_t largest(const zero::World& world, std::int64_t value) {
+  const auto all = gather<std::int64_t>(world, {value});
+  return *std::max_element(all.begin(), all.end());
+}
+
+zero::Options engine_options(const RunOptions& options) {
+  zero::Options result;
+  result.clip = options.clip;
+  result.seed = options.seed;
+  result.groups = {zero::no_decay_on_norms_biases_embeddings()};
+  result.schedule = [warmup = options.warmup, steps = options.steps](std::int64_t step) {
+    return learning_rate_factor(step, warmup, steps);
+  };
+  return result;
+}
+
+models::Llama build(const RunOptions& options, const Work& work) {
+  at::set_num_threads(options.threads);
+  torch::manual_seed(options.seed);
+  return models::Llama(work.config);
+}
+
+// Without the first two, which warm up, where enough are left.
+double median_of_later(std::vector<double> values) {
+  if (values.size() > 4) values.erase(values.begin(), values.begin() + 2);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+class Run {
+ public:
+  Run(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
+      Listener& listener)
+      : world_(world),
+        options_(options),
+        work_(work),
+        listener_(listener),
+        model_(build(options, work)),
+        engine_(*model_, world, make_plan(options, plan, world.size()),
+                zero::AdamW{.lr = options.lr, .beta2 = 0.95, .weight_decay = 0.1}, engine_options(options)) {
+    result_.plan = plan;
+    predict();
+  }
+
+  RunResult go() && {
+    listener_.begin(engine_);
+    for (std::int64_t step = 1; step <= options_.steps; ++step) {
+      train_step();
+      if (step == 1 && options_.steps > 1) not_counted_ = engine_.traffic().bytes();
+      if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
+    }
+    measure();
+    return std::move(result_);
+  }
+
+ private:
+  void predict() {
+    const zero::Estimate estimate = engine_.estimate();
+    result_.parameter.predicted = estimate.state.parameter;
+    result_.gradient.predicted = estimate.state.gradient;
+    result_.optimizer.predicted = estimate.state.optimizer;
+    result_.wire.predicted = estimate.wire.bytes();
+  }
+
+  double tokens_per_step() const {
+    return static_cast<double>(world_.size() * options_.accumulate * options_.batch * options_.seq);
+  }
+
+  at::Tensor loss(std::int64_t index, models::Split split) {
+    const models::Batch batch = work_.corpus.batch(index, options_.batch, options_.seq, split);
+    return model_->loss(batch.inputs, batch.targets);
+  }
+
+  void train_step() {
+    const auto begin = Clock::now();
+    for (int i = 0; i < options_.accumulate; ++i) engine_.backward(loss(engine_.micro_batch(), models::Split::train));
+    const zero::StepReport report = engine_.step();
+    seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    result_.losses.push_back(report.loss);
+    result_.grad_norms.push_back(report.grad_norm);
+    listener_.step({report, tokens_per_step() / seconds_.back(), engine_.ledger().total()});
+  }
+
+  // Batch i is rank i mod N's, so that all ranks make the same calls; the mean is over the batches in order
+  // and thus the same at every world size. A rank without a batch of its own computes one that does not count.
+  void evaluate(std::int64_t step) {
+    const at::NoGradGuard no_grad;
+    const std::int64_t before = engine_.traffic().bytes();
+    const std::int64_t available = work_.corpus.evaluation_batches(options_.batch, options_.seq);
+    const std::int64_t count = std::min(available, kEvaluationBatches);
+    model_->eval();
+    std::vector<double> mine;
+    for (std::int64_t i = world_.rank(); i < count + world_.rank(); i += world_.size())
+      mine.push_back(loss(i % available, models::Split::held_out).item<double>());
+    model_->train();
+    not_counted_ += engine_.traffic().bytes() - before;
+    result_.evaluations.push_back({step, mean_over_ranks(mine, count)});
+    listener_.evaluated(result_.evaluations.back());
+  }
+
+  double mean_over_ranks(const std::vector<double>& mine, std::int64_t count) const {
+    const std::vector<double> all = gather(world_, mine);
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t rank = i % world_.size(), turn = i / world_.size();
+      sum += all[static_cast<std::size_t>(rank) * mine.size() + static_cast<std::size_t>(turn)];
+    }
+    return sum / static_cast<double>(count);
+  }
+
+  void measure() {
+    const zero::Ledger ledger = engine_.ledger();
+    result_.parameter.measured = largest(world_, ledger[zero::Owner::parameter].bytes);
+    result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
+    result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
+    result_.wire.measured = largest(world_, wire_per_step());
+    result_.step_seconds = median_of_later(seconds_);
+    result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
+  }
+
+  // The mean over all steps but the first, which records the order in which parameters are used. To ask for the
+  // traffic waits for what is on its way, so no step is disturbed by it. A mean that is no integer is not as predicted.
+  std::int64_t wire_per_step() const {
+    const std::int64_t steps = std::max<std::int64_t>(options_.steps - 1, 1);
+    const std::int64_t total = engine_.traffic().bytes() - not_counted_;
+    const std::int64_t mean = total / steps;
+    return mean + (total % steps != 0 && mean == result_.wire.predicted ? 1 : 0);
+  }
+
+  const zero::World& world_;
+  const RunOptions& options_;
+  const Work& work_;
+  Listener& listener_;
+  models::Llama model_;
+  zero::Engine engine_;
+  RunResult result_;
+  std::int64_t not_counted_ = 0;  // bytes of the first step and of evaluations
+  std::vector<double> seconds_;
+};
+
+}  // namespace
+
+RunResult run_plan(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
+                   Listener& listener) {
+  const PeakMemory memory;
+  RunResult result = Run(world, options, work, plan, listener).go();
+  result.peak_bytes = largest(world, memory.bytes());
+  return result;
+}
+
+zero::World join(const RunOptions& options) {
+  zero::World world = zero::init();
+  if (options.ranks && options.ranks != world.size())
+    throw UsageError("--ranks " + std::to_string(options.ranks) + " contradicts the launcher, which started " +
+                     std::to_string(world.size()));
+  return world;
+}
+
+}  // namespace cli

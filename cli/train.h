@@ -1,0 +1,39 @@
+// One plan, trained by the ranks of a world.
+#pragma once
+
+#include "options.h"
+#include "report.h"
+#include "work.h"
+#include "zero/engine.h"
+
+namespace cli {
+
+struct Progression {
+  zero::StepReport report;
+  double tokens_per_second = 0;
+  std::int64_t bytes = 0;  // that the engine holds on this rank
+};
+
+// Hears of a run while it goes on, on every rank.
+class Listener {
+ public:
+  Listener() = default;
+  virtual ~Listener() = default;
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  virtual void begin(const zero::Engine&) {}
+  virtual void step(const Progression&) {}
+  virtual void evaluated(const Evaluation&) {}
+};
+
+// Trains from the start: same weights, same data, whatever the plan. Collective; the result is the same on
+// every rank but for the seconds. Sizes are predicted before the first step; measured are the largest of
+// all ranks; on the wire the mean of all steps but the first, without evaluations.
+RunResult run_plan(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
+                   Listener& listener);
+
+// The ranks that a launcher started. Throws UsageError when --ranks says otherwise.
+zero::World join(const RunOptions& options);
+
+}  // namespace cli

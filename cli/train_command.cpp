@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <iostream>
+#include <optional>
+
+#include "commands.h"
+#include "format.h"
+#include "progress.h"
+#include "spawn.h"
+#include "train.h"
+
+namespace cli {
+namespace {
+
+// The run as text: the plan first, then its steps; a long run shows every hundredth part.
+class Printer : public Listener {
+ public:
+  Printer(const RunOptions& options, int ranks)
+      : ranks_(ranks),
+        steps_(options.steps),
+        every_(std::max<std::int64_t>(options.steps / 100, 1)),
+        progress_(options.plans.front(), options.steps) {}
+
+  void begin(const zero::Engine& engine) override {
+    const zero::Plan& plan = engine.plan();
+    const zero::Estimate estimate = engine.estimate();
+    std::cout << "plan " << plan.label() << ", " << name(plan.precision()) << ", " << ranks_
+              << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel())
+              << " parameters\n\n";
+    Table table(4);
+    table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
+    add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), estimate.state.parameter);
+    add(table, plan, zero::State::gradient, zero::Dtype::f32, estimate.state.gradient);
+    add(table, plan, zero::State::optimizer, zero::Dtype::f32, estimate.state.optimizer);
+    table.add({"wire, each step", "", "", "", with_separators(estimate.wire.bytes())});
+    table.print(std::cout);
+    std::cout << std::endl;
+  }
+
+  void step(const Progression& now) override {
+    const zero::StepReport& report = now.report;
+    const std::int64_t step = ++done_;
+    if (step % every_ == 0 || step == steps_ || step == 1) {
+      progress_.clear();
+      std::cout << "step " << step << "  loss " << fixed(report.loss, 6) << "  norm " << fixed(report.grad_norm, 4)
+                << "  lr " << significant(report.lr, 4) << "  " << fixed(now.tokens_per_second, 0) << " tokens/s"
+                << (report.skipped ? "  skipped: the gradient is not finite" : "") << std::endl;
+    }
+    progress_.show(step, report.loss, now.tokens_per_second, now.bytes);
+  }
+
+  void evaluated(const Evaluation& evaluation) override {
+    progress_.clear();
+    std::cout << "step " << evaluation.step << "  held-out loss " << fixed(evaluation.loss, 6) << std::endl;
+  }
+
+ private:
+  static void add(Table& table, const zero::Plan& plan, zero::State state, zero::Dtype dtype, std::int64_t bytes) {
+    table.add({std::string(name(state)), std::string(name(plan[state].between)),
+               std::string(name(plan[state].placement)), std::string(name(dtype)), with_separators(bytes)});
+  }
+
+  int ranks_;
+  std::int64_t steps_;
+  std::int64_t every_;
+  std::int64_t done_ = 0;
+  Progress progress_;
+};
+
+int train_as_rank(const RunOptions& options) {
+  const zero::World world = launched() ? join(options) : zero::World();
+  const bool first = world.rank() == 0;
+  const Work work = load(options);
+  if (first && !options.json.empty()) check_writable(options.json);
+  Listener silent;
+  std::optional<Printer> printer;
+  if (first) printer.emplace(options, world.size());
+  Listener& listener = printer ? static_cast<Listener&>(*printer) : silent;
+  Report report{world.size(), models::parameter_count(work.config), options.precision, {}};
+  report.runs = {run_plan(world, options, work, options.plans.front(), listener)};
+  printer.reset();
+  if (!first) return 0;
+  std::cout << '\n';
+  print_report(std::cout, report);
+  if (!options.json.empty()) write_file(options.json, to_json(report));
+  return 0;
+}
+
+}  // namespace
+
+int train(const RunOptions& options) {
+  const int ranks = options.ranks ? options.ranks : 1;
+  if (launched() || ranks == 1) return train_as_rank(options);
+  check(options, ranks);
+  return exit_code(run_ranks(own_ranks(train_arguments(options, options.plans.front(), options.json), ranks)));
+}
+
+}  // namespace cli

@@ -1,0 +1,58 @@
+#include "work.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "report.h"
+
+namespace cli {
+namespace {
+
+models::LlamaConfig load_model(const std::string& name) {
+  const auto presets = models::llama_presets();
+  if (std::find(presets.begin(), presets.end(), name) != presets.end()) return models::llama_preset(name);
+  if (name.find_first_of("./") != std::string::npos || std::filesystem::exists(name))
+    return models::llama_from_file(name);
+  std::string list;
+  for (const auto preset : presets) list += (list.empty() ? "" : ", ") + std::string(preset);
+  throw UsageError("--model: '" + name + "' is neither a preset (" + list + ") nor a file");
+}
+
+models::TokenFormat format_of(int bits) {
+  if (bits == 16) return models::TokenFormat::u16;
+  return bits == 32 ? models::TokenFormat::u32 : models::TokenFormat::automatic;
+}
+
+models::TokenSource load_tokens(const RunOptions& options) {
+  if (!options.data.empty()) return models::TokenSource::open(options.data, format_of(options.tokens));
+  if (options.tokens) throw UsageError("--tokens says how to read --data, which is missing");
+  if (!std::filesystem::exists(ZERO_DEFAULT_TEXT))
+    throw zero::ConfigError("the default text, '" ZERO_DEFAULT_TEXT "', is not on this machine", "give --data");
+  return models::TokenSource::open(ZERO_DEFAULT_TEXT, models::TokenFormat::text, {".h"});
+}
+
+void check_fit(const Work& work, const RunOptions& options) {
+  if (options.seq > work.config.max_position_embeddings)
+    throw UsageError("--seq: " + std::to_string(options.seq) + " tokens are more than the " +
+                     std::to_string(work.config.max_position_embeddings) + " positions of model '" + options.model +
+                     "'");
+  work.corpus.windows(options.seq, models::Split::train);
+  if (options.eval_every) work.corpus.evaluation_batches(options.batch, options.seq);
+}
+
+}  // namespace
+
+Work load(const RunOptions& options) {
+  const models::LlamaConfig config = load_model(options.model);
+  Work work{config, models::Corpus(load_tokens(options), {.vocab = config.vocab_size, .seed = options.seed})};
+  check_fit(work, options);
+  return work;
+}
+
+void check(const RunOptions& options, int ranks) {
+  for (const std::string& plan : options.plans) make_plan(options, plan, ranks);
+  load(options);
+  if (!options.json.empty()) check_writable(options.json);
+}
+
+}  // namespace cli

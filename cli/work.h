@@ -1,0 +1,22 @@
+// The model's sizes and the text, as the options name them.
+#pragma once
+
+#include "models/data.h"
+#include "models/llama_config.h"
+#include "options.h"
+
+namespace cli {
+
+struct Work {
+  models::LlamaConfig config;
+  models::Corpus corpus;
+};
+
+// Throws UsageError for a name that is neither a preset nor a path, zero::ConfigError for a file or folder
+// that is missing or cannot be trained on as asked.
+Work load(const RunOptions& options);
+
+// Everything that can be known before ranks are started: model, data, plans and the JSON file.
+void check(const RunOptions& options, int ranks);
+
+}  // namespace cli

@@ -1,0 +1,15 @@
+# The CMake package: find_package(zero CONFIG) gives zero::zero.
+include(CMakePackageConfigHelpers)
+set(package "${CMAKE_INSTALL_LIBDIR}/cmake/zero")
+
+install(TARGETS zero EXPORT zeroTargets FILE_SET HEADERS)
+install(EXPORT zeroTargets NAMESPACE zero:: DESTINATION "${package}")
+if(TARGET zero_cli)
+  install(TARGETS zero_cli)
+endif()
+
+configure_package_config_file(cmake/zeroConfig.cmake.in "${PROJECT_BINARY_DIR}/zeroConfig.cmake"
+                              INSTALL_DESTINATION "${package}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake" "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake"
+              cmake/FindLibTorch.cmake DESTINATION "${package}")

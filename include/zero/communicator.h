@@ -1,0 +1,117 @@
+// Collectives over a group of ranks. A Communicator is a value type over a shared implementation;
+// a group of one rank costs nothing. No torch here: memory is described by views.
+//
+// Thread-safety: one Communicator is driven by one thread at a time. Operations are carried out in
+// the order of the calls, and every rank of the group must make the same calls in the same order.
+// The memory of a view must stay valid until the Pending of its operation has been waited for.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "zero/dtype.h"
+
+namespace zero {
+
+// `count` elements of `dtype` at `data`; `device` is the index of an accelerator, -1 for the CPU.
+struct ConstView {
+  const void* data = nullptr;
+  std::int64_t count = 0;
+  Dtype dtype = Dtype::f32;
+  int device = -1;
+  std::int64_t bytes() const { return count * size_of(dtype); }
+};
+
+struct View {
+  void* data = nullptr;
+  std::int64_t count = 0;
+  Dtype dtype = Dtype::f32;
+  int device = -1;
+  std::int64_t bytes() const { return count * size_of(dtype); }
+  operator ConstView() const { return {data, count, dtype, device}; }
+};
+
+enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier };
+inline constexpr int kCollectives = 6;
+std::string_view name(Collective collective);
+
+// The completion of an asynchronous operation. Default-constructed: complete.
+class Pending {
+ public:
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual void wait() = 0;
+    virtual bool done() = 0;
+  };
+
+  Pending() = default;
+  explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  // Blocks until the operation is complete. Throws CommError if it failed; waiting again rethrows.
+  void wait() {
+    if (state_) state_->wait();
+  }
+  bool done() const { return !state_ || state_->done(); }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// One backend. Contracts of the operations: class Communicator.
+class CommunicatorImpl {
+ public:
+  virtual ~CommunicatorImpl() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string_view backend() const = 0;
+  virtual Pending all_gather(ConstView shard, View whole) = 0;
+  virtual Pending reduce_scatter(ConstView whole, View shard) = 0;
+  virtual Pending all_reduce(View values) = 0;
+  virtual Pending all_to_all(ConstView input, View output) = 0;
+  virtual Pending broadcast(View values, int root) = 0;
+  virtual Pending barrier() = 0;
+  virtual std::shared_ptr<CommunicatorImpl> split(int color, int key) = 0;
+};
+
+class Communicator {
+ public:
+  Communicator();  // one rank
+  explicit Communicator(std::shared_ptr<CommunicatorImpl> impl);
+
+  int rank() const;
+  int size() const;
+  std::string_view backend() const;  // "self", "threads", "gloo", "nccl"
+
+  // Every rank's shard, in rank order, into `whole` (whole.count == size() * shard.count, same
+  // dtype). `shard` may be this rank's slot of `whole`. Wire: (N-1) shard bytes a rank.
+  Pending all_gather(ConstView shard, View whole) const;
+
+  // shard[i] = sum over ranks of whole_r[rank() * shard.count + i], added along one binary tree over
+  // the rank's index: pairs, then pairs of pairs, left-overs joined from the small end.
+  // shard.dtype == accumulation(whole.dtype). `shard` may be this rank's slot of `whole` when the
+  // dtypes are equal. Temporary memory is constant. Wire: (N-1) slices of `whole` a rank.
+  Pending reduce_scatter(ConstView whole, View shard) const;
+
+  // Sums in place, in the same order on every rank, so that all ranks hold the same bits; any count.
+  // bf16 and fp16 are added in fp32 and rounded once.
+  Pending all_reduce(View values) const;
+
+  // Slice p of `input` goes to slice rank() of rank p's `output`; counts divide by size().
+  Pending all_to_all(ConstView input, View output) const;
+
+  Pending broadcast(View values, int root) const;
+  Pending barrier() const;
+
+  // Ranks with the same color form a group, ordered by (key, rank). Collective. Blocks.
+  Communicator split(int color, int key) const;
+
+  const std::shared_ptr<CommunicatorImpl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<CommunicatorImpl> impl_;
+};
+
+}  // namespace zero

@@ -1,0 +1,130 @@
+// Trains any torch::nn::Module under any Plan.
+//
+//   zero::World world = zero::init();
+//   Model model;
+//   zero::Engine engine(*model, world, zero::Plan::zero3().bf16(), zero::AdamW{.lr = 3e-4});
+//   for (auto& batch : data) {
+//     auto loss = model->forward(batch);  // parameters page in and out by themselves
+//     engine.backward(loss);              // reduces, shards
+//     engine.step();                      // clips, updates, gathers what the plan replicates
+//   }
+//
+// The module is not changed: its parameters become views of flat storages that the engine pages.
+// Forward, backward and step run on the thread that built the engine (its thread-local dispatch keys
+// are what notices that a parameter is used); every rank makes the same calls. Several engines may
+// live in one process, on one thread or on several.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "zero/estimate.h"
+#include "zero/ledger.h"
+#include "zero/optimizer.h"
+#include "zero/plan.h"
+#include "zero/traffic.h"
+#include "zero/world.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace zero {
+
+struct Options {
+  // Largest global L2 norm of the gradient; larger ones are scaled down to it. 0: no clipping.
+  double clip = 0;
+  // Seeds the random operators inside the model (dropout) by (seed, global micro-batch index).
+  std::uint64_t seed = 0;
+  // First group that takes a parameter wins; parameters in none use the optimizer's own values.
+  std::vector<ParamGroup> groups = {};
+  // Factor on the learning rate at a step, counted from 0.
+  std::function<double(std::int64_t step)> schedule = {};
+};
+
+// What one step did, the same on every rank.
+struct StepReport {
+  bool applied = false;    // false between accumulation boundaries and for a skipped step
+  bool skipped = false;    // a gradient was infinite or not a number: nothing was updated, on any rank
+  double loss = 0;         // mean over the global batch
+  double grad_norm = 0;    // of the mean gradient, before clipping
+  double lr = 0;
+  std::int64_t step = 0;   // steps applied so far
+};
+
+class Engine {
+ public:
+  // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
+  // Throws ConfigError for a plan, module or option that cannot work, listing every fault.
+  Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+         Options options = {});
+  // Leaves the module with whole parameters where the plan replicates them, and with empty ones where
+  // it shards them: call release() first to keep them whole.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Backward of a scalar loss of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
+  // Several calls before a step add up. If it throws, the gradients gathered for the step so far are
+  // dropped and the engine is ready for the next forward.
+  void backward(const at::Tensor& loss);
+
+  // After `accumulate` backwards (or more): clips, updates, and empties the gradients. Before: does
+  // nothing and reports applied = false. Collective.
+  StepReport step();
+
+  // The global index of the micro-batch that the next backward belongs to, counted over the whole
+  // run: use it to choose the data, and every plan and world size sees the same global batches.
+  std::int64_t micro_batch() const;
+
+  // Gives the module its parameters back, whole, in the compute dtype; the engine ends. Collective.
+  void release();
+
+  const Plan& plan() const;
+  const Layout& layout() const;
+  Estimate estimate() const;             // by the trace recorded so far, else Trace::sequential
+  std::optional<Trace> trace() const;    // of the last complete micro-batch
+  Ledger ledger() const;
+  void reset_peaks();
+  Traffic traffic() const;               // since construction or reset_traffic()
+  void reset_traffic();
+  std::int64_t steps() const;
+  std::int64_t skipped_steps() const;
+
+  // This rank's gradient shard or whole gradient is internal; the fp32 (fp64) main value of a
+  // parameter, whole, on every rank. Collective.
+  at::Tensor main_parameter(const at::Tensor& parameter) const;
+
+  class Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// While it lives, the parameters given are whole and may be read by any code, also through raw
+// pointers, and written under torch::NoGradGuard; at its end what was written is kept: each rank
+// keeps its part of its own copy, so all ranks must write the same, or `from_rank` is given and that
+// rank's copy wins. Parameters that no engine pages are left alone. Collective at both ends.
+class Gather {
+ public:
+  explicit Gather(std::vector<at::Tensor> parameters, std::optional<int> from_rank = {});
+  ~Gather() noexcept(false);
+  Gather(const Gather&) = delete;
+  Gather& operator=(const Gather&) = delete;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+[[nodiscard]] inline Gather gather(std::vector<at::Tensor> parameters, std::optional<int> from_rank = {}) {
+  return Gather(std::move(parameters), from_rank);
+}
+
+}  // namespace zero

@@ -1,0 +1,41 @@
+// Every failure of the library is an exception derived from zero::Error. The library never prints,
+// exits or aborts. The text says what happened and where (rank, operation, parameter); hint() says
+// what to change, and what() carries both.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace zero {
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& what, std::string hint = {})
+      : std::runtime_error(hint.empty() ? what : what + " (" + hint + ")"), hint_(std::move(hint)) {}
+
+  // What the caller can change; empty when nothing sensible can be said.
+  const std::string& hint() const noexcept { return hint_; }
+
+ private:
+  std::string hint_;
+};
+
+// A plan, an option, an environment variable or an argument that cannot work.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A call out of order, or a parameter changed behind the engine's back.
+class StateError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A collective that failed: a peer died, a timeout passed, or the ranks called different operations.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace zero

@@ -1,0 +1,50 @@
+// What a plan will cost, before it runs: bytes of every state on every rank and bytes on the wire of
+// every collective, from the same table and layout that the engine executes. The figures are exact,
+// not approximate (ZeRO, sections 5 and 7). No torch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zero/layout.h"
+#include "zero/plan.h"
+#include "zero/traffic.h"
+
+namespace zero {
+
+// The order in which one micro-batch needs the units' values, by unit index.
+struct Trace {
+  std::vector<int> touches;  // forward, then backward; neighbours differ
+
+  // Forward in the layout's order; backward in reverse, without units whose values it does not need.
+  static Trace sequential(const Layout& layout);
+  bool operator==(const Trace&) const = default;
+};
+
+struct StateBytes {
+  std::int64_t parameter = 0;
+  std::int64_t gradient = 0;   // accumulated, in the accumulation dtype
+  std::int64_t optimizer = 0;  // moments, and main weights where parameters are computed with in bf16
+  std::int64_t total() const { return parameter + gradient + optimizer; }
+  bool operator==(const StateBytes&) const = default;
+};
+
+struct Estimate {
+  StateBytes state;             // per rank
+  std::int64_t gathered = 0;    // peak of parameters paged in, beside the shards
+  std::int64_t reduction = 0;   // flat gradient of the largest unit on its way to the shards
+  Traffic wire;                 // per rank and step (seconds stay zero)
+  int gathers = 0;              // times a unit is paged in per step
+};
+
+// `moments`: moments(Optimizer). Layout::ranks() is the number of ranks.
+Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace);
+inline Estimate estimate(const Plan& plan, const Layout& layout, int moments) {
+  return estimate(plan, layout, moments, Trace::sequential(layout));
+}
+
+// Bytes of accumulated gradient that `reproducible` needs at once, in copies of the gradient:
+// ceil(log2 A), at least one.
+int accumulation_levels(const Plan& plan);
+
+}  // namespace zero

@@ -1,0 +1,128 @@
+// Where each parameter lies. Parameters used together form a unit; a unit is one flat array, each
+// parameter at a fixed aligned offset, padded so that its length divides by the number of ranks.
+// Rank r owns the slice [r L/N, (r+1) L/N). Outside this file parameters are spoken of by
+// (name, begin, end); padding never leaves it. No torch; immutable and safe to share after
+// construction.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "zero/dtype.h"
+
+namespace zero {
+
+// A parameter as the layout sees it.
+struct ParameterSpec {
+  std::string name;
+  std::int64_t numel = 0;
+  Dtype dtype = Dtype::f32;  // of the stored, computed-with parameter
+  bool trainable = true;
+  std::string unit;            // parameters of one unit, dtype and trainability lie together
+  bool read_in_backward = true;  // false for an embedding's table: its backward needs no values
+};
+
+// Elements [begin, end) of the parameter `name`, counted within the parameter.
+struct Range {
+  std::string name;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  bool operator==(const Range&) const = default;
+};
+
+// A parameter's place in its unit, in elements of the unit.
+struct Slot {
+  std::string name;
+  std::int64_t begin = 0;
+  std::int64_t numel = 0;
+  int index = 0;  // among the ParameterSpecs
+  std::int64_t end() const { return begin + numel; }
+};
+
+// Slices of the unit that belong to one rank and one parameter.
+struct Piece {
+  int slot = 0;              // index into slots()
+  std::int64_t begin = 0;    // within the unit
+  std::int64_t end = 0;
+};
+
+class UnitLayout {
+ public:
+  // Starts are multiples of this many elements (64 bytes of a 16-bit type); slices of half as many.
+  static constexpr std::int64_t kAlign = 32;
+
+  UnitLayout(std::string name, Dtype dtype, bool trainable, int ranks);
+
+  const std::string& name() const { return name_; }
+  Dtype dtype() const { return dtype_; }
+  bool trainable() const { return trainable_; }
+  bool read_in_backward() const { return read_in_backward_; }
+  int ranks() const { return ranks_; }
+  const std::vector<Slot>& slots() const { return slots_; }
+  std::int64_t numel() const { return numel_; }    // elements of its parameters
+  std::int64_t length() const { return length_; }  // with alignment and padding
+  std::int64_t shard_length() const { return length_ / ranks_; }
+  std::int64_t bytes() const { return length_ * size_of(dtype_); }
+
+  // What `rank` owns, in order.
+  std::vector<Piece> pieces(int rank) const;
+  // All of it, in order: what a rank owns that holds the unit replicated.
+  std::vector<Piece> pieces() const;
+  // The same in parameter coordinates.
+  std::vector<Range> owned(int rank) const;
+  // The stretches of the flat array that belong to no parameter.
+  std::vector<std::pair<std::int64_t, std::int64_t>> gaps() const;
+
+ private:
+  friend class Layout;
+  void append(const ParameterSpec& spec, int index);
+  void seal();
+  std::vector<Piece> pieces_between(std::int64_t begin, std::int64_t end) const;
+
+  std::string name_;
+  Dtype dtype_;
+  bool trainable_;
+  bool read_in_backward_ = false;
+  int ranks_;
+  std::vector<Slot> slots_;
+  std::int64_t numel_ = 0;
+  std::int64_t length_ = 0;
+};
+
+class Layout {
+ public:
+  // Units in the order of their first parameter. Throws ConfigError for an empty or repeated name,
+  // a negative size, or ranks < 1.
+  Layout(std::span<const ParameterSpec> parameters, int ranks);
+
+  int ranks() const { return ranks_; }
+  const std::vector<UnitLayout>& units() const { return units_; }
+  std::int64_t numel() const { return numel_; }    // Psi: elements of all parameters
+  std::int64_t length() const { return length_; }  // with alignment and padding
+
+  struct Location {
+    int unit = 0;
+    int slot = 0;
+    bool operator==(const Location&) const = default;
+  };
+  // Where a parameter lies. Throws ConfigError for an unknown name.
+  Location find(std::string_view name) const;
+  Location at(int index) const { return locations_.at(static_cast<std::size_t>(index)); }
+  // The rank that owns element `element` of a parameter.
+  int owner(std::string_view name, std::int64_t element) const;
+
+ private:
+  int ranks_;
+  std::vector<UnitLayout> units_;
+  std::vector<Location> locations_;
+  std::unordered_map<std::string, int> index_;
+  std::int64_t numel_ = 0;
+  std::int64_t length_ = 0;
+};
+
+}  // namespace zero

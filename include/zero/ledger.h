@@ -1,0 +1,43 @@
+// Every byte that the engine holds, by owner. Snapshots are plain values.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace zero {
+
+enum class Owner : std::uint8_t {
+  parameter,  // parameters at rest: whole or shards
+  gradient,   // accumulated gradients: whole or shards
+  optimizer,  // moments and main weights
+  gathered,   // sharded parameters paged in
+  reduction,  // flat gradients on their way to the shards
+};
+inline constexpr int kOwners = 5;
+std::string_view name(Owner owner);
+
+struct Ledger {
+  struct Entry {
+    std::int64_t bytes = 0;
+    std::int64_t peak = 0;
+  };
+  std::array<Entry, kOwners> entries{};
+  std::int64_t peak_total = 0;
+
+  const Entry& operator[](Owner owner) const { return entries[static_cast<std::size_t>(owner)]; }
+  std::int64_t total() const {
+    std::int64_t sum = 0;
+    for (const Entry& entry : entries) sum += entry.bytes;
+    return sum;
+  }
+  void add(Owner owner, std::int64_t bytes) {
+    Entry& entry = entries[static_cast<std::size_t>(owner)];
+    entry.bytes += bytes;
+    entry.peak = std::max(entry.peak, entry.bytes);
+    peak_total = std::max(peak_total, total());
+  }
+};
+
+}  // namespace zero

@@ -1,0 +1,96 @@
+// A ZeRO stage as data. A Plan is a table: a row for each kind of state of the training, saying where
+// it lives and in what form. The engine executes the table, the estimator prices it; neither knows
+// the stages by name. A collective is a transition between two placements (ZeRO, section 5; the
+// presets are P_os, P_os+g and P_os+g+p of its figure 1).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zero/dtype.h"
+
+namespace zero {
+
+enum class State : std::uint8_t { parameter, gradient, optimizer, activation };
+inline constexpr int kStates = 4;
+
+enum class Placement : std::uint8_t {
+  replicated,  // every rank holds the whole
+  partial,     // every rank holds a whole-sized addend: the sum over ranks is the value
+  sharded,     // rank r holds the slice r of N
+};
+enum class Tier : std::uint8_t { device, host, disk };
+enum class Wire : std::uint8_t { native, int8, int4 };
+enum class Precision : std::uint8_t {
+  fp32,  // every parameter is computed with in its own dtype
+  bf16,  // fp32 parameters are computed with in bf16; the optimizer keeps fp32 main weights
+};
+
+std::string_view name(State state);
+std::string_view name(Placement placement);
+std::string_view name(Tier tier);
+std::string_view name(Wire wire);
+std::string_view name(Precision precision);
+
+struct Row {
+  Placement placement = Placement::replicated;  // at rest
+  Placement between = Placement::replicated;    // between the micro-batches of one step
+  Tier tier = Tier::device;
+  Wire wire = Wire::native;
+  bool operator==(const Row&) const = default;
+};
+
+class Plan {
+ public:
+  static Plan ddp();    // stage 0
+  static Plan zero1();  // P_os
+  static Plan zero2();  // P_os+g
+  static Plan zero3();  // P_os+g+p
+
+  // The preset of that name. Throws ConfigError, listing the presets.
+  static Plan named(std::string_view preset);
+  static std::vector<std::string_view> presets();
+
+  const std::string& label() const { return label_; }
+  const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
+  Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }
+
+  // Copies with one setting changed.
+  Plan fp32() const;
+  Plan bf16() const;
+  Plan precision(Precision precision) const;
+  Plan accumulate(int micro_batches) const;           // micro-batches a rank computes for one step
+  Plan reproducible(bool on) const;                   // sums over micro-batches along one tree
+  Plan resident_budget(std::int64_t bytes) const;     // for gathered parameters; 0: two largest units
+
+  Precision precision() const { return precision_; }
+  int accumulate() const { return accumulate_; }
+  bool reproducible() const { return reproducible_; }
+  std::int64_t resident_budget() const { return resident_budget_; }
+
+  // The dtype in which a parameter of `dtype` is stored for computing.
+  Dtype compute_dtype(Dtype dtype) const;
+
+  // The table as it is on a group of `ranks`: one rank shards nothing.
+  Plan on(int ranks) const;
+
+  // Everything that is wrong with the plan on `ranks` ranks, one sentence each.
+  std::vector<std::string> faults(int ranks) const;
+  // Throws ConfigError with all faults at once.
+  void validate(int ranks) const;
+
+  bool operator==(const Plan&) const = default;
+
+ private:
+  std::string label_;
+  std::array<Row, kStates> rows_{};
+  Precision precision_ = Precision::fp32;
+  int accumulate_ = 1;
+  bool reproducible_ = false;
+  std::int64_t resident_budget_ = 0;
+};
+
+}  // namespace zero

@@ -1,0 +1,52 @@
+// The ranks of a run: who we are, how many we are, and the communicator that joins us.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "zero/communicator.h"
+
+namespace zero {
+
+struct InitOptions {
+  // How long an operation may wait for its peers before it fails. ZERO_TIMEOUT (seconds) overrides it.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  // Compares rank, sequence number, operation and shapes before each collective, so that ranks that
+  // diverge get an error instead of hanging. ZERO_CHECK=0|1 overrides it.
+#ifdef NDEBUG
+  bool check = false;
+#else
+  bool check = true;
+#endif
+};
+
+class World {
+ public:
+  World() = default;  // one rank
+  World(Communicator communicator, int local_rank, int local_size)
+      : communicator_(std::move(communicator)), local_rank_(local_rank), local_size_(local_size) {}
+
+  int rank() const { return communicator_.rank(); }
+  int size() const { return communicator_.size(); }
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  const Communicator& communicator() const { return communicator_; }
+
+ private:
+  Communicator communicator_;
+  int local_rank_ = 0;
+  int local_size_ = 1;
+};
+
+// Joins the ranks that a launcher started, found by its environment variables, in this order:
+// torchrun and `zero launch` (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+// MASTER_PORT; the agent's store is used when TORCHELASTIC_USE_AGENT_STORE says so), Open MPI
+// (OMPI_COMM_WORLD_*), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID); none of them: one rank.
+// Throws ConfigError for variables that contradict each other, CommError when the ranks do not meet.
+World init(const InitOptions& options = {});
+
+// `size` worlds for as many threads of this process, each thread a rank: for tests and examples.
+std::vector<World> thread_worlds(int size, const InitOptions& options = {});
+
+}  // namespace zero

@@ -1,0 +1,174 @@
+#include "models/llama.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/types.h>
+
+#include <string>
+
+#include "zero/error.h"
+
+namespace models {
+namespace {
+
+namespace nn = torch::nn;
+
+nn::Linear projection(std::int64_t in, std::int64_t out) {
+  return nn::Linear(nn::LinearOptions(in, out).bias(false));
+}
+
+// Rows of cosines and sines, one per position; the two halves of a head turn by the same angles.
+struct Rotary {
+  at::Tensor cos;
+  at::Tensor sin;
+
+  Rotary(const LlamaConfig& config, std::int64_t length, const at::Tensor& like) {
+    const auto fp32 = like.options().dtype(at::kFloat).requires_grad(false);
+    const at::Tensor half = at::arange(0, config.head_size(), 2, fp32) / config.head_size();
+    const at::Tensor angles = at::outer(at::arange(length, fp32), at::pow(config.rope_theta, half).reciprocal());
+    cos = at::cat({angles, angles}, -1).cos().to(like.scalar_type());
+    sin = at::cat({angles, angles}, -1).sin().to(like.scalar_type());
+  }
+
+  at::Tensor turn(const at::Tensor& x) const {
+    const auto halves = x.chunk(2, -1);
+    return x * cos + at::cat({-halves[1], halves[0]}, -1) * sin;
+  }
+};
+
+class RmsNormImpl : public nn::Module {
+ public:
+  RmsNormImpl(std::int64_t size, double eps) : eps_(eps), weight_(register_parameter("weight", torch::ones(size))) {}
+
+  at::Tensor forward(const at::Tensor& x) { return at::rms_norm(x, weight_.sizes(), weight_, eps_); }
+
+ private:
+  double eps_;
+  at::Tensor weight_;
+};
+TORCH_MODULE(RmsNorm);
+
+class AttentionImpl : public nn::Module {
+ public:
+  explicit AttentionImpl(const LlamaConfig& config)
+      : head_(config.head_size()), grouped_(config.num_key_value_heads != config.num_attention_heads) {
+    const std::int64_t query = config.num_attention_heads * head_;
+    const std::int64_t key_value = config.num_key_value_heads * head_;
+    q_ = register_module("q_proj", projection(config.hidden_size, query));
+    k_ = register_module("k_proj", projection(config.hidden_size, key_value));
+    v_ = register_module("v_proj", projection(config.hidden_size, key_value));
+    o_ = register_module("o_proj", projection(query, config.hidden_size));
+  }
+
+  at::Tensor forward(const at::Tensor& x, const Rotary& rotary) {
+    const at::Tensor y = at::scaled_dot_product_attention(rotary.turn(heads(q_(x))), rotary.turn(heads(k_(x))),
+                                                          heads(v_(x)), {}, 0.0, true, {}, grouped_);
+    return o_(y.transpose(1, 2).flatten(2));
+  }
+
+ private:
+  // [B, T, heads * head] to [B, heads, T, head].
+  at::Tensor heads(const at::Tensor& x) const { return x.unflatten(-1, {-1, head_}).transpose(1, 2); }
+
+  std::int64_t head_;
+  bool grouped_;
+  nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
+};
+TORCH_MODULE(Attention);
+
+class MlpImpl : public nn::Module {
+ public:
+  explicit MlpImpl(const LlamaConfig& config)
+      : gate_(register_module("gate_proj", projection(config.hidden_size, config.intermediate_size))),
+        up_(register_module("up_proj", projection(config.hidden_size, config.intermediate_size))),
+        down_(register_module("down_proj", projection(config.intermediate_size, config.hidden_size))) {}
+
+  at::Tensor forward(const at::Tensor& x) { return down_(at::silu(gate_(x)) * up_(x)); }
+
+ private:
+  nn::Linear gate_, up_, down_;
+};
+TORCH_MODULE(Mlp);
+
+class LlamaLayerImpl : public nn::Module {
+ public:
+  explicit LlamaLayerImpl(const LlamaConfig& config)
+      : input_norm_(register_module("input_layernorm", RmsNorm(config.hidden_size, config.rms_norm_eps))),
+        attention_(register_module("self_attn", Attention(config))),
+        middle_norm_(register_module("post_attention_layernorm", RmsNorm(config.hidden_size, config.rms_norm_eps))),
+        mlp_(register_module("mlp", Mlp(config))) {}
+
+  at::Tensor forward(const at::Tensor& x, const Rotary& rotary) {
+    const at::Tensor attended = x + attention_(input_norm_(x), rotary);
+    return attended + mlp_(middle_norm_(attended));
+  }
+
+ private:
+  RmsNorm input_norm_;
+  Attention attention_;
+  RmsNorm middle_norm_;
+  Mlp mlp_;
+};
+TORCH_MODULE(LlamaLayer);
+
+void initialize(const nn::Module& module, double range) {
+  torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : module.parameters())
+    if (parameter.dim() > 1) parameter.normal_(0, range);
+}
+
+}  // namespace
+
+class LlamaBodyImpl : public nn::Module {
+ public:
+  explicit LlamaBodyImpl(const LlamaConfig& config)
+      : config_(config),
+        embed_(register_module("embed_tokens", nn::Embedding(config.vocab_size, config.hidden_size))),
+        layers_(register_module("layers", nn::ModuleList())),
+        norm_(register_module("norm", RmsNorm(config.hidden_size, config.rms_norm_eps))) {
+    for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) layers_->push_back(LlamaLayer(config));
+  }
+
+  at::Tensor forward(const at::Tensor& ids) {
+    at::Tensor x = embed_(ids);
+    const Rotary rotary(config_, ids.size(-1), x);
+    for (const auto& layer : *layers_) x = layer->as<LlamaLayerImpl>()->forward(x, rotary);
+    return norm_(x);
+  }
+
+  const at::Tensor& table() const { return embed_->weight; }
+
+ private:
+  LlamaConfig config_;
+  nn::Embedding embed_;
+  nn::ModuleList layers_;
+  RmsNorm norm_;
+};
+
+LlamaImpl::LlamaImpl(const LlamaConfig& config) : config_(config) {
+  validate(config, "the Llama model");
+  model_ = register_module("model", std::make_shared<LlamaBodyImpl>(config));
+  if (!config.tie_word_embeddings)
+    lm_head_ = register_module("lm_head", projection(config.hidden_size, config.vocab_size));
+  initialize(*this, config.initializer_range);
+}
+
+at::Tensor LlamaImpl::forward(const at::Tensor& ids) {
+  if (ids.size(-1) > config_.max_position_embeddings)
+    throw zero::ConfigError("a sequence of " + std::to_string(ids.size(-1)) + " tokens exceeds the model's " +
+                                std::to_string(config_.max_position_embeddings) + " positions",
+                            "shorten the sequence or raise max_position_embeddings");
+  const at::Tensor hidden = model_->forward(ids);
+  return lm_head_ ? lm_head_(hidden) : nn::functional::linear(hidden, model_->table());
+}
+
+at::Tensor LlamaImpl::loss(const at::Tensor& ids, const at::Tensor& targets) {
+  const at::Tensor logits = forward(ids).flatten(0, 1);
+  return nn::functional::cross_entropy(logits.to(at::toOpMathType(logits.scalar_type())), targets.flatten());
+}
+
+}  // namespace models

@@ -1,0 +1,240 @@
+#include "models/llama_config.h"
+
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "zero/error.h"
+
+namespace models {
+namespace {
+
+using nlohmann::json;
+
+struct Preset {
+  std::string_view name;
+  LlamaConfig config;
+};
+
+LlamaConfig sizes(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers, std::int64_t heads,
+                  std::int64_t vocab) {
+  return {.hidden_size = hidden,
+          .intermediate_size = intermediate,
+          .num_hidden_layers = layers,
+          .num_attention_heads = heads,
+          .num_key_value_heads = heads,
+          .vocab_size = vocab,
+          .rms_norm_eps = 1e-5};
+}
+
+LlamaConfig tied(LlamaConfig config) {
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+LlamaConfig grouped(LlamaConfig config, std::int64_t key_value_heads) {
+  config.num_key_value_heads = key_value_heads;
+  return config;
+}
+
+LlamaConfig positions(LlamaConfig config, std::int64_t count) {
+  config.max_position_embeddings = count;
+  return config;
+}
+
+// Vocabulary 256: bytes. 50304: GPT-2's tokens, as in llm.c's files, padded. 1b and 7b: TinyLlama and Llama 2.
+std::array<Preset, 7> presets() {
+  return {{{"micro", sizes(128, 344, 4, 4, 256)},
+           {"tiny", sizes(256, 688, 6, 8, 256)},
+           {"small", sizes(512, 1408, 8, 8, 4096)},
+           {"125m", tied(sizes(768, 2048, 12, 12, 50304))},
+           {"350m", tied(sizes(1024, 2816, 24, 16, 50304))},
+           {"1b", grouped(sizes(2048, 5632, 22, 32, 32000), 4)},
+           {"7b", positions(sizes(4096, 11008, 32, 32, 32000), 4096)}}};
+}
+
+std::string listed(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : "; ") + item;
+  return text;
+}
+
+// Typed access to one JSON object; null counts as absent, as Hugging Face writes it.
+class Keys {
+ public:
+  Keys(const json& object, std::string source, std::string prefix = {})
+      : object_(object), source_(std::move(source)), prefix_(std::move(prefix)) {}
+
+  bool has(const char* key) const { return find(key) != nullptr; }
+
+  std::int64_t integer(const char* key) const {
+    if (!has(key)) fail(key, "is missing", "add it");
+    return integer(key, 0);
+  }
+  std::int64_t integer(const char* key, std::int64_t fallback) const {
+    return typed(key, fallback, &json::is_number_integer, "an integer");
+  }
+  double number(const char* key, double fallback) const { return typed(key, fallback, &json::is_number, "a number"); }
+  bool boolean(const char* key, bool fallback) const {
+    return typed(key, fallback, &json::is_boolean, "true or false");
+  }
+  std::string text(const char* key, const std::string& fallback) const {
+    return typed(key, fallback, &json::is_string, "a string");
+  }
+  Keys object(const char* key) const {
+    const json* value = find(key);
+    if (!value->is_object()) fail(key, "is " + value->dump() + ", not an object", "correct it");
+    return Keys(*value, source_, prefix_ + key + ".");
+  }
+  void require(bool supported, const char* key, const char* want) const {
+    if (!supported) fail(key, "is " + find(key)->dump() + ", which is not supported", std::string("use ") + want);
+  }
+  [[noreturn]] void fail(const char* key, const std::string& what, const std::string& hint) const {
+    throw zero::ConfigError(source_ + ": \"" + prefix_ + key + "\" " + what, hint);
+  }
+
+ private:
+  const json* find(const char* key) const {
+    auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  template <class T>
+  T typed(const char* key, T fallback, bool (json::*is)() const noexcept, const char* type) const {
+    const json* value = find(key);
+    if (!value) return fallback;
+    if (!(value->*is)()) fail(key, "is " + value->dump() + ", not " + type, "correct it");
+    return value->get<T>();
+  }
+
+  const json& object_;
+  std::string source_;
+  std::string prefix_;
+};
+
+json parse(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path))
+    throw zero::ConfigError("cannot read the model file " + path.string(),
+                            "give a Hugging Face style config.json or the name of a preset");
+  json parsed = json::parse(file, nullptr, false);
+  if (!parsed.is_object()) throw zero::ConfigError(path.string() + " is not a JSON object", "correct its syntax");
+  return parsed;
+}
+
+void refuse_unsupported(const Keys& keys) {
+  keys.require(keys.text("model_type", "llama") == "llama", "model_type", "\"llama\"");
+  keys.require(keys.text("hidden_act", "silu") == "silu", "hidden_act", "\"silu\"");
+  keys.require(!keys.boolean("attention_bias", false), "attention_bias", "false");
+  keys.require(!keys.boolean("mlp_bias", false), "mlp_bias", "false");
+  keys.require(keys.number("attention_dropout", 0) == 0, "attention_dropout", "0");
+}
+
+// "rope_theta", or since version 5 "rope_parameters": {"rope_theta": ..., "rope_type": "default"}.
+double rope_theta(const Keys& keys) {
+  double theta = keys.number("rope_theta", 10000);
+  for (const char* nested : {"rope_parameters", "rope_scaling"}) {
+    if (!keys.has(nested)) continue;
+    const Keys rope = keys.object(nested);
+    for (const char* type : {"rope_type", "type"})
+      rope.require(rope.text(type, "default") == "default", type, "\"default\"");
+    rope.require(rope.number("partial_rotary_factor", 1) == 1, "partial_rotary_factor", "1");
+    theta = rope.number("rope_theta", theta);
+  }
+  return theta;
+}
+
+LlamaConfig read(const Keys& keys) {
+  LlamaConfig config;
+  config.hidden_size = keys.integer("hidden_size");
+  config.intermediate_size = keys.integer("intermediate_size");
+  config.num_hidden_layers = keys.integer("num_hidden_layers");
+  config.num_attention_heads = keys.integer("num_attention_heads");
+  config.vocab_size = keys.integer("vocab_size");
+  config.num_key_value_heads = keys.integer("num_key_value_heads", config.num_attention_heads);
+  config.max_position_embeddings = keys.integer("max_position_embeddings", config.max_position_embeddings);
+  config.head_dim = keys.integer("head_dim", 0);
+  config.rope_theta = rope_theta(keys);
+  config.rms_norm_eps = keys.number("rms_norm_eps", config.rms_norm_eps);
+  config.tie_word_embeddings = keys.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  config.initializer_range = keys.number("initializer_range", config.initializer_range);
+  return config;
+}
+
+void check_positive(const LlamaConfig& config, std::vector<std::string>& faults) {
+  const std::pair<const char*, std::int64_t> counts[] = {{"hidden_size", config.hidden_size},
+                                                         {"intermediate_size", config.intermediate_size},
+                                                         {"num_hidden_layers", config.num_hidden_layers},
+                                                         {"num_attention_heads", config.num_attention_heads},
+                                                         {"num_key_value_heads", config.num_key_value_heads},
+                                                         {"vocab_size", config.vocab_size},
+                                                         {"max_position_embeddings", config.max_position_embeddings}};
+  for (const auto& [key, value] : counts)
+    if (value < 1) faults.push_back(std::string(key) + " is " + std::to_string(value) + ", not positive");
+  const std::pair<const char*, double> reals[] = {{"rope_theta", config.rope_theta},
+                                                  {"rms_norm_eps", config.rms_norm_eps},
+                                                  {"initializer_range", config.initializer_range}};
+  for (const auto& [key, value] : reals)
+    if (!(value > 0)) faults.push_back(std::string(key) + " is " + std::to_string(value) + ", not positive");
+}
+
+void check_heads(const LlamaConfig& config, std::vector<std::string>& faults) {
+  const std::string heads = "num_attention_heads " + std::to_string(config.num_attention_heads);
+  if (config.head_dim < 0) faults.push_back("head_dim is " + std::to_string(config.head_dim) + ", not positive");
+  if (!config.head_dim && config.hidden_size % config.num_attention_heads != 0)
+    faults.push_back("hidden_size " + std::to_string(config.hidden_size) + " does not divide by " + heads);
+  else if (config.head_size() % 2 != 0)
+    faults.push_back("head_dim " + std::to_string(config.head_size()) + " is odd; rotary embedding turns pairs");
+  if (config.num_attention_heads % config.num_key_value_heads != 0)
+    faults.push_back(heads + " does not divide by num_key_value_heads " + std::to_string(config.num_key_value_heads));
+}
+
+}  // namespace
+
+std::vector<std::string> LlamaConfig::faults() const {
+  std::vector<std::string> found;
+  check_positive(*this, found);
+  if (found.empty()) check_heads(*this, found);
+  return found;
+}
+
+void validate(const LlamaConfig& config, std::string_view source) {
+  const std::vector<std::string> faults = config.faults();
+  if (!faults.empty()) throw zero::ConfigError(std::string(source) + ": " + listed(faults), "correct these sizes");
+}
+
+LlamaConfig llama_preset(std::string_view name) {
+  std::string known;
+  for (const Preset& preset : presets()) {
+    if (preset.name == name) return preset.config;
+    known += (known.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  throw zero::ConfigError("no model is called '" + std::string(name) + "'", "use one of " + known);
+}
+
+std::vector<std::string_view> llama_presets() {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : presets()) names.push_back(preset.name);
+  return names;
+}
+
+LlamaConfig llama_from_file(const std::filesystem::path& path) {
+  const json parsed = parse(path);
+  const Keys keys(parsed, path.string());
+  refuse_unsupported(keys);
+  LlamaConfig config = read(keys);
+  validate(config, path.string());
+  return config;
+}
+
+std::int64_t parameter_count(const LlamaConfig& config) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t query = config.num_attention_heads * config.head_size();
+  const std::int64_t key_value = config.num_key_value_heads * config.head_size();
+  const std::int64_t attention = 2 * hidden * (query + key_value);
+  const std::int64_t mlp = 3 * hidden * config.intermediate_size;
+  const std::int64_t tables = config.tie_word_embeddings ? 1 : 2;
+  return config.num_hidden_layers * (attention + mlp + 2 * hidden) + hidden + tables * config.vocab_size * hidden;
+}
+
+}  // namespace models

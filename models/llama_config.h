@@ -1,0 +1,48 @@
+// Sizes of a Llama-style language model: presets, and Hugging Face's config.json. No torch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace models {
+
+// Named as in Hugging Face's config.json.
+struct LlamaConfig {
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_hidden_layers = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t max_position_embeddings = 2048;
+  std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  double rope_theta = 10000;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+
+  std::int64_t head_size() const { return head_dim ? head_dim : hidden_size / num_attention_heads; }
+
+  // Everything that is wrong with the sizes, one sentence each, the key first.
+  std::vector<std::string> faults() const;
+
+  bool operator==(const LlamaConfig&) const = default;
+};
+
+// Throws zero::ConfigError with all faults at once; `source` says whose they are.
+void validate(const LlamaConfig& config, std::string_view source);
+
+// micro, tiny, small, 125m, 350m, 1b, 7b. Throws zero::ConfigError for another name, listing these.
+LlamaConfig llama_preset(std::string_view name);
+std::vector<std::string_view> llama_presets();
+
+// Reads a config.json. Throws zero::ConfigError, naming file and key, for what is missing, malformed,
+// or asks for something that models::Llama does not compute.
+LlamaConfig llama_from_file(const std::filesystem::path& path);
+
+std::int64_t parameter_count(const LlamaConfig& config);
+
+}  // namespace models

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Checks what a compiler does not: the direction of includes, and the length of files and functions."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LAYERS = ["base", "partition", "comm", "tier", "state", "engine", "persist", "parallel"]
+USERS = ["models", "cli", "examples"]
+TORCH_FREE = ["base", "partition"]
+LONGEST_FILE, LONGEST_FUNCTION = 400, 120
+INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
+CONTAINER = re.compile(r"(inline )?(namespace|class|struct|enum|extern)\b")
+
+
+def includes(lines):
+    for number, line in enumerate(lines, 1):
+        if match := INCLUDE.match(line):
+            yield number, match[1] == '"', match[2]
+
+
+def layer_faults(path, lines):
+    """`path` is relative to the repository: src/<layer>/..., include/zero/..., or a user's folder."""
+    layer = path.parts[1] if path.parts[0] == "src" else None
+    for number, quoted, name in includes(lines):
+        top = name.split("/")[0]
+        if layer in TORCH_FREE and top in ("torch", "ATen", "c10"):
+            yield f"{path}:{number}: {layer}/ knows no torch, yet includes {name}"
+        if not quoted:
+            continue
+        if layer and layer not in LAYERS:
+            yield f"{path}: src/{layer} is no layer; LAYERS in scripts/check_layers.py lists them"
+        elif layer and top in LAYERS and LAYERS.index(top) > LAYERS.index(layer):
+            yield f"{path}:{number}: {layer}/ includes {name} from above it"
+        elif path.parts[0] in ("src", "include") and top in USERS:
+            yield f"{path}:{number}: the library includes {name}"
+        elif path.parts[0] == "include" and top != "zero":
+            yield f"{path}:{number}: a public header includes {name}, which is not public"
+        elif path.parts[0] in USERS and top in LAYERS:
+            yield f"{path}:{number}: {path.parts[0]}/ uses the public headers zero/..., not {name}"
+
+
+def length_faults(path, lines):
+    if len(lines) > LONGEST_FILE:
+        yield f"{path}: {len(lines)} lines, at most {LONGEST_FILE}"
+    start = None  # functions of a namespace: from a line that starts at the margin to its "}"
+    for number, line in enumerate(lines, 1):
+        if line.endswith("{") and line[0] not in " }#/" and not CONTAINER.match(line):
+            start = number
+        elif line.startswith("}") and start:
+            if number - start > LONGEST_FUNCTION:
+                yield f"{path}:{start}: a function of {number - start} lines, at most {LONGEST_FUNCTION}"
+            start = None
+
+
+def main():
+    faults = []
+    for folder in ["src", "include", *USERS, "tests", "bench"]:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp"):
+                lines = path.read_text().splitlines()
+                relative = path.relative_to(ROOT)
+                faults += [*layer_faults(relative, lines), *length_faults(relative, lines)]
+    print(*faults, sep="\n", end="\n" if faults else "")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

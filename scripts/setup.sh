@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Takes what the build needs: Debian packages and LibTorch. Quick when all is there.
+# Writes the folder of LibTorch to build/torch.prefix. With arguments: installs those packages only.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.13.0
+packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev ninja-build ccache libbenchmark-dev)
+
+say() { echo "setup: $*" >&2; }
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# Installs the Debian packages that are missing, or says how and stops.
+need_packages() {
+  local missing=() package
+  command -v dpkg-query >/dev/null || return 0 # not Debian: CMake says what it does not find
+  for package in "$@"; do installed "$package" || missing+=("$package"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local install=(apt-get install -y --no-install-recommends "${missing[@]}")
+  if [ "$(id -u)" != 0 ]; then
+    say "Debian packages are missing. Run this, then try again:"
+    echo "  sudo ${install[*]}" >&2
+    exit 1
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  "${install[@]}" -qq >/dev/null 2>&1 || { apt-get update -qq && "${install[@]}" -qq >/dev/null; }
+}
+
+# The folder of LibTorch that a Python imports, if it is the version wanted.
+torch_of() {
+  "$1" - "$torch_version" 2>/dev/null <<'PYTHON'
+import importlib.metadata, importlib.util, sys
+assert importlib.metadata.version("torch").split("+")[0] == sys.argv[1]
+print(importlib.util.find_spec("torch").submodule_search_locations[0])
+PYTHON
+}
+
+# The folder of LibTorch that Torch_DIR names, if it is the version wanted.
+torch_of_directory() {
+  [ -n "${Torch_DIR:-}" ] || return 1
+  if grep -qs "PACKAGE_VERSION \"$torch_version" "$Torch_DIR/TorchConfigVersion.cmake"; then
+    (cd "$Torch_DIR/../../.." && pwd)
+  else
+    say "Torch_DIR holds no LibTorch $torch_version: looking elsewhere"
+    return 1
+  fi
+}
+
+fetch_torch() {
+  python3 -c 'import ensurepip' 2>/dev/null || need_packages python3-venv
+  say "fetching LibTorch $torch_version into .venv"
+  [ -x .venv/bin/python ] || python3 -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$torch_version"
+}
+
+find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of python3; }
+
+if [ $# -gt 0 ]; then
+  need_packages "$@"
+  exit
+fi
+need_packages "${packages[@]}"
+prefix=$(find_torch) || { fetch_torch && prefix=$(find_torch); } || {
+  say "no LibTorch $torch_version: pip could not install it, see above; or set Torch_DIR"
+  exit 1
+}
+mkdir -p build
+[ "$prefix" = "$(cat build/torch.prefix 2>/dev/null)" ] || echo "$prefix" >build/torch.prefix

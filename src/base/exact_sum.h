@@ -1,0 +1,45 @@
+// An exact sum of non-negative doubles: a fixed-point number wide enough for every finite double, so
+// that the result depends neither on the order of the addends nor on how they are split over ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace zero {
+
+class ExactSum {
+ public:
+  // Limb i counts multiples of 2^(32 i - kBias).
+  static constexpr int kLimbs = 70;
+  static constexpr int kBias = 1088;
+
+  // Adds a finite value >= 0 without rounding.
+  void add(double value);
+  // Adds the limbs() of another sum. Throws ConfigError unless there are kLimbs of them.
+  void add(std::span<const std::int64_t> limbs);
+
+  // Brings every limb into [0, 2^32). Happens by itself before a limb can overflow.
+  void normalise();
+  // Normalised: equal sums have equal limbs.
+  std::span<const std::int64_t, kLimbs> limbs();
+  // The sum, correctly rounded; infinite beyond the largest double.
+  double value() const;
+
+ private:
+  static constexpr std::int64_t kSafeAdds = std::int64_t{1} << 30;
+  void count();
+
+  std::array<std::int64_t, kLimbs> limbs_{};
+  std::int64_t adds_ = 0;  // since the limbs were normalised
+};
+
+// Adds the squares of `values` to `sum` in blocks of kSquareBlock: a block's squares are added in
+// double in one fixed order (the last block as if filled up with zeros), the blocks exactly. The result
+// is therefore the same however an array is cut at multiples of kSquareBlock. A block whose sum is not
+// finite is left out and counted in `nonfinite`.
+inline constexpr std::int64_t kSquareBlock = 16;
+void sum_of_squares(std::span<const float> values, ExactSum& sum, std::int64_t& nonfinite);
+void sum_of_squares(std::span<const double> values, ExactSum& sum, std::int64_t& nonfinite);
+
+}  // namespace zero

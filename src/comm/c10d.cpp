@@ -1,0 +1,343 @@
+#include "comm/c10d.h"
+
+#include <ATen/ops/from_blob.h>
+#include <sched.h>
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/worker.h"
+#include "comm/backend.h"
+#include "comm/fingerprint.h"
+#include "comm/tree_sum.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Group = c10d::ProcessGroupGloo;
+
+constexpr std::int64_t kStaging = 1 << 20;  // bytes for the peers' chunks of a sum, two rounds of them
+constexpr std::int64_t kLeastChunk = 64;    // elements
+constexpr std::uint32_t kTags = 1u << 30;
+
+std::string first_line(const char* text) {
+  const std::string_view view(text);
+  return std::string(view.substr(0, view.find('\n')));
+}
+
+// Threads started in its lifetime do not preempt others when they wake up. Gloo's thread polls, at
+// full speed, a connection that another thread has locked; had it preempted that thread on a busy
+// host, it would poll until the end of its time slice, milliseconds for a message of microseconds.
+class YieldingThreads {
+ public:
+  YieldingThreads() : policy_(sched_getscheduler(0)) { set(SCHED_BATCH); }
+  ~YieldingThreads() { set(SCHED_OTHER); }
+  YieldingThreads(const YieldingThreads&) = delete;
+  YieldingThreads& operator=(const YieldingThreads&) = delete;
+
+ private:
+  void set(int policy) const {
+    const sched_param none{};
+    if (policy_ == SCHED_OTHER) sched_setscheduler(0, policy, &none);
+  }
+
+  int policy_;
+};
+
+std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options) {
+  const YieldingThreads scope;
+  if (options.interface.empty()) return Group::createDeviceForHostname(options.address);
+  return Group::createDeviceForInterface(options.interface);
+}
+
+c10::intrusive_ptr<Group> make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                     const GlooOptions& options) {
+  auto gloo = Group::Options::create(options.timeout);
+  gloo->threads = 1;
+  gloo->devices = {make_device(options)};
+  return c10::make_intrusive<Group>(store, rank, size, gloo);
+}
+
+// One round of messages, all under way at the same time.
+class Round {
+ public:
+  Round(Group* group, int tag, std::chrono::milliseconds timeout) : group_(group), tag_(tag), timeout_(timeout) {}
+
+  void receive(void* data, std::int64_t bytes, int peer) {
+    if (bytes == 0) return;
+    std::vector<at::Tensor> message{tensor(data, bytes)};
+    receives_.push_back(group_->recv(message, peer, tag_));
+  }
+
+  void send(const void* data, std::int64_t bytes, int peer) {
+    if (bytes == 0) return;
+    std::vector<at::Tensor> message{tensor(const_cast<void*>(data), bytes)};
+    sends_.push_back(group_->send(message, peer, tag_));
+  }
+
+  void wait_received() { wait(receives_); }
+  void wait_sent() { wait(sends_); }
+  void wait() {
+    wait_received();
+    wait_sent();
+  }
+
+ private:
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  static at::Tensor tensor(void* data, std::int64_t bytes) {
+    return at::from_blob(data, {bytes}, at::TensorOptions(at::kByte));
+  }
+  void wait(Works& works) {
+    for (auto& work : works) work->wait(timeout_);
+    works.clear();
+  }
+
+  Group* group_;
+  int tag_;
+  std::chrono::milliseconds timeout_;
+  Works receives_;
+  Works sends_;
+};
+
+void copy(void* to, const void* from, std::int64_t bytes) {
+  if (to != from && bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
+}
+
+class GlooCommunicator final : public CommunicatorImpl {
+ public:
+  GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GlooOptions& options);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "gloo"; }
+
+  Pending all_gather(ConstView shard, View whole) override;
+  Pending reduce_scatter(ConstView whole, View shard) override;
+  Pending all_reduce(View values) override;
+  Pending all_to_all(ConstView input, View output) override;
+  Pending broadcast(View values, int root) override;
+  Pending barrier() override;
+  std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
+
+ private:
+  // Takes the sources of `count` elements, the first being element `at` of this rank's slice.
+  using Sink = std::function<void(std::span<const void* const> sources, std::int64_t at, std::int64_t count)>;
+
+  Pending submit(Collective operation, ConstView input, ConstView output, int root, std::function<void()> body);
+  void run(const Fingerprint& call, const std::function<void()>& body);
+  CommError failure(const std::string& call, const std::string& why) const;
+
+  Round round();
+  template <class Action>
+  void for_peers(Action action) const;
+  void gather(const void* own, char* values, Slices slices, std::int64_t element);
+  void reduce(const char* values, Dtype dtype, Slices slices, const Sink& sink);
+  void sum_small(View values);
+  void sum_large(View values);
+  void meet();
+
+  int rank_;
+  int size_;
+  GlooOptions options_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<Group> group_;
+  std::uint32_t tag_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::string broken_;  // the first failure; on the worker only
+  Worker worker_;       // last: its tasks use the rest
+};
+
+GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                   const GlooOptions& options)
+    : rank_(rank), size_(size), options_(options), store_(std::move(store)) {
+  if (size_ == 1) return;
+  try {
+    store_->setTimeout(options_.timeout);
+    group_ = make_group(store_, rank, size, options_);
+    meet();
+  } catch (const std::exception& error) {
+    throw failure("joining " + std::to_string(size) + " ranks", first_line(error.what()));
+  }
+}
+
+CommError GlooCommunicator::failure(const std::string& call, const std::string& why) const {
+  return CommError("rank " + std::to_string(rank_) + ": " + call + " failed over gloo: " + why,
+                   "a peer died or did not arrive within " + std::to_string(options_.timeout.count()) +
+                       " ms; see the other ranks' errors, or raise ZERO_TIMEOUT");
+}
+
+// After a failure the connections are closed, so that the peers fail at once instead of in time.
+void GlooCommunicator::run(const Fingerprint& call, const std::function<void()>& body) {
+  if (!broken_.empty()) throw failure(call.text(), "after an earlier failure: " + broken_);
+  try {
+    body();
+  } catch (const std::exception& error) {
+    broken_ = call.text() + ": " + first_line(error.what());
+    group_.reset();
+    throw failure(call.text(), first_line(error.what()));
+  }
+}
+
+Pending GlooCommunicator::submit(Collective operation, ConstView input, ConstView output, int root,
+                                 std::function<void()> body) {
+  require_cpu(operation, *this, input, output);
+  const auto call = Fingerprint::of(++sequence_, operation, input, output, root);
+  return worker_.submit([this, call, body = std::move(body)] { run(call, body); });
+}
+
+Round GlooCommunicator::round() {
+  tag_ = (tag_ + 1) % kTags;
+  return {group_.get(), static_cast<int>(tag_), options_.timeout};
+}
+
+// Each rank starts with its neighbour, so that no rank is everybody's first.
+template <class Action>
+void GlooCommunicator::for_peers(Action action) const {
+  for (int i = 1; i < size_; ++i) action((rank_ + i) % size_);
+}
+
+void GlooCommunicator::gather(const void* own, char* values, Slices slices, std::int64_t element) {
+  const auto bytes = [&](int r) { return slices.extent(r) * element; };
+  const auto slice = [&](int r) { return values + slices.begin(r) * element; };
+  Round messages = round();
+  for_peers([&](int r) { messages.receive(slice(r), bytes(r), r); });
+  for_peers([&](int r) { messages.send(own, bytes(rank_), r); });
+  copy(slice(rank_), own, bytes(rank_));
+  messages.wait();
+}
+
+// Chunk by chunk, every rank sends each peer that peer's slice and sums its own; one chunk ahead.
+void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const Sink& sink) {
+  if (slices.count == 0) return;
+  const std::int64_t element = size_of(dtype);
+  const std::int64_t peers = size_ - 1;
+  const std::int64_t chunk =
+      std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / std::max<std::int64_t>(peers, 1) / element));
+  const auto staging = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(2 * peers * chunk * element));
+  const auto extent = [&](int r, std::int64_t at) { return std::clamp<std::int64_t>(slices.extent(r) - at, 0, chunk); };
+  const auto staged = [&](int r, std::int64_t at) {
+    const std::int64_t half = at / chunk % 2;
+    return staging.get() + (half * peers + (r < rank_ ? r : r - 1)) * chunk * element;
+  };
+  const auto at_slice = [&](int r, std::int64_t at) { return values + (slices.begin(r) + at) * element; };
+  const auto start = [&](std::int64_t at) {
+    Round messages = round();
+    for_peers([&](int r) { messages.receive(staged(r, at), extent(rank_, at) * element, r); });
+    for_peers([&](int r) { messages.send(at_slice(r, at), extent(r, at) * element, r); });
+    return messages;
+  };
+  std::vector<const void*> sources(static_cast<std::size_t>(size_));
+  std::optional<Round> next = start(0);
+  for (std::int64_t at = 0; at < slices.length(); at += chunk) {
+    Round current = *std::exchange(next, std::nullopt);
+    if (at + chunk < slices.length()) next = start(at + chunk);
+    current.wait_received();
+    for (int r = 0; r < size_; ++r) sources[static_cast<std::size_t>(r)] = r == rank_ ? at_slice(r, at) : staged(r, at);
+    sink(sources, at, extent(rank_, at));
+    current.wait_sent();
+  }
+}
+
+Pending GlooCommunicator::all_gather(ConstView shard, View whole) {
+  return submit(Collective::all_gather, shard, whole, -1, [=, this] {
+    gather(shard.data, bytes_of(whole.data), {whole.count, size_}, size_of(whole.dtype));
+  });
+}
+
+Pending GlooCommunicator::reduce_scatter(ConstView whole, View shard) {
+  const auto element = size_of(shard.dtype);
+  return submit(Collective::reduce_scatter, whole, shard, -1, [=, this] {
+    reduce(bytes_of(whole.data), whole.dtype, {whole.count, size_},
+           [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
+             tree_sum(sources, whole.dtype, bytes_of(shard.data) + at * element, count);
+           });
+  });
+}
+
+void GlooCommunicator::sum_small(View values) {
+  const auto bytes = values.bytes();
+  const auto peers = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(size_ * bytes));
+  gather(values.data, peers.get(), {values.count * size_, size_}, size_of(values.dtype));
+  std::vector<const void*> sources;
+  for (int r = 0; r < size_; ++r) sources.push_back(peers.get() + r * bytes);
+  tree_sum_rounded(sources, values.dtype, values.data, values.count);
+}
+
+void GlooCommunicator::sum_large(View values) {
+  const Slices slices{values.count, size_};
+  const auto element = size_of(values.dtype);
+  char* const own = bytes_of(values.data) + slices.begin(rank_) * element;
+  reduce(bytes_of(values.data), values.dtype, slices,
+         [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
+           tree_sum_rounded(sources, values.dtype, own + at * element, count);
+         });
+  gather(own, bytes_of(values.data), slices, element);
+}
+
+Pending GlooCommunicator::all_reduce(View values) {
+  return submit(Collective::all_reduce, values, values, -1, [=, this] {
+    if (values.bytes() <= kSmallAllReduce) return sum_small(values);
+    sum_large(values);
+  });
+}
+
+Pending GlooCommunicator::all_to_all(ConstView input, View output) {
+  return submit(Collective::all_to_all, input, output, -1, [=, this] {
+    const auto slice = input.bytes() / size_;
+    const auto own = rank_ * slice;
+    copy(bytes_of(output.data) + own, bytes_of(input.data) + own, slice);
+    Round messages = round();
+    for_peers([&](int r) { messages.receive(bytes_of(output.data) + r * slice, slice, r); });
+    for_peers([&](int r) { messages.send(bytes_of(input.data) + r * slice, slice, r); });
+    messages.wait();
+  });
+}
+
+Pending GlooCommunicator::broadcast(View values, int root) {
+  return submit(Collective::broadcast, values, values, root, [=, this] {
+    Round messages = round();
+    if (rank_ != root) messages.receive(values.data, values.bytes(), root);
+    if (rank_ == root) for_peers([&](int r) { messages.send(values.data, values.bytes(), r); });
+    messages.wait();
+  });
+}
+
+void GlooCommunicator::meet() {
+  const char token = 1;
+  std::vector<char> tokens(static_cast<std::size_t>(size_));
+  gather(&token, tokens.data(), {size_, size_}, 1);
+}
+
+Pending GlooCommunicator::barrier() {
+  return submit(Collective::barrier, {}, {}, -1, [this] { meet(); });
+}
+
+std::shared_ptr<CommunicatorImpl> GlooCommunicator::split(int color, int key) {
+  const auto call = Fingerprint::split(++sequence_);
+  std::vector<SplitCall> calls(static_cast<std::size_t>(size_));
+  const SplitCall own{color, key};
+  worker_
+      .submit([&] {
+        run(call, [&] { gather(&own, bytes_of(static_cast<void*>(calls.data())), {size_, size_}, sizeof(SplitCall)); });
+      })
+      .wait();
+  const auto members = split_group(calls, rank_);
+  const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+  const std::string prefix = "split/" + std::to_string(call.sequence) + "/" + std::to_string(color);
+  return gloo_communicator(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(self),
+                           static_cast<int>(members.size()), options_);
+}
+
+}  // namespace
+
+std::shared_ptr<CommunicatorImpl> gloo_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                    const GlooOptions& options) {
+  return std::make_shared<GlooCommunicator>(std::move(store), rank, size, options);
+}
+
+}  // namespace zero

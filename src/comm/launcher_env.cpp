@@ -1,0 +1,172 @@
+#include "comm/launcher_env.h"
+
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+constexpr int kMaxPort = 65535;
+constexpr int kAny = std::numeric_limits<int>::max();
+constexpr double kMaxSeconds = 1e9;
+
+class Env {
+ public:
+  explicit Env(const EnvLookup& lookup) : lookup_(lookup) {}
+
+  std::string text(const char* variable) const {
+    const char* value = lookup_(variable);
+    return value ? value : "";
+  }
+  bool has(const char* variable) const { return !text(variable).empty(); }
+
+  int number(const char* variable, int low, int high) const {
+    const std::string value = text(variable);
+    if (value.empty()) throw ConfigError(std::string(variable) + " is not set", advice());
+    int result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (error != std::errc{} || end != value.data() + value.size() || result < low || result > high)
+      throw ConfigError(std::string(variable) + "=" + value + " is not an integer " + bounds(low, high), advice());
+    return result;
+  }
+
+  int number_or(const char* variable, int low, int high, int otherwise) const {
+    return has(variable) ? number(variable, low, high) : otherwise;
+  }
+
+ private:
+  static std::string bounds(int low, int high) {
+    if (high == kAny) return "of at least " + std::to_string(low);
+    return "between " + std::to_string(low) + " and " + std::to_string(high);
+  }
+  static std::string advice() { return "start the program with torchrun, mpirun, srun or `zero launch`, or alone"; }
+
+  const EnvLookup& lookup_;
+};
+
+struct Names {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;  // null: derived
+};
+
+constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                         "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kSlurm{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
+
+std::optional<Names> find_launcher(const Env& env) {
+  for (const Names& names : {kTorchrun, kOpenMpi, kSlurm})
+    if (env.has(names.rank) || env.has(names.size)) return names;
+  return std::nullopt;
+}
+
+int parse_int(std::string_view text) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() ? value : -1;
+}
+
+// The entry of node `node` in Slurm's list of tasks per node: "4(x2),3" is 4, 4, 3.
+int tasks_of_node(const std::string& list, int node) {
+  std::string_view rest = list;
+  while (!rest.empty()) {
+    std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const auto open = item.find("(x");
+    const bool repeated = open != item.npos && item.back() == ')';
+    const int tasks = parse_int(item.substr(0, open));
+    const int times = repeated ? parse_int(item.substr(open + 2, item.size() - open - 3)) : 1;
+    if (tasks < 1 || times < 1) break;
+    if (node < times) return tasks;
+    node -= times;
+  }
+  throw ConfigError("the list of Slurm's tasks per node, \"" + list + "\", does not name this node",
+                    "start the program with srun");
+}
+
+int slurm_local_size(const Env& env, int size) {
+  if (env.number_or("SLURM_NNODES", 1, kAny, 0) == 1) return size;
+  const int node = env.number_or("SLURM_NODEID", 0, kAny, 0);
+  for (const char* list : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"})
+    if (env.has(list)) return tasks_of_node(env.text(list), node);
+  if (env.has("SLURM_NTASKS_PER_NODE")) return std::min(size, env.number("SLURM_NTASKS_PER_NODE", 1, kAny));
+  throw ConfigError("SLURM_STEP_TASKS_PER_NODE is not set, so the ranks of this host are unknown",
+                    "start the program with srun, or set SLURM_NTASKS_PER_NODE");
+}
+
+void read_ranks(const Env& env, const Names& names, LauncherEnv& out) {
+  out.launcher = names.launcher;
+  out.size = env.number(names.size, 1, kAny);
+  out.rank = env.number(names.rank, 0, out.size - 1);
+  if (names.local_size) {
+    out.local_size = env.number(names.local_size, 1, out.size);
+  } else {
+    out.local_size = slurm_local_size(env, out.size);
+    if (out.local_size > out.size)
+      throw ConfigError("Slurm names " + std::to_string(out.local_size) + " tasks on this node, SLURM_NTASKS only " +
+                            std::to_string(out.size),
+                        "start the program with srun");
+  }
+  out.local_rank = env.number(names.local_rank, 0, out.local_size - 1);
+}
+
+void read_address(const Env& env, LauncherEnv& out) {
+  const bool any = env.has("MASTER_ADDR") || env.has("MASTER_PORT");
+  if (!any && (out.launcher != kTorchrun.launcher || out.size == 1)) return;
+  out.host = env.text("MASTER_ADDR");
+  if (out.host.empty()) throw ConfigError("MASTER_ADDR is not set", "set it to the host name of rank 0");
+  out.port = env.number("MASTER_PORT", 1, kMaxPort);
+}
+
+std::string job_id(const Env& env) {
+  if (env.has("SLURM_JOB_ID") && env.has("SLURM_STEP_ID"))
+    return "slurm-" + env.text("SLURM_JOB_ID") + "-" + env.text("SLURM_STEP_ID");
+  for (const char* variable : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
+    if (env.has(variable)) return env.text(variable);
+  return "";
+}
+
+bool is_true(const std::string& value) {
+  return value == "True" || value == "true" || value == "1";
+}
+
+}  // namespace
+
+LauncherEnv read_launcher_env(const EnvLookup& lookup) {
+  const Env env(lookup);
+  LauncherEnv out;
+  const auto names = find_launcher(env);
+  if (!names) return out;
+  read_ranks(env, *names, out);
+  read_address(env, out);
+  if (env.has("TORCHELASTIC_RESTART_COUNT")) out.attempt = env.text("TORCHELASTIC_RESTART_COUNT");
+  out.agent_store = is_true(env.text("TORCHELASTIC_USE_AGENT_STORE"));
+  out.job = job_id(env);
+  out.interface = env.text("GLOO_SOCKET_IFNAME");
+  return out;
+}
+
+InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
+  const Env env(lookup);
+  if (const std::string value = env.text("ZERO_TIMEOUT"); !value.empty()) {
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
+    if (error != std::errc{} || end != value.data() + value.size() || !(seconds > 0 && seconds <= kMaxSeconds))
+      throw ConfigError("ZERO_TIMEOUT=" + value + " is not a positive number of seconds");
+    options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000 + 0.5));
+  }
+  if (const std::string value = env.text("ZERO_CHECK"); !value.empty()) {
+    if (value != "0" && value != "1") throw ConfigError("ZERO_CHECK=" + value + " is neither 0 nor 1");
+    options.check = value == "1";
+  }
+  return options;
+}
+
+}  // namespace zero

@@ -1,0 +1,36 @@
+// What the launcher's environment variables say; a pure function of a lookup.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "zero/world.h"
+
+namespace zero {
+
+// The value of a variable, or null: std::getenv.
+using EnvLookup = std::function<const char*(const char*)>;
+
+struct LauncherEnv {
+  std::string launcher;  // "torchrun", "Open MPI", "Slurm"; empty: started alone
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  std::string host;  // where rank 0 listens; empty: not said
+  int port = 0;
+  bool agent_store = false;   // somebody else listens there already
+  std::string attempt = "0";  // of an elastic job
+  std::string job;            // unique among the jobs of a host; empty: unknown
+  std::string interface;      // GLOO_SOCKET_IFNAME
+
+  bool one_host() const { return local_size == size; }
+};
+
+// Throws ConfigError naming the variable that is missing, malformed or out of range.
+LauncherEnv read_launcher_env(const EnvLookup& lookup);
+
+// `options` as overridden by ZERO_TIMEOUT and ZERO_CHECK.
+InitOptions override_options(InitOptions options, const EnvLookup& lookup);
+
+}  // namespace zero

@@ -1,0 +1,252 @@
+#include "comm/threads.h"
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "comm/backend.h"
+#include "comm/fingerprint.h"
+#include "comm/launcher_env.h"
+#include "comm/tree_sum.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// Where the ranks meet. An operation is enter(), work on the peers' memory, leave(). In between
+// nothing throws, so who has entered will leave: only enter() can time out or find a rank gone.
+class Hub {
+ public:
+  struct Slot {
+    Fingerprint call;
+    void* data = nullptr;
+    SplitCall split;
+    std::shared_ptr<Hub> group;
+  };
+
+  Hub(int size, std::chrono::milliseconds timeout)
+      : slots_(static_cast<std::size_t>(size)), arrived_(slots_.size(), 0), timeout_(timeout) {}
+
+  int size() const { return static_cast<int>(slots_.size()); }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  Slot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
+
+  void enter(int rank, Slot call);
+  void sync(int rank);  // between enter() and leave(): everybody is here
+  void leave(int rank) { sync(rank); }
+  void retire(int rank);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  void arrive(int rank);
+  void meet(int rank, Lock& lock);
+  void compare(int rank);
+  std::string missing() const;
+
+  std::vector<Slot> slots_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<char> arrived_;
+  int arrivals_ = 0;
+  std::uint64_t generation_ = 0;
+  std::string broken_;  // why nobody will ever meet again
+  std::chrono::milliseconds timeout_;
+};
+
+void Hub::arrive(int rank) {
+  arrived_[static_cast<std::size_t>(rank)] = 1;
+  if (++arrivals_ < size()) return;
+  std::fill(arrived_.begin(), arrived_.end(), 0);
+  arrivals_ = 0;
+  ++generation_;
+  changed_.notify_all();
+}
+
+std::string Hub::missing() const {
+  std::string list;
+  for (std::size_t r = 0; r < arrived_.size(); ++r)
+    if (!arrived_[r]) list += (list.empty() ? "" : ", ") + std::to_string(r);
+  return list;
+}
+
+void Hub::meet(int rank, Lock& lock) {
+  const auto generation = generation_;
+  arrive(rank);
+  const auto met = [&] { return generation_ != generation; };
+  if (changed_.wait_for(lock, timeout_, [&] { return met() || !broken_.empty(); }) && met()) return;
+  if (!broken_.empty()) return;
+  broken_ = "rank " + missing() + " did not arrive within " + std::to_string(timeout_.count()) + " ms";
+  changed_.notify_all();
+}
+
+void Hub::enter(int rank, Slot call) {
+  const std::string where = call.call.text();
+  {
+    Lock lock(mutex_);
+    if (broken_.empty()) {
+      slot(rank) = std::move(call);
+      meet(rank, lock);
+    }
+    if (!broken_.empty())
+      throw CommError("rank " + std::to_string(rank) + ": " + where + ": " + broken_,
+                      "see that rank's own error, or raise ZERO_TIMEOUT");
+  }
+  compare(rank);
+}
+
+void Hub::compare(int rank) {
+  std::vector<Fingerprint> calls;
+  for (const Slot& slot : slots_) calls.push_back(slot.call);
+  if (std::equal(calls.begin() + 1, calls.end(), calls.begin())) return;
+  leave(rank);
+  require_same(calls, rank);
+}
+
+void Hub::sync(int rank) {
+  Lock lock(mutex_);
+  const auto generation = generation_;
+  arrive(rank);
+  changed_.wait(lock, [&] { return generation_ != generation; });
+}
+
+void Hub::retire(int rank) {
+  const Lock lock(mutex_);
+  if (broken_.empty()) broken_ = "rank " + std::to_string(rank) + " left the group";
+  changed_.notify_all();
+}
+
+class ThreadCommunicator final : public CommunicatorImpl {
+ public:
+  ThreadCommunicator(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ~ThreadCommunicator() override { hub_->retire(rank_); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return hub_->size(); }
+  std::string_view backend() const override { return "threads"; }
+
+  Pending all_gather(ConstView shard, View whole) override;
+  Pending reduce_scatter(ConstView whole, View shard) override;
+  Pending all_reduce(View values) override;
+  Pending all_to_all(ConstView input, View output) override;
+  Pending broadcast(View values, int root) override;
+  Pending barrier() override;
+  std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
+
+ private:
+  void enter(Collective operation, ConstView published, ConstView output, int root = -1) {
+    require_cpu(operation, *this, published, output);
+    hub_->enter(rank_, {Fingerprint::of(++sequence_, operation, published, output, root),
+                        const_cast<void*>(published.data),
+                        {},
+                        nullptr});
+  }
+  char* peer(int rank) const { return bytes_of(hub_->slot(rank).data); }
+  std::vector<const void*> sources(std::int64_t offset) const;
+
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+  std::uint64_t sequence_ = 0;
+};
+
+void copy(void* to, const void* from, std::int64_t bytes) {
+  if (to != from && bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
+}
+
+std::vector<const void*> ThreadCommunicator::sources(std::int64_t offset) const {
+  std::vector<const void*> all;
+  for (int r = 0; r < size(); ++r) all.push_back(peer(r) + offset);
+  return all;
+}
+
+Pending ThreadCommunicator::all_gather(ConstView shard, View whole) {
+  enter(Collective::all_gather, shard, whole);
+  for (int i = 0; i < size(); ++i) {
+    const int r = (rank_ + i) % size();
+    copy(bytes_of(whole.data) + r * shard.bytes(), peer(r), shard.bytes());
+  }
+  hub_->leave(rank_);
+  return {};
+}
+
+Pending ThreadCommunicator::reduce_scatter(ConstView whole, View shard) {
+  enter(Collective::reduce_scatter, whole, shard);
+  tree_sum(sources(rank_ * shard.count * size_of(whole.dtype)), whole.dtype, shard.data, shard.count);
+  hub_->leave(rank_);
+  return {};
+}
+
+// Each rank sums its slice where its own values were, then fetches the others' slices.
+Pending ThreadCommunicator::all_reduce(View values) {
+  enter(Collective::all_reduce, values, values);
+  const Slices slices{values.count, size()};
+  const auto offset = [&](int r) { return slices.begin(r) * size_of(values.dtype); };
+  tree_sum_rounded(sources(offset(rank_)), values.dtype, bytes_of(values.data) + offset(rank_), slices.extent(rank_));
+  hub_->sync(rank_);
+  for (int i = 1; i < size(); ++i) {
+    const int r = (rank_ + i) % size();
+    copy(bytes_of(values.data) + offset(r), peer(r) + offset(r), offset(r + 1) - offset(r));
+  }
+  hub_->leave(rank_);
+  return {};
+}
+
+Pending ThreadCommunicator::all_to_all(ConstView input, View output) {
+  enter(Collective::all_to_all, input, output);
+  const auto slice = input.bytes() / size();
+  for (int i = 0; i < size(); ++i) {
+    const int r = (rank_ + i) % size();
+    copy(bytes_of(output.data) + r * slice, peer(r) + rank_ * slice, slice);
+  }
+  hub_->leave(rank_);
+  return {};
+}
+
+Pending ThreadCommunicator::broadcast(View values, int root) {
+  enter(Collective::broadcast, values, values, root);
+  copy(values.data, peer(root), values.bytes());
+  hub_->leave(rank_);
+  return {};
+}
+
+Pending ThreadCommunicator::barrier() {
+  enter(Collective::barrier, {}, {});
+  hub_->leave(rank_);
+  return {};
+}
+
+std::shared_ptr<CommunicatorImpl> ThreadCommunicator::split(int color, int key) {
+  hub_->enter(rank_, {Fingerprint::split(++sequence_), nullptr, {color, key}, nullptr});
+  std::vector<SplitCall> calls;
+  for (int r = 0; r < size(); ++r) calls.push_back(hub_->slot(r).split);
+  const auto members = split_group(calls, rank_);
+  const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+  if (self == 0) hub_->slot(rank_).group = std::make_shared<Hub>(static_cast<int>(members.size()), hub_->timeout());
+  hub_->sync(rank_);
+  auto group = hub_->slot(members[0]).group;
+  hub_->leave(rank_);
+  return std::make_shared<ThreadCommunicator>(std::move(group), static_cast<int>(self));
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<CommunicatorImpl>> thread_communicators(int size, std::chrono::milliseconds timeout) {
+  if (size < 1) throw ConfigError("a group of " + std::to_string(size) + " threads", "at least one rank is needed");
+  auto hub = std::make_shared<Hub>(size, timeout);
+  std::vector<std::shared_ptr<CommunicatorImpl>> ranks;
+  for (int r = 0; r < size; ++r) ranks.push_back(std::make_shared<ThreadCommunicator>(hub, r));
+  return ranks;
+}
+
+std::vector<World> thread_worlds(int size, const InitOptions& options) {
+  const InitOptions effective = override_options(options, [](const char* name) { return std::getenv(name); });
+  std::vector<World> worlds;
+  for (auto& impl : thread_communicators(size, effective.timeout)) {
+    const int rank = impl->rank();
+    worlds.emplace_back(Communicator(std::move(impl)), rank, size);
+  }
+  return worlds;
+}
+
+}  // namespace zero

@@ -1,0 +1,17 @@
+// Threads of one process as ranks: operations read the peers' memory directly. Operations are
+// complete when they return, and ranks that call different operations all get a CommError.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "zero/communicator.h"
+
+namespace zero {
+
+// One communicator for each rank; give each thread its own. A rank whose communicator is destroyed
+// has left: those who wait for it get a CommError.
+std::vector<std::shared_ptr<CommunicatorImpl>> thread_communicators(int size, std::chrono::milliseconds timeout);
+
+}  // namespace zero

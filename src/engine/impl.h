@@ -1,0 +1,81 @@
+// The engine's parts, in the order in which they are built.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/metered.h"
+#include "engine/takeover.h"
+#include "engine/updater.h"
+#include "engine/vote.h"
+#include "state/exchange.h"
+#include "state/gradients.h"
+#include "state/pager.h"
+#include "zero/engine.h"
+
+namespace zero {
+
+class Engine::Impl final : public UnitHost {
+ public:
+  Impl(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
+  ~Impl() override;
+
+  void backward(const at::Tensor& loss);
+  StepReport step();
+  std::int64_t micro_batch() const;
+  void release();
+  at::Tensor main_parameter(const at::Tensor& parameter);
+
+  void hold(Unit& unit) override;
+  void keep(Unit& unit, std::optional<int> from_rank) override;
+  void let_go(Unit& unit) override;
+
+  const Plan& plan() const { return plan_; }
+  const Layout& layout() const { return layout_; }
+  Estimate estimate() const;
+  std::optional<Trace> trace() const { return pager_->trace(); }
+  Accounts& accounts() { return accounts_; }
+  // The meter, when nothing is on its way.
+  TrafficMeter& meter();
+  std::int64_t steps() const { return steps_; }
+  std::int64_t skipped_steps() const { return skipped_; }
+
+ private:
+  Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
+
+  void adopt_units(const std::vector<at::Tensor>& replicated);
+  void broadcast(const at::Tensor& values, int unit);
+  void check_alive() const;
+  void check_parameters() const;
+  std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
+  Ballot ballot() const;
+  Verdict vote();
+  double scale_of(const Verdict& verdict) const;
+  void update(const Verdict& verdict, double lr_factor);
+  void publish(Unit& unit);
+  void start_window();
+
+  Plan plan_;      // as given
+  Plan resolved_;  // on this number of ranks
+  Options options_;
+  std::vector<ParameterInfo> infos_;
+  Layout layout_;
+  int moments_;
+  Accounts accounts_;
+  std::shared_ptr<TrafficMeter> meter_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  Exchange exchange_;
+  Updater updater_;
+  std::unique_ptr<Pager> pager_;
+  std::unique_ptr<Gradients> gradients_;
+  std::vector<double> losses_;  // of this step's micro-batches on this rank
+  int micro_ = 0;
+  std::int64_t window_ = 0;     // steps tried: applied, or skipped for overflow
+  std::int64_t steps_ = 0;
+  std::int64_t skipped_ = 0;
+  bool released_ = false;
+};
+
+}  // namespace zero

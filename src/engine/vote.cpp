@@ -1,0 +1,63 @@
+#include "engine/vote.h"
+
+#include <bit>
+#include <cmath>
+#include <span>
+
+#include "comm/tree_sum.h"
+#include "partition/vote.h"
+
+namespace zero {
+namespace {
+
+double tree_total(const std::vector<double>& values) {
+  std::vector<const void*> sources;
+  for (const double& value : values) sources.push_back(&value);
+  double total = 0;
+  tree_sum(sources, Dtype::f64, &total, 1);
+  return total;
+}
+
+}  // namespace
+
+std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro) {
+  const int slot = micro % plan.accumulate();
+  if (plan[State::gradient].between == Placement::sharded) return std::int64_t{slot} * ranks + rank;
+  return std::int64_t{rank} * plan.accumulate() + slot;
+}
+
+std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan) {
+  const auto parameters = static_cast<std::int64_t>(ballot.present.size());
+  std::vector<std::int64_t> words(static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate()) / 8));
+  auto at = words.begin();
+  for (const std::int64_t limb : ballot.squares.limbs()) *at++ = limb;
+  *at++ = ballot.nonfinite;
+  for (const double loss : ballot.losses) *at++ = std::bit_cast<std::int64_t>(loss);
+  for (std::size_t i = 0; i < ballot.present.size(); ++i)
+    if (ballot.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
+  return words;
+}
+
+Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, int ranks, std::size_t parameters) {
+  const std::size_t words = table.size() / static_cast<std::size_t>(ranks);
+  const auto accumulate = static_cast<std::size_t>(plan.accumulate());
+  Verdict verdict;
+  verdict.present.assign(parameters, 0);
+  ExactSum squares;
+  std::vector<double> losses(accumulate * static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::span<const std::int64_t> vote(table.data() + static_cast<std::size_t>(rank) * words, words);
+    squares.add(vote.first(kNormLimbs));
+    verdict.overflow = verdict.overflow || vote[kNormLimbs] != 0;
+    for (std::size_t micro = 0; micro < accumulate; ++micro)
+      losses[static_cast<std::size_t>(micro_batch_index(plan, ranks, rank, static_cast<int>(micro)))] =
+          std::bit_cast<double>(vote[kNormLimbs + 1 + micro]);
+    for (std::size_t i = 0; i < parameters; ++i)
+      if ((vote[kNormLimbs + 1 + accumulate + i / 64] >> (i % 64)) & 1) verdict.present[i] = 1;
+  }
+  verdict.norm = std::sqrt(squares.value());
+  verdict.loss = tree_total(losses);
+  return verdict;
+}
+
+}  // namespace zero

@@ -1,0 +1,36 @@
+// The one small exchange of a step: gradient norm, overflow, losses, and which parameters received
+// gradients, agreed on by all ranks before any of them updates.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/exact_sum.h"
+#include "zero/communicator.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+struct Ballot {
+  ExactSum squares;                 // of this rank's slices of the summed gradients
+  std::int64_t nonfinite = 0;       // blocks of them that overflowed
+  std::vector<double> losses;       // of this rank's micro-batches
+  std::vector<char> present;        // by parameter
+};
+
+struct Verdict {
+  double norm = 0;             // of the summed, not yet averaged gradient
+  bool overflow = false;
+  double loss = 0;             // summed over the global batch, along the tree over the micro-batch's index
+  std::vector<char> present;   // on any rank
+};
+
+// The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds
+// first, so that sums over micro-batches and over ranks are subtrees of one tree (design: order of a sum).
+std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro);
+
+// The ballot as words on the wire, and the ranks' words as a verdict.
+std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan);
+Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, int ranks, std::size_t parameters);
+
+}  // namespace zero

@@ -1,0 +1,188 @@
+#include "zero/estimate.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "partition/residency.h"
+#include "partition/vote.h"
+#include "zero/error.h"
+
+namespace zero {
+
+namespace {
+
+bool sharded(Placement placement) {
+  return placement == Placement::sharded;
+}
+
+// The trace over and over, without units that have no elements.
+class Walk {
+ public:
+  Walk(const Layout& layout, const Trace& trace, int repetitions) {
+    for (const int unit : trace.touches) {
+      check(unit, layout);
+      const bool empty = layout.units()[static_cast<std::size_t>(unit)].length() == 0;
+      const bool repeated = !touches_.empty() && touches_.back() == unit;
+      if (!empty && !repeated) touches_.push_back(unit);
+    }
+    size_ = static_cast<std::int64_t>(touches_.size()) * repetitions;
+  }
+
+  std::int64_t size() const { return size_; }
+  int operator[](std::int64_t i) const { return touches_[static_cast<std::size_t>(i) % touches_.size()]; }
+
+  // The next other unit after position i, or -1. Neighbours differ, except where the trace starts over.
+  int next(std::int64_t i) const {
+    for (std::int64_t j = i + 1; j < std::min(i + 3, size_); ++j) {
+      if ((*this)[j] != (*this)[i]) return (*this)[j];
+    }
+    return -1;
+  }
+
+ private:
+  static void check(int unit, const Layout& layout) {
+    if (unit >= 0 && unit < static_cast<int>(layout.units().size())) return;
+    throw ConfigError("the trace touches unit " + std::to_string(unit) + ", but the layout has " +
+                      std::to_string(layout.units().size()));
+  }
+
+  std::vector<int> touches_;
+  std::int64_t size_ = 0;
+};
+
+// Prices one step of a plan that is already the one on the layout's ranks.
+class Pricing {
+ public:
+  Pricing(const Plan& plan, const Layout& layout, int moments)
+      : plan_(plan), layout_(layout), moments_(moments), peers_(layout.ranks() - 1) {}
+
+  Estimate run(const Trace& trace) && {
+    for (const UnitLayout& unit : layout_.units()) {
+      state(unit);
+      if (unit.trainable()) reduction(unit);
+    }
+    if (sharded(plan_[State::parameter].placement)) page(trace);
+    if (peers_ > 0) exchange();
+    return estimate_;
+  }
+
+ private:
+  std::int64_t held(const UnitLayout& unit, Placement placement) const {
+    return sharded(placement) ? unit.shard_length() : unit.length();
+  }
+
+  void state(const UnitLayout& unit) {
+    StateBytes& state = estimate_.state;
+    state.parameter += held(unit, plan_[State::parameter].placement) * size_of(unit.dtype());
+    if (!unit.trainable()) return;
+    const Dtype dtype = accumulation(unit.dtype());
+    const int values = moments_ + (unit.dtype() == dtype ? 0 : 1);
+    state.gradient += held(unit, plan_[State::gradient].between) * size_of(dtype) * accumulation_levels(plan_);
+    state.optimizer += held(unit, plan_[State::optimizer].placement) * size_of(dtype) * values;
+  }
+
+  void reduction(const UnitLayout& unit) {
+    if (!sharded(plan_[State::gradient].between)) return;
+    const std::int64_t slice = unit.shard_length() * size_of(accumulation(unit.dtype()));
+    estimate_.reduction = std::max(estimate_.reduction, unit.bytes() + (plan_.accumulate() > 1 ? slice : 0));
+  }
+
+  void page(const Trace& trace) {
+    Residency residents = residency(plan_, layout_);
+    const Walk walk(layout_, trace, plan_.accumulate());
+    for (std::int64_t i = 0; i < walk.size(); ++i) {
+      const int unit = walk[i], hint = walk.next(i);
+      if (!residents.resident(unit)) {
+        residents.admit(unit);
+        gather(unit, residents);
+      }
+      residents.touch(unit);
+      if (hint < 0 || residents.resident(hint) || !residents.fits_beside(hint, unit)) continue;
+      residents.admit(hint, unit);
+      gather(hint, residents);
+    }
+  }
+
+  void gather(int index, const Residency& residents) {
+    const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(index)];
+    estimate_.gathered = std::max(estimate_.gathered, residents.bytes());
+    ++estimate_.gathers;
+    announce();
+    call(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
+  }
+
+  void exchange() {
+    std::int64_t parameters = 0;
+    for (const UnitLayout& unit : layout_.units()) {
+      parameters += static_cast<std::int64_t>(unit.slots().size());
+      if (!unit.trainable() || unit.length() == 0) continue;
+      reduce(unit);
+      publish(unit);
+    }
+    announce();
+    call(Collective::all_gather, vote_bytes(parameters, plan_.accumulate()));
+  }
+
+  void reduce(const UnitLayout& unit) {
+    const bool each = sharded(plan_[State::gradient].between);
+    const std::int64_t element = size_of(each ? unit.dtype() : accumulation(unit.dtype()));
+    const std::int64_t slice = unit.shard_length() * element;
+    for (int i = 0; i < (each ? plan_.accumulate() : 1); ++i) {
+      announce();
+      call(Collective::reduce_scatter, slice);
+    }
+    if (!sharded(plan_[State::gradient].placement)) call(Collective::all_gather, slice);
+  }
+
+  void publish(const UnitLayout& unit) {
+    if (!sharded(plan_[State::optimizer].placement) || sharded(plan_[State::parameter].placement)) return;
+    announce();
+    call(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
+  }
+
+  void announce() { call(Collective::all_gather, kAnnouncementBytes); }
+
+  // One collective in which every other rank sends `bytes`.
+  void call(Collective collective, std::int64_t bytes) {
+    Traffic::Entry& entry = estimate_.wire[collective];
+    ++entry.calls;
+    entry.bytes += peers_ * bytes;
+  }
+
+  const Plan& plan_;
+  const Layout& layout_;
+  int moments_;
+  int peers_;
+  Estimate estimate_;
+};
+
+}  // namespace
+
+Trace Trace::sequential(const Layout& layout) {
+  const std::vector<UnitLayout>& units = layout.units();
+  const int count = static_cast<int>(units.size());
+  Trace trace;
+  const auto touch = [&](int unit) {
+    if (trace.touches.empty() || trace.touches.back() != unit) trace.touches.push_back(unit);
+  };
+  for (int i = 0; i < count; ++i) {
+    if (units[static_cast<std::size_t>(i)].length() > 0) touch(i);
+  }
+  for (int i = count - 1; i >= 0; --i) {
+    if (units[static_cast<std::size_t>(i)].read_in_backward()) touch(i);
+  }
+  return trace;
+}
+
+Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace) {
+  plan.validate(layout.ranks());
+  const Plan local = plan.on(layout.ranks());
+  return Pricing(local, layout, moments).run(trace);
+}
+
+int accumulation_levels(const Plan& plan) {
+  if (!plan.reproducible() || plan.accumulate() < 2) return 1;
+  return std::bit_width(static_cast<unsigned>(plan.accumulate() - 1));
+}
+
+}  // namespace zero

@@ -1,0 +1,16 @@
+#include "zero/ledger.h"
+
+namespace zero {
+
+std::string_view name(Owner owner) {
+  switch (owner) {
+    case Owner::parameter: return "parameter";
+    case Owner::gradient: return "gradient";
+    case Owner::optimizer: return "optimizer";
+    case Owner::gathered: return "gathered";
+    case Owner::reduction: return "reduction";
+  }
+  return "?";
+}
+
+}  // namespace zero

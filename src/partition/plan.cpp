@@ -1,0 +1,262 @@
+#include "zero/plan.h"
+
+#include "zero/error.h"
+
+namespace zero {
+
+namespace {
+
+constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
+
+struct Preset {
+  std::string_view name;
+  Plan (*make)();
+};
+constexpr std::array<Preset, 4> kPresets{
+    {{"ddp", Plan::ddp}, {"zero1", Plan::zero1}, {"zero2", Plan::zero2}, {"zero3", Plan::zero3}}};
+
+std::string joined(const auto& words, std::string_view separator) {
+  std::string text;
+  for (const auto& word : words) {
+    if (!text.empty()) text += separator;
+    text += word;
+  }
+  return text;
+}
+
+bool holds(const Row& row, Placement placement) {
+  return row.placement == placement || row.between == placement;
+}
+
+// Collects sentences about one plan.
+class Inspection {
+ public:
+  Inspection(const Plan& plan, int ranks) : plan_(plan), ranks_(ranks) {}
+
+  std::vector<std::string> run() && {
+    counts();
+    weights(State::parameter);
+    weights(State::optimizer);
+    gradient();
+    combinations();
+    activation();
+    columns();
+    return std::move(faults_);
+  }
+
+ private:
+  void expect(bool good, std::string sentence) {
+    if (!good) faults_.push_back(std::move(sentence));
+  }
+
+  void counts() {
+    expect(ranks_ >= 1, "a group has at least 1 rank, not " + std::to_string(ranks_));
+    expect(plan_.accumulate() >= 1,
+           "accumulate must be at least 1 micro-batch, not " + std::to_string(plan_.accumulate()));
+    expect(plan_.resident_budget() >= 0,
+           "resident_budget must be 0 (the two largest units) or a number of bytes, not " +
+               std::to_string(plan_.resident_budget()));
+  }
+
+  void weights(State state) {
+    const Row& row = plan_[state];
+    const std::string who(name(state));
+    if (holds(row, Placement::partial)) {
+      expect(false, who + " is a value, not a sum: it can be replicated or sharded, not partial");
+      return;
+    }
+    expect(row.between == row.placement, who + " is " + std::string(name(row.placement)) + " at rest but " +
+                                             std::string(name(row.between)) +
+                                             " between micro-batches: give both the same placement");
+  }
+
+  void gradient() {
+    const Row& row = plan_[State::gradient];
+    expect(row.placement != Placement::partial,
+           "gradient at rest cannot be partial: the optimizer needs it replicated or sharded");
+    expect(row.between != Placement::replicated,
+           "gradient between micro-batches cannot be replicated: use partial or sharded");
+    expect(row.between != Placement::sharded || row.placement != Placement::replicated,
+           "gradient sharded between micro-batches cannot be replicated at rest: make it sharded at rest, or partial "
+           "between micro-batches");
+  }
+
+  void combinations() {
+    if (plan_[State::optimizer].placement != Placement::replicated) return;
+    expect(!holds(plan_[State::gradient], Placement::sharded),
+           "gradient sharded needs optimizer sharded: a replicated optimizer reads the whole gradient");
+    expect(!holds(plan_[State::parameter], Placement::sharded),
+           "parameter sharded needs optimizer sharded: a rank updates only the parameters it holds");
+  }
+
+  void activation() {
+    const Row& row = plan_[State::activation];
+    const bool replicated = row.placement == Placement::replicated && row.between == Placement::replicated;
+    expect(replicated, "activation cannot be partitioned yet: only replicated is supported");
+  }
+
+  void columns() {
+    for (int i = 0; i < kStates; ++i) {
+      const State state = static_cast<State>(i);
+      const Row& row = plan_[state];
+      const std::string who(name(state));
+      expect(row.tier == Tier::device,
+             who + " on tier " + std::string(name(row.tier)) + " is not supported yet: only device is");
+      expect(row.wire == Wire::native,
+             who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
+    }
+  }
+
+  const Plan& plan_;
+  int ranks_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+std::string_view name(State state) {
+  switch (state) {
+    case State::parameter: return "parameter";
+    case State::gradient: return "gradient";
+    case State::optimizer: return "optimizer";
+    case State::activation: return "activation";
+  }
+  return "?";
+}
+
+std::string_view name(Placement placement) {
+  switch (placement) {
+    case Placement::replicated: return "replicated";
+    case Placement::partial: return "partial";
+    case Placement::sharded: return "sharded";
+  }
+  return "?";
+}
+
+std::string_view name(Tier tier) {
+  switch (tier) {
+    case Tier::device: return "device";
+    case Tier::host: return "host";
+    case Tier::disk: return "disk";
+  }
+  return "?";
+}
+
+std::string_view name(Wire wire) {
+  switch (wire) {
+    case Wire::native: return "native";
+    case Wire::int8: return "int8";
+    case Wire::int4: return "int4";
+  }
+  return "?";
+}
+
+std::string_view name(Precision precision) {
+  switch (precision) {
+    case Precision::fp32: return "fp32";
+    case Precision::bf16: return "bf16";
+  }
+  return "?";
+}
+
+Plan Plan::ddp() {
+  Plan plan;
+  plan.label_ = "ddp";
+  plan[State::gradient] = {.placement = Placement::replicated, .between = Placement::partial};
+  return plan;
+}
+
+Plan Plan::zero1() {
+  Plan plan = ddp();
+  plan.label_ = "zero1";
+  plan[State::gradient].placement = Placement::sharded;
+  plan[State::optimizer] = kSharded;
+  return plan;
+}
+
+Plan Plan::zero2() {
+  Plan plan = zero1();
+  plan.label_ = "zero2";
+  plan[State::gradient].between = Placement::sharded;
+  return plan;
+}
+
+Plan Plan::zero3() {
+  Plan plan = zero2();
+  plan.label_ = "zero3";
+  plan[State::parameter] = kSharded;
+  return plan;
+}
+
+Plan Plan::named(std::string_view preset) {
+  for (const Preset& known : kPresets) {
+    if (known.name == preset) return known.make();
+  }
+  throw ConfigError("unknown plan '" + std::string(preset) + "'", "one of " + joined(presets(), ", "));
+}
+
+std::vector<std::string_view> Plan::presets() {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : kPresets) names.push_back(preset.name);
+  return names;
+}
+
+Plan Plan::fp32() const {
+  return precision(Precision::fp32);
+}
+Plan Plan::bf16() const {
+  return precision(Precision::bf16);
+}
+
+Plan Plan::precision(Precision precision) const {
+  Plan plan = *this;
+  plan.precision_ = precision;
+  return plan;
+}
+
+Plan Plan::accumulate(int micro_batches) const {
+  Plan plan = *this;
+  plan.accumulate_ = micro_batches;
+  return plan;
+}
+
+Plan Plan::reproducible(bool on) const {
+  Plan plan = *this;
+  plan.reproducible_ = on;
+  return plan;
+}
+
+Plan Plan::resident_budget(std::int64_t bytes) const {
+  Plan plan = *this;
+  plan.resident_budget_ = bytes;
+  return plan;
+}
+
+Dtype Plan::compute_dtype(Dtype dtype) const {
+  return precision_ == Precision::bf16 && dtype == Dtype::f32 ? Dtype::bf16 : dtype;
+}
+
+Plan Plan::on(int ranks) const {
+  Plan plan = *this;
+  if (ranks != 1) return plan;
+  for (const State state : {State::parameter, State::gradient, State::optimizer}) {
+    Row& row = plan[state];
+    if (!holds(row, Placement::sharded)) continue;
+    row.placement = Placement::replicated;
+    row.between = state == State::gradient ? Placement::partial : Placement::replicated;
+  }
+  return plan;
+}
+
+std::vector<std::string> Plan::faults(int ranks) const {
+  return Inspection(*this, ranks).run();
+}
+
+void Plan::validate(int ranks) const {
+  const std::vector<std::string> found = faults(ranks);
+  if (found.empty()) return;
+  const std::string who = label_.empty() ? "the plan" : "the plan '" + label_ + "'";
+  throw ConfigError(who + " cannot run on " + std::to_string(ranks) + " ranks: " + joined(found, "; "));
+}
+
+}  // namespace zero

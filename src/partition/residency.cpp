@@ -1,0 +1,73 @@
+#include "partition/residency.h"
+
+#include <algorithm>
+
+namespace zero {
+
+Residency::Residency(std::vector<std::int64_t> unit_bytes, std::int64_t budget)
+    : nodes_(unit_bytes.size() + 1), budget_(budget) {
+  for (std::size_t i = 0; i < unit_bytes.size(); ++i) nodes_[i].bytes = unit_bytes[i];
+  nodes_.back().next = nodes_.back().previous = head();
+}
+
+void Residency::link(int unit, int before) {
+  const int previous = at(before).previous;
+  at(unit).previous = previous;
+  at(unit).next = before;
+  at(previous).next = unit;
+  at(before).previous = unit;
+}
+
+void Residency::unlink(int unit) {
+  at(at(unit).previous).next = at(unit).next;
+  at(at(unit).next).previous = at(unit).previous;
+}
+
+std::vector<int> Residency::admit(int unit, int keep) {
+  std::vector<int> released;
+  const std::int64_t room = budget_ - at(unit).bytes;
+  for (int old = at(head()).next; old != head() && resident_bytes_ > room;) {
+    const int next = at(old).next;
+    if (old != keep && at(old).pins == 0 && at(old).bytes > 0) {
+      drop(old);
+      released.push_back(old);
+    }
+    old = next;
+  }
+  link(unit, keep < 0 ? head() : keep);
+  resident_bytes_ += at(unit).bytes;
+  return released;
+}
+
+void Residency::touch(int unit) {
+  unlink(unit);
+  link(unit, head());
+}
+
+void Residency::drop(int unit) {
+  if (!resident(unit)) return;
+  unlink(unit);
+  at(unit).next = at(unit).previous = kOut;
+  resident_bytes_ -= at(unit).bytes;
+}
+
+void Residency::clear() {
+  for (const int unit : residents()) drop(unit);
+}
+
+std::vector<int> Residency::residents() const {
+  std::vector<int> units;
+  for (int unit = at(head()).next; unit != head(); unit = at(unit).next) units.push_back(unit);
+  return units;
+}
+
+Residency residency(const Plan& plan, const Layout& layout) {
+  std::vector<std::int64_t> bytes;
+  for (const UnitLayout& unit : layout.units()) bytes.push_back(unit.bytes());
+  std::vector<std::int64_t> largest(2);
+  std::ranges::partial_sort_copy(bytes, largest, std::greater<>());
+  const std::int64_t budget = plan.resident_budget() > 0 ? plan.resident_budget() : largest[0] + largest[1];
+  return {std::move(bytes), budget};
+}
+
+}  // namespace zero

@@ -1,0 +1,45 @@
+#include "state/accounts.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+namespace zero {
+
+void Accounts::reset_peaks() {
+  std::lock_guard lock(mutex_);
+  for (Ledger::Entry& entry : ledger_.entries) entry.peak = entry.bytes;
+  ledger_.peak_total = ledger_.total();
+}
+
+Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device)
+    : accounts_(&accounts), owner_(owner) {
+  // Inside a user's InferenceMode the memory must still be an ordinary tensor.
+  c10::InferenceMode ordinary(false);
+  tensor_ = at::empty({count}, at::TensorOptions().dtype(dtype).device(device));
+  data_ = tensor_.mutable_data_ptr();
+  accounts_->add(owner_, static_cast<std::int64_t>(tensor_.nbytes()));
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  accounts_ = std::exchange(other.accounts_, nullptr);
+  owner_ = other.owner_;
+  tensor_ = std::exchange(other.tensor_, at::Tensor());
+  data_ = std::exchange(other.data_, nullptr);
+  return *this;
+}
+
+void Buffer::reset() {
+  if (!tensor_.defined()) return;
+  take();
+}
+
+at::Tensor Buffer::take() {
+  if (accounts_ != nullptr && tensor_.defined()) accounts_->add(owner_, -static_cast<std::int64_t>(tensor_.nbytes()));
+  accounts_ = nullptr;
+  data_ = nullptr;
+  return std::exchange(tensor_, at::Tensor());
+}
+
+}  // namespace zero

@@ -1,0 +1,307 @@
+#include "state/gradients.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "state/accumulate.h"
+#include "zero/error.h"
+#include "zero/estimate.h"
+
+namespace zero {
+namespace {
+
+char* at_element(void* data, std::int64_t element, Dtype dtype) {
+  return static_cast<char*>(data) + element * size_of(dtype);
+}
+
+// The gradient's elements in the memory order of its parameter.
+at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) {
+  const bool same = !gradient.is_sparse() && gradient.strides() == parameter.strides() &&
+                    gradient.scalar_type() == parameter.scalar_type();
+  if (same) return gradient;
+  at::Tensor ordered = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options());
+  return ordered.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+}
+
+void add_in_place(void* sum, const void* addend, Dtype dtype, Dtype sum_dtype, std::int64_t count) {
+  const at::Tensor target = at::from_blob(sum, {count}, at::TensorOptions().dtype(scalar_type(sum_dtype)));
+  target.add_(at::from_blob(const_cast<void*>(addend), {count}, at::TensorOptions().dtype(scalar_type(dtype))));
+}
+
+}  // namespace
+
+class Gradients::Hook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  Hook(Gradients& owner, int unit, int slot) : owner_(owner), unit_(unit), slot_(slot) {}
+  void operator()(const torch::autograd::Variable& parameter) override { owner_.take(unit_, slot_, parameter); }
+
+ private:
+  Gradients& owner_;
+  int unit_;
+  int slot_;
+};
+
+struct Gradients::Pile {
+  explicit Pile(Unit& u) : unit(u), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
+
+  Unit& unit;
+  std::vector<Buffer> levels;  // accumulated
+  Buffer flat;                 // of this micro-batch, on its way to the shards
+  Buffer slice;                // of it, reduced, about to be accumulated
+  std::vector<char> here;      // arrived in this backward
+  std::vector<char> ever;      // arrived in this step
+  int expected = 0;
+  int arrived = 0;
+  bool complete = false;
+};
+
+Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
+                     Accounts& accounts)
+    : units_(units), exchange_(exchange), plan_(plan), row_(plan[State::gradient]), accounts_(accounts) {
+  for (auto& unit : units_) {
+    piles_.push_back(std::make_unique<Pile>(*unit));
+    for (std::size_t slot = 0; slot < unit->parameters().size(); ++slot)
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          unit->parameters()[slot], std::make_unique<Hook>(*this, unit->index(), static_cast<int>(slot)));
+  }
+  order_.resize(units_.size());
+  std::iota(order_.rbegin(), order_.rend(), 0);
+}
+
+Gradients::~Gradients() {
+  for (auto& unit : units_)
+    for (const at::Tensor& parameter : unit->parameters())
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+}
+
+bool Gradients::reduces_now() const { return shards_between() || micro_ >= plan_.accumulate() - 1; }
+
+void Gradients::begin(int micro) {
+  if (plan_.reproducible() && micro >= plan_.accumulate())
+    throw StateError("backward number " + std::to_string(micro + 1) + " of a step planned for " +
+                         std::to_string(plan_.accumulate()),
+                     "a reproducible plan adds exactly `accumulate` micro-batches: raise it, or call step()");
+  micro_ = micro;
+  next_ = 0;
+  completed_.clear();
+  if (micro >= plan_.accumulate() && !shards_between() && exchange_.size() > 1) reopen();
+  for (auto& pile : piles_) {
+    const auto& parameters = pile->unit.parameters();
+    pile->expected = static_cast<int>(std::count_if(parameters.begin(), parameters.end(), [](const at::Tensor& p) {
+      return p.requires_grad() && p.numel() > 0;
+    }));
+    pile->arrived = 0;
+    pile->complete = false;
+    std::fill(pile->here.begin(), pile->here.end(), 0);
+    if (pile->expected > 0 && pile->levels.empty()) open(*pile);
+  }
+  active_ = true;
+}
+
+// Accumulators, with zeros where no parameter lies.
+void Gradients::open(Pile& pile) {
+  const UnitLayout& layout = pile.unit.layout();
+  const std::int64_t length = shards_between() ? layout.shard_length() : layout.length();
+  const at::ScalarType dtype = scalar_type(accumulation(layout.dtype()));
+  for (int level = 0; level < accumulation_levels(plan_); ++level) {
+    Buffer& buffer = pile.levels.emplace_back(accounts_, Owner::gradient, length, dtype, pile.unit.device());
+    if (shards_between()) continue;
+    for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
+  }
+}
+
+// The sum over ranks of what was reduced lives in each rank's own slice; the rest counts as zero when
+// more micro-batches are added to it.
+void Gradients::reopen() {
+  for (auto& pile : piles_) {
+    if (pile->levels.empty()) continue;
+    const at::Tensor& sum = pile->levels.back().tensor();
+    sum.slice(0, 0, pile->unit.shard_begin()).zero_();
+    sum.slice(0, pile->unit.shard_begin() + pile->unit.layout().shard_length(), sum.numel()).zero_();
+  }
+}
+
+void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
+  Pile& pile = *piles_[static_cast<std::size_t>(unit)];
+  const std::string& name = pile.unit.layout().slots()[static_cast<std::size_t>(slot)].name;
+  if (!active_)
+    throw StateError("rank " + std::to_string(exchange_.rank()) + ": a gradient of parameter '" + name +
+                         "' arrived outside Engine::backward",
+                     "call engine.backward(loss) instead of loss.backward()");
+  if (pile.complete)
+    throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
+                         "' arrived after its unit was reduced",
+                     "nested backward passes must not reach parameters twice");
+  at::NoGradGuard no_grad;
+  const at::Tensor gradient = in_order_of(parameter, std::exchange(parameter.mutable_grad(), at::Tensor()));
+  if (shards_between()) {
+    collect(pile, slot, &gradient);
+  } else {
+    add_partial(pile, slot, &gradient);
+  }
+  const auto index = static_cast<std::size_t>(slot);
+  if (!std::exchange(pile.here[index], char{1})) ++pile.arrived;
+  pile.ever[index] = 1;
+  if (pile.arrived == pile.expected) {
+    complete(pile);
+    if (reduces_now()) launch_ready();
+  }
+}
+
+std::vector<void*> Gradients::levels(const Pile& pile, std::int64_t begin) const {
+  std::vector<void*> pointers;
+  for (const Buffer& level : pile.levels)
+    pointers.push_back(at_element(level.data(), begin, accumulation(pile.unit.layout().dtype())));
+  return pointers;
+}
+
+void Gradients::add_partial(Pile& pile, int slot, const at::Tensor* gradient) {
+  const UnitLayout& layout = pile.unit.layout();
+  const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
+  Fold how = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro_, plan_.accumulate());
+  if (pile.here[static_cast<std::size_t>(slot)]) how.sources = {how.target};
+  fold(how, levels(pile, place.begin), gradient == nullptr ? nullptr : gradient->const_data_ptr(), layout.dtype(),
+       place.numel);
+}
+
+void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
+  const UnitLayout& layout = pile.unit.layout();
+  const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
+  if (!pile.flat) {
+    for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+    pile.flat = Buffer(accounts_, Owner::reduction, layout.length(), pile.unit.dtype(), pile.unit.device());
+    for (const auto& [begin, end] : layout.gaps()) pile.flat.tensor().slice(0, begin, end).zero_();
+  }
+  const at::Tensor target = pile.flat.tensor().slice(0, place.begin, place.end());
+  if (gradient == nullptr) {
+    target.zero_();
+  } else if (pile.here[static_cast<std::size_t>(slot)]) {
+    add_in_place(target.mutable_data_ptr(), gradient->const_data_ptr(), layout.dtype(), layout.dtype(), place.numel);
+  } else {
+    std::memcpy(target.mutable_data_ptr(), gradient->const_data_ptr(),
+                static_cast<std::size_t>(place.numel * size_of(layout.dtype())));
+  }
+}
+
+// Parameters without a gradient count as zero.
+void Gradients::complete(Pile& pile) {
+  for (std::size_t slot = 0; slot < pile.here.size(); ++slot) {
+    if (pile.here[slot]) continue;
+    if (shards_between()) {
+      collect(pile, static_cast<int>(slot), nullptr);
+    } else {
+      add_partial(pile, static_cast<int>(slot), nullptr);
+    }
+  }
+  pile.complete = true;
+  completed_.push_back(pile.unit.index());
+}
+
+void Gradients::launch_ready() {
+  for (; next_ < order_.size(); ++next_) {
+    Pile& pile = *piles_[static_cast<std::size_t>(order_[next_])];
+    if (pile.expected == 0) continue;
+    if (!pile.complete) return;
+    reduce(pile);
+  }
+}
+
+void Gradients::reduce(Pile& pile) {
+  if (exchange_.size() == 1) return;
+  const UnitLayout& layout = pile.unit.layout();
+  const Dtype wide = accumulation(layout.dtype());
+  const Row row = row_;
+  Unit& unit = pile.unit;
+  if (!shards_between()) {
+    const View whole = view_of(pile.levels.back().data(), wide, 0, layout.length(), unit.device());
+    const View mine = view_of(pile.levels.back().data(), wide, unit.shard_begin(), layout.shard_length(), unit.device());
+    in_flight_.push_back(exchange_.submit(
+        {Exchange::Kind::reduce, unit.index(), layout.length(), [row, whole, mine](const Communicator& communicator) {
+           communicator.reduce_scatter(whole, mine).wait();
+           if (row.placement == Placement::replicated) communicator.all_gather(mine, whole).wait();
+         }}));
+    return;
+  }
+  const Fold how = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro_, plan_.accumulate());
+  if (!how.sources.empty() || pile.levels.size() > 1)
+    pile.slice = Buffer(accounts_, Owner::reduction, layout.shard_length(), scalar_type(wide), unit.device());
+  in_flight_.push_back(exchange_.submit(
+      {Exchange::Kind::reduce, unit.index(), layout.length(), [this, how, wide, &pile](const Communicator& communicator) {
+         const UnitLayout& l = pile.unit.layout();
+         void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
+         communicator
+             .reduce_scatter(view_of(pile.flat.data(), l.dtype(), 0, l.length(), pile.unit.device()),
+                             view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
+             .wait();
+         pile.flat.reset();
+         if (pile.slice) fold(how, levels(pile, 0), sum, wide, l.shard_length());
+         pile.slice.reset();
+       }}));
+}
+
+void Gradients::end() {
+  at::NoGradGuard no_grad;
+  for (const int index : order_) {
+    Pile& pile = *piles_[static_cast<std::size_t>(index)];
+    if (pile.expected == 0 || pile.complete) continue;
+    complete(pile);
+    if (reduces_now()) launch_ready();
+  }
+  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+  active_ = false;
+  if (!ordered_ && exchange_.size() > 1) agree_on_order();
+}
+
+// Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the
+// second backward on.
+void Gradients::agree_on_order() {
+  std::vector<std::int64_t> order(completed_.begin(), completed_.end());
+  for (const int index : order_)
+    if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
+  const View view{order.data(), static_cast<std::int64_t>(order.size()), Dtype::i64};
+  exchange_.run({Exchange::Kind::setup, -1, view.count,
+                 [view](const Communicator& communicator) { communicator.broadcast(view, 0).wait(); }});
+  order_.assign(order.begin(), order.end());
+  ordered_ = true;
+}
+
+void Gradients::abort() {
+  for (Pending& pending : std::exchange(in_flight_, {})) {
+    try {
+      pending.wait();
+    } catch (const std::exception&) {
+      // The failure that ends the step is already on its way to the caller.
+    }
+  }
+  for (auto& pile : piles_) {
+    pile->flat.reset();
+    pile->slice.reset();
+  }
+  active_ = false;
+  clear();
+}
+
+void Gradients::clear() {
+  for (auto& pile : piles_) std::fill(pile->ever.begin(), pile->ever.end(), 0);
+}
+
+void* Gradients::data(int unit) const {
+  const Pile& pile = *piles_[static_cast<std::size_t>(unit)];
+  return pile.levels.empty() ? nullptr : pile.levels.back().data();
+}
+
+std::int64_t Gradients::origin(int unit) const {
+  return shards_between() ? units_[static_cast<std::size_t>(unit)]->shard_begin() : 0;
+}
+
+bool Gradients::arrived(int unit, int slot) const {
+  return piles_[static_cast<std::size_t>(unit)]->ever[static_cast<std::size_t>(slot)] != 0;
+}
+
+}  // namespace zero

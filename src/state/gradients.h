@@ -1,0 +1,78 @@
+// Takes each gradient when autograd has completed it, and brings it to where the plan keeps it:
+// autograd's only door.
+//
+// A plan whose gradients are partial between micro-batches adds them up in place, unit by unit, and
+// reduces once at the last micro-batch; one that shards them collects a unit's gradients in a flat
+// array, reduce-scatters it when the unit is complete and adds the slice up. Units are reduced in an
+// order all ranks share: against the layout's at first, then as rank 0 completed them. At most one flat
+// array is on its way at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "state/accounts.h"
+#include "state/exchange.h"
+#include "state/unit.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+class Gradients {
+ public:
+  Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, Accounts& accounts);
+  ~Gradients();
+
+  // One backward. `micro` counts the micro-batches of this step from 0. end() returns when every
+  // gradient of the micro-batch is where it belongs.
+  void begin(int micro);
+  void end();
+  // Drops everything gathered for this step.
+  void abort();
+  // The next step begins with empty gradients; memory stays.
+  void clear();
+
+  // The accumulated gradient of a unit in the accumulation dtype: all of it where the plan holds it
+  // partial or replicated, else this rank's slice. Null before the first backward of the unit.
+  void* data(int unit) const;
+  // The unit's element at which data() begins.
+  std::int64_t origin(int unit) const;
+  // Whether the slot's parameter received a gradient on this rank in this step.
+  bool arrived(int unit, int slot) const;
+
+ private:
+  class Hook;
+  struct Pile;  // one unit's gradients
+
+  void take(int unit, int slot, const at::Tensor& parameter);
+  void add_partial(Pile& pile, int slot, const at::Tensor* gradient);
+  void collect(Pile& pile, int slot, const at::Tensor* gradient);
+  void open(Pile& pile);
+  void complete(Pile& pile);
+  void launch_ready();
+  void reduce(Pile& pile);
+  void reopen();
+  void agree_on_order();
+  bool reduces_now() const;
+  bool shards_between() const { return row_.between == Placement::sharded; }
+  std::vector<void*> levels(const Pile& pile, std::int64_t begin) const;
+
+  std::vector<std::unique_ptr<Unit>>& units_;
+  Exchange& exchange_;
+  Plan plan_;
+  Row row_;
+  Accounts& accounts_;
+  std::vector<std::unique_ptr<Pile>> piles_;
+  std::vector<int> order_;      // in which units are reduced
+  std::vector<int> completed_;  // in which this rank completed them
+  std::size_t next_ = 0;        // in order_, to be reduced
+  std::vector<Pending> in_flight_;
+  int micro_ = 0;
+  bool active_ = false;
+  bool ordered_ = false;
+};
+
+}  // namespace zero

@@ -1,0 +1,208 @@
+#include "state/pager.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "state/window.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// SplitMix64's finaliser: neighbouring indices give unrelated seeds.
+std::uint64_t mix(std::uint64_t seed, std::uint64_t index) {
+  std::uint64_t z = seed + 0x9E3779B97F4A7C15ull * (index + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
+             const Settings& settings)
+    : units_(units),
+      exchange_(exchange),
+      settings_(settings),
+      residency_(std::move(residency)),
+      pending_(units.size()),
+      in_flight_(units.size()),
+      pins_(units.size()),
+      generator_(at::detail::createCPUGenerator(mix(settings.seed, 0))) {
+  for (const auto& unit : units_) unit->pager = this;
+}
+
+Pager::~Pager() { close_window(); }
+
+void Pager::touch(std::span<Unit* const> units) {
+  for (Unit* unit : units) {
+    record(*unit);
+    if (unit->sharded()) residency_.pin(unit->index());
+  }
+  try {
+    for (Unit* unit : units) fetch(*unit);
+    if (!units.empty()) prefetch_after(*units.back());
+  } catch (...) {
+    for (Unit* unit : units) residency_.unpin(unit->index());
+    throw;
+  }
+  for (Unit* unit : units)
+    if (unit->sharded()) residency_.unpin(unit->index());
+}
+
+void Pager::fetch(Unit& unit) {
+  const int index = unit.index();
+  if (in_flight_[static_cast<std::size_t>(index)]) settle(unit);
+  if (!unit.sharded()) return;
+  if (residency_.resident(index)) return residency_.touch(index);
+  start_gather(unit, -1);
+  settle(unit);
+}
+
+void Pager::settle_published(Unit& unit) {
+  if (!unit.sharded() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
+}
+
+void Pager::start_gather(Unit& unit, int keep) {
+  for (const int other : residency_.admit(unit.index(), keep)) evict(other);
+  const View whole = unit.make_room();
+  const View shard = unit.shard();
+  announce_pending(unit, exchange_.submit({Exchange::Kind::gather, unit.index(), whole.count,
+                                           [shard, whole](const Communicator& communicator) {
+                                             communicator.all_gather(shard, whole).wait();
+                                           }}));
+}
+
+void Pager::announce_pending(Unit& unit, Pending pending) {
+  const auto index = static_cast<std::size_t>(unit.index());
+  pending_[index] = std::move(pending);
+  in_flight_[index] = 1;
+}
+
+void Pager::settle(Unit& unit) {
+  const auto index = static_cast<std::size_t>(unit.index());
+  in_flight_[index] = 0;
+  try {
+    std::exchange(pending_[index], Pending()).wait();
+  } catch (...) {
+    if (unit.sharded()) evict(unit.index());
+    throw;
+  }
+  unit.install();
+}
+
+void Pager::evict(int unit) {
+  const auto index = static_cast<std::size_t>(unit);
+  residency_.drop(unit);
+  if (in_flight_[index]) {
+    in_flight_[index] = 0;
+    try {
+      std::exchange(pending_[index], Pending()).wait();
+    } catch (const std::exception&) {
+      // Nobody wants this unit any more; the exchange repeats the failure at its next operation.
+    }
+  }
+  units_[index]->evict();
+}
+
+void Pager::record(Unit& unit) {
+  if (!in_backward_ && !at::GradMode::is_enabled()) return;
+  if (!current_.touches.empty() && current_.touches.back() == unit.index()) return;
+  const bool first = current_.touches.empty();
+  current_.touches.push_back(unit.index());
+  if (!last_) return;
+  const auto from = last_->touches.begin() + (first ? 0 : std::min<std::ptrdiff_t>(
+      static_cast<std::ptrdiff_t>(cursor_) + 1, static_cast<std::ptrdiff_t>(last_->touches.size())));
+  const auto found = std::find(from, last_->touches.end(), unit.index());
+  lost_ = found == last_->touches.end();
+  if (!lost_) cursor_ = static_cast<std::size_t>(found - last_->touches.begin());
+}
+
+int Pager::predicted_next() const {
+  if (lost_ || !last_) return -1;
+  if (cursor_ + 1 < last_->touches.size()) return last_->touches[cursor_ + 1];
+  return more_to_come_ ? last_->touches.front() : -1;
+}
+
+void Pager::prefetch_after(Unit& unit) {
+  const int next = predicted_next();
+  if (next < 0 || next == unit.index()) return;
+  Unit& other = *units_[static_cast<std::size_t>(next)];
+  if (!other.sharded() || residency_.resident(next) || !residency_.fits_beside(unit.index(), next)) return;
+  start_gather(other, unit.index());
+}
+
+void Pager::begin_backward(bool more_to_come) {
+  close_window();
+  in_backward_ = true;
+  more_to_come_ = more_to_come;
+}
+
+void Pager::end_backward() {
+  in_backward_ = false;
+  last_ = std::exchange(current_, Trace());
+  lost_ = true;
+}
+
+void Pager::abort_backward() {
+  in_backward_ = false;
+  current_.touches.clear();
+  lost_ = true;
+}
+
+void Pager::next_micro_batch(std::int64_t index) {
+  next_index_ = index;
+  seeded_ = false;
+}
+
+void Pager::forget() {
+  for (const int unit : residency_.residents()) evict(unit);
+}
+
+void Pager::pin(Unit& unit) {
+  if (pins_[static_cast<std::size_t>(unit.index())]++ > 0) return;
+  if (unit.sharded()) residency_.pin(unit.index());
+  fetch(unit);
+}
+
+void Pager::unpin(Unit& unit) {
+  if (--pins_[static_cast<std::size_t>(unit.index())] == 0 && unit.sharded()) residency_.unpin(unit.index());
+}
+
+void Pager::serve(const Communicator& communicator, int index) {
+  Unit& unit = *units_[static_cast<std::size_t>(index)];
+  Buffer scratch = unit.scratch();
+  const View whole = view_of(scratch.data(), unit.layout().dtype(), 0, unit.layout().length(), unit.device());
+  communicator.all_gather(unit.shard(), whole).wait();
+}
+
+void Pager::open_window() {
+  if (in_backward_) return;
+  if (!seeded_ && at::GradMode::is_enabled()) {
+    seeded_ = true;
+    generator_.set_current_seed(mix(settings_.seed, static_cast<std::uint64_t>(next_index_)));
+  }
+  if (std::exchange(window_open_, true)) return;
+  window::enter(this);
+  if (!settings_.autocast) return;
+  autocast_before_ = at::autocast::is_autocast_enabled(at::kCPU);
+  autocast_dtype_before_ = at::autocast::get_autocast_dtype(at::kCPU);
+  cache_before_ = at::autocast::is_autocast_cache_enabled();
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_cache_enabled(false);
+}
+
+void Pager::close_window() {
+  if (!std::exchange(window_open_, false)) return;
+  window::leave(this);
+  if (!settings_.autocast) return;
+  at::autocast::set_autocast_dtype(at::kCPU, autocast_dtype_before_);
+  at::autocast::set_autocast_enabled(at::kCPU, autocast_before_);
+  at::autocast::set_autocast_cache_enabled(cache_before_);
+}
+
+}  // namespace zero

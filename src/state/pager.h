@@ -1,0 +1,98 @@
+// Pages parameters in when an operator uses them (design of ZeRO-3's on-demand gathering: a page fault
+// gathers, a byte budget evicts, the order recorded in one micro-batch prefetches in the next).
+//
+// The first use of a parameter also opens the micro-batch's window: inside it random operators draw
+// from the engine's generator, seeded by the global micro-batch index, and under Precision::bf16
+// LibTorch's autocast is on. Backward and step close it, so that code outside the model is untouched.
+//
+// Thread-safety: runs on the thread that runs forward and backward; serve() on the exchange's.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "partition/residency.h"
+#include "state/exchange.h"
+#include "state/unit.h"
+#include "zero/estimate.h"
+
+namespace zero {
+
+class Pager {
+ public:
+  struct Settings {
+    bool autocast = false;    // compute in bf16
+    std::uint64_t seed = 0;
+  };
+
+  Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, const Settings& settings);
+  ~Pager();
+
+  // Makes the units readable, together; called before an operator that has them as arguments.
+  void touch(std::span<Unit* const> units);
+  // The unit's whole is on its way; the next touch waits for it.
+  void announce_pending(Unit& unit, Pending pending);
+
+  // Waits for a replicated unit's new values, if they are on their way.
+  void settle_published(Unit& unit);
+
+  // The life of a micro-batch. `more_to_come`: another one follows before the step.
+  void begin_backward(bool more_to_come);
+  void end_backward();
+  void abort_backward();
+  // The next forward's random operators are seeded by `index`.
+  void next_micro_batch(std::int64_t index);
+  // Sharded units have new values: forgets the old ones.
+  void forget();
+
+  void open_window();
+  void close_window();
+
+  // Keeps a unit resident for a gather scope, in which it may be written.
+  void pin(Unit& unit);
+  void unpin(Unit& unit);
+  bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
+
+  // Gathers a unit that only other ranks want.
+  void serve(const Communicator& communicator, int unit);
+
+  const std::optional<Trace>& trace() const { return last_; }  // of the last micro-batch
+  const at::Generator& generator() const { return generator_; }
+  bool autocast() const { return settings_.autocast; }
+
+ private:
+  void record(Unit& unit);
+  void fetch(Unit& unit);
+  void start_gather(Unit& unit, int keep);
+  void settle(Unit& unit);
+  void prefetch_after(Unit& unit);
+  int predicted_next() const;
+  void evict(int unit);
+
+  std::vector<std::unique_ptr<Unit>>& units_;
+  Exchange& exchange_;
+  Settings settings_;
+  Residency residency_;
+  std::vector<Pending> pending_;
+  std::vector<char> in_flight_;
+  std::vector<int> pins_;
+  Trace current_;
+  std::optional<Trace> last_;
+  std::size_t cursor_ = 0;  // in last_, of the newest touch
+  bool lost_ = true;        // the newest touch was not foreseen
+  bool in_backward_ = false;
+  bool more_to_come_ = false;
+  bool window_open_ = false;
+  bool autocast_before_ = false;
+  bool cache_before_ = true;
+  at::ScalarType autocast_dtype_before_ = at::kBFloat16;
+  at::Generator generator_;
+  std::int64_t next_index_ = 0;
+  bool seeded_ = false;
+};
+
+}  // namespace zero

@@ -1,0 +1,106 @@
+// One unit on this rank: a flat storage of which its parameters are views. At rest the storage holds
+// the whole unit (replicated) or nothing (sharded: the rank keeps its slice apart); paging exchanges
+// the storage's data pointer, so that views saved anywhere, by autograd too, stay valid.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "state/accounts.h"
+#include "state/dtypes.h"
+#include "zero/layout.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+class Pager;
+class Unit;
+
+// The engine, as a gather scope needs it.
+class UnitHost {
+ public:
+  virtual ~UnitHost() = default;
+  virtual void hold(Unit& unit) = 0;  // collective where the unit is sharded
+  // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
+  virtual void keep(Unit& unit, std::optional<int> from_rank) = 0;
+  virtual void let_go(Unit& unit) = 0;
+};
+
+class Unit {
+ public:
+  // `parameters` in the order of layout.slots(). Nothing is taken over yet.
+  Unit(const UnitLayout& layout, int index, int rank, const Row& row, std::vector<at::Tensor> parameters,
+       Accounts& accounts);
+  ~Unit();
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+
+  // The unit whose storage backs `tensor`, or null: two loads, no table.
+  static Unit* of(const c10::TensorImpl* tensor) {
+    if (!tensor->has_storage()) return nullptr;
+    const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    return pointer.get_deleter() == &Unit::tag ? static_cast<Unit*>(pointer.get_context()) : nullptr;
+  }
+
+  // The parameters' values as one flat array in the accumulation dtype, gaps zero.
+  Buffer flatten() const;
+  // Makes the parameters views of the unit's storage, with these values (see flatten).
+  void adopt(Buffer values);
+
+  const UnitLayout& layout() const { return layout_; }
+  int index() const { return index_; }
+  int rank() const { return rank_; }
+  bool sharded() const { return sharded_; }
+  at::Device device() const { return device_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
+  std::int64_t shard_begin() const { return rank_ * layout_.shard_length(); }
+
+  // True when operators may read the unit.
+  bool ready() const { return ready_; }
+  // Memory for the whole unit on its way in; to be filled from every rank's shard.
+  View make_room();
+  // The slot of this rank in the whole, wherever it is kept.
+  View shard();
+  View whole();
+  // The whole has arrived: operators may read it.
+  void install();
+  // What was written to the resident whole becomes this rank's shard.
+  void keep_whole();
+  // It is being replaced under the parameters (replicated units, after a step).
+  void suspend();
+  // Memory for the whole that is not the unit's own.
+  Buffer scratch() const { return {accounts_, Owner::gathered, layout_.length(), dtype(), device_}; }
+  // Forgets the whole of a sharded unit.
+  void evict();
+
+  std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
+  bool adopted() const { return static_cast<bool>(storage_); }
+  // Ends the unit: parameters keep `ready()` values as ordinary tensors, else become empty.
+  void abandon();
+
+  Pager* pager = nullptr;    // the one that pages it in
+  UnitHost* host = nullptr;
+
+ private:
+  static void tag(void*) {}
+  void point_at(void* data);
+  void forbid(const char* why);
+
+  const UnitLayout& layout_;
+  int index_;
+  int rank_;
+  bool sharded_;
+  std::vector<at::Tensor> parameters_;
+  Accounts& accounts_;
+  at::Device device_;
+  Buffer memory_;  // the whole
+  Buffer shard_;   // this rank's slice, when sharded
+  c10::Storage storage_;
+  bool ready_ = false;
+};
+
+}  // namespace zero

@@ -1,0 +1,392 @@
+// What every backend must do. A test file that includes this instantiates CommunicatorSuite with its
+// backends. Sums are compared with a reference by bits, so backends that pass agree by bits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "comm/backend.h"
+#include "comm/checked.h"
+#include "comm/metered.h"
+#include "comm_reference.h"
+#include "zero/error.h"
+
+namespace zero::test {
+
+using Timeout = std::chrono::milliseconds;
+using MakeRank = std::function<std::shared_ptr<CommunicatorImpl>(int rank)>;
+
+struct Backend {
+  const char* name;
+  MakeRank (*group)(int size, Timeout timeout);
+  Timeout patience;  // long enough for the ranks to join
+};
+
+inline void PrintTo(const Backend& backend, std::ostream* out) {
+  *out << backend.name;
+}
+
+class CommunicatorSuite : public testing::TestWithParam<std::tuple<Backend, int>> {
+ protected:
+  using Body = std::function<void(const Communicator&)>;
+  using Wrap = std::function<std::shared_ptr<CommunicatorImpl>(std::shared_ptr<CommunicatorImpl>)>;
+
+  int size() const { return std::get<1>(GetParam()); }
+
+  // Runs `body` once a rank, each a thread; the text of what each rank threw.
+  std::vector<std::string> errors(const Body& body, const Wrap& wrap = {}, Timeout timeout = std::chrono::minutes(2)) {
+    std::vector<std::string> texts(static_cast<std::size_t>(size()));
+    const MakeRank make = std::get<0>(GetParam()).group(size(), timeout);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          auto impl = make(rank);
+          body(Communicator(wrap ? wrap(std::move(impl)) : std::move(impl)));
+        } catch (const Error& error) {
+          texts[static_cast<std::size_t>(rank)] = error.what();
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    return texts;
+  }
+
+  void run(const Body& body, const Wrap& wrap = {}) {
+    for (const std::string& text : errors(body, wrap)) EXPECT_EQ(text, "");
+  }
+
+  std::vector<Array> every_rank(Dtype dtype, std::int64_t count) const {
+    std::vector<Array> arrays;
+    for (int r = 0; r < size(); ++r) arrays.push_back(random_array(dtype, count, r));
+    return arrays;
+  }
+
+  // The ranks make different calls; each must be told what each called.
+  void expect_divergence(const std::function<void(const Communicator&, bool odd)>& call, const std::string& even_text,
+                         const std::string& odd_text) {
+    if (size() == 1) return;
+    const auto texts = errors([&](const Communicator& c) { call(c, c.rank() % 2 == 1); }, checked);
+    for (int r = 0; r < size(); ++r) {
+      const std::string& text = texts[static_cast<std::size_t>(r)];
+      EXPECT_NE(text.find("rank " + std::to_string(r) + ": the ranks called different"), text.npos) << text;
+      for (int p = 0; p < size(); ++p)
+        EXPECT_NE(text.find("rank " + std::to_string(p) + ": " + (p % 2 ? odd_text : even_text)), text.npos) << text;
+    }
+  }
+};
+
+inline Array concatenated(const std::vector<Array>& arrays) {
+  Array whole(arrays[0].dtype, arrays[0].count * static_cast<std::int64_t>(arrays.size()));
+  whole.bytes.clear();
+  for (const Array& array : arrays) whole.bytes.insert(whole.bytes.end(), array.bytes.begin(), array.bytes.end());
+  return whole;
+}
+
+inline Array part(Array whole, std::int64_t begin, std::int64_t count) {
+  Array result(whole.dtype, count);
+  if (count > 0) std::memcpy(result.bytes.data(), whole.slice(begin, count).data, result.bytes.size());
+  return result;
+}
+
+inline constexpr std::int64_t kCounts[] = {0, 1, 7, 1000};
+inline constexpr std::int64_t kLarge = 140'003;  // several chunks of staging
+
+TEST_P(CommunicatorSuite, AllGather) {
+  run([&](const Communicator& c) {
+    for (Dtype dtype : kDtypes)
+      for (std::int64_t count : kCounts) {
+        const auto all = every_rank(dtype, count);
+        Array shard = all[static_cast<std::size_t>(c.rank())];
+        Array whole(dtype, count * size());
+        c.all_gather(shard.view(), whole.view()).wait();
+        EXPECT_EQ(whole, concatenated(all)) << count << " " << name(dtype);
+      }
+  });
+}
+
+TEST_P(CommunicatorSuite, AllGatherFromItsOwnSlot) {
+  run([&](const Communicator& c) {
+    for (std::int64_t count : {std::int64_t{7}, kLarge}) {
+      const auto all = every_rank(Dtype::bf16, count);
+      Array whole(Dtype::bf16, count * size());
+      const View slot = whole.slice(c.rank() * count, count);
+      std::memcpy(slot.data, all[static_cast<std::size_t>(c.rank())].bytes.data(),
+                  static_cast<std::size_t>(slot.bytes()));
+      c.all_gather(slot, whole.view()).wait();
+      EXPECT_EQ(whole, concatenated(all));
+    }
+  });
+}
+
+TEST_P(CommunicatorSuite, ReduceScatter) {
+  run([&](const Communicator& c) {
+    for (Dtype dtype : kSummed)
+      for (std::int64_t count : kCounts) {
+        const auto all = every_rank(dtype, count * size());
+        Array whole = all[static_cast<std::size_t>(c.rank())];
+        Array shard(accumulation(dtype), count);
+        c.reduce_scatter(whole.view(), shard.view()).wait();
+        EXPECT_EQ(shard, part(reference_sum(all), c.rank() * count, count)) << count << " " << name(dtype);
+        EXPECT_EQ(whole, all[static_cast<std::size_t>(c.rank())]);
+      }
+  });
+}
+
+TEST_P(CommunicatorSuite, ReduceScatterIntoItsOwnSlotInChunks) {
+  for (std::int64_t count : {std::int64_t{7}, kLarge}) {
+    const auto all = every_rank(Dtype::f32, count * size());
+    const Array expected = reference_sum(all);
+    run([&](const Communicator& c) {
+      Array whole = all[static_cast<std::size_t>(c.rank())];
+      c.reduce_scatter(whole.view(), whole.slice(c.rank() * count, count)).wait();
+      EXPECT_EQ(part(whole, c.rank() * count, count), part(expected, c.rank() * count, count));
+    });
+  }
+}
+
+TEST_P(CommunicatorSuite, AllReduceOfAnyCount) {
+  run([&](const Communicator& c) {
+    for (Dtype dtype : kSummed)
+      for (std::int64_t count : kCounts) {
+        const auto all = every_rank(dtype, count);
+        Array values = all[static_cast<std::size_t>(c.rank())];
+        c.all_reduce(values.view()).wait();
+        EXPECT_EQ(values, reference_rounded_sum(all)) << count << " " << name(dtype);
+      }
+  });
+}
+
+TEST_P(CommunicatorSuite, AllReduceInChunks) {
+  for (Dtype dtype : {Dtype::bf16, Dtype::f64}) {
+    const auto all = every_rank(dtype, kLarge);
+    const Array expected = reference_rounded_sum(all);
+    run([&](const Communicator& c) {
+      Array values = all[static_cast<std::size_t>(c.rank())];
+      c.all_reduce(values.view()).wait();
+      EXPECT_EQ(values, expected) << name(dtype);
+    });
+  }
+}
+
+TEST_P(CommunicatorSuite, AllToAll) {
+  run([&](const Communicator& c) {
+    for (Dtype dtype : kDtypes)
+      for (std::int64_t count : kCounts) {
+        auto all = every_rank(dtype, count * size());
+        std::vector<Array> expected;
+        for (Array& input : all) expected.push_back(part(input, c.rank() * count, count));
+        Array output(dtype, count * size());
+        c.all_to_all(all[static_cast<std::size_t>(c.rank())].view(), output.view()).wait();
+        EXPECT_EQ(output, concatenated(expected));
+      }
+  });
+}
+
+TEST_P(CommunicatorSuite, BroadcastFromEachRoot) {
+  run([&](const Communicator& c) {
+    for (int root = 0; root < size(); ++root)
+      for (std::int64_t count : kCounts) {
+        const auto all = every_rank(Dtype::i32, count);
+        Array values = all[static_cast<std::size_t>(c.rank())];
+        c.broadcast(values.view(), root).wait();
+        EXPECT_EQ(values, all[static_cast<std::size_t>(root)]);
+      }
+  });
+}
+
+TEST_P(CommunicatorSuite, BarrierWaitsForEveryRank) {
+  std::atomic<int> arrived{0};
+  run([&](const Communicator& c) {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      c.barrier().wait();
+      EXPECT_GE(arrived.load(), round * size());
+    }
+  });
+}
+
+TEST_P(CommunicatorSuite, ManyOperationsUnderWay) {
+  run([&](const Communicator& c) {
+    std::vector<std::vector<Array>> inputs;
+    std::vector<Array> outputs;
+    std::vector<Pending> pending;
+    for (int i = 0; i < 50; ++i) inputs.push_back(every_rank(Dtype::f32, (i + 1) * size()));
+    for (auto& input : inputs) outputs.emplace_back(Dtype::f32, input[0].count / size());
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      pending.push_back(c.reduce_scatter(inputs[i][static_cast<std::size_t>(c.rank())].view(), outputs[i].view()));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      pending[i].wait();
+      EXPECT_EQ(outputs[i], part(reference_sum(inputs[i]), c.rank() * outputs[i].count, outputs[i].count));
+    }
+  });
+}
+
+TEST_P(CommunicatorSuite, SplitsByColorInTheOrderOfTheKeys) {
+  run([&](const Communicator& c) {
+    const int color = c.rank() % 2;
+    const Communicator group = c.split(color, -c.rank());
+    std::vector<std::int64_t> members;
+    for (int r = size() - 1; r >= 0; --r)
+      if (r % 2 == color) members.push_back(r);
+    ASSERT_EQ(group.size(), static_cast<int>(members.size()));
+    EXPECT_EQ(members[static_cast<std::size_t>(group.rank())], c.rank());
+    std::vector<std::int64_t> gathered(members.size());
+    const std::int64_t own = c.rank();
+    group.all_gather({&own, 1, Dtype::i64}, {gathered.data(), group.size(), Dtype::i64}).wait();
+    EXPECT_EQ(gathered, members);
+    c.barrier().wait();
+  });
+}
+
+TEST_P(CommunicatorSuite, MetersWhatEachRankReceives) {
+  const auto meter = std::make_shared<TrafficMeter>();
+  const std::int64_t n = size();
+  const std::int64_t large = 100'001;
+  run(
+      [&](const Communicator& c) {
+        Array small(Dtype::f32, 6 * n), shard(Dtype::f32, 6), output(Dtype::f32, 6 * n), big(Dtype::bf16, large);
+        c.all_gather(shard.view(), small.view()).wait();
+        c.reduce_scatter(small.view(), shard.view()).wait();
+        c.all_reduce(shard.view()).wait();
+        c.all_reduce(big.view()).wait();
+        c.all_to_all(small.view(), output.view()).wait();
+        c.broadcast(shard.view(), 0).wait();
+        c.barrier().wait();
+        c.split(0, 0).barrier().wait();
+      },
+      [&](std::shared_ptr<CommunicatorImpl> inner) { return metered(std::move(inner), meter); });
+  Traffic expected;
+  expected[Collective::all_gather] = {n, n * (n - 1) * 24};
+  expected[Collective::reduce_scatter] = {n, n * (n - 1) * 24};
+  expected[Collective::all_reduce] = {2 * n, n * (n - 1) * (24 + 2 * 2 * ((large + n - 1) / n))};
+  expected[Collective::all_to_all] = {n, n * (n - 1) * 24};
+  expected[Collective::broadcast] = {n, n == 1 ? 0 : n * 24};
+  expected[Collective::barrier] = {2 * n, 0};
+  EXPECT_EQ(meter->snapshot(), expected);
+  meter->reset();
+  EXPECT_EQ(meter->snapshot(), Traffic{});
+}
+
+TEST_P(CommunicatorSuite, RefusesArgumentsThatContradictEachOther) {
+  run([&](const Communicator& c) {
+    const auto refusal = [&](auto call) -> std::string {
+      try {
+        call();
+      } catch (const ConfigError& error) {
+        return error.what();
+      }
+      return "accepted";
+    };
+    Array a(Dtype::f32, 5), b(Dtype::f32, 5 * size() + 1), bytes(Dtype::u8, 5), half(Dtype::bf16, 5 * size());
+    const std::string rank = "rank " + std::to_string(c.rank()) + ": ";
+    const std::string sizes = "the whole has " + std::to_string(5 * size() + 1) + " elements, the shard 5";
+    EXPECT_NE(refusal([&] { c.all_gather(a.view(), b.view()); }).find(rank + "all_gather: " + sizes), -1ul);
+    EXPECT_NE(refusal([&] { c.reduce_scatter(b.view(), a.view()); }).find(rank + "reduce_scatter: " + sizes), -1ul);
+    EXPECT_NE(refusal([&] { c.all_gather(a.view(), half.view()); }).find("dtype bf16 instead of fp32"), -1ul);
+    EXPECT_NE(refusal([&] { c.all_reduce(bytes.view()); }).find("uint8"), -1ul);
+    EXPECT_NE(refusal([&] { c.all_to_all(a.view(), b.view()); }).find("5 elements, the output"), -1ul);
+    EXPECT_NE(refusal([&] { c.broadcast(a.view(), size()); }).find("root " + std::to_string(size())), -1ul);
+    EXPECT_NE(refusal([&] { c.broadcast({nullptr, 1, Dtype::f32, -1}, 0); }).find("without memory"), -1ul);
+    c.barrier().wait();
+  });
+}
+
+TEST_P(CommunicatorSuite, APeerThatLeavesFailsTheOthers) {
+  if (size() == 1) return;
+  const auto texts = errors([&](const Communicator& c) {
+    c.barrier().wait();
+    if (c.rank() == 0) throw StateError("gone");
+    Array values(Dtype::f32, 10);
+    c.all_reduce(values.view()).wait();
+  });
+  for (int r = 1; r < size(); ++r) {
+    const std::string& text = texts[static_cast<std::size_t>(r)];
+    EXPECT_NE(text.find("rank " + std::to_string(r) + ": all_reduce #2 (10 fp32)"), text.npos) << text;
+    EXPECT_NE(text.find("ZERO_TIMEOUT"), text.npos) << text;
+  }
+}
+
+TEST_P(CommunicatorSuite, APeerThatDoesNotComeFailsTheOthersInTime) {
+  if (size() != 3) return;
+  std::latch failed(size() - 1);
+  const auto texts = errors(
+      [&](const Communicator& c) {
+        if (c.rank() == 0) return failed.wait();
+        try {
+          c.barrier().wait();
+        } catch (...) {
+          failed.count_down();
+          throw;
+        }
+        failed.count_down();
+      },
+      {}, std::get<0>(GetParam()).patience);
+  for (int r = 1; r < size(); ++r) EXPECT_NE(texts[static_cast<std::size_t>(r)].find("barrier #1"), std::string::npos);
+}
+
+TEST_P(CommunicatorSuite, FailsEveryCallAfterAFailure) {
+  if (size() == 1) return;
+  errors([&](const Communicator& c) {
+    if (c.rank() == 0) return;
+    EXPECT_THROW(c.barrier().wait(), CommError);
+    EXPECT_THROW(c.barrier().wait(), CommError);
+  });
+}
+
+TEST_P(CommunicatorSuite, NamesOtherOperations) {
+  expect_divergence(
+      [&](const Communicator& c, bool odd) {
+        Array values(Dtype::f32, 4);
+        c.barrier().wait();
+        if (odd) c.all_reduce(values.view()).wait();
+        if (!odd) c.barrier().wait();
+      },
+      "barrier #2", "all_reduce #2 (4 fp32)");
+}
+
+TEST_P(CommunicatorSuite, NamesOtherShapes) {
+  expect_divergence(
+      [&](const Communicator& c, bool odd) {
+        Array shard(Dtype::f32, odd ? 3 : 4), whole(Dtype::f32, shard.count * size());
+        c.all_gather(shard.view(), whole.view()).wait();
+      },
+      "all_gather #1 (4 fp32 -> " + std::to_string(4 * size()) + " fp32)",
+      "all_gather #1 (3 fp32 -> " + std::to_string(3 * size()) + " fp32)");
+}
+
+TEST_P(CommunicatorSuite, NamesOtherDtypes) {
+  expect_divergence(
+      [&](const Communicator& c, bool odd) {
+        Array values(odd ? Dtype::bf16 : Dtype::f16, 4);
+        c.all_reduce(values.view()).wait();
+      },
+      "all_reduce #1 (4 fp16)", "all_reduce #1 (4 bf16)");
+}
+
+TEST_P(CommunicatorSuite, NamesOtherRoots) {
+  expect_divergence(
+      [&](const Communicator& c, bool odd) {
+        Array values(Dtype::i64, 4);
+        c.broadcast(values.view(), odd ? 1 : 0).wait();
+      },
+      "broadcast #1 (4 int64, root 0)", "broadcast #1 (4 int64, root 1)");
+}
+
+TEST_P(CommunicatorSuite, ChecksWhatIsSplitFromIt) {
+  expect_divergence(
+      [&](const Communicator& c, bool odd) {
+        const Communicator all = c.split(0, c.rank());
+        if (odd) all.barrier().wait();
+        if (!odd) all.split(0, 0);
+      },
+      "split #1", "barrier #1");
+}
+
+}  // namespace zero::test

@@ -1,0 +1,153 @@
+// A program under test: its output, its exit, and whatever it leaves behind.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace procs {
+
+using Variables = std::map<std::string, std::string>;
+
+struct Result {
+  int code = 0;  // exit code, or minus the signal
+  std::string out;
+  std::string err;
+};
+
+inline std::string read_all(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class Program {
+ public:
+  explicit Program(std::vector<std::string> arguments, Variables variables = {}) {
+    std::vector<std::string> environment = with_ours(std::move(variables));
+    const auto argv = pointers(arguments), envp = pointers(environment);
+    error_ = ::memfd_create("stderr", MFD_CLOEXEC);
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) become(argv.data(), envp.data(), ends[1]);
+    ::close(ends[1]);
+    output_ = ends[0];
+  }
+  ~Program() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0);
+    ::close(output_);
+    ::close(error_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  // The next line of its standard output, empty at the end.
+  std::string line() {
+    std::string text;
+    for (char c; ::read(output_, &c, 1) == 1 && c != '\n';) text += c;
+    result_.out += text + '\n';
+    return text;
+  }
+
+  Result finish() {
+    char buffer[4096];
+    for (ssize_t got; (got = ::read(output_, buffer, sizeof buffer)) > 0;)
+      result_.out.append(buffer, static_cast<std::size_t>(got));
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    result_.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    result_.err = read_all("/proc/self/fd/" + std::to_string(error_));
+    return result_;
+  }
+
+ private:
+  static std::vector<char*> pointers(std::vector<std::string>& strings) {
+    std::vector<char*> result;
+    for (std::string& text : strings) result.push_back(text.data());
+    result.push_back(nullptr);
+    return result;
+  }
+
+  // No launcher but the one under test, one thread, and what the test asks for.
+  static std::vector<std::string> with_ours(Variables variables) {
+    variables.emplace("OMP_NUM_THREADS", "1");
+    std::vector<std::string> result;
+    for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+    for (const char* name : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"})
+      if (const char* value = std::getenv(name); value && !variables.contains(name))
+        result.push_back(std::string(name) + "=" + value);
+    return result;
+  }
+
+  [[noreturn]] void become(char* const* argv, char* const* envp, int output) const {
+    ::dup2(output, 1);
+    ::dup2(error_, 2);
+    for (int each : {SIGINT, SIGTERM, SIGHUP}) ::signal(each, SIG_DFL);
+    ::execvpe(argv[0], argv, envp);
+    ::_exit(127);
+  }
+
+  pid_t pid_ = -1;
+  int output_ = -1;
+  int error_ = -1;
+  Result result_;
+};
+
+inline Result run(std::vector<std::string> arguments, Variables variables = {}) {
+  return Program(std::move(arguments), std::move(variables)).finish();
+}
+
+// While it lives, processes that lose their parent become children of this one.
+class Orphanage {
+ public:
+  Orphanage() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  ~Orphanage() { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
+  Orphanage(const Orphanage&) = delete;
+  Orphanage& operator=(const Orphanage&) = delete;
+
+  // Waits for all of them. Returns how many were not killed but ended by themselves.
+  int survivors() const {
+    int count = 0;
+    for (int status = 0; ::waitpid(-1, &status, 0) > 0;) count += !WIFSIGNALED(status);
+    return count;
+  }
+};
+
+inline bool alive(pid_t pid) {
+  return ::kill(pid, 0) == 0;
+}
+
+// The child of `parent` that runs as rank `rank`, or 0.
+inline pid_t rank_of(pid_t parent, int rank) {
+  const std::string mark = std::string(1, '\0') + "RANK=" + std::to_string(rank) + std::string(1, '\0');
+  DIR* const folder = ::opendir("/proc");
+  pid_t found = 0;
+  for (dirent* entry; !found && (entry = ::readdir(folder));) {
+    const std::string path = std::string("/proc/") + entry->d_name;
+    const std::string status = read_all(path + "/status");
+    if (status.find("\nPPid:\t" + std::to_string(parent) + "\n") == std::string::npos) continue;
+    if ((std::string(1, '\0') + read_all(path + "/environ")).find(mark) != std::string::npos)
+      found = std::atoi(entry->d_name);
+  }
+  ::closedir(folder);
+  return found;
+}
+
+}  // namespace procs

@@ -1,0 +1,238 @@
+#include "base/exact_sum.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Random = std::mt19937_64;
+
+// The same number, one bit at a time.
+class BitByBit {
+ public:
+  void add(double value) {
+    int exponent = 0;
+    auto mantissa = static_cast<std::uint64_t>(std::ldexp(std::frexp(value, &exponent), 53));
+    for (std::size_t at = static_cast<std::size_t>(exponent - 53 + kOffset); mantissa != 0; ++at, mantissa >>= 1) {
+      if ((mantissa & 1) != 0) add_bit(at);
+    }
+  }
+
+  // Rounded to nearest, ties to even. For sums that are neither subnormal nor overflow.
+  double value() const {
+    const auto top = std::find(bits_.rbegin(), bits_.rend(), true);
+    const auto last = bits_.rend() - top - 53;
+    std::uint64_t mantissa = 0;
+    for (auto at = last + 52; at >= last; --at) mantissa = mantissa << 1 | std::uint64_t{bit(at)};
+    const bool beyond = std::find(bits_.begin(), bits_.begin() + last - 1, true) != bits_.begin() + last - 1;
+    mantissa += std::uint64_t{bit(last - 1) && (beyond || (mantissa & 1) != 0)};
+    return std::ldexp(static_cast<double>(mantissa), static_cast<int>(last) - kOffset);
+  }
+
+ private:
+  static constexpr int kOffset = 1200;
+  bool bit(std::ptrdiff_t at) const { return bits_[static_cast<std::size_t>(at)]; }
+  void add_bit(std::size_t at) {
+    while (bits_[at]) bits_[at++] = false;
+    bits_[at] = true;
+  }
+
+  std::vector<bool> bits_ = std::vector<bool>(2400);
+};
+
+// Any non-negative finite double, all exponents alike.
+double any_double(Random& random) {
+  for (;;) {
+    const double value = std::bit_cast<double>(random() >> 1);
+    if (std::isfinite(value) && value < 1e300) return value;
+  }
+}
+
+std::vector<std::int64_t> limbs(ExactSum sum) {
+  const auto view = sum.limbs();
+  return {view.begin(), view.end()};
+}
+
+template <class T>
+std::vector<T> gaussians(Random& random, std::size_t count) {
+  std::normal_distribution<T> normal;
+  std::uniform_real_distribution<T> exponent(-20, 10);
+  std::vector<T> values(count);
+  for (T& value : values) value = normal(random) * std::exp2(exponent(random));
+  return values;
+}
+
+TEST(ExactSum, RoundsTheExactSumCorrectly) {
+  Random random(1);
+  for (int round = 0; round < 100; ++round) {
+    ExactSum sum;
+    BitByBit reference;
+    for (int i = 0; i < 100; ++i) {
+      const double value = any_double(random);
+      sum.add(value);
+      reference.add(value);
+      ASSERT_EQ(sum.value(), reference.value());
+    }
+  }
+}
+
+TEST(ExactSum, DoesNotDependOnTheOrder) {
+  Random random(2);
+  std::vector<double> values(1000);
+  for (double& value : values) value = any_double(random);
+  ExactSum expected;
+  for (const double value : values) expected.add(value);
+  for (int round = 0; round < 10; ++round) {
+    std::ranges::shuffle(values, random);
+    std::array<ExactSum, 3> ranks;
+    for (const double value : values) ranks[random() % 3].add(value);
+    ExactSum sum;
+    for (ExactSum& rank : ranks) sum.add(rank.limbs());
+    ASSERT_EQ(limbs(sum), limbs(expected));
+    ASSERT_EQ(sum.value(), expected.value());
+  }
+}
+
+TEST(ExactSum, Extremes) {
+  constexpr double smallest = std::numeric_limits<double>::denorm_min();
+  constexpr double largest = std::numeric_limits<double>::max();
+  EXPECT_EQ(ExactSum{}.value(), 0);
+  ExactSum small;
+  for (int i = 0; i < 3; ++i) small.add(smallest);
+  EXPECT_EQ(small.value(), 3 * smallest);
+  small.add(0.0);
+  small.add(std::numeric_limits<double>::min());
+  EXPECT_EQ(small.value(), std::numeric_limits<double>::min() + 3 * smallest);
+  ExactSum large;
+  large.add(largest);
+  EXPECT_EQ(large.value(), largest);
+  large.add(smallest);
+  EXPECT_EQ(large.value(), largest);
+  large.add(largest);
+  EXPECT_EQ(large.value(), std::numeric_limits<double>::infinity());
+}
+
+TEST(ExactSum, TiesGoToEvenUnlessAnythingFollows) {
+  const double big = std::ldexp(1, 53);
+  ExactSum sum;
+  sum.add(big);
+  sum.add(1);
+  EXPECT_EQ(sum.value(), big);
+  sum.add(std::numeric_limits<double>::denorm_min());
+  EXPECT_EQ(sum.value(), big + 2);
+  ExactSum odd;
+  odd.add(big + 2);
+  odd.add(1);
+  EXPECT_EQ(odd.value(), big + 4);
+}
+
+TEST(ExactSum, CarriesThroughEveryLimb) {
+  ExactSum sum;
+  const double smallest = std::numeric_limits<double>::denorm_min();
+  sum.add(smallest);
+  for (int power = 1; power < 2090; ++power) {
+    sum.add(limbs(sum));
+    ASSERT_EQ(sum.value(), std::ldexp(smallest, power));
+  }
+}
+
+TEST(ExactSum, LimbsAreNormalised) {
+  Random random(4);
+  ExactSum sum;
+  for (int i = 0; i < 1000; ++i) sum.add(any_double(random));
+  for (const std::int64_t limb : sum.limbs()) {
+    EXPECT_GE(limb, 0);
+    EXPECT_LT(limb, std::int64_t{1} << 32);
+  }
+  EXPECT_THROW(sum.add(std::vector<std::int64_t>(3)), ConfigError);
+}
+
+template <class T>
+class SumOfSquares : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(SumOfSquares, Types);
+
+TYPED_TEST(SumOfSquares, HasTheSameBitsHoweverTheArrayIsCut) {
+  Random random(5);
+  const std::vector<TypeParam> values = gaussians<TypeParam>(random, 10'007);
+  const std::span<const TypeParam> whole(values);
+  ExactSum expected;
+  std::int64_t nonfinite = 0;
+  sum_of_squares(whole, expected, nonfinite);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::span<const TypeParam>> parts;
+    for (std::size_t begin = 0; begin < whole.size();) {
+      const std::size_t count = std::min<std::size_t>(kSquareBlock * (1 + random() % 40), whole.size() - begin);
+      parts.push_back(whole.subspan(begin, count));
+      begin += count;
+    }
+    std::ranges::shuffle(parts, random);
+    std::array<ExactSum, 4> ranks;
+    for (const auto& part : parts) sum_of_squares(part, ranks[random() % 4], nonfinite);
+    ExactSum sum;
+    for (ExactSum& rank : ranks) sum.add(rank.limbs());
+    ASSERT_EQ(limbs(sum), limbs(expected));
+  }
+  EXPECT_EQ(nonfinite, 0);
+}
+
+TYPED_TEST(SumOfSquares, IsTheSumOfSquares) {
+  Random random(6);
+  for (const std::size_t count : {0, 1, 15, 16, 17, 1000}) {
+    const std::vector<TypeParam> values = gaussians<TypeParam>(random, count);
+    ExactSum sum;
+    std::int64_t nonfinite = 0;
+    sum_of_squares(std::span<const TypeParam>(values), sum, nonfinite);
+    long double reference = 0;
+    for (const TypeParam value : values) reference += static_cast<long double>(value) * value;
+    ASSERT_NEAR(sum.value(), static_cast<double>(reference), 1e-14 * static_cast<double>(reference));
+  }
+}
+
+TYPED_TEST(SumOfSquares, TheTailCountsAsFilledUpWithZeros) {
+  Random random(7);
+  std::vector<TypeParam> values = gaussians<TypeParam>(random, 37);
+  ExactSum tail, filled;
+  std::int64_t nonfinite = 0;
+  sum_of_squares(std::span<const TypeParam>(values), tail, nonfinite);
+  values.resize(48);
+  sum_of_squares(std::span<const TypeParam>(values), filled, nonfinite);
+  EXPECT_EQ(limbs(tail), limbs(filled));
+}
+
+TYPED_TEST(SumOfSquares, CountsBlocksThatAreNotFinite) {
+  using Limits = std::numeric_limits<TypeParam>;
+  std::vector<TypeParam> values(80, 1);
+  values[3] = Limits::infinity();
+  values[4] = Limits::quiet_NaN();
+  values[79] = -Limits::infinity();
+  ExactSum sum;
+  std::int64_t nonfinite = 0;
+  sum_of_squares(std::span<const TypeParam>(values), sum, nonfinite);
+  EXPECT_EQ(nonfinite, 2);
+  EXPECT_EQ(sum.value(), 48);
+}
+
+TEST(SumOfSquaresRange, LargeFloatsDoNotOverflowButLargeDoublesDo) {
+  const std::vector<float> floats(16, std::numeric_limits<float>::max());
+  const std::vector<double> doubles(16, 1e200);
+  ExactSum sum;
+  std::int64_t nonfinite = 0;
+  sum_of_squares(std::span<const float>(floats), sum, nonfinite);
+  EXPECT_EQ(nonfinite, 0);
+  EXPECT_TRUE(std::isfinite(sum.value()));
+  sum_of_squares(std::span<const double>(doubles), sum, nonfinite);
+  EXPECT_EQ(nonfinite, 1);
+}
+
+}  // namespace
+}  // namespace zero

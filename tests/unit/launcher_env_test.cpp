@@ -1,0 +1,176 @@
+#include "comm/launcher_env.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+EnvLookup lookup_in(const Variables& variables) {
+  return [&variables](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+}
+
+LauncherEnv read(const Variables& variables) {
+  return read_launcher_env(lookup_in(variables));
+}
+
+std::string refusal(const Variables& variables) {
+  try {
+    read(variables);
+    override_options({}, lookup_in(variables));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+Variables with(Variables variables, const Variables& changes) {
+  for (const auto& [name, value] : changes) variables[name] = value;
+  return variables;
+}
+
+const Variables kTorchrun = {{"RANK", "5"},
+                             {"WORLD_SIZE", "8"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "4"},
+                             {"MASTER_ADDR", "node0"},
+                             {"MASTER_PORT", "29500"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
+                            {"OMPI_COMM_WORLD_SIZE", "3"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                            {"PMIX_NAMESPACE", "prterun-node-77@1"}};
+const Variables kSlurm = {{"SLURM_PROCID", "6"}, {"SLURM_NTASKS", "7"},  {"SLURM_LOCALID", "2"},
+                          {"SLURM_NODEID", "1"}, {"SLURM_NNODES", "2"},  {"SLURM_STEP_TASKS_PER_NODE", "4,3"},
+                          {"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "0"}, {"MASTER_ADDR", "node0"},
+                          {"MASTER_PORT", "1"}};
+
+TEST(LauncherEnv, IsOneRankWhenStartedAlone) {
+  const LauncherEnv env = read({{"PATH", "x"}});
+  EXPECT_EQ(env.launcher, "");
+  EXPECT_EQ(env.size, 1);
+  EXPECT_EQ(env.local_size, 1);
+}
+
+TEST(LauncherEnv, ReadsTorchrun) {
+  const LauncherEnv env = read(kTorchrun);
+  EXPECT_EQ(env.launcher, "torchrun");
+  EXPECT_EQ(env.rank, 5);
+  EXPECT_EQ(env.size, 8);
+  EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_size, 4);
+  EXPECT_EQ(env.host, "node0");
+  EXPECT_EQ(env.port, 29500);
+  EXPECT_EQ(env.attempt, "0");
+  EXPECT_FALSE(env.agent_store);
+  EXPECT_FALSE(env.one_host());
+}
+
+TEST(LauncherEnv, KnowsTheAgentsStoreAndTheAttempt) {
+  for (const char* yes : {"True", "true", "1"})
+    EXPECT_TRUE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", yes}})).agent_store);
+  EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
+  EXPECT_EQ(read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}})).attempt, "3");
+}
+
+TEST(LauncherEnv, ReadsOpenMpiWithoutAnAddress) {
+  const LauncherEnv env = read(kOpenMpi);
+  EXPECT_EQ(env.launcher, "Open MPI");
+  EXPECT_EQ(env.rank, 2);
+  EXPECT_TRUE(env.one_host());
+  EXPECT_EQ(env.host, "");
+  EXPECT_EQ(env.job, "prterun-node-77@1");
+}
+
+TEST(LauncherEnv, TheAddressGivenCountsUnderAnyLauncher) {
+  const LauncherEnv env = read(with(kOpenMpi, {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "65535"}}));
+  EXPECT_EQ(env.host, "h");
+  EXPECT_EQ(env.port, 65535);
+}
+
+TEST(LauncherEnv, TorchrunComesBeforeTheOthers) {
+  EXPECT_EQ(read(with(with(kSlurm, kOpenMpi), kTorchrun)).launcher, "torchrun");
+  EXPECT_EQ(read(with(kSlurm, kOpenMpi)).launcher, "Open MPI");
+}
+
+TEST(LauncherEnv, ReadsSlurm) {
+  const LauncherEnv env = read(kSlurm);
+  EXPECT_EQ(env.launcher, "Slurm");
+  EXPECT_EQ(env.rank, 6);
+  EXPECT_EQ(env.size, 7);
+  EXPECT_EQ(env.local_rank, 2);
+  EXPECT_EQ(env.local_size, 3);
+  EXPECT_EQ(env.job, "slurm-9-0");
+}
+
+TEST(LauncherEnv, UnderstandsSlurmsTasksPerNode) {
+  const auto local_size = [](const char* node, const char* list) {
+    return read(with(kSlurm, {{"SLURM_PROCID", "20"},
+                              {"SLURM_NTASKS", "21"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURM_NODEID", node},
+                              {"SLURM_STEP_TASKS_PER_NODE", list}}))
+        .local_size;
+  };
+  EXPECT_EQ(local_size("0", "4(x3),2(x2),5"), 4);
+  EXPECT_EQ(local_size("2", "4(x3),2(x2),5"), 4);
+  EXPECT_EQ(local_size("3", "4(x3),2(x2),5"), 2);
+  EXPECT_EQ(local_size("5", "4(x3),2(x2),5"), 5);
+  for (const char* wrong : {"4(x3", "4x3", "x", "4(x1)"})
+    EXPECT_NE(refusal(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", wrong}})).find("tasks per node"), -1ul) << wrong;
+}
+
+TEST(LauncherEnv, AllOfSlurmsTasksAreHereOnOneNode) {
+  const LauncherEnv env =
+      read({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"}, {"SLURM_NNODES", "1"}});
+  EXPECT_TRUE(env.one_host());
+}
+
+TEST(LauncherEnv, NamesWhatIsMissing) {
+  for (const auto& [name, value] : kTorchrun) {
+    Variables some = kTorchrun;
+    some.erase(name);
+    EXPECT_NE(refusal(some).find(name + " is not set"), -1ul) << refusal(some);
+  }
+  EXPECT_NE(refusal({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}).find("SLURM_STEP_TASKS_PER_NODE"), -1ul);
+  EXPECT_NE(refusal(with(kOpenMpi, {{"MASTER_PORT", "1"}})).find("MASTER_ADDR"), -1ul);
+}
+
+TEST(LauncherEnv, NamesWhatIsMalformedOrOutOfRange) {
+  const Variables wrong = {{"RANK", "8"},
+                           {"WORLD_SIZE", "0"},
+                           {"LOCAL_RANK", "-1"},
+                           {"LOCAL_WORLD_SIZE", "9"},
+                           {"MASTER_PORT", "65536"},
+                           {"ZERO_TIMEOUT", "soon"},
+                           {"ZERO_CHECK", "yes"}};
+  for (const auto& [name, value] : wrong) {
+    const std::string text = refusal(with(kTorchrun, {{name, value}}));
+    EXPECT_NE(text.find(name + "=" + value), -1ul) << text;
+  }
+  for (const char* number : {"1x", "1.5", " 1", "99999999999"})
+    EXPECT_NE(refusal(with(kTorchrun, {{"RANK", number}})), "accepted") << number;
+}
+
+TEST(LauncherEnv, OverridesOptions) {
+  const Variables variables = {{"ZERO_TIMEOUT", "2.5"}, {"ZERO_CHECK", "0"}};
+  InitOptions given;
+  given.check = true;
+  const InitOptions options = override_options(given, lookup_in(variables));
+  EXPECT_EQ(options.timeout, std::chrono::milliseconds(2500));
+  EXPECT_FALSE(options.check);
+  EXPECT_EQ(override_options(given, lookup_in({})).timeout, given.timeout);
+  for (const char* wrong : {"0", "-1", "nan", "inf", "1e30", "5s"})
+    EXPECT_NE(refusal({{"ZERO_TIMEOUT", wrong}}).find("ZERO_TIMEOUT"), -1ul) << wrong;
+}
+
+}  // namespace
+}  // namespace zero

@@ -1,0 +1,169 @@
+#include "zero/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "zero/error.h"
+#include "zero/ledger.h"
+#include "zero/optimizer.h"
+
+namespace zero {
+namespace {
+
+constexpr Row kReplicated{};
+constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
+constexpr Row kReduced{.placement = Placement::replicated, .between = Placement::partial};
+constexpr Row kReducedToShards{.placement = Placement::sharded, .between = Placement::partial};
+
+bool mentions(const std::vector<std::string>& faults, std::string_view words) {
+  for (const std::string& fault : faults) {
+    if (fault.find(words) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(Plan, PresetsAreTheRowsOfThePaper) {
+  struct Expected {
+    std::string_view name;
+    Row parameter, gradient, optimizer;
+  };
+  for (const Expected& e :
+       {Expected{"ddp", kReplicated, kReduced, kReplicated}, Expected{"zero1", kReplicated, kReducedToShards, kSharded},
+        Expected{"zero2", kReplicated, kSharded, kSharded}, Expected{"zero3", kSharded, kSharded, kSharded}}) {
+    const Plan plan = Plan::named(e.name);
+    EXPECT_EQ(plan.label(), e.name);
+    EXPECT_EQ(plan[State::parameter], e.parameter) << e.name;
+    EXPECT_EQ(plan[State::gradient], e.gradient) << e.name;
+    EXPECT_EQ(plan[State::optimizer], e.optimizer) << e.name;
+    EXPECT_EQ(plan[State::activation], kReplicated) << e.name;
+  }
+}
+
+TEST(Plan, PresetsHaveNoFaultsOnAnyNumberOfRanks) {
+  for (const std::string_view preset : Plan::presets()) {
+    for (const int ranks : {1, 2, 3, 64, 1000}) {
+      EXPECT_TRUE(Plan::named(preset).faults(ranks).empty()) << preset;
+      EXPECT_TRUE(Plan::named(preset).on(ranks).faults(ranks).empty()) << preset;
+      EXPECT_NO_THROW(Plan::named(preset).validate(ranks));
+    }
+  }
+}
+
+TEST(Plan, AnUnknownPresetListsTheKnownOnes) {
+  try {
+    Plan::named("zero4");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3)");
+  }
+}
+
+TEST(Plan, SettersChangeCopies) {
+  const Plan plan = Plan::zero3();
+  const Plan other = plan.bf16().accumulate(4).reproducible(true).resident_budget(1 << 20);
+  EXPECT_EQ(plan, Plan::zero3());
+  EXPECT_NE(plan, other);
+  EXPECT_EQ(other.precision(), Precision::bf16);
+  EXPECT_EQ(other.accumulate(), 4);
+  EXPECT_TRUE(other.reproducible());
+  EXPECT_EQ(other.resident_budget(), 1 << 20);
+  EXPECT_EQ(other.fp32().accumulate(1).reproducible(false).resident_budget(0), plan);
+}
+
+TEST(Plan, OnlySinglePrecisionIsComputedInBf16) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i64}) {
+    EXPECT_EQ(Plan::ddp().compute_dtype(dtype), dtype);
+    EXPECT_EQ(Plan::ddp().bf16().compute_dtype(dtype), dtype == Dtype::f32 ? Dtype::bf16 : dtype);
+  }
+}
+
+TEST(Plan, OneRankShardsNothing) {
+  for (const std::string_view preset : Plan::presets()) {
+    const Plan plan = Plan::named(preset).on(1);
+    EXPECT_EQ(plan[State::parameter], kReplicated) << preset;
+    EXPECT_EQ(plan[State::gradient], kReduced) << preset;
+    EXPECT_EQ(plan[State::optimizer], kReplicated) << preset;
+    EXPECT_EQ(Plan::named(preset).on(2), Plan::named(preset));
+  }
+}
+
+TEST(Plan, AllFaultsAreListedAtOnce) {
+  Plan plan = Plan::zero3().accumulate(0).resident_budget(-1);
+  plan[State::parameter].tier = Tier::disk;
+  plan[State::gradient] = {
+      .placement = Placement::replicated, .between = Placement::sharded, .tier = Tier::host, .wire = Wire::int4};
+  plan[State::optimizer] = {.placement = Placement::partial, .between = Placement::partial};
+  plan[State::activation].placement = Placement::sharded;
+  const std::vector<std::string> faults = plan.faults(0);
+  for (const std::string_view words :
+       {"not 0", "accumulate", "resident_budget", "optimizer is a value", "gradient sharded between",
+        "activation cannot", "parameter on tier disk", "gradient on tier host", "gradient on wire int4"}) {
+    EXPECT_TRUE(mentions(faults, words)) << words;
+  }
+  EXPECT_EQ(faults.size(), 9u);
+  try {
+    plan.validate(0);
+    FAIL();
+  } catch (const ConfigError& error) {
+    for (const std::string& fault : faults) EXPECT_NE(std::string(error.what()).find(fault), std::string::npos);
+  }
+}
+
+TEST(Plan, StatesThatDoNotFitEachOtherAreFaults) {
+  Plan plan = Plan::zero3();
+  plan[State::optimizer] = kReplicated;
+  EXPECT_TRUE(mentions(plan.faults(2), "gradient sharded needs optimizer sharded"));
+  EXPECT_TRUE(mentions(plan.faults(2), "parameter sharded needs optimizer sharded"));
+
+  plan = Plan::zero2();
+  plan[State::gradient].placement = Placement::partial;
+  EXPECT_EQ(plan.faults(2).size(), 1u);
+  plan[State::gradient] = kReplicated;
+  EXPECT_EQ(plan.faults(2).size(), 1u);
+
+  plan = Plan::zero3();
+  plan[State::parameter].between = Placement::replicated;
+  EXPECT_TRUE(mentions(plan.faults(2), "parameter is sharded at rest but replicated between"));
+}
+
+TEST(Plan, TablesWithoutAPresetAreFine) {
+  Plan plan = Plan::zero3();
+  plan[State::gradient] = kReducedToShards;
+  EXPECT_TRUE(plan.faults(4).empty());
+  plan = Plan::zero1();
+  plan[State::gradient] = kReduced;
+  EXPECT_TRUE(plan.faults(4).empty());
+}
+
+TEST(Optimizer, MomentsAndLearningRate) {
+  EXPECT_EQ(moments(AdamW{}), 2);
+  EXPECT_EQ(moments(Sgd{.momentum = 0.9}), 1);
+  EXPECT_EQ(moments(Sgd{}), 0);
+  EXPECT_EQ(learning_rate(AdamW{.lr = 0.5}), 0.5);
+  EXPECT_EQ(learning_rate(Sgd{.lr = 0.25}), 0.25);
+}
+
+TEST(Optimizer, NormsBiasesAndEmbeddingsDoNotDecay) {
+  const ParamGroup group = no_decay_on_norms_biases_embeddings();
+  EXPECT_EQ(group.weight_decay, 0.0);
+  EXPECT_EQ(group.lr_scale, 1.0);
+  EXPECT_TRUE(group.takes({.name = "scale", .shape = {}}));
+  EXPECT_TRUE(group.takes({.name = "bias", .shape = {8}}));
+  EXPECT_TRUE(group.takes({.name = "table", .shape = {8, 8}, .embedding = true}));
+  EXPECT_FALSE(group.takes({.name = "weight", .shape = {8, 8}}));
+}
+
+TEST(Ledger, KeepsThePeaks) {
+  Ledger ledger;
+  ledger.add(Owner::parameter, 10);
+  ledger.add(Owner::gathered, 5);
+  ledger.add(Owner::gathered, -5);
+  ledger.add(Owner::reduction, 2);
+  EXPECT_EQ(ledger.total(), 12);
+  EXPECT_EQ(ledger.peak_total, 15);
+  EXPECT_EQ(ledger[Owner::gathered].bytes, 0);
+  EXPECT_EQ(ledger[Owner::gathered].peak, 5);
+  EXPECT_EQ(name(Owner::reduction), "reduction");
+}
+
+}  // namespace
+}  // namespace zero
