@@ -296,8 +296,11 @@ Job own_ranks(std::vector<std::string> arguments, int ranks) {
 
 int exit_code(const Outcome& outcome, const std::string& context) {
   if (outcome.code == 0) return 0;
+  if (const int signal = outcome.passed_on) {
+    std::cerr << "zero: " << context << "stopped by signal " << signal << " (" << ::strsignal(signal) << ")\n";
+    return 128 + signal;
+  }
   std::cerr << "zero: " << context << outcome.message << '\n';
-  if (outcome.passed_on) return 128 + outcome.passed_on;
   return outcome.code == 2 ? 2 : 1;
 }
 

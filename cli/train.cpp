@@ -33,6 +33,10 @@ std::int64_t largest(const zero::World& world, std::int64_t value) {
   return *std::max_element(all.begin(), all.end());
 }
 
+zero::AdamW optimizer(const RunOptions& options) {
+  return {.lr = options.lr, .beta2 = 0.95, .weight_decay = 0.1};
+}
+
 zero::Options engine_options(const RunOptions& options) {
   zero::Options result;
   result.clip = options.clip;
@@ -67,14 +71,13 @@ class Run {
         work_(work),
         listener_(listener),
         model_(build(options, work)),
-        engine_(*model_, world, make_plan(options, plan, world.size()),
-                zero::AdamW{.lr = options.lr, .beta2 = 0.95, .weight_decay = 0.1}, engine_options(options)) {
+        engine_(*model_, world, make_plan(options, plan, world.size()), optimizer(options), engine_options(options)) {
     result_.plan = plan;
     predict();
   }
 
   RunResult go() && {
-    listener_.begin(engine_);
+    listener_.begin(engine_, result_);
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
       train_step();
       if (step == 1 && options_.steps > 1) not_counted_ = engine_.traffic().bytes();
@@ -86,11 +89,21 @@ class Run {
 
  private:
   void predict() {
-    const zero::Estimate estimate = engine_.estimate();
+    const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), zero::moments(optimizer(options_)),
+                                                   order_of_use(engine_.layout()));
     result_.parameter.predicted = estimate.state.parameter;
     result_.gradient.predicted = estimate.state.gradient;
     result_.optimizer.predicted = estimate.state.optimizer;
     result_.wire.predicted = estimate.wire.bytes();
+  }
+
+  // A tied embedding is used again as the head: at the end of forward and so at the start of backward.
+  zero::Trace order_of_use(const zero::Layout& layout) const {
+    zero::Trace trace = zero::Trace::sequential(layout);
+    const auto units = static_cast<std::ptrdiff_t>(layout.units().size());
+    if (work_.config.tie_word_embeddings)
+      trace.touches.insert(trace.touches.begin() + units, {0, static_cast<int>(units) - 1});
+    return trace;
   }
 
   double tokens_per_step() const {

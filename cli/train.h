@@ -22,7 +22,8 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  virtual void begin(const zero::Engine&) {}
+  // `predicted` has the bytes that the run is going to be measured by.
+  virtual void begin(const zero::Engine&, const RunResult& predicted) { static_cast<void>(predicted); }
   virtual void step(const Progression&) {}
   virtual void evaluated(const Evaluation&) {}
 };

@@ -20,18 +20,17 @@ class Printer : public Listener {
         every_(std::max<std::int64_t>(options.steps / 100, 1)),
         progress_(options.plans.front(), options.steps) {}
 
-  void begin(const zero::Engine& engine) override {
+  void begin(const zero::Engine& engine, const RunResult& predicted) override {
     const zero::Plan& plan = engine.plan();
-    const zero::Estimate estimate = engine.estimate();
     std::cout << "plan " << plan.label() << ", " << name(plan.precision()) << ", " << ranks_
               << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel())
               << " parameters\n\n";
     Table table(4);
     table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
-    add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), estimate.state.parameter);
-    add(table, plan, zero::State::gradient, zero::Dtype::f32, estimate.state.gradient);
-    add(table, plan, zero::State::optimizer, zero::Dtype::f32, estimate.state.optimizer);
-    table.add({"wire, each step", "", "", "", with_separators(estimate.wire.bytes())});
+    add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), predicted.parameter.predicted);
+    add(table, plan, zero::State::gradient, zero::Dtype::f32, predicted.gradient.predicted);
+    add(table, plan, zero::State::optimizer, zero::Dtype::f32, predicted.optimizer.predicted);
+    table.add({"wire, each step", "", "", "", with_separators(predicted.wire.predicted)});
     table.print(std::cout);
     std::cout << std::endl;
   }

@@ -4,14 +4,15 @@ zero_glob(cli_sources cli/*.cpp)
 zero_glob(example_sources examples/*.cpp)
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS bench/*.cpp)
 
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
 add_library(zero_models STATIC ${model_sources})
 zero_compile(zero_models)
 target_include_directories(zero_models PUBLIC "${PROJECT_SOURCE_DIR}")
-target_link_libraries(zero_models PUBLIC zero)
+target_link_libraries(zero_models PUBLIC zero PRIVATE nlohmann_json::nlohmann_json)
 
 if(cli_sources)
-  find_package(CLI11 REQUIRED)
-  find_package(nlohmann_json REQUIRED)
   zero_program(zero_cli ${cli_sources})
   set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   target_compile_definitions(zero_cli PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")

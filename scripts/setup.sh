@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev ninja-build ccache libbenchmark-dev)
+packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev ninja-build ccache libbenchmark-dev
+  openmpi-bin)
 
 say() { echo "setup: $*" >&2; }
 

@@ -26,7 +26,8 @@ using MakeRank = std::function<std::shared_ptr<CommunicatorImpl>(int rank)>;
 struct Backend {
   const char* name;
   MakeRank (*group)(int size, Timeout timeout);
-  Timeout patience;  // long enough for the ranks to join
+  Timeout patience;      // long enough for the ranks to join
+  std::int64_t several;  // elements of a slice that travels in several chunks
 };
 
 inline void PrintTo(const Backend& backend, std::ostream* out) {
@@ -39,6 +40,7 @@ class CommunicatorSuite : public testing::TestWithParam<std::tuple<Backend, int>
   using Wrap = std::function<std::shared_ptr<CommunicatorImpl>(std::shared_ptr<CommunicatorImpl>)>;
 
   int size() const { return std::get<1>(GetParam()); }
+  std::int64_t several() const { return std::get<0>(GetParam()).several; }
 
   // Runs `body` once a rank, each a thread; the text of what each rank threw.
   std::vector<std::string> errors(const Body& body, const Wrap& wrap = {}, Timeout timeout = std::chrono::minutes(2)) {
@@ -96,7 +98,6 @@ inline Array part(Array whole, std::int64_t begin, std::int64_t count) {
 }
 
 inline constexpr std::int64_t kCounts[] = {0, 1, 7, 1000};
-inline constexpr std::int64_t kLarge = 140'003;  // several chunks of staging
 
 TEST_P(CommunicatorSuite, AllGather) {
   run([&](const Communicator& c) {
@@ -113,7 +114,7 @@ TEST_P(CommunicatorSuite, AllGather) {
 
 TEST_P(CommunicatorSuite, AllGatherFromItsOwnSlot) {
   run([&](const Communicator& c) {
-    for (std::int64_t count : {std::int64_t{7}, kLarge}) {
+    for (std::int64_t count : {std::int64_t{7}, several()}) {
       const auto all = every_rank(Dtype::bf16, count);
       Array whole(Dtype::bf16, count * size());
       const View slot = whole.slice(c.rank() * count, count);
@@ -140,7 +141,7 @@ TEST_P(CommunicatorSuite, ReduceScatter) {
 }
 
 TEST_P(CommunicatorSuite, ReduceScatterIntoItsOwnSlotInChunks) {
-  for (std::int64_t count : {std::int64_t{7}, kLarge}) {
+  for (std::int64_t count : {std::int64_t{7}, several()}) {
     const auto all = every_rank(Dtype::f32, count * size());
     const Array expected = reference_sum(all);
     run([&](const Communicator& c) {
@@ -165,7 +166,7 @@ TEST_P(CommunicatorSuite, AllReduceOfAnyCount) {
 
 TEST_P(CommunicatorSuite, AllReduceInChunks) {
   for (Dtype dtype : {Dtype::bf16, Dtype::f64}) {
-    const auto all = every_rank(dtype, kLarge);
+    const auto all = every_rank(dtype, several());
     const Array expected = reference_rounded_sum(all);
     run([&](const Communicator& c) {
       Array values = all[static_cast<std::size_t>(c.rank())];

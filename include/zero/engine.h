@@ -50,12 +50,12 @@ struct Options {
 
 // What one step did, the same on every rank.
 struct StepReport {
-  bool applied = false;    // false between accumulation boundaries and for a skipped step
-  bool skipped = false;    // a gradient was infinite or not a number: nothing was updated, on any rank
-  double loss = 0;         // mean over the global batch
-  double grad_norm = 0;    // of the mean gradient, before clipping
+  bool applied = false;  // false between accumulation boundaries and for a skipped step
+  bool skipped = false;  // a gradient was infinite or not a number: nothing was updated, on any rank
+  double loss = 0;       // mean over the global batch
+  double grad_norm = 0;  // of the mean gradient, before clipping
   double lr = 0;
-  std::int64_t step = 0;   // steps applied so far
+  std::int64_t step = 0;  // steps applied so far
 };
 
 class Engine {
@@ -88,12 +88,13 @@ class Engine {
 
   const Plan& plan() const;
   const Layout& layout() const;
-  Estimate estimate() const;             // by the trace recorded so far, else Trace::sequential
-  std::optional<Trace> trace() const;    // of the last complete micro-batch
+  Estimate estimate() const;           // by the trace recorded so far, else Trace::sequential
+  std::optional<Trace> trace() const;  // of the last complete micro-batch
   Ledger ledger() const;
   void reset_peaks();
-  Traffic traffic() const;               // since construction or reset_traffic()
+  Traffic traffic() const;  // of the steps since construction or reset_traffic()
   void reset_traffic();
+  Traffic setup_traffic() const;  // of construction and of what gather scopes write
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
 

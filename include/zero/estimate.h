@@ -30,11 +30,11 @@ struct StateBytes {
 };
 
 struct Estimate {
-  StateBytes state;             // per rank
-  std::int64_t gathered = 0;    // peak of parameters paged in, beside the shards
-  std::int64_t reduction = 0;   // flat gradient of the largest unit on its way to the shards
-  Traffic wire;                 // per rank and step (seconds stay zero)
-  int gathers = 0;              // times a unit is paged in per step
+  StateBytes state;            // per rank
+  std::int64_t gathered = 0;   // peak of parameters paged in, beside the shards
+  std::int64_t reduction = 0;  // flat gradient of the largest unit on its way to the shards
+  Traffic wire;                // per rank and step (seconds stay zero)
+  int gathers = 0;             // times a unit is paged in per step
 };
 
 // `moments`: moments(Optimizer). Layout::ranks() is the number of ranks.

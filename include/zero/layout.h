@@ -23,7 +23,7 @@ struct ParameterSpec {
   std::int64_t numel = 0;
   Dtype dtype = Dtype::f32;  // of the stored, computed-with parameter
   bool trainable = true;
-  std::string unit;            // parameters of one unit, dtype and trainability lie together
+  std::string unit;              // parameters of one unit, dtype and trainability lie together
   bool read_in_backward = true;  // false for an embedding's table: its backward needs no values
 };
 
@@ -46,8 +46,8 @@ struct Slot {
 
 // Slices of the unit that belong to one rank and one parameter.
 struct Piece {
-  int slot = 0;              // index into slots()
-  std::int64_t begin = 0;    // within the unit
+  int slot = 0;            // index into slots()
+  std::int64_t begin = 0;  // within the unit
   std::int64_t end = 0;
 };
 

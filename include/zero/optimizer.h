@@ -38,9 +38,9 @@ double learning_rate(const Optimizer& optimizer);
 
 // What a parameter group is chosen by.
 struct ParameterInfo {
-  std::string name;                  // as in named_parameters()
+  std::string name;  // as in named_parameters()
   std::vector<std::int64_t> shape;
-  bool embedding = false;            // owned by a torch::nn::Embedding
+  bool embedding = false;  // owned by a torch::nn::Embedding
 };
 
 // Parameters with their own hyper-parameters; a parameter belongs to the first group that takes it.

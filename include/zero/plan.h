@@ -62,9 +62,9 @@ class Plan {
   Plan fp32() const;
   Plan bf16() const;
   Plan precision(Precision precision) const;
-  Plan accumulate(int micro_batches) const;           // micro-batches a rank computes for one step
-  Plan reproducible(bool on) const;                   // sums over micro-batches along one tree
-  Plan resident_budget(std::int64_t bytes) const;     // for gathered parameters; 0: two largest units
+  Plan accumulate(int micro_batches) const;        // micro-batches a rank computes for one step
+  Plan reproducible(bool on) const;                // sums over micro-batches along one tree
+  Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }

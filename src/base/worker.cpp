@@ -1,5 +1,7 @@
 #include "base/worker.h"
 
+#include <signal.h>
+
 #include <exception>
 #include <utility>
 
@@ -72,6 +74,10 @@ std::shared_ptr<Worker::Task> Worker::next() {
 }
 
 void Worker::run() {
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   while (auto task = next()) task->run();
 }
 

@@ -12,7 +12,8 @@
 
 namespace zero {
 
-// Thread-safe. A task must not destroy its own worker.
+// Thread-safe. A task must not destroy its own worker. To its thread, and to those that its tasks
+// start, a broken connection is an error and not a SIGPIPE.
 class Worker {
  public:
   Worker();

@@ -24,9 +24,12 @@ constexpr std::int64_t kStaging = 1 << 20;  // bytes for the peers' chunks of a 
 constexpr std::int64_t kLeastChunk = 64;    // elements
 constexpr std::uint32_t kTags = 1u << 30;
 
-std::string first_line(const char* text) {
-  const std::string_view view(text);
-  return std::string(view.substr(0, view.find('\n')));
+// The first sentence of a backend's message, without the place in its sources.
+std::string gist(const std::exception& error) {
+  const std::string_view text(error.what());
+  std::string_view view = text.substr(0, text.find('\n'));
+  if (const auto place = view.find("] "); view.starts_with('[') && place != view.npos) view.remove_prefix(place + 2);
+  return std::string(view.substr(0, view.find(". ")));
 }
 
 // Threads started in its lifetime do not preempt others when they wake up. Gloo's thread polls, at
@@ -111,6 +114,7 @@ void copy(void* to, const void* from, std::int64_t bytes) {
 class GlooCommunicator final : public CommunicatorImpl {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GlooOptions& options);
+  ~GlooCommunicator() override;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -128,6 +132,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   // Takes the sources of `count` elements, the first being element `at` of this rank's slice.
   using Sink = std::function<void(std::span<const void* const> sources, std::int64_t at, std::int64_t count)>;
 
+  void join();
   Pending submit(Collective operation, ConstView input, ConstView output, int root, std::function<void()> body);
   void run(const Fingerprint& call, const std::function<void()>& body);
   CommError failure(const std::string& call, const std::string& why) const;
@@ -156,13 +161,22 @@ GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int ra
                                    const GlooOptions& options)
     : rank_(rank), size_(size), options_(options), store_(std::move(store)) {
   if (size_ == 1) return;
+  worker_.submit([this] { join(); }).wait();
+}
+
+// On the worker, like all that touches the group: see Worker for why.
+void GlooCommunicator::join() {
   try {
     store_->setTimeout(options_.timeout);
-    group_ = make_group(store_, rank, size, options_);
+    group_ = make_group(store_, rank_, size_, options_);
     meet();
   } catch (const std::exception& error) {
-    throw failure("joining " + std::to_string(size) + " ranks", first_line(error.what()));
+    throw failure("joining " + std::to_string(size_) + " ranks", gist(error));
   }
+}
+
+GlooCommunicator::~GlooCommunicator() {
+  worker_.submit([this] { group_.reset(); });
 }
 
 CommError GlooCommunicator::failure(const std::string& call, const std::string& why) const {
@@ -177,9 +191,9 @@ void GlooCommunicator::run(const Fingerprint& call, const std::function<void()>&
   try {
     body();
   } catch (const std::exception& error) {
-    broken_ = call.text() + ": " + first_line(error.what());
+    broken_ = call.text() + ": " + gist(error);
     group_.reset();
-    throw failure(call.text(), first_line(error.what()));
+    throw failure(call.text(), gist(error));
   }
 }
 

@@ -1,8 +1,10 @@
 #include "comm/checked.h"
 
+#include <string>
 #include <vector>
 
 #include "comm/fingerprint.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -52,7 +54,11 @@ class Checked final : public CommunicatorImpl {
   void compare(const Fingerprint& own) {
     constexpr std::int64_t kBytes = sizeof(Fingerprint);
     std::vector<Fingerprint> calls(static_cast<std::size_t>(size()));
-    inner_->all_gather({&own, kBytes, Dtype::u8}, {calls.data(), kBytes * size(), Dtype::u8}).wait();
+    try {
+      inner_->all_gather({&own, kBytes, Dtype::u8}, {calls.data(), kBytes * size(), Dtype::u8}).wait();
+    } catch (const CommError& error) {
+      throw CommError("rank " + std::to_string(rank()) + ": " + own.text() + ": comparing the calls: " + error.what());
+    }
     require_same(calls, rank());
   }
 

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/worker.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -67,6 +68,13 @@ std::string absent(c10d::Store& store, const std::vector<std::string>& keys) try
   return "";
 } catch (const std::exception&) {
   return "; rank 0 does not answer any more";
+}
+
+// Built on a Worker for the sake of the thread that the server starts.
+c10::intrusive_ptr<c10d::TCPStore> connected(const std::string& host, const c10d::TCPStoreOptions& options) {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  Worker().submit([&] { store = c10::make_intrusive<c10d::TCPStore>(host, options); }).wait();
+  return store;
 }
 
 struct AddressDeleter {
@@ -137,7 +145,7 @@ void Rendezvous::connect(const LauncherEnv& env, std::chrono::milliseconds timeo
   options.timeout = timeout;
   const std::string place = host_ + ":" + std::to_string(port_);
   try {
-    auto tcp = c10::make_intrusive<c10d::TCPStore>(host_, options);
+    auto tcp = connected(host_, options);
     port_ = tcp->getPort();
     store_ = c10::make_intrusive<c10d::PrefixStore>("zero/" + env.attempt, tcp);
     store_->setTimeout(timeout);

@@ -10,20 +10,53 @@ Engine::Engine(torch::nn::Module& module, const World& world, const Plan& plan, 
 
 Engine::~Engine() = default;
 
-void Engine::backward(const at::Tensor& loss) { impl_->backward(loss); }
-StepReport Engine::step() { return impl_->step(); }
-std::int64_t Engine::micro_batch() const { return impl_->micro_batch(); }
-void Engine::release() { impl_->release(); }
-const Plan& Engine::plan() const { return impl_->plan(); }
-const Layout& Engine::layout() const { return impl_->layout(); }
-Estimate Engine::estimate() const { return impl_->estimate(); }
-std::optional<Trace> Engine::trace() const { return impl_->trace(); }
-Ledger Engine::ledger() const { return impl_->accounts().snapshot(); }
-void Engine::reset_peaks() { impl_->accounts().reset_peaks(); }
-Traffic Engine::traffic() const { return impl_->meter().snapshot(); }
-void Engine::reset_traffic() { impl_->meter().reset(); }
-std::int64_t Engine::steps() const { return impl_->steps(); }
-std::int64_t Engine::skipped_steps() const { return impl_->skipped_steps(); }
-at::Tensor Engine::main_parameter(const at::Tensor& parameter) const { return impl_->main_parameter(parameter); }
+void Engine::backward(const at::Tensor& loss) {
+  impl_->backward(loss);
+}
+StepReport Engine::step() {
+  return impl_->step();
+}
+std::int64_t Engine::micro_batch() const {
+  return impl_->micro_batch();
+}
+void Engine::release() {
+  impl_->release();
+}
+const Plan& Engine::plan() const {
+  return impl_->plan();
+}
+const Layout& Engine::layout() const {
+  return impl_->layout();
+}
+Estimate Engine::estimate() const {
+  return impl_->estimate();
+}
+std::optional<Trace> Engine::trace() const {
+  return impl_->trace();
+}
+Ledger Engine::ledger() const {
+  return impl_->accounts().snapshot();
+}
+void Engine::reset_peaks() {
+  impl_->accounts().reset_peaks();
+}
+Traffic Engine::traffic() const {
+  return impl_->meter().snapshot();
+}
+Traffic Engine::setup_traffic() const {
+  return impl_->setup_traffic();
+}
+void Engine::reset_traffic() {
+  impl_->meter().reset();
+}
+std::int64_t Engine::steps() const {
+  return impl_->steps();
+}
+std::int64_t Engine::skipped_steps() const {
+  return impl_->skipped_steps();
+}
+at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
+  return impl_->main_parameter(parameter);
+}
 
 }  // namespace zero

@@ -36,6 +36,8 @@ class Gather::Impl {
 Gather::Gather(std::vector<at::Tensor> parameters, std::optional<int> from_rank)
     : impl_(std::make_unique<Impl>(parameters, from_rank)) {}
 
-Gather::~Gather() noexcept(false) { impl_->close(); }
+Gather::~Gather() noexcept(false) {
+  impl_->close();
+}
 
 }  // namespace zero

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/agreement.h"
 #include "state/window.h"
 #include "zero/error.h"
 
@@ -19,17 +20,17 @@ const Plan& validated(const Plan& plan, int ranks) {
 }
 
 // A group of the engine's own, so that its prefetches never mix with the program's collectives.
-Communicator own_group(const World& world, const std::shared_ptr<TrafficMeter>& meter) {
-  const Communicator own = world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
-  return Communicator(metered(own.impl(), meter));
+Communicator own_group(const World& world) {
+  return world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
 }
 
-std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Row& row, int rank,
-                                              Accounts& accounts) {
+std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Row& row,
+                                              int rank, Accounts& accounts) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : layout.units()) {
     std::vector<at::Tensor> parameters;
-    for (const Slot& slot : unit.slots()) parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
+    for (const Slot& slot : unit.slots())
+      parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
     units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, row, parameters, accounts));
   }
   return units;
@@ -50,27 +51,35 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       layout_(inventory.specs, world.size()),
       moments_(moments(optimizer)),
       meter_(std::make_shared<TrafficMeter>()),
+      setup_meter_(std::make_shared<TrafficMeter>()),
+      group_(own_group(world)),
       units_(make_units(layout_, inventory, resolved_[State::parameter], world.rank(), accounts_)),
       exchange_(
-          own_group(world, meter_),
+          Communicator(metered(group_.impl(), meter_)), Communicator(metered(group_.impl(), setup_meter_)),
           [this](const Communicator& communicator, int unit) { pager_->serve(communicator, unit); },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
       updater_(layout_, resolved_, optimizer, options_, infos_, accounts_) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
+  agree(inventory);
   adopt_units(inventory.replicated);
-  pager_ = std::make_unique<Pager>(
-      units_, exchange_, residency(resolved_, layout_),
-      Pager::Settings{.autocast = plan_.precision() == Precision::bf16, .seed = options_.seed});
+  pager_ =
+      std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_),
+                              Pager::Settings{.autocast = plan_.precision() == Precision::bf16, .seed = options_.seed});
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
   accounts_.reset_peaks();
-  meter_->reset();
   window::watch();
 }
 
 Engine::Impl::~Impl() {
   if (!released_) window::unwatch();
   pager_->close_window();
+}
+
+void Engine::Impl::agree(const Inventory& inventory) const {
+  std::vector<std::int64_t> buffers;
+  for (const at::Tensor& buffer : inventory.replicated) buffers.push_back(static_cast<std::int64_t>(buffer.nbytes()));
+  require_agreement(Communicator(metered(group_.impl(), setup_meter_)), description(plan_, inventory.specs, buffers));
 }
 
 // Rank 0's values win.
@@ -171,6 +180,7 @@ Ballot Engine::Impl::ballot() const {
 Verdict Engine::Impl::vote() {
   Ballot mine = ballot();
   const std::vector<std::int64_t> words = pack(mine, plan_);
+  if (exchange_.size() == 1) return count(words, resolved_, 1, infos_.size());
   std::vector<std::int64_t> table(words.size() * static_cast<std::size_t>(exchange_.size()));
   const auto count_of = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
   exchange_.run({Exchange::Kind::vote, -1, count_of(words), [&](const Communicator& communicator) {
@@ -255,14 +265,15 @@ void Engine::Impl::hold(Unit& unit) {
   pager_->pin(unit);
 }
 
-void Engine::Impl::let_go(Unit& unit) { pager_->unpin(unit); }
+void Engine::Impl::let_go(Unit& unit) {
+  pager_->unpin(unit);
+}
 
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   if (from_rank) {
     const View whole = unit.whole();
-    exchange_.run({Exchange::Kind::read, unit.index(), whole.count, [whole, root = *from_rank](const Communicator& c) {
-                     c.broadcast(whole, root).wait();
-                   }});
+    exchange_.run({Exchange::Kind::read, unit.index(), whole.count,
+                   [whole, root = *from_rank](const Communicator& c) { c.broadcast(whole, root).wait(); }});
   }
   unit.keep_whole();
   updater_.adopt(unit);
@@ -301,9 +312,8 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   if (mine.count == whole.count) {
     flat.copy_(main->tensor());
   } else {
-    exchange_.run({Exchange::Kind::read, unit->index(), whole.count, [mine, whole](const Communicator& c) {
-                     c.all_gather(mine, whole).wait();
-                   }});
+    exchange_.run({Exchange::Kind::read, unit->index(), whole.count,
+                   [mine, whole](const Communicator& c) { c.all_gather(mine, whole).wait(); }});
   }
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset()).clone();
 }

@@ -39,12 +39,14 @@ class Engine::Impl final : public UnitHost {
   Accounts& accounts() { return accounts_; }
   // The meter, when nothing is on its way.
   TrafficMeter& meter();
+  Traffic setup_traffic() const { return setup_meter_->snapshot(); }
   std::int64_t steps() const { return steps_; }
   std::int64_t skipped_steps() const { return skipped_; }
 
  private:
   Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
 
+  void agree(const Inventory& inventory) const;
   void adopt_units(const std::vector<at::Tensor>& replicated);
   void broadcast(const at::Tensor& values, int unit);
   void check_alive() const;
@@ -64,7 +66,9 @@ class Engine::Impl final : public UnitHost {
   Layout layout_;
   int moments_;
   Accounts accounts_;
-  std::shared_ptr<TrafficMeter> meter_;
+  std::shared_ptr<TrafficMeter> meter_;        // of steps
+  std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
+  Communicator group_;
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
   Updater updater_;
@@ -72,7 +76,7 @@ class Engine::Impl final : public UnitHost {
   std::unique_ptr<Gradients> gradients_;
   std::vector<double> losses_;  // of this step's micro-batches on this rank
   int micro_ = 0;
-  std::int64_t window_ = 0;     // steps tried: applied, or skipped for overflow
+  std::int64_t window_ = 0;  // steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
   bool released_ = false;

@@ -28,7 +28,9 @@ bool is_embedding(const Module& module) {
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
 }
 
-std::string join(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
+std::string join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
 
 class Collector {
  public:

@@ -19,9 +19,9 @@ namespace zero {
 // Parameters that several modules share appear once, under the first name.
 struct Inventory {
   std::vector<ParameterSpec> specs;
-  std::vector<at::Tensor> parameters;    // in the order of specs
-  std::vector<ParameterInfo> infos;      // likewise
-  std::vector<at::Tensor> replicated;    // buffers, and parameters of integer types
+  std::vector<at::Tensor> parameters;  // in the order of specs
+  std::vector<ParameterInfo> infos;    // likewise
+  std::vector<at::Tensor> replicated;  // buffers, and parameters of integer types
 };
 
 // A unit is a child of a ModuleList, ModuleDict or Sequential (of the innermost that is not itself

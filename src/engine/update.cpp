@@ -68,27 +68,26 @@ template <class T, class Out>
 }
 
 // target_clones needs plain functions: one a kernel and pair of types.
-#define ZERO_UPDATE_KERNELS(T, Out, suffix)                                                                     \
-  ZERO_MULTIVERSION void adamw_##suffix(const AdamWFactors<T>& f, T* p, const T* g, T* m, T* v, Out* out,       \
-                                        std::int64_t n) {                                                       \
-    adamw(f, p, g, m, v, out, n);                                                                               \
-  }                                                                                                             \
-  ZERO_MULTIVERSION void sgd_##suffix(const SgdFactors<T>& f, T* p, const T* g, Out* out, std::int64_t n) {     \
-    sgd(f, p, g, out, n);                                                                                       \
-  }                                                                                                             \
-  ZERO_MULTIVERSION void momentum_##suffix(const SgdFactors<T>& f, T* p, const T* g, T* m, Out* out,            \
-                                           std::int64_t n) {                                                    \
-    momentum(f, p, g, m, out, n);                                                                               \
-  }                                                                                                             \
-  void run(const AdamWFactors<T>& f, const UpdateRange& r, Out* out) {                                          \
-    adamw_##suffix(f, static_cast<T*>(r.main), static_cast<const T*>(r.gradient), static_cast<T*>(r.moments[0]), \
-                   static_cast<T*>(r.moments[1]), out, r.count);                                                \
-  }                                                                                                             \
-  void run(const SgdFactors<T>& f, const UpdateRange& r, Out* out) {                                            \
-    T* p = static_cast<T*>(r.main);                                                                             \
-    const T* g = static_cast<const T*>(r.gradient);                                                             \
-    if (r.moments[0] == nullptr) return sgd_##suffix(f, p, g, out, r.count);                                    \
-    momentum_##suffix(f, p, g, static_cast<T*>(r.moments[0]), out, r.count);                                    \
+#define ZERO_UPDATE_KERNELS(T, Out, suffix)                                                                            \
+  ZERO_MULTIVERSION void adamw_##suffix(const AdamWFactors<T>& f, T* p, const T* g, T* m, T* v, Out* out,              \
+                                        std::int64_t n) {                                                              \
+    adamw(f, p, g, m, v, out, n);                                                                                      \
+  }                                                                                                                    \
+  ZERO_MULTIVERSION void sgd_##suffix(const SgdFactors<T>& f, T* p, const T* g, Out* out, std::int64_t n) {            \
+    sgd(f, p, g, out, n);                                                                                              \
+  }                                                                                                                    \
+  ZERO_MULTIVERSION void momentum_##suffix(const SgdFactors<T>& f, T* p, const T* g, T* m, Out* out, std::int64_t n) { \
+    momentum(f, p, g, m, out, n);                                                                                      \
+  }                                                                                                                    \
+  void run(const AdamWFactors<T>& f, const UpdateRange& r, Out* out) {                                                 \
+    adamw_##suffix(f, static_cast<T*>(r.main), static_cast<const T*>(r.gradient), static_cast<T*>(r.moments[0]),       \
+                   static_cast<T*>(r.moments[1]), out, r.count);                                                       \
+  }                                                                                                                    \
+  void run(const SgdFactors<T>& f, const UpdateRange& r, Out* out) {                                                   \
+    T* p = static_cast<T*>(r.main);                                                                                    \
+    const T* g = static_cast<const T*>(r.gradient);                                                                    \
+    if (r.moments[0] == nullptr) return sgd_##suffix(f, p, g, out, r.count);                                           \
+    momentum_##suffix(f, p, g, static_cast<T*>(r.moments[0]), out, r.count);                                           \
   }
 
 ZERO_UPDATE_KERNELS(float, Nowhere, f32)
@@ -102,17 +101,26 @@ AdamWFactors<T> factors_of(const AdamW& o, const UpdateFactors& f) {
   const auto t = static_cast<double>(f.step);
   const double correction1 = 1 - std::pow(o.beta1, t);
   const double correction2 = 1 - std::pow(o.beta2, t);
-  return {static_cast<T>(f.scale),         static_cast<T>(1 - f.lr * f.weight_decay),
-          static_cast<T>(o.beta1),         static_cast<T>(1 - o.beta1),
-          static_cast<T>(o.beta2),         static_cast<T>(1 - o.beta2),
-          static_cast<T>(std::sqrt(correction2)), static_cast<T>(o.eps),
+  return {static_cast<T>(f.scale),
+          static_cast<T>(1 - f.lr * f.weight_decay),
+          static_cast<T>(o.beta1),
+          static_cast<T>(1 - o.beta1),
+          static_cast<T>(o.beta2),
+          static_cast<T>(1 - o.beta2),
+          static_cast<T>(std::sqrt(correction2)),
+          static_cast<T>(o.eps),
           static_cast<T>(f.lr / correction1)};
 }
 
 template <class T>
 SgdFactors<T> factors_of(const Sgd& o, const UpdateFactors& f) {
-  return {static_cast<T>(f.scale), static_cast<T>(f.weight_decay), static_cast<T>(o.momentum),
-          static_cast<T>(1 - o.dampening), static_cast<T>(f.lr), o.nesterov, f.step == 1};
+  return {static_cast<T>(f.scale),
+          static_cast<T>(f.weight_decay),
+          static_cast<T>(o.momentum),
+          static_cast<T>(1 - o.dampening),
+          static_cast<T>(f.lr),
+          o.nesterov,
+          f.step == 1};
 }
 
 }  // namespace

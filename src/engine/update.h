@@ -21,10 +21,10 @@ struct UpdateRange {
 };
 
 struct UpdateFactors {
-  double scale = 1;         // on the gradient: mean and clipping
+  double scale = 1;  // on the gradient: mean and clipping
   double lr = 0;
   double weight_decay = 0;
-  std::int64_t step = 1;    // of this parameter, counting this update
+  std::int64_t step = 1;  // of this parameter, counting this update
 };
 
 // AdamW: Loshchilov and Hutter 2019, algorithm 2, in LibTorch's form (bias corrections on the step

@@ -8,7 +8,9 @@
 namespace zero {
 namespace {
 
-char* element(void* data, std::int64_t index, Dtype dtype) { return static_cast<char*>(data) + index * size_of(dtype); }
+char* element(void* data, std::int64_t index, Dtype dtype) {
+  return static_cast<char*>(data) + index * size_of(dtype);
+}
 
 // The unit's element `i` of the stored parameters this rank updates.
 char* stored(Unit& unit, std::int64_t i) {
@@ -71,7 +73,8 @@ void Updater::prepare_late(Unit& unit) {
   const UnitLayout& layout = unit.layout();
   const at::ScalarType wide = scalar_type(accumulation(layout.dtype()));
   const at::Tensor values = at::zeros({layout.length()}, at::TensorOptions().dtype(wide));
-  const at::Tensor mine = at::from_blob(stored(unit, origin(unit)), {length(unit)}, at::TensorOptions().dtype(unit.dtype()));
+  const at::Tensor mine =
+      at::from_blob(stored(unit, origin(unit)), {length(unit)}, at::TensorOptions().dtype(unit.dtype()));
   values.slice(0, origin(unit), origin(unit) + length(unit)).copy_(mine);
   prepare(unit, values);
 }

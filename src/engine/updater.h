@@ -52,8 +52,8 @@ class Updater {
 
   Optimizer optimizer_;
   bool sharded_;
-  std::vector<Group> groups_;         // by parameter
-  std::vector<std::int64_t> steps_;   // by parameter: updates so far
+  std::vector<Group> groups_;        // by parameter
+  std::vector<std::int64_t> steps_;  // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   Accounts& accounts_;
 };

@@ -12,17 +12,17 @@
 namespace zero {
 
 struct Ballot {
-  ExactSum squares;                 // of this rank's slices of the summed gradients
-  std::int64_t nonfinite = 0;       // blocks of them that overflowed
-  std::vector<double> losses;       // of this rank's micro-batches
-  std::vector<char> present;        // by parameter
+  ExactSum squares;            // of this rank's slices of the summed gradients
+  std::int64_t nonfinite = 0;  // blocks of them that overflowed
+  std::vector<double> losses;  // of this rank's micro-batches
+  std::vector<char> present;   // by parameter
 };
 
 struct Verdict {
-  double norm = 0;             // of the summed, not yet averaged gradient
+  double norm = 0;  // of the summed, not yet averaged gradient
   bool overflow = false;
-  double loss = 0;             // summed over the global batch, along the tree over the micro-batch's index
-  std::vector<char> present;   // on any rank
+  double loss = 0;            // summed over the global batch, along the tree over the micro-batch's index
+  std::vector<char> present;  // on any rank
 };
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds

@@ -32,7 +32,9 @@ inline at::ScalarType scalar_type(Dtype dtype) {
   return at::kFloat;
 }
 
-inline int device_index(const at::Device& device) { return device.is_cpu() ? -1 : device.index(); }
+inline int device_index(const at::Device& device) {
+  return device.is_cpu() ? -1 : device.index();
+}
 
 // `count` elements from element `begin` of the flat tensor memory at `data`.
 inline View view_of(void* data, Dtype dtype, std::int64_t begin, std::int64_t count, const at::Device& device) {

@@ -24,9 +24,12 @@ const char* verb(std::int64_t kind) {
 
 }  // namespace
 
-Exchange::Exchange(Communicator communicator, std::function<void(const Communicator&, int)> serve,
+Exchange::Exchange(Communicator communicator, Communicator setup, std::function<void(const Communicator&, int)> serve,
                    std::function<std::string(int)> unit_name)
-    : communicator_(std::move(communicator)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
+    : communicator_(std::move(communicator)),
+      setup_(std::move(setup)),
+      serve_(std::move(serve)),
+      unit_name_(std::move(unit_name)) {
   if (size() > 1) worker_ = std::make_unique<Worker>();
 }
 
@@ -34,7 +37,7 @@ Exchange::~Exchange() = default;
 
 Pending Exchange::submit(Operation operation) {
   if (!worker_) {
-    operation.run(communicator_);
+    operation.run(channel(operation.kind));
     return {};
   }
   return worker_->submit([this, operation = std::move(operation)] {
@@ -54,7 +57,7 @@ void Exchange::carry_out(const Operation& operation) {
     const bool agreed = std::all_of(table.begin(), table.end(), [&](const Announcement& other) {
       return std::equal(other.begin(), other.begin() + 3, table.front().begin());
     });
-    if (agreed) return operation.run(communicator_);
+    if (agreed) return operation.run(channel(operation.kind));
     if (serve_gathers(operation, table)) return;
   }
 }
@@ -63,9 +66,8 @@ std::vector<Exchange::Announcement> Exchange::announce(const Operation& operatio
   static_assert(sizeof(Announcement) == kAnnouncementBytes);
   const Announcement mine{static_cast<std::int64_t>(operation.kind), operation.unit, operation.count, sequence_++};
   std::vector<Announcement> table(static_cast<std::size_t>(size()));
-  communicator_
-      .all_gather({mine.data(), 4, Dtype::i64},
-                  {table.data(), 4 * static_cast<std::int64_t>(size()), Dtype::i64})
+  channel(operation.kind)
+      .all_gather({mine.data(), 4, Dtype::i64}, {table.data(), 4 * static_cast<std::int64_t>(size()), Dtype::i64})
       .wait();
   return table;
 }
@@ -76,7 +78,7 @@ bool Exchange::serve_gathers(const Operation& mine, const std::vector<Announceme
   for (const Announcement& other : table)
     if (static_cast<Kind>(other[0]) == Kind::gather) units.insert(other[1]);
   if (units.empty())
-    throw CommError("the ranks called different operations" + describe(table),
+    throw CommError("rank " + std::to_string(rank()) + ": the ranks called different operations" + describe(table),
                     "every rank must run the same sequence of backward, step and gather");
   bool done = false;
   for (const std::int64_t unit : units) {
@@ -94,7 +96,8 @@ std::string Exchange::describe(const std::vector<Announcement>& table) const {
   std::ostringstream text;
   for (std::size_t rank = 0; rank < table.size(); ++rank) {
     const auto& [kind, unit, count, sequence] = table[rank];
-    text << (rank == 0 ? ": " : "; ") << "rank " << rank << " wants, as operation " << sequence << ", to " << verb(kind);
+    text << (rank == 0 ? ": " : "; ") << "rank " << rank << " wants, as operation " << sequence << ", to "
+         << verb(kind);
     if (unit >= 0) text << " unit '" << unit_name_(static_cast<int>(unit)) << "'";
     text << " (" << count << " elements)";
   }

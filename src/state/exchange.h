@@ -27,13 +27,14 @@ class Exchange {
 
   struct Operation {
     Kind kind;
-    int unit = -1;             // of the layout; -1: none
-    std::int64_t count = 0;    // elements or bytes, to be equal on all ranks
+    int unit = -1;           // of the layout; -1: none
+    std::int64_t count = 0;  // elements or bytes, to be equal on all ranks
     std::function<void(const Communicator&)> run;
   };
 
+  // `setup` joins the same ranks, for operations that are not part of a step (they are metered apart).
   // `serve` gathers a unit for others without keeping it; called on the exchange's thread.
-  Exchange(Communicator communicator, std::function<void(const Communicator&, int unit)> serve,
+  Exchange(Communicator communicator, Communicator setup, std::function<void(const Communicator&, int unit)> serve,
            std::function<std::string(int unit)> unit_name);
   ~Exchange();
 
@@ -49,12 +50,14 @@ class Exchange {
  private:
   using Announcement = std::array<std::int64_t, 4>;  // kind, unit, count, sequence number
 
+  const Communicator& channel(Kind kind) const { return kind < Kind::setup ? communicator_ : setup_; }
   void carry_out(const Operation& operation);
   std::vector<Announcement> announce(const Operation& operation);
   bool serve_gathers(const Operation& mine, const std::vector<Announcement>& table);
   std::string describe(const std::vector<Announcement>& table) const;
 
   Communicator communicator_;
+  Communicator setup_;
   std::function<void(const Communicator&, int)> serve_;
   std::function<std::string(int)> unit_name_;
   std::int64_t sequence_ = 0;

@@ -80,22 +80,23 @@ Gradients::~Gradients() {
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
 }
 
-bool Gradients::reduces_now() const { return shards_between() || micro_ >= plan_.accumulate() - 1; }
+bool Gradients::reduces_now() const {
+  return shards_between() || micro_ >= plan_.accumulate() - 1;
+}
 
 void Gradients::begin(int micro) {
   if (plan_.reproducible() && micro >= plan_.accumulate())
-    throw StateError("backward number " + std::to_string(micro + 1) + " of a step planned for " +
-                         std::to_string(plan_.accumulate()),
-                     "a reproducible plan adds exactly `accumulate` micro-batches: raise it, or call step()");
+    throw StateError(
+        "backward number " + std::to_string(micro + 1) + " of a step planned for " + std::to_string(plan_.accumulate()),
+        "a reproducible plan adds exactly `accumulate` micro-batches: raise it, or call step()");
   micro_ = micro;
   next_ = 0;
   completed_.clear();
   if (micro >= plan_.accumulate() && !shards_between() && exchange_.size() > 1) reopen();
   for (auto& pile : piles_) {
     const auto& parameters = pile->unit.parameters();
-    pile->expected = static_cast<int>(std::count_if(parameters.begin(), parameters.end(), [](const at::Tensor& p) {
-      return p.requires_grad() && p.numel() > 0;
-    }));
+    pile->expected = static_cast<int>(std::count_if(
+        parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.requires_grad() && p.numel() > 0; }));
     pile->arrived = 0;
     pile->complete = false;
     std::fill(pile->here.begin(), pile->here.end(), 0);
@@ -220,7 +221,8 @@ void Gradients::reduce(Pile& pile) {
   Unit& unit = pile.unit;
   if (!shards_between()) {
     const View whole = view_of(pile.levels.back().data(), wide, 0, layout.length(), unit.device());
-    const View mine = view_of(pile.levels.back().data(), wide, unit.shard_begin(), layout.shard_length(), unit.device());
+    const View mine =
+        view_of(pile.levels.back().data(), wide, unit.shard_begin(), layout.shard_length(), unit.device());
     in_flight_.push_back(exchange_.submit(
         {Exchange::Kind::reduce, unit.index(), layout.length(), [row, whole, mine](const Communicator& communicator) {
            communicator.reduce_scatter(whole, mine).wait();
@@ -231,18 +233,19 @@ void Gradients::reduce(Pile& pile) {
   const Fold how = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro_, plan_.accumulate());
   if (!how.sources.empty() || pile.levels.size() > 1)
     pile.slice = Buffer(accounts_, Owner::reduction, layout.shard_length(), scalar_type(wide), unit.device());
-  in_flight_.push_back(exchange_.submit(
-      {Exchange::Kind::reduce, unit.index(), layout.length(), [this, how, wide, &pile](const Communicator& communicator) {
-         const UnitLayout& l = pile.unit.layout();
-         void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
-         communicator
-             .reduce_scatter(view_of(pile.flat.data(), l.dtype(), 0, l.length(), pile.unit.device()),
-                             view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
-             .wait();
-         pile.flat.reset();
-         if (pile.slice) fold(how, levels(pile, 0), sum, wide, l.shard_length());
-         pile.slice.reset();
-       }}));
+  in_flight_.push_back(
+      exchange_.submit({Exchange::Kind::reduce, unit.index(), layout.length(),
+                        [this, how, wide, &pile](const Communicator& communicator) {
+                          const UnitLayout& l = pile.unit.layout();
+                          void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
+                          communicator
+                              .reduce_scatter(view_of(pile.flat.data(), l.dtype(), 0, l.length(), pile.unit.device()),
+                                              view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
+                              .wait();
+                          pile.flat.reset();
+                          if (pile.slice) fold(how, levels(pile, 0), sum, wide, l.shard_length());
+                          pile.slice.reset();
+                        }}));
 }
 
 void Gradients::end() {

@@ -35,7 +35,9 @@ Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Resi
   for (const auto& unit : units_) unit->pager = this;
 }
 
-Pager::~Pager() { close_window(); }
+Pager::~Pager() {
+  close_window();
+}
 
 void Pager::touch(std::span<Unit* const> units) {
   for (Unit* unit : units) {
@@ -114,8 +116,10 @@ void Pager::record(Unit& unit) {
   const bool first = current_.touches.empty();
   current_.touches.push_back(unit.index());
   if (!last_) return;
-  const auto from = last_->touches.begin() + (first ? 0 : std::min<std::ptrdiff_t>(
-      static_cast<std::ptrdiff_t>(cursor_) + 1, static_cast<std::ptrdiff_t>(last_->touches.size())));
+  const auto from =
+      last_->touches.begin() + (first ? 0
+                                      : std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(cursor_) + 1,
+                                                                 static_cast<std::ptrdiff_t>(last_->touches.size())));
   const auto found = std::find(from, last_->touches.end(), unit.index());
   lost_ = found == last_->touches.end();
   if (!lost_) cursor_ = static_cast<std::size_t>(found - last_->touches.begin());

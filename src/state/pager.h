@@ -25,7 +25,7 @@ namespace zero {
 class Pager {
  public:
   struct Settings {
-    bool autocast = false;    // compute in bf16
+    bool autocast = false;  // compute in bf16
     std::uint64_t seed = 0;
   };
 

@@ -85,7 +85,9 @@ View Unit::make_room() {
   return whole();
 }
 
-View Unit::whole() { return view_of(memory_.data(), layout_.dtype(), 0, layout_.length(), device_); }
+View Unit::whole() {
+  return view_of(memory_.data(), layout_.dtype(), 0, layout_.length(), device_);
+}
 
 View Unit::shard() {
   const std::int64_t count = layout_.shard_length();
@@ -105,7 +107,9 @@ void Unit::keep_whole() {
   std::memcpy(shard_.data(), static_cast<const char*>(memory_.data()) + rank_ * bytes, static_cast<std::size_t>(bytes));
 }
 
-void Unit::suspend() { forbid("are being gathered after a step"); }
+void Unit::suspend() {
+  forbid("are being gathered after a step");
+}
 
 void Unit::evict() {
   memory_.reset();
@@ -117,7 +121,8 @@ void Unit::evict() {
 std::string Unit::fault(int slot) const {
   const at::Tensor& parameter = parameters_[static_cast<std::size_t>(slot)];
   const Slot& place = layout_.slots()[static_cast<std::size_t>(slot)];
-  const bool ours = parameter.has_storage() && parameter.storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl();
+  const bool ours =
+      parameter.has_storage() && parameter.storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl();
   if (ours && parameter.storage_offset() == place.begin && parameter.numel() == place.numel) return {};
   return "parameter '" + place.name + "' no longer lies where the engine put it: set_data, to() or a copy replaced it";
 }

@@ -82,7 +82,7 @@ class Unit {
   // Ends the unit: parameters keep `ready()` values as ordinary tensors, else become empty.
   void abandon();
 
-  Pager* pager = nullptr;    // the one that pages it in
+  Pager* pager = nullptr;  // the one that pages it in
   UnitHost* host = nullptr;
 
  private:

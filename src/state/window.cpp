@@ -132,8 +132,8 @@ bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> a
 }
 
 at::Tensor widened(const at::Tensor& tensor) {
-  const bool narrow = tensor.defined() && tensor.scalar_type() == at::kBFloat16 &&
-                      Unit::of(tensor.unsafeGetTensorImpl()) != nullptr;
+  const bool narrow =
+      tensor.defined() && tensor.scalar_type() == at::kBFloat16 && Unit::of(tensor.unsafeGetTensorImpl()) != nullptr;
   return narrow ? tensor.to(at::kFloat) : tensor;
 }
 
@@ -150,7 +150,9 @@ void promote(std::span<c10::IValue> arguments) {
   }
 }
 
-bool random(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::nondeterministic_seeded); }
+bool random(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::nondeterministic_seeded);
+}
 
 // Inside a window, random operators on the CPU draw from the engine's generator.
 void give_generator(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
@@ -164,8 +166,7 @@ bool draws_here(const c10::OperatorHandle& op) {
 }
 
 bool runs_backward(const c10::OperatorHandle& op) {
-  static const c10::OperatorHandle backward =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_backward", "");
+  static const c10::OperatorHandle backward = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_backward", "");
   return op == backward;
 }
 
@@ -233,7 +234,9 @@ Blind::Blind() : excluded_before_(c10::impl::tls_is_dispatch_key_excluded(kKey))
   c10::impl::tls_set_dispatch_key_excluded(kKey, true);
 }
 
-Blind::~Blind() { c10::impl::tls_set_dispatch_key_excluded(kKey, excluded_before_); }
+Blind::~Blind() {
+  c10::impl::tls_set_dispatch_key_excluded(kKey, excluded_before_);
+}
 
 void watch() {
   if (watchers++ == 0) c10::impl::tls_set_dispatch_key_included(kKey, true);
@@ -243,7 +246,9 @@ void unwatch() {
   if (--watchers == 0) c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 
-void enter(Pager* pager) { open_pager = pager; }
+void enter(Pager* pager) {
+  open_pager = pager;
+}
 
 void leave(Pager* pager) {
   if (open_pager == pager) open_pager = nullptr;
@@ -252,4 +257,6 @@ void leave(Pager* pager) {
 }  // namespace window
 }  // namespace zero
 
-TORCH_LIBRARY_IMPL(_, DeferredInit, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&zero::see>()); }
+TORCH_LIBRARY_IMPL(_, DeferredInit, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&zero::see>());
+}

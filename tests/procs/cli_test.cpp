@@ -272,6 +272,18 @@ TEST(Train, ARankThatIsKilledEndsTheRun) {
   EXPECT_FALSE(folder.has("out"));
 }
 
+TEST(Train, StopsWithAllRanksWhenTold) {
+  const procs::Orphanage orphanage;
+  const Folder folder;
+  Program program(zero(joined({"train", "--ranks", "2", "--steps", "1000000"}, folder.small({}))));
+  while (!program.line().starts_with("step 1 ")) continue;
+  ::kill(program.pid(), SIGINT);
+  const Result result = program.finish();
+  EXPECT_EQ(result.code, 128 + SIGINT);
+  EXPECT_EQ(result.err, "zero: stopped by signal 2 (Interrupt)\n");
+  EXPECT_EQ(orphanage.survivors(), 0);
+}
+
 void expect_as_predicted(const json& bytes) {
   EXPECT_GT(bytes.at("predicted").get<std::int64_t>(), 0);
   EXPECT_EQ(bytes.at("predicted"), bytes.at("measured"));

@@ -11,7 +11,7 @@ MakeRank threads_group(int size, Timeout timeout) {
   return [ranks](int rank) { return std::move((*ranks)[static_cast<std::size_t>(rank)]); };
 }
 
-constexpr Backend kThreads{"threads", threads_group, Timeout(50)};
+constexpr Backend kThreads{"threads", threads_group, Timeout(50), 20'011};
 
 std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));

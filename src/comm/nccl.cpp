@@ -1,0 +1,202 @@
+#include "comm/nccl.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <bit>
+#include <cstring>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "comm/backend.h"
+#include "comm/fingerprint.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Group = c10d::ProcessGroupNCCL;
+
+constexpr std::int64_t kStaging = 64 << 20;  // bytes for the chunks of a sum
+
+at::ScalarType scalar_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32: return at::kFloat;
+    case Dtype::f64: return at::kDouble;
+    case Dtype::bf16: return at::kBFloat16;
+    case Dtype::f16: return at::kHalf;
+    case Dtype::i64: return at::kLong;
+    case Dtype::i32: return at::kInt;
+    case Dtype::u8: return at::kByte;
+  }
+  throw ConfigError("an unknown dtype");
+}
+
+at::Tensor tree_sum(std::span<const at::Tensor> sources, at::ScalarType type) {
+  if (sources.size() == 1) return sources[0].to(type);
+  const auto left = std::bit_floor(sources.size() - 1);
+  return tree_sum(sources.first(left), type) + tree_sum(sources.subspan(left), type);
+}
+
+// Complete for the stream that waits: the host goes on.
+class OnStream final : public Pending::State {
+ public:
+  explicit OnStream(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
+  void wait() override { event_.block(c10::cuda::getCurrentCUDAStream()); }
+  bool done() override { return event_.query(); }
+
+ private:
+  at::cuda::CUDAEvent event_;
+};
+
+class NcclCommunicator final : public CommunicatorImpl {
+ public:
+  NcclCommunicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const NcclOptions& options)
+      : rank_(rank),
+        size_(size),
+        options_(options),
+        store_(std::move(store)),
+        stream_(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(options.device))) {
+    auto nccl = Group::Options::create();
+    nccl->timeout = options.timeout;
+    group_ = c10::make_intrusive<Group>(store_, rank, size, nccl);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "nccl"; }
+
+  Pending all_gather(ConstView shard, View whole) override {
+    return submit(Collective::all_gather, shard, whole, -1, [=, this] { gather(tensor(shard), tensor(whole)); });
+  }
+
+  Pending reduce_scatter(ConstView whole, View shard) override {
+    return submit(Collective::reduce_scatter, whole, shard, -1, [=, this] { reduce(tensor(whole), tensor(shard)); });
+  }
+
+  Pending all_reduce(View values) override {
+    return submit(Collective::all_reduce, values, values, -1, [=, this] {
+      const at::Tensor own = tensor(values);
+      const at::Tensor padded = at::zeros({Slices{values.count, size_}.length() * size_}, own.options());
+      padded.narrow(0, 0, values.count).copy_(own);
+      const at::Tensor slice = padded.chunk(size_)[static_cast<std::size_t>(rank_)];
+      reduce(padded, slice);
+      gather(slice, padded);
+      tensor(values).copy_(padded.narrow(0, 0, values.count));
+    });
+  }
+
+  Pending all_to_all(ConstView input, View output) override {
+    return submit(Collective::all_to_all, input, output, -1, [=, this] {
+      at::Tensor from = tensor(input), to = tensor(output);
+      std::vector<std::int64_t> even;
+      group_->alltoall_base(to, from, even, even)->wait();
+    });
+  }
+
+  Pending broadcast(View values, int root) override {
+    return submit(Collective::broadcast, values, values, root, [=, this] {
+      std::vector<at::Tensor> tensors{tensor(values)};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      group_->broadcast(tensors, options)->wait();
+    });
+  }
+
+  Pending barrier() override {
+    return submit(Collective::barrier, {nullptr, 0, Dtype::u8, options_.device},
+                  {nullptr, 0, Dtype::u8, options_.device}, -1, [this] {
+                    c10d::BarrierOptions options;
+                    options.device_ids = {options_.device};
+                    group_->barrier(options)->wait();
+                  });
+  }
+
+  std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
+    const std::string prefix = "split/" + std::to_string(++sequence_) + "/";
+    std::vector<std::uint8_t> own(sizeof(SplitCall));
+    const SplitCall call{color, key};
+    std::memcpy(own.data(), &call, sizeof(call));
+    store_->set(prefix + std::to_string(rank_), own);
+    std::vector<SplitCall> calls(static_cast<std::size_t>(size_));
+    for (int r = 0; r < size_; ++r)
+      std::memcpy(&calls[static_cast<std::size_t>(r)], store_->get(prefix + std::to_string(r)).data(), sizeof(call));
+    const auto members = split_group(calls, rank_);
+    const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+    auto store = c10::make_intrusive<c10d::PrefixStore>(prefix + "color/" + std::to_string(color), store_);
+    return nccl_communicator(store, static_cast<int>(self), static_cast<int>(members.size()), options_);
+  }
+
+ private:
+  at::Tensor tensor(ConstView view) const {
+    const auto device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options_.device));
+    return at::from_blob(const_cast<void*>(view.data), {view.count},
+                         at::TensorOptions(scalar_type(view.dtype)).device(device));
+  }
+
+  // Runs `body` on our stream, after what the caller's stream was given so far.
+  template <class Body>
+  Pending submit(Collective operation, ConstView input, ConstView output, int root, Body body) {
+    const auto call = Fingerprint::of(++sequence_, operation, input, output, root);
+    if (input.device != options_.device || output.device != options_.device)
+      reject_call(operation, *this, "memory outside of device " + std::to_string(options_.device));
+    try {
+      at::cuda::CUDAEvent ready;
+      ready.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
+      const c10::cuda::CUDAStreamGuard guard(stream_);
+      ready.block(stream_);
+      body();
+      return Pending(std::make_shared<OnStream>(stream_));
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      throw CommError("rank " + std::to_string(rank_) + ": " + call.text() +
+                          " failed over nccl: " + text.substr(0, text.find('\n')),
+                      "a peer died or did not arrive in time; see the other ranks' errors, or raise ZERO_TIMEOUT");
+    }
+  }
+
+  void gather(at::Tensor shard, at::Tensor whole) { group_->_allgather_base(whole, shard)->wait(); }
+
+  // Chunk by chunk, every rank sends each peer that peer's slice and sums its own.
+  void reduce(const at::Tensor& whole, const at::Tensor& shard) {
+    const auto slices = whole.chunk(size_);
+    const std::int64_t chunk = std::max<std::int64_t>(1, kStaging / size_ / whole.element_size());
+    for (std::int64_t at = 0; at < shard.numel(); at += chunk) {
+      const std::int64_t count = std::min(chunk, shard.numel() - at);
+      std::vector<at::Tensor> inputs, outputs;
+      for (const at::Tensor& slice : slices) {
+        inputs.push_back(slice.narrow(0, at, count));
+        outputs.push_back(at::empty({count}, whole.options()));
+      }
+      group_->alltoall(outputs, inputs)->wait();
+      shard.narrow(0, at, count).copy_(tree_sum(outputs, sum_type(whole)));
+    }
+  }
+
+  static at::ScalarType sum_type(const at::Tensor& values) {
+    const auto type = values.scalar_type();
+    return type == at::kBFloat16 || type == at::kHalf ? at::kFloat : type;
+  }
+
+  int rank_;
+  int size_;
+  NcclOptions options_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<Group> group_;
+  c10::cuda::CUDAStream stream_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<CommunicatorImpl> nccl_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                    const NcclOptions& options) {
+  return std::make_shared<NcclCommunicator>(std::move(store), rank, size, options);
+}
+
+}  // namespace zero

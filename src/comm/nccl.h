@@ -1,0 +1,22 @@
+// NCCL by LibTorch's c10d, for memory of CUDA devices. In a build without CUDA only a complaint.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "zero/communicator.h"
+
+namespace zero {
+
+struct NcclOptions {
+  std::chrono::milliseconds timeout{};
+  int device = 0;  // of this rank
+};
+
+// Joins `size` ranks that meet in `store`. Sums have the order and the bits of the other backends.
+// Throws ConfigError in a build without NCCL.
+std::shared_ptr<CommunicatorImpl> nccl_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                    const NcclOptions& options);
+
+}  // namespace zero

@@ -1,0 +1,89 @@
+#include "engine/agreement.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+constexpr std::size_t kLongestLine = 240;
+
+// FNV-1a.
+std::int64_t hash(const std::string& text) {
+  std::uint64_t value = 14695981039346656037u;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return static_cast<std::int64_t>(value);
+}
+
+std::vector<std::int64_t> gathered(const Communicator& communicator, const std::vector<std::int64_t>& mine) {
+  const auto count = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather({mine.data(), count, Dtype::i64}, {all.data(), count * communicator.size(), Dtype::i64})
+      .wait();
+  return all;
+}
+
+// Everybody's `line`, as "rank 0 has ...; rank 1 has ...".
+std::string lines_of_all(const Communicator& communicator, const std::string& line) {
+  std::vector<std::int64_t> mine(kLongestLine / sizeof(std::int64_t));
+  std::memcpy(mine.data(), line.data(), std::min(line.size(), kLongestLine - 1));
+  const std::vector<std::int64_t> all = gathered(communicator, mine);
+  std::string text;
+  for (std::size_t rank = 0; rank * mine.size() < all.size(); ++rank)
+    text += (rank == 0 ? "rank " : "; rank ") + std::to_string(rank) + " has " +
+            reinterpret_cast<const char*>(&all[rank * mine.size()]);
+  return text;
+}
+
+// Each rank's hashes, as many for each as the longest list of lines has.
+std::vector<std::int64_t> hashes(const Communicator& communicator, const std::vector<std::string>& lines) {
+  const auto counts = gathered(communicator, {static_cast<std::int64_t>(lines.size())});
+  std::vector<std::int64_t> mine(static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())));
+  std::transform(lines.begin(), lines.end(), mine.begin(), hash);
+  return gathered(communicator, mine);
+}
+
+std::string text(State state, const Row& row) {
+  std::string result(name(state));
+  for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire)})
+    result += ' ' + std::string(column);
+  return result;
+}
+
+std::string text(const ParameterSpec& parameter) {
+  return "parameter '" + parameter.name + "' of " + std::to_string(parameter.numel) + ' ' +
+         std::string(name(parameter.dtype)) + (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit +
+         "'";
+}
+
+}  // namespace
+
+std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
+                                     const std::vector<std::int64_t>& buffers) {
+  std::vector<std::string> lines{"plan " + plan.label() + ", " + std::string(name(plan.precision())),
+                                 "accumulate " + std::to_string(plan.accumulate()),
+                                 plan.reproducible() ? "reproducible sums" : "running sums"};
+  for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
+    lines.push_back(text(state, plan[state]));
+  for (const ParameterSpec& parameter : parameters) lines.push_back(text(parameter));
+  for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
+  return lines;
+}
+
+void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines) {
+  if (communicator.size() == 1) return;
+  const std::vector<std::int64_t> table = hashes(communicator, lines);
+  const std::size_t longest = table.size() / static_cast<std::size_t>(communicator.size());
+  for (std::size_t line = 0; line < longest; ++line) {
+    bool same = true;
+    for (std::size_t at = line; at < table.size(); at += longest) same = same && table[at] == table[line];
+    if (same) continue;
+    throw CommError("rank " + std::to_string(communicator.rank()) + ": the ranks set up different models or plans: " +
+                        lines_of_all(communicator, line < lines.size() ? lines[line] : "no more parameters or buffers"),
+                    "build the same model under the same plan on every rank");
+  }
+}
+
+}  // namespace zero

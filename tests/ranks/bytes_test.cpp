@@ -1,0 +1,186 @@
+// What is held and what is sent, against the estimate: to the byte.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lm.h"
+
+namespace zero::test {
+namespace {
+
+std::string text_of(const Traffic& traffic) {
+  std::string text;
+  for (int c = 0; c < kCollectives; ++c) {
+    const Traffic::Entry& entry = traffic.entries[static_cast<std::size_t>(c)];
+    text += std::string(name(static_cast<Collective>(c))) + " " + std::to_string(entry.calls) + " calls " +
+            std::to_string(entry.bytes) + " bytes; ";
+  }
+  return text;
+}
+
+std::int64_t largest_unit(const Layout& layout) {
+  std::int64_t bytes = 0;
+  for (const UnitLayout& unit : layout.units()) bytes = std::max(bytes, unit.bytes());
+  return bytes;
+}
+
+std::int64_t budget_of(const Engine& engine) {
+  std::vector<std::int64_t> bytes;
+  for (const UnitLayout& unit : engine.layout().units()) bytes.push_back(unit.bytes());
+  std::sort(bytes.rbegin(), bytes.rend());
+  const std::int64_t given = engine.plan().resident_budget();
+  return given > 0 ? std::max(given, bytes[0]) : bytes[0] + bytes[1];
+}
+
+void expect_held(const Engine& engine) {
+  const Ledger ledger = engine.ledger();
+  const Estimate estimate = engine.estimate();
+  EXPECT_EQ(ledger[Owner::parameter].bytes, estimate.state.parameter);
+  EXPECT_EQ(ledger[Owner::gradient].bytes, estimate.state.gradient);
+  EXPECT_EQ(ledger[Owner::optimizer].bytes, estimate.state.optimizer);
+  EXPECT_EQ(ledger[Owner::reduction].bytes, 0);
+}
+
+void expect_peaks(const Engine& engine) {
+  const Ledger ledger = engine.ledger();
+  const Estimate estimate = engine.estimate();
+  EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
+  EXPECT_LE(ledger[Owner::gathered].peak, budget_of(engine));
+  EXPECT_LE(ledger[Owner::reduction].peak, estimate.reduction);
+  EXPECT_LE(ledger.peak_total, estimate.state.total() + estimate.gathered + estimate.reduction);
+}
+
+class Bytes : public testing::TestWithParam<Shape> {
+ protected:
+  static constexpr int kWarmUp = 2;
+
+  static void check(const Job& job) {
+    SCOPED_TRACE(describe(job) + ", budget " + std::to_string(job.plan.resident_budget()));
+    on_ranks<Lm>(job, lm_with_dropout(0.2), [](Lm& model, Engine& engine, int rank) {
+      SCOPED_TRACE(rank);
+      for (int step = 0; step < kWarmUp; ++step) train_step(model, engine);
+      ASSERT_TRUE(engine.trace().has_value());
+      engine.reset_peaks();
+      engine.reset_traffic();
+      train_step(model, engine);
+      EXPECT_TRUE(engine.traffic() == engine.estimate().wire)
+          << "measured " << text_of(engine.traffic()) << "\npredicted " << text_of(engine.estimate().wire);
+      expect_held(engine);
+      expect_peaks(engine);
+    });
+  }
+};
+
+TEST_P(Bytes, HeldAndSentAreAsEstimated) {
+  const auto& [ranks, accumulate, precision] = GetParam();
+  for (const Optimizer& optimizer : {Optimizer(AdamW{}), Optimizer(Sgd{.lr = 0.1, .momentum = 0.9})})
+    for (const Plan& plan : all_plans())
+      for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1} << 40})
+        if (budget == 0 || plan == Plan::zero3())
+          check({plan.accumulate(accumulate).precision(precision).resident_budget(budget), ranks, optimizer});
+}
+
+TEST_P(Bytes, OfTheReproducibleSumAreAsEstimated) {
+  const auto& [ranks, accumulate, precision] = GetParam();
+  for (const Plan& plan : all_plans())
+    check({plan.accumulate(accumulate).precision(precision).reproducible(true), ranks});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Bytes,
+                         testing::Combine(testing::Values(1, 2, 3, 4), testing::Values(1, 3),
+                                          testing::Values(Precision::fp32, Precision::bf16)),
+                         shape_name);
+
+// A stack in which every unit is used once forward and once backward.
+struct Stack : torch::nn::Module {
+  explicit Stack(std::int64_t width = 64, int depth = 6) : width_(width) {
+    for (int i = 0; i < depth; ++i) layers->push_back(torch::nn::Linear(width, width));
+    register_module("layers", layers);
+  }
+  at::Tensor loss(std::int64_t index) { return layers->forward(numbers(index, {2, width_})).square().mean(); }
+
+  torch::nn::Sequential layers;
+
+ private:
+  std::int64_t width_;
+};
+
+// Gathers of units: the all-gathers that are neither announcements nor the vote of a step.
+std::int64_t gathers(const Traffic& traffic, std::int64_t votes) {
+  const std::int64_t reduces = traffic[Collective::reduce_scatter].calls;
+  return (traffic[Collective::all_gather].calls - reduces - 2 * votes) / 2;
+}
+
+TEST(Bytes, TheBackwardGathersEachUnitOnceMoreAndNoneTwice) {
+  for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1}}) {
+    on_ranks<Stack>({.plan = Plan::zero3().resident_budget(budget), .ranks = 3}, {},
+                    [](Stack& model, Engine& engine, int) {
+                      const auto units = static_cast<std::int64_t>(engine.layout().units().size());
+                      train_step(model, engine);
+                      engine.reset_traffic();
+                      const at::Tensor loss = model.loss(engine.micro_batch());
+                      EXPECT_EQ(gathers(engine.traffic(), 0), units);
+                      engine.reset_traffic();
+                      engine.backward(loss);
+                      EXPECT_LE(gathers(engine.traffic(), 0), units);
+                      EXPECT_EQ(engine.traffic()[Collective::reduce_scatter].calls, units);
+                      engine.step();
+                    });
+  }
+}
+
+TEST(Bytes, ABudgetOfEverythingGathersNothingInTheBackward) {
+  on_ranks<Lm>({.plan = Plan::zero3().resident_budget(std::int64_t{1} << 40).accumulate(2), .ranks = 2}, {},
+               [](Lm& model, Engine& engine, int) {
+                 const auto units = static_cast<std::int64_t>(engine.layout().units().size());
+                 train_step(model, engine);
+                 engine.reset_traffic();
+                 train_step(model, engine);
+                 EXPECT_EQ(gathers(engine.traffic(), 1), units);
+               });
+}
+
+TEST(Bytes, AnEvaluationGathersEachUnitOnceAndReducesNothing) {
+  on_ranks<Stack>({.plan = Plan::zero3().resident_budget(1), .ranks = 2}, {}, [](Stack& model, Engine& engine, int) {
+    train_step(model, engine);
+    engine.reset_traffic();
+    const torch::NoGradGuard no_grad;
+    model.loss(0);
+    EXPECT_EQ(gathers(engine.traffic(), 0), static_cast<std::int64_t>(engine.layout().units().size()));
+    EXPECT_EQ(engine.traffic()[Collective::reduce_scatter].calls, 0);
+  });
+}
+
+TEST(Bytes, ZeroThreeNeverHoldsTheWholeModel) {
+  const Course<Stack> course{.make = [] { return std::make_shared<Stack>(128, 12); }};
+  on_ranks<Stack>({.plan = Plan::zero3(), .ranks = 4}, course, [](Stack& model, Engine& engine, int) {
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) engine.reset_peaks();
+      train_step(model, engine);
+    }
+    const std::int64_t unit = largest_unit(engine.layout());
+    EXPECT_LE(engine.ledger().peak_total, engine.estimate().state.total() + budget_of(engine) + unit);
+    EXPECT_LT(engine.ledger()[Owner::gathered].peak, engine.layout().length() * 4 / 4);
+  });
+}
+
+// The paper's table for Adam in fp32: 16 bytes a parameter, 4 + 4 + 8, each divided by N or not.
+TEST(Bytes, OfTwelveMillionParametersOnFourRanksAreThePapers) {
+  const Course<Stack> course{.make = [] { return std::make_shared<Stack>(2048, 3); }};
+  const std::map<std::string, double> megabytes{{"ddp", 201.4}, {"zero1", 125.9}, {"zero2", 88.1}, {"zero3", 50.4}};
+  for (const Plan& plan : all_plans()) {
+    SCOPED_TRACE(plan.label());
+    on_ranks<Stack>({.plan = plan, .ranks = 4}, course, [&](Stack& model, Engine& engine, int) {
+      EXPECT_EQ(engine.layout().numel(), 12'589'056);
+      train_step(model, engine);
+      expect_held(engine);
+      const Ledger ledger = engine.ledger();
+      const double measured = static_cast<double>(ledger[Owner::parameter].bytes + ledger[Owner::gradient].bytes +
+                                                  ledger[Owner::optimizer].bytes) / 1e6;
+      EXPECT_NEAR(measured, megabytes.at(plan.label()), 1e-3 * megabytes.at(plan.label()));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace zero::test

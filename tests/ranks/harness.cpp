@@ -1,0 +1,226 @@
+#include "harness.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <sstream>
+#include <thread>
+#include <unordered_set>
+
+namespace zero::test {
+namespace {
+
+// Each tensor once, however many names it has.
+std::vector<std::pair<std::string, at::Tensor>> distinct_parameters(const torch::nn::Module& module) {
+  std::unordered_set<const void*> seen;
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (const auto& item : module.named_parameters())
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second && item.value().is_floating_point())
+      parameters.emplace_back(item.key(), item.value());
+  return parameters;
+}
+
+ParameterInfo info_of(const std::string& name, const at::Tensor& parameter) {
+  return {name, parameter.sizes().vec(), name.find("embed") != std::string::npos};
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> torch_options(const AdamW& o, double decay) {
+  auto options = std::make_unique<torch::optim::AdamWOptions>(o.lr);
+  options->betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(decay);
+  return options;
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> torch_options(const Sgd& o, double decay) {
+  auto options = std::make_unique<torch::optim::SGDOptions>(o.lr);
+  options->momentum(o.momentum).dampening(o.dampening).nesterov(o.nesterov).weight_decay(decay);
+  return options;
+}
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const AdamW& o, const Groups& groups) {
+  return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(o.lr));
+}
+
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Sgd& o, const Groups& groups) {
+  return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(o.lr));
+}
+
+std::string at_index(const char* what, std::size_t i, double a, double b) {
+  std::ostringstream text;
+  text.precision(17);
+  text << what << " " << i << ": " << a << " and " << b;
+  return text.str();
+}
+
+using SameNumber = std::function<bool(double, double)>;
+using SameTensor = std::function<bool(const at::Tensor&, const at::Tensor&)>;
+
+std::string first_difference(const char* what, const std::vector<double>& a, const std::vector<double>& b,
+                             const SameNumber& same) {
+  if (a.size() != b.size()) return std::string(what) + ": other count";
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!same(a[i], b[i])) return at_index(what, i, a[i], b[i]);
+  return {};
+}
+
+std::string compare(const Outcome& a, const Outcome& b, const SameNumber& same, const SameTensor& same_tensor) {
+  if (const std::string text = first_difference("loss", a.losses, b.losses, same); !text.empty()) return text;
+  if (const std::string text = first_difference("norm", a.norms, b.norms, same); !text.empty()) return text;
+  for (const auto& [name, value] : a.parameters) {
+    const auto other = b.parameters.find(name);
+    if (other == b.parameters.end()) continue;
+    if (value.sizes() != other->second.sizes()) return name + ": other shape";
+    if (!same_tensor(value, other->second))
+      return at_index(name.c_str(), 0, value.to(at::kDouble).sum().item<double>(),
+                      other->second.to(at::kDouble).sum().item<double>());
+  }
+  return {};
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.contiguous(), y = b.contiguous();
+  return x.scalar_type() == y.scalar_type() &&
+         (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
+}
+
+}  // namespace
+
+void run_ranks(int ranks, const std::function<void(const World&)>& rank) {
+  std::vector<World> worlds = thread_worlds(ranks, {.timeout = std::chrono::seconds(60), .check = true});
+  std::mutex mutex;
+  std::string first;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r, world = std::move(worlds[static_cast<std::size_t>(r)])]() mutable {
+      try {
+        rank(world);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        if (first.empty()) first = "rank " + std::to_string(r) + ": " + error.what();
+      }
+      world = World();  // peers that wait for this rank fail now
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (!first.empty()) throw RankError(first);
+}
+
+at::Tensor numbers(std::int64_t index, at::IntArrayRef shape) {
+  return at::randn(shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(index)));
+}
+
+at::Tensor tokens(std::int64_t index, at::IntArrayRef shape, std::int64_t vocabulary) {
+  return at::randint(vocabulary, shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(index)),
+                     at::TensorOptions(at::kLong));
+}
+
+void initialise(torch::nn::Module& module, std::int64_t seed) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : distinct_parameters(module)) {
+    const at::Tensor noise = numbers(++seed * 1000, parameter.sizes()) * 0.2;
+    if (parameter.dim() > 1) {
+      parameter.copy_(noise);
+    } else {
+      parameter.copy_((name.find("norm") != std::string::npos ? 1.0 : 0.0) + noise);
+    }
+  }
+}
+
+void Outcome::record(const StepReport& report) {
+  losses.push_back(report.loss);
+  norms.push_back(report.grad_norm);
+}
+
+std::string difference(const Outcome& a, const Outcome& b) {
+  return compare(
+      a, b, [](double x, double y) { return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y); },
+      same_bits);
+}
+
+std::string difference(const Outcome& a, const Outcome& b, double tolerance) {
+  return compare(
+      a, b, [=](double x, double y) { return std::abs(x - y) <= tolerance * std::max(1.0, std::abs(x)); },
+      [=](const at::Tensor& x, const at::Tensor& y) {
+        return at::allclose(x.to(at::kDouble), y.to(at::kDouble), tolerance, tolerance);
+      });
+}
+
+std::vector<Plan> all_plans() { return {Plan::ddp(), Plan::zero1(), Plan::zero2(), Plan::zero3()}; }
+
+std::string describe(const Job& job) {
+  return job.plan.label() + " on " + std::to_string(job.ranks) + ", " + std::to_string(job.plan.accumulate()) +
+         " micro-batches, " + std::string(name(job.plan.precision()));
+}
+
+std::map<std::string, at::Tensor> parameters_of(torch::nn::Module& module, const Engine& engine) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> values;
+  for (const auto& [name, parameter] : distinct_parameters(module)) {
+    if (parameter.numel() == 0) continue;
+    values[name] = engine.main_parameter(parameter);
+    values[name + " as stored"] = parameter.detach().clone();
+  }
+  return values;
+}
+
+Outcome agreed(const std::vector<Outcome>& runs) {
+  for (std::size_t rank = 1; rank < runs.size(); ++rank)
+    if (const std::string text = difference(runs[0], runs[rank]); !text.empty())
+      throw std::runtime_error("rank " + std::to_string(rank) + " differs from rank 0: " + text);
+  return runs.front();
+}
+
+PlainTrainer::PlainTrainer(torch::nn::Module& module, const Job& job) : module_(module), job_(job) {
+  Groups groups;
+  const double decay = std::visit([](const auto& o) { return o.weight_decay; }, job.optimizer);
+  for (const auto& [name, parameter] : distinct_parameters(module)) {
+    double own_decay = decay, lr_scale = 1;
+    for (const ParamGroup& group : job.options.groups) {
+      if (!group.takes(info_of(name, parameter))) continue;
+      own_decay = group.weight_decay.value_or(decay);
+      lr_scale = group.lr_scale;
+      break;
+    }
+    lr_scales_.push_back(lr_scale);
+    groups.emplace_back(std::vector<at::Tensor>{parameter},
+                        std::visit([&](const auto& o) { return torch_options(o, own_decay); }, job.optimizer));
+  }
+  optimizer_ = std::visit([&](const auto& o) { return torch_optimizer(o, groups); }, job.optimizer);
+}
+
+void PlainTrainer::backward(const at::Tensor& loss) {
+  loss_ += loss.item<double>();
+  (loss / static_cast<double>(job_.ranks * job_.plan.accumulate())).backward();
+}
+
+void PlainTrainer::set_learning_rate() {
+  const double factor = job_.options.schedule ? job_.options.schedule(steps_) : 1.0;
+  std::size_t group = 0;
+  for (auto& each : optimizer_->param_groups())
+    each.options().set_lr(learning_rate(job_.optimizer) * factor * lr_scales_[group++]);
+}
+
+void PlainTrainer::step() {
+  std::vector<at::Tensor> parameters;
+  for (const auto& item : distinct_parameters(module_)) parameters.push_back(item.second);
+  const double clip = job_.options.clip > 0 ? job_.options.clip : std::numeric_limits<double>::infinity();
+  run_.norms.push_back(torch::nn::utils::clip_grad_norm_(parameters, clip));
+  run_.losses.push_back(loss_ / (job_.ranks * job_.plan.accumulate()));
+  set_learning_rate();
+  optimizer_->step();
+  optimizer_->zero_grad();
+  loss_ = 0;
+  ++steps_;
+}
+
+Outcome PlainTrainer::finish() {
+  for (const auto& [name, parameter] : distinct_parameters(module_))
+    if (parameter.numel() > 0) run_.parameters[name] = parameter.detach().clone();
+  return run_;
+}
+
+}  // namespace zero::test

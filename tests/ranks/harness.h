@@ -1,0 +1,180 @@
+// Ranks as threads, and runs of a training that are compared to the bit.
+//
+// A model of the tests is a torch::nn::Module with a member `at::Tensor loss(std::int64_t index)`: the
+// loss of the global micro-batch `index`, whose data depends on nothing else.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zero/zero.h"
+
+namespace zero::test {
+
+// Runs `rank` on as many threads and waits for all of them. The first exception is thrown again, as a
+// RankError that begins with "rank r: ".
+struct RankError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void run_ranks(int ranks, const std::function<void(const World&)>& rank);
+
+// Random numbers and token ids that depend on the index alone.
+at::Tensor numbers(std::int64_t index, at::IntArrayRef shape);
+at::Tensor tokens(std::int64_t index, at::IntArrayRef shape, std::int64_t vocabulary);
+
+// Values for every parameter: weights by `seed`, what has one dimension (biases, norms) around its own
+// initial value.
+void initialise(torch::nn::Module& module, std::int64_t seed);
+inline constexpr std::int64_t kSeed = 7;
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::map<std::string, at::Tensor> parameters;  // main values, and "NAME as stored"
+  void record(const StepReport& report);
+};
+
+// The first difference in words; empty when there is none, to the bit, or within `tolerance` of the
+// larger of 1 and the value.
+std::string difference(const Outcome& a, const Outcome& b);
+std::string difference(const Outcome& a, const Outcome& b, double tolerance);
+
+struct Job {
+  Plan plan = Plan::ddp();
+  int ranks = 2;
+  Optimizer optimizer = AdamW{.lr = 1e-2};
+  Options options = {};
+  int steps = 3;
+};
+std::vector<Plan> all_plans();
+std::string describe(const Job& job);
+
+// Parameters of a parameterised test: ranks, micro-batches a step, precision.
+using Shape = std::tuple<int, int, Precision>;
+inline std::string shape_name(const testing::TestParamInfo<Shape>& info) {
+  const auto& [ranks, accumulate, precision] = info.param;
+  return std::to_string(ranks) + "ranks" + std::to_string(accumulate) + "micro" + std::string(name(precision));
+}
+
+// Collective.
+std::map<std::string, at::Tensor> parameters_of(torch::nn::Module& module, const Engine& engine);
+// The ranks' runs, which must all be the same.
+Outcome agreed(const std::vector<Outcome>& runs);
+
+// What training the job means without the library.
+class PlainTrainer {
+ public:
+  PlainTrainer(torch::nn::Module& module, const Job& job);
+  // Adds the gradients of one of the global batch's micro-batches.
+  void backward(const at::Tensor& loss);
+  void step();
+  Outcome finish();
+
+ private:
+  void set_learning_rate();
+
+  torch::nn::Module& module_;
+  Job job_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<double> lr_scales_;
+  double loss_ = 0;
+  int steps_ = 0;
+  Outcome run_;
+};
+
+// How a model is made and what happens to it between steps.
+template <class Model>
+struct Course {
+  std::function<std::shared_ptr<Model>()> make = [] { return std::make_shared<Model>(); };
+  std::function<void(Model& model, int step)> before_step = [](Model&, int) {};
+};
+
+// Calls body(model, engine, rank) on every rank of the job with a model of its own.
+template <class Model, class Body>
+void on_ranks(const Job& job, const Course<Model>& course, const Body& body) {
+  run_ranks(job.ranks, [&](const World& world) {
+    const std::shared_ptr<Model> model = course.make();
+    initialise(*model, kSeed + world.rank());
+    Engine engine(*model, world, job.plan, job.optimizer, job.options);
+    body(*model, engine, world.rank());
+  });
+}
+
+// One step of the usual loop.
+template <class Model>
+StepReport train_step(Model& model, Engine& engine) {
+  for (int micro = 0; micro < engine.plan().accumulate(); ++micro)
+    engine.backward(model.loss(engine.micro_batch()));
+  return engine.step();
+}
+
+// A run of loop(model, engine, outcome, rank), which records its steps in the outcome.
+template <class Model, class Loop>
+Outcome train_by(const Job& job, const Course<Model>& course, const Loop& loop) {
+  std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
+  on_ranks<Model>(job, course, [&](Model& model, Engine& engine, int rank) {
+    Outcome& run = runs[static_cast<std::size_t>(rank)];
+    loop(model, engine, run, rank);
+    run.parameters = parameters_of(model, engine);
+  });
+  return agreed(runs);
+}
+
+template <class Model>
+Outcome train(const Job& job, const Course<Model>& course = {}) {
+  return train_by<Model>(job, course, [&](Model& model, Engine& engine, Outcome& run, int) {
+    for (int step = 0; step < job.steps; ++step) {
+      course.before_step(model, step);
+      run.record(train_step(model, engine));
+    }
+  });
+}
+
+// The same global batches in one process with torch::optim.
+template <class Model>
+Outcome train_plain(const Job& job, const Course<Model>& course = {}) {
+  const std::shared_ptr<Model> model = course.make();
+  initialise(*model, kSeed);
+  PlainTrainer trainer(*model, job);
+  const int micro_batches = job.ranks * job.plan.accumulate();
+  for (int step = 0; step < job.steps; ++step) {
+    course.before_step(*model, step);
+    for (int i = 0; i < micro_batches; ++i) trainer.backward(model->loss(step * micro_batches + i));
+    trainer.step();
+  }
+  return trainer.finish();
+}
+
+// Calls body(job) with the job under every plan.
+template <class Body>
+void under_every_plan(Job job, const Body& body) {
+  const Plan settings = job.plan;
+  for (const Plan& plan : all_plans()) {
+    job.plan = plan.precision(settings.precision()).accumulate(settings.accumulate());
+    SCOPED_TRACE(describe(job));
+    body(job);
+  }
+}
+
+// Every plan gives ddp's bits in fp32 and bf16, and in fp32 what torch::optim computes.
+template <class Model>
+void expect_as_torch(Job job = {}, const Course<Model>& course = {}, double tolerance = 1e-6) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    job.plan = Plan::ddp().precision(precision).accumulate(job.plan.accumulate());
+    const Outcome ddp = train<Model>(job, course);
+    if (precision == Precision::fp32) {
+      EXPECT_EQ(difference(train_plain<Model>(job, course), ddp, tolerance), "");
+    }
+    under_every_plan(job, [&](const Job& each) {
+      EXPECT_EQ(difference(ddp, train<Model>(each, course)), "");
+    });
+  }
+}
+
+}  // namespace zero::test

@@ -1,0 +1,93 @@
+// Which plans give the same bits, and that they compute what torch::optim computes.
+#include "lm.h"
+
+namespace zero::test {
+namespace {
+
+Options clipped_groups() {
+  return {.clip = 0.5,
+          .seed = 3,
+          .groups = {no_decay_on_norms_biases_embeddings()},
+          .schedule = [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); }};
+}
+
+struct Recipe {
+  const char* name;
+  Optimizer optimizer;
+  Options options;
+};
+
+const std::vector<Recipe>& recipes() {
+  static const std::vector<Recipe> all{
+      {"AdamW", AdamW{.lr = 1e-2, .weight_decay = 0.1}, {}},
+      {"AdamWClippedInGroups", AdamW{.lr = 1e-2, .weight_decay = 0.1}, clipped_groups()},
+      {"Sgd", Sgd{.lr = 0.1}, {}},
+      {"SgdMomentumClippedInGroups", Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, clipped_groups()},
+      {"SgdNesterov", Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}, {}},
+      {"SgdDampened", Sgd{.lr = 0.1, .momentum = 0.9, .dampening = 0.3}, {.clip = 0.5}}};
+  return all;
+}
+
+Job job_of(const Shape& shape, const Plan& plan, const Recipe& recipe) {
+  const auto& [ranks, accumulate, precision] = shape;
+  return {plan.accumulate(accumulate).precision(precision), ranks, recipe.optimizer, recipe.options};
+}
+
+class Plans : public testing::TestWithParam<Shape> {};
+
+TEST_P(Plans, ThatReduceAtTheSameTimesHaveTheSameBits) {
+  const int accumulate = std::get<1>(GetParam());
+  for (const std::size_t which : {1, 3}) {
+    SCOPED_TRACE(recipes()[which].name);
+    std::vector<Outcome> runs;
+    for (const Plan& plan : all_plans())
+      runs.push_back(train<Lm>(job_of(GetParam(), plan, recipes()[which]), lm_with_dropout(0.2)));
+    EXPECT_EQ(difference(runs[0], runs[1]), "") << "ddp, zero1";
+    EXPECT_EQ(difference(runs[2], runs[3]), "") << "zero2, zero3";
+    if (accumulate == 1) {
+      EXPECT_EQ(difference(runs[0], runs[3]), "") << "ddp, zero3";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Plans,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5), testing::Values(1, 3),
+                                          testing::Values(Precision::fp32, Precision::bf16)),
+                         shape_name);
+
+class PlansAndTorch : public testing::TestWithParam<Shape> {};
+
+TEST_P(PlansAndTorch, ComputeTheSame) {
+  for (const Recipe& recipe : recipes()) {
+    SCOPED_TRACE(recipe.name);
+    const Outcome expected = train_plain<Lm>(job_of(GetParam(), Plan::ddp(), recipe));
+    for (const Plan& plan : {Plan::ddp(), Plan::zero3()})
+      EXPECT_EQ(difference(expected, train<Lm>(job_of(GetParam(), plan, recipe)), 1e-6), "") << plan.label();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlansAndTorch,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5), testing::Values(1, 3),
+                                          testing::Values(Precision::fp32)),
+                         shape_name);
+
+TEST(Plans, InBf16StayNearTorchInFp32) {
+  const Recipe& recipe = recipes()[0];
+  const Outcome expected = train_plain<Lm>(job_of(Shape(2, 1, Precision::fp32), Plan::ddp(), recipe));
+  const Outcome run = train<Lm>(job_of(Shape(2, 1, Precision::bf16), Plan::zero3(), recipe));
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(expected.losses[i], run.losses[i], 0.05);
+}
+
+TEST(Plans, KeepTheBitsWhateverTheBudgetOfResidentParameters) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    Job job = job_of({3, 1, precision}, Plan::zero3(), recipes()[1]);
+    const Outcome expected = train<Lm>(job, lm_with_dropout(0.2));
+    for (const std::int64_t budget : {1, 5000, 1 << 30}) {
+      job.plan = job.plan.resident_budget(budget);
+      EXPECT_EQ(difference(expected, train<Lm>(job, lm_with_dropout(0.2))), "") << budget;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zero::test
