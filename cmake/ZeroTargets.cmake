@@ -10,7 +10,7 @@ function(zero_compile target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow $<$<BOOL:${ZERO_WERROR}>:-Werror>
-                                           -ffp-contract=off)
+                                           -ffp-contract=off -fno-math-errno)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Guesses of GCC 12's optimizer about std::string and std::sort; the address sanitizer knows better.
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)

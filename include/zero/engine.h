@@ -111,7 +111,8 @@ class Engine {
 // While it lives, the parameters given are whole and may be read by any code, also through raw
 // pointers, and written under torch::NoGradGuard; at its end what was written is kept: each rank
 // keeps its part of its own copy, so all ranks must write the same, or `from_rank` is given and that
-// rank's copy wins. Parameters that no engine pages are left alone. Collective at both ends.
+// rank's copy wins. Left by an exception, it drops what was written. Parameters that no engine pages are
+// left alone. Collective at both ends; a step or release() inside throws StateError.
 class Gather {
  public:
   explicit Gather(std::vector<at::Tensor> parameters, std::optional<int> from_rank = {});

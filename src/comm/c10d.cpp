@@ -20,9 +20,10 @@ namespace {
 
 using Group = c10d::ProcessGroupGloo;
 
-constexpr std::int64_t kStaging = 1 << 20;  // bytes for the peers' chunks of a sum, two rounds of them
-constexpr std::int64_t kLeastChunk = 64;    // elements
-constexpr std::uint32_t kTags = 1u << 30;
+constexpr std::int64_t kStaging = 1 << 20;   // bytes for the peers' chunks of a sum, two rounds of them
+constexpr std::int64_t kLeastChunk = 64;     // elements
+constexpr std::uint32_t kRounds = 1u << 16;  // with a tag of their own in one call
+constexpr std::uint32_t kMarks = 1u << 14;
 
 // The first sentence of a backend's message, without the place in its sources.
 std::string gist(const std::exception& error) {
@@ -30,6 +31,15 @@ std::string gist(const std::exception& error) {
   std::string_view view = text.substr(0, text.find('\n'));
   if (const auto place = view.find("] "); view.starts_with('[') && place != view.npos) view.remove_prefix(place + 2);
   return std::string(view.substr(0, view.find(". ")));
+}
+
+// Part of the tag of a call's messages (FNV-1a). Ranks that call different operations thus wait until their time is up:
+// Gloo would end the process over a message of a size that it does not expect.
+std::uint32_t mark(const Fingerprint& call) {
+  std::uint64_t value = 14695981039346656037u;
+  for (const char c : std::string_view(reinterpret_cast<const char*>(&call), sizeof call))
+    value = (value ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return static_cast<std::uint32_t>(value >> 32) % kMarks;
 }
 
 // Threads started in its lifetime do not preempt others when they wake up. Gloo's thread polls, at
@@ -151,7 +161,8 @@ class GlooCommunicator final : public CommunicatorImpl {
   GlooOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<Group> group_;
-  std::uint32_t tag_ = 0;
+  std::uint32_t mark_ = 0;  // of the call under way
+  std::uint32_t round_ = 0;
   std::uint64_t sequence_ = 0;
   std::string broken_;  // the first failure; on the worker only
   Worker worker_;       // last: its tasks use the rest
@@ -181,14 +192,16 @@ GlooCommunicator::~GlooCommunicator() {
 
 CommError GlooCommunicator::failure(const std::string& call, const std::string& why) const {
   return CommError("rank " + std::to_string(rank_) + ": " + call + " failed over gloo: " + why,
-                   "a peer died or did not arrive within " + std::to_string(options_.timeout.count()) +
-                       " ms; see the other ranks' errors, or raise ZERO_TIMEOUT");
+                   "a peer died, called another operation or did not arrive within " +
+                       std::to_string(options_.timeout.count()) +
+                       " ms; see the other ranks' errors, set ZERO_CHECK=1, or raise ZERO_TIMEOUT");
 }
 
 // After a failure the connections are closed, so that the peers fail at once instead of in time.
 void GlooCommunicator::run(const Fingerprint& call, const std::function<void()>& body) {
   if (!broken_.empty()) throw failure(call.text(), "after an earlier failure: " + broken_);
   try {
+    mark_ = mark(call);
     body();
   } catch (const std::exception& error) {
     broken_ = call.text() + ": " + gist(error);
@@ -205,8 +218,8 @@ Pending GlooCommunicator::submit(Collective operation, ConstView input, ConstVie
 }
 
 Round GlooCommunicator::round() {
-  tag_ = (tag_ + 1) % kTags;
-  return {group_.get(), static_cast<int>(tag_), options_.timeout};
+  round_ = (round_ + 1) % kRounds;
+  return {group_.get(), static_cast<int>(mark_ * kRounds + round_), options_.timeout};
 }
 
 // Each rank starts with its neighbour, so that no rank is everybody's first.

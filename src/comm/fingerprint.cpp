@@ -26,7 +26,7 @@ Fingerprint Fingerprint::split(std::uint64_t sequence) {
 
 std::string Fingerprint::text() const {
   const auto collective = static_cast<Collective>(operation);
-  const std::string title =
+  std::string title =
       std::string(operation == kSplit ? "split" : name(collective)) + " #" + std::to_string(sequence);
   if (operation == kSplit || collective == Collective::barrier) return title;
   std::string text = title + " (" + shape(input, input_dtype);

@@ -1,6 +1,7 @@
 #include "comm/launcher_env.h"
 
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -160,7 +161,7 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
     if (error != std::errc{} || end != value.data() + value.size() || !(seconds > 0 && seconds <= kMaxSeconds))
       throw ConfigError("ZERO_TIMEOUT=" + value + " is not a positive number of seconds");
-    options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000 + 0.5));
+    options.timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
   }
   if (const std::string value = env.text("ZERO_CHECK"); !value.empty()) {
     if (value != "0" && value != "1") throw ConfigError("ZERO_CHECK=" + value + " is neither 0 nor 1");

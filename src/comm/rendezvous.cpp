@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -70,11 +71,16 @@ std::string absent(c10d::Store& store, const std::vector<std::string>& keys) try
   return "; rank 0 does not answer any more";
 }
 
-// Built on a Worker for the sake of the thread that the server starts.
+// Built on a thread that a Worker starts, for the sake of the thread that the server starts. It is left behind when
+// what listens at the port never says a word, since the handshake of c10d waits for it without end.
 c10::intrusive_ptr<c10d::TCPStore> connected(const std::string& host, const c10d::TCPStoreOptions& options) {
-  c10::intrusive_ptr<c10d::TCPStore> store;
-  Worker().submit([&] { store = c10::make_intrusive<c10d::TCPStore>(host, options); }).wait();
-  return store;
+  std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect(
+      [host, options] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  auto store = connect.get_future();
+  Worker().submit([&] { std::thread(std::move(connect)).detach(); }).wait();
+  if (store.wait_for(2 * options.timeout) != std::future_status::ready)
+    throw CommError("there is no store, or it keeps silent");
+  return store.get();
 }
 
 struct AddressDeleter {

@@ -1,5 +1,7 @@
 #include "zero/world.h"
 
+#include <net/if.h>
+
 #include <cstdlib>
 
 #include "comm/c10d.h"
@@ -17,6 +19,13 @@ const char* environment(const char* variable) {
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
+}
+
+void require_interface(const LauncherEnv& env) {
+  if (env.interface.empty() || if_nametoindex(env.interface.c_str()) != 0) return;
+  throw ConfigError(
+      "rank " + std::to_string(env.rank) + ": this host has no network interface \"" + env.interface + "\"",
+      "set GLOO_SOCKET_IFNAME to one of those that `ip link` lists, or unset it");
 }
 
 // Where the peers reach this rank: loopback on one host, else the interface towards rank 0.
@@ -37,6 +46,7 @@ World init(const InitOptions& given) {
   const InitOptions options = override_options(given, environment);
   const LauncherEnv env = read_launcher_env(environment);
   if (env.size == 1) return {};
+  require_interface(env);
   const Rendezvous meeting(env, options.timeout);
   auto group = gloo_communicator(meeting.store(), env.rank, env.size, network(env, meeting, options.timeout));
   if (options.check) group = checked(std::move(group));

@@ -52,22 +52,24 @@ std::string text(State state, const Row& row) {
   return result;
 }
 
-std::string text(const ParameterSpec& parameter) {
-  return "parameter '" + parameter.name + "' of " + std::to_string(parameter.numel) + ' ' +
-         std::string(name(parameter.dtype)) + (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit +
-         "'";
+std::string text(const ParameterSpec& parameter, const ParameterInfo& info) {
+  std::string shape;
+  for (const std::int64_t length : info.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(length);
+  return "parameter '" + parameter.name + "' of shape [" + shape + "] " + std::string(name(parameter.dtype)) +
+         (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit + "'";
 }
 
 }  // namespace
 
 std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
+                                     const std::vector<ParameterInfo>& infos,
                                      const std::vector<std::int64_t>& buffers) {
   std::vector<std::string> lines{"plan " + plan.label() + ", " + std::string(name(plan.precision())),
                                  "accumulate " + std::to_string(plan.accumulate()),
                                  plan.reproducible() ? "reproducible sums" : "running sums"};
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
-  for (const ParameterSpec& parameter : parameters) lines.push_back(text(parameter));
+  for (std::size_t i = 0; i < parameters.size(); ++i) lines.push_back(text(parameters[i], infos[i]));
   for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
   return lines;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/agreement.h"
 #include "state/window.h"
@@ -73,13 +74,19 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
 
 Engine::Impl::~Impl() {
   if (!released_) window::unwatch();
+  try {
+    for (auto& unit : units_) pager_->settle_published(*unit);
+  } catch (const Error&) {
+    // The peers are gone: the units on their way end empty.
+  }
   pager_->close_window();
 }
 
 void Engine::Impl::agree(const Inventory& inventory) const {
   std::vector<std::int64_t> buffers;
   for (const at::Tensor& buffer : inventory.replicated) buffers.push_back(static_cast<std::int64_t>(buffer.nbytes()));
-  require_agreement(Communicator(metered(group_.impl(), setup_meter_)), description(plan_, inventory.specs, buffers));
+  require_agreement(Communicator(metered(group_.impl(), setup_meter_)),
+                    description(plan_, inventory.specs, infos_, buffers));
 }
 
 // Rank 0's values win.
@@ -120,6 +127,13 @@ void Engine::Impl::check_parameters() const {
       if (const std::string fault = unit->fault(static_cast<int>(slot)); !fault.empty())
         throw StateError(rank_text() + ": " + fault, "change parameters in place, inside zero::gather");
   }
+}
+
+void Engine::Impl::check_not_gathered(const char* call) const {
+  for (const auto& unit : units_)
+    if (pager_->pinned(*unit))
+      throw StateError(rank_text() + ": " + call + " inside a zero::gather of unit '" + unit->layout().name() + "'",
+                       "end the scope first");
 }
 
 void Engine::Impl::backward(const at::Tensor& loss) {
@@ -204,6 +218,7 @@ StepReport Engine::Impl::step() {
   StepReport report;
   report.step = steps_;
   if (micro_ < plan_.accumulate()) return report;
+  check_not_gathered("step()");
   check_parameters();
   pager_->close_window();
   const Verdict verdict = vote();
@@ -246,10 +261,10 @@ void Engine::Impl::publish(Unit& unit) {
   const View shard = unit.shard();
   const View whole = unit.whole();
   unit.suspend();
-  pager_->announce_pending(unit, exchange_.submit({Exchange::Kind::publish, unit.index(), whole.count,
-                                                   [shard, whole](const Communicator& communicator) {
-                                                     communicator.all_gather(shard, whole).wait();
-                                                   }}));
+  pager_->expect(unit, exchange_.submit({Exchange::Kind::publish, unit.index(), whole.count,
+                                         [shard, whole](const Communicator& communicator) {
+                                           communicator.all_gather(shard, whole).wait();
+                                         }}));
 }
 
 void Engine::Impl::start_window() {
@@ -269,6 +284,12 @@ void Engine::Impl::let_go(Unit& unit) {
   pager_->unpin(unit);
 }
 
+void Engine::Impl::drop(Unit& unit, const Buffer& before) {
+  let_go(unit);
+  if (unit.sharded()) return pager_->reload(unit);
+  std::memcpy(unit.whole().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
+}
+
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   if (from_rank) {
     const View whole = unit.whole();
@@ -281,6 +302,7 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
 
 void Engine::Impl::release() {
   check_alive();
+  check_not_gathered("release()");
   for (auto& unit : units_)
     if (unit->adopted()) pager_->pin(*unit);
   gradients_.reset();

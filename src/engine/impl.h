@@ -31,6 +31,7 @@ class Engine::Impl final : public UnitHost {
   void hold(Unit& unit) override;
   void keep(Unit& unit, std::optional<int> from_rank) override;
   void let_go(Unit& unit) override;
+  void drop(Unit& unit, const Buffer& before) override;
 
   const Plan& plan() const { return plan_; }
   const Layout& layout() const { return layout_; }
@@ -51,6 +52,7 @@ class Engine::Impl final : public UnitHost {
   void broadcast(const at::Tensor& values, int unit);
   void check_alive() const;
   void check_parameters() const;
+  void check_not_gathered(const char* call) const;
   std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
   Ballot ballot() const;
   Verdict vote();

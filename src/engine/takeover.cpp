@@ -1,5 +1,6 @@
 #include "engine/takeover.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -79,6 +80,8 @@ class Collector {
       return false;
     };
     if (parameter.layout() != at::kStrided) return refuse("is sparse: make it dense");
+    if (at::has_internal_overlap(parameter) == at::MemOverlap::Yes)
+      return refuse("has elements that share memory, as expand() makes them: make it contiguous");
     if (!parameter.device().is_cpu()) return refuse("is not on the CPU: this version pages CPU parameters only");
     if (!dtype_of(parameter.scalar_type()))
       return refuse("has dtype " + std::string(c10::toString(parameter.scalar_type())) +

@@ -44,8 +44,6 @@ class Exchange {
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
-  // Fails everything from now on: the peers can no longer be trusted to be in step.
-  bool failed() const { return static_cast<bool>(failure_); }
 
  private:
   using Announcement = std::array<std::int64_t, 4>;  // kind, unit, count, sequence number
@@ -61,7 +59,7 @@ class Exchange {
   std::function<void(const Communicator&, int)> serve_;
   std::function<std::string(int)> unit_name_;
   std::int64_t sequence_ = 0;
-  std::exception_ptr failure_;
+  std::exception_ptr failure_;      // the first: after it the peers can no longer be trusted to be in step
   std::unique_ptr<Worker> worker_;  // last: joined before the rest goes
 };
 

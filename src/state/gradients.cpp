@@ -56,6 +56,7 @@ struct Gradients::Pile {
   Buffer slice;                // of it, reduced, about to be accumulated
   std::vector<char> here;      // arrived in this backward
   std::vector<char> ever;      // arrived in this step
+  bool used = false;           // trainable at one of this step's micro-batches
   int expected = 0;
   int arrived = 0;
   bool complete = false;
@@ -100,18 +101,24 @@ void Gradients::begin(int micro) {
     pile->arrived = 0;
     pile->complete = false;
     std::fill(pile->here.begin(), pile->here.end(), 0);
-    if (pile->expected > 0 && pile->levels.empty()) open(*pile);
+    if (pile->expected > 0 && !std::exchange(pile->used, true)) open(*pile);
   }
   active_ = true;
 }
 
-// Accumulators, with zeros where no parameter lies.
+// Accumulators, with zeros where no parameter lies, and everywhere for a unit unfrozen within a step.
 void Gradients::open(Pile& pile) {
+  if (!pile.levels.empty()) {
+    for (const Buffer& level : pile.levels)
+      if (micro_ > 0) level.tensor().zero_();
+    return;
+  }
   const UnitLayout& layout = pile.unit.layout();
   const std::int64_t length = shards_between() ? layout.shard_length() : layout.length();
   const at::ScalarType dtype = scalar_type(accumulation(layout.dtype()));
   for (int level = 0; level < accumulation_levels(plan_); ++level) {
     Buffer& buffer = pile.levels.emplace_back(accounts_, Owner::gradient, length, dtype, pile.unit.device());
+    if (micro_ > 0) buffer.tensor().zero_();
     if (shards_between()) continue;
     for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
   }
@@ -131,16 +138,18 @@ void Gradients::reopen() {
 void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
   Pile& pile = *piles_[static_cast<std::size_t>(unit)];
   const std::string& name = pile.unit.layout().slots()[static_cast<std::size_t>(slot)].name;
+  const at::Tensor arrived_gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (!active_)
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a gradient of parameter '" + name +
                          "' arrived outside Engine::backward",
                      "call engine.backward(loss) instead of loss.backward()");
+  if (parameter.numel() == 0) return;
   if (pile.complete)
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived after its unit was reduced",
                      "nested backward passes must not reach parameters twice");
   at::NoGradGuard no_grad;
-  const at::Tensor gradient = in_order_of(parameter, std::exchange(parameter.mutable_grad(), at::Tensor()));
+  const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
   if (shards_between()) {
     collect(pile, slot, &gradient);
   } else {
@@ -207,7 +216,7 @@ void Gradients::complete(Pile& pile) {
 void Gradients::launch_ready() {
   for (; next_ < order_.size(); ++next_) {
     Pile& pile = *piles_[static_cast<std::size_t>(order_[next_])];
-    if (pile.expected == 0) continue;
+    if (!pile.used) continue;
     if (!pile.complete) return;
     reduce(pile);
   }
@@ -252,7 +261,7 @@ void Gradients::end() {
   at::NoGradGuard no_grad;
   for (const int index : order_) {
     Pile& pile = *piles_[static_cast<std::size_t>(index)];
-    if (pile.expected == 0 || pile.complete) continue;
+    if (!pile.used || pile.complete) continue;
     complete(pile);
     if (reduces_now()) launch_ready();
   }
@@ -291,12 +300,15 @@ void Gradients::abort() {
 }
 
 void Gradients::clear() {
-  for (auto& pile : piles_) std::fill(pile->ever.begin(), pile->ever.end(), 0);
+  for (auto& pile : piles_) {
+    std::fill(pile->ever.begin(), pile->ever.end(), 0);
+    pile->used = false;
+  }
 }
 
 void* Gradients::data(int unit) const {
   const Pile& pile = *piles_[static_cast<std::size_t>(unit)];
-  return pile.levels.empty() ? nullptr : pile.levels.back().data();
+  return pile.used ? pile.levels.back().data() : nullptr;
 }
 
 std::int64_t Gradients::origin(int unit) const {

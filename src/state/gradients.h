@@ -36,7 +36,7 @@ class Gradients {
   void clear();
 
   // The accumulated gradient of a unit in the accumulation dtype: all of it where the plan holds it
-  // partial or replicated, else this rank's slice. Null before the first backward of the unit.
+  // partial or replicated, else this rank's slice. Null where nothing of the unit is trained in this step.
   void* data(int unit) const;
   // The unit's element at which data() begins.
   std::int64_t origin(int unit) const;

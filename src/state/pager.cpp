@@ -20,6 +20,23 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t index) {
   return z ^ (z >> 31);
 }
 
+// Keeps the units of one operator from releasing each other.
+class Together {
+ public:
+  Together(Residency& residency, std::span<Unit* const> units) : residency_(residency), units_(units) {
+    for (const Unit* unit : units_) residency_.pin(unit->index());
+  }
+  ~Together() {
+    for (const Unit* unit : units_) residency_.unpin(unit->index());
+  }
+  Together(const Together&) = delete;
+  Together& operator=(const Together&) = delete;
+
+ private:
+  Residency& residency_;
+  std::span<Unit* const> units_;
+};
+
 }  // namespace
 
 Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
@@ -40,19 +57,10 @@ Pager::~Pager() {
 }
 
 void Pager::touch(std::span<Unit* const> units) {
-  for (Unit* unit : units) {
-    record(*unit);
-    if (unit->sharded()) residency_.pin(unit->index());
-  }
-  try {
-    for (Unit* unit : units) fetch(*unit);
-    if (!units.empty()) prefetch_after(*units.back());
-  } catch (...) {
-    for (Unit* unit : units) residency_.unpin(unit->index());
-    throw;
-  }
-  for (Unit* unit : units)
-    if (unit->sharded()) residency_.unpin(unit->index());
+  const Together together(residency_, units);
+  for (Unit* unit : units) record(*unit);
+  for (Unit* unit : units) fetch(*unit);
+  prefetch_after(*units.back());
 }
 
 void Pager::fetch(Unit& unit) {
@@ -72,13 +80,13 @@ void Pager::start_gather(Unit& unit, int keep) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   const View whole = unit.make_room();
   const View shard = unit.shard();
-  announce_pending(unit, exchange_.submit({Exchange::Kind::gather, unit.index(), whole.count,
-                                           [shard, whole](const Communicator& communicator) {
-                                             communicator.all_gather(shard, whole).wait();
-                                           }}));
+  expect(unit, exchange_.submit({Exchange::Kind::gather, unit.index(), whole.count,
+                                 [shard, whole](const Communicator& communicator) {
+                                   communicator.all_gather(shard, whole).wait();
+                                 }}));
 }
 
-void Pager::announce_pending(Unit& unit, Pending pending) {
+void Pager::expect(Unit& unit, Pending pending) {
   const auto index = static_cast<std::size_t>(unit.index());
   pending_[index] = std::move(pending);
   in_flight_[index] = 1;
@@ -140,19 +148,22 @@ void Pager::prefetch_after(Unit& unit) {
 }
 
 void Pager::begin_backward(bool more_to_come) {
-  close_window();
+  if (Pager* open = window::open()) open->close_window();
+  window::set_in_backward(true);
   in_backward_ = true;
   more_to_come_ = more_to_come;
 }
 
 void Pager::end_backward() {
   in_backward_ = false;
+  window::set_in_backward(false);
   last_ = std::exchange(current_, Trace());
   lost_ = true;
 }
 
 void Pager::abort_backward() {
   in_backward_ = false;
+  window::set_in_backward(false);
   current_.touches.clear();
   lost_ = true;
 }
@@ -168,12 +179,17 @@ void Pager::forget() {
 
 void Pager::pin(Unit& unit) {
   if (pins_[static_cast<std::size_t>(unit.index())]++ > 0) return;
-  if (unit.sharded()) residency_.pin(unit.index());
+  residency_.pin(unit.index());
   fetch(unit);
 }
 
 void Pager::unpin(Unit& unit) {
-  if (--pins_[static_cast<std::size_t>(unit.index())] == 0 && unit.sharded()) residency_.unpin(unit.index());
+  if (--pins_[static_cast<std::size_t>(unit.index())] == 0) residency_.unpin(unit.index());
+}
+
+void Pager::reload(Unit& unit) {
+  evict(unit.index());
+  if (pinned(unit)) fetch(unit);
 }
 
 void Pager::serve(const Communicator& communicator, int index) {
@@ -184,12 +200,14 @@ void Pager::serve(const Communicator& communicator, int index) {
 }
 
 void Pager::open_window() {
-  if (in_backward_) return;
+  if (window::in_backward()) return;
   if (!seeded_ && at::GradMode::is_enabled()) {
     seeded_ = true;
     generator_.set_current_seed(mix(settings_.seed, static_cast<std::uint64_t>(next_index_)));
   }
   if (std::exchange(window_open_, true)) return;
+  if (Pager* other = window::open()) other->close_window();
+  evaluating_ = !at::GradMode::is_enabled();
   window::enter(this);
   if (!settings_.autocast) return;
   autocast_before_ = at::autocast::is_autocast_enabled(at::kCPU);

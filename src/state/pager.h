@@ -32,10 +32,10 @@ class Pager {
   Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, const Settings& settings);
   ~Pager();
 
-  // Makes the units readable, together; called before an operator that has them as arguments.
+  // Makes the units readable, together; called before an operator that has them (at least one) as arguments.
   void touch(std::span<Unit* const> units);
   // The unit's whole is on its way; the next touch waits for it.
-  void announce_pending(Unit& unit, Pending pending);
+  void expect(Unit& unit, Pending pending);
 
   // Waits for a replicated unit's new values, if they are on their way.
   void settle_published(Unit& unit);
@@ -51,11 +51,16 @@ class Pager {
 
   void open_window();
   void close_window();
+  // Whether the window was opened without gradients: it ends where gradients are enabled again.
+  bool evaluating() const { return evaluating_; }
 
   // Keeps a unit resident for a gather scope, in which it may be written.
   void pin(Unit& unit);
   void unpin(Unit& unit);
   bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
+
+  // Forgets what was written to a sharded unit.
+  void reload(Unit& unit);
 
   // Gathers a unit that only other ranks want.
   void serve(const Communicator& communicator, int unit);
@@ -87,6 +92,7 @@ class Pager {
   bool in_backward_ = false;
   bool more_to_come_ = false;
   bool window_open_ = false;
+  bool evaluating_ = false;
   bool autocast_before_ = false;
   bool cache_before_ = true;
   at::ScalarType autocast_dtype_before_ = at::kBFloat16;

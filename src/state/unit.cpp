@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "state/window.h"
@@ -118,6 +119,11 @@ void Unit::evict() {
   forbid("are sharded over the ranks and not resident");
 }
 
+const std::string& Unit::name_at(std::int64_t element) const {
+  const auto& slots = layout_.slots();
+  return std::find_if(slots.begin(), slots.end() - 1, [&](const Slot& slot) { return element < slot.end(); })->name;
+}
+
 std::string Unit::fault(int slot) const {
   const at::Tensor& parameter = parameters_[static_cast<std::size_t>(slot)];
   const Slot& place = layout_.slots()[static_cast<std::size_t>(slot)];
@@ -132,10 +138,13 @@ void Unit::abandon() {
   at::NoGradGuard no_grad;
   c10::StorageImpl* storage = storage_.unsafeGetStorageImpl();
   if (ready_) {
-    // The memory's own storage keeps it alive under the parameters.
+    // The memory's own storage keeps it alive under what autograd saved.
     auto* keep = new at::Tensor(memory_.take());
     storage->set_data_ptr_noswap(at::DataPtr(
         keep->mutable_data_ptr(), keep, [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, device_));
+    for (at::Tensor& parameter : parameters_)
+      parameter.set_data(
+          at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
   } else {
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, device_));
     for (at::Tensor& parameter : parameters_) parameter.set_data(at::empty({0}, parameter.options()));

@@ -27,6 +27,8 @@ class UnitHost {
   // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
   virtual void keep(Unit& unit, std::optional<int> from_rank) = 0;
   virtual void let_go(Unit& unit) = 0;
+  // let_go() without keep(); `before`: a copy of a replicated unit as it was at hold().
+  virtual void drop(Unit& unit, const Buffer& before) = 0;
 };
 
 class Unit {
@@ -77,6 +79,8 @@ class Unit {
   // Forgets the whole of a sharded unit.
   void evict();
 
+  // The parameter in which an element of the unit lies.
+  const std::string& name_at(std::int64_t element) const;
   std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
   bool adopted() const { return static_cast<bool>(storage_); }
   // Ends the unit: parameters keep `ready()` values as ordinary tensors, else become empty.

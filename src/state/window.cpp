@@ -22,6 +22,7 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local int watchers = 0;
 thread_local Pager* open_pager = nullptr;
+thread_local bool backward_running = false;
 
 using Stack = torch::jit::Stack;
 
@@ -107,7 +108,7 @@ void refuse_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
       const Unit* unit = Unit::of(tensor);
       if (unit == nullptr || unit->pager->pinned(*unit)) return;
       throw StateError("rank " + std::to_string(unit->rank()) + ": " + op.operator_name().name +
-                           " would write a parameter of unit '" + unit->layout().name() +
+                           " would write parameter '" + unit->name_at(tensor->storage_offset()) +
                            "', and the engine's shards would not see it",
                        "write parameters inside zero::gather");
     });
@@ -210,9 +211,15 @@ bool prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   return false;
 }
 
+// An evaluation is over when gradients are enabled again.
+void end_evaluation() {
+  if (open_pager != nullptr && open_pager->evaluating() && at::GradMode::is_enabled()) open_pager->close_window();
+}
+
 void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
+  end_evaluation();
   bool inside = prepare(op, arguments);
   if (draws_here(op)) {
     give_generator(op, arguments);
@@ -252,6 +259,18 @@ void enter(Pager* pager) {
 
 void leave(Pager* pager) {
   if (open_pager == pager) open_pager = nullptr;
+}
+
+Pager* open() {
+  return open_pager;
+}
+
+void set_in_backward(bool running) {
+  backward_running = running;
+}
+
+bool in_backward() {
+  return backward_running;
 }
 
 }  // namespace window

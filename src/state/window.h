@@ -26,8 +26,14 @@ void watch();
 void unwatch();
 
 // The pager whose micro-batch is between its first parameter and its backward on this thread.
+// At most one: the engine used last, where there are several.
 void enter(Pager* pager);
 void leave(Pager* pager);
+Pager* open();
+
+// Whether any engine's backward runs on this thread: no window opens in it.
+void set_in_backward(bool running);
+bool in_backward();
 
 }  // namespace window
 }  // namespace zero

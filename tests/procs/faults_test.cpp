@@ -69,7 +69,8 @@ class Faults : public testing::Test {
     const Result result = victim(3, fault, variables);
     EXPECT_EQ(result.code, 1);
     for (int rank = 0; rank < 3; ++rank) {
-      const std::string error = said_by(rank, result.err);
+      const std::string error =
+          std::regex_replace(said_by(rank, result.err), std::regex("operation [0-9]+"), "operation n");
       EXPECT_TRUE(error.starts_with("CommError: rank " + std::to_string(rank) + ": the ranks ")) << error;
       for (std::size_t other = 0; other < each.size(); ++other)
         EXPECT_TRUE(contains(error, "rank " + std::to_string(other) + each[other])) << error;
@@ -123,9 +124,9 @@ TEST_F(Faults, OneRankStopsAnswering) {
 }
 
 TEST_F(Faults, RanksThatCallDifferentOperations) {
-  const std::string step = " wants, as operation 19, to take a step";
-  expect_diverged({"writes", "1"}, {step, " wants, as operation 19, to read or write unit 'layers.0'", step});
-  expect_diverged({"repeats-backward", "0"}, {" wants, as operation 19, to reduce gradients of unit 'layers.2'"});
+  const std::string step = " wants, as operation n, to take a step";
+  expect_diverged({"writes", "1"}, {step, " wants, as operation n, to read or write unit 'layers.0'", step});
+  expect_diverged({"repeats-backward", "0"}, {" wants, as operation n, to reduce gradients of unit 'layers.2'"});
 }
 
 TEST_F(Faults, RanksThatCallDifferentCollectives) {
@@ -140,11 +141,11 @@ TEST_F(Faults, RanksThatCallDifferentCollectivesUncheckedEndInTimeAndDoNotAbort)
 }
 
 TEST_F(Faults, RanksThatTrainDifferentModels) {
-  expect_diverged({"wider", "1"}, {" has parameter 'layers.0.weight' of 2304 fp32, in unit 'layers.0'",
-                                   " has parameter 'layers.0.weight' of 3072 fp32, in unit 'layers.0'"});
+  expect_diverged({"wider", "1"}, {" has parameter 'layers.0.weight' of shape [48, 48]",
+                                   " has parameter 'layers.0.weight' of shape [64, 48]"});
   for (const char* plan : {"zero3", "ddp"})
     expect_diverged({"deeper", "2", plan}, {" has no more parameters or buffers", " has no more parameters or buffers",
-                                            " has parameter 'layers.3.weight' of 2304 fp32, in unit 'layers.3'"});
+                                            " has parameter 'layers.3.weight' of shape [48, 48]"});
 }
 
 TEST_F(Faults, RanksThatTrainUnderDifferentPlans) {
@@ -159,7 +160,7 @@ class Meeting : public Faults {
   }
   static void expect_error(const Result& result, const Words& parts) {
     EXPECT_EQ(result.code, 1) << result.err;
-    EXPECT_TRUE(result.err.starts_with("CommError: rank ")) << result.err;
+    EXPECT_TRUE(contains(result.err, "CommError: rank ")) << result.err;
     for (const std::string& part : parts) EXPECT_TRUE(contains(result.err, part)) << part << " not in " << result.err;
   }
 };
@@ -194,12 +195,10 @@ TEST_F(Meeting, NamesAHostThatIsUnknown) {
 }
 
 TEST_F(Meeting, NamesAnInterfaceThatIsUnknown) {
-  const Port port;
-  const Variables network{{"GLOO_SOCKET_IFNAME", "none7"}, {"ZERO_TIMEOUT", "2"}};
-  for (const Result& result : run_together(
-           {kVictim, "none", "0"},
-           {with(rank_variables(0, 2, port.number()), network), with(rank_variables(1, 2, port.number()), network)}))
-    expect_error(result, {"joining 2 ranks", "none7"});
+  const Result result = alone(0, {{"GLOO_SOCKET_IFNAME", "none7"}});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err.find("ConfigError: rank 0: this host has no network interface \"none7\""), 0u) << result.err;
+  EXPECT_TRUE(contains(result.err, "GLOO_SOCKET_IFNAME")) << result.err;
 }
 
 TEST_F(Meeting, FailsForAllWhenTheRanksDisagreeOnTheWorldsSize) {

@@ -163,6 +163,9 @@ int main(int argc, char** argv) try {
 } catch (const zero::CommError& error) {
   std::cerr << "CommError: " << error.what() << std::endl;
   return 1;
+} catch (const zero::ConfigError& error) {
+  std::cerr << "ConfigError: " << error.what() << std::endl;
+  return 1;
 } catch (const std::exception& error) {
   std::cerr << "exception: " << error.what() << std::endl;
   return 3;

@@ -1,5 +1,5 @@
 // What is held and what is sent, against the estimate: to the byte.
-#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 
@@ -176,7 +176,8 @@ TEST(Bytes, OfTwelveMillionParametersOnFourRanksAreThePapers) {
       expect_held(engine);
       const Ledger ledger = engine.ledger();
       const double measured = static_cast<double>(ledger[Owner::parameter].bytes + ledger[Owner::gradient].bytes +
-                                                  ledger[Owner::optimizer].bytes) / 1e6;
+                                                  ledger[Owner::optimizer].bytes) /
+                              1e6;
       EXPECT_NEAR(measured, megabytes.at(plan.label()), 1e-3 * megabytes.at(plan.label()));
     });
   }

@@ -1,4 +1,6 @@
 // Whole parameters in a scope, to read and to write; and what happens to those who do without.
+#include <torch/torch.h>
+
 #include <sstream>
 
 #include "lm.h"
@@ -19,7 +21,9 @@ void everywhere(const Body& body) {
   }
 }
 
-at::Tensor main_of(Engine& engine, const at::Tensor& parameter) { return engine.main_parameter(parameter); }
+at::Tensor main_of(Engine& engine, const at::Tensor& parameter) {
+  return engine.main_parameter(parameter);
+}
 
 // What operators see of a parameter.
 at::Tensor seen(const at::Tensor& parameter) {
@@ -149,29 +153,33 @@ TEST(Gather, LeavesOtherTensorsAlone) {
 
 TEST(Gather, ForwardAndBackwardMayRunInside) {
   under_every_plan(kJob, [](const Job& job) {
-    EXPECT_EQ(difference(train<Lm>(job), train_by<Lm>(job, {}, [](Lm& model, Engine& engine, Outcome& run, int) {
-      for (int step = 0; step < 3; ++step) {
-        {
-          const auto scope = gather(model.blocks->parameters());
-          engine.backward(model.loss(engine.micro_batch()));
-        }
-        run.record(engine.step());
-      }
-    }), "");
+    EXPECT_EQ(difference(train<Lm>(job), train_by<Lm>(job, {},
+                                                      [](Lm& model, Engine& engine, Outcome& run, int) {
+                                                        for (int step = 0; step < 3; ++step) {
+                                                          {
+                                                            const auto scope = gather(model.blocks->parameters());
+                                                            engine.backward(model.loss(engine.micro_batch()));
+                                                          }
+                                                          run.record(engine.step());
+                                                        }
+                                                      })),
+              "");
   });
 }
 
 TEST(Gather, BetweenForwardAndBackwardChangesNothing) {
   under_every_plan(kJob, [](const Job& job) {
-    EXPECT_EQ(difference(train<Lm>(job), train_by<Lm>(job, {}, [](Lm& model, Engine& engine, Outcome& run, int) {
-      for (int step = 0; step < 3; ++step) {
-        const at::Tensor loss = model.loss(engine.micro_batch());
-        { const auto scope = gather(model.parameters()); }
-        engine.backward(loss);
-        { const auto scope = gather(model.parameters()); }
-        run.record(engine.step());
-      }
-    }), "");
+    EXPECT_EQ(difference(train<Lm>(job), train_by<Lm>(job, {},
+                                                      [](Lm& model, Engine& engine, Outcome& run, int) {
+                                                        for (int step = 0; step < 3; ++step) {
+                                                          const at::Tensor loss = model.loss(engine.micro_batch());
+                                                          { const auto scope = gather(model.parameters()); }
+                                                          engine.backward(loss);
+                                                          { const auto scope = gather(model.parameters()); }
+                                                          run.record(engine.step());
+                                                        }
+                                                      })),
+              "");
   });
 }
 
@@ -187,7 +195,7 @@ TEST(Gather, AStepOrReleaseInsideThrows) {
   });
 }
 
-TEST(Gather, SavesAndLoadsAWholeModule) {
+TEST(Gather, SavesAWholeModuleAndWritesALoadedOne) {
   under_every_plan(kJob, [](const Job& job) {
     on_ranks<Lm>(job, {}, [](Lm& model, Engine& engine, int) {
       train_step(model, engine);
@@ -200,11 +208,15 @@ TEST(Gather, SavesAndLoadsAWholeModule) {
         out.save_to(file);
       }
       train_step(model, engine);
+      torch::serialize::InputArchive in;
+      in.load_from(file);
+      Lm loaded;
+      loaded.load(in);
       {
+        const torch::NoGradGuard no_grad;
         const auto scope = gather(model.parameters());
-        torch::serialize::InputArchive in;
-        in.load_from(file);
-        model.load(in);
+        std::vector<at::Tensor> to = model.parameters(), from = loaded.parameters();
+        for (std::size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
       }
       for (const auto& [name, value] : parameters_of(model, engine)) EXPECT_TRUE(value.equal(before.at(name))) << name;
     });
@@ -261,6 +273,19 @@ TEST(Outside, ReplacingAParametersDataIsNoticed) {
   everywhere([](Lm& model, Engine& engine, int) {
     model.norm->bias.set_data(at::zeros({13}));
     expect_state_error([&] { engine.backward(model.loss(0)); }, "norm.bias");
+  });
+}
+
+TEST(Outside, LoadingIntoTheModuleIsNoticed) {
+  on_ranks<Lm>({.plan = Plan::zero3()}, {}, [](Lm& model, Engine& engine, int) {
+    std::stringstream file;
+    torch::serialize::OutputArchive out;
+    Lm().save(out);
+    out.save_to(file);
+    torch::serialize::InputArchive in;
+    in.load_from(file);
+    EXPECT_THROW(model.load(in), StateError);
+    EXPECT_TRUE(train_step(model, engine).applied);
   });
 }
 

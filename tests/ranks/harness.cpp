@@ -1,6 +1,7 @@
 #include "harness.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
 
 #include <atomic>
 #include <bit>
@@ -149,7 +150,9 @@ std::string difference(const Outcome& a, const Outcome& b, double tolerance) {
       });
 }
 
-std::vector<Plan> all_plans() { return {Plan::ddp(), Plan::zero1(), Plan::zero2(), Plan::zero3()}; }
+std::vector<Plan> all_plans() {
+  return {Plan::ddp(), Plan::zero1(), Plan::zero2(), Plan::zero3()};
+}
 
 std::string describe(const Job& job) {
   return job.plan.label() + " on " + std::to_string(job.ranks) + ", " + std::to_string(job.plan.accumulate()) +

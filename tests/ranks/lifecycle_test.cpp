@@ -1,4 +1,6 @@
 // Engines and modules that come and go; two engines; modules that cannot be trained.
+#include <torch/torch.h>
+
 #include <optional>
 
 #include "lm.h"
@@ -18,8 +20,12 @@ struct Critic : torch::nn::Module {
   Linear in = register_module("in", Linear(3, 8)), out = register_module("out", Linear(8, 1));
 };
 
-at::Tensor noise(std::int64_t index) { return numbers(index, {5, 4}); }
-at::Tensor real(std::int64_t index) { return numbers(index + 5000, {5, 3}); }
+at::Tensor noise(std::int64_t index) {
+  return numbers(index, {5, 4});
+}
+at::Tensor real(std::int64_t index) {
+  return numbers(index + 5000, {5, 3});
+}
 
 void set_trainable(torch::nn::Module& module, bool trainable) {
   for (at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(trainable);
@@ -253,7 +259,10 @@ TEST(End, ACopyOfAModuleIsAnOrdinaryModule) {
       const auto values = parameters_of(model, engine);
       std::vector<at::Tensor> average;
       for (const at::Tensor& parameter : model.parameters()) average.push_back(parameter.detach().clone());
+      const auto clone = model.embed->clone();
       train_step(model, engine);
+      EXPECT_TRUE(clone->parameters()[0].equal(values.at("embed.weight")));
+      EXPECT_NO_THROW(clone->parameters()[0].data_ptr());
       EXPECT_TRUE(average.back().isfinite().all().item<bool>());
       const auto items = model.named_parameters();
       for (std::size_t i = 0; i < average.size(); ++i) EXPECT_TRUE(average[i].equal(values.at(items[i].key())));
@@ -314,7 +323,9 @@ void expect_disagreement(const std::function<std::shared_ptr<torch::nn::Module>(
     });
 }
 
-std::shared_ptr<torch::nn::Module> linear(int in, int out) { return torch::nn::LinearImpl(in, out).clone(); }
+std::shared_ptr<torch::nn::Module> linear(int in, int out) {
+  return std::make_shared<torch::nn::LinearImpl>(in, out);
+}
 
 TEST(Refused, RanksWithDifferentShapes) {
   expect_disagreement([](int rank) { return linear(4, rank == 0 ? 5 : 50); }, {"rank 0", "rank 1", "weight"});

@@ -1,14 +1,15 @@
 // Which plans give the same bits, and that they compute what torch::optim computes.
+#include <torch/torch.h>
+
 #include "lm.h"
 
 namespace zero::test {
 namespace {
 
 Options clipped_groups() {
-  return {.clip = 0.5,
-          .seed = 3,
-          .groups = {no_decay_on_norms_biases_embeddings()},
-          .schedule = [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); }};
+  return {.clip = 0.5, .seed = 3, .groups = {no_decay_on_norms_biases_embeddings()}, .schedule = [](std::int64_t step) {
+            return 1.0 / static_cast<double>(1 + step);
+          }};
 }
 
 struct Recipe {
@@ -19,8 +20,8 @@ struct Recipe {
 
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> all{
-      {"AdamW", AdamW{.lr = 1e-2, .weight_decay = 0.1}, {}},
-      {"AdamWClippedInGroups", AdamW{.lr = 1e-2, .weight_decay = 0.1}, clipped_groups()},
+      {"AdamW", AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.1}, {}},
+      {"AdamWClippedInGroups", AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.1}, clipped_groups()},
       {"Sgd", Sgd{.lr = 0.1}, {}},
       {"SgdMomentumClippedInGroups", Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, clipped_groups()},
       {"SgdNesterov", Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}, {}},

@@ -1,5 +1,7 @@
 // With Plan::reproducible one global batch gives one result, however it is split: over ranks, over
 // accumulation steps, under any plan.
+#include <torch/torch.h>
+
 #include "lm.h"
 
 namespace zero::test {
@@ -28,9 +30,13 @@ class Reproducible : public testing::TestWithParam<Precision> {
   }
 };
 
-TEST_P(Reproducible, EveryPlanAndSplitGivesOneLossCurve) { expect_one_result<Lm>(lm_with_dropout(0)); }
+TEST_P(Reproducible, EveryPlanAndSplitGivesOneLossCurve) {
+  expect_one_result<Lm>(lm_with_dropout(0));
+}
 
-TEST_P(Reproducible, DropoutIncluded) { expect_one_result<Lm>(lm_with_dropout(0.3)); }
+TEST_P(Reproducible, DropoutIncluded) {
+  expect_one_result<Lm>(lm_with_dropout(0.3));
+}
 
 // Micro-batches that use different parameters, and one that uses none of the experts.
 struct Experts : torch::nn::Module {
@@ -40,7 +46,8 @@ struct Experts : torch::nn::Module {
   }
   at::Tensor loss(std::int64_t index) {
     at::Tensor x = numbers(index, {4, 6});
-    if (const auto expert = static_cast<std::size_t>(index % 4); expert < 3) x = experts[expert]->as<torch::nn::Linear>()->forward(x);
+    if (const auto expert = static_cast<std::size_t>(index % 4); expert < 3)
+      x = experts[expert]->as<torch::nn::Linear>()->forward(x);
     return head(x).logsumexp(1).mean();
   }
 
@@ -48,7 +55,9 @@ struct Experts : torch::nn::Module {
   torch::nn::Linear head;
 };
 
-TEST_P(Reproducible, MissingGradientsIncluded) { expect_one_result<Experts>({}); }
+TEST_P(Reproducible, MissingGradientsIncluded) {
+  expect_one_result<Experts>({});
+}
 
 TEST_P(Reproducible, AnotherSeedGivesAnotherDropout) {
   Job one = job(Plan::zero3(), 2, 1), other = one;

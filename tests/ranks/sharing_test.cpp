@@ -1,4 +1,6 @@
 // Parameters that are shared, used again, used elsewhere, frozen, or not used at all.
+#include <torch/torch.h>
+
 #include "harness.h"
 
 namespace zero::test {
@@ -7,7 +9,9 @@ namespace {
 using torch::nn::Linear;
 namespace F = torch::nn::functional;
 
-at::Tensor squared(const at::Tensor& x) { return x.square().mean(); }
+at::Tensor squared(const at::Tensor& x) {
+  return x.square().mean();
+}
 
 // A head whose weight is registered in two modules.
 struct TiedHeadImpl : torch::nn::Module {
@@ -27,7 +31,9 @@ struct Tied : torch::nn::Module {
   TiedHead head = register_module("head", TiedHead(embed->weight));
 };
 
-TEST(Sharing, ATiedWeightIsOneParameter) { expect_as_torch<Tied>({.ranks = 3}); }
+TEST(Sharing, ATiedWeightIsOneParameter) {
+  expect_as_torch<Tied>({.ranks = 3});
+}
 
 TEST(Sharing, ATiedWeightTakesThePlaceOfItsFirstName) {
   on_ranks<Tied>({}, {}, [](Tied&, Engine& engine, int) {
@@ -42,7 +48,9 @@ struct TwoNames : torch::nn::Module {
   Linear second = register_module("second", first);
 };
 
-TEST(Sharing, OneModuleUnderTwoNames) { expect_as_torch<TwoNames>(); }
+TEST(Sharing, OneModuleUnderTwoNames) {
+  expect_as_torch<TwoNames>();
+}
 
 // One layer applied again and again, as in ALBERT; the number of times depends on the data.
 struct Repeated : torch::nn::Module {
@@ -55,7 +63,9 @@ struct Repeated : torch::nn::Module {
   Linear layer = register_module("layer", Linear(5, 5));
 };
 
-TEST(Sharing, TheSameModuleSeveralTimesInOneForward) { expect_as_torch<Repeated>({.ranks = 3}); }
+TEST(Sharing, TheSameModuleSeveralTimesInOneForward) {
+  expect_as_torch<Repeated>({.ranks = 3});
+}
 
 struct External : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
@@ -66,7 +76,9 @@ struct External : torch::nn::Module {
   Linear other = register_module("other", Linear(9, 5));
 };
 
-TEST(Sharing, AParameterUsedOutsideItsModule) { expect_as_torch<External>(); }
+TEST(Sharing, AParameterUsedOutsideItsModule) {
+  expect_as_torch<External>();
+}
 
 struct ReturnsItsBias : torch::nn::Module {
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {layer(x), layer->bias}; }
@@ -79,7 +91,9 @@ struct ReturnsItsBias : torch::nn::Module {
   Linear last = register_module("last", Linear(5, 5));
 };
 
-TEST(Sharing, AParameterReturnedByItsModule) { expect_as_torch<ReturnsItsBias>(); }
+TEST(Sharing, AParameterReturnedByItsModule) {
+  expect_as_torch<ReturnsItsBias>();
+}
 
 // Views of a parameter, taken before and used after other units.
 struct Views : torch::nn::Module {
@@ -92,7 +106,9 @@ struct Views : torch::nn::Module {
   Linear layer = register_module("layer", Linear(6, 6));
 };
 
-TEST(Sharing, ViewsOfAParameter) { expect_as_torch<Views>(); }
+TEST(Sharing, ViewsOfAParameter) {
+  expect_as_torch<Views>();
+}
 
 // Two layers, of which a course freezes one.
 struct Pair : torch::nn::Module {
@@ -100,6 +116,15 @@ struct Pair : torch::nn::Module {
   Linear first = register_module("first", Linear(5, 7));
   Linear second = register_module("second", Linear(7, 3));
 };
+
+TEST(Sharing, AHookOnAParameterChangesItsGradient) {
+  const Course<Pair> course{.make = [] {
+    auto model = std::make_shared<Pair>();
+    model->first->weight.register_hook([](const at::Tensor& gradient) { return gradient * 0.25; });
+    return model;
+  }};
+  expect_as_torch<Pair>({.optimizer = Sgd{.lr = 0.5}}, course);
+}
 
 void freeze(torch::nn::Module& module, bool frozen = true) {
   for (at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(!frozen);
@@ -131,11 +156,12 @@ TEST(Frozen, AndUnfrozenBetweenSteps) {
 }
 
 TEST(Frozen, AtTheStartAndUnfrozenLater) {
-  const Course<Pair> course{.make = [] {
-                              auto model = std::make_shared<Pair>();
-                              freeze(*model->first);
-                              return model;
-                            },
+  const Course<Pair> course{.make =
+                                [] {
+                                  auto model = std::make_shared<Pair>();
+                                  freeze(*model->first);
+                                  return model;
+                                },
                             .before_step = [](Pair& model, int step) { freeze(*model.first, step < 2); }};
   expect_as_torch<Pair>({.steps = 4}, course);
 }
@@ -171,7 +197,7 @@ Course<Sometimes> where(std::function<bool(std::int64_t)> uses) {
   return {.make = [uses] { return std::make_shared<Sometimes>(uses); }};
 }
 
-const Optimizer kDecaying = AdamW{.lr = 1e-2, .weight_decay = 0.5};
+const Optimizer kDecaying = AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.5};
 
 TEST(NoGradient, OnSomeRanks) {
   for (const int ranks : {2, 3})
