@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,7 @@ int main(int argc, char** argv) {
   const torch::Tensor inputs = tokens.slice(1, 0, sequence).contiguous();
   const torch::Tensor targets = tokens.slice(1, 1).contiguous();
 
-  std::vector<double> our_pass, our_step, plain_pass, plain_step;
+  std::vector<double> our_pass, our_update, our_step, plain_pass, plain_update, plain_step;
   double our_loss = 0;
   double plain_loss = 0;
   for (int round = -2; round < rounds; ++round) {
@@ -76,12 +77,15 @@ int main(int argc, char** argv) {
     });
     if (round < 0) continue;
     our_pass.push_back(a);
+    our_update.push_back(b);
     our_step.push_back(a + b);
     plain_pass.push_back(c);
+    plain_update.push_back(d);
     plain_step.push_back(c + d);
   }
   std::printf("%s, batch %d x %d, %d rounds; last losses %.6f and %.6f\n", argument(1, "small").c_str(), batch,
               sequence, rounds, our_loss, plain_loss);
   print("forward, backward", our_pass, plain_pass);
+  print("update", our_update, plain_update);
   print("whole step", our_step, plain_step);
 }

@@ -12,10 +12,18 @@ struct Bf16 {
 };
 using Fp16 = _Float16;
 
-inline float widen(Bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
-inline float widen(Fp16 value) { return static_cast<float>(value); }
-inline float widen(float value) { return value; }
-inline double widen(double value) { return value; }
+inline float widen(Bf16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+inline float widen(Fp16 value) {
+  return static_cast<float>(value);
+}
+inline float widen(float value) {
+  return value;
+}
+inline double widen(double value) {
+  return value;
+}
 
 inline void narrow(float value, Bf16& out) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -23,6 +31,8 @@ inline void narrow(float value, Bf16& out) {
   const std::uint32_t quiet_nan = (bits >> 16) | 0x40;
   out.bits = static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
-inline void narrow(float value, Fp16& out) { out = static_cast<Fp16>(value); }
+inline void narrow(float value, Fp16& out) {
+  out = static_cast<Fp16>(value);
+}
 
 }  // namespace zero

@@ -26,8 +26,7 @@ Fingerprint Fingerprint::split(std::uint64_t sequence) {
 
 std::string Fingerprint::text() const {
   const auto collective = static_cast<Collective>(operation);
-  std::string title =
-      std::string(operation == kSplit ? "split" : name(collective)) + " #" + std::to_string(sequence);
+  std::string title = std::string(operation == kSplit ? "split" : name(collective)) + " #" + std::to_string(sequence);
   if (operation == kSplit || collective == Collective::barrier) return title;
   std::string text = title + " (" + shape(input, input_dtype);
   if (input != output || input_dtype != output_dtype) text += " -> " + shape(output, output_dtype);
