@@ -11,8 +11,13 @@
 //
 // The module is not changed: its parameters become views of flat storages that the engine pages.
 // Forward, backward and step run on the thread that built the engine (its thread-local dispatch keys
-// are what notices that a parameter is used); every rank makes the same calls. Several engines may
-// live in one process, on one thread or on several.
+// are what notices that a parameter is used), where it is also destroyed, after its gather scopes; every
+// rank makes the same calls. Several engines may live in one process, on one thread or on several.
+//
+// What changes for the code around a module: gradients are the engine's, so `.grad()` is undefined and
+// clipping and the optimizer are the engine's too; parameters are written, saved and loaded inside
+// zero::gather; to() and load() that replace a parameter's memory are refused at the next backward.
+// After a CommError the ranks can no longer be in step: end the process, or at least the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,7 +66,8 @@ struct StepReport {
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
-  // Throws ConfigError for a plan, module or option that cannot work, listing every fault.
+  // Throws ConfigError for a plan, module or option that cannot work, listing every fault, and CommError
+  // when the ranks differ or do not answer, which may leave parameters empty.
   Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
   // Leaves the module with whole parameters where the plan replicates them, and with empty ones where
@@ -71,9 +77,13 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Backward of a scalar loss of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
-  // Several calls before a step add up. If it throws, the gradients gathered for the step so far are
-  // dropped and the engine is ready for the next forward.
+  // Several calls before a step add up. If it throws on every rank, the gradients gathered for the step so
+  // far are dropped and the engine is ready for the next forward.
   void backward(const at::Tensor& loss);
+
+  // Drops the gradients gathered for the step so far and what a forward that threw left behind: its
+  // place in the stream of random numbers, its recorded order. Every rank must.
+  void discard();
 
   // After `accumulate` backwards (or more): clips, updates, and empties the gradients. Before: does
   // nothing and reports applied = false. Collective.
@@ -98,8 +108,7 @@ class Engine {
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
 
-  // This rank's gradient shard or whole gradient is internal; the fp32 (fp64) main value of a
-  // parameter, whole, on every rank. Collective.
+  // A copy of the fp32 (fp64) main value of a parameter, whole, on every rank. Collective.
   at::Tensor main_parameter(const at::Tensor& parameter) const;
 
   class Impl;

@@ -19,6 +19,10 @@ StepReport Engine::step() {
 std::int64_t Engine::micro_batch() const {
   return impl_->micro_batch();
 }
+void Engine::discard() {
+  impl_->discard();
+}
+
 void Engine::release() {
   impl_->release();
 }

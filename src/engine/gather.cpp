@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <memory>
 
+#include "state/pager.h"
 #include "state/unit.h"
 #include "zero/engine.h"
 
@@ -11,31 +13,57 @@ class Gather::Impl {
  public:
   Impl(const std::vector<at::Tensor>& parameters, std::optional<int> from_rank)
       : from_rank_(from_rank), exceptions_(std::uncaught_exceptions()) {
-    for (const at::Tensor& parameter : parameters) {
-      Unit* unit = parameter.defined() ? Unit::of(parameter.unsafeGetTensorImpl()) : nullptr;
-      if (unit == nullptr || holds(unit)) continue;
-      unit->host->hold(*unit);
-      held_.push_back({unit, unit->sharded() ? Buffer() : copy_of(*unit)});
+    try {
+      for (const at::Tensor& parameter : parameters) hold(parameter);
+    } catch (...) {
+      for (const Held& held : held_) held.unit->host->let_go(*held.unit);
+      throw;
     }
   }
 
-  // What was written is kept, unless the scope is left by an exception.
+  // What was written is kept, unless the scope is left by an exception. Lets go of every unit, then
+  // tells of the first failure; of none where another exception is on its way.
   void close() {
-    const bool keep = std::uncaught_exceptions() == exceptions_;
-    for (const auto& [unit, before] : held_) {
-      if (!keep) {
-        unit->host->drop(*unit, before);
-        continue;
+    const bool unwinding = std::uncaught_exceptions() != exceptions_;
+    std::exception_ptr failure;
+    for (Held& held : held_) {
+      try {
+        close(held, unwinding);
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
       }
-      unit->host->keep(*unit, from_rank_);
-      unit->host->let_go(*unit);
     }
+    if (failure && !unwinding) std::rethrow_exception(failure);
   }
 
  private:
   struct Held {
     Unit* unit;
-    Buffer before;  // of a replicated unit, which an exception restores
+    std::weak_ptr<const void> engine;
+    Buffer before;  // what an exception restores; empty where forgetting the unit does
+  };
+
+  void hold(const at::Tensor& parameter) {
+    Unit* unit = parameter.defined() ? Unit::of(parameter.unsafeGetTensorImpl()) : nullptr;
+    if (unit == nullptr || holds(unit)) return;
+    const bool copies = !unit->sharded() || unit->pager->pinned(*unit);
+    unit->host->hold(*unit, from_rank_);
+    held_.push_back({unit, unit->host->life(), Buffer()});
+    if (copies) held_.back().before = copy_of(*unit);
+  }
+
+  void close(Held& held, bool unwinding) {
+    if (held.engine.expired()) return held.before.orphan();
+    UnitHost& host = *held.unit->host;
+    if (unwinding) return host.drop(*held.unit, held.before);
+    const LetGo at_end{host, *held.unit};
+    host.keep(*held.unit, from_rank_);
+  }
+
+  struct LetGo {
+    UnitHost& host;
+    Unit& unit;
+    ~LetGo() { host.let_go(unit); }
   };
 
   static Buffer copy_of(Unit& unit) {

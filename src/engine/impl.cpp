@@ -57,7 +57,9 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       units_(make_units(layout_, inventory, resolved_[State::parameter], world.rank(), accounts_)),
       exchange_(
           Communicator(metered(group_.impl(), meter_)), Communicator(metered(group_.impl(), setup_meter_)),
-          [this](const Communicator& communicator, int unit) { pager_->serve(communicator, unit); },
+          [this](const Communicator& communicator, int unit) {
+            units_[static_cast<std::size_t>(unit)]->serve(communicator);
+          },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
       updater_(layout_, resolved_, optimizer, options_, infos_, accounts_) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
@@ -76,8 +78,8 @@ Engine::Impl::~Impl() {
   if (!released_) window::unwatch();
   try {
     for (auto& unit : units_) pager_->settle_published(*unit);
-  } catch (const Error&) {
-    // The peers are gone: the units on their way end empty.
+  } catch (...) {
+    // The peers are gone: the units on their way end empty. A destructor has nobody to tell.
   }
   pager_->close_window();
 }
@@ -150,17 +152,22 @@ void Engine::Impl::backward(const at::Tensor& loss) {
     torch::autograd::backward({loss}, {});
     gradients_->end();
   } catch (...) {
-    gradients_->abort();
-    pager_->abort_backward();
-    losses_.clear();
-    micro_ = 0;
-    pager_->next_micro_batch(micro_batch());
+    discard();
     throw;
   }
   pager_->end_backward();
   losses_.resize(static_cast<std::size_t>(plan_.accumulate()));
   losses_[static_cast<std::size_t>(micro_ % plan_.accumulate())] += loss.item<double>();
   ++micro_;
+  pager_->next_micro_batch(micro_batch());
+}
+
+void Engine::Impl::discard() {
+  check_alive();
+  gradients_->abort();
+  pager_->abort();
+  losses_.clear();
+  micro_ = 0;
   pager_->next_micro_batch(micro_batch());
 }
 
@@ -275,8 +282,11 @@ void Engine::Impl::start_window() {
   pager_->next_micro_batch(micro_batch());
 }
 
-void Engine::Impl::hold(Unit& unit) {
+void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
   check_alive();
+  if (from_rank && (*from_rank < 0 || *from_rank >= exchange_.size()))
+    throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
+                      std::to_string(exchange_.size()));
   pager_->pin(unit);
 }
 
@@ -286,7 +296,7 @@ void Engine::Impl::let_go(Unit& unit) {
 
 void Engine::Impl::drop(Unit& unit, const Buffer& before) {
   let_go(unit);
-  if (unit.sharded()) return pager_->reload(unit);
+  if (!before) return pager_->discard(unit);
   std::memcpy(unit.whole().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
 }
 
@@ -324,7 +334,8 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   at::Tensor flat;
   if (main == nullptr) {
     pager_->pin(*unit);
-    flat = parameter.detach().clone();
+    flat =
+        parameter.detach().to(scalar_type(accumulation(unit->layout().dtype())), /*non_blocking=*/false, /*copy=*/true);
     pager_->unpin(*unit);
     return flat;
   }

@@ -25,10 +25,11 @@ class Engine::Impl final : public UnitHost {
   void backward(const at::Tensor& loss);
   StepReport step();
   std::int64_t micro_batch() const;
+  void discard();
   void release();
   at::Tensor main_parameter(const at::Tensor& parameter);
 
-  void hold(Unit& unit) override;
+  void hold(Unit& unit, std::optional<int> from_rank) override;
   void keep(Unit& unit, std::optional<int> from_rank) override;
   void let_go(Unit& unit) override;
   void drop(Unit& unit, const Buffer& before) override;

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include "state/window.h"
+
 namespace zero {
 
 void Accounts::reset_peaks() {
@@ -13,6 +15,7 @@ void Accounts::reset_peaks() {
 
 Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device)
     : accounts_(&accounts), owner_(owner) {
+  const window::Blind blind;
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
   tensor_ = at::empty({count}, at::TensorOptions().dtype(dtype).device(device));

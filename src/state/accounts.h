@@ -44,6 +44,8 @@ class Buffer {
   std::int64_t count() const { return tensor_.numel(); }
   // Gives the memory away; it is no longer booked.
   at::Tensor take();
+  // For when the accounts are gone: ends without a word to them.
+  void orphan() { accounts_ = nullptr; }
 
  private:
   Accounts* accounts_ = nullptr;

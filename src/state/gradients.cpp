@@ -148,6 +148,12 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived after its unit was reduced",
                      "nested backward passes must not reach parameters twice");
+  const Dtype dtype = pile.unit.layout().dtype();
+  if (pile.here[static_cast<std::size_t>(slot)] && dtype != accumulation(dtype))
+    throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
+                         "' arrived in one backward, and its sum in " + std::string(zero::name(dtype)) +
+                         " would depend on the plan",
+                     "nested backward passes need parameters in fp32");
   at::NoGradGuard no_grad;
   const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
   if (shards_between()) {

@@ -20,6 +20,9 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t index) {
   return z ^ (z >> 31);
 }
 
+// Of a program that runs forwards with gradients and never a backward.
+constexpr std::size_t kLongestTrace = 1 << 16;
+
 // Keeps the units of one operator from releasing each other.
 class Together {
  public:
@@ -78,12 +81,21 @@ void Pager::settle_published(Unit& unit) {
 
 void Pager::start_gather(Unit& unit, int keep) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
-  const View whole = unit.make_room();
+  const View whole = room_for(unit);
   const View shard = unit.shard();
   expect(unit, exchange_.submit({Exchange::Kind::gather, unit.index(), whole.count,
                                  [shard, whole](const Communicator& communicator) {
                                    communicator.all_gather(shard, whole).wait();
                                  }}));
+}
+
+View Pager::room_for(Unit& unit) {
+  try {
+    return unit.make_room();
+  } catch (...) {
+    residency_.drop(unit.index());
+    throw;
+  }
 }
 
 void Pager::expect(Unit& unit, Pending pending) {
@@ -121,6 +133,7 @@ void Pager::evict(int unit) {
 void Pager::record(Unit& unit) {
   if (!in_backward_ && !at::GradMode::is_enabled()) return;
   if (!current_.touches.empty() && current_.touches.back() == unit.index()) return;
+  if (current_.touches.size() >= kLongestTrace) current_.touches.clear();
   const bool first = current_.touches.empty();
   current_.touches.push_back(unit.index());
   if (!last_) return;
@@ -161,9 +174,9 @@ void Pager::end_backward() {
   lost_ = true;
 }
 
-void Pager::abort_backward() {
-  in_backward_ = false;
-  window::set_in_backward(false);
+void Pager::abort() {
+  close_window();
+  if (std::exchange(in_backward_, false)) window::set_in_backward(false);
   current_.touches.clear();
   lost_ = true;
 }
@@ -180,27 +193,24 @@ void Pager::forget() {
 void Pager::pin(Unit& unit) {
   if (pins_[static_cast<std::size_t>(unit.index())]++ > 0) return;
   residency_.pin(unit.index());
-  fetch(unit);
+  try {
+    fetch(unit);
+  } catch (...) {
+    unpin(unit);
+    throw;
+  }
 }
 
 void Pager::unpin(Unit& unit) {
   if (--pins_[static_cast<std::size_t>(unit.index())] == 0) residency_.unpin(unit.index());
 }
 
-void Pager::reload(Unit& unit) {
-  evict(unit.index());
-  if (pinned(unit)) fetch(unit);
-}
-
-void Pager::serve(const Communicator& communicator, int index) {
-  Unit& unit = *units_[static_cast<std::size_t>(index)];
-  Buffer scratch = unit.scratch();
-  const View whole = view_of(scratch.data(), unit.layout().dtype(), 0, unit.layout().length(), unit.device());
-  communicator.all_gather(unit.shard(), whole).wait();
+void Pager::discard(Unit& unit) {
+  if (unit.sharded()) evict(unit.index());
 }
 
 void Pager::open_window() {
-  if (window::in_backward()) return;
+  if (window::in_backward()) return refuse_recomputation();
   if (!seeded_ && at::GradMode::is_enabled()) {
     seeded_ = true;
     generator_.set_current_seed(mix(settings_.seed, static_cast<std::uint64_t>(next_index_)));
@@ -216,6 +226,13 @@ void Pager::open_window() {
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::set_autocast_cache_enabled(false);
+}
+
+// Autograd disables gradients in backward; who enables them runs a forward inside it.
+void Pager::refuse_recomputation() const {
+  if (!settings_.autocast || !at::GradMode::is_enabled()) return;
+  throw StateError("a forward runs inside backward under Precision::bf16",
+                   "recomputing activations in backward works in fp32 only in this version");
 }
 
 void Pager::close_window() {

@@ -5,7 +5,7 @@
 // from the engine's generator, seeded by the global micro-batch index, and under Precision::bf16
 // LibTorch's autocast is on. Backward and step close it, so that code outside the model is untouched.
 //
-// Thread-safety: runs on the thread that runs forward and backward; serve() on the exchange's.
+// Thread-safety: runs on the thread that runs forward and backward.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -43,7 +43,8 @@ class Pager {
   // The life of a micro-batch. `more_to_come`: another one follows before the step.
   void begin_backward(bool more_to_come);
   void end_backward();
-  void abort_backward();
+  // A forward or a backward failed: the next touch begins a new micro-batch.
+  void abort();
   // The next forward's random operators are seeded by `index`.
   void next_micro_batch(std::int64_t index);
   // Sharded units have new values: forgets the old ones.
@@ -60,10 +61,7 @@ class Pager {
   bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
 
   // Forgets what was written to a sharded unit.
-  void reload(Unit& unit);
-
-  // Gathers a unit that only other ranks want.
-  void serve(const Communicator& communicator, int unit);
+  void discard(Unit& unit);
 
   const std::optional<Trace>& trace() const { return last_; }  // of the last micro-batch
   const at::Generator& generator() const { return generator_; }
@@ -73,6 +71,8 @@ class Pager {
   void record(Unit& unit);
   void fetch(Unit& unit);
   void start_gather(Unit& unit, int keep);
+  View room_for(Unit& unit);
+  void refuse_recomputation() const;
   void settle(Unit& unit);
   void prefetch_after(Unit& unit);
   int predicted_next() const;

@@ -96,6 +96,11 @@ View Unit::shard() {
   return view_of(memory_.data(), layout_.dtype(), shard_begin(), count, device_);
 }
 
+void Unit::serve(const Communicator& communicator) {
+  const Buffer unwanted = scratch();
+  communicator.all_gather(shard(), view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device_)).wait();
+}
+
 void Unit::install() {
   storage_.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
   point_at(memory_.data());

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,12 +24,20 @@ class Unit;
 class UnitHost {
  public:
   virtual ~UnitHost() = default;
-  virtual void hold(Unit& unit) = 0;  // collective where the unit is sharded
+  // Collective where the unit is sharded. Throws ConfigError when there is no rank `from_rank`.
+  virtual void hold(Unit& unit, std::optional<int> from_rank) = 0;
   // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
   virtual void keep(Unit& unit, std::optional<int> from_rank) = 0;
   virtual void let_go(Unit& unit) = 0;
-  // let_go() without keep(); `before`: a copy of a replicated unit as it was at hold().
+  // let_go() without keep(). `before`: a copy of the whole as it was at hold(), or empty for a sharded
+  // unit that no other scope holds.
   virtual void drop(Unit& unit, const Buffer& before) = 0;
+
+  // Expires with the engine.
+  std::weak_ptr<const void> life() const { return life_; }
+
+ private:
+  std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 
 class Unit {
@@ -76,6 +85,8 @@ class Unit {
   void suspend();
   // Memory for the whole that is not the unit's own.
   Buffer scratch() const { return {accounts_, Owner::gathered, layout_.length(), dtype(), device_}; }
+  // Gathers the unit for other ranks, which alone want it. On any thread.
+  void serve(const Communicator& communicator);
   // Forgets the whole of a sharded unit.
   void evict();
 

@@ -99,11 +99,18 @@ bool changes_metadata_only(const c10::OperatorHandle& op) {
   return name == "aten::requires_grad_" || name == "aten::retain_grad" || name == "aten::detach_";
 }
 
+bool writes_unit(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& formal = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    if (formal[i].alias_info() != nullptr && formal[i].alias_info()->isWrite() && has_unit(arguments[i])) return true;
+  return false;
+}
+
 void refuse_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   const auto& formal = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = formal[i].alias_info();
-    if (alias == nullptr || !alias->isWrite() || changes_metadata_only(op)) continue;
+    if (alias == nullptr || !alias->isWrite()) continue;
     for_each_tensor(arguments[i], [&](const c10::TensorImpl* tensor) {
       const Unit* unit = Unit::of(tensor);
       if (unit == nullptr || unit->pager->pinned(*unit)) return;
@@ -138,9 +145,11 @@ at::Tensor widened(const at::Tensor& tensor) {
   return narrow ? tensor.to(at::kFloat) : tensor;
 }
 
-void promote(std::span<c10::IValue> arguments) {
-  for (c10::IValue& value : arguments) {
-    if (!has_unit(value)) continue;
+void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = arguments[i];
+    const auto* alias = op.schema().arguments()[i].alias_info();
+    if (!has_unit(value) || (alias != nullptr && alias->isWrite())) continue;
     if (value.isTensor()) {
       value = widened(value.toTensor());
     } else {
@@ -200,14 +209,17 @@ bool prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   const UnitSet units = units_in(view);
   if (units.empty()) return false;
   if (only_views(op, view)) return composite(op);
-  refuse_writes(op, view);
+  if (writes_unit(op, view)) {
+    if (changes_metadata_only(op)) return false;
+    refuse_writes(op, view);
+  }
   bool autocast = false;
   if (Unit* unit = units.only()) {
     autocast = page_in(std::span(&unit, 1));
   } else {
     for (const std::vector<Unit*>& group : by_pager(units.all())) autocast |= page_in(group);
   }
-  if (autocast && needs_promotion(op, view)) promote(arguments);
+  if (autocast && needs_promotion(op, view)) promote(op, arguments);
   return false;
 }
 
