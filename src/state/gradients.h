@@ -5,7 +5,8 @@
 // reduces once at the last micro-batch; one that shards them collects a unit's gradients in a flat
 // array, reduce-scatters it when the unit is complete and adds the slice up. Units are reduced in an
 // order all ranks share: against the layout's at first, then as rank 0 completed them. At most one flat
-// array is on its way at a time.
+// array is on its way at a time; that of a unit with a trainable parameter that gets no gradient is held
+// until backward ends, since only then is it known.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,57 +5,21 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "procs/program.h"
+#include "procs/zero_program.h"
 
 namespace {
 
 using nlohmann::json;
+using procs::contains;
+using procs::Folder;
+using procs::joined;
+using procs::kZero;
 using procs::Program;
 using procs::Result;
 using procs::run;
 using procs::Variables;
+using procs::zero;
 using testing::Values;
-
-const std::string kZero = ZERO_BINARY;
-
-std::vector<std::string> zero(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), kZero);
-  return arguments;
-}
-
-std::vector<std::string> joined(std::vector<std::string> head, const std::vector<std::string>& tail) {
-  head.insert(head.end(), tail.begin(), tail.end());
-  return head;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// A folder with a small text, gone at the end.
-class Folder {
- public:
-  Folder() {
-    ::mkdtemp(path_.data());
-    std::ofstream out(path("text"));
-    for (unsigned i = 0, state = 1; i < 6000; ++i, state = state * 1103515245 + 12345)
-      out << "word" << (state >> 16) % 100 << (i % 12 ? ' ' : '\n');
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-  json document(const std::string& name) const { return json::parse(procs::read_all(path(name))); }
-  bool has(const std::string& name) const { return std::filesystem::exists(path(name)); }
-
-  std::vector<std::string> small(const std::vector<std::string>& more) const {
-    return joined({"--model", "micro", "--data", path("text"), "--seq", "24", "--batch", "2"}, more);
-  }
-
- private:
-  std::string path_ = (std::filesystem::temp_directory_path() / "zero_cli_test.XXXXXX").string();
-};
 
 struct Complaint {
   std::vector<std::string> arguments;
