@@ -74,10 +74,10 @@ TEST_F(Launchers, Torchrun) {
 }
 
 TEST_F(Launchers, TorchrunRestartsAndTheRanksMeetAnewInTheStoreOfItsAgent) {
-  const Words program =
-      shell(training("attempt"), "cp " + folder_->path("attempt") + " " + folder_->path("attempt") +
-                                     "$TORCHELASTIC_RESTART_COUNT && echo agent $TORCHELASTIC_USE_AGENT_STORE && "
-                                     "[ $TORCHELASTIC_RESTART_COUNT = 1 ]");
+  const Words program = shell(training("attempt"),
+                              "{ [ $RANK != 0 ] || { cp " + folder_->path("attempt") + " " + folder_->path("attempt") +
+                                  "$TORCHELASTIC_RESTART_COUNT && echo agent $TORCHELASTIC_USE_AGENT_STORE && "
+                                  "[ $TORCHELASTIC_RESTART_COUNT = 1 ]; }; }");
   const Result result = torchrun({"--standalone", "--max-restarts", "1"}, program);
   EXPECT_TRUE(contains(result.out, "agent True\n")) << result.out;
   expect_same_losses("attempt0", result);

@@ -123,7 +123,8 @@ class Rank {
     return late;
   }
 
-  // The victim dies when it has received from the rank before it, and not yet from the one after it.
+  // The victim dies when it has received from the rank before it, and not yet from the one after it. A peer
+  // that has all it needs from the victim learns of it in the next operation.
   void die_in_all_gather() const {
     constexpr std::int64_t kCount = 1 << 16;
     const int size = world_.size();
@@ -138,6 +139,7 @@ class Rank {
       ::raise(SIGKILL);
     }
     all.wait();
+    world_.communicator().barrier().wait();
   }
 
   void call_barrier() const {
