@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/hash.h"
 #include "base/worker.h"
 #include "comm/backend.h"
 #include "comm/fingerprint.h"
@@ -33,13 +34,11 @@ std::string gist(const std::exception& error) {
   return std::string(view.substr(0, view.find(". ")));
 }
 
-// Part of the tag of a call's messages (FNV-1a). Ranks that call different operations thus wait until their time is up:
+// Part of the tag of a call's messages. Ranks that call different operations thus wait until their time is up:
 // Gloo would end the process over a message of a size that it does not expect.
 std::uint32_t mark(const Fingerprint& call) {
-  std::uint64_t value = 14695981039346656037u;
-  for (const char c : std::string_view(reinterpret_cast<const char*>(&call), sizeof call))
-    value = (value ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return static_cast<std::uint32_t>(value >> 32) % kMarks;
+  const std::string_view bytes(reinterpret_cast<const char*>(&call), sizeof call);
+  return static_cast<std::uint32_t>(fnv1a(bytes) >> 32) % kMarks;
 }
 
 // Threads started in its lifetime do not preempt others when they wake up. Gloo's thread polls, at

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/backend.h"
+#include "comm/dtypes.h"
 #include "comm/fingerprint.h"
 #include "zero/error.h"
 
@@ -23,19 +24,6 @@ namespace {
 using Group = c10d::ProcessGroupNCCL;
 
 constexpr std::int64_t kStaging = 64 << 20;  // bytes for the chunks of a sum
-
-at::ScalarType scalar_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f32: return at::kFloat;
-    case Dtype::f64: return at::kDouble;
-    case Dtype::bf16: return at::kBFloat16;
-    case Dtype::f16: return at::kHalf;
-    case Dtype::i64: return at::kLong;
-    case Dtype::i32: return at::kInt;
-    case Dtype::u8: return at::kByte;
-  }
-  throw ConfigError("an unknown dtype");
-}
 
 at::Tensor tree_sum(std::span<const at::Tensor> sources, at::ScalarType type) {
   if (sources.size() == 1) return sources[0].to(type);

@@ -3,19 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/hash.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
 constexpr std::size_t kLongestLine = 240;
-
-// FNV-1a.
-std::int64_t hash(const std::string& text) {
-  std::uint64_t value = 14695981039346656037u;
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return static_cast<std::int64_t>(value);
-}
 
 std::vector<std::int64_t> gathered(const Communicator& communicator, const std::vector<std::int64_t>& mine) {
   const auto count = static_cast<std::int64_t>(mine.size());
@@ -41,7 +35,8 @@ std::string lines_of_all(const Communicator& communicator, const std::string& li
 std::vector<std::int64_t> hashes(const Communicator& communicator, const std::vector<std::string>& lines) {
   const auto counts = gathered(communicator, {static_cast<std::int64_t>(lines.size())});
   std::vector<std::int64_t> mine(static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())));
-  std::transform(lines.begin(), lines.end(), mine.begin(), hash);
+  std::transform(lines.begin(), lines.end(), mine.begin(),
+                 [](const std::string& line) { return static_cast<std::int64_t>(fnv1a(line)); });
   return gathered(communicator, mine);
 }
 

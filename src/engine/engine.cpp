@@ -22,7 +22,6 @@ std::int64_t Engine::micro_batch() const {
 void Engine::discard() {
   impl_->discard();
 }
-
 void Engine::release() {
   impl_->release();
 }

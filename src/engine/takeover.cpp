@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "state/dtypes.h"
+#include "comm/dtypes.h"
 #include "state/unit.h"
 #include "zero/error.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/dtypes.h"
 #include "state/accounts.h"
-#include "state/dtypes.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
 
