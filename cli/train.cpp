@@ -90,7 +90,7 @@ class Run {
  private:
   void predict() {
     const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), zero::moments(optimizer(options_)),
-                                                   order_of_use(engine_.layout()));
+                                                   order_of_use(engine_.layout()), engine_.memory());
     result_.parameter.predicted = estimate.state.parameter;
     result_.gradient.predicted = estimate.state.gradient;
     result_.optimizer.predicted = estimate.state.optimizer;

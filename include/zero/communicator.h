@@ -74,6 +74,8 @@ class CommunicatorImpl {
   virtual Pending broadcast(View values, int root) = 0;
   virtual Pending barrier() = 0;
   virtual std::shared_ptr<CommunicatorImpl> split(int color, int key) = 0;
+  virtual std::shared_ptr<void> own_memory(std::int64_t) { return nullptr; }
+  virtual std::shared_ptr<void> common_memory(std::int64_t) { return nullptr; }
 };
 
 class Communicator {
@@ -83,7 +85,7 @@ class Communicator {
 
   int rank() const;
   int size() const;
-  std::string_view backend() const;  // "self", "threads", "gloo", "nccl"
+  std::string_view backend() const;  // "self", "threads", "shared memory", "hosts", "gloo", "nccl"
 
   // Every rank's shard, in rank order, into `whole` (whole.count == size() * shard.count, same
   // dtype). `shard` may be this rank's slot of `whole`. Wire: (N-1) shard bytes a rank.
@@ -107,6 +109,15 @@ class Communicator {
 
   // Ranks with the same color form a group, ordered by (key, rank). Collective. Blocks.
   Communicator split(int color, int key) const;
+
+  // Memory of this rank, a multiple of 4 KiB, from which the peers read in place: a collective whose
+  // views lie in such memory on every rank copies nothing in between. Null where the backend has none
+  // (only shared memory has). Uninitialised. Throws ConfigError when the host has no room for it.
+  std::shared_ptr<void> own_memory(std::int64_t bytes) const { return impl_->own_memory(bytes); }
+
+  // The same memory on every rank, zero at first: an all_gather from one's slot of it, into it, is a
+  // barrier. Collective; null where the backend has none.
+  std::shared_ptr<void> common_memory(std::int64_t bytes) const { return impl_->common_memory(bytes); }
 
   const std::shared_ptr<CommunicatorImpl>& impl() const { return impl_; }
 

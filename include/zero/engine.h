@@ -99,6 +99,7 @@ class Engine {
   const Plan& plan() const;
   const Layout& layout() const;
   Estimate estimate() const;           // by the trace recorded so far, else Trace::sequential
+  Memory memory() const;               // whether sharded parameters live once for all ranks
   std::optional<Trace> trace() const;  // of the last complete micro-batch
   Ledger ledger() const;
   void reset_peaks();

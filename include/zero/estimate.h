@@ -37,8 +37,14 @@ struct Estimate {
   int gathers = 0;             // times a unit is paged in per step
 };
 
+// Whether the ranks share a host's memory. There a sharded parameter lives once, every rank reads the
+// others' parts where they lie, and one barrier a step takes the place of the gathers' announcements. What
+// is read counts as bytes on the wire, as if it had been sent.
+enum class Memory : std::uint8_t { separate, common };
+
 // `moments`: moments(Optimizer). Layout::ranks() is the number of ranks.
-Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace);
+Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace,
+                  Memory memory = Memory::separate);
 inline Estimate estimate(const Plan& plan, const Layout& layout, int moments) {
   return estimate(plan, layout, moments, Trace::sequential(layout));
 }

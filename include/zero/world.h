@@ -9,6 +9,8 @@
 
 namespace zero {
 
+enum class Transport : std::uint8_t { automatic, gloo };
+
 struct InitOptions {
   // How long an operation may wait for its peers before it fails. ZERO_TIMEOUT (seconds) overrides it.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
@@ -19,6 +21,12 @@ struct InitOptions {
 #else
   bool check = true;
 #endif
+  // What CPU memory travels by. `automatic`: shared memory where ranks share a host, Gloo between hosts.
+  // ZERO_TRANSPORT=auto|gloo overrides it.
+  Transport transport = Transport::automatic;
+  // Declares that so many consecutive ranks of a host form a host of their own: to try out on one machine
+  // what several would do. 0: hosts are what they are. ZERO_RANKS_PER_HOST overrides it.
+  int ranks_per_host = 0;
 };
 
 class World {

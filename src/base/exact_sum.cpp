@@ -1,9 +1,11 @@
 #include "base/exact_sum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
 
+#include "base/simd.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -13,50 +15,126 @@ namespace {
 constexpr int kLimbBits = 32;
 constexpr std::uint64_t kLimbMask = 0xffffffff;
 constexpr int kMantissaBits = 52;
+constexpr std::int64_t kHidden = std::int64_t{1} << kMantissaBits;
+constexpr std::int64_t kInfinity = std::int64_t{0x7ff} << kMantissaBits;
+constexpr int kLastBit = ExactSum::kBias - 1075;  // position of the last bit of a double, less its exponent
 
-// The squares of one block: lane i takes values i and i + 8, then the lanes are added by halves.
-template <class T>
-double block_sum(const T* values) {
-  double lanes[8];
-  for (int i = 0; i < 8; ++i) {
-    const double low = values[i], high = values[i + 8];
-    lanes[i] = low * low + high * high;
+// Blocks whose sums are added together, and how many binary orders those may span: kBatch integers of
+// 27 + kSpread bits fill 63.
+constexpr std::int64_t kBatch = 256;
+constexpr int kHalfBits = 27;
+constexpr int kSpread = 28;
+
+struct Extent {
+  std::int64_t smallest, largest;
+};
+
+// Of the bits of the values that are not zero; as integers they are ordered like the values.
+ZERO_MULTIVERSION Extent extent_of(const double* values, std::int64_t n) {
+  Extent extent{kInfinity, 0};
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::int64_t>(values[i]);
+    const std::int64_t small = bits == 0 ? kInfinity : bits;
+    extent.smallest = small < extent.smallest ? small : extent.smallest;
+    extent.largest = bits > extent.largest ? bits : extent.largest;
   }
-  for (int i = 0; i < 4; ++i) lanes[i] += lanes[i + 4];
-  for (int i = 0; i < 2; ++i) lanes[i] += lanes[i + 2];
-  return lanes[0] + lanes[1];
+  return extent;
+}
+
+struct Halves {
+  std::uint64_t low, high;
+};
+
+// The sum of normal numbers and zeros in units of the last bit at `exponent`: low + high * 2^kHalfBits.
+ZERO_MULTIVERSION Halves fixed_point(const double* values, std::int64_t n, std::int64_t exponent) {
+  Halves sum{0, 0};
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::int64_t>(values[i]);
+    const std::int64_t shift = bits == 0 ? 0 : (bits >> kMantissaBits) - exponent;
+    const std::int64_t mantissa = bits == 0 ? 0 : (bits & (kHidden - 1)) | kHidden;
+    sum.low += static_cast<std::uint64_t>((mantissa & ((1 << kHalfBits) - 1)) << shift);
+    sum.high += static_cast<std::uint64_t>((mantissa >> kHalfBits) << shift);
+  }
+  return sum;
+}
+
+using Pair = double __attribute__((vector_size(16)));
+
+// Of values i, i + 1 and i + 8, i + 9 of a block.
+template <class T>
+Pair squares(const T* values, int i) {
+  const Pair low{double{values[i]}, double{values[i + 1]}}, high{double{values[i + 8]}, double{values[i + 9]}};
+  return low * low + high * high;
+}
+
+// The squares of each block: lane i takes values i and i + 8, then the lanes are added by halves. Pairs
+// of lanes, since what the compiler makes of single ones is slower.
+template <class T>
+void block_sums(const T* values, double* sums, std::int64_t blocks) {
+  for (std::int64_t b = 0; b < blocks; ++b, values += kSquareBlock) {
+    const Pair lanes = (squares(values, 0) + squares(values, 4)) + (squares(values, 2) + squares(values, 6));
+    sums[b] = lanes[0] + lanes[1];
+  }
 }
 
 template <class T>
-void add_blocks(std::span<const T> values, ExactSum& sum, std::int64_t& nonfinite) {
-  const auto take = [&](const T* block) {
-    const double squares = block_sum(block);
-    if (std::isfinite(squares)) {
-      sum.add(squares);
-    } else {
-      ++nonfinite;
-    }
-  };
-  while (values.size() >= kSquareBlock) {
-    take(values.data());
-    values = values.subspan(kSquareBlock);
+void add_blocks(const T* values, std::int64_t blocks, ExactSum& sum, std::int64_t& nonfinite) {
+  double sums[kBatch];
+  for (std::int64_t at = 0; at < blocks; at += kBatch) {
+    const auto n = std::min(kBatch, blocks - at);
+    block_sums(values + at * kSquareBlock, sums, n);
+    nonfinite += sum.add_finite({sums, static_cast<std::size_t>(n)});
   }
-  if (values.empty()) return;
+}
+
+template <class T>
+void add_squares(std::span<const T> values, ExactSum& sum, std::int64_t& nonfinite) {
+  const auto rest = values.size() % kSquareBlock;
+  add_blocks(values.data(), static_cast<std::int64_t>(values.size()) / kSquareBlock, sum, nonfinite);
   T tail[kSquareBlock] = {};
-  for (std::size_t i = 0; i < values.size(); ++i) tail[i] = values[i];
-  take(tail);
+  std::ranges::copy(values.last(rest), tail);
+  if (rest > 0) add_blocks(tail, 1, sum, nonfinite);
 }
 
 }  // namespace
 
 void ExactSum::add(double value) {
-  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const auto bits = std::bit_cast<std::int64_t>(value);
   const int exponent = static_cast<int>(bits >> kMantissaBits & 0x7ff);
   const bool normal = exponent != 0;
-  const std::uint64_t mantissa = (bits & ((std::uint64_t{1} << kMantissaBits) - 1)) | std::uint64_t{normal}
-                                                                                          << kMantissaBits;
-  // The value is mantissa * 2^(position - kBias).
-  const int position = exponent + !normal - 1075 + kBias;
+  const std::int64_t mantissa = (bits & (kHidden - 1)) | (normal ? kHidden : 0);
+  add(static_cast<std::uint64_t>(mantissa), exponent + !normal + kLastBit);
+}
+
+std::int64_t ExactSum::add_finite(std::span<const double> values) {
+  std::int64_t nonfinite = 0;
+  for (std::size_t at = 0; at < values.size(); at += kBatch) {
+    const auto batch = values.subspan(at, std::min<std::size_t>(kBatch, values.size() - at));
+    if (add_similar(batch)) continue;
+    for (const double value : batch) {
+      if (std::isfinite(value)) {
+        add(value);
+      } else {
+        ++nonfinite;
+      }
+    }
+  }
+  return nonfinite;
+}
+
+bool ExactSum::add_similar(std::span<const double> values) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  const auto [smallest, largest] = extent_of(values.data(), n);
+  const std::int64_t exponent = smallest >> kMantissaBits;
+  const bool normal = smallest >= kHidden && largest < kInfinity;
+  if (!normal || (largest >> kMantissaBits) - exponent > kSpread) return false;
+  const auto [low, high] = fixed_point(values.data(), n, exponent);
+  add(low, static_cast<int>(exponent) + kLastBit);
+  add(high, static_cast<int>(exponent) + kLastBit + kHalfBits);
+  return true;
+}
+
+void ExactSum::add(std::uint64_t mantissa, int position) {
   const int shift = position % kLimbBits;
   const std::uint64_t low = mantissa << shift;
   std::int64_t* const limb = limbs_.data() + position / kLimbBits;
@@ -109,11 +187,11 @@ double ExactSum::value() const {
 }
 
 void sum_of_squares(std::span<const float> values, ExactSum& sum, std::int64_t& nonfinite) {
-  add_blocks(values, sum, nonfinite);
+  add_squares(values, sum, nonfinite);
 }
 
 void sum_of_squares(std::span<const double> values, ExactSum& sum, std::int64_t& nonfinite) {
-  add_blocks(values, sum, nonfinite);
+  add_squares(values, sum, nonfinite);
 }
 
 }  // namespace zero

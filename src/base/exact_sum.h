@@ -16,6 +16,9 @@ class ExactSum {
 
   // Adds a finite value >= 0 without rounding.
   void add(double value);
+  // The same for each of `values`, quicker where they are of similar size. Those that are not finite are
+  // left out; returns how many.
+  std::int64_t add_finite(std::span<const double> values);
   // Adds the limbs() of another sum. Throws ConfigError unless there are kLimbs of them.
   void add(std::span<const std::int64_t> limbs);
 
@@ -28,6 +31,10 @@ class ExactSum {
 
  private:
   static constexpr std::int64_t kSafeAdds = std::int64_t{1} << 30;
+  // Adds mantissa * 2^(position - kBias).
+  void add(std::uint64_t mantissa, int position);
+  // Adds `values`, a batch at most; false, and nothing added, when they are not of similar size.
+  bool add_similar(std::span<const double> values);
   void count();
 
   std::array<std::int64_t, kLimbs> limbs_{};

@@ -1,7 +1,9 @@
 // The 16-bit floating-point formats and their conversions: exact to fp32, rounded to nearest even from
-// fp32 (NaN stays NaN). Written so that loops over them vectorise.
+// fp32 (NaN stays NaN). Written so that loops over them vectorise on every instruction set: signed
+// integers, no sum on one side of a choice only; and so that flushing denormals changes nothing.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -10,14 +12,30 @@ namespace zero {
 struct Bf16 {
   std::uint16_t bits;
 };
-using Fp16 = _Float16;
+
+struct Fp16 {
+  std::uint16_t bits;
+  Fp16() = default;
+  explicit Fp16(float value);
+};
 
 inline float widen(Bf16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
+
+// A normal number's exponent moves by 112, infinity's by 224. A subnormal number s is 2^-14 (1 + s) less
+// 2^-14, and for the others that is no smaller than the number.
 inline float widen(Fp16 value) {
-  return static_cast<float>(value);
+  constexpr std::int32_t infinity = 0x7c00 << 13;
+  constexpr std::int32_t exponent = 112 << 23;
+  const std::int32_t magnitude = (value.bits & 0x7fff) << 13;
+  const std::int32_t normal = magnitude + exponent;
+  const auto subnormal = std::bit_cast<std::int32_t>(std::bit_cast<float>(normal + (1 << 23)) - 0x1p-14f);
+  const std::int32_t finite = std::min(subnormal, normal);
+  const std::int32_t absolute = magnitude < infinity ? finite : finite + exponent;
+  return std::bit_cast<float>(absolute | (value.bits & 0x8000) << 16);
 }
+
 inline float widen(float value) {
   return value;
 }
@@ -31,8 +49,21 @@ inline void narrow(float value, Bf16& out) {
   const std::uint32_t quiet_nan = (bits >> 16) | 0x40;
   out.bits = static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
+
+// Below 2^-14 the processor rounds: the last bit of 1/2 is that of a subnormal number. From there on the
+// bits of half + value grow faster than those of the result.
 inline void narrow(float value, Fp16& out) {
-  out = static_cast<Fp16>(value);
+  const auto bits = std::bit_cast<std::int32_t>(value);
+  const std::int32_t magnitude = bits & 0x7fffffff;
+  const std::int32_t clamped = std::clamp(magnitude, 0x38800000, 0x47800000);
+  const std::int32_t normal = (clamped - (112 << 23) + 0xfff + (clamped >> 13 & 1)) >> 13;
+  const std::int32_t subnormal = std::bit_cast<std::int32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
+  const std::int32_t nan = magnitude > 0x7f800000 ? 0x200 | (magnitude >> 13 & 0x3ff) : 0;
+  out.bits = static_cast<std::uint16_t>(std::min(subnormal, normal) | nan | (bits >> 16 & 0x8000));
+}
+
+inline Fp16::Fp16(float value) {
+  narrow(value, *this);
 }
 
 }  // namespace zero

@@ -41,6 +41,8 @@ class Checked final : public CommunicatorImpl {
     check(Collective::barrier, {}, {});
     return inner_->barrier();
   }
+  std::shared_ptr<void> own_memory(std::int64_t bytes) override { return inner_->own_memory(bytes); }
+  std::shared_ptr<void> common_memory(std::int64_t bytes) override { return inner_->common_memory(bytes); }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
     compare(Fingerprint::split(++sequence_));
     return checked(inner_->split(color, key));

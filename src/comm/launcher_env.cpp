@@ -167,6 +167,15 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
     if (value != "0" && value != "1") throw ConfigError("ZERO_CHECK=" + value + " is neither 0 nor 1");
     options.check = value == "1";
   }
+  if (const std::string value = env.text("ZERO_TRANSPORT"); !value.empty()) {
+    if (value != "auto" && value != "gloo") throw ConfigError("ZERO_TRANSPORT=" + value + " is neither auto nor gloo");
+    options.transport = value == "gloo" ? Transport::gloo : Transport::automatic;
+  }
+  if (const std::string value = env.text("ZERO_RANKS_PER_HOST"); !value.empty()) {
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), options.ranks_per_host);
+    if (error != std::errc{} || end != value.data() + value.size() || options.ranks_per_host < 0)
+      throw ConfigError("ZERO_RANKS_PER_HOST=" + value + " is not a number of ranks");
+  }
   return options;
 }
 

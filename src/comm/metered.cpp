@@ -56,6 +56,8 @@ class Metered final : public CommunicatorImpl {
   Pending barrier() override {
     return measure(Collective::barrier, {}, [&] { return inner_->barrier(); });
   }
+  std::shared_ptr<void> own_memory(std::int64_t bytes) override { return inner_->own_memory(bytes); }
+  std::shared_ptr<void> common_memory(std::int64_t bytes) override { return inner_->common_memory(bytes); }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
     return metered(inner_->split(color, key), meter_);
   }

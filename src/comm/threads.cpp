@@ -2,14 +2,11 @@
 
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <string>
 
-#include "comm/backend.h"
-#include "comm/fingerprint.h"
+#include "comm/direct.h"
 #include "comm/launcher_env.h"
-#include "comm/tree_sum.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -117,7 +114,7 @@ void Hub::retire(int rank) {
   changed_.notify_all();
 }
 
-class ThreadCommunicator final : public CommunicatorImpl {
+class ThreadCommunicator final : public DirectCommunicator {
  public:
   ThreadCommunicator(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
   ~ThreadCommunicator() override { hub_->retire(rank_); }
@@ -125,99 +122,22 @@ class ThreadCommunicator final : public CommunicatorImpl {
   int rank() const override { return rank_; }
   int size() const override { return hub_->size(); }
   std::string_view backend() const override { return "threads"; }
-
-  Pending all_gather(ConstView shard, View whole) override;
-  Pending reduce_scatter(ConstView whole, View shard) override;
-  Pending all_reduce(View values) override;
-  Pending all_to_all(ConstView input, View output) override;
-  Pending broadcast(View values, int root) override;
-  Pending barrier() override;
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
 
  private:
-  void enter(Collective operation, ConstView published, ConstView output, int root = -1) {
-    require_cpu(operation, *this, published, output);
-    hub_->enter(rank_, {Fingerprint::of(++sequence_, operation, published, output, root),
-                        const_cast<void*>(published.data),
-                        {},
-                        nullptr});
+  Reach enter(const Fingerprint& call, ConstView published) override {
+    hub_->enter(rank_, {call, const_cast<void*>(published.data), {}, nullptr});
+    return Reach::memory;
   }
-  char* peer(int rank) const { return bytes_of(hub_->slot(rank).data); }
-  std::vector<const void*> sources(std::int64_t offset) const;
+  void sync() override { hub_->sync(rank_); }
+  char* peer(int rank) override { return bytes_of(hub_->slot(rank).data); }
 
   std::shared_ptr<Hub> hub_;
   int rank_;
-  std::uint64_t sequence_ = 0;
 };
 
-void copy(void* to, const void* from, std::int64_t bytes) {
-  if (to != from && bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
-}
-
-std::vector<const void*> ThreadCommunicator::sources(std::int64_t offset) const {
-  std::vector<const void*> all;
-  for (int r = 0; r < size(); ++r) all.push_back(peer(r) + offset);
-  return all;
-}
-
-Pending ThreadCommunicator::all_gather(ConstView shard, View whole) {
-  enter(Collective::all_gather, shard, whole);
-  for (int i = 0; i < size(); ++i) {
-    const int r = (rank_ + i) % size();
-    copy(bytes_of(whole.data) + r * shard.bytes(), peer(r), shard.bytes());
-  }
-  hub_->leave(rank_);
-  return {};
-}
-
-Pending ThreadCommunicator::reduce_scatter(ConstView whole, View shard) {
-  enter(Collective::reduce_scatter, whole, shard);
-  tree_sum(sources(rank_ * shard.count * size_of(whole.dtype)), whole.dtype, shard.data, shard.count);
-  hub_->leave(rank_);
-  return {};
-}
-
-// Each rank sums its slice where its own values were, then fetches the others' slices.
-Pending ThreadCommunicator::all_reduce(View values) {
-  enter(Collective::all_reduce, values, values);
-  const Slices slices{values.count, size()};
-  const auto offset = [&](int r) { return slices.begin(r) * size_of(values.dtype); };
-  tree_sum_rounded(sources(offset(rank_)), values.dtype, bytes_of(values.data) + offset(rank_), slices.extent(rank_));
-  hub_->sync(rank_);
-  for (int i = 1; i < size(); ++i) {
-    const int r = (rank_ + i) % size();
-    copy(bytes_of(values.data) + offset(r), peer(r) + offset(r), offset(r + 1) - offset(r));
-  }
-  hub_->leave(rank_);
-  return {};
-}
-
-Pending ThreadCommunicator::all_to_all(ConstView input, View output) {
-  enter(Collective::all_to_all, input, output);
-  const auto slice = input.bytes() / size();
-  for (int i = 0; i < size(); ++i) {
-    const int r = (rank_ + i) % size();
-    copy(bytes_of(output.data) + r * slice, peer(r) + rank_ * slice, slice);
-  }
-  hub_->leave(rank_);
-  return {};
-}
-
-Pending ThreadCommunicator::broadcast(View values, int root) {
-  enter(Collective::broadcast, values, values, root);
-  copy(values.data, peer(root), values.bytes());
-  hub_->leave(rank_);
-  return {};
-}
-
-Pending ThreadCommunicator::barrier() {
-  enter(Collective::barrier, {}, {});
-  hub_->leave(rank_);
-  return {};
-}
-
 std::shared_ptr<CommunicatorImpl> ThreadCommunicator::split(int color, int key) {
-  hub_->enter(rank_, {Fingerprint::split(++sequence_), nullptr, {color, key}, nullptr});
+  hub_->enter(rank_, {Fingerprint::split(next_sequence()), nullptr, {color, key}, nullptr});
   std::vector<SplitCall> calls;
   for (int r = 0; r < size(); ++r) calls.push_back(hub_->slot(r).split);
   const auto members = split_group(calls, rank_);

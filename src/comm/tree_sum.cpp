@@ -4,9 +4,9 @@
 #include <array>
 #include <bit>
 #include <string>
-#include <vector>
 
 #include "base/half.h"
+#include "base/simd.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -44,33 +44,33 @@ using Sources = std::span<const T* const>;
 
 // Element i of each loop depends on elements i only, so an output that is one of the inputs is fine.
 template <class T>
-void add(const T* a, const T* b, T* out, std::int64_t n) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
-}
-
-template <class T>
-void sum1(const T* a, Sum<T>* out, std::int64_t n) {
+ZERO_MULTIVERSION void sum1(const T* a, Sum<T>* out, std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) out[i] = widen(a[i]);
 }
 
 template <class T>
-void sum2(const T* a, const T* b, Sum<T>* out, std::int64_t n) {
+ZERO_MULTIVERSION void sum2(const T* a, const T* b, Sum<T>* out, std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) out[i] = widen(a[i]) + widen(b[i]);
 }
 
 template <class T>
-void sum3(const T* a, const T* b, const T* c, Sum<T>* out, std::int64_t n) {
+ZERO_MULTIVERSION void sum3(const T* a, const T* b, const T* c, Sum<T>* out, std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) out[i] = (widen(a[i]) + widen(b[i])) + widen(c[i]);
 }
 
 template <class T>
-void sum4(const T* a, const T* b, const T* c, const T* d, Sum<T>* out, std::int64_t n) {
+ZERO_MULTIVERSION void sum4(const T* a, const T* b, const T* c, const T* d, Sum<T>* out, std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) out[i] = (widen(a[i]) + widen(b[i])) + (widen(c[i]) + widen(d[i]));
+}
+
+template <class T>
+ZERO_MULTIVERSION void round_all(const float* sums, T* out, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) narrow(sums[i], out[i]);
 }
 
 template <class T>
@@ -90,39 +90,42 @@ void sum_block(Sources<T> s, std::int64_t at, Sum<T>* out, std::int64_t n, Sum<T
   const auto left = std::bit_floor(s.size() - 1);
   sum_block(s.first(left), at, out, n, scratch);
   sum_block(s.subspan(left), at, scratch, n, scratch + kBlock);
-  add(out, scratch, out, n);
+  sum2<Sum<T>>(out, scratch, out, n);
 }
 
+// Elements [begin, begin + count) of the sources.
 template <class T>
-void sum_typed(Sources<T> s, Sum<T>* out, std::int64_t count) {
-  if (s.size() <= 4) return sum_few(s, 0, out, count);
+void sum_range(Sources<T> s, std::int64_t begin, Sum<T>* out, std::int64_t count) {
+  if (s.size() <= 4) return sum_few(s, begin, out, count);
   const auto left = std::bit_floor(s.size() - 1);
   std::array<Sum<T>, kBlock * kDepth> scratch;
   Sum<T>* const a = scratch.data();
   Sum<T>* const b = a + kBlock;
   for (std::int64_t at = 0; at < count; at += kBlock) {
     const auto n = std::min(kBlock, count - at);
-    sum_block(s.first(left), at, a, n, b);
-    sum_block(s.subspan(left), at, b, n, b + kBlock);
-    add(a, b, out + at, n);
+    sum_block(s.first(left), begin + at, a, n, b);
+    sum_block(s.subspan(left), begin + at, b, n, b + kBlock);
+    sum2<Sum<T>>(a, b, out + at, n);
   }
 }
 
 template <class T>
-void sum_erased(std::span<const void* const> sources, void* out, std::int64_t count) {
-  const Sources<T> typed(reinterpret_cast<const T* const*>(sources.data()), sources.size());
-  sum_typed<T>(typed, static_cast<Sum<T>*>(out), count);
+Sources<T> typed(std::span<const void* const> sources) {
+  return {reinterpret_cast<const T* const*>(sources.data()), sources.size()};
 }
 
 template <class T>
-void sum_and_round(std::span<const void* const> sources, Dtype dtype, T* out, std::int64_t count) {
+void sum(std::span<const void* const> sources, void* out, std::int64_t count) {
+  sum_range(typed<T>(sources), 0, static_cast<Sum<T>*>(out), count);
+}
+
+template <class T>
+void sum_and_round(std::span<const void* const> sources, void* out, std::int64_t count) {
   std::array<float, kBlock> sums;
-  std::vector<const void*> at(sources.begin(), sources.end());
-  for (std::int64_t done = 0; done < count; done += kBlock) {
-    const auto n = std::min(kBlock, count - done);
-    tree_sum(at, dtype, sums.data(), n);
-    for (std::int64_t i = 0; i < n; ++i) narrow(sums[i], out[done + i]);
-    for (auto& source : at) source = static_cast<const T*>(source) + n;
+  for (std::int64_t at = 0; at < count; at += kBlock) {
+    const auto n = std::min(kBlock, count - at);
+    sum_range(typed<T>(sources), at, sums.data(), n);
+    round_all(sums.data(), static_cast<T*>(out) + at, n);
   }
 }
 
@@ -130,12 +133,12 @@ void sum_and_round(std::span<const void* const> sources, Dtype dtype, T* out, st
 
 void tree_sum(std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t count) {
   switch (dtype) {
-    case Dtype::f32: return sum_erased<float>(sources, out, count);
-    case Dtype::f64: return sum_erased<double>(sources, out, count);
-    case Dtype::bf16: return sum_erased<Bf16>(sources, out, count);
-    case Dtype::f16: return sum_erased<Fp16>(sources, out, count);
-    case Dtype::i64: return sum_erased<std::uint64_t>(sources, out, count);
-    case Dtype::i32: return sum_erased<std::uint32_t>(sources, out, count);
+    case Dtype::f32: return sum<float>(sources, out, count);
+    case Dtype::f64: return sum<double>(sources, out, count);
+    case Dtype::bf16: return sum<Bf16>(sources, out, count);
+    case Dtype::f16: return sum<Fp16>(sources, out, count);
+    case Dtype::i64: return sum<std::uint64_t>(sources, out, count);
+    case Dtype::i32: return sum<std::uint32_t>(sources, out, count);
     case Dtype::u8: break;
   }
   throw ConfigError("a sum of " + std::string(name(dtype)) + " values", "add up int32 or a floating-point type");
@@ -143,9 +146,9 @@ void tree_sum(std::span<const void* const> sources, Dtype dtype, void* out, std:
 
 void tree_sum_rounded(std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t count) {
   switch (dtype) {
-    case Dtype::bf16: return sum_and_round(sources, dtype, static_cast<Bf16*>(out), count);
-    case Dtype::f16: return sum_and_round(sources, dtype, static_cast<Fp16*>(out), count);
-    default: return tree_sum(sources, dtype, out, count);
+    case Dtype::bf16: return sum_and_round<Bf16>(sources, out, count);
+    case Dtype::f16: return sum_and_round<Fp16>(sources, out, count);
+    default: return zero::tree_sum(sources, dtype, out, count);
   }
 }
 

@@ -3,11 +3,15 @@
 #include <net/if.h>
 
 #include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d.h"
 #include "comm/checked.h"
+#include "comm/hosts.h"
 #include "comm/launcher_env.h"
 #include "comm/rendezvous.h"
+#include "comm/shared.h"
+#include "comm/two_level.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -40,6 +44,56 @@ GlooOptions network(const LauncherEnv& env, const Rendezvous& meeting, std::chro
   return options;
 }
 
+using Bytes = std::vector<std::uint8_t>;
+
+// The ranks of a run, as they are being joined.
+class Joining {
+ public:
+  Joining(const LauncherEnv& env, const InitOptions& options)
+      : env_(env), options_(options), meeting_(env, options.timeout), hosts_(find_hosts()) {}
+
+  std::shared_ptr<CommunicatorImpl> group() {
+    if (hosts_.ranks_per_host == 1) return gloo("all", env_.rank, env_.size);
+    if (hosts_.hosts == 1) return shared();
+    Levels levels{gloo("all", env_.rank, env_.size), shared(), nullptr};
+    levels.across = gloo("across/" + std::to_string(hosts_.local(env_.rank)), hosts_.host(env_.rank), hosts_.hosts);
+    return two_level_communicator(std::move(levels), hosts_);
+  }
+
+ private:
+  static std::string text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+
+  // Gloo counts as one rank a host.
+  Hosts find_hosts() const {
+    if (options_.transport == Transport::gloo) return {env_.size, 1};
+    std::string mine = host_identity();
+    if (options_.ranks_per_host > 0) mine += "/" + std::to_string(env_.local_rank / options_.ranks_per_host);
+    const auto key = [](int rank) { return "host/" + std::to_string(rank); };
+    meeting_.store()->set(key(env_.rank), Bytes(mine.begin(), mine.end()));
+    std::vector<std::string> all;
+    for (int r = 0; r < env_.size; ++r) all.push_back(text(meeting_.store()->get(key(r))));
+    return Hosts::of(all);
+  }
+
+  std::shared_ptr<CommunicatorImpl> gloo(const std::string& name, int rank, int size) {
+    auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting_.store());
+    return gloo_communicator(std::move(store), rank, size, network(env_, meeting_, options_.timeout));
+  }
+
+  std::shared_ptr<CommunicatorImpl> shared() {
+    const std::string key = "memory/" + std::to_string(hosts_.host(env_.rank));
+    SharedMemoryOptions options{options_.timeout};
+    options.publish = [&](const std::string& name) { meeting_.store()->set(key, Bytes(name.begin(), name.end())); };
+    options.look_up = [&] { return text(meeting_.store()->get(key)); };
+    return shared_memory_communicator(hosts_.local(env_.rank), hosts_.ranks_per_host, options);
+  }
+
+  const LauncherEnv& env_;
+  const InitOptions& options_;
+  Rendezvous meeting_;
+  Hosts hosts_;
+};
+
 }  // namespace
 
 World init(const InitOptions& given) {
@@ -47,8 +101,7 @@ World init(const InitOptions& given) {
   const LauncherEnv env = read_launcher_env(environment);
   if (env.size == 1) return {};
   require_interface(env);
-  const Rendezvous meeting(env, options.timeout);
-  auto group = gloo_communicator(meeting.store(), env.rank, env.size, network(env, meeting, options.timeout));
+  auto group = Joining(env, options).group();
   if (options.check) group = checked(std::move(group));
   return {Communicator(std::move(group)), env.local_rank, env.local_size};
 }

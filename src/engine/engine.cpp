@@ -34,6 +34,9 @@ const Layout& Engine::layout() const {
 Estimate Engine::estimate() const {
   return impl_->estimate();
 }
+Memory Engine::memory() const {
+  return impl_->memory();
+}
 std::optional<Trace> Engine::trace() const {
   return impl_->trace();
 }

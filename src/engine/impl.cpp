@@ -25,14 +25,14 @@ Communicator own_group(const World& world) {
   return world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
 }
 
-std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Row& row,
+std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
                                               int rank, Accounts& accounts) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : layout.units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
-    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, row, parameters, accounts));
+    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, accounts));
   }
   return units;
 }
@@ -54,7 +54,8 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
       group_(own_group(world)),
-      units_(make_units(layout_, inventory, resolved_[State::parameter], world.rank(), accounts_)),
+      accounts_(group_),
+      units_(make_units(layout_, inventory, resolved_, world.rank(), accounts_)),
       exchange_(
           Communicator(metered(group_.impl(), meter_)), Communicator(metered(group_.impl(), setup_meter_)),
           [this](const Communicator& communicator, int unit) {
@@ -65,9 +66,10 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   agree(inventory);
   adopt_units(inventory.replicated);
-  pager_ =
-      std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_),
-                              Pager::Settings{.autocast = plan_.precision() == Precision::bf16, .seed = options_.seed});
+  pager_ = std::make_unique<Pager>(
+      units_, exchange_, residency(resolved_, layout_),
+      Pager::Settings{.autocast = plan_.precision() == Precision::bf16, .seed = options_.seed, .meter = meter_});
+  renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
   accounts_.reset_peaks();
@@ -258,6 +260,16 @@ void Engine::Impl::update(const Verdict& verdict, double lr_factor) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
     publish(*unit);
   }
+  renew(Exchange::Kind::publish);
+}
+
+bool Engine::Impl::common() const {
+  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->common(); });
+}
+
+// This rank has written its part of the common units.
+void Engine::Impl::renew(Exchange::Kind kind) {
+  if (common()) pager_->renew(exchange_.submit({kind, -1, 0, [](const Communicator& c) { c.barrier().wait(); }}));
 }
 
 // Replicated parameters of which each rank updated its slice.
@@ -306,8 +318,16 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
     exchange_.run({Exchange::Kind::read, unit.index(), whole.count,
                    [whole, root = *from_rank](const Communicator& c) { c.broadcast(whole, root).wait(); }});
   }
+  meet(unit);
   unit.keep_whole();
   updater_.adopt(unit);
+  meet(unit);
+}
+
+// Before a common unit is written every rank has its copy, and every rank has written before it is read.
+void Engine::Impl::meet(const Unit& unit) {
+  if (!unit.common()) return;
+  exchange_.run({Exchange::Kind::read, unit.index(), 0, [](const Communicator& c) { c.barrier().wait(); }});
 }
 
 void Engine::Impl::release() {
@@ -353,11 +373,12 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
 
 TrafficMeter& Engine::Impl::meter() {
   for (auto& unit : units_) pager_->settle_published(*unit);
+  pager_->settle_renewed();
   return *meter_;
 }
 
 Estimate Engine::Impl::estimate() const {
-  return zero::estimate(plan_, layout_, moments_, trace().value_or(Trace::sequential(layout_)));
+  return zero::estimate(plan_, layout_, moments_, trace().value_or(Trace::sequential(layout_)), memory());
 }
 
 }  // namespace zero

@@ -37,6 +37,7 @@ class Engine::Impl final : public UnitHost {
   const Plan& plan() const { return plan_; }
   const Layout& layout() const { return layout_; }
   Estimate estimate() const;
+  Memory memory() const { return common() ? Memory::common : Memory::separate; }
   std::optional<Trace> trace() const { return pager_->trace(); }
   Accounts& accounts() { return accounts_; }
   // The meter, when nothing is on its way.
@@ -60,6 +61,9 @@ class Engine::Impl final : public UnitHost {
   double scale_of(const Verdict& verdict) const;
   void update(const Verdict& verdict, double lr_factor);
   void publish(Unit& unit);
+  bool common() const;
+  void renew(Exchange::Kind kind);
+  void meet(const Unit& unit);
   void start_window();
 
   Plan plan_;      // as given
@@ -68,10 +72,10 @@ class Engine::Impl final : public UnitHost {
   std::vector<ParameterInfo> infos_;
   Layout layout_;
   int moments_;
-  Accounts accounts_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
   Communicator group_;
+  Accounts accounts_;
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
   Updater updater_;

@@ -28,8 +28,8 @@ inline void store(T value, Out* out, std::int64_t i) {
 }
 
 template <class T, class Out>
-[[gnu::always_inline]] inline void adamw(const AdamWFactors<T>& f, T* __restrict p, const T* __restrict g,
-                                         T* __restrict m, T* __restrict v, Out* __restrict out, std::int64_t n) {
+ZERO_MULTIVERSION void adamw(const AdamWFactors<T>& f, T* __restrict p, const T* __restrict g, T* __restrict m,
+                             T* __restrict v, Out* __restrict out, std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
     const T grad = g[i] * f.scale;
@@ -42,8 +42,8 @@ template <class T, class Out>
 }
 
 template <class T, class Out>
-[[gnu::always_inline]] inline void sgd(const SgdFactors<T>& f, T* __restrict p, const T* __restrict g,
-                                       Out* __restrict out, std::int64_t n) {
+ZERO_MULTIVERSION void sgd(const SgdFactors<T>& f, T* __restrict p, const T* __restrict g, Out* __restrict out,
+                           std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
     p[i] = p[i] - f.lr * (g[i] * f.scale + p[i] * f.decay);
@@ -52,8 +52,8 @@ template <class T, class Out>
 }
 
 template <class T, class Out>
-[[gnu::always_inline]] inline void momentum(const SgdFactors<T>& f, T* __restrict p, const T* __restrict g,
-                                            T* __restrict m, Out* __restrict out, std::int64_t n) {
+ZERO_MULTIVERSION void momentum(const SgdFactors<T>& f, T* __restrict p, const T* __restrict g, T* __restrict m,
+                                Out* __restrict out, std::int64_t n) {
   const T kept = f.first ? T{0} : f.momentum;
   const T added = f.first ? T{1} : f.rest;
   const T look_ahead = f.nesterov ? f.momentum : T{1};
@@ -67,34 +67,19 @@ template <class T, class Out>
   }
 }
 
-// target_clones needs plain functions: one a kernel and pair of types.
-#define ZERO_UPDATE_KERNELS(T, Out, suffix)                                                                            \
-  ZERO_MULTIVERSION void adamw_##suffix(const AdamWFactors<T>& f, T* p, const T* g, T* m, T* v, Out* out,              \
-                                        std::int64_t n) {                                                              \
-    adamw(f, p, g, m, v, out, n);                                                                                      \
-  }                                                                                                                    \
-  ZERO_MULTIVERSION void sgd_##suffix(const SgdFactors<T>& f, T* p, const T* g, Out* out, std::int64_t n) {            \
-    sgd(f, p, g, out, n);                                                                                              \
-  }                                                                                                                    \
-  ZERO_MULTIVERSION void momentum_##suffix(const SgdFactors<T>& f, T* p, const T* g, T* m, Out* out, std::int64_t n) { \
-    momentum(f, p, g, m, out, n);                                                                                      \
-  }                                                                                                                    \
-  void run(const AdamWFactors<T>& f, const UpdateRange& r, Out* out) {                                                 \
-    adamw_##suffix(f, static_cast<T*>(r.main), static_cast<const T*>(r.gradient), static_cast<T*>(r.moments[0]),       \
-                   static_cast<T*>(r.moments[1]), out, r.count);                                                       \
-  }                                                                                                                    \
-  void run(const SgdFactors<T>& f, const UpdateRange& r, Out* out) {                                                   \
-    T* p = static_cast<T*>(r.main);                                                                                    \
-    const T* g = static_cast<const T*>(r.gradient);                                                                    \
-    if (r.moments[0] == nullptr) return sgd_##suffix(f, p, g, out, r.count);                                           \
-    momentum_##suffix(f, p, g, static_cast<T*>(r.moments[0]), out, r.count);                                           \
-  }
+template <class T, class Out>
+void run(const AdamWFactors<T>& f, const UpdateRange& r, Out* out) {
+  adamw(f, static_cast<T*>(r.main), static_cast<const T*>(r.gradient), static_cast<T*>(r.moments[0]),
+        static_cast<T*>(r.moments[1]), out, r.count);
+}
 
-ZERO_UPDATE_KERNELS(float, Nowhere, f32)
-ZERO_UPDATE_KERNELS(double, Nowhere, f64)
-ZERO_UPDATE_KERNELS(float, Bf16, f32_bf16)
-ZERO_UPDATE_KERNELS(float, Fp16, f32_f16)
-#undef ZERO_UPDATE_KERNELS
+template <class T, class Out>
+void run(const SgdFactors<T>& f, const UpdateRange& r, Out* out) {
+  T* p = static_cast<T*>(r.main);
+  const T* g = static_cast<const T*>(r.gradient);
+  if (r.moments[0] == nullptr) return sgd(f, p, g, out, r.count);
+  momentum(f, p, g, static_cast<T*>(r.moments[0]), out, r.count);
+}
 
 template <class T>
 AdamWFactors<T> factors_of(const AdamW& o, const UpdateFactors& f) {

@@ -53,8 +53,8 @@ class Walk {
 // Prices one step of a plan that is already the one on the layout's ranks.
 class Pricing {
  public:
-  Pricing(const Plan& plan, const Layout& layout, int moments)
-      : plan_(plan), layout_(layout), moments_(moments), peers_(layout.ranks() - 1) {}
+  Pricing(const Plan& plan, const Layout& layout, int moments, Memory memory)
+      : plan_(plan), layout_(layout), moments_(moments), memory_(memory), peers_(layout.ranks() - 1) {}
 
   Estimate run(const Trace& trace) && {
     for (const UnitLayout& unit : layout_.units()) {
@@ -105,9 +105,11 @@ class Pricing {
 
   void gather(int index, const Residency& residents) {
     const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(index)];
-    estimate_.gathered = std::max(estimate_.gathered, residents.bytes());
     ++estimate_.gathers;
-    announce();
+    if (memory_ == Memory::separate) {
+      estimate_.gathered = std::max(estimate_.gathered, residents.bytes());
+      announce();
+    }
     call(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
   }
 
@@ -121,6 +123,14 @@ class Pricing {
     }
     announce();
     call(Collective::all_gather, vote_bytes(parameters, plan_.accumulate()));
+    if (memory_ == Memory::common) renew();
+  }
+
+  // Common parameters have been updated.
+  void renew() {
+    if (!sharded(plan_[State::parameter].placement)) return;
+    announce();
+    call(Collective::barrier, 0);
   }
 
   void reduce(const UnitLayout& unit) {
@@ -152,6 +162,7 @@ class Pricing {
   const Plan& plan_;
   const Layout& layout_;
   int moments_;
+  Memory memory_;
   int peers_;
   Estimate estimate_;
 };
@@ -174,10 +185,10 @@ Trace Trace::sequential(const Layout& layout) {
   return trace;
 }
 
-Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace) {
+Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace, Memory memory) {
   plan.validate(layout.ranks());
   const Plan local = plan.on(layout.ranks());
-  return Pricing(local, layout, moments).run(trace);
+  return Pricing(local, layout, moments, memory).run(trace);
 }
 
 int accumulation_levels(const Plan& plan) {

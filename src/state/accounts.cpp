@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 
 #include "state/window.h"
 
@@ -19,6 +20,27 @@ Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarTy
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
   tensor_ = at::empty({count}, at::TensorOptions().dtype(dtype).device(device));
+  book();
+}
+
+Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, std::shared_ptr<void> memory)
+    : accounts_(&accounts), owner_(owner) {
+  const window::Blind blind;
+  c10::InferenceMode ordinary(false);
+  void* const data = memory.get();
+  tensor_ = at::from_blob(
+      data, {count}, [memory = std::move(memory)](void*) {}, at::TensorOptions().dtype(dtype));
+  book();
+}
+
+Buffer Buffer::visible(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device) {
+  const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(dtype));
+  auto memory = device.is_cpu() && bytes > 0 ? accounts.own_memory(bytes) : nullptr;
+  if (memory == nullptr) return {accounts, owner, count, dtype, device};
+  return {accounts, owner, count, dtype, std::move(memory)};
+}
+
+void Buffer::book() {
   data_ = tensor_.mutable_data_ptr();
   accounts_->add(owner_, static_cast<std::int64_t>(tensor_.nbytes()));
 }

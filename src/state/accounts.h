@@ -1,18 +1,26 @@
-// Who holds how many bytes, kept as buffers come and go. Thread-safe: reductions free their buffers
-// on the exchange's thread.
+// Who holds how many bytes, kept as buffers come and go, and where they come from. Thread-safe: reductions
+// free their buffers on the exchange's thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <mutex>
 #include <utility>
 
+#include "zero/communicator.h"
 #include "zero/ledger.h"
 
 namespace zero {
 
 class Accounts {
  public:
+  explicit Accounts(Communicator communicator) : communicator_(std::move(communicator)) {}
+
+  // See Communicator; null where the peers cannot read each other's memory.
+  std::shared_ptr<void> own_memory(std::int64_t bytes) const { return communicator_.own_memory(bytes); }
+  std::shared_ptr<void> common_memory(std::int64_t bytes) const { return communicator_.common_memory(bytes); }
+
   void add(Owner owner, std::int64_t bytes) {
     std::lock_guard lock(mutex_);
     ledger_.add(owner, bytes);
@@ -24,6 +32,7 @@ class Accounts {
   void reset_peaks();
 
  private:
+  Communicator communicator_;
   mutable std::mutex mutex_;
   Ledger ledger_;
 };
@@ -33,6 +42,10 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device);
+  // The same in memory that is there already.
+  Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, std::shared_ptr<void> memory);
+  // The same where the peers can read it in place, if they can at all.
+  static Buffer visible(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { reset(); }
@@ -48,6 +61,8 @@ class Buffer {
   void orphan() { accounts_ = nullptr; }
 
  private:
+  void book();
+
   Accounts* accounts_ = nullptr;
   Owner owner_ = Owner::parameter;
   at::Tensor tensor_;

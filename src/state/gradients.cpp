@@ -117,7 +117,9 @@ void Gradients::open(Pile& pile) {
   const std::int64_t length = shards_between() ? layout.shard_length() : layout.length();
   const at::ScalarType dtype = scalar_type(accumulation(layout.dtype()));
   for (int level = 0; level < accumulation_levels(plan_); ++level) {
-    Buffer& buffer = pile.levels.emplace_back(accounts_, Owner::gradient, length, dtype, pile.unit.device());
+    Buffer& buffer = pile.levels.emplace_back(
+        shards_between() ? Buffer(accounts_, Owner::gradient, length, dtype, pile.unit.device())
+                         : Buffer::visible(accounts_, Owner::gradient, length, dtype, pile.unit.device()));
     if (micro_ > 0) buffer.tensor().zero_();
     if (shards_between()) continue;
     for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
@@ -191,7 +193,7 @@ void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
   if (!pile.flat) {
     for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
-    pile.flat = Buffer(accounts_, Owner::reduction, layout.length(), pile.unit.dtype(), pile.unit.device());
+    pile.flat = Buffer::visible(accounts_, Owner::reduction, layout.length(), pile.unit.dtype(), pile.unit.device());
     for (const auto& [begin, end] : layout.gaps()) pile.flat.tensor().slice(0, begin, end).zero_();
   }
   const at::Tensor target = pile.flat.tensor().slice(0, place.begin, place.end());

@@ -83,6 +83,10 @@ void Pager::start_gather(Unit& unit, int keep) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   const View whole = room_for(unit);
   const View shard = unit.shard();
+  if (unit.common()) {
+    settings_.meter->count(Collective::all_gather, (exchange_.size() - 1) * shard.bytes());
+    return expect(unit, renewed_);
+  }
   expect(unit, exchange_.submit({Exchange::Kind::gather, unit.index(), whole.count,
                                  [shard, whole](const Communicator& communicator) {
                                    communicator.all_gather(shard, whole).wait();
@@ -195,6 +199,7 @@ void Pager::pin(Unit& unit) {
   residency_.pin(unit.index());
   try {
     fetch(unit);
+    unit.privatise();
   } catch (...) {
     unpin(unit);
     throw;
@@ -202,7 +207,9 @@ void Pager::pin(Unit& unit) {
 }
 
 void Pager::unpin(Unit& unit) {
-  if (--pins_[static_cast<std::size_t>(unit.index())] == 0) residency_.unpin(unit.index());
+  if (--pins_[static_cast<std::size_t>(unit.index())] > 0) return;
+  residency_.unpin(unit.index());
+  unit.share();
 }
 
 void Pager::discard(Unit& unit) {

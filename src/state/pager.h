@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/metered.h"
 #include "partition/residency.h"
 #include "state/exchange.h"
 #include "state/unit.h"
@@ -27,6 +28,7 @@ class Pager {
   struct Settings {
     bool autocast = false;  // compute in bf16
     std::uint64_t seed = 0;
+    std::shared_ptr<TrafficMeter> meter;  // of what is read where it lies
   };
 
   Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, const Settings& settings);
@@ -36,6 +38,9 @@ class Pager {
   void touch(std::span<Unit* const> units);
   // The unit's whole is on its way; the next touch waits for it.
   void expect(Unit& unit, Pending pending);
+  // Every rank's part of the common units will be there when `pending` is complete.
+  void renew(Pending pending) { renewed_ = std::move(pending); }
+  void settle_renewed() { renewed_.wait(); }
 
   // Waits for a replicated unit's new values, if they are on their way.
   void settle_published(Unit& unit);
@@ -82,6 +87,7 @@ class Pager {
   Exchange& exchange_;
   Settings settings_;
   Residency residency_;
+  Pending renewed_;
   std::vector<Pending> pending_;
   std::vector<char> in_flight_;
   std::vector<int> pins_;

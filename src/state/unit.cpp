@@ -27,12 +27,13 @@ at::Tensor slot_view(const at::Tensor& flat, const Slot& slot, const at::Tensor&
 
 }  // namespace
 
-Unit::Unit(const UnitLayout& layout, int index, int rank, const Row& row, std::vector<at::Tensor> parameters,
+Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
            Accounts& accounts)
     : layout_(layout),
       index_(index),
       rank_(rank),
-      sharded_(row.placement == Placement::sharded),
+      sharded_(plan[State::parameter].placement == Placement::sharded),
+      published_(!sharded_ && plan[State::optimizer].placement == Placement::sharded),
       parameters_(std::move(parameters)),
       accounts_(accounts),
       device_(device_of(parameters_)) {}
@@ -54,20 +55,32 @@ Buffer Unit::flatten() const {
 void Unit::adopt(Buffer values) {
   const window::Blind blind;
   at::NoGradGuard no_grad;
-  memory_ = Buffer(accounts_, sharded_ ? Owner::gathered : Owner::parameter, layout_.length(), dtype(), device_);
-  memory_.tensor().copy_(values.tensor());
+  make_home();
+  const at::Tensor& home = sharded_ ? shard_.tensor() : memory_.tensor();
+  home.copy_(sharded_ ? values.tensor().slice(0, shard_begin(), shard_begin() + layout_.shard_length())
+                      : values.tensor());
   values.reset();
-  if (sharded_) {
-    shard_ = Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(), device_);
-    shard_.tensor().copy_(memory_.tensor().slice(0, shard_begin(), shard_begin() + layout_.shard_length()));
-  }
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(layout_.bytes()),
                           at::DataPtr(memory_.data(), this, &tag, device_), nullptr, false);
-  const at::Tensor flat = at::empty({0}, memory_.tensor().options()).set_(storage_, 0, {layout_.length()}, {1});
+  const at::Tensor flat = at::empty({0}, home.options()).set_(storage_, 0, {layout_.length()}, {1});
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     parameters_[i].set_data(slot_view(flat, layout_.slots()[i], parameters_[i]));
   ready_ = true;
   if (sharded_) evict();
+}
+
+// Where the unit is at rest.
+void Unit::make_home() {
+  if (sharded_) {
+    if (device_.is_cpu()) common_ = accounts_.common_memory(layout_.bytes());
+    const std::int64_t begin = shard_begin() * size_of(layout_.dtype());
+    shard_ = common_ ? Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(),
+                              std::shared_ptr<void>(common_, static_cast<char*>(common_.get()) + begin))
+                     : Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(), device_);
+    return;
+  }
+  memory_ = published_ ? Buffer::visible(accounts_, Owner::parameter, layout_.length(), dtype(), device_)
+                       : Buffer(accounts_, Owner::parameter, layout_.length(), dtype(), device_);
 }
 
 void Unit::point_at(void* data) {
@@ -82,12 +95,25 @@ void Unit::forbid(const char* why) {
 }
 
 View Unit::make_room() {
-  if (!memory_) memory_ = Buffer(accounts_, Owner::gathered, layout_.length(), dtype(), device_);
+  if (!memory_ && !common_) memory_ = Buffer(accounts_, Owner::gathered, layout_.length(), dtype(), device_);
   return whole();
 }
 
 View Unit::whole() {
-  return view_of(memory_.data(), layout_.dtype(), 0, layout_.length(), device_);
+  return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device_);
+}
+
+void Unit::privatise() {
+  if (!common_) return;
+  memory_ = scratch();
+  std::memcpy(memory_.data(), common_.get(), static_cast<std::size_t>(layout_.bytes()));
+  point_at(memory_.data());
+}
+
+void Unit::share() {
+  if (!common_) return;
+  memory_.reset();
+  if (ready_) point_at(common_.get());
 }
 
 View Unit::shard() {
@@ -103,7 +129,7 @@ void Unit::serve(const Communicator& communicator) {
 
 void Unit::install() {
   storage_.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
-  point_at(memory_.data());
+  point_at(whole().data);
   ready_ = true;
 }
 
@@ -143,10 +169,12 @@ void Unit::abandon() {
   at::NoGradGuard no_grad;
   c10::StorageImpl* storage = storage_.unsafeGetStorageImpl();
   if (ready_) {
-    // The memory's own storage keeps it alive under what autograd saved.
-    auto* keep = new at::Tensor(memory_.take());
+    // Kept alive under what autograd saved.
+    void* const data = whole().data;
+    using Keep = std::pair<at::Tensor, std::shared_ptr<void>>;
+    auto* keep = new Keep(memory_.take(), common_);
     storage->set_data_ptr_noswap(at::DataPtr(
-        keep->mutable_data_ptr(), keep, [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, device_));
+        data, keep, [](void* pair) { delete static_cast<Keep*>(pair); }, device_));
     for (at::Tensor& parameter : parameters_)
       parameter.set_data(
           at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));

@@ -1,6 +1,9 @@
 // One unit on this rank: a flat storage of which its parameters are views. At rest the storage holds
 // the whole unit (replicated) or nothing (sharded: the rank keeps its slice apart); paging exchanges
 // the storage's data pointer, so that views saved anywhere, by autograd too, stay valid.
+//
+// Where ranks share memory, a sharded unit is whole in memory that is common to all of them, each rank's
+// slice at its place: to page it in moves nothing. A gather scope then works on a copy of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,7 +46,7 @@ class UnitHost {
 class Unit {
  public:
   // `parameters` in the order of layout.slots(). Nothing is taken over yet.
-  Unit(const UnitLayout& layout, int index, int rank, const Row& row, std::vector<at::Tensor> parameters,
+  Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
        Accounts& accounts);
   ~Unit();
   Unit(const Unit&) = delete;
@@ -58,13 +61,15 @@ class Unit {
 
   // The parameters' values as one flat array in the accumulation dtype, gaps zero.
   Buffer flatten() const;
-  // Makes the parameters views of the unit's storage, with these values (see flatten).
+  // Makes the parameters views of the unit's storage, with these values (see flatten). Collective.
   void adopt(Buffer values);
 
   const UnitLayout& layout() const { return layout_; }
   int index() const { return index_; }
   int rank() const { return rank_; }
   bool sharded() const { return sharded_; }
+  // Sharded, and in memory that the ranks have in common.
+  bool common() const { return common_ != nullptr; }
   at::Device device() const { return device_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
@@ -85,6 +90,9 @@ class Unit {
   void suspend();
   // Memory for the whole that is not the unit's own.
   Buffer scratch() const { return {accounts_, Owner::gathered, layout_.length(), dtype(), device_}; }
+  // Whole in memory of its own, which may be written, until share(); where it is common.
+  void privatise();
+  void share();
   // Gathers the unit for other ranks, which alone want it. On any thread.
   void serve(const Communicator& communicator);
   // Forgets the whole of a sharded unit.
@@ -102,6 +110,7 @@ class Unit {
 
  private:
   static void tag(void*) {}
+  void make_home();
   void point_at(void* data);
   void forbid(const char* why);
 
@@ -109,11 +118,13 @@ class Unit {
   int index_;
   int rank_;
   bool sharded_;
+  bool published_;  // its slices go to the peers after a step
   std::vector<at::Tensor> parameters_;
   Accounts& accounts_;
   at::Device device_;
-  Buffer memory_;  // the whole
-  Buffer shard_;   // this rank's slice, when sharded
+  std::shared_ptr<void> common_;  // the whole, of all ranks
+  Buffer memory_;                 // the whole, of this rank
+  Buffer shard_;                  // this rank's slice, when sharded
   c10::Storage storage_;
   bool ready_ = false;
 };

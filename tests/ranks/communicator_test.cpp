@@ -2,16 +2,10 @@
 
 #include "comm/c10d.h"
 #include "comm_suite.h"
+#include "gloo_group.h"
 
 namespace zero::test {
 namespace {
-
-MakeRank gloo_group(int size, Timeout timeout) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  return [store, size, timeout](int rank) { return gloo_communicator(store, rank, size, GlooOptions{timeout}); };
-}
-
-constexpr Backend kGloo{"gloo", gloo_group, Timeout(3000), 140'003};
 
 std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));

@@ -6,11 +6,16 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <sstream>
 #include <thread>
 #include <unordered_set>
+
+#include "comm/checked.h"
+#include "gloo_group.h"
+#include "shared_group.h"
 
 namespace zero::test {
 namespace {
@@ -89,22 +94,42 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
+constexpr Timeout kTimeout = std::chrono::seconds(60);
+
+// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo.
+MakeRank transport(int ranks) {
+  const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
+  const std::string_view wanted = name == nullptr ? "threads" : name;
+  if (wanted == "shared") return shared_group(ranks, kTimeout);
+  if (wanted == "gloo") return gloo_group(ranks, kTimeout);
+  if (wanted != "threads") throw std::runtime_error("ZERO_TEST_TRANSPORT=" + std::string(wanted));
+  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = kTimeout}));
+  return [worlds](int rank) {
+    return std::exchange((*worlds)[static_cast<std::size_t>(rank)], World()).communicator().impl();
+  };
+}
+
+World join(const MakeRank& make, int rank, int ranks) {
+  return ranks == 1 ? World() : World(Communicator(checked(make(rank))), rank, ranks);
+}
+
 }  // namespace
 
 void run_ranks(int ranks, const std::function<void(const World&)>& rank) {
-  std::vector<World> worlds = thread_worlds(ranks, {.timeout = std::chrono::seconds(60), .check = true});
+  const MakeRank make = transport(ranks);
   std::mutex mutex;
   std::string first;
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r, world = std::move(worlds[static_cast<std::size_t>(r)])]() mutable {
+    threads.emplace_back([&, r] {
+      World world;  // ends with the thread, so that peers that wait for this rank fail then
       try {
+        world = join(make, r, ranks);
         rank(world);
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
         if (first.empty()) first = "rank " + std::to_string(r) + ": " + error.what();
       }
-      world = World();  // peers that wait for this rank fail now
     });
   for (std::thread& thread : threads) thread.join();
   if (!first.empty()) throw RankError(first);

@@ -156,6 +156,50 @@ TEST(ExactSum, LimbsAreNormalised) {
   EXPECT_THROW(sum.add(std::vector<std::int64_t>(3)), ConfigError);
 }
 
+// Values of `orders` binary orders, some of them zero.
+std::vector<double> spread(Random& random, std::size_t count, int orders) {
+  std::vector<double> values(count);
+  for (double& value : values) {
+    const double mantissa = std::bit_cast<double>((random() & 0x000fffffffffffff) | 0x3ff0000000000000);
+    value = random() % 8 == 0 ? 0 : std::ldexp(mantissa, static_cast<int>(random() % static_cast<unsigned>(orders)));
+  }
+  return values;
+}
+
+TEST(ExactSum, ManyValuesAddUpLikeOneByOne) {
+  Random random(8);
+  for (const int orders : {1, 2, 28, 29, 30, 31, 200})
+    for (const std::size_t count : {0, 1, 3, 255, 256, 257, 1300}) {
+      const std::vector<double> values = spread(random, count, orders);
+      ExactSum together, apart;
+      EXPECT_EQ(together.add_finite(values), 0);
+      for (const double value : values) apart.add(value);
+      ASSERT_EQ(limbs(together), limbs(apart)) << count << " values of " << orders << " orders";
+    }
+}
+
+TEST(ExactSum, LeavesOutWhatIsNotFinite) {
+  using Limits = std::numeric_limits<double>;
+  for (const double odd : {Limits::infinity(), Limits::quiet_NaN(), -Limits::quiet_NaN()}) {
+    std::vector<double> values(300, 0.5);
+    values[7] = values[290] = odd;
+    ExactSum sum;
+    EXPECT_EQ(sum.add_finite(values), 2);
+    EXPECT_EQ(sum.value(), 149);
+  }
+}
+
+TEST(ExactSum, ManyValuesAtTheEndsOfTheRange) {
+  using Limits = std::numeric_limits<double>;
+  for (const double end : {Limits::denorm_min(), Limits::min(), Limits::max(), 0.0}) {
+    const std::vector<double> values(256, end);
+    ExactSum together, apart;
+    together.add_finite(values);
+    for (const double value : values) apart.add(value);
+    EXPECT_EQ(limbs(together), limbs(apart)) << end;
+  }
+}
+
 template <class T>
 class SumOfSquares : public testing::Test {};
 using Types = testing::Types<float, double>;
@@ -195,6 +239,21 @@ TYPED_TEST(SumOfSquares, IsTheSumOfSquares) {
     long double reference = 0;
     for (const TypeParam value : values) reference += static_cast<long double>(value) * value;
     ASSERT_NEAR(sum.value(), static_cast<double>(reference), 1e-14 * static_cast<double>(reference));
+  }
+}
+
+TYPED_TEST(SumOfSquares, AddsABlockByHalves) {
+  Random random(9);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<TypeParam> values = gaussians<TypeParam>(random, kSquareBlock);
+    std::array<double, kSquareBlock> lanes;
+    std::ranges::transform(values, lanes.begin(), [](double value) { return value * value; });
+    for (std::size_t half = kSquareBlock / 2; half > 0; half /= 2)
+      for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    ExactSum sum;
+    std::int64_t nonfinite = 0;
+    sum_of_squares(std::span<const TypeParam>(values), sum, nonfinite);
+    ASSERT_EQ(sum.value(), lanes[0]);
   }
 }
 

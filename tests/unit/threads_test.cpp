@@ -1,6 +1,7 @@
 #include "comm/threads.h"
 
 #include "comm_suite.h"
+#include "shared_group.h"
 #include "zero/world.h"
 
 namespace zero::test {
@@ -17,8 +18,8 @@ std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& in
   return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorSuite,
-                         testing::Combine(testing::Values(kThreads), testing::Values(1, 2, 3, 4, 5)), title);
+INSTANTIATE_TEST_SUITE_P(OneHost, CommunicatorSuite,
+                         testing::Combine(testing::Values(kThreads, kShared), testing::Values(1, 2, 3, 4, 5)), title);
 
 // Without the decorator too, since it reads the peers' memory.
 TEST(Threads, DivergingCallsFailOnEveryRank) {

@@ -99,6 +99,45 @@ TEST(TreeSum, RoundsBf16ToNearestEven) {
   EXPECT_EQ(rounded(0x7f800001), 0x7fc0);  // a NaN whose upper bits are those of infinity
 }
 
+Fp16 half(int bits) {
+  Fp16 value;
+  value.bits = static_cast<std::uint16_t>(bits);
+  return value;
+}
+
+TEST(TreeSum, WidensFp16Exactly) {
+  for (int bits = 0; bits < 0x7c00; ++bits) {
+    const int exponent = bits >> 10, mantissa = bits & 0x3ff;
+    const double value = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(0x400 + mantissa, exponent - 25);
+    ASSERT_EQ(widen(half(bits)), value) << bits;
+    ASSERT_EQ(widen(half(bits | 0x8000)), -value) << bits;
+  }
+  EXPECT_TRUE(std::signbit(widen(half(0x8000))));
+  EXPECT_EQ(widen(half(0xfc00)), -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(widen(half(0x7c01))));
+}
+
+// Each value, and around the middle between it and the next: the middle goes to the even one. What would
+// be the next after the largest is 2^16, that is infinity.
+TEST(TreeSum, RoundsFp16ToNearestEven) {
+  for (int bits = 0; bits < 0x7c00; ++bits) {
+    const float low = widen(half(bits));
+    const float high = bits == 0x7bff ? 65536.0f : widen(half(bits + 1));
+    const float middle = low + (high - low) / 2;
+    ASSERT_EQ(Fp16(low).bits, bits);
+    ASSERT_EQ(Fp16(std::nextafter(middle, low)).bits, bits);
+    ASSERT_EQ(Fp16(middle).bits, bits + (bits & 1));
+    ASSERT_EQ(Fp16(std::nextafter(middle, high)).bits, bits + 1);
+    ASSERT_EQ(Fp16(-middle).bits, (bits + (bits & 1)) | 0x8000);
+  }
+  using Limits = std::numeric_limits<float>;
+  EXPECT_EQ(Fp16(Limits::max()).bits, 0x7c00);
+  EXPECT_EQ(Fp16(-Limits::infinity()).bits, 0xfc00);
+  EXPECT_EQ(Fp16(Limits::denorm_min()).bits, 0);
+  EXPECT_EQ(Fp16(Limits::quiet_NaN()).bits, 0x7e00);
+  EXPECT_EQ(Fp16(std::bit_cast<float>(0x7f800001)).bits, 0x7e00);
+}
+
 TEST(TreeSum, RefusesBytes) {
   const unsigned char byte = 1;
   unsigned char out = 0;

@@ -1,0 +1,217 @@
+"""One training run of the model under a peer's data parallelism on the CPU. Start it with torchrun.
+
+Rank 0 prints one line, RESULT and JSON. `window` is where the measured steps lie on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from model import LanguageModel, Shape
+
+ADAMW: dict[str, Any] = dict(lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+SEED_OF_DATA = 1234
+
+
+class Trainer(Protocol):
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """One whole training step; returns this rank's loss."""
+
+
+class TorchTrainer:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, autocast: bool = False):
+        self.model, self.optimizer, self.autocast = model, optimizer, autocast
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16) if self.autocast else contextlib.nullcontext():
+            loss = self.model(tokens, targets)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+class DeepSpeedTrainer:
+    def __init__(self, engine: Any):
+        self.engine = engine
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = self.engine(tokens, targets)
+        self.engine.backward(loss)
+        self.engine.step()
+        return loss.detach()
+
+
+def replicate(model: nn.Module) -> DistributedDataParallel:
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+def ddp(model: nn.Module, options: argparse.Namespace) -> Trainer:
+    replica = replicate(model)
+    return TorchTrainer(replica, torch.optim.AdamW(replica.parameters(), fused=True, **ADAMW), options.dtype == "bf16")
+
+
+def zero_redundancy(model: nn.Module, options: argparse.Namespace) -> Trainer:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    replica = replicate(model)
+    optimizer = ZeroRedundancyOptimizer(
+        replica.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, fused=True, **ADAMW
+    )
+    return TorchTrainer(replica, optimizer, options.dtype == "bf16")
+
+
+def fsdp2(reshard: bool) -> Callable[[LanguageModel, argparse.Namespace], Trainer]:
+    """Every layer is a unit, and the rest is one."""
+
+    def build(model: LanguageModel, options: argparse.Namespace) -> Trainer:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        policy = bf16 if options.dtype == "bf16" else MixedPrecisionPolicy()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for module in (*model.layers, model):
+            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        return TorchTrainer(model, torch.optim.AdamW(model.parameters(), fused=True, **ADAMW))
+
+    return build
+
+
+def deepspeed(stage: int) -> Callable[[nn.Module, argparse.Namespace], Trainer]:
+    def build(model: nn.Module, options: argparse.Namespace) -> Trainer:
+        import deepspeed as library
+
+        config = {
+            "train_micro_batch_size_per_gpu": options.batch,
+            "gradient_accumulation_steps": 1,
+            "bf16": {"enabled": options.dtype == "bf16"},
+            "zero_optimization": {"stage": stage, "overlap_comm": False, "stage3_param_persistence_threshold": 0},
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+        }
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True, **ADAMW)
+        engine, *_ = library.initialize(model=model, optimizer=optimizer, config=config)
+        return DeepSpeedTrainer(engine)
+
+    return build
+
+
+MODES: dict[str, Callable[..., Trainer]] = {
+    "ddp": ddp,
+    "zero_redundancy": zero_redundancy,
+    "fsdp2_no_reshard": fsdp2(reshard=False),
+    "fsdp2": fsdp2(reshard=True),
+    "deepspeed1": deepspeed(1),
+    "deepspeed2": deepspeed(2),
+    "deepspeed3": deepspeed(3),
+}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", required=True, choices=MODES)
+    parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
+    sizes = dict(layers=8, dim=512, heads=8, ffn=1408, vocab=4096, seq=128, batch=2, steps=5, warmup=2)
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser.parse_args()
+
+
+def join(mode: str) -> None:
+    if mode.startswith("deepspeed"):
+        import deepspeed as library
+
+        library.init_distributed("gloo")
+    else:
+        dist.init_process_group("gloo")
+
+
+def pss() -> int:
+    """This process's share of the memory it maps, in bytes."""
+    with open("/proc/self/smaps_rollup") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+def settled_pss() -> int:
+    """While all ranks are at the same place: what they share is divided by all of them."""
+    dist.barrier()
+    bytes_ = pss()
+    dist.barrier()
+    return bytes_
+
+
+def timed(trainer: Trainer, batch: Tensor) -> tuple[float, Tensor]:
+    tokens, targets = batch[:, :-1], batch[:, 1:]
+    dist.barrier()
+    start = time.perf_counter()
+    loss = trainer.step(tokens, targets)
+    dist.barrier()
+    return time.perf_counter() - start, loss
+
+
+def train(trainer: Trainer, options: argparse.Namespace) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of the measured steps, this rank's losses of all, and the window."""
+    random = torch.Generator().manual_seed(SEED_OF_DATA + dist.get_rank())
+    seconds, losses, window = [], [], [time.monotonic()]
+    for step in range(options.warmup + options.steps):
+        batch = torch.randint(0, options.vocab, (options.batch, options.seq + 1), generator=random)
+        if step == options.warmup:
+            window = [time.monotonic()]
+        elapsed, loss = timed(trainer, batch)
+        losses.append(loss.item())
+        if step >= options.warmup:
+            seconds.append(elapsed)
+    return seconds, losses, [*window, time.monotonic()]
+
+
+def gathered(value: Any) -> list[Any]:
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    base = settled_pss()
+    torch.manual_seed(0)
+    shape = Shape(options.layers, options.dim, options.heads, options.ffn, options.vocab, options.seq)
+    model = LanguageModel(shape)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    seconds, losses, window = train(MODES[options.mode](model, options), options)
+    return dict(
+        mode=options.mode,
+        dtype=options.dtype,
+        world=dist.get_world_size(),
+        parameters=parameters,
+        step_seconds=seconds,
+        losses=[sum(step) / len(step) for step in zip(*gathered(losses))],
+        base_pss=gathered(base),
+        pids=gathered(os.getpid()),
+        window=window,
+    )
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(1)
+    join(options.mode)
+    result = run(options)
+    if dist.get_rank() == 0:
+        print("RESULT " + json.dumps(result), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

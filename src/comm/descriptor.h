@@ -1,0 +1,51 @@
+// A file descriptor that closes itself, and how one process gives it to others of the same user: over a
+// socket whose name, in the abstract namespace, leaves nothing behind however the processes end.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace zero {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// Called now and then during a wait; may throw to end it.
+using StillWanted = std::function<void()>;
+
+// Where a descriptor can be fetched, by any number of processes, while the object lives.
+class Handout {
+ public:
+  // A name that nobody else has. Throws CommError.
+  Handout();
+
+  const std::string& name() const { return name_; }
+  // Gives `fd` to `takers` processes. Throws CommError when they do not come in time.
+  void give(int fd, int takers, std::chrono::milliseconds timeout, const StillWanted& still_wanted) const;
+
+ private:
+  std::string name_;
+  Descriptor socket_;
+};
+
+// Throws CommError when nobody gives a descriptor under this name in time.
+Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds timeout,
+                            const StillWanted& still_wanted);
+
+}  // namespace zero

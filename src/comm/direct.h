@@ -1,0 +1,65 @@
+// Collectives of ranks that see each other's memory: each reads what its peers published and writes
+// only its own. Where that memory is private to each rank, the same collectives run piece by piece over
+// a constant amount of it that all can see. Operations are complete when they return.
+#pragma once
+
+#include <vector>
+
+#include "comm/backend.h"
+#include "comm/fingerprint.h"
+
+namespace zero {
+
+class DirectCommunicator : public CommunicatorImpl {
+ public:
+  Pending all_gather(ConstView shard, View whole) final;
+  Pending reduce_scatter(ConstView whole, View shard) final;
+  Pending all_reduce(View values) final;
+  Pending all_to_all(ConstView input, View output) final;
+  Pending broadcast(View values, int root) final;
+  Pending barrier() final;
+
+ protected:
+  enum class Reach {
+    memory,  // peer(r) is what rank r published, until all have left
+    copy,    // peer(r) is a copy of it, until the next call
+    staged,  // what was published cannot be seen: it goes through staging()
+  };
+
+  // Returns when every rank is here with the same call; throws CommError when that cannot be.
+  virtual Reach enter(const Fingerprint& call, ConstView published) = 0;
+  // Between enter() and the end of the call: every rank has come as far as this.
+  virtual void sync() = 0;
+  virtual char* peer(int rank) = 0;
+  // Memory of a rank that all can read, of kStagingHalf bytes; two of them, so that one is filled while the
+  // other is read.
+  virtual char* staging(int, int) { return nullptr; }
+
+  std::uint64_t next_sequence() { return ++sequence_; }
+
+  static constexpr std::int64_t kStagingHalf = 256 * 1024;
+
+ private:
+  // A part of every slice that the ranks published: `count` elements from `begin`.
+  struct Piece {
+    std::int64_t begin;
+    std::int64_t count;
+    std::int64_t pitch;  // bytes from one slice to the next
+    Reach reach;
+  };
+
+  // Calls body(piece) until all of `input`, seen as `slices` slices, has been shown to all ranks by source().
+  template <class Body>
+  void exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body, int root = -1);
+  void stage(ConstView input, int slices, const Piece& piece, char* to) const;
+  char* source(int r) const { return sources_[static_cast<std::size_t>(r)]; }
+  std::vector<const void*> sources(std::int64_t offset) const;
+  // The ranks, this one first, so that no rank is everybody's first.
+  template <class Action>
+  void for_ranks(Action action) const;
+
+  std::uint64_t sequence_ = 0;
+  std::vector<char*> sources_;  // of the piece at hand
+};
+
+}  // namespace zero

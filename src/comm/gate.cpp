@@ -1,0 +1,160 @@
+#include "comm/gate.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSpins = 4000;                                       // about 20 microseconds
+constexpr std::chrono::milliseconds kLookAround{100};              // between two looks at who is missing
+constexpr std::uint32_t kRankMask = (std::uint32_t{1} << 24) - 1;  // of Control::broken; the cause is above
+
+int cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::milliseconds timeout) {
+  const timespec time{timeout.count() / 1000, timeout.count() % 1000 * 1000000};
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+// Every member starts as zero bytes.
+struct Gate::Control {
+  alignas(64) std::atomic<std::uint32_t> generation;  // meetings so far
+  std::atomic<std::uint32_t> sleepers;
+  alignas(64) std::atomic<std::uint32_t> arrived;  // for the next meeting
+  std::atomic<std::uint32_t> broken;               // a Cause and the rank at fault
+};
+
+struct Gate::Desk {
+  alignas(64) std::atomic<std::uint32_t> arrivals;
+  std::atomic<std::uint32_t> left;
+  GateMessage messages[2];
+};
+
+std::int64_t Gate::bytes(int ranks) {
+  return static_cast<std::int64_t>(sizeof(Control)) + ranks * static_cast<std::int64_t>(sizeof(Desk));
+}
+
+Gate::Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout)
+    : segment_(std::move(segment)),
+      control_(reinterpret_cast<Control*>(segment_->at(0))),
+      rank_(rank),
+      ranks_(ranks),
+      timeout_(timeout),
+      spins_(cores() >= ranks ? kSpins : 0) {}
+
+Gate::Desk& Gate::desk(int rank) const {
+  return reinterpret_cast<Desk*>(control_ + 1)[rank];
+}
+
+GateMessage& Gate::message(int rank, std::uint64_t sequence) {
+  return desk(rank).messages[sequence % 2];
+}
+
+void Gate::meet(const Fingerprint& where) {
+  if (control_->broken.load() != 0) fail(where.text());
+  const std::uint32_t generation = control_->generation.load();
+  desk(rank_).arrivals.store(generation + 1);
+  if (control_->arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks_)) {
+    control_->arrived.store(0);
+    control_->generation.store(generation + 1);
+    if (control_->sleepers.load() != 0) futex_wake_all(control_->generation);
+    return;
+  }
+  if (!spin(generation)) sleep(generation, where);
+}
+
+bool Gate::spin(std::uint32_t generation) const {
+  for (int i = 0; i < spins_; ++i) {
+    if (control_->generation.load(std::memory_order_acquire) != generation) return true;
+    relax();
+  }
+  return false;
+}
+
+void Gate::sleep(std::uint32_t generation, const Fingerprint& where) {
+  const auto deadline = Clock::now() + timeout_;
+  const auto met = [&] { return control_->generation.load() != generation; };
+  while (!met()) {
+    if (find_fault()) break;
+    if (Clock::now() >= deadline)
+      for (int r = 0; r < ranks_; ++r)
+        if (missing(r)) give_up(Cause::late, r);
+    control_->sleepers.fetch_add(1);
+    if (control_->broken.load() == 0) futex_wait(control_->generation, generation, kLookAround);
+    control_->sleepers.fetch_sub(1);
+  }
+  if (!met()) fail(where.text());
+}
+
+bool Gate::missing(int rank) const {
+  return desk(rank).arrivals.load() != control_->generation.load() + 1;
+}
+
+// A rank that died may have come half-way to the meeting: nobody can rely on it any more.
+bool Gate::find_fault() {
+  for (int r = 0; r < ranks_ && control_->broken.load() == 0; ++r) {
+    if (r == rank_) continue;
+    if (desk(r).left.load() != 0) {
+      if (missing(r)) give_up(Cause::left, r);
+    } else if (desk(r).arrivals.load() != 0 && !segment_->alive(r)) {
+      give_up(Cause::died, r);
+    }
+  }
+  return control_->broken.load() != 0;
+}
+
+void Gate::give_up(Cause cause, int rank) {
+  std::uint32_t none = 0;
+  const std::uint32_t fault = static_cast<std::uint32_t>(cause) << 24 | static_cast<std::uint32_t>(rank);
+  control_->broken.compare_exchange_strong(none, fault);
+  futex_wake_all(control_->generation);
+}
+
+void Gate::leave() {
+  desk(rank_).left.store(1);
+  futex_wake_all(control_->generation);
+}
+
+void Gate::check(const std::string& where) {
+  if (find_fault()) fail(where);
+}
+
+void Gate::fail(const std::string& where) const {
+  const std::uint32_t broken = control_->broken.load();
+  const std::string late = "did not arrive within " + std::to_string(timeout_.count()) + " ms";
+  const std::string what[] = {"", "died", "left the group", late};
+  throw CommError("rank " + std::to_string(rank_) + ": " + where + ": rank " + std::to_string(broken & kRankMask) +
+                      " " + what[broken >> 24],
+                  "see that rank's own error, or raise ZERO_TIMEOUT");
+}
+
+}  // namespace zero

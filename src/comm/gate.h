@@ -1,0 +1,68 @@
+// Where ranks that share a segment meet: a barrier in shared memory that notices who has died, left or
+// keeps the others waiting too long. Waits spin for microseconds where every rank has a core of its own,
+// then sleep on a futex.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "comm/backend.h"
+#include "comm/fingerprint.h"
+#include "comm/segment.h"
+
+namespace zero {
+
+// What a rank says when it comes for a call: which, and where its data is.
+struct GateMessage {
+  static constexpr std::int64_t kInline = 4096 - 64;  // bytes that travel in the message itself
+
+  Fingerprint call;
+  std::int64_t offset = -1;  // in the segment; -1: elsewhere
+  SplitCall split;
+  alignas(16) char data[kInline];
+};
+
+class Gate {
+ public:
+  // The bytes that `ranks` ranks need at the beginning of a segment, zero at first.
+  static std::int64_t bytes(int ranks);
+
+  Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout);
+
+  // This rank's message for its next meeting, and anybody's of the last one it had by `meet`. Messages
+  // alternate between two places: one stays until its rank has come to the next but one call.
+  GateMessage& mine(std::uint64_t sequence) { return message(rank_, sequence); }
+  GateMessage& message(int rank, std::uint64_t sequence);
+
+  // Returns when every rank is here. Throws CommError, naming `where` and the rank at fault, when one has
+  // died (noticed within a fraction of a second), left, or did not come in time; then at once for ever.
+  void meet(const Fingerprint& where);
+  // No rank will come again after this one has left.
+  void leave();
+  // Throws if a rank is gone. `where` is what to call it.
+  void check(const std::string& where);
+
+ private:
+  enum class Cause : std::uint32_t { none, died, left, late };
+  struct Desk;
+  struct Control;
+
+  bool spin(std::uint32_t generation) const;
+  void sleep(std::uint32_t generation, const Fingerprint& where);
+  bool find_fault();
+  void give_up(Cause cause, int rank);
+  [[noreturn]] void fail(const std::string& where) const;
+  bool missing(int rank) const;
+  Desk& desk(int rank) const;
+
+  std::shared_ptr<Segment> segment_;
+  Control* control_;
+  int rank_;
+  int ranks_;
+  std::chrono::milliseconds timeout_;
+  int spins_;
+};
+
+}  // namespace zero

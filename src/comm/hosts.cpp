@@ -1,0 +1,39 @@
+#include "comm/hosts.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+namespace zero {
+namespace {
+
+std::string first_line(const char* path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+}  // namespace
+
+std::string host_identity() {
+  struct stat network {};
+  const bool known = stat("/proc/self/ns/net", &network) == 0;
+  return first_line("/proc/sys/kernel/random/boot_id") + "/" + (known ? std::to_string(network.st_ino) : "");
+}
+
+Hosts Hosts::of(std::span<const std::string> identities) {
+  const int ranks = static_cast<int>(identities.size());
+  const std::set<std::string> distinct(identities.begin(), identities.end());
+  const int hosts = static_cast<int>(distinct.size());
+  const Hosts regular{hosts, ranks / hosts};
+  bool fits = regular.size() == ranks;
+  for (int r = 0; fits && r < ranks; ++r)
+    fits = identities[static_cast<std::size_t>(r)] ==
+           identities[static_cast<std::size_t>(regular.host(r) * regular.ranks_per_host)];
+  return fits ? regular : Hosts{ranks, 1};
+}
+
+}  // namespace zero

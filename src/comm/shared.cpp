@@ -1,0 +1,136 @@
+#include "comm/shared.h"
+
+#include <cstring>
+#include <optional>
+
+#include "comm/descriptor.h"
+#include "comm/direct.h"
+#include "comm/gate.h"
+#include "comm/segment.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+constexpr std::size_t kNameBytes = 64;
+
+class SharedMemoryCommunicator final : public DirectCommunicator {
+ public:
+  SharedMemoryCommunicator(Descriptor file, int rank, int size, std::chrono::milliseconds timeout)
+      : segment_(std::make_shared<Segment>(std::move(file), rank,
+                                           Segment::Shape{size, Gate::bytes(size), 2 * kStagingHalf})),
+        gate_(segment_, rank, size, timeout),
+        rank_(rank),
+        size_(size),
+        timeout_(timeout) {
+    segment_->join();
+    gate_.meet(Fingerprint::of(0, Collective::barrier, {}, {}));
+  }
+  ~SharedMemoryCommunicator() override { gate_.leave(); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "shared memory"; }
+  std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
+  std::shared_ptr<void> own_memory(std::int64_t bytes) override { return segment_->own_memory(bytes); }
+  std::shared_ptr<void> common_memory(std::int64_t bytes) override;
+
+ private:
+  Reach enter(const Fingerprint& call, ConstView published) override;
+  void sync() override { gate_.meet(call_); }
+  char* peer(int rank) override;
+  char* staging(int rank, int half) override { return segment_->staging(rank) + half * kStagingHalf; }
+  GateMessage& message(int rank) { return gate_.message(rank, call_.sequence); }
+  void come(const Fingerprint& call);
+  void compare();
+
+  std::shared_ptr<Segment> segment_;
+  Gate gate_;
+  int rank_;
+  int size_;
+  std::chrono::milliseconds timeout_;
+  Fingerprint call_;  // under way
+  Reach reach_ = Reach::memory;
+};
+
+// Who sends a message must have filled the rest of it.
+void SharedMemoryCommunicator::come(const Fingerprint& call) {
+  call_ = call;
+  message(rank_).call = call;
+  sync();
+  compare();
+}
+
+void SharedMemoryCommunicator::compare() {
+  bool same = true;
+  for (int r = 0; r < size_; ++r) same = same && message(r).call == call_;
+  if (same) return;
+  std::vector<Fingerprint> calls;
+  for (int r = 0; r < size_; ++r) calls.push_back(message(r).call);
+  require_same(calls, rank_);
+}
+
+DirectCommunicator::Reach SharedMemoryCommunicator::enter(const Fingerprint& call, ConstView published) {
+  GateMessage& mine = gate_.mine(call.sequence);
+  const bool fits = published.bytes() <= GateMessage::kInline;
+  mine.offset = fits ? -1 : segment_->offset_of(published.data);
+  const bool gives = call.root < 0 || call.root == rank_;
+  if (fits && gives && published.count > 0)
+    std::memcpy(mine.data, published.data, static_cast<std::size_t>(published.bytes()));
+  come(call);
+  bool visible = true;
+  for (int r = 0; r < size_; ++r) visible = visible && (message(r).offset >= 0 || (call.root >= 0 && call.root != r));
+  reach_ = fits ? Reach::copy : visible ? Reach::memory : Reach::staged;
+  return reach_;
+}
+
+char* SharedMemoryCommunicator::peer(int rank) {
+  GateMessage& theirs = message(rank);
+  return reach_ == Reach::copy ? theirs.data : segment_->at(theirs.offset);
+}
+
+std::shared_ptr<void> SharedMemoryCommunicator::common_memory(std::int64_t bytes) {
+  const ConstView request{nullptr, bytes, Dtype::u8};
+  come(Fingerprint::of(next_sequence(), Collective::broadcast, request, request, 0));
+  return segment_->common_memory(bytes);
+}
+
+// The first rank of each new group makes its segment and tells the others the name in a second meeting.
+std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int key) {
+  const Fingerprint call = Fingerprint::split(next_sequence());
+  gate_.mine(call.sequence).split = {color, key};
+  come(call);
+  std::vector<SplitCall> calls;
+  for (int r = 0; r < size_; ++r) calls.push_back(message(r).split);
+  const std::vector<int> members = split_group(calls, rank_);
+  const auto self = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
+  const Fingerprint naming = Fingerprint::split(next_sequence());
+  SharedMemoryOptions options{timeout_, [this] { gate_.check("split"); },
+                              [&](const std::string& name) {
+                                char* const text = gate_.mine(naming.sequence).data;
+                                std::memset(text, 0, kNameBytes);
+                                name.copy(text, kNameBytes - 1);
+                                come(naming);
+                              },
+                              [&] {
+                                come(naming);
+                                return std::string(message(members.front()).data);
+                              }};
+  return shared_memory_communicator(self, static_cast<int>(members.size()), options);
+}
+
+}  // namespace
+
+std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, const SharedMemoryOptions& options) {
+  const auto join = [&](Descriptor file) {
+    return std::make_shared<SharedMemoryCommunicator>(std::move(file), rank, size, options.timeout);
+  };
+  if (rank != 0) return join(fetch_descriptor(options.look_up(), options.timeout, options.still_wanted));
+  Descriptor file = Segment::create();
+  const Handout handout;
+  options.publish(handout.name());
+  handout.give(file.get(), size - 1, options.timeout, options.still_wanted);
+  return join(std::move(file));
+}
+
+}  // namespace zero

@@ -1,0 +1,123 @@
+#include "comm/two_level.h"
+
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "comm/backend.h"
+
+namespace zero {
+namespace {
+
+constexpr std::int64_t kStaging = 1 << 20;  // bytes
+
+class TwoLevelCommunicator final : public CommunicatorImpl {
+ public:
+  TwoLevelCommunicator(Levels levels, const Hosts& hosts) : levels_(std::move(levels)), hosts_(hosts) {}
+
+  int rank() const override { return levels_.all->rank(); }
+  int size() const override { return levels_.all->size(); }
+  std::string_view backend() const override { return "hosts"; }
+
+  Pending all_gather(ConstView shard, View whole) override;
+  Pending reduce_scatter(ConstView whole, View shard) override;
+  Pending all_reduce(View values) override { return levels_.all->all_reduce(values); }
+  Pending all_to_all(ConstView input, View output) override { return levels_.all->all_to_all(input, output); }
+  Pending broadcast(View values, int root) override { return levels_.all->broadcast(values, root); }
+  Pending barrier() override { return levels_.all->barrier(); }
+  std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
+
+ private:
+  // Elements of a slice that are on their way at a time.
+  std::int64_t step(std::int64_t element) const { return std::max<std::int64_t>(kStaging / size() / element, 1); }
+  template <class Action>
+  void for_slices(Action action) const;
+
+  Levels levels_;
+  Hosts hosts_;
+  std::vector<char> here_;   // what this rank sends to its host, or gets from it
+  std::vector<char> there_;  // what it gets from other hosts, or sends to them
+};
+
+template <class Action>
+void TwoLevelCommunicator::for_slices(Action action) const {
+  for (int host = 0; host < hosts_.hosts; ++host)
+    for (int local = 0; local < hosts_.ranks_per_host; ++local) action(host, local);
+}
+
+void copy(void* to, const void* from, std::int64_t bytes) {
+  std::memmove(to, from, static_cast<std::size_t>(bytes));
+}
+
+View elements(std::vector<char>& bytes, std::int64_t count, Dtype dtype) {
+  bytes.resize(static_cast<std::size_t>(std::max<std::int64_t>(count, 1) * size_of(dtype)));
+  return {bytes.data(), count, dtype};
+}
+
+// First the slices of this rank's number from every host, then everything from the host's other ranks.
+Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
+  require_cpu(Collective::all_gather, *this, shard, whole);
+  const std::int64_t element = size_of(shard.dtype);
+  const std::int64_t length = step(element);
+  for (std::int64_t at = 0; at < shard.count; at += length) {
+    const std::int64_t count = std::min(length, shard.count - at);
+    const View mine = elements(there_, count * hosts_.hosts, shard.dtype);
+    const View all = elements(here_, count * size(), shard.dtype);
+    levels_.across->all_gather({bytes_of(shard.data) + at * element, count, shard.dtype}, mine).wait();
+    levels_.inside->all_gather(mine, all).wait();
+    for_slices([&](int host, int local) {
+      const std::int64_t rank = host * hosts_.ranks_per_host + local;
+      copy(bytes_of(whole.data) + (rank * shard.count + at) * element,
+           bytes_of(all.data) + (local * hosts_.hosts + host) * count * element, count * element);
+    });
+  }
+  return {};
+}
+
+// The host's ranks add up, for each other host, the slice of this rank's number; then the hosts do.
+Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
+  if (!std::has_single_bit(static_cast<unsigned>(hosts_.ranks_per_host)))
+    return levels_.all->reduce_scatter(whole, shard);
+  require_cpu(Collective::reduce_scatter, *this, whole, shard);
+  const std::int64_t element = size_of(whole.dtype);
+  const std::int64_t length = step(size_of(shard.dtype));
+  for (std::int64_t at = 0; at < shard.count; at += length) {
+    const std::int64_t count = std::min(length, shard.count - at);
+    const View all = elements(here_, count * size(), whole.dtype);
+    const View sums = elements(there_, count * hosts_.hosts, shard.dtype);
+    for_slices([&](int host, int local) {
+      const std::int64_t rank = host * hosts_.ranks_per_host + local;
+      copy(bytes_of(all.data) + (local * hosts_.hosts + host) * count * element,
+           bytes_of(whole.data) + (rank * shard.count + at) * element, count * element);
+    });
+    levels_.inside->reduce_scatter(all, sums).wait();
+    levels_.across->reduce_scatter(sums, {bytes_of(shard.data) + at * size_of(shard.dtype), count, shard.dtype}).wait();
+  }
+  return {};
+}
+
+// Two levels again where everybody stays together in the same order.
+std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key) {
+  const SplitCall mine{color, key};
+  std::vector<SplitCall> calls(static_cast<std::size_t>(size()));
+  levels_.all
+      ->all_gather({&mine, sizeof mine, Dtype::u8},
+                   {calls.data(), static_cast<std::int64_t>(calls.size() * sizeof mine), Dtype::u8})
+      .wait();
+  const std::vector<int> members = split_group(calls, rank());
+  auto all = levels_.all->split(color, key);
+  bool same = static_cast<int>(members.size()) == size();
+  for (int r = 0; same && r < size(); ++r) same = members[static_cast<std::size_t>(r)] == r;
+  if (!same) return all;
+  return two_level_communicator({std::move(all), levels_.inside->split(0, levels_.inside->rank()),
+                                 levels_.across->split(0, levels_.across->rank())},
+                                hosts_);
+}
+
+}  // namespace
+
+std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts) {
+  return std::make_shared<TwoLevelCommunicator>(std::move(levels), hosts);
+}
+
+}  // namespace zero

@@ -1,0 +1,22 @@
+// Ranks on several hosts: inside a host by one group, between hosts by another, so that each byte
+// crosses the network once a host and not once a rank. Operations are complete when they return.
+#pragma once
+
+#include <memory>
+
+#include "comm/hosts.h"
+#include "zero/communicator.h"
+
+namespace zero {
+
+struct Levels {
+  std::shared_ptr<CommunicatorImpl> all;     // every rank
+  std::shared_ptr<CommunicatorImpl> inside;  // of this host
+  std::shared_ptr<CommunicatorImpl> across;  // of this rank's number, one a host
+};
+
+// `levels` has the shape of `hosts`. Gathers and, where a host's ranks are a power of two and thus a
+// subtree of every sum, reductions take two levels; everything else goes by `all`.
+std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts);
+
+}  // namespace zero

@@ -1,0 +1,30 @@
+// Threads as ranks that share memory as processes do: each maps it for itself.
+#pragma once
+
+#include <future>
+#include <memory>
+#include <string>
+
+#include "comm/shared.h"
+#include "comm_fixture.h"
+#include "zero/error.h"
+
+namespace zero::test {
+
+inline MakeRank shared_group(int size, Timeout timeout) {
+  const auto notice = std::make_shared<std::promise<std::string>>();
+  const std::shared_future<std::string> name = notice->get_future().share();
+  return [=](int rank) {
+    SharedMemoryOptions options{timeout};
+    options.publish = [&](const std::string& text) { notice->set_value(text); };
+    options.look_up = [&] {
+      if (name.wait_for(timeout) != std::future_status::ready) throw CommError("nobody published a name");
+      return name.get();
+    };
+    return shared_memory_communicator(rank, size, options);
+  };
+}
+
+inline constexpr Backend kShared{"shared", shared_group, Timeout(200), 140'003};
+
+}  // namespace zero::test
