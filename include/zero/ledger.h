@@ -1,4 +1,4 @@
-// Every byte that the engine holds, by owner. Snapshots are plain values.
+// Every byte that the engine and the operators of the model hold, by owner. Snapshots are plain values.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,14 @@
 namespace zero {
 
 enum class Owner : std::uint8_t {
-  parameter,  // parameters at rest: whole or shards
-  gradient,   // accumulated gradients: whole or shards
-  optimizer,  // moments and main weights
-  gathered,   // sharded parameters paged in
-  reduction,  // flat gradients on their way to the shards
+  parameter,   // parameters at rest: whole or shards
+  gradient,    // accumulated gradients: whole or shards
+  optimizer,   // moments and main weights
+  gathered,    // sharded parameters paged in
+  reduction,   // flat gradients on their way to the shards
+  activation,  // what operators allocated in the micro-batch at hand: activations, gradients, temporaries
 };
-inline constexpr int kOwners = 5;
+inline constexpr int kOwners = 6;
 std::string_view name(Owner owner);
 
 struct Ledger {
@@ -24,6 +25,7 @@ struct Ledger {
     std::int64_t peak = 0;
   };
   std::array<Entry, kOwners> entries{};
+  std::int64_t peak_held = 0;
   std::int64_t peak_total = 0;
 
   const Entry& operator[](Owner owner) const { return entries[static_cast<std::size_t>(owner)]; }
@@ -32,10 +34,13 @@ struct Ledger {
     for (const Entry& entry : entries) sum += entry.bytes;
     return sum;
   }
+  // What the engine holds: all but activations.
+  std::int64_t held() const { return total() - (*this)[Owner::activation].bytes; }
   void add(Owner owner, std::int64_t bytes) {
     Entry& entry = entries[static_cast<std::size_t>(owner)];
     entry.bytes += bytes;
     entry.peak = std::max(entry.peak, entry.bytes);
+    peak_held = std::max(peak_held, held());
     peak_total = std::max(peak_total, total());
   }
 };

@@ -24,6 +24,7 @@ constexpr int kLastBit = ExactSum::kBias - 1075;  // position of the last bit of
 constexpr std::int64_t kBatch = 256;
 constexpr int kHalfBits = 27;
 constexpr int kSpread = 28;
+constexpr std::int64_t kStretch = 16 * kBatch;  // blocks of 64 bytes or 128
 
 struct Extent {
   std::int64_t smallest, largest;
@@ -58,22 +59,21 @@ ZERO_MULTIVERSION Halves fixed_point(const double* values, std::int64_t n, std::
   return sum;
 }
 
-using Pair = double __attribute__((vector_size(16)));
+using Quad = double __attribute__((vector_size(32)));
 
-// Of values i, i + 1 and i + 8, i + 9 of a block.
+// The squares of each block: lane i takes values i and i + 8, then the lanes are added by halves. Four
+// lanes are one vector, since what the compiler makes of single ones is slower.
 template <class T>
-Pair squares(const T* values, int i) {
-  const Pair low{double{values[i]}, double{values[i + 1]}}, high{double{values[i + 8]}, double{values[i + 9]}};
-  return low * low + high * high;
-}
-
-// The squares of each block: lane i takes values i and i + 8, then the lanes are added by halves. Pairs
-// of lanes, since what the compiler makes of single ones is slower.
-template <class T>
-void block_sums(const T* values, double* sums, std::int64_t blocks) {
+ZERO_MULTIVERSION void block_sums(const T* values, double* sums, std::int64_t blocks) {
   for (std::int64_t b = 0; b < blocks; ++b, values += kSquareBlock) {
-    const Pair lanes = (squares(values, 0) + squares(values, 4)) + (squares(values, 2) + squares(values, 6));
-    sums[b] = lanes[0] + lanes[1];
+    Quad squares[4];
+    for (int i = 0; i < 4; ++i) {
+      const T* const four = values + 4 * i;
+      const Quad wide = {double{four[0]}, double{four[1]}, double{four[2]}, double{four[3]}};
+      squares[i] = wide * wide;
+    }
+    const Quad lanes = (squares[0] + squares[2]) + (squares[1] + squares[3]);
+    sums[b] = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
   }
 }
 
@@ -87,13 +87,19 @@ void add_blocks(const T* values, std::int64_t blocks, ExactSum& sum, std::int64_
   }
 }
 
+// From the end, stretch by stretch: what is updated first afterwards is then still in the caches.
 template <class T>
 void add_squares(std::span<const T> values, ExactSum& sum, std::int64_t& nonfinite) {
-  const auto rest = values.size() % kSquareBlock;
-  add_blocks(values.data(), static_cast<std::int64_t>(values.size()) / kSquareBlock, sum, nonfinite);
+  const auto blocks = static_cast<std::int64_t>(values.size()) / kSquareBlock;
+  const auto rest = values.subspan(static_cast<std::size_t>(blocks * kSquareBlock));
   T tail[kSquareBlock] = {};
-  std::ranges::copy(values.last(rest), tail);
-  if (rest > 0) add_blocks(tail, 1, sum, nonfinite);
+  std::ranges::copy(rest, tail);
+  if (!rest.empty()) add_blocks(tail, 1, sum, nonfinite);
+  for (std::int64_t end = blocks; end > 0;) {
+    const auto begin = (end - 1) / kStretch * kStretch;
+    add_blocks(values.data() + begin * kSquareBlock, end - begin, sum, nonfinite);
+    end = begin;
+  }
 }
 
 }  // namespace

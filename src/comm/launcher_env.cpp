@@ -138,6 +138,13 @@ bool is_true(const std::string& value) {
   return value == "True" || value == "true" || value == "1";
 }
 
+void override_switch(const Env& env, const char* name, bool& option) {
+  const std::string value = env.text(name);
+  if (value.empty()) return;
+  if (value != "0" && value != "1") throw ConfigError(std::string(name) + "=" + value + " is neither 0 nor 1");
+  option = value == "1";
+}
+
 }  // namespace
 
 LauncherEnv read_launcher_env(const EnvLookup& lookup) {
@@ -163,10 +170,8 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
       throw ConfigError("ZERO_TIMEOUT=" + value + " is not a positive number of seconds");
     options.timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
   }
-  if (const std::string value = env.text("ZERO_CHECK"); !value.empty()) {
-    if (value != "0" && value != "1") throw ConfigError("ZERO_CHECK=" + value + " is neither 0 nor 1");
-    options.check = value == "1";
-  }
+  override_switch(env, "ZERO_CHECK", options.check);
+  override_switch(env, "ZERO_ARENA", options.arena);
   if (const std::string value = env.text("ZERO_TRANSPORT"); !value.empty()) {
     if (value != "auto" && value != "gloo") throw ConfigError("ZERO_TRANSPORT=" + value + " is neither auto nor gloo");
     options.transport = value == "gloo" ? Transport::gloo : Transport::automatic;

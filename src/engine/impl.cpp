@@ -10,6 +10,7 @@
 
 #include "engine/agreement.h"
 #include "state/window.h"
+#include "tier/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -67,12 +68,13 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
   agree(inventory);
   adopt_units(inventory.replicated);
   pager_ = std::make_unique<Pager>(
-      units_, exchange_, residency(resolved_, layout_),
+      units_, exchange_, residency(resolved_, layout_), accounts_,
       Pager::Settings{.autocast = plan_.precision() == Precision::bf16, .seed = options_.seed, .meter = meter_});
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
   accounts_.reset_peaks();
+  trim_arena();
   window::watch();
 }
 

@@ -5,21 +5,32 @@
 #include <ATen/ops/from_blob.h>
 
 #include "state/window.h"
+#include "tier/arena_allocator.h"
 
 namespace zero {
 
 void Accounts::reset_peaks() {
   std::lock_guard lock(mutex_);
   for (Ledger::Entry& entry : ledger_.entries) entry.peak = entry.bytes;
+  ledger_.peak_held = ledger_.held();
   ledger_.peak_total = ledger_.total();
 }
 
+// Memory of the CPU comes past LibTorch's memory reports, which see activations only.
 Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device)
     : accounts_(&accounts), owner_(owner) {
   const window::Blind blind;
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
-  tensor_ = at::empty({count}, at::TensorOptions().dtype(dtype).device(device));
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  if (device.is_cpu() && count > 0) {
+    auto memory = host_memory(static_cast<std::size_t>(count) * c10::elementSize(dtype));
+    void* const data = memory.get();
+    tensor_ = at::from_blob(
+        data, {count}, [memory = std::move(memory)](void*) {}, options);
+  } else {
+    tensor_ = at::empty({count}, options);
+  }
   book();
 }
 

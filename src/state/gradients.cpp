@@ -20,6 +20,10 @@ char* at_element(void* data, std::int64_t element, Dtype dtype) {
   return static_cast<char*>(data) + element * size_of(dtype);
 }
 
+std::size_t bytes_of(std::int64_t count, Dtype dtype) {
+  return static_cast<std::size_t>(count * size_of(dtype));
+}
+
 // The gradient's elements in the memory order of its parameter.
 at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) {
   const bool same = !gradient.is_sparse() && gradient.strides() == parameter.strides() &&
@@ -51,12 +55,12 @@ struct Gradients::Pile {
   explicit Pile(Unit& u) : unit(u), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
 
   Unit& unit;
-  std::vector<Buffer> levels;  // accumulated
-  Buffer flat;                 // of this micro-batch, on its way to the shards
-  Buffer slice;                // of it, reduced, about to be accumulated
-  std::vector<char> here;      // arrived in this backward
-  std::vector<char> ever;      // arrived in this step
-  bool used = false;           // trainable at one of this step's micro-batches
+  std::vector<Buffer> levels;    // accumulated
+  std::shared_ptr<Buffer> flat;  // of this micro-batch, on its way to the shards
+  Buffer slice;                  // of it, reduced, about to be accumulated
+  std::vector<char> here;        // arrived in this backward
+  std::vector<char> ever;        // arrived in this step
+  bool used = false;             // trainable at one of this step's micro-batches
   int expected = 0;
   int arrived = 0;
   bool complete = false;
@@ -193,18 +197,34 @@ void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
   if (!pile.flat) {
     for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
-    pile.flat = Buffer::visible(accounts_, Owner::reduction, layout.length(), pile.unit.dtype(), pile.unit.device());
-    for (const auto& [begin, end] : layout.gaps()) pile.flat.tensor().slice(0, begin, end).zero_();
+    pile.flat = flat_for(pile.unit);
+    for (const auto& [begin, end] : layout.gaps())
+      std::memset(at_element(pile.flat->data(), begin, layout.dtype()), 0, bytes_of(end - begin, layout.dtype()));
   }
-  const at::Tensor target = pile.flat.tensor().slice(0, place.begin, place.end());
+  void* const target = at_element(pile.flat->data(), place.begin, layout.dtype());
   if (gradient == nullptr) {
-    target.zero_();
+    std::memset(target, 0, bytes_of(place.numel, layout.dtype()));
   } else if (pile.here[static_cast<std::size_t>(slot)]) {
-    add_in_place(target.mutable_data_ptr(), gradient->const_data_ptr(), layout.dtype(), layout.dtype(), place.numel);
+    add_in_place(target, gradient->const_data_ptr(), layout.dtype(), layout.dtype(), place.numel);
   } else {
-    std::memcpy(target.mutable_data_ptr(), gradient->const_data_ptr(),
-                static_cast<std::size_t>(place.numel * size_of(layout.dtype())));
+    std::memcpy(target, gradient->const_data_ptr(), bytes_of(place.numel, layout.dtype()));
   }
+}
+
+// The same memory for one unit after the other; more only where several are under way at once.
+std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
+  if (!flat_) {
+    std::int64_t largest = 0;
+    for (const auto& each : units_)
+      if (each->layout().trainable()) largest = std::max(largest, each->layout().bytes());
+    flat_ = new_flat(largest, unit);
+  }
+  const bool free = flat_.use_count() == 1 && flat_->count() >= unit.layout().bytes();
+  return free ? flat_ : new_flat(unit.layout().bytes(), unit);
+}
+
+std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes, const Unit& unit) {
+  return std::make_shared<Buffer>(Buffer::visible(accounts_, Owner::reduction, bytes, at::kByte, unit.device()));
 }
 
 // Parameters without a gradient count as zero.
@@ -256,7 +276,7 @@ void Gradients::reduce(Pile& pile) {
                           const UnitLayout& l = pile.unit.layout();
                           void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
                           communicator
-                              .reduce_scatter(view_of(pile.flat.data(), l.dtype(), 0, l.length(), pile.unit.device()),
+                              .reduce_scatter(view_of(pile.flat->data(), l.dtype(), 0, l.length(), pile.unit.device()),
                                               view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
                               .wait();
                           pile.flat.reset();

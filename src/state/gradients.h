@@ -51,6 +51,8 @@ class Gradients {
   void take(int unit, int slot, const at::Tensor& parameter);
   void add_partial(Pile& pile, int slot, const at::Tensor* gradient);
   void collect(Pile& pile, int slot, const at::Tensor* gradient);
+  std::shared_ptr<Buffer> flat_for(const Unit& unit);
+  std::shared_ptr<Buffer> new_flat(std::int64_t bytes, const Unit& unit);
   void open(Pile& pile);
   void complete(Pile& pile);
   void launch_ready();
@@ -67,9 +69,10 @@ class Gradients {
   Row row_;
   Accounts& accounts_;
   std::vector<std::unique_ptr<Pile>> piles_;
-  std::vector<int> order_;      // in which units are reduced
-  std::vector<int> completed_;  // in which this rank completed them
-  std::size_t next_ = 0;        // in order_, to be reduced
+  std::shared_ptr<Buffer> flat_;  // as large as the largest unit
+  std::vector<int> order_;        // in which units are reduced
+  std::vector<int> completed_;    // in which this rank completed them
+  std::size_t next_ = 0;          // in order_, to be reduced
   std::vector<Pending> in_flight_;
   int micro_ = 0;
   bool active_ = false;

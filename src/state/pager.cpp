@@ -42,10 +42,11 @@ class Together {
 
 }  // namespace
 
-Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
+Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, Accounts& accounts,
              const Settings& settings)
     : units_(units),
       exchange_(exchange),
+      witness_(accounts),
       settings_(settings),
       residency_(std::move(residency)),
       pending_(units.size()),
@@ -169,17 +170,20 @@ void Pager::begin_backward(bool more_to_come) {
   window::set_in_backward(true);
   in_backward_ = true;
   more_to_come_ = more_to_come;
+  witness_.start();
 }
 
 void Pager::end_backward() {
   in_backward_ = false;
   window::set_in_backward(false);
+  witness_.stop();
   last_ = std::exchange(current_, Trace());
   lost_ = true;
 }
 
 void Pager::abort() {
   close_window();
+  witness_.stop();
   if (std::exchange(in_backward_, false)) window::set_in_backward(false);
   current_.touches.clear();
   lost_ = true;
@@ -224,6 +228,8 @@ void Pager::open_window() {
   }
   if (std::exchange(window_open_, true)) return;
   if (Pager* other = window::open()) other->close_window();
+  witness_.forget();
+  witness_.start();
   evaluating_ = !at::GradMode::is_enabled();
   window::enter(this);
   if (!settings_.autocast) return;
@@ -245,6 +251,7 @@ void Pager::refuse_recomputation() const {
 void Pager::close_window() {
   if (!std::exchange(window_open_, false)) return;
   window::leave(this);
+  witness_.stop();
   if (!settings_.autocast) return;
   at::autocast::set_autocast_dtype(at::kCPU, autocast_dtype_before_);
   at::autocast::set_autocast_enabled(at::kCPU, autocast_before_);

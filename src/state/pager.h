@@ -19,6 +19,7 @@
 #include "partition/residency.h"
 #include "state/exchange.h"
 #include "state/unit.h"
+#include "state/witness.h"
 #include "zero/estimate.h"
 
 namespace zero {
@@ -31,7 +32,8 @@ class Pager {
     std::shared_ptr<TrafficMeter> meter;  // of what is read where it lies
   };
 
-  Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, const Settings& settings);
+  Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, Accounts& accounts,
+        const Settings& settings);
   ~Pager();
 
   // Makes the units readable, together; called before an operator that has them (at least one) as arguments.
@@ -85,6 +87,7 @@ class Pager {
 
   std::vector<std::unique_ptr<Unit>>& units_;
   Exchange& exchange_;
+  Witness witness_;
   Settings settings_;
   Residency residency_;
   Pending renewed_;

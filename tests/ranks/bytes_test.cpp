@@ -38,7 +38,7 @@ void expect_held(const Engine& engine) {
   EXPECT_EQ(ledger[Owner::parameter].bytes, estimate.state.parameter);
   EXPECT_EQ(ledger[Owner::gradient].bytes, estimate.state.gradient);
   EXPECT_EQ(ledger[Owner::optimizer].bytes, estimate.state.optimizer);
-  EXPECT_EQ(ledger[Owner::reduction].bytes, 0);
+  EXPECT_LE(ledger[Owner::reduction].bytes, estimate.reduction);
 }
 
 void expect_peaks(const Engine& engine) {
@@ -47,7 +47,7 @@ void expect_peaks(const Engine& engine) {
   EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
   EXPECT_LE(ledger[Owner::gathered].peak, budget_of(engine));
   EXPECT_LE(ledger[Owner::reduction].peak, estimate.reduction);
-  EXPECT_LE(ledger.peak_total, estimate.state.total() + estimate.gathered + estimate.reduction);
+  EXPECT_LE(ledger.peak_held, estimate.state.total() + estimate.gathered + estimate.reduction);
 }
 
 class Bytes : public testing::TestWithParam<Shape> {
@@ -161,7 +161,7 @@ TEST(Bytes, ZeroThreeNeverHoldsTheWholeModel) {
       train_step(model, engine);
     }
     const std::int64_t unit = largest_unit(engine.layout());
-    EXPECT_LE(engine.ledger().peak_total, engine.estimate().state.total() + budget_of(engine) + unit);
+    EXPECT_LE(engine.ledger().peak_held, engine.estimate().state.total() + budget_of(engine) + unit);
     EXPECT_LT(engine.ledger()[Owner::gathered].peak, engine.layout().length() * 4 / 4);
   });
 }

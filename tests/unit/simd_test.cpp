@@ -107,13 +107,9 @@ struct Shard {
 
   Array random(int seed, std::int64_t count) const { return random_array(accumulation(dtype), count, seed); }
 
-  UpdateRange range(const Optimizer& optimizer, std::int64_t begin, std::int64_t count) {
-    const bool narrower = accumulation(dtype) != dtype;
-    UpdateRange result{main.slice(begin, 1).data, gradient.slice(begin, 1).data, {}, nullptr, dtype, count};
-    if (moments(optimizer) > 0) result.moments[0] = first.slice(begin, 1).data;
-    if (moments(optimizer) > 1) result.moments[1] = second.slice(begin, 1).data;
-    if (narrower) result.parameter = parameter.slice(begin, 1).data;
-    return result;
+  UpdateRange range(std::int64_t begin, std::int64_t count) {
+    const auto at = [&](Array& array) { return array.slice(begin, count).data; };
+    return {at(main), at(gradient), {at(first), at(second)}, at(parameter), dtype, count};
   }
   bool operator==(const Shard&) const = default;
 
@@ -121,21 +117,37 @@ struct Shard {
   Array main, gradient, first, second, parameter;
 };
 
-TEST(InstructionSets, UpdateToTheSameBits) {
+// An update of everything at once, and one of each element by itself, so that nothing is a vector.
+template <class Range>
+void expect_same_bits(const Optimizer& optimizer, const Range& range) {
   const UpdateFactors factors{0.37, 1e-2, 0.1, 3};
-  for (const Optimizer& optimizer :
-       {Optimizer(AdamW{}), Optimizer(Sgd{}), Optimizer(Sgd{.momentum = 0.9, .nesterov = true})})
-    for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
-      for (const std::int64_t count : kCounts) {
-        Shard expected(dtype, count);  // element by element, so that nothing is a vector
-        for (std::int64_t i = 0; i < count; ++i) plain::update(optimizer, factors, expected.range(optimizer, i, 1));
-        for (const InstructionSet& set : instruction_sets()) {
-          Shard shard(dtype, count);
-          set.update(optimizer, factors, shard.range(optimizer, 0, count));
-          EXPECT_EQ(shard, expected) << set.name << ": " << count << " " << name(dtype);
-        }
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
+    for (const std::int64_t count : kCounts) {
+      Shard expected(dtype, count);
+      for (std::int64_t i = 0; i < count; ++i) plain::update(optimizer, factors, range(expected, i, 1));
+      for (const InstructionSet& set : instruction_sets()) {
+        Shard shard(dtype, count);
+        set.update(optimizer, factors, range(shard, 0, count));
+        EXPECT_EQ(shard, expected) << set.name << ": " << count << " " << name(dtype);
       }
+    }
 }
+
+TEST(InstructionSets, UpdateToTheSameBits) {
+  const auto whole = [](Shard& shard, std::int64_t begin, std::int64_t count) { return shard.range(begin, count); };
+  expect_same_bits(AdamW{}, whole);
+  expect_same_bits(Sgd{.momentum = 0.9, .nesterov = true}, whole);
+}
+
+#ifndef __clang_analyzer__  // it does not see which optimizer a variant holds
+TEST(InstructionSets, DescendToTheSameBits) {
+  expect_same_bits(Sgd{}, [](Shard& shard, std::int64_t begin, std::int64_t count) {
+    UpdateRange range = shard.range(begin, count);
+    range.moments[0] = nullptr;
+    return range;
+  });
+}
+#endif
 
 }  // namespace
 }  // namespace zero::test

@@ -1,4 +1,4 @@
-#include "zero/world.h"
+#include "comm/join.h"
 
 #include <net/if.h>
 
@@ -96,8 +96,7 @@ class Joining {
 
 }  // namespace
 
-World init(const InitOptions& given) {
-  const InitOptions options = override_options(given, environment);
+World join_world(const InitOptions& options) {
   const LauncherEnv env = read_launcher_env(environment);
   if (env.size == 1) return {};
   require_interface(env);

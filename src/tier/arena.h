@@ -1,0 +1,64 @@
+// Memory for blocks that come and go in the same sizes again and again, as the activations of a training
+// step do (M_D of ZeRO-R, section 5.2.3 of the ZeRO paper: no fragmentation, no growth). A block that is
+// given back stays for the next of its size, but never so that more pages are held than were in use at
+// once: what blocks need beyond that is taken from pages that wait. No torch. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace zero {
+
+class Arena {
+ public:
+  // Reserves address space only. Throws std::bad_alloc.
+  explicit Arena(std::size_t address_space);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Uninitialised, aligned to a page; null when the address space is used up.
+  void* take(std::size_t bytes);
+  // What take() gave. Returns the bytes that were asked for.
+  std::size_t give(void* data);
+  bool owns(const void* data) const { return data >= base_ && data < base_ + size_; }
+
+  // Gives all waiting pages back to the system, and forgets the peak.
+  void trim();
+
+  struct Usage {
+    std::size_t live = 0;     // bytes of pages in use
+    std::size_t waiting = 0;  // of pages held for reuse
+    std::size_t peak = 0;     // of `live`; live + waiting never exceeds it
+  };
+  Usage usage() const;
+
+ private:
+  enum class Kind { live, waiting, absent };
+  struct Range {
+    std::size_t size;
+    Kind kind;
+    std::size_t asked;
+  };
+  using Ranges = std::map<char*, Range>;
+  using BySize = std::set<std::pair<std::size_t, char*>>;
+
+  BySize& index(Kind kind) { return kind == Kind::waiting ? waiting_ : absent_; }
+  void insert(char* begin, std::size_t size, Kind kind);
+  Ranges::iterator erase(Ranges::iterator range);
+  char* carve(Kind kind, std::size_t size);
+  void make_absent(std::size_t bytes);
+
+  char* base_;
+  std::size_t size_;
+  mutable std::mutex mutex_;
+  Ranges ranges_;  // all of the address space, neighbours of one kind joined unless live
+  BySize waiting_;
+  BySize absent_;
+  Usage usage_;
+};
+
+}  // namespace zero
