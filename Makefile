@@ -2,12 +2,13 @@
 PRESET ?= release
 JOBS ?= $(shell nproc)
 DEMO ?= --model tiny --ranks 4 --steps 20
+PEERS ?= --growth 200
 BUILD := build/$(PRESET)
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build bench clean configure demo docs help lint setup test
+.PHONY: build bench bench-setup clean configure demo docs help lint setup test
 
 build: configure ## everything but the benchmarks
 	@cmake --build --preset $(PRESET)
@@ -19,9 +20,15 @@ demo: configure ## trains a language model on 4 ranks under every plan and compa
 test: build ## every test
 	@ctest --preset $(PRESET) --parallel $(JOBS)
 
-bench: configure ## builds and runs the benchmarks
-	@cmake --build --preset $(PRESET) --target benches
-	@for program in $(BUILD)/bench/*; do [ ! -f $$program ] || $$program || exit; done
+bench: bench-setup configure ## kernels, collectives and training steps, each against its peers
+	@cmake --build --preset $(PRESET) --target benches zero_cli
+	@for source in bench/micro/*.cpp; do $(BUILD)/bench/$$(basename $$source .cpp) || exit; done
+	@bench/collectives/run.py --build $(BUILD) --json build/collectives.json
+	@bench/peers/run.py --ours $(BUILD)/bench/peers_ours --zero $(BUILD)/zero --json build/peers.json $(PEERS)
+	@bench/plot.py build/peers.json
+
+bench-setup:
+	@scripts/setup.sh libopenmpi-dev
 
 lint: configure ## format, clang-tidy, layers, self-contained headers
 	@scripts/lint.sh $(BUILD)

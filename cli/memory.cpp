@@ -9,13 +9,22 @@
 namespace cli {
 namespace {
 
-std::int64_t status(const std::string& field) {
-  std::ifstream in("/proc/self/status");
+std::int64_t field_of(const char* file, const std::string& field) {
+  std::ifstream in(file);
   for (std::string word; in >> word;) {
     std::int64_t kib = 0;
     if (word == field && in >> kib) return kib * 1024;
   }
   return 0;
+}
+
+std::int64_t status(const std::string& field) {
+  return field_of("/proc/self/status", field);
+}
+
+// What belongs to other processes of the memory shared with them, where n have it a part of 1 - 1/n.
+std::int64_t shares_of_others() {
+  return status("RssShmem:") - field_of("/proc/self/smaps_rollup", "Pss_Shmem:");
 }
 
 }  // namespace
@@ -27,7 +36,7 @@ PeakMemory::PeakMemory() {
 }
 
 std::int64_t PeakMemory::bytes() const {
-  return std::max<std::int64_t>(status("VmHWM:") - before_, 0);
+  return std::max<std::int64_t>(status("VmHWM:") - shares_of_others() - before_, 0);
 }
 
 }  // namespace cli

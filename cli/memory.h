@@ -5,7 +5,8 @@
 
 namespace cli {
 
-// Peak resident bytes from now on, above what is resident now.
+// Peak resident bytes from now on, above what is resident now. Memory that ranks share counts by this rank's
+// share of it.
 class PeakMemory {
  public:
   PeakMemory();

@@ -76,7 +76,7 @@ class Run {
     predict();
   }
 
-  RunResult go() && {
+  RunResult go() {
     listener_.begin(engine_, result_);
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
       train_step();
@@ -187,7 +187,8 @@ class Run {
 RunResult run_plan(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
                    Listener& listener) {
   const PeakMemory memory;
-  RunResult result = Run(world, options, work, plan, listener).go();
+  Run run(world, options, work, plan, listener);
+  RunResult result = run.go();
   result.peak_bytes = largest(world, memory.bytes());
   return result;
 }

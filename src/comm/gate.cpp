@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSpins = 4000;                                       // about 20 microseconds
+constexpr int kSpins = 400;                                        // about 20 microseconds
 constexpr std::chrono::milliseconds kLookAround{100};              // between two looks at who is missing
 constexpr std::uint32_t kRankMask = (std::uint32_t{1} << 24) - 1;  // of Control::broken; the cause is above
 

@@ -184,7 +184,9 @@ Ballot Engine::Impl::ballot() const {
   Ballot ballot;
   ballot.losses = losses_;
   ballot.present.assign(infos_.size(), 0);
-  for (const auto& unit : units_) {
+  // From the end, so that what the update needs first was read last.
+  for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
+    const auto& unit = *at;
     const UnitLayout& layout = unit->layout();
     void* data = gradients_->data(unit->index());
     if (data == nullptr) continue;

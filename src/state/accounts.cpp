@@ -9,6 +9,14 @@
 
 namespace zero {
 
+namespace {
+
+bool lasts(Owner owner) {
+  return owner == Owner::parameter || owner == Owner::gradient || owner == Owner::optimizer;
+}
+
+}  // namespace
+
 void Accounts::reset_peaks() {
   std::lock_guard lock(mutex_);
   for (Ledger::Entry& entry : ledger_.entries) entry.peak = entry.bytes;
@@ -24,7 +32,8 @@ Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarTy
   c10::InferenceMode ordinary(false);
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   if (device.is_cpu() && count > 0) {
-    auto memory = host_memory(static_cast<std::size_t>(count) * c10::elementSize(dtype));
+    const std::size_t bytes = static_cast<std::size_t>(count) * c10::elementSize(dtype);
+    auto memory = lasts(owner) ? lasting_memory(bytes) : host_memory(bytes);
     void* const data = memory.get();
     tensor_ = at::from_blob(
         data, {count}, [memory = std::move(memory)](void*) {}, options);

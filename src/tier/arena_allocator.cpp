@@ -4,10 +4,12 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <new>
 
 #include "tier/arena.h"
 
@@ -15,6 +17,7 @@ namespace zero {
 namespace {
 
 constexpr std::size_t kLeastBlock = 128 * 1024;
+constexpr std::size_t kHugePage = 2 * 1024 * 1024;
 constexpr std::size_t kTimesMemory = 4;  // address space, so that ranges are easy to find
 
 std::size_t physical_memory() {
@@ -88,6 +91,19 @@ std::shared_ptr<void> host_memory(std::size_t bytes) {
   void* const data = in_use ? ArenaAllocator::instance().take(bytes) : nullptr;
   if (data == nullptr) return {c10::alloc_cpu(bytes), c10::free_cpu};
   return {data, [](void* block) { ArenaAllocator::instance().arena().give(block); }};
+}
+
+// Aligned to huge pages. The last of them, which it would not fill, it takes in small ones.
+std::shared_ptr<void> lasting_memory(std::size_t bytes) {
+  if (bytes < kHugePage) return host_memory(bytes);
+  const std::size_t size = bytes + kHugePage;
+  void* const room = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  const auto begin = reinterpret_cast<std::uintptr_t>(room);
+  const auto aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  void* const data = reinterpret_cast<void*>(aligned);
+  madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return {data, [room, size](void*) { munmap(room, size); }};
 }
 
 void trim_arena() {

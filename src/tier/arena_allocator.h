@@ -14,6 +14,9 @@ void use_arena();
 // Uninitialised, aligned to 64 bytes.
 std::shared_ptr<void> host_memory(std::size_t bytes);
 
+// The same for what stays: on huge pages, as far as it fills them, where the system has them.
+std::shared_ptr<void> lasting_memory(std::size_t bytes);
+
 // What was freed and is not used again soon goes back to the system, if the arena is used.
 void trim_arena();
 
