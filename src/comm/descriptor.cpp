@@ -24,17 +24,6 @@ constexpr int kPatience = 100;  // ms between two looks whether the wait is stil
                   "ZERO_TRANSPORT=gloo does without shared memory");
 }
 
-std::string random_name() {
-  std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("no random numbers");
-  std::string name = "zero-";
-  for (const unsigned char byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
-}
-
 struct Address {
   explicit Address(const std::string& name) {
     address.sun_family = AF_UNIX;
@@ -100,19 +89,31 @@ void send_descriptor(int connection, int fd) {
 
 }  // namespace
 
+std::string random_name(std::string prefix) {
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("no random numbers");
+  for (const unsigned char byte : bytes) {
+    prefix += "0123456789abcdef"[byte >> 4];
+    prefix += "0123456789abcdef"[byte & 15];
+  }
+  return prefix;
+}
+
 Descriptor::~Descriptor() {
   if (fd_ >= 0) close(fd_);
 }
 
-Handout::Handout() : name_(random_name()), socket_(local_socket()) {
+Handout::Handout() : name_(random_name("zero-")), socket_(local_socket()) {
   const Address address(name_);
   if (bind(socket_.get(), address.get(), address.length) != 0 || listen(socket_.get(), SOMAXCONN) != 0)
     fail("a local socket cannot listen");
 }
 
 void Handout::give(int fd, int takers, std::chrono::milliseconds timeout, const StillWanted& still_wanted) const {
+  const auto deadline = Clock::now() + timeout;
   while (takers > 0) {
-    await_readable(socket_.get(), timeout, still_wanted, "not all of them came");
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    await_readable(socket_.get(), left, still_wanted, "not all of them came");
     const Descriptor connection(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!connection || !same_user(connection.get())) continue;
     send_descriptor(connection.get(), fd);
@@ -127,9 +128,12 @@ Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds t
   if (connect(connection.get(), address.get(), address.length) != 0) fail("the first of them does not answer");
   await_readable(connection.get(), timeout, still_wanted, "the first of them keeps silent");
   Message message;
-  if (recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) != 1) fail("the first of them has gone");
+  const bool received = recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) == 1;
   const cmsghdr* const item = CMSG_FIRSTHDR(&message.header);
-  if (item == nullptr || item->cmsg_type != SCM_RIGHTS) fail("the first of them gave nothing");
+  if (!received || item == nullptr || item->cmsg_type != SCM_RIGHTS) {
+    errno = ECONNRESET;
+    fail("the first of them has gone");
+  }
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(item), sizeof fd);
   return Descriptor(fd);

@@ -9,6 +9,9 @@
 
 namespace zero {
 
+// `prefix` and 32 random hexadecimal digits.
+std::string random_name(std::string prefix);
+
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}

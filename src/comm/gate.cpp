@@ -79,7 +79,7 @@ GateMessage& Gate::message(int rank, std::uint64_t sequence) {
   return desk(rank).messages[sequence % 2];
 }
 
-void Gate::meet(const Fingerprint& where) {
+void Gate::meet(const Fingerprint& where, const StillWanted& still_wanted) {
   if (control_->broken.load() != 0) fail(where.text());
   const std::uint32_t generation = control_->generation.load();
   desk(rank_).arrivals.store(generation + 1);
@@ -89,7 +89,7 @@ void Gate::meet(const Fingerprint& where) {
     if (control_->sleepers.load() != 0) futex_wake_all(control_->generation);
     return;
   }
-  if (!spin(generation)) sleep(generation, where);
+  if (!spin(generation) && !sleep(generation, still_wanted)) fail(where.text());
 }
 
 bool Gate::spin(std::uint32_t generation) const {
@@ -100,34 +100,39 @@ bool Gate::spin(std::uint32_t generation) const {
   return false;
 }
 
-void Gate::sleep(std::uint32_t generation, const Fingerprint& where) {
+// Whether the ranks have met. Looks at the others when a wait was long, and at first for who has left, since
+// nobody is woken for that.
+bool Gate::sleep(std::uint32_t generation, const StillWanted& still_wanted) {
   const auto deadline = Clock::now() + timeout_;
   const auto met = [&] { return control_->generation.load() != generation; };
-  while (!met()) {
-    if (find_fault()) break;
-    if (Clock::now() >= deadline)
-      for (int r = 0; r < ranks_; ++r)
-        if (missing(r)) give_up(Cause::late, r);
+  while (!met() && !find_fault(generation)) {
     control_->sleepers.fetch_add(1);
-    if (control_->broken.load() == 0) futex_wait(control_->generation, generation, kLookAround);
+    futex_wait(control_->generation, generation, kLookAround);
     control_->sleepers.fetch_sub(1);
+    if (met()) break;
+    still_wanted();
+    if (Clock::now() < deadline) continue;
+    for (int r = 0; r < ranks_; ++r)
+      if (missing(r, generation)) give_up(Cause::late, r);
   }
-  if (!met()) fail(where.text());
+  return met();
 }
 
-bool Gate::missing(int rank) const {
-  return desk(rank).arrivals.load() != control_->generation.load() + 1;
+bool Gate::missing(int rank, std::uint32_t generation) const {
+  return desk(rank).arrivals.load() != generation + 1;
 }
 
-// A rank that died may have come half-way to the meeting: nobody can rely on it any more.
-bool Gate::find_fault() {
+bool Gate::find_fault(std::uint32_t generation) {
+  for (int r = 0; r < ranks_; ++r)
+    if (desk(r).left.load() != 0 && missing(r, generation)) give_up(Cause::left, r);
+  return find_dead();
+}
+
+// A rank that died may have come half-way to a meeting: nobody can rely on it any more.
+bool Gate::find_dead() {
   for (int r = 0; r < ranks_ && control_->broken.load() == 0; ++r) {
-    if (r == rank_) continue;
-    if (desk(r).left.load() != 0) {
-      if (missing(r)) give_up(Cause::left, r);
-    } else if (desk(r).arrivals.load() != 0 && !segment_->alive(r)) {
-      give_up(Cause::died, r);
-    }
+    const bool joined = desk(r).arrivals.load() != 0 && desk(r).left.load() == 0;
+    if (r != rank_ && joined && !segment_->alive(r)) give_up(Cause::died, r);
   }
   return control_->broken.load() != 0;
 }
@@ -140,12 +145,13 @@ void Gate::give_up(Cause cause, int rank) {
 }
 
 void Gate::leave() {
+  if (segment_->inherited()) return;
   desk(rank_).left.store(1);
   futex_wake_all(control_->generation);
 }
 
 void Gate::check(const std::string& where) {
-  if (find_fault()) fail(where);
+  if (find_dead()) fail(where);
 }
 
 void Gate::fail(const std::string& where) const {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "comm/backend.h"
+#include "comm/descriptor.h"
 #include "comm/fingerprint.h"
 #include "comm/segment.h"
 
@@ -38,10 +39,12 @@ class Gate {
 
   // Returns when every rank is here. Throws CommError, naming `where` and the rank at fault, when one has
   // died (noticed within a fraction of a second), left, or did not come in time; then at once for ever.
-  void meet(const Fingerprint& where);
+  // `still_wanted` is called now and then during the wait, and may throw to end it.
+  void meet(
+      const Fingerprint& where, const StillWanted& still_wanted = [] {});
   // No rank will come again after this one has left.
   void leave();
-  // Throws if a rank is gone. `where` is what to call it.
+  // Throws if a rank has died. `where` is what to call it.
   void check(const std::string& where);
 
  private:
@@ -50,11 +53,12 @@ class Gate {
   struct Control;
 
   bool spin(std::uint32_t generation) const;
-  void sleep(std::uint32_t generation, const Fingerprint& where);
-  bool find_fault();
+  bool sleep(std::uint32_t generation, const StillWanted& still_wanted);
+  bool find_fault(std::uint32_t generation);
+  bool find_dead();
   void give_up(Cause cause, int rank);
   [[noreturn]] void fail(const std::string& where) const;
-  bool missing(int rank) const;
+  bool missing(int rank, std::uint32_t generation) const;
   Desk& desk(int rank) const;
 
   std::shared_ptr<Segment> segment_;

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include "comm/descriptor.h"
+
 namespace zero {
 namespace {
 
@@ -20,8 +22,9 @@ std::string first_line(const char* path) {
 
 std::string host_identity() {
   struct stat network {};
-  const bool known = stat("/proc/self/ns/net", &network) == 0;
-  return first_line("/proc/sys/kernel/random/boot_id") + "/" + (known ? std::to_string(network.st_ino) : "");
+  const std::string kernel = first_line("/proc/sys/kernel/random/boot_id");
+  const bool known = !kernel.empty() && stat("/proc/self/ns/net", &network) == 0;
+  return known ? kernel + "/" + std::to_string(network.st_ino) : random_name("host-");
 }
 
 Hosts Hosts::of(std::span<const std::string> identities) {

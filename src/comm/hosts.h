@@ -8,8 +8,8 @@
 
 namespace zero {
 
-// The same for two processes exactly when they run under one kernel and in one network namespace, where
-// they can share memory.
+// The same for two processes when they run under one kernel and in one network namespace, where they can
+// share memory. Where /proc does not tell, every process counts as a host of its own.
 std::string host_identity();
 
 // Ranks of `hosts` hosts with `ranks_per_host` ranks each, host by host.

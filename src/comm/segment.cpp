@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,14 +18,21 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 constexpr std::int64_t kLeastRoom = std::int64_t{1} << 30;
-constexpr std::int64_t kMostRoom = std::int64_t{1} << 42;
+constexpr std::int64_t kMostRoom = std::int64_t{1} << 44;
+constexpr std::int64_t kPiece = std::int64_t{16} << 20;
 
 std::int64_t pages(std::int64_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-std::int64_t physical_memory() {
-  return std::clamp(pages(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE)), kLeastRoom, kMostRoom);
+// The host's memory, and of the address space no more than an eighth in all.
+std::int64_t room_for(int ranks) {
+  const std::int64_t memory = pages(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE));
+  return std::min(std::max(memory, kLeastRoom), kMostRoom / (1 + ranks) / kPage * kPage);
+}
+
+std::int64_t before_rooms(const Segment::Shape& shape) {
+  return pages(shape.control) + shape.ranks * pages(shape.staging);
 }
 
 [[noreturn]] void fail(const std::string& what) {
@@ -68,29 +76,39 @@ void Heap::give(std::int64_t offset, std::int64_t bytes) {
   }
 }
 
-Descriptor Segment::create() {
+Descriptor Segment::create(const Shape& shape) {
   Descriptor file(memfd_create("zero", MFD_CLOEXEC));
   if (!file) fail("no anonymous file");
+  const std::int64_t size = before_rooms(shape) + (1 + shape.ranks) * room_for(shape.ranks);
+  if (ftruncate(file.get(), size) != 0) fail("a file of " + std::to_string(size >> 30) + " GiB, sparse");
   return file;
 }
 
 // The file is opened anew because locks belong to an opening of it, and a descriptor that came from a peer
 // is the peer's.
-Segment::Segment(Descriptor file, int rank, const Shape& shape) : rank_(rank), shape_(shape), room_(physical_memory()) {
-  shape_.control = pages(shape_.control);
-  shape_.staging = pages(shape_.staging);
-  const std::int64_t common = shape_.control + shape_.ranks * shape_.staging;
-  size_ = common + (1 + shape_.ranks) * room_;
-  file_ = Descriptor(open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDWR | O_CLOEXEC));
-  if (!file_) fail("the anonymous file cannot be opened");
-  if (ftruncate(file_.get(), size_) != 0) fail("a file of " + std::to_string(size_ >> 30) + " GiB, sparse");
+Segment::Segment(const Descriptor& file, int rank, const Shape& shape)
+    : file_(open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDWR | O_CLOEXEC)),
+      rank_(rank),
+      shape_{shape.ranks, pages(shape.control), pages(shape.staging)},
+      process_(getpid()) {
+  struct stat info {};
+  if (!file_ || fstat(file_.get(), &info) != 0) fail("the anonymous file cannot be opened");
+  size_ = info.st_size;
+  const std::int64_t common = before_rooms(shape);
+  const std::int64_t room = (size_ - common) / (1 + shape_.ranks);
+  common_ = Heap(common, common + room);
+  own_ = Heap(common + (1 + rank_) * room, common + (2 + rank_) * room);
+  reserve(0, common);
+  map();
+}
+
+// Not part of a core dump, which would fill in what is sparse.
+void Segment::map() {
   void* const base = mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                           file_.get(), 0);
   if (base == MAP_FAILED) fail("mapping " + std::to_string(size_ >> 30) + " GiB of address space");
+  madvise(base, static_cast<std::size_t>(size_), MADV_DONTDUMP);
   base_ = static_cast<char*>(base);
-  common_ = Heap(common, common + room_);
-  own_ = Heap(common + (1 + rank_) * room_, common + (2 + rank_) * room_);
-  reserve(0, common);
 }
 
 Segment::~Segment() {
@@ -102,15 +120,20 @@ std::int64_t Segment::offset_of(const void* data) const {
   return offset >= 0 && offset < size_ ? offset : -1;
 }
 
-// Without this a page for which the host has no room would end the process with SIGBUS.
+// Without this a page for which the host has no room would end the process with SIGBUS. In pieces, since
+// a signal may end a call with nothing done.
 void Segment::reserve(std::int64_t offset, std::int64_t bytes) const {
-  int failed = 0;
-  do failed = fallocate(file_.get(), 0, offset, pages(bytes));
-  while (failed != 0 && errno == EINTR);
-  if (failed == 0) return;
-  throw ConfigError("rank " + std::to_string(rank_) + ": the host has no room for " + std::to_string(bytes) +
-                        " bytes of shared memory: " + std::strerror(errno),
-                    "free memory, train a smaller model, or shard it over more ranks");
+  const std::int64_t end = offset + pages(std::max<std::int64_t>(bytes, 1));
+  while (offset < end) {
+    const std::int64_t piece = std::min(kPiece, end - offset);
+    if (fallocate(file_.get(), 0, offset, piece) == 0) {
+      offset += piece;
+    } else if (errno != EINTR) {
+      throw ConfigError("rank " + std::to_string(rank_) + ": the host has no room for " + std::to_string(bytes) +
+                            " bytes of shared memory: " + std::strerror(errno),
+                        "free memory, train a smaller model, or shard it over more ranks");
+    }
+  }
 }
 
 std::int64_t Segment::take(Heap& heap, std::int64_t bytes) {
@@ -142,6 +165,10 @@ std::shared_ptr<void> Segment::common_memory(std::int64_t bytes) {
 void Segment::join() const {
   struct flock lock = lock_of(rank_);
   if (fcntl(file_.get(), F_OFD_SETLK, &lock) != 0) fail("the mark of a living rank");
+}
+
+bool Segment::inherited() const {
+  return getpid() != process_;
 }
 
 bool Segment::alive(int rank) const {

@@ -40,10 +40,10 @@ class Segment : public std::enable_shared_from_this<Segment> {
     std::int64_t staging;  // bytes a rank
   };
 
-  // An empty file. Throws CommError.
-  static Descriptor create();
+  // A file for so many ranks. Throws CommError.
+  static Descriptor create(const Shape& shape);
   // Maps it for `rank`. Throws CommError.
-  Segment(Descriptor file, int rank, const Shape& shape);
+  Segment(const Descriptor& file, int rank, const Shape& shape);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -61,16 +61,19 @@ class Segment : public std::enable_shared_from_this<Segment> {
   void join() const;
   // Whether a rank that has joined still is.
   bool alive(int rank) const;
+  // Whether this is a child of the process that is the rank: it has no say.
+  bool inherited() const;
 
  private:
   std::int64_t take(Heap& heap, std::int64_t bytes);
   void reserve(std::int64_t offset, std::int64_t bytes) const;
+  void map();
 
   Descriptor file_;
   int rank_;
   Shape shape_;
-  std::int64_t room_;  // bytes of common memory, and of each rank's
   std::int64_t size_;
+  int process_;  // that mapped it
   char* base_ = nullptr;
   std::mutex mutex_;
   Heap common_;

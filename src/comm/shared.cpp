@@ -16,17 +16,19 @@ constexpr std::size_t kNameBytes = 64;
 
 class SharedMemoryCommunicator final : public DirectCommunicator {
  public:
-  SharedMemoryCommunicator(Descriptor file, int rank, int size, std::chrono::milliseconds timeout)
-      : segment_(std::make_shared<Segment>(std::move(file), rank,
-                                           Segment::Shape{size, Gate::bytes(size), 2 * kStagingHalf})),
+  SharedMemoryCommunicator(const Descriptor& file, int rank, int size, std::chrono::milliseconds timeout,
+                           const StillWanted& still_wanted)
+      : segment_(std::make_shared<Segment>(file, rank, shape(size))),
         gate_(segment_, rank, size, timeout),
         rank_(rank),
         size_(size),
         timeout_(timeout) {
     segment_->join();
-    gate_.meet(Fingerprint::of(0, Collective::barrier, {}, {}));
+    gate_.meet(Fingerprint::of(0, Collective::barrier, {}, {}), still_wanted);
   }
   ~SharedMemoryCommunicator() override { gate_.leave(); }
+
+  static Segment::Shape shape(int size) { return {size, Gate::bytes(size), 2 * kStagingHalf}; }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -122,15 +124,15 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
 }  // namespace
 
 std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, const SharedMemoryOptions& options) {
-  const auto join = [&](Descriptor file) {
-    return std::make_shared<SharedMemoryCommunicator>(std::move(file), rank, size, options.timeout);
+  const auto join = [&](const Descriptor& file) {
+    return std::make_shared<SharedMemoryCommunicator>(file, rank, size, options.timeout, options.still_wanted);
   };
   if (rank != 0) return join(fetch_descriptor(options.look_up(), options.timeout, options.still_wanted));
-  Descriptor file = Segment::create();
+  const Descriptor file = Segment::create(SharedMemoryCommunicator::shape(size));
   const Handout handout;
   options.publish(handout.name());
   handout.give(file.get(), size - 1, options.timeout, options.still_wanted);
-  return join(std::move(file));
+  return join(file);
 }
 
 }  // namespace zero

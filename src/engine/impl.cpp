@@ -311,9 +311,9 @@ void Engine::Impl::let_go(Unit& unit) {
 }
 
 void Engine::Impl::drop(Unit& unit, const Buffer& before) {
+  if (before) std::memcpy(unit.whole().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
   let_go(unit);
-  if (!before) return pager_->discard(unit);
-  std::memcpy(unit.whole().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
+  if (!before && !pager_->pinned(unit)) pager_->discard(unit);
 }
 
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {

@@ -20,6 +20,7 @@ std::size_t pages(std::size_t bytes) {
 Arena::Arena(std::size_t address_space) : size_(pages(address_space)) {
   void* const base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) throw std::bad_alloc();
+  madvise(base, size_, MADV_DONTDUMP);  // a core dump would walk through all of it
   base_ = static_cast<char*>(base);
   insert(base_, size_, Kind::absent);
 }

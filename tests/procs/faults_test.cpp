@@ -1,5 +1,6 @@
-// What the other ranks, the launcher and the user see when a rank dies, strays or does not come. The ranks are those
-// of victim.cpp; they stay until they have an error, so a rank that is left waiting is killed and says nothing.
+// What the other ranks, the launcher and the user see when a rank dies, strays or does not come, by shared memory and
+// by Gloo. The ranks are those of victim.cpp; they stay until they have an error, so a rank that is left waiting is
+// killed and says nothing.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -15,6 +16,7 @@ using procs::rank_variables;
 using procs::Result;
 using procs::run;
 using procs::run_together;
+using procs::said_by;
 using procs::Variables;
 using procs::with;
 using procs::Words;
@@ -26,47 +28,58 @@ const Variables kChecked{{"ZERO_CHECK", "1"}};
 const Variables kImpatient{{"ZERO_TIMEOUT", "2"}};
 const std::string kGrace = "60";
 
-// What rank `rank` wrote, in a prefixed output.
-std::string said_by(int rank, const std::string& output) {
-  const std::string prefix = "[" + std::to_string(rank) + "] ";
-  std::istringstream lines(output);
-  std::string text;
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(prefix)) text += line.substr(prefix.size()) + '\n';
-  return text;
+// The error of a rank whose collective failed: who it is, in which operation, and `why`.
+void expect_told(int rank, const std::string& error, const std::string& why) {
+  static const std::string operations = "(all_gather|reduce_scatter|all_reduce|all_to_all|broadcast|barrier) #[0-9]+";
+  const std::regex expected("^CommError: rank " + std::to_string(rank) + ": " + operations + "( \\(.*\\))?:? " + why);
+  EXPECT_TRUE(std::regex_search(error, expected)) << "rank " << rank << " said: " << error << "not: " << why;
 }
 
-// The error of a rank whose collective failed: who it is, and in which operation.
-void expect_names_rank_and_operation(int rank, const std::string& error) {
-  static const std::string operations = "(all_gather|reduce_scatter|all_reduce|all_to_all|broadcast|barrier) #[0-9]+ ";
-  const std::regex expected("^CommError: rank " + std::to_string(rank) + ": .*" + operations);
-  EXPECT_TRUE(std::regex_search(error, expected)) << "rank " << rank << " said: " << error;
+// What connects the ranks, and what those that stay say of the one that does not.
+struct Transport {
+  const char* name;  // ZERO_TRANSPORT
+  const char* died;
+  const char* left;
+  const char* late;
+};
+
+const Transport kShared{"auto", "RANK died", "RANK left the group", "rank [0-9] did not arrive within 2000 ms"};
+const Transport kGloo{"gloo", "failed over gloo: .*a peer died", "failed over gloo: .*a peer died",
+                      "failed over gloo: .*2000 ms"};
+
+void PrintTo(const Transport& transport, std::ostream* out) {
+  *out << transport.name;
 }
 
-class Faults : public testing::Test {
+class Faults : public testing::TestWithParam<Transport> {
  protected:
   ~Faults() override { EXPECT_EQ(orphanage_.survivors(), 0); }
 
-  static Result victim(int ranks, const Words& fault, const Variables& variables = kUnchecked) {
-    return run(zero(joined({"launch", "-n", std::to_string(ranks), "--grace", kGrace, kVictim}, fault)), variables);
+  static bool shared() { return GetParam().name == kShared.name; }
+
+  static Result launch(int ranks, const Words& fault, const Variables& variables, const std::string& grace = kGrace) {
+    const Words command{"launch", "-n", std::to_string(ranks), "--grace", grace, kVictim};
+    return run(zero(joined(command, fault)), with(variables, {{"ZERO_TRANSPORT", GetParam().name}}));
   }
 
-  static void expect_survivors_told(const Result& result, int victim) {
-    for (int rank = 0; rank < 3; ++rank)
-      if (rank != victim) expect_names_rank_and_operation(rank, said_by(rank, result.err));
+  static void expect_survivors_told(const Result& result, int victim, const std::string& why) {
+    const std::string rank = "rank " + std::to_string(victim);
+    for (int survivor = 0; survivor < 3; ++survivor)
+      if (survivor != victim)
+        expect_told(survivor, said_by(survivor, result.err), std::regex_replace(why, std::regex("RANK"), rank));
   }
 
   static void expect_killed(int rank, const Words& fault, const Variables& variables = kUnchecked) {
     const Result result =
-        victim(3, joined({fault.front(), std::to_string(rank)}, {fault.begin() + 1, fault.end()}), variables);
+        launch(3, joined({fault.front(), std::to_string(rank)}, {fault.begin() + 1, fault.end()}), variables);
     EXPECT_EQ(result.code, 137);
     const std::string verdict = "zero: rank " + std::to_string(rank) + " was killed by signal 9 (Killed)\n";
     EXPECT_TRUE(contains(result.err, verdict)) << result.err;
-    expect_survivors_told(result, rank);
+    expect_survivors_told(result, rank, why_checked(variables) + GetParam().died);
   }
 
   static void expect_diverged(const Words& fault, const Words& each, const Variables& variables = kUnchecked) {
-    const Result result = victim(3, fault, variables);
+    const Result result = launch(3, fault, variables);
     EXPECT_EQ(result.code, 1);
     for (int rank = 0; rank < 3; ++rank) {
       const std::string error =
@@ -78,69 +91,79 @@ class Faults : public testing::Test {
   }
 
  private:
+  // Where the calls are compared first, that may be what fails.
+  static std::string why_checked(const Variables& variables) {
+    return variables == kChecked ? "(comparing the calls: .*)?" : "";
+  }
+
   procs::Orphanage orphanage_;
 };
 
-TEST_F(Faults, KilledInForward) {
+INSTANTIATE_TEST_SUITE_P(Over, Faults, testing::Values(kShared, kGloo),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Faults, KilledInForward) {
   expect_killed(0, {"dies-in-forward", "zero3"});
   expect_killed(2, {"dies-in-forward", "ddp"}, kChecked);
 }
 
-TEST_F(Faults, KilledWhileItWaitsInACollective) {
+TEST_P(Faults, KilledWhileItWaitsInACollective) {
   expect_killed(1, {"dies-in-collective", "zero3"});
   expect_killed(2, {"dies-in-collective", "zero2"}, kChecked);
 }
 
-TEST_F(Faults, KilledHalfWayThroughACollective) {
+TEST_P(Faults, KilledHalfWayThroughACollective) {
   expect_killed(1, {"dies-in-all-gather"});
 }
 
-TEST_F(Faults, KilledBetweenVoteAndUpdate) {
+TEST_P(Faults, KilledBetweenVoteAndUpdate) {
   expect_killed(2, {"dies-in-step", "zero3"});
   expect_killed(1, {"dies-in-step", "zero1"});
 }
 
-TEST_F(Faults, OneRankThrows) {
-  const Result result = victim(3, {"throws-in-forward", "1"});
+TEST_P(Faults, OneRankThrows) {
+  const Result result = launch(3, {"throws-in-forward", "1"}, kUnchecked);
   EXPECT_TRUE(result.code == 3 || result.code == 1) << result.code;
   EXPECT_EQ(said_by(1, result.err), "exception: no such token\n");
-  expect_survivors_told(result, 1);
+  expect_survivors_told(result, 1, GetParam().left);
 }
 
-TEST_F(Faults, OneRankEndsEarly) {
-  const Result result = victim(3, {"leaves", "1"});
+TEST_P(Faults, OneRankEndsEarly) {
+  const Result result = launch(3, {"leaves", "1"}, kUnchecked);
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(said_by(1, result.err), "");
   EXPECT_TRUE(std::regex_search(result.err, std::regex("zero: rank [02] failed with exit code 1\n"))) << result.err;
-  expect_survivors_told(result, 1);
+  expect_survivors_told(result, 1, GetParam().left);
 }
 
-TEST_F(Faults, OneRankStopsAnswering) {
-  const Result result = run(zero({"launch", "-n", "2", "--grace", "0.1", kVictim, "stops", "1"}), kImpatient);
+TEST_P(Faults, OneRankStopsAnswering) {
+  const Result result = launch(2, {"stops", "1"}, kImpatient, "0.1");
   EXPECT_EQ(result.code, 1);
-  expect_names_rank_and_operation(0, said_by(0, result.err));
-  EXPECT_TRUE(contains(result.err, "2000 ms")) << result.err;
+  expect_told(0, said_by(0, result.err), GetParam().late);
   EXPECT_TRUE(contains(result.err, "zero: rank 0 failed with exit code 1\n")) << result.err;
 }
 
-TEST_F(Faults, RanksThatCallDifferentOperations) {
+TEST_P(Faults, RanksThatCallDifferentOperations) {
   const std::string step = " wants, as operation n, to take a step";
   expect_diverged({"writes", "1"}, {step, " wants, as operation n, to read or write unit 'layers.0'", step});
   expect_diverged({"repeats-backward", "0"}, {" wants, as operation n, to reduce gradients of unit 'layers.2'"});
 }
 
-TEST_F(Faults, RanksThatCallDifferentCollectives) {
+TEST_P(Faults, RanksThatCallDifferentCollectives) {
   expect_diverged({"calls-barrier", "1"}, {": all_reduce #2 (1 fp32)", ": barrier #2", ": all_reduce #2 (1 fp32)"},
                   kChecked);
 }
 
-TEST_F(Faults, RanksThatCallDifferentCollectivesUncheckedEndInTimeAndDoNotAbort) {
-  const Result result = victim(3, {"calls-barrier", "1"}, with(kUnchecked, kImpatient));
+// Shared memory compares the calls in any case.
+TEST_P(Faults, RanksThatCallDifferentCollectivesUncheckedEndInTimeAndDoNotAbort) {
+  const Words fault{"calls-barrier", "1"};
+  if (shared()) return expect_diverged(fault, {": all_reduce #2 (1 fp32)", ": barrier #2", ": all_reduce #2 (1 fp32)"});
+  const Result result = launch(3, fault, with(kUnchecked, kImpatient));
   EXPECT_EQ(result.code, 1);
-  for (int rank = 0; rank < 3; ++rank) expect_names_rank_and_operation(rank, said_by(rank, result.err));
+  for (int rank = 0; rank < 3; ++rank) expect_told(rank, said_by(rank, result.err), GetParam().late);
 }
 
-TEST_F(Faults, RanksThatTrainDifferentModels) {
+TEST_P(Faults, RanksThatTrainDifferentModels) {
   expect_diverged({"wider", "1"}, {" has parameter 'layers.0.weight' of shape [48, 48]",
                                    " has parameter 'layers.0.weight' of shape [64, 48]"});
   for (const char* plan : {"zero3", "ddp"})
@@ -148,13 +171,27 @@ TEST_F(Faults, RanksThatTrainDifferentModels) {
                                             " has parameter 'layers.3.weight' of shape [48, 48]"});
 }
 
-TEST_F(Faults, RanksThatTrainUnderDifferentPlans) {
+TEST_P(Faults, RanksThatTrainUnderDifferentPlans) {
   expect_diverged({"other-plan", "1", "zero3"},
                   {" has plan zero3, fp32", " has plan ddp, fp32", " has plan zero3, fp32"});
 }
 
-class Meeting : public Faults {
+// Four ranks as two hosts.
+TEST(TwoLevels, WhoeverIsToldOfADeadRankIsToldTheRightOne) {
+  const procs::Orphanage orphanage;
+  const Result result = run(zero({"launch", "-n", "4", "--grace", kGrace, kVictim, "dies-in-forward", "2"}),
+                            with(kUnchecked, {{"ZERO_RANKS_PER_HOST", "2"}}));
+  EXPECT_EQ(result.code, 137);
+  for (int rank : {0, 1, 3}) expect_told(rank, said_by(rank, result.err), "");
+  EXPECT_TRUE(contains(said_by(3, result.err), "rank 2 died")) << result.err;
+  EXPECT_FALSE(std::regex_search(result.err, std::regex("rank [013] died"))) << result.err;
+  EXPECT_EQ(orphanage.survivors(), 0);
+}
+
+class Meeting : public testing::Test {
  protected:
+  ~Meeting() override { EXPECT_EQ(orphanage_.survivors(), 0); }
+
   static Result alone(int rank, const Variables& changes) {
     return run({kVictim, "none", "0"}, with(with(rank_variables(rank, 2, "1"), kImpatient), changes));
   }
@@ -163,6 +200,9 @@ class Meeting : public Faults {
     EXPECT_TRUE(contains(result.err, "CommError: rank ")) << result.err;
     for (const std::string& part : parts) EXPECT_TRUE(contains(result.err, part)) << part << " not in " << result.err;
   }
+
+ private:
+  procs::Orphanage orphanage_;
 };
 
 TEST_F(Meeting, NamesTheRankThatDoesNotCome) {

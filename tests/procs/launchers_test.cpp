@@ -119,6 +119,26 @@ TEST_F(Launchers, VariablesSetByHand) {
                                           {rank_variables(0, 2, port.number()), rank_variables(1, 2, port.number())}));
 }
 
+// Shared memory, Gloo, and both: two hosts of two ranks, as far as the ranks can tell.
+TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
+  expect_same_losses("gloo", run(joined(training("gloo"), {"--ranks", "2"}), {{"ZERO_TRANSPORT", "gloo"}}));
+  const auto on_four = [](const std::string& report, const Variables& transport) {
+    const Result result = run(joined(training(report), {"--ranks", "4"}), transport);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return losses(report);
+  };
+  const json expected = on_four("auto4", {{"ZERO_TRANSPORT", "auto"}});
+  EXPECT_EQ(expected.size(), 5u);
+  EXPECT_EQ(on_four("gloo4", {{"ZERO_TRANSPORT", "gloo"}}), expected);
+  EXPECT_EQ(on_four("hosts4", {{"ZERO_RANKS_PER_HOST", "2"}}), expected);
+}
+
+TEST_F(Launchers, ATransportThatIsUnknownIsNamed) {
+  const Result result = run(training("none"), {{"ZERO_TRANSPORT", "pigeon"}});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_TRUE(contains(result.err, "ZERO_TRANSPORT=pigeon")) << result.err;
+}
+
 TEST_F(Launchers, VariablesThatAreMissingOrContradictAreNamed) {
   const auto error = [](const std::string& change, const std::string& value) {
     const Result result = run(training("none"), with(rank_variables(1, 2, "1"), {{change, value}}));

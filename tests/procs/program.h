@@ -3,12 +3,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -65,6 +68,16 @@ class Program {
     return text;
   }
 
+  // Whether it ends in this time. Its output must fit a pipe.
+  bool ends_within(std::chrono::milliseconds time) const {
+    pollfd end{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
+    const bool ended = ::poll(&end, 1, static_cast<int>(time.count())) > 0;
+    ::close(end.fd);
+    return ended;
+  }
+
+  std::string error_so_far() const { return read_all("/proc/self/fd/" + std::to_string(error_)); }
+
   Result finish() {
     char buffer[4096];
     for (ssize_t got; (got = ::read(output_, buffer, sizeof buffer)) > 0;)
@@ -73,7 +86,7 @@ class Program {
     ::waitpid(pid_, &status, 0);
     pid_ = 0;
     result_.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    result_.err = read_all("/proc/self/fd/" + std::to_string(error_));
+    result_.err = error_so_far();
     return result_;
   }
 
@@ -134,20 +147,24 @@ inline bool alive(pid_t pid) {
   return ::kill(pid, 0) == 0;
 }
 
-// The child of `parent` that runs as rank `rank`, or 0.
-inline pid_t rank_of(pid_t parent, int rank) {
-  const std::string mark = std::string(1, '\0') + "RANK=" + std::to_string(rank) + std::string(1, '\0');
+// The processes whose environment has the entry `name=value`.
+inline std::vector<pid_t> processes_with(const std::string& name, const std::string& value) {
+  const std::string zero(1, '\0'), mark = zero + name + "=" + value + zero;
+  std::vector<pid_t> found;
   DIR* const folder = ::opendir("/proc");
-  pid_t found = 0;
-  for (dirent* entry; !found && (entry = ::readdir(folder));) {
-    const std::string path = std::string("/proc/") + entry->d_name;
-    const std::string status = read_all(path + "/status");
-    if (status.find("\nPPid:\t" + std::to_string(parent) + "\n") == std::string::npos) continue;
-    if ((std::string(1, '\0') + read_all(path + "/environ")).find(mark) != std::string::npos)
-      found = std::atoi(entry->d_name);
-  }
+  while (const dirent* entry = ::readdir(folder))
+    if ((zero + read_all(std::string("/proc/") + entry->d_name + "/environ")).find(mark) != std::string::npos)
+      found.push_back(std::atoi(entry->d_name));
   ::closedir(folder);
   return found;
+}
+
+// The child of `parent` that runs as rank `rank`, or 0.
+inline pid_t rank_of(pid_t parent, int rank) {
+  const std::string mark = "\nPPid:\t" + std::to_string(parent) + "\n";
+  for (pid_t process : processes_with("RANK", std::to_string(rank)))
+    if (read_all("/proc/" + std::to_string(process) + "/status").find(mark) != std::string::npos) return process;
+  return 0;
 }
 
 }  // namespace procs

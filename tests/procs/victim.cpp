@@ -1,6 +1,10 @@
 // One rank of a small training with a fault: victim FAULT RANK [PLAN]. In its second step the rank of
 // that number does what FAULT says. A rank that fails says how and exits with 1; SIGTERM does not
 // keep it from telling.
+//
+// victim killed RANK PLAN PHASE MICROSECONDS: all train without end, and the kernel kills that rank so long
+// after PHASE has begun: start, joined or training. A rank that has joined says so; SIGTERM ends only those
+// that have not.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <torch/torch.h>
@@ -8,8 +12,10 @@
 
 #include <atomic>
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <thread>
 
 #include "zero/zero.h"
@@ -19,6 +25,7 @@ namespace {
 constexpr int kSteps = 3;
 constexpr int kFaultyStep = 1;
 constexpr std::int64_t kWidth = 48;
+constexpr std::int64_t kMicro = 1'000'000;
 
 struct NetImpl : torch::nn::Module {
   NetImpl(std::int64_t width, int depth) {
@@ -60,20 +67,46 @@ bool asleep(pid_t thread) {
   return text.substr(text.rfind(')') + 2, 1) == "S";
 }
 
-// Kills this process when the calling thread waits for something.
-void die_when_asleep() {
-  std::thread([thread = ::gettid()] {
-    while (!asleep(thread)) std::this_thread::yield();
+// Kills this process, from a thread of its own, when `ready` says so.
+template <class Ready>
+void die_when(Ready ready) {
+  std::thread([ready] {
+    while (!ready()) std::this_thread::yield();
     ::raise(SIGKILL);
   }).detach();
 }
 
+// The kernel kills this process after so many microseconds, whatever it does then.
+void die_after(std::int64_t microseconds) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer{};
+  const itimerspec time{{}, {microseconds / kMicro, microseconds % kMicro * 1000 + 1}};
+  if (::timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || ::timer_settime(timer, 0, &time, nullptr) != 0)
+    throw std::runtime_error("no timer");
+}
+
+// When a rank that is to be killed dies.
+struct Death {
+  std::string phase;
+  std::int64_t microseconds = 0;
+
+  void begin(const char* now) const {
+    if (phase == now) die_after(microseconds);
+  }
+};
+
 class Rank {
  public:
-  Rank(const std::string& fault, int victim, const std::string& plan)
-      : fault_(fault), victim_(victim), plan_(plan), world_(zero::init()), processes_(process_of_each(world_)) {}
+  Rank(const std::string& fault, int victim, const std::string& plan, const Death& death)
+      : fault_(fault), victim_(victim), plan_(plan), death_(death), world_(zero::init()) {}
 
   void run() {
+    std::signal(SIGTERM, SIG_IGN);
+    std::cout << "joined" << std::endl;
+    begin("joined");
+    processes_ = process_of_each(world_);
     if (fault_ == "dies-in-all-gather") return die_in_all_gather();
     if (fault_ == "calls-barrier") return call_barrier();
     train();
@@ -82,6 +115,11 @@ class Rank {
  private:
   bool victim() const { return world_.rank() == victim_; }
   bool due(const char* fault) const { return victim() && step_ == kFaultyStep && fault_ == fault; }
+
+  int steps() const { return fault_ == "killed" ? std::numeric_limits<int>::max() : kSteps; }
+  void begin(const char* phase) const {
+    if (victim()) death_.begin(phase);
+  }
 
   zero::Plan plan() const { return zero::Plan::named(victim() && fault_ == "other-plan" ? "ddp" : plan_); }
 
@@ -95,7 +133,8 @@ class Rank {
     };
     zero::Engine engine(*net, world_, plan(), zero::AdamW{}, options);
     const auto backward = [&] { engine.backward(net->forward(torch::ones({2, kWidth})).mean()); };
-    for (; step_ < kSteps; ++step_) {
+    for (; step_ < steps(); ++step_) {
+      if (step_ == kFaultyStep) begin("training");
       backward();
       if (due("repeats-backward")) backward();
       if (due("writes")) const zero::Gather scope(net->parameters(), 0);
@@ -112,33 +151,27 @@ class Rank {
 
   void before_step() const {
     if (due("stops")) ::raise(SIGSTOP);
-    if (due("dies-in-collective")) die_when_asleep();
+    if (due("dies-in-collective")) die_when([thread = ::gettid()] { return asleep(thread); });
     if (fault_ == "dies-in-collective" && step_ == kFaultyStep) come_late();
   }
 
   // The rank after the victim joins no collective while the victim lives.
-  bool come_late() const {
-    const bool late = world_.rank() == (victim_ + 1) % world_.size();
-    if (late) await_death(processes_[static_cast<std::size_t>(victim_)]);
-    return late;
+  void come_late() const {
+    if (world_.rank() == (victim_ + 1) % world_.size()) await_death(processes_[static_cast<std::size_t>(victim_)]);
   }
 
-  // The victim dies when it has received from the rank before it, and not yet from the one after it. A peer
-  // that has all it needs from the victim learns of it in the next operation.
+  // The victim dies when something has come from the rank before it. A peer that by then has all it needs learns
+  // of it in the next operation.
   void die_in_all_gather() const {
-    constexpr std::int64_t kCount = 1 << 16;
+    constexpr std::int64_t kCount = 1 << 22;
     const int size = world_.size();
     const std::vector<float> shard(kCount, 1);
     std::vector<float> whole(static_cast<std::size_t>(kCount * size));
-    come_late();
-    zero::Pending all = world_.communicator().all_gather({shard.data(), kCount}, {whole.data(), kCount * size});
     const auto before = static_cast<std::size_t>((victim_ + size - 1) % size);
-    const std::atomic_ref<float> received(whole[before * static_cast<std::size_t>(kCount)]);
-    if (victim()) {
-      while (received.load() == 0) std::this_thread::yield();
-      ::raise(SIGKILL);
-    }
-    all.wait();
+    float* const received = &whole[before * static_cast<std::size_t>(kCount)];
+    if (victim()) die_when([received] { return std::atomic_ref(*received).load() != 0; });
+    world_.communicator().all_gather({shard.data(), kCount}, {whole.data(), kCount * size}).wait();
+    if (victim()) await_death(::getpid());
     world_.communicator().barrier().wait();
   }
 
@@ -151,6 +184,7 @@ class Rank {
   std::string fault_;
   int victim_;
   std::string plan_;
+  Death death_;
   zero::World world_;
   std::vector<std::int64_t> processes_;
   int step_ = 0;
@@ -159,8 +193,12 @@ class Rank {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  std::signal(SIGTERM, SIG_IGN);
-  Rank(argv[1], std::atoi(argv[2]), argc > 3 ? argv[3] : "zero3").run();
+  const std::string fault = argv[1], plan = argc > 3 ? argv[3] : "zero3";
+  const int victim = std::atoi(argv[2]);
+  const Death death = argc > 5 ? Death{argv[4], std::atoll(argv[5])} : Death{};
+  if (fault != "killed") std::signal(SIGTERM, SIG_IGN);
+  if (std::atoi(std::getenv("RANK")) == victim) death.begin("start");
+  Rank(fault, victim, plan, death).run();
   return 0;
 } catch (const zero::CommError& error) {
   std::cerr << "CommError: " << error.what() << std::endl;

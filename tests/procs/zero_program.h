@@ -29,6 +29,16 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// What rank `rank` wrote, in an output of `zero launch`.
+inline std::string said_by(int rank, const std::string& output) {
+  const std::string prefix = "[" + std::to_string(rank) + "] ";
+  std::istringstream lines(output);
+  std::string text;
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(prefix)) text += line.substr(prefix.size()) + '\n';
+  return text;
+}
+
 // A folder with a small text, gone at the end.
 class Folder {
  public:

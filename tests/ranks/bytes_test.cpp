@@ -166,6 +166,39 @@ TEST(Bytes, ZeroThreeNeverHoldsTheWholeModel) {
   });
 }
 
+// C_B of ZeRO-R: twice the model, the same buffers.
+TEST(Bytes, CommunicationBuffersDoNotGrowWithTheModel) {
+  for (const Plan& plan : {Plan::zero2(), Plan::zero3()}) {
+    std::vector<Ledger> ledgers;
+    for (const int layers : {4, 8}) {
+      const Course<Stack> course{.make = [=] { return std::make_shared<Stack>(64, layers); }};
+      on_ranks<Stack>({.plan = plan, .ranks = 2}, course, [&](Stack& model, Engine& engine, int rank) {
+        train_step(model, engine);
+        engine.reset_peaks();
+        train_step(model, engine);
+        if (rank == 0) ledgers.push_back(engine.ledger());
+      });
+    }
+    EXPECT_GT(ledgers[0][Owner::reduction].peak, 0);
+    EXPECT_EQ(ledgers[0][Owner::reduction].peak, ledgers[1][Owner::reduction].peak);
+    EXPECT_EQ(ledgers[0][Owner::gathered].peak, ledgers[1][Owner::gathered].peak);
+  }
+}
+
+TEST(Bytes, NothingGrowsFromStepToStep) {
+  under_every_plan({.ranks = 2}, [](const Job& job) {
+    on_ranks<Lm>(job, {}, [](Lm& model, Engine& engine, int) {
+      for (int step = 0; step < 2; ++step) train_step(model, engine);
+      engine.reset_peaks();
+      train_step(model, engine);
+      const Ledger before = engine.ledger();
+      for (int step = 0; step < 40; ++step) train_step(model, engine);
+      EXPECT_EQ(engine.ledger().held(), before.held());
+      EXPECT_EQ(engine.ledger().peak_held, before.peak_held);
+    });
+  });
+}
+
 // The paper's table for Adam in fp32: 16 bytes a parameter, 4 + 4 + 8, each divided by N or not.
 TEST(Bytes, OfTwelveMillionParametersOnFourRanksAreThePapers) {
   const Course<Stack> course{.make = [] { return std::make_shared<Stack>(2048, 3); }};

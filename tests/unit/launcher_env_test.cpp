@@ -172,5 +172,47 @@ TEST(LauncherEnv, OverridesOptions) {
     EXPECT_NE(refusal({{"ZERO_TIMEOUT", wrong}}).find("ZERO_TIMEOUT"), -1ul) << wrong;
 }
 
+InitOptions overridden(const char* name, const char* value, const InitOptions& given = {}) {
+  const Variables variables = {{name, value}};
+  return override_options(given, lookup_in(variables));
+}
+
+void expect_refused(const std::string& name, const std::vector<std::string>& values) {
+  for (const std::string& value : values) {
+    const std::string text = refusal({{name, value}});
+    EXPECT_NE(text.find(name + "=" + value + " is "), -1ul) << text;
+  }
+}
+
+TEST(LauncherEnv, OverridesTheTransport) {
+  InitOptions gloo;
+  gloo.transport = Transport::gloo;
+  EXPECT_EQ(overridden("ZERO_TRANSPORT", "gloo").transport, Transport::gloo);
+  EXPECT_EQ(overridden("ZERO_TRANSPORT", "auto", gloo).transport, Transport::automatic);
+  EXPECT_EQ(overridden("ZERO_TRANSPORT", "", gloo).transport, Transport::gloo);
+  EXPECT_EQ(InitOptions().transport, Transport::automatic);
+  expect_refused("ZERO_TRANSPORT", {"tcp", "Gloo", "automatic", "auto ", "0"});
+}
+
+TEST(LauncherEnv, OverridesTheRanksOfAHost) {
+  InitOptions pairs;
+  pairs.ranks_per_host = 2;
+  EXPECT_EQ(overridden("ZERO_RANKS_PER_HOST", "3", pairs).ranks_per_host, 3);
+  EXPECT_EQ(overridden("ZERO_RANKS_PER_HOST", "0", pairs).ranks_per_host, 0);
+  EXPECT_EQ(overridden("ZERO_RANKS_PER_HOST", "", pairs).ranks_per_host, 2);
+  EXPECT_EQ(InitOptions().ranks_per_host, 0);
+  expect_refused("ZERO_RANKS_PER_HOST", {"-1", "two", "2x", " 2", "1.5", "99999999999"});
+}
+
+TEST(LauncherEnv, OverridesTheArena) {
+  InitOptions none;
+  none.arena = false;
+  EXPECT_FALSE(overridden("ZERO_ARENA", "0").arena);
+  EXPECT_TRUE(overridden("ZERO_ARENA", "1", none).arena);
+  EXPECT_FALSE(overridden("ZERO_ARENA", "", none).arena);
+  EXPECT_TRUE(InitOptions().arena);
+  expect_refused("ZERO_ARENA", {"2", "on", "true", "-1"});
+}
+
 }  // namespace
 }  // namespace zero

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "comm/segment.h"
 #include "comm_fixture.h"
@@ -90,6 +91,34 @@ TEST_P(InPlace, CommonMemoryIsOneForAll) {
     c.all_gather({slot, count, Dtype::f32}, whole).wait();
     EXPECT_EQ(taken(whole), concatenated(all));
     c.barrier().wait();
+  });
+}
+
+// Resident bytes of the segments that this process has mapped.
+std::int64_t mapped_bytes() {
+  std::ifstream in("/proc/self/smaps");
+  std::int64_t bytes = 0;
+  bool ours = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find('-') < line.find(' ') && line.find(':') > line.find(' '))
+      ours = line.find("/memfd:zero") != line.npos;
+    if (ours && line.starts_with("Rss:")) bytes += std::stoll(line.substr(4)) << 10;
+  }
+  return bytes;
+}
+
+TEST_P(InPlace, StagingDoesNotGrowWithTheMessage) {
+  run([&](const Communicator& c) {
+    std::vector<std::int64_t> held;
+    for (const std::int64_t count : {10 << 16, 20 << 16}) {
+      std::vector<float> values(static_cast<std::size_t>(count));
+      c.all_reduce({values.data(), count}).wait();
+      c.barrier().wait();
+      held.push_back(mapped_bytes());
+      c.barrier().wait();
+    }
+    EXPECT_GT(held[0], 0);
+    EXPECT_EQ(held[0], held[1]);
   });
 }
 
