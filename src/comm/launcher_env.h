@@ -30,7 +30,7 @@ struct LauncherEnv {
 // Throws ConfigError naming the variable that is missing, malformed or out of range.
 LauncherEnv read_launcher_env(const EnvLookup& lookup);
 
-// `options` as overridden by ZERO_TIMEOUT and ZERO_CHECK.
+// `options` as overridden by the variables that InitOptions names.
 InitOptions override_options(InitOptions options, const EnvLookup& lookup);
 
 }  // namespace zero

@@ -73,9 +73,18 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
+  reserve_room();
   accounts_.reset_peaks();
   trim_arena();
   window::watch();
+}
+
+// A host without room for gradients is to say so before training starts. What is taken and given back stays
+// reserved.
+void Engine::Impl::reserve_room() const {
+  const Estimate needed = estimate();
+  const bool partial = resolved_[State::gradient].between == Placement::partial;
+  static_cast<void>(accounts_.own_memory(partial ? needed.state.gradient : needed.reduction));
 }
 
 Engine::Impl::~Impl() {

@@ -52,6 +52,7 @@ class Engine::Impl final : public UnitHost {
   void agree(const Inventory& inventory) const;
   void adopt_units(const std::vector<at::Tensor>& replicated);
   void broadcast(const at::Tensor& values, int unit);
+  void reserve_room() const;
   void check_alive() const;
   void check_parameters() const;
   void check_not_gathered(const char* call) const;

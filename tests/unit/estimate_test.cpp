@@ -170,6 +170,29 @@ TEST(Estimate, WireIsTheTheory) {
   }
 }
 
+// In common memory a unit is read where it lies: as many bytes, no announcement, no room, one barrier a step.
+TEST(Estimate, CommonMemoryGathersWithoutRoomOrAnnouncements) {
+  for (const int accumulate : {1, 3}) {
+    const Layout layout(equal_units(5), 4);
+    const Plan plan = Plan::zero3().accumulate(accumulate);
+    const Estimate separate = estimate(plan, layout, kAdamW);
+    const Estimate common = estimate(plan, layout, kAdamW, Trace::sequential(layout), Memory::common);
+    EXPECT_EQ(common.state, separate.state);
+    EXPECT_EQ(common.gathered, 0);
+    EXPECT_EQ(common.gathers, separate.gathers);
+    const auto& sent = separate.wire[Collective::all_gather];
+    const auto& read = common.wire[Collective::all_gather];
+    EXPECT_EQ(read.calls, sent.calls - separate.gathers + 1);
+    EXPECT_EQ(read.bytes, sent.bytes - (separate.gathers - 1) * 3 * kAnnouncementBytes);
+    EXPECT_EQ(common.wire[Collective::barrier].calls, 1);
+    EXPECT_EQ(common.wire[Collective::reduce_scatter].bytes, separate.wire[Collective::reduce_scatter].bytes);
+  }
+  const Layout layout(equal_units(5), 4);
+  for (const Plan& plan : {Plan::ddp(), Plan::zero1(), Plan::zero2()})
+    EXPECT_TRUE(estimate(plan, layout, kAdamW, Trace::sequential(layout), Memory::common).wire ==
+                estimate(plan, layout, kAdamW).wire);
+}
+
 TEST(Estimate, UnitsWithoutElementsCostNothing) {
   Specs specs = equal_units(2);
   const Estimate without = estimate(Plan::zero3(), Layout(specs, 2), kAdamW);
