@@ -35,10 +35,10 @@ constexpr Phase kPhases[] = {{"training", 30'000}, {"joined", 15'000}, {"trainin
 constexpr const char* kPlans[] = {"zero3", "zero2", "zero1", "ddp", "zero3"};
 
 struct Kill {
-  Kill(int number, std::mt19937& random) : number(number), victim(static_cast<int>(random() % kRanks)) {
-    const Phase& phase = kPhases[number % 4];
+  Kill(int index, std::mt19937& random) : number(index), victim(static_cast<int>(random() % kRanks)) {
+    const Phase& phase = kPhases[index % 4];
     const auto delay = random() % static_cast<unsigned>(phase.microseconds);
-    arguments = {"killed", std::to_string(victim), kPlans[number % 5], phase.name, std::to_string(delay)};
+    arguments = {"killed", std::to_string(victim), kPlans[index % 5], phase.name, std::to_string(delay)};
     check = random() % 2 ? "1" : "0";
   }
 

@@ -134,7 +134,7 @@ TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
 }
 
 TEST_F(Launchers, ATransportThatIsUnknownIsNamed) {
-  const Result result = run(training("none"), {{"ZERO_TRANSPORT", "pigeon"}});
+  const Result result = run(joined(training("none"), {"--ranks", "2"}), {{"ZERO_TRANSPORT", "pigeon"}});
   EXPECT_EQ(result.code, 1);
   EXPECT_TRUE(contains(result.err, "ZERO_TRANSPORT=pigeon")) << result.err;
 }

@@ -107,7 +107,8 @@ class Rank {
     std::cout << "joined" << std::endl;
     begin("joined");
     processes_ = process_of_each(world_);
-    if (fault_ == "dies-in-all-gather") return die_in_all_gather();
+    if (fault_ == "dies-in-all-gather") return die_in_all_gather(1 << 16, true);
+    if (fault_ == "dies-between-pieces") return die_in_all_gather(1 << 22, false);
     if (fault_ == "calls-barrier") return call_barrier();
     train();
   }
@@ -160,17 +161,17 @@ class Rank {
     if (world_.rank() == (victim_ + 1) % world_.size()) await_death(processes_[static_cast<std::size_t>(victim_)]);
   }
 
-  // The victim dies when something has come from the rank before it. A peer that by then has all it needs learns
-  // of it in the next operation.
-  void die_in_all_gather() const {
-    constexpr std::int64_t kCount = 1 << 22;
+  // The victim dies when something has come from the rank before it and, where the rank after it is `late`, nothing
+  // from that one. A peer that by then has all it needs learns of it in the next operation.
+  void die_in_all_gather(std::int64_t count, bool late) const {
     const int size = world_.size();
-    const std::vector<float> shard(kCount, 1);
-    std::vector<float> whole(static_cast<std::size_t>(kCount * size));
+    const std::vector<float> shard(static_cast<std::size_t>(count), 1);
+    std::vector<float> whole(static_cast<std::size_t>(count * size));
     const auto before = static_cast<std::size_t>((victim_ + size - 1) % size);
-    float* const received = &whole[before * static_cast<std::size_t>(kCount)];
+    float* const received = &whole[before * static_cast<std::size_t>(count)];
     if (victim()) die_when([received] { return std::atomic_ref(*received).load() != 0; });
-    world_.communicator().all_gather({shard.data(), kCount}, {whole.data(), kCount * size}).wait();
+    if (late) come_late();
+    world_.communicator().all_gather({shard.data(), count}, {whole.data(), count * size}).wait();
     if (victim()) await_death(::getpid());
     world_.communicator().barrier().wait();
   }
