@@ -190,7 +190,8 @@ GlooCommunicator::~GlooCommunicator() {
 }
 
 CommError GlooCommunicator::failure(const std::string& call, const std::string& why) const {
-  return CommError("rank " + std::to_string(rank_) + ": " + call + " failed over gloo: " + why,
+  const int name = options_.world_rank < 0 ? rank_ : options_.world_rank;
+  return CommError("rank " + std::to_string(name) + ": " + call + " failed over gloo: " + why,
                    "a peer died, called another operation or did not arrive within " +
                        std::to_string(options_.timeout.count()) +
                        " ms; see the other ranks' errors, set ZERO_CHECK=1, or raise ZERO_TIMEOUT");

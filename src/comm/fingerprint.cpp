@@ -34,12 +34,14 @@ std::string Fingerprint::text() const {
   return text + ")";
 }
 
-void require_same(std::span<const Fingerprint> calls, int rank) {
+void require_same(std::span<const Fingerprint> calls, int rank, int first_rank) {
   if (std::all_of(calls.begin(), calls.end(), [&](const Fingerprint& call) { return call == calls[0]; })) return;
   std::string list;
-  for (std::size_t r = 0; r < calls.size(); ++r) list += "\n  rank " + std::to_string(r) + ": " + calls[r].text();
-  throw CommError("rank " + std::to_string(rank) + ": the ranks called different operations:" + list + '\n',
-                  "every rank must make the same calls in the same order with the same shapes and dtypes");
+  for (std::size_t r = 0; r < calls.size(); ++r)
+    list += "\n  rank " + std::to_string(first_rank + static_cast<int>(r)) + ": " + calls[r].text();
+  throw CommError(
+      "rank " + std::to_string(first_rank + rank) + ": the ranks called different operations:" + list + '\n',
+      "every rank must make the same calls in the same order with the same shapes and dtypes");
 }
 
 }  // namespace zero

@@ -29,7 +29,8 @@ struct Fingerprint {
 };
 static_assert(sizeof(Fingerprint) == 32);
 
-// Throws a CommError that lists every rank's call unless all are equal.
-void require_same(std::span<const Fingerprint> calls, int rank);
+// Throws a CommError that lists every rank's call unless all are equal. Ranks are called by their numbers
+// from `first_rank`.
+void require_same(std::span<const Fingerprint> calls, int rank, int first_rank = 0);
 
 }  // namespace zero

@@ -63,12 +63,13 @@ std::int64_t Gate::bytes(int ranks) {
   return static_cast<std::int64_t>(sizeof(Control)) + ranks * static_cast<std::int64_t>(sizeof(Desk));
 }
 
-Gate::Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout)
+Gate::Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout, int first_rank)
     : segment_(std::move(segment)),
       control_(reinterpret_cast<Control*>(segment_->at(0))),
       rank_(rank),
       ranks_(ranks),
       timeout_(timeout),
+      first_rank_(first_rank),
       spins_(cores() >= ranks ? kSpins : 0) {}
 
 Gate::Desk& Gate::desk(int rank) const {
@@ -156,11 +157,12 @@ void Gate::check(const std::string& where) {
 
 void Gate::fail(const std::string& where) const {
   const std::uint32_t broken = control_->broken.load();
+  const auto name = [&](int rank) { return "rank " + std::to_string(first_rank_ + rank); };
   const std::string late = "did not arrive within " + std::to_string(timeout_.count()) + " ms";
   const std::string what[] = {"", "died", "left the group", late};
-  throw CommError("rank " + std::to_string(rank_) + ": " + where + ": rank " + std::to_string(broken & kRankMask) +
-                      " " + what[broken >> 24],
-                  "see that rank's own error, or raise ZERO_TIMEOUT");
+  throw CommError(
+      name(rank_) + ": " + where + ": " + name(static_cast<int>(broken & kRankMask)) + " " + what[broken >> 24],
+      "see that rank's own error, or raise ZERO_TIMEOUT");
 }
 
 }  // namespace zero

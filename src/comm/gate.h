@@ -30,7 +30,8 @@ class Gate {
   // The bytes that `ranks` ranks need at the beginning of a segment, zero at first.
   static std::int64_t bytes(int ranks);
 
-  Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout);
+  // In messages the ranks are called by their numbers from `first_rank`.
+  Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout, int first_rank);
 
   // This rank's message for its next meeting, and anybody's of the last one it had by `meet`. Messages
   // alternate between two places: one stays until its rank has come to the next but one call.
@@ -66,6 +67,7 @@ class Gate {
   int rank_;
   int ranks_;
   std::chrono::milliseconds timeout_;
+  int first_rank_;
   int spins_;
 };
 

@@ -61,30 +61,60 @@ class Joining {
   }
 
  private:
-  static std::string text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
-
   // Gloo counts as one rank a host.
   Hosts find_hosts() const {
     if (options_.transport == Transport::gloo) return {env_.size, 1};
     std::string mine = host_identity();
+    if (options_.ranks_per_host > 0 && env_.local_size % options_.ranks_per_host != 0)
+      throw ConfigError("rank " + std::to_string(env_.rank) + ": this host's " + std::to_string(env_.local_size) +
+                            " ranks do not divide into hosts of " + std::to_string(options_.ranks_per_host),
+                        "change ZERO_RANKS_PER_HOST");
     if (options_.ranks_per_host > 0) mine += "/" + std::to_string(env_.local_rank / options_.ranks_per_host);
     const auto key = [](int rank) { return "host/" + std::to_string(rank); };
-    meeting_.store()->set(key(env_.rank), Bytes(mine.begin(), mine.end()));
+    tell(key(env_.rank), mine);
     std::vector<std::string> all;
-    for (int r = 0; r < env_.size; ++r) all.push_back(text(meeting_.store()->get(key(r))));
+    for (int r = 0; r < env_.size; ++r) all.push_back(ask(key(r), r));
     return Hosts::of(all);
+  }
+
+  void tell(const std::string& key, const std::string& value) const {
+    try {
+      meeting_.store()->set(key, Bytes(value.begin(), value.end()));
+    } catch (const std::exception&) {
+      throw failure("the store in which the ranks meet does not answer any more");
+    }
+  }
+
+  // What rank `rank` told.
+  std::string ask(const std::string& key, int rank) const {
+    try {
+      const Bytes bytes = meeting_.store()->get(key);
+      return {bytes.begin(), bytes.end()};
+    } catch (const std::exception&) {
+      throw failure("rank " + std::to_string(rank) + " did not say within " + std::to_string(options_.timeout.count()) +
+                    " ms how it can be reached");
+    }
+  }
+
+  CommError failure(const std::string& what) const {
+    return CommError("rank " + std::to_string(env_.rank) + ": joining " + std::to_string(env_.size) + " ranks: " + what,
+                     "see the other ranks' errors, check that all were started with the same WORLD_SIZE, or raise "
+                     "ZERO_TIMEOUT");
   }
 
   std::shared_ptr<CommunicatorImpl> gloo(const std::string& name, int rank, int size) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting_.store());
-    return gloo_communicator(std::move(store), rank, size, network(env_, meeting_, options_.timeout));
+    GlooOptions options = network(env_, meeting_, options_.timeout);
+    options.world_rank = env_.rank;
+    return gloo_communicator(std::move(store), rank, size, options);
   }
 
   std::shared_ptr<CommunicatorImpl> shared() {
     const std::string key = "memory/" + std::to_string(hosts_.host(env_.rank));
     SharedMemoryOptions options{options_.timeout};
-    options.publish = [&](const std::string& name) { meeting_.store()->set(key, Bytes(name.begin(), name.end())); };
-    options.look_up = [&] { return text(meeting_.store()->get(key)); };
+    options.first_rank = env_.rank - hosts_.local(env_.rank);
+    options.publish = [&](const std::string& name) { tell(key, name); };
+    options.look_up = [&] { return ask(key, options.first_rank); };
     return shared_memory_communicator(hosts_.local(env_.rank), hosts_.ranks_per_host, options);
   }
 

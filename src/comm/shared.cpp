@@ -1,5 +1,6 @@
 #include "comm/shared.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -16,15 +17,15 @@ constexpr std::size_t kNameBytes = 64;
 
 class SharedMemoryCommunicator final : public DirectCommunicator {
  public:
-  SharedMemoryCommunicator(const Descriptor& file, int rank, int size, std::chrono::milliseconds timeout,
-                           const StillWanted& still_wanted)
+  SharedMemoryCommunicator(const Descriptor& file, int rank, int size, const SharedMemoryOptions& options)
       : segment_(std::make_shared<Segment>(file, rank, shape(size))),
-        gate_(segment_, rank, size, timeout),
+        gate_(segment_, rank, size, options.timeout, options.first_rank),
         rank_(rank),
         size_(size),
-        timeout_(timeout) {
+        timeout_(options.timeout),
+        first_rank_(options.first_rank) {
     segment_->join();
-    gate_.meet(Fingerprint::of(0, Collective::barrier, {}, {}), still_wanted);
+    gate_.meet(Fingerprint::of(0, Collective::barrier, {}, {}), options.still_wanted);
   }
   ~SharedMemoryCommunicator() override { gate_.leave(); }
 
@@ -51,6 +52,7 @@ class SharedMemoryCommunicator final : public DirectCommunicator {
   int rank_;
   int size_;
   std::chrono::milliseconds timeout_;
+  int first_rank_;
   Fingerprint call_;  // under way
   Reach reach_ = Reach::memory;
 };
@@ -69,7 +71,7 @@ void SharedMemoryCommunicator::compare() {
   if (same) return;
   std::vector<Fingerprint> calls;
   for (int r = 0; r < size_; ++r) calls.push_back(message(r).call);
-  require_same(calls, rank_);
+  require_same(calls, rank_, first_rank_);
 }
 
 DirectCommunicator::Reach SharedMemoryCommunicator::enter(const Fingerprint& call, ConstView published) {
@@ -118,6 +120,8 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
                                 come(naming);
                                 return std::string(message(members.front()).data);
                               }};
+  if (static_cast<int>(members.size()) == size_ && std::is_sorted(members.begin(), members.end()))
+    options.first_rank = first_rank_;
   return shared_memory_communicator(self, static_cast<int>(members.size()), options);
 }
 
@@ -125,7 +129,7 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
 
 std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, const SharedMemoryOptions& options) {
   const auto join = [&](const Descriptor& file) {
-    return std::make_shared<SharedMemoryCommunicator>(file, rank, size, options.timeout, options.still_wanted);
+    return std::make_shared<SharedMemoryCommunicator>(file, rank, size, options);
   };
   if (rank != 0) return join(fetch_descriptor(options.look_up(), options.timeout, options.still_wanted));
   const Descriptor file = Segment::create(SharedMemoryCommunicator::shape(size));

@@ -18,6 +18,8 @@ struct SharedMemoryOptions {
   // How rank 0 makes a name known that the others look up. Both may block, and throw.
   std::function<void(const std::string& name)> publish = {};
   std::function<std::string()> look_up = {};
+  // In messages the ranks are called by their numbers from here: by those of the world.
+  int first_rank = 0;
 };
 
 // Joins `size` ranks. Throws CommError when they do not meet in time.
