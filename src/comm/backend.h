@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,11 @@ inline const char* bytes_of(const void* data) {
 }
 inline char* bytes_of(void* data) {
   return static_cast<char*>(data);
+}
+
+// What is there already stays.
+inline void copy(void* to, const void* from, std::int64_t bytes) {
+  if (to != from && bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
 }
 
 // `count` elements over `size` ranks: all slices have ceil(count / size) elements but the last ones.

@@ -116,10 +116,6 @@ class Round {
   Works sends_;
 };
 
-void copy(void* to, const void* from, std::int64_t bytes) {
-  if (to != from && bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
-}
-
 class GlooCommunicator final : public CommunicatorImpl {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GlooOptions& options);

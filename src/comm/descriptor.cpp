@@ -19,11 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPatience = 100;  // ms between two looks whether the wait is still wanted
 
-[[noreturn]] void fail(const std::string& what) {
-  throw CommError("sharing memory with the ranks of this host: " + what + ": " + std::strerror(errno),
-                  "ZERO_TRANSPORT=gloo does without shared memory");
-}
-
 struct Address {
   explicit Address(const std::string& name) {
     address.sun_family = AF_UNIX;
@@ -38,7 +33,7 @@ struct Address {
 
 Descriptor local_socket() {
   Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) fail("no local socket");
+  if (!fd) fail_sharing("no local socket");
   return fd;
 }
 
@@ -48,11 +43,11 @@ void await_readable(int fd, std::chrono::milliseconds timeout, const StillWanted
     pollfd entry{fd, POLLIN, 0};
     const int ready = poll(&entry, 1, kPatience);
     if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) fail("poll");
+    if (ready < 0 && errno != EINTR) fail_sharing("poll");
     still_wanted();
     if (Clock::now() < deadline) continue;
     errno = ETIMEDOUT;
-    fail(what);
+    fail_sharing(what);
   }
 }
 
@@ -84,14 +79,19 @@ void send_descriptor(int connection, int fd) {
   item->cmsg_type = SCM_RIGHTS;
   item->cmsg_len = CMSG_LEN(sizeof fd);
   std::memcpy(CMSG_DATA(item), &fd, sizeof fd);
-  if (sendmsg(connection, &message.header, MSG_NOSIGNAL) != 1) fail("a rank did not take the memory");
+  if (sendmsg(connection, &message.header, MSG_NOSIGNAL) != 1) fail_sharing("a rank did not take the memory");
 }
 
 }  // namespace
 
+void fail_sharing(const std::string& what) {
+  throw CommError("sharing memory with the ranks of this host: " + what + ": " + std::strerror(errno),
+                  "ZERO_TRANSPORT=gloo does without shared memory");
+}
+
 std::string random_name(std::string prefix) {
   std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("no random numbers");
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail_sharing("no random numbers");
   for (const unsigned char byte : bytes) {
     prefix += "0123456789abcdef"[byte >> 4];
     prefix += "0123456789abcdef"[byte & 15];
@@ -106,7 +106,7 @@ Descriptor::~Descriptor() {
 Handout::Handout() : name_(random_name("zero-")), socket_(local_socket()) {
   const Address address(name_);
   if (bind(socket_.get(), address.get(), address.length) != 0 || listen(socket_.get(), SOMAXCONN) != 0)
-    fail("a local socket cannot listen");
+    fail_sharing("a local socket cannot listen");
 }
 
 void Handout::give(int fd, int takers, std::chrono::milliseconds timeout, const StillWanted& still_wanted) const {
@@ -125,14 +125,14 @@ Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds t
                             const StillWanted& still_wanted) {
   const Descriptor connection = local_socket();
   const Address address(name);
-  if (connect(connection.get(), address.get(), address.length) != 0) fail("the first of them does not answer");
+  if (connect(connection.get(), address.get(), address.length) != 0) fail_sharing("the first of them does not answer");
   await_readable(connection.get(), timeout, still_wanted, "the first of them keeps silent");
   Message message;
   const bool received = recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) == 1;
   const cmsghdr* const item = CMSG_FIRSTHDR(&message.header);
   if (!received || item == nullptr || item->cmsg_type != SCM_RIGHTS) {
     errno = ECONNRESET;
-    fail("the first of them has gone");
+    fail_sharing("the first of them has gone");
   }
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(item), sizeof fd);

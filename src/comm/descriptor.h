@@ -9,6 +9,9 @@
 
 namespace zero {
 
+// Throws a CommError about sharing memory, with the system's words for errno.
+[[noreturn]] void fail_sharing(const std::string& what);
+
 // `prefix` and 32 random hexadecimal digits.
 std::string random_name(std::string prefix);
 

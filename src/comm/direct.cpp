@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 
-void copy(void* to, const void* from, std::int64_t bytes) {
-  if (to != from && bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
-}
-
 }  // namespace
 
 template <class Action>

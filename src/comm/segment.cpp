@@ -35,11 +35,6 @@ std::int64_t before_rooms(const Segment::Shape& shape) {
   return pages(shape.control) + shape.ranks * pages(shape.staging);
 }
 
-[[noreturn]] void fail(const std::string& what) {
-  throw CommError("sharing memory with the ranks of this host: " + what + ": " + std::strerror(errno),
-                  "ZERO_TRANSPORT=gloo does without shared memory");
-}
-
 // A lock of the byte `rank`, held by an open file and thus given up by the kernel when its process ends.
 struct flock lock_of(int rank) {
   struct flock lock {};
@@ -78,9 +73,9 @@ void Heap::give(std::int64_t offset, std::int64_t bytes) {
 
 Descriptor Segment::create(const Shape& shape) {
   Descriptor file(memfd_create("zero", MFD_CLOEXEC));
-  if (!file) fail("no anonymous file");
+  if (!file) fail_sharing("no anonymous file");
   const std::int64_t size = before_rooms(shape) + (1 + shape.ranks) * room_for(shape.ranks);
-  if (ftruncate(file.get(), size) != 0) fail("a file of " + std::to_string(size >> 30) + " GiB, sparse");
+  if (ftruncate(file.get(), size) != 0) fail_sharing("a file of " + std::to_string(size >> 30) + " GiB, sparse");
   return file;
 }
 
@@ -92,7 +87,7 @@ Segment::Segment(const Descriptor& file, int rank, const Shape& shape)
       shape_{shape.ranks, pages(shape.control), pages(shape.staging)},
       process_(getpid()) {
   struct stat info {};
-  if (!file_ || fstat(file_.get(), &info) != 0) fail("the anonymous file cannot be opened");
+  if (!file_ || fstat(file_.get(), &info) != 0) fail_sharing("the anonymous file cannot be opened");
   size_ = info.st_size;
   const std::int64_t common = before_rooms(shape);
   const std::int64_t room = (size_ - common) / (1 + shape_.ranks);
@@ -106,7 +101,7 @@ Segment::Segment(const Descriptor& file, int rank, const Shape& shape)
 void Segment::map() {
   void* const base = mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                           file_.get(), 0);
-  if (base == MAP_FAILED) fail("mapping " + std::to_string(size_ >> 30) + " GiB of address space");
+  if (base == MAP_FAILED) fail_sharing("mapping " + std::to_string(size_ >> 30) + " GiB of address space");
   madvise(base, static_cast<std::size_t>(size_), MADV_DONTDUMP);
   base_ = static_cast<char*>(base);
 }
@@ -164,7 +159,7 @@ std::shared_ptr<void> Segment::common_memory(std::int64_t bytes) {
 
 void Segment::join() const {
   struct flock lock = lock_of(rank_);
-  if (fcntl(file_.get(), F_OFD_SETLK, &lock) != 0) fail("the mark of a living rank");
+  if (fcntl(file_.get(), F_OFD_SETLK, &lock) != 0) fail_sharing("the mark of a living rank");
 }
 
 bool Segment::inherited() const {

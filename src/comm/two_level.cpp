@@ -45,10 +45,6 @@ void TwoLevelCommunicator::for_slices(Action action) const {
     for (int local = 0; local < hosts_.ranks_per_host; ++local) action(host, local);
 }
 
-void copy(void* to, const void* from, std::int64_t bytes) {
-  std::memmove(to, from, static_cast<std::size_t>(bytes));
-}
-
 View elements(std::vector<char>& bytes, std::int64_t count, Dtype dtype) {
   bytes.resize(static_cast<std::size_t>(std::max<std::int64_t>(count, 1) * size_of(dtype)));
   return {bytes.data(), count, dtype};
