@@ -34,7 +34,17 @@ endif()
 
 if(ZERO_BENCH AND bench_sources)
   find_package(benchmark QUIET)
-  find_package(MPI QUIET COMPONENTS CXX)
+  # FindMPI stops the configuration where the compiler's wrapper is there and the headers are not.
+  find_program(ZERO_MPICXX NAMES mpicxx mpic++)
+  if(ZERO_MPICXX)
+    execute_process(COMMAND ${ZERO_MPICXX} -E -include mpi.h -x c++ /dev/null
+                    RESULT_VARIABLE mpi_missing OUTPUT_QUIET ERROR_QUIET)
+  else()
+    set(mpi_missing 1)
+  endif()
+  if(mpi_missing EQUAL 0)
+    find_package(MPI QUIET COMPONENTS CXX)
+  endif()
   if(NOT MPI_CXX_FOUND)
     list(FILTER bench_sources EXCLUDE REGEX "/mpi_[a-z_]+\\.cpp$")
   endif()
