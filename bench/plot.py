@@ -139,7 +139,7 @@ def charts(results: dict[str, Any], cell: dict[str, Any]) -> dict[str, Chart]:
     parameters = next(record["parameters"] for record in records.values() if record["parameters"])
     ranks = f"{cell['world']} ranks on {results['machine']['cores']} cores"
     work = f"{parameters / 1e6:.1f} M parameters, {cell['dtype']}, {ranks}"
-    spread = f"median and spread of {results['rounds']} rounds"
+    spread = f"median and spread of {cell['rounds']} rounds"
     times = [time_bar(name, record) for name, record in records.items()]
     peaks = [memory_bar(name, record) for name, record in records.items()]
     return {

@@ -2,17 +2,22 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <numbers>
 #include <type_traits>
+
+#include "recipe.h"
 
 namespace cli {
 namespace {
 
 std::vector<std::string> preset_names() {
   const auto names = zero::Plan::presets();
+  return {names.begin(), names.end()};
+}
+
+std::vector<std::string> precision_names() {
+  const auto names = zero::precisions();
   return {names.begin(), names.end()};
 }
 
@@ -44,8 +49,11 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
   command.add_option("-n,--ranks", options.ranks, std::string("Ranks to start [") + default_ranks + "]")
       ->check(at_least(1))
       ->group(group);
-  command.add_option("--precision", options.precision, "fp32, or bf16 with fp32 main weights")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+  command
+      .add_option("--precision", options.precision,
+                  "fp32; bf16 or fp16 with fp32 main weights; bf16 without, rounded at random (sr), with a remainder "
+                  "(kahan), or neither (pure)")
+      ->check(CLI::IsMember(precision_names()))
       ->capture_default_str()
       ->group(group);
   command
@@ -54,6 +62,11 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
       ->transform(CLI::AsSizeValue(true))
       ->capture_default_str()
       ->group(group);
+  command.add_option("--loss-scale", options.loss_scale, "A fixed one; 0 is dynamic in fp16 and none elsewhere")
+      ->check(at_least(0.0))
+      ->capture_default_str()
+      ->group(group);
+  command.add_flag("--fp32-norms", options.fp32_norms, "Compute norms with fp32 parameters")->group(group);
   command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
 }
 
@@ -87,8 +100,15 @@ void add_training_group(CLI::App& command, RunOptions& options) {
     command.add_option(name, value, text)->check(at_least(least))->capture_default_str()->group(group);
   };
   add("--steps", options.steps, "Steps to train", std::int64_t{1});
-  add("--lr", options.lr, "Highest learning rate (AdamW)", 0.0);
-  add("--warmup", options.warmup, "Steps of linear warm-up; then a cosine down to a tenth", std::int64_t{0});
+  const auto choose = [&](const char* name, std::string& value, const char* text, const std::vector<std::string>& of) {
+    command.add_option(name, value, text)->check(CLI::IsMember(of))->capture_default_str()->group(group);
+  };
+  choose("--optimizer", options.optimizer, "What updates the parameters", optimizer_names());
+  command.add_option("--lr", options.lr, "Highest learning rate [1e-3 for adamw, for others what suits them]")
+      ->check(at_least(0.0))
+      ->group(group);
+  choose("--schedule", options.schedule, "Of the learning rate, after the warm-up", schedule_names());
+  add("--warmup", options.warmup, "Steps of linear warm-up", std::int64_t{0});
   add("--clip", options.clip, "Largest gradient norm; 0 does not clip", 0.0);
   add("--seed", options.seed, "Of weights, dropout and the order of the data", std::uint64_t{0});
   add("--threads", options.threads, "Threads of an operator; 1 gives the same bits at any --ranks", 1);
@@ -141,6 +161,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   const auto add = [&](const char* name, const auto& value) { result.push_back(name + ("=" + text(value))); };
   if (!json.empty()) add("--json", json);
   add("--precision", options.precision);
+  add("--loss-scale", options.loss_scale);
   add("--resident-budget", options.resident_budget);
   add("--model", options.model);
   if (!options.data.empty()) add("--data", options.data);
@@ -149,21 +170,23 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--batch", options.batch);
   add("--accumulate", options.accumulate);
   add("--steps", options.steps);
-  add("--lr", options.lr);
+  add("--optimizer", options.optimizer);
+  if (options.lr) add("--lr", *options.lr);
+  add("--schedule", options.schedule);
   add("--warmup", options.warmup);
   add("--clip", options.clip);
   add("--seed", options.seed);
   add("--threads", options.threads);
   add("--eval-every", options.eval_every);
+  if (options.fp32_norms) result.push_back("--fp32-norms");
   if (options.reproducible) result.push_back("--reproducible");
   return result;
 }
 
 zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks) try {
-  const auto precision = options.precision == "bf16" ? zero::Precision::bf16 : zero::Precision::fp32;
   const auto largest = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
   zero::Plan plan = zero::Plan::named(name)
-                        .precision(precision)
+                        .precision(zero::precision_named(options.precision))
                         .accumulate(options.accumulate)
                         .reproducible(options.reproducible)
                         .resident_budget(static_cast<std::int64_t>(std::min(options.resident_budget, largest)));
@@ -171,13 +194,6 @@ zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks
   return plan;
 } catch (const zero::ConfigError& error) {
   throw UsageError(error.what());
-}
-
-double learning_rate_factor(std::int64_t step, std::int64_t warmup, std::int64_t steps) {
-  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
-  if (steps <= warmup + 1) return 1;
-  const double done = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup - 1);
-  return 0.1 + 0.45 * (1 + std::cos(std::numbers::pi * std::min(done, 1.0)));
 }
 
 bool launched() {

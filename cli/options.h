@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,9 +32,13 @@ struct RunOptions {
   std::int64_t batch = 4;
   int accumulate = 1;
   std::int64_t seq = 128;
-  double lr = 1e-3;
+  std::string optimizer = "adamw";
+  std::optional<double> lr;  // none: the optimizer's
+  std::string schedule = "cosine";
   std::int64_t warmup = 5;
   std::string precision = "fp32";
+  double loss_scale = 0;  // 0: the engine's choice
+  bool fp32_norms = false;
   double clip = 1;
   std::uint64_t seed = 0;
   std::uint64_t resident_budget = 0;
@@ -52,9 +57,6 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
 
 // The preset with everything that the options say about it. Throws UsageError when it cannot work on `ranks`.
 zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks);
-
-// A factor on the learning rate: linear up to `warmup`, then half a cosine down to a tenth at `steps`.
-double learning_rate_factor(std::int64_t step, std::int64_t warmup, std::int64_t steps);
 
 // Whether torchrun, `zero launch`, Open MPI or Slurm started this process as one rank of several.
 bool launched();

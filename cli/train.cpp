@@ -11,6 +11,7 @@
 
 #include "memory.h"
 #include "models/llama.h"
+#include "recipe.h"
 
 namespace cli {
 namespace {
@@ -33,18 +34,14 @@ std::int64_t largest(const zero::World& world, std::int64_t value) {
   return *std::max_element(all.begin(), all.end());
 }
 
-zero::AdamW optimizer(const RunOptions& options) {
-  return {.lr = options.lr, .beta2 = 0.95, .weight_decay = 0.1};
-}
-
 zero::Options engine_options(const RunOptions& options) {
   zero::Options result;
   result.clip = options.clip;
   result.seed = options.seed;
   result.groups = {zero::no_decay_on_norms_biases_embeddings()};
-  result.schedule = [warmup = options.warmup, steps = options.steps](std::int64_t step) {
-    return learning_rate_factor(step, warmup, steps);
-  };
+  result.schedule = make_schedule(options);
+  if (options.fp32_norms) result.full_precision = zero::norms;
+  if (options.loss_scale > 0) result.loss_scale = zero::LossScale::fixed(options.loss_scale);
   return result;
 }
 
@@ -71,7 +68,8 @@ class Run {
         work_(work),
         listener_(listener),
         model_(build(options, work)),
-        engine_(*model_, world, make_plan(options, plan, world.size()), optimizer(options), engine_options(options)) {
+        engine_(*model_, world, make_plan(options, plan, world.size()), make_optimizer(options),
+                engine_options(options)) {
     result_.plan = plan;
     predict();
   }
@@ -89,7 +87,7 @@ class Run {
 
  private:
   void predict() {
-    const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), zero::moments(optimizer(options_)),
+    const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), make_optimizer(options_),
                                                    order_of_use(engine_.layout()), engine_.memory());
     result_.parameter.predicted = estimate.state.parameter;
     result_.gradient.predicted = estimate.state.gradient;

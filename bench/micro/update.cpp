@@ -72,7 +72,7 @@ class Ours {
   void update() {
     ++step_;
     for (std::int64_t t = 0; t < case_.tensors; ++t)
-      zero::update(kAdamW, {scale_, kAdamW.lr, kAdamW.weight_decay, step_}, range(t * case_.length()));
+      zero::update(kAdamW, {scale_, kAdamW.lr, step_}, range(t * case_.length()));
   }
 
   const Tensor& main() const { return main_.tensor(); }

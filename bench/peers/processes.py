@@ -136,7 +136,7 @@ def text_of(file: IO[bytes]) -> str:
 
 
 def last_error(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip(" =-")]
     errors = [line for line in lines if ERROR.match(line) and AGENTS_OWN not in line]
     return (errors or lines or ["it said nothing"])[-1]
 

@@ -12,7 +12,7 @@ BASELINE = "ddp"
 
 @dataclass
 class Record:
-    """One contender in one cell. A contender that failed once has an error and no further rounds."""
+    """One contender in one cell. A contender with an error has no further rounds."""
 
     seconds: list[float] = field(default_factory=list)  # of each round, the run's median step
     first_loss: float | None = None
@@ -21,6 +21,7 @@ class Record:
     peak_bytes: int | None = None
     ledger_bytes: int | None = None
     growth_percent: float | None = None
+    failures: int = 0
     error: str | None = None
 
 
@@ -121,6 +122,8 @@ def row(name: str, records: Records) -> str:
         spread = f"{min(record.seconds):.3f} to {max(record.seconds):.3f}"
         value = ratio(records, name, BASELINE) if BASELINE in records else None
         against = "" if value is None else f"{value:.2f}"
+    if record.failures:
+        name += f" ({record.failures} failed runs repeated)"
     return f"| {name} | {step} | {spread} | {against} | {mib(record.peak_bytes)} | {mib(record.ledger_bytes)} |"
 
 

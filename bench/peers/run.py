@@ -65,14 +65,16 @@ class Bench:
         return processes.measure(command, self.variables, self.options.timeout, sampled=sampled)
 
     def attempt(self, name: str, cell: Cell, record: Record, work: Callable[[], str]) -> None:
-        """Unless it failed before; what `work` returns is what there is to tell."""
+        """Unless it failed before; what `work` returns is what there is to tell. A peer may fail once a round."""
         if record.error:
             return
-        try:
-            note(f"  {name}: {work()}")
-        except processes.RunFailed as error:
-            record.error = str(error)
-            note(f"  {name} failed: {error}")
+        for tries_left in (0,) if name in OURS else (1, 0):
+            try:
+                return note(f"  {name}: {work()}")
+            except processes.RunFailed as error:
+                note(f"  {name} failed: {error}")
+                record.failures += 1
+                record.error = None if tries_left else str(error)
 
     def time(self, name: str, cell: Cell, record: Record) -> str:
         result = self.run(name, cell, sampled=False).result
@@ -152,7 +154,7 @@ def parse() -> argparse.Namespace:
     add("--memory", action=argparse.BooleanOptionalAction, default=True, help="measure memory")
     add("--growth", type=int, default=0, metavar="STEPS", help="also train zero3 that long and watch its memory")
     add("--timeout", type=float, default=300, help="seconds that a run may take")
-    add("--json", type=Path, help="also write everything to this file")
+    add("--json", type=Path, help="also write everything to this file, beside cells that it holds from before")
     add("--ours", type=Path, default=ROOT / "build/release/bench/peers_ours")
     add("--zero", type=Path, default=ROOT / "build/release/zero")
     add("--venv", type=Path, default=ROOT / "build/peers-venv", help="of the peers; made if missing")
@@ -170,21 +172,33 @@ def check_programs(options: argparse.Namespace) -> None:
             raise SystemExit(f"{program} is missing: build the targets peers_ours and zero_cli, or name it")
 
 
-def document(options: argparse.Namespace, cells: dict[Cell, Records], checks: list[Check]) -> dict[str, Any]:
+def document(options: argparse.Namespace, cell: Cell, records: Records) -> dict[str, Any]:
     return {
+        **asdict(cell),
         "command": sys.argv,
-        "machine": environment.machine(),
-        "versions": environment.versions(options.venv),
         "rounds": options.rounds,
         "steps": options.steps,
         "warmup": options.warmup,
-        "shapes": {name: SHAPES[name] for name in options.shapes},
-        "cells": [
-            {**asdict(cell), "contenders": {name: asdict(record) for name, record in records.items()}}
-            for cell, records in cells.items()
-        ],
-        "acceptance": [{**asdict(check), "verdict": check.verdict} for check in checks],
+        "sizes": SHAPES[cell.shape],
+        "contenders": {name: asdict(record) for name, record in records.items()},
+        "acceptance": [{**asdict(check), "verdict": check.verdict} for check in checks(options, cell, records)],
     }
+
+
+def checks(options: argparse.Namespace, cell: Cell, records: Records) -> list[Check]:
+    return acceptance(cell, records, options.memory)
+
+
+def write(options: argparse.Namespace, cells: dict[Cell, Records]) -> None:
+    """Cells of earlier runs that were not measured again stay in the file."""
+    earlier = json.loads(options.json.read_text())["cells"] if options.json.is_file() else []
+    kept = [old for old in earlier if Cell(old["shape"], old["world"], old["dtype"]) not in cells]
+    results = {
+        "machine": environment.machine(),
+        "versions": environment.versions(options.venv),
+        "cells": kept + [document(options, cell, records) for cell, records in cells.items()],
+    }
+    options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def main() -> int:
@@ -192,14 +206,12 @@ def main() -> int:
     options = parse()
     check_programs(options)
     environment.prepare(options.venv)
-    bench, cells, checks = Bench(options), dict[Cell, Records](), list[Check]()
+    bench, cells = Bench(options), dict[Cell, Records]()
     for cell in [Cell(s, w, d) for s in options.shapes for w in options.worlds for d in options.dtypes]:
         cells[cell] = bench.measure(cell)
-        checks += acceptance(cell, cells[cell], options.memory)
-        print(table(cell, cells[cell]), flush=True)
+        print(table(cell, cells[cell]), *checks(options, cell, cells[cell]), "", sep="\n", flush=True)
         if options.json:
-            options.json.write_text(json.dumps(document(options, cells, checks), indent=1) + "\n")
-    print(*checks, sep="\n")
+            write(options, cells)
     return int(any(records[name].error for records in cells.values() for name in records if name in OURS))
 
 

@@ -31,8 +31,10 @@
 
 #include "zero/estimate.h"
 #include "zero/ledger.h"
+#include "zero/loss_scale.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/schedule.h"
 #include "zero/traffic.h"
 #include "zero/world.h"
 
@@ -50,7 +52,11 @@ struct Options {
   // First group that takes a parameter wins; parameters in none use the optimizer's own values.
   std::vector<ParamGroup> groups = {};
   // Factor on the learning rate at a step, counted from 0.
-  std::function<double(std::int64_t step)> schedule = {};
+  Schedule schedule = {};
+  // Parameters that are computed with in their own dtype whatever the plan's precision, `norms` for example.
+  std::function<bool(const ParameterInfo&)> full_precision = {};
+  // None: dynamic in fp16, 1 elsewhere.
+  std::optional<LossScale> loss_scale = {};
 };
 
 // What one step did, the same on every rank.
@@ -60,6 +66,7 @@ struct StepReport {
   double loss = 0;       // mean over the global batch
   double grad_norm = 0;  // of the mean gradient, before clipping
   double lr = 0;
+  double loss_scale = 1;  // of this step; losses and norms are reported without it
   std::int64_t step = 0;  // steps applied so far
 };
 
@@ -86,7 +93,8 @@ class Engine {
   void discard();
 
   // After `accumulate` backwards (or more): clips, updates, and empties the gradients. Before: does
-  // nothing and reports applied = false. Collective.
+  // nothing and reports applied = false. Throws StateError, on every rank, when gradients overflow at the
+  // lowest loss scale. Collective.
   StepReport step();
 
   // The global index of the micro-batch that the next backward belongs to, counted over the whole
@@ -108,8 +116,10 @@ class Engine {
   Traffic setup_traffic() const;  // of construction and of what gather scopes write
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
+  double loss_scale() const;  // of the next step
 
-  // A copy of the fp32 (fp64) main value of a parameter, whole, on every rank. Collective.
+  // A copy of the main value of a parameter in fp32 (fp64), whole, on every rank; of the parameter itself where
+  // there are no main weights. Collective.
   at::Tensor main_parameter(const at::Tensor& parameter) const;
 
   class Impl;

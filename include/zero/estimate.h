@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "zero/layout.h"
+#include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/traffic.h"
 
@@ -42,11 +43,15 @@ struct Estimate {
 // is read counts as bytes on the wire, as if it had been sent.
 enum class Memory : std::uint8_t { separate, common };
 
-// `moments`: moments(Optimizer). Layout::ranks() is the number of ranks.
-Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace,
+// `rules` by parameter, see parameter_rules(). Layout::ranks() is the number of ranks; where parameters of one
+// unit have different optimizers, ranks may hold different amounts, and the largest counts.
+Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
                   Memory memory = Memory::separate);
-inline Estimate estimate(const Plan& plan, const Layout& layout, int moments) {
-  return estimate(plan, layout, moments, Trace::sequential(layout));
+// One optimizer for all parameters.
+Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
+                  Memory memory = Memory::separate);
+inline Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer) {
+  return estimate(plan, layout, optimizer, Trace::sequential(layout));
 }
 
 // Bytes of accumulated gradient that `reproducible` needs at once, in copies of the gradient:

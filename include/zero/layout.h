@@ -73,7 +73,9 @@ class UnitLayout {
   std::vector<Piece> pieces(int rank) const;
   // All of it, in order: what a rank owns that holds the unit replicated.
   std::vector<Piece> pieces() const;
-  // The same in parameter coordinates.
+  // Those of the elements [begin, end).
+  std::vector<Piece> pieces_between(std::int64_t begin, std::int64_t end) const;
+  // What `rank` owns, in parameter coordinates.
   std::vector<Range> owned(int rank) const;
   // The stretches of the flat array that belong to no parameter.
   std::vector<std::pair<std::int64_t, std::int64_t>> gaps() const;
@@ -81,8 +83,7 @@ class UnitLayout {
  private:
   friend class Layout;
   void append(const ParameterSpec& spec, int index);
-  void seal();
-  std::vector<Piece> pieces_between(std::int64_t begin, std::int64_t end) const;
+  void seal(std::int64_t slice);
 
   std::string name_;
   Dtype dtype_;
@@ -96,9 +97,9 @@ class UnitLayout {
 
 class Layout {
  public:
-  // Units in the order of their first parameter. Throws ConfigError for an empty or repeated name,
-  // a negative size, or ranks < 1.
-  Layout(std::span<const ParameterSpec> parameters, int ranks);
+  // Units in the order of their first parameter; slices are multiples of `slice` elements, a power of two.
+  // Throws ConfigError for an empty or repeated name, a negative size, or ranks < 1.
+  Layout(std::span<const ParameterSpec> parameters, int ranks, std::int64_t slice = 1);
 
   int ranks() const { return ranks_; }
   const std::vector<UnitLayout>& units() const { return units_; }

@@ -24,16 +24,28 @@ enum class Placement : std::uint8_t {
 };
 enum class Tier : std::uint8_t { device, host, disk };
 enum class Wire : std::uint8_t { native, int8, int4 };
+// fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first two
+// of these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
 enum class Precision : std::uint8_t {
-  fp32,  // every parameter is computed with in its own dtype
-  bf16,  // fp32 parameters are computed with in bf16; the optimizer keeps fp32 main weights
+  fp32,
+  bf16,
+  fp16,
+  bf16_pure,   // updated weights are rounded to the nearest: small updates are lost, for comparison only
+  bf16_sr,     // stochastic rounding: small updates count on average
+  bf16_kahan,  // a bf16 remainder beside each weight: small updates add up (Kahan's compensation)
 };
+
+// What becomes of the part of an updated weight that its stored dtype cannot hold.
+enum class Remainder : std::uint8_t { main_weights, lost, random, kept };
 
 std::string_view name(State state);
 std::string_view name(Placement placement);
 std::string_view name(Tier tier);
 std::string_view name(Wire wire);
 std::string_view name(Precision precision);
+// Of all of them. Throws ConfigError, listing them, for another name.
+Precision precision_named(std::string_view name);
+std::vector<std::string_view> precisions();
 
 struct Row {
   Placement placement = Placement::replicated;  // at rest
@@ -73,6 +85,12 @@ class Plan {
 
   // The dtype in which a parameter of `dtype` is stored for computing.
   Dtype compute_dtype(Dtype dtype) const;
+  // The same for every parameter that is fp32; fp32 if these are computed with as they are.
+  Dtype compute_dtype() const { return compute_dtype(Dtype::f32); }
+  // For a parameter stored in `dtype`, which is narrower than what it is updated in.
+  Remainder remainder(Dtype stored) const;
+  // Bytes that the optimizer keeps of a weight's remainder.
+  std::int64_t remainder_bytes(Dtype stored) const;
 
   // The table as it is on a group of `ranks`: one rank shards nothing.
   Plan on(int ranks) const;

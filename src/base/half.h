@@ -50,6 +50,16 @@ inline void narrow(float value, Bf16& out) {
   out.bits = static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
+// Up or down with a chance as large as what is cut off is to the step (stochastic rounding); `random` has 16
+// random bits. What is exact stays, what is finite stays finite: beyond the largest number it is cut off.
+inline void narrow_at_random(float value, std::uint32_t random, Bf16& out) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  const std::uint32_t rounded = std::min((magnitude + (random & 0xffff)) >> 16, 0x7f7fU);
+  const std::uint32_t special = magnitude > 0x7f800000 ? (magnitude >> 16) | 0x40 : 0x7f80;
+  out.bits = static_cast<std::uint16_t>((magnitude < 0x7f800000 ? rounded : special) | (bits >> 16 & 0x8000));
+}
+
 // Below 2^-14 the processor rounds: the last bit of 1/2 is that of a subnormal number. From there on the
 // bits of half + value grow faster than those of the result.
 inline void narrow(float value, Fp16& out) {

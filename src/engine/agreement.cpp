@@ -57,7 +57,7 @@ std::string text(const ParameterSpec& parameter, const ParameterInfo& info) {
 }  // namespace
 
 std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
-                                     const std::vector<ParameterInfo>& infos,
+                                     const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
                                      const std::vector<std::int64_t>& buffers) {
   std::vector<std::string> lines{"plan " + plan.label() + ", " + std::string(name(plan.precision())),
                                  "accumulate " + std::to_string(plan.accumulate()),
@@ -65,6 +65,9 @@ std::vector<std::string> description(const Plan& plan, const std::vector<Paramet
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) lines.push_back(text(parameters[i], infos[i]));
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
+                    std::to_string(rules[i].lr_scale));
   for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
   return lines;
 }

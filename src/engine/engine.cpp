@@ -61,6 +61,9 @@ std::int64_t Engine::steps() const {
 std::int64_t Engine::skipped_steps() const {
   return impl_->skipped_steps();
 }
+double Engine::loss_scale() const {
+  return impl_->loss_scale();
+}
 at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
   return impl_->main_parameter(parameter);
 }

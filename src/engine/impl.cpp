@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "engine/agreement.h"
+#include "partition/moments.h"
 #include "state/window.h"
 #include "tier/arena_allocator.h"
 #include "zero/error.h"
@@ -38,20 +39,32 @@ std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Invent
   return units;
 }
 
+std::optional<at::ScalarType> autocast_of(const Plan& plan) {
+  const Dtype dtype = plan.compute_dtype();
+  return dtype == Dtype::f32 ? std::nullopt : std::optional(scalar_type(dtype));
+}
+
+LossScaler scaler_of(const Plan& plan, const Options& options) {
+  const LossScale usual = plan.compute_dtype() == Dtype::f16 ? LossScale{} : LossScale::fixed(1);
+  return LossScaler(options.loss_scale.value_or(usual));
+}
+
 }  // namespace
 
 Engine::Impl::Impl(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
                    Options options)
-    : Impl(take_inventory(module, validated(plan, world.size())), world, plan, optimizer, std::move(options)) {}
+    : Impl(take_inventory(module, validated(plan, world.size()), options.full_precision), world, plan, optimizer,
+           options) {}
 
 Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer,
                    Options options)
     : plan_(plan),
       resolved_(plan.on(world.size())),
       options_(std::move(options)),
+      lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
-      layout_(inventory.specs, world.size()),
-      moments_(moments(optimizer)),
+      rules_(parameter_rules(optimizer, options_.groups, infos_)),
+      layout_(inventory.specs, world.size(), slice_multiple(rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
       group_(own_group(world)),
@@ -63,13 +76,14 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
             units_[static_cast<std::size_t>(unit)]->serve(communicator);
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
-      updater_(layout_, resolved_, optimizer, options_, infos_, accounts_) {
+      updater_(layout_, resolved_, rules_, options_.seed, accounts_),
+      scaler_(scaler_of(plan_, options_)) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   agree(inventory);
   adopt_units(inventory.replicated);
-  pager_ = std::make_unique<Pager>(
-      units_, exchange_, residency(resolved_, layout_), accounts_,
-      Pager::Settings{.autocast = plan_.precision() == Precision::bf16, .seed = options_.seed, .meter = meter_});
+  pager_ =
+      std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), accounts_,
+                              Pager::Settings{.autocast = autocast_of(plan_), .seed = options_.seed, .meter = meter_});
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
@@ -101,7 +115,7 @@ void Engine::Impl::agree(const Inventory& inventory) const {
   std::vector<std::int64_t> buffers;
   for (const at::Tensor& buffer : inventory.replicated) buffers.push_back(static_cast<std::int64_t>(buffer.nbytes()));
   require_agreement(Communicator(metered(group_.impl(), setup_meter_)),
-                    description(plan_, inventory.specs, infos_, buffers));
+                    description(plan_, inventory.specs, infos_, rules_, buffers));
 }
 
 // Rank 0's values win.
@@ -158,11 +172,13 @@ void Engine::Impl::backward(const at::Tensor& loss) {
   if (!loss.requires_grad())
     throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
                       "compute it from the module's output, with gradients enabled");
+  if (loss.scalar_type() == at::kHalf && scaler_.value() > std::numeric_limits<c10::Half>::max())
+    throw ConfigError(rank_text() + ": the loss is fp16, in which it cannot be scaled", "compute it in fp32");
   check_parameters();
   gradients_->begin(micro_);
   pager_->begin_backward(micro_ + 1 < plan_.accumulate());
   try {
-    torch::autograd::backward({loss}, {});
+    torch::autograd::backward({loss}, {at::full_like(loss, scaler_.value())});
     gradients_->end();
   } catch (...) {
     discard();
@@ -187,124 +203,6 @@ void Engine::Impl::discard() {
 std::int64_t Engine::Impl::micro_batch() const {
   return window_ * plan_.accumulate() * exchange_.size() +
          micro_batch_index(resolved_, exchange_.size(), exchange_.rank(), micro_);
-}
-
-Ballot Engine::Impl::ballot() const {
-  Ballot ballot;
-  ballot.losses = losses_;
-  ballot.present.assign(infos_.size(), 0);
-  // From the end, so that what the update needs first was read last.
-  for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
-    const auto& unit = *at;
-    const UnitLayout& layout = unit->layout();
-    void* data = gradients_->data(unit->index());
-    if (data == nullptr) continue;
-    for (std::size_t slot = 0; slot < layout.slots().size(); ++slot)
-      ballot.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
-          gradients_->arrived(unit->index(), static_cast<int>(slot));
-    const auto begin = unit->shard_begin() - gradients_->origin(unit->index());
-    const auto count = static_cast<std::size_t>(layout.shard_length());
-    if (accumulation(layout.dtype()) == Dtype::f64) {
-      sum_of_squares(std::span(static_cast<const double*>(data) + begin, count), ballot.squares, ballot.nonfinite);
-    } else {
-      sum_of_squares(std::span(static_cast<const float*>(data) + begin, count), ballot.squares, ballot.nonfinite);
-    }
-  }
-  return ballot;
-}
-
-Verdict Engine::Impl::vote() {
-  Ballot mine = ballot();
-  const std::vector<std::int64_t> words = pack(mine, plan_);
-  if (exchange_.size() == 1) return count(words, resolved_, 1, infos_.size());
-  std::vector<std::int64_t> table(words.size() * static_cast<std::size_t>(exchange_.size()));
-  const auto count_of = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
-  exchange_.run({Exchange::Kind::vote, -1, count_of(words), [&](const Communicator& communicator) {
-                   communicator
-                       .all_gather({words.data(), count_of(words), Dtype::i64},
-                                   {table.data(), count_of(table), Dtype::i64})
-                       .wait();
-                 }});
-  return count(table, resolved_, exchange_.size(), infos_.size());
-}
-
-// The mean and clipping, as one factor (torch::nn::utils::clip_grad_norm_'s rule).
-double Engine::Impl::scale_of(const Verdict& verdict) const {
-  const double mean = 1.0 / (static_cast<double>(exchange_.size()) * plan_.accumulate());
-  if (options_.clip <= 0) return mean;
-  return mean * std::min(1.0, options_.clip / (verdict.norm * mean + 1e-6));
-}
-
-StepReport Engine::Impl::step() {
-  check_alive();
-  StepReport report;
-  report.step = steps_;
-  if (micro_ < plan_.accumulate()) return report;
-  check_not_gathered("step()");
-  check_parameters();
-  pager_->close_window();
-  const Verdict verdict = vote();
-  const double micro_batches = static_cast<double>(exchange_.size()) * plan_.accumulate();
-  const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
-  report.skipped = verdict.overflow;
-  report.applied = !verdict.overflow;
-  report.loss = verdict.loss / micro_batches;
-  report.grad_norm = verdict.norm / micro_batches;
-  report.lr = updater_.learning_rate(lr_factor);
-  if (report.skipped) {
-    report.grad_norm = std::numeric_limits<double>::infinity();
-    ++skipped_;
-  } else {
-    update(verdict, lr_factor);
-    report.step = ++steps_;
-  }
-  start_window();
-  return report;
-}
-
-void Engine::Impl::update(const Verdict& verdict, double lr_factor) {
-  pager_->forget();
-  const double scale = scale_of(verdict);
-  for (auto& unit : units_) {
-    if (gradients_->data(unit->index()) == nullptr) continue;
-    pager_->settle_published(*unit);
-    if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
-    updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
-    for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    publish(*unit);
-  }
-  renew(Exchange::Kind::publish);
-}
-
-bool Engine::Impl::common() const {
-  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->common(); });
-}
-
-// This rank has written its part of the common units.
-void Engine::Impl::renew(Exchange::Kind kind) {
-  if (common()) pager_->renew(exchange_.submit({kind, -1, 0, [](const Communicator& c) { c.barrier().wait(); }}));
-}
-
-// Replicated parameters of which each rank updated its slice.
-void Engine::Impl::publish(Unit& unit) {
-  const bool gathered = resolved_[State::parameter].placement == Placement::replicated &&
-                        resolved_[State::optimizer].placement == Placement::sharded;
-  if (!gathered || exchange_.size() == 1) return;
-  const View shard = unit.shard();
-  const View whole = unit.whole();
-  unit.suspend();
-  pager_->expect(unit, exchange_.submit({Exchange::Kind::publish, unit.index(), whole.count,
-                                         [shard, whole](const Communicator& communicator) {
-                                           communicator.all_gather(shard, whole).wait();
-                                         }}));
-}
-
-void Engine::Impl::start_window() {
-  gradients_->clear();
-  losses_.clear();
-  micro_ = 0;
-  ++window_;
-  pager_->next_micro_batch(micro_batch());
 }
 
 void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
@@ -391,7 +289,7 @@ TrafficMeter& Engine::Impl::meter() {
 }
 
 Estimate Engine::Impl::estimate() const {
-  return zero::estimate(plan_, layout_, moments_, trace().value_or(Trace::sequential(layout_)), memory());
+  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory());
 }
 
 }  // namespace zero

@@ -45,6 +45,7 @@ class Engine::Impl final : public UnitHost {
   Traffic setup_traffic() const { return setup_meter_->snapshot(); }
   std::int64_t steps() const { return steps_; }
   std::int64_t skipped_steps() const { return skipped_; }
+  double loss_scale() const { return scaler_.value(); }
 
  private:
   Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
@@ -59,6 +60,7 @@ class Engine::Impl final : public UnitHost {
   std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
   Ballot ballot() const;
   Verdict vote();
+  double micro_batches() const;  // of a step, on all ranks
   double scale_of(const Verdict& verdict) const;
   void update(const Verdict& verdict, double lr_factor);
   void publish(Unit& unit);
@@ -70,9 +72,10 @@ class Engine::Impl final : public UnitHost {
   Plan plan_;      // as given
   Plan resolved_;  // on this number of ranks
   Options options_;
+  double lr_;  // of parameters in no group
   std::vector<ParameterInfo> infos_;
+  std::vector<ParameterRule> rules_;  // by parameter
   Layout layout_;
-  int moments_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
   Communicator group_;
@@ -80,6 +83,7 @@ class Engine::Impl final : public UnitHost {
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
   Updater updater_;
+  LossScaler scaler_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
   std::vector<double> losses_;  // of this step's micro-batches on this rank

@@ -29,19 +29,27 @@ bool is_embedding(const Module& module) {
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
 }
 
+bool is_norm(const Module& module) {
+  return module.name().find("Norm") != std::string::npos;
+}
+
 std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
 class Collector {
  public:
-  explicit Collector(const Plan& plan) : plan_(plan) {}
+  Collector(const Plan& plan, const std::function<bool(const ParameterInfo&)>& full_precision)
+      : plan_(plan), full_precision_(full_precision) {}
 
   // `unit` is empty outside of every unit.
   void visit(const Module& module, const std::string& path, const std::string& unit) {
-    for (const auto& item : module.named_parameters(/*recurse=*/false))
-      add_parameter(item.value(), join(path, item.key()), is_embedding(module),
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      if (!item.value().defined()) continue;
+      add_parameter(item.value(),
+                    {join(path, item.key()), item.value().sizes().vec(), is_embedding(module), is_norm(module)},
                     unit.empty() ? (path.empty() ? "model" : path) : unit);
+    }
     for (const auto& item : module.named_buffers(/*recurse=*/false))
       if (item.value().defined() && seen_.insert(item.value().unsafeGetTensorImpl()).second)
         inventory_.replicated.push_back(item.value());
@@ -61,17 +69,19 @@ class Collector {
   }
 
  private:
-  void add_parameter(const at::Tensor& parameter, const std::string& name, bool embedding, const std::string& unit) {
-    if (!parameter.defined() || !seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
+  void add_parameter(const at::Tensor& parameter, ParameterInfo info, const std::string& unit) {
+    if (!seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
     if (!at::isFloatingType(parameter.scalar_type()) && !parameter.is_complex()) {
       inventory_.replicated.push_back(parameter);
       return;
     }
-    if (!manageable(parameter, name)) return;
-    inventory_.specs.push_back({name, parameter.numel(), plan_.compute_dtype(*dtype_of(parameter.scalar_type())),
-                                parameter.requires_grad(), unit, !embedding});
+    if (!manageable(parameter, info.name)) return;
+    const Dtype own = *dtype_of(parameter.scalar_type());
+    const Dtype stored = full_precision_ && full_precision_(info) ? own : plan_.compute_dtype(own);
+    inventory_.specs.push_back(
+        {info.name, parameter.numel(), stored, parameter.requires_grad(), unit, !info.embedding});
     inventory_.parameters.push_back(parameter);
-    inventory_.infos.push_back({name, parameter.sizes().vec(), embedding});
+    inventory_.infos.push_back(std::move(info));
   }
 
   bool manageable(const at::Tensor& parameter, const std::string& name) {
@@ -95,6 +105,7 @@ class Collector {
   }
 
   const Plan& plan_;
+  const std::function<bool(const ParameterInfo&)>& full_precision_;
   Inventory inventory_;
   std::unordered_set<const void*> seen_;
   std::unordered_map<const void*, std::string> storages_;
@@ -103,8 +114,9 @@ class Collector {
 
 }  // namespace
 
-Inventory take_inventory(Module& module, const Plan& plan) {
-  Collector collector(plan);
+Inventory take_inventory(Module& module, const Plan& plan,
+                         const std::function<bool(const ParameterInfo&)>& full_precision) {
+  Collector collector(plan, full_precision);
   collector.visit(module, "", "");
   return collector.result();
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct Inventory {
 // inside a unit); what is left over is grouped by the module that owns it. Throws ConfigError for
 // parameters that cannot be managed: sparse, complex, overlapping in memory, not on the CPU, or
 // trained by another engine.
-Inventory take_inventory(torch::nn::Module& module, const Plan& plan);
+Inventory take_inventory(torch::nn::Module& module, const Plan& plan,
+                         const std::function<bool(const ParameterInfo&)>& full_precision);
 
 }  // namespace zero

@@ -1,94 +1,131 @@
 #include "engine/update.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <type_traits>
 
+#include "base/blockwise.h"
 #include "base/half.h"
+#include "base/random.h"
 #include "base/simd.h"
+#include "engine/rules.h"
+#include "partition/moments.h"
 
 namespace zero {
 namespace {
 
+// Where weights and moments are read from and written to, element by element.
+
 template <class T>
-struct AdamWFactors {
-  T scale, decay, beta1, rest1, beta2, rest2, root, eps, step_size;
+struct Values {
+  T* at;
+  T load(std::int64_t i) const { return at[i]; }
+  void store(T value, std::int64_t i) const { at[i] = value; }
+  Values from(std::int64_t i) const { return {at + i}; }
 };
 
-template <class T>
-struct SgdFactors {
-  T scale, decay, momentum, rest, lr;
-  bool nesterov, first;
+// The parameters are a copy.
+template <class Out>
+struct MainWeights {
+  float* main;
+  Out* copy;
+  float load(std::int64_t i) const { return main[i]; }
+  void store(float value, std::int64_t i) const {
+    main[i] = value;
+    narrow(value, copy[i]);
+  }
+  MainWeights from(std::int64_t i) const { return {main + i, copy + i}; }
 };
 
-// Where the updated value goes besides the main weights.
-struct Nowhere {};
-template <class T, class Out>
-inline void store(T value, Out* out, std::int64_t i) {
-  if constexpr (!std::is_same_v<Out, Nowhere>) narrow(value, out[i]);
-}
+struct Rounded {
+  Bf16* at;
+  float load(std::int64_t i) const { return widen(at[i]); }
+  void store(float value, std::int64_t i) const { narrow(value, at[i]); }
+  Rounded from(std::int64_t i) const { return {at + i}; }
+};
 
-template <class T, class Out>
-ZERO_MULTIVERSION void adamw(const AdamWFactors<T>& f, T* __restrict p, const T* __restrict g, T* __restrict m,
-                             T* __restrict v, Out* __restrict out, std::int64_t n) {
+struct RoundedAtRandom {
+  Bf16* at;
+  RandomKey key;
+  std::uint32_t first;
+  float load(std::int64_t i) const { return widen(at[i]); }
+  void store(float value, std::int64_t i) const {
+    narrow_at_random(value, random_bits(key, first + static_cast<std::uint32_t>(i)) >> 16, at[i]);
+  }
+  RoundedAtRandom from(std::int64_t i) const { return {at + i, key, first + static_cast<std::uint32_t>(i)}; }
+};
+
+struct Compensated {
+  Bf16* at;
+  Bf16* rest;
+  float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
+  void store(float value, std::int64_t i) const {
+    narrow(value, at[i]);
+    narrow(value - widen(at[i]), rest[i]);
+  }
+  Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
+};
+
+// The one loop of all optimizers; `a`, `b` and `c` are moments.
+template <class Rule, class T, class Weights, class Moments>
+ZERO_MULTIVERSION void sweep(const Rule rule, const T scale, const T* const gradient, const Weights weights,
+                             const Moments first, const Moments second, const Moments third, const std::int64_t n) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
-    const T grad = g[i] * f.scale;
-    const T decayed = p[i] * f.decay;
-    m[i] = m[i] * f.beta1 + grad * f.rest1;
-    v[i] = v[i] * f.beta2 + grad * grad * f.rest2;
-    p[i] = decayed - f.step_size * (m[i] / (std::sqrt(v[i]) / f.root + f.eps));
-    store(p[i], out, i);
+    const T g = gradient[i] * scale;
+    T w = weights.load(i);
+    if constexpr (Rule::kMoments == 0) {
+      w = rule(w, g);
+    } else {
+      [[maybe_unused]] T a = first.load(i), b{}, c{};
+      if constexpr (Rule::kMoments > 1) b = second.load(i);
+      if constexpr (Rule::kMoments > 2) c = third.load(i);
+      if constexpr (Rule::kMoments == 1) w = rule(w, g, a);
+      if constexpr (Rule::kMoments == 2) w = rule(w, g, a, b);
+      if constexpr (Rule::kMoments == 3) w = rule(w, g, a, b, c);
+      first.store(a, i);
+      if constexpr (Rule::kMoments > 1) second.store(b, i);
+      if constexpr (Rule::kMoments > 2) third.store(c, i);
+    }
+    weights.store(w, i);
   }
 }
 
-template <class T, class Out>
-ZERO_MULTIVERSION void sgd(const SgdFactors<T>& f, T* __restrict p, const T* __restrict g, Out* __restrict out,
-                           std::int64_t n) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) {
-    p[i] = p[i] - f.lr * (g[i] * f.scale + p[i] * f.decay);
-    store(p[i], out, i);
-  }
+template <class T, class Use>
+void with_rule(const Sgd& o, const UpdateFactors& f, const Use& use) {
+  const T decay = static_cast<T>(o.weight_decay), lr = static_cast<T>(f.lr);
+  if (o.momentum == 0) return use(rules::Descent<T>{decay, lr});
+  const T momentum = static_cast<T>(o.momentum), one = 1;
+  const bool first = f.step == 1;  // which leaves the gradient undampened
+  use(rules::Momentum<T>{decay, first ? 0 : momentum, first ? one : static_cast<T>(1 - o.dampening),
+                         o.nesterov ? one : 0, o.nesterov ? momentum : one, lr});
 }
 
-template <class T, class Out>
-ZERO_MULTIVERSION void momentum(const SgdFactors<T>& f, T* __restrict p, const T* __restrict g, T* __restrict m,
-                                Out* __restrict out, std::int64_t n) {
-  const T kept = f.first ? T{0} : f.momentum;
-  const T added = f.first ? T{1} : f.rest;
-  const T look_ahead = f.nesterov ? f.momentum : T{1};
-  const T direct = f.nesterov ? T{1} : T{0};
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T grad = g[i] * f.scale + p[i] * f.decay;
-    m[i] = m[i] * kept + grad * added;
-    p[i] = p[i] - f.lr * (grad * direct + m[i] * look_ahead);
-    store(p[i], out, i);
-  }
+template <class T, class Use>
+void with_rule(const AdaGrad& o, const UpdateFactors& f, const Use& use) {
+  const double lr = f.lr / (1 + static_cast<double>(f.step - 1) * o.lr_decay);
+  use(rules::AdaGrad<T>{static_cast<T>(o.weight_decay), static_cast<T>(o.eps), static_cast<T>(lr)});
 }
 
-template <class T, class Out>
-void run(const AdamWFactors<T>& f, const UpdateRange& r, Out* out) {
-  adamw(f, static_cast<T*>(r.main), static_cast<const T*>(r.gradient), static_cast<T*>(r.moments[0]),
-        static_cast<T*>(r.moments[1]), out, r.count);
+template <class T, class Use>
+void with_rule(const RmsProp& o, const UpdateFactors& f, const Use& use) {
+  const rules::RootMeanSquare<T> mean{static_cast<T>(o.weight_decay), static_cast<T>(o.alpha),
+                                      static_cast<T>(1 - o.alpha), static_cast<T>(o.eps_inside_root ? o.eps : 0),
+                                      static_cast<T>(o.eps_inside_root ? 0 : o.eps)};
+  const T lr = static_cast<T>(f.lr), momentum = static_cast<T>(o.momentum);
+  if (o.momentum != 0)
+    return o.centered ? use(rules::RmsPropCenteredMomentum<T>{mean, lr, momentum})
+                      : use(rules::RmsPropMomentum<T>{mean, lr, momentum});
+  return o.centered ? use(rules::RmsPropCentered<T>{mean, lr}) : use(rules::RmsProp<T>{mean, lr});
 }
 
-template <class T, class Out>
-void run(const SgdFactors<T>& f, const UpdateRange& r, Out* out) {
-  T* p = static_cast<T*>(r.main);
-  const T* g = static_cast<const T*>(r.gradient);
-  if (r.moments[0] == nullptr) return sgd(f, p, g, out, r.count);
-  momentum(f, p, g, static_cast<T*>(r.moments[0]), out, r.count);
-}
-
-template <class T>
-AdamWFactors<T> factors_of(const AdamW& o, const UpdateFactors& f) {
+template <class T, class O>
+rules::Moments<T> adam_moments(const O& o, const UpdateFactors& f) {
   const auto t = static_cast<double>(f.step);
   const double correction1 = 1 - std::pow(o.beta1, t);
   const double correction2 = 1 - std::pow(o.beta2, t);
-  return {static_cast<T>(f.scale),
-          static_cast<T>(1 - f.lr * f.weight_decay),
-          static_cast<T>(o.beta1),
+  return {static_cast<T>(o.beta1),
           static_cast<T>(1 - o.beta1),
           static_cast<T>(o.beta2),
           static_cast<T>(1 - o.beta2),
@@ -97,31 +134,99 @@ AdamWFactors<T> factors_of(const AdamW& o, const UpdateFactors& f) {
           static_cast<T>(f.lr / correction1)};
 }
 
-template <class T>
-SgdFactors<T> factors_of(const Sgd& o, const UpdateFactors& f) {
-  return {static_cast<T>(f.scale),
-          static_cast<T>(f.weight_decay),
-          static_cast<T>(o.momentum),
-          static_cast<T>(1 - o.dampening),
-          static_cast<T>(f.lr),
-          o.nesterov,
-          f.step == 1};
+template <class T, class Use>
+void with_adam(const rules::Moments<T>& moments, bool amsgrad, double decay, double kept, const Use& use) {
+  if (amsgrad) return use(rules::AdamMax<T>{moments, static_cast<T>(decay), static_cast<T>(kept)});
+  use(rules::Adam<T>{moments, static_cast<T>(decay), static_cast<T>(kept)});
+}
+
+template <class T, class Use>
+void with_rule(const Adam& o, const UpdateFactors& f, const Use& use) {
+  with_adam<T>(adam_moments<T>(o, f), o.amsgrad, o.weight_decay, 1, use);
+}
+
+template <class T, class Use>
+void with_rule(const AdamW& o, const UpdateFactors& f, const Use& use) {
+  with_adam<T>(adam_moments<T>(o, f), o.amsgrad, 0, 1 - (o.decay_by_lr ? f.lr : 1) * o.weight_decay, use);
+}
+
+template <class T, class Use>
+void with_rule(const Lion& o, const UpdateFactors& f, const Use& use) {
+  use(rules::Lion<T>{static_cast<T>(o.beta1), static_cast<T>(1 - o.beta1), static_cast<T>(o.beta2),
+                     static_cast<T>(1 - o.beta2), static_cast<T>(1 - f.lr * o.weight_decay), static_cast<T>(f.lr)});
+}
+
+// The signs of an optimizer's moments: all but the first are means of squares.
+constexpr Signs signs_of(std::size_t moment) {
+  return moment == 0 ? Signs::both : Signs::positive;
+}
+
+// Moments in codes: block by block, they are numbers only while they are updated.
+template <class Rule, class Weights>
+void sweep_blocks(const Rule& rule, const UpdateRange& r, const float* gradient, float scale, const Weights& weights) {
+  std::array<std::array<float, kStateBlock>, kMaxMoments> moments;
+  const auto local = [&](std::size_t i) { return Values<float>{moments[i].data()}; };
+  std::int64_t block = 0;
+  for (std::int64_t begin = 0; begin < r.count; ++block) {
+    const std::int64_t count = std::min(r.count - begin, kStateBlock - (block == 0 ? r.in_block : 0));
+    const auto codes = [&](std::size_t i) { return static_cast<std::uint8_t*>(r.moments[i]) + begin; };
+    for (std::size_t i = 0; i < Rule::kMoments; ++i)
+      dequantize(codes(i), r.scales[i][block], signs_of(i), moments[i].data(), count);
+    sweep(rule, scale, gradient + begin, weights.from(begin), local(0), local(1), local(2), count);
+    for (std::size_t i = 0; i < Rule::kMoments; ++i)
+      r.scales[i][block] = quantize(moments[i].data(), signs_of(i), codes(i), count);
+    begin += count;
+  }
+}
+
+// A stream of random bits for each array that is rounded at random. Elements 2^32 apart share theirs.
+RoundedAtRandom at_random(void* array, std::uint64_t stream, const UpdateFactors& f, const UpdateRange& r) {
+  return {static_cast<Bf16*>(array), random_key(derived(f.seed, stream)), static_cast<std::uint32_t>(r.first)};
+}
+
+template <class T, class Weights>
+void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const Weights& weights) {
+  const auto* const gradient = static_cast<const T*>(r.gradient);
+  const auto scale = static_cast<T>(f.scale);
+  const auto wide = [&](const auto& rule) {
+    const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
+    sweep(rule, scale, gradient, weights, moment(0), moment(1), moment(2), r.count);
+  };
+  const auto in_format = [&](const auto& rule, MomentFormat format) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (format == MomentFormat::block8) return sweep_blocks(rule, r, gradient, scale, weights);
+      const auto moment = [&](std::size_t i) { return at_random(r.moments[i], i + 1, f, r); };
+      if (format == MomentFormat::bf16)
+        return sweep(rule, scale, gradient, weights, moment(0), moment(1), moment(2), r.count);
+    }
+    wide(rule);
+  };
+  const auto with_format = [&](const auto& o) {
+    if constexpr (requires { o.format; }) {
+      with_rule<T>(o, f, [&](const auto& rule) { in_format(rule, o.format); });
+    } else {
+      with_rule<T>(o, f, wide);
+    }
+  };
+  std::visit(with_format, optimizer);
 }
 
 }  // namespace
 
-void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) {
-  std::visit(
-      [&](const auto& o) {
-        const auto f = factors_of<float>(o, factors);
-        switch (range.dtype) {
-          case Dtype::f64: return run(factors_of<double>(o, factors), range, static_cast<Nowhere*>(nullptr));
-          case Dtype::bf16: return run(f, range, static_cast<Bf16*>(range.parameter));
-          case Dtype::f16: return run(f, range, static_cast<Fp16*>(range.parameter));
-          default: return run(f, range, static_cast<Nowhere*>(nullptr));
-        }
-      },
-      optimizer);
+void update(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r) {
+  auto* const main = static_cast<float*>(r.main);
+  auto* const bf16 = static_cast<Bf16*>(r.parameter);
+  if (r.dtype == Dtype::f64) return run<double>(optimizer, f, r, Values<double>{static_cast<double*>(r.main)});
+  switch (r.remainder) {
+    case Remainder::lost: return run<float>(optimizer, f, r, Rounded{bf16});
+    case Remainder::random: return run<float>(optimizer, f, r, at_random(bf16, 0, f, r));
+    case Remainder::kept: return run<float>(optimizer, f, r, Compensated{bf16, static_cast<Bf16*>(r.rest)});
+    case Remainder::main_weights: break;
+  }
+  if (r.dtype == Dtype::bf16) return run<float>(optimizer, f, r, MainWeights<Bf16>{main, bf16});
+  if (r.dtype == Dtype::f16)
+    return run<float>(optimizer, f, r, MainWeights<Fp16>{main, static_cast<Fp16*>(r.parameter)});
+  run<float>(optimizer, f, r, Values<float>{main});
 }
 
 }  // namespace zero

@@ -2,33 +2,38 @@
 // writes the narrower parameter. Elementwise, so that any partition gives the same bits. No torch.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "zero/dtype.h"
 #include "zero/optimizer.h"
+#include "zero/plan.h"
 
 namespace zero {
 
-// `count` elements. main, gradient and moments are of type accumulation(dtype); parameter, of type
-// `dtype`, is null where the main weights are the parameters themselves.
+// `count` elements. main and gradient are of type accumulation(dtype); moments, as many as the optimizer has,
+// too, or bf16 or codes if it says so. `parameter` is of type `dtype`. Arrays do not overlap.
 struct UpdateRange {
-  void* main = nullptr;
+  void* main = nullptr;  // null without main weights: see Remainder
   const void* gradient = nullptr;
-  void* moments[2] = {nullptr, nullptr};
-  void* parameter = nullptr;
+  std::array<void*, kMaxMoments> moments{};
+  void* parameter = nullptr;  // null where the main weights are the parameters themselves
+  void* rest = nullptr;       // of type `dtype`, for Remainder::kept
   Dtype dtype = Dtype::f32;
   std::int64_t count = 0;
+  Remainder remainder = Remainder::main_weights;
+  std::int64_t first = 0;  // index of the first element in its parameter, by which random bits are drawn
+  std::array<float*, kMaxMoments> scales{};  // of the blocks of codes
+  std::int64_t in_block = 0;                 // elements of the first block that lie before the range
 };
 
 struct UpdateFactors {
-  double scale = 1;  // on the gradient: mean and clipping
-  double lr = 0;
-  double weight_decay = 0;
-  std::int64_t step = 1;  // of this parameter, counting this update
+  double scale = 1;        // on the gradient: mean, clipping, loss scale
+  double lr = 0;           // instead of the optimizer's
+  std::int64_t step = 1;   // of this parameter, counting this update
+  std::uint64_t seed = 0;  // of this parameter and step, for stochastic rounding
 };
 
-// AdamW: Loshchilov and Hutter 2019, algorithm 2, in LibTorch's form (bias corrections on the step
-// size and on the root of the second moment; epsilon outside the root). Sgd: LibTorch's form.
 void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range);
 
 }  // namespace zero

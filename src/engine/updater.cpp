@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/half.h"
+#include "base/random.h"
 
 namespace zero {
 namespace {
@@ -28,26 +29,25 @@ void adopt_changed(const Narrow* written, float* main, std::int64_t count) {
   }
 }
 
-}  // namespace
-
-Updater::Updater(const Layout& layout, const Plan& plan, const Optimizer& optimizer, const Options& options,
-                 const std::vector<ParameterInfo>& infos, Accounts& accounts)
-    : optimizer_(optimizer),
-      sharded_(plan[State::optimizer].placement == Placement::sharded),
-      steps_(infos.size()),
-      states_(layout.units().size()),
-      accounts_(accounts) {
-  const double decay = std::visit([](const auto& o) { return o.weight_decay; }, optimizer_);
-  for (const ParameterInfo& info : infos) {
-    Group group{decay, 1.0};
-    for (const ParamGroup& candidate : options.groups) {
-      if (!candidate.takes || !candidate.takes(info)) continue;
-      group = {candidate.weight_decay.value_or(decay), candidate.lr_scale};
-      break;
-    }
-    groups_.push_back(group);
+void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    Bf16 rounded;
+    narrow(widen(written[i]) + widen(rest[i]), rounded);
+    if (rounded.bits != written[i].bits) rest[i] = {};
   }
 }
+
+}  // namespace
+
+Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
+                 Accounts& accounts)
+    : plan_(plan),
+      sharded_(plan[State::optimizer].placement == Placement::sharded),
+      seed_(seed),
+      rules_(std::move(rules)),
+      steps_(rules_.size()),
+      states_(layout.units().size()),
+      accounts_(accounts) {}
 
 std::int64_t Updater::length(const Unit& unit) const {
   return sharded_ ? unit.layout().shard_length() : unit.layout().length();
@@ -55,18 +55,51 @@ std::int64_t Updater::length(const Unit& unit) const {
 
 void Updater::prepare(Unit& unit, const at::Tensor& values) {
   at::NoGradGuard no_grad;
-  const Dtype wide = accumulation(unit.layout().dtype());
+  const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   auto state = std::make_unique<UnitState>();
-  if (wide != unit.layout().dtype()) {
+  const at::Tensor mine = values.slice(0, origin(unit), origin(unit) + length(unit));
+  if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
     state->main = Buffer(accounts_, Owner::optimizer, length(unit), scalar_type(wide), unit.device());
-    state->main.tensor().copy_(values.slice(0, origin(unit), origin(unit) + length(unit)));
+    state->main.tensor().copy_(mine);
   }
-  for (int moment = 0; moment < moments(optimizer_); ++moment) {
-    Buffer& buffer =
-        state->moments.emplace_back(accounts_, Owner::optimizer, length(unit), scalar_type(wide), unit.device());
-    buffer.tensor().zero_();
+  if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
+    state->rest = Buffer(accounts_, Owner::optimizer, length(unit), scalar_type(stored), unit.device());
+    state->rest.tensor().copy_(at::sub(mine, mine.to(scalar_type(stored))));
   }
+  prepare_moments(unit, *state);
   states_[index(unit)] = std::move(state);
+}
+
+void Updater::prepare_moments(const Unit& unit, UnitState& state) {
+  const UnitLayout& layout = unit.layout();
+  for (const MomentArray& array : moment_arrays()) {
+    Runs places(layout, origin(unit), origin(unit) + length(unit),
+                [&](const Slot& slot) { return array.holds(rule(slot).optimizer); });
+    const at::ScalarType dtype = scalar_type(array.dtype(layout.dtype()));
+    Buffer values;
+    if (places.length() > 0) {
+      values = Buffer(accounts_, Owner::optimizer, places.length(), dtype, unit.device());
+      values.tensor().zero_();
+    }
+    state.moments.push_back({array, std::move(places), std::move(values)});
+  }
+  std::int64_t scales = 0;
+  for (const Piece& piece : pieces(unit)) {
+    const Optimizer& optimizer = rule(layout.slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
+    state.scales_of.push_back(scales);
+    scales += scale_bytes(piece, optimizer, layout.dtype()) / size_of(Dtype::f32);
+    if (first_moment(optimizer) == 0) continue;
+    const Moment& moment = state.moments[0];
+    const std::int64_t begin = moment.places.at(piece.begin);
+    moment.values.tensor().slice(0, begin, begin + piece.end - piece.begin).fill_(first_moment(optimizer));
+  }
+  if (scales == 0) return;
+  state.scales = Buffer(accounts_, Owner::optimizer, scales, at::kFloat, unit.device());
+  state.scales.tensor().zero_();
+}
+
+std::vector<Piece> Updater::pieces(const Unit& unit) const {
+  return sharded_ ? unit.layout().pieces(unit.rank()) : unit.layout().pieces();
 }
 
 void Updater::prepare_late(Unit& unit) {
@@ -84,19 +117,55 @@ const Buffer* Updater::main(const Unit& unit) const {
   return state && state->main ? &state->main : nullptr;
 }
 
-UpdateRange Updater::range(Unit& unit, const Gradients& gradients, std::int64_t begin, std::int64_t end) {
+UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
+                           std::size_t which) {
+  const Piece& piece = pieces[which];
   UnitState& state = *states_[index(unit)];
   const Dtype dtype = unit.layout().dtype();
   const Dtype wide = accumulation(dtype);
+  const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+  const std::int64_t begin = piece.begin - origin(unit);
   UpdateRange range;
   range.dtype = dtype;
-  range.count = end - begin;
-  range.gradient = element(gradients.data(unit.index()), begin - gradients.origin(unit.index()), wide);
-  for (std::size_t i = 0; i < state.moments.size(); ++i)
-    range.moments[i] = element(state.moments[i].data(), begin - origin(unit), wide);
-  range.main = state.main ? element(state.main.data(), begin - origin(unit), wide) : stored(unit, begin);
-  range.parameter = state.main ? stored(unit, begin) : nullptr;
+  range.count = piece.end - piece.begin;
+  range.first = piece.begin - slot.begin;
+  range.gradient = element(gradients.data(unit.index()), piece.begin - gradients.origin(unit.index()), wide);
+  add_moments(range, unit, piece, which);
+  if (dtype == wide) {
+    range.main = stored(unit, piece.begin);
+    return range;
+  }
+  range.remainder = plan_.remainder(dtype);
+  range.parameter = stored(unit, piece.begin);
+  if (state.main) range.main = element(state.main.data(), begin, wide);
+  if (state.rest) range.rest = element(state.rest.data(), begin, dtype);
   return range;
+}
+
+void Updater::add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which) {
+  const UnitState& state = *states_[index(unit)];
+  const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
+  range.in_block = piece.begin % kStateBlock;
+  for (const Moment& moment : state.moments) {
+    if (!moment.array.holds(optimizer)) continue;
+    const auto i = static_cast<std::size_t>(moment.array.moment);
+    const Dtype dtype = moment.array.dtype(range.dtype);
+    range.moments[i] = element(moment.values.data(), moment.places.at(piece.begin), dtype);
+    if (dtype == Dtype::u8)
+      range.scales[i] = static_cast<float*>(state.scales.data()) + state.scales_of[which] +
+                        static_cast<std::int64_t>(i) * scales(piece);
+  }
+}
+
+UpdateFactors Updater::factors(const Slot& slot, double scale, double lr_factor) const {
+  const auto parameter = static_cast<std::size_t>(slot.index);
+  const auto& [optimizer, lr_scale] = rules_[parameter];
+  const std::int64_t step = steps_[parameter];
+  const std::uint64_t stream = derived(seed_, static_cast<std::uint64_t>(slot.index));
+  return {.scale = scale,
+          .lr = learning_rate(optimizer) * lr_factor * lr_scale,
+          .step = step,
+          .seed = derived(stream, static_cast<std::uint64_t>(step))};
 }
 
 void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
@@ -104,20 +173,22 @@ void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<cha
   const UnitLayout& layout = unit.layout();
   for (const Slot& slot : layout.slots())
     if (present[static_cast<std::size_t>(slot.index)]) ++steps_[static_cast<std::size_t>(slot.index)];
-  for (const Piece& piece : sharded_ ? layout.pieces(unit.rank()) : layout.pieces()) {
-    const auto parameter = static_cast<std::size_t>(layout.slots()[static_cast<std::size_t>(piece.slot)].index);
-    if (!present[parameter]) continue;
-    const Group& group = groups_[parameter];
-    update(optimizer_, {scale, learning_rate(lr_factor) * group.lr_scale, group.weight_decay, steps_[parameter]},
-           range(unit, gradients, piece.begin, piece.end));
+  const std::vector<Piece> owned = pieces(unit);
+  for (std::size_t which = 0; which < owned.size(); ++which) {
+    const Slot& slot = layout.slots()[static_cast<std::size_t>(owned[which].slot)];
+    if (!present[static_cast<std::size_t>(slot.index)]) continue;
+    update(rule(slot).optimizer, factors(slot, scale, lr_factor), range(unit, gradients, owned, which));
   }
 }
 
 void Updater::adopt(Unit& unit) {
   const auto& state = states_[index(unit)];
-  if (!state || !state->main) return;
-  float* main = static_cast<float*>(state->main.data());
+  if (!state) return;
   const void* written = element(unit.whole().data, origin(unit), unit.layout().dtype());
+  if (state->rest)
+    drop_misfits(static_cast<const Bf16*>(written), static_cast<Bf16*>(state->rest.data()), length(unit));
+  if (!state->main) return;
+  float* main = static_cast<float*>(state->main.data());
   if (unit.layout().dtype() == Dtype::bf16) {
     adopt_changed(static_cast<const Bf16*>(written), main, length(unit));
   } else {

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "engine/update.h"
+#include "partition/moments.h"
+#include "partition/runs.h"
 #include "state/accounts.h"
 #include "state/gradients.h"
 #include "state/unit.h"
@@ -14,12 +16,12 @@ namespace zero {
 
 class Updater {
  public:
-  // `infos` in the order of the layout's parameters.
-  Updater(const Layout& layout, const Plan& plan, const Optimizer& optimizer, const Options& options,
-          const std::vector<ParameterInfo>& infos, Accounts& accounts);
+  // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks.
+  Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
+          Accounts& accounts);
 
-  // Moments of zero and, where parameters are stored narrower, main weights from the unit's `values`
-  // (all of it, accumulation dtype).
+  // First moments and, where parameters are stored narrower, what the plan keeps of their remainder, from the
+  // unit's `values` (all of it, accumulation dtype).
   void prepare(Unit& unit, const at::Tensor& values);
   // The same for a unit unfrozen after the start, from its stored parameters.
   void prepare_late(Unit& unit);
@@ -28,32 +30,42 @@ class Updater {
   // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients.
   void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor);
 
-  // The written whole of a unit becomes its main weights, where it differs from them.
+  // The written whole of a unit becomes its main weights, where it differs from them; a remainder that does
+  // not fit what was written is dropped.
   void adopt(Unit& unit);
 
   // This rank's main weights of a unit; null where the parameters are the main weights themselves.
   const Buffer* main(const Unit& unit) const;
   std::int64_t origin(const Unit& unit) const { return sharded_ ? unit.shard_begin() : 0; }
   std::int64_t length(const Unit& unit) const;
-  double learning_rate(double factor) const { return zero::learning_rate(optimizer_) * factor; }
 
  private:
-  struct UnitState {
-    Buffer main;
-    std::vector<Buffer> moments;
+  struct Moment {
+    MomentArray array;
+    Runs places;
+    Buffer values;
   };
-  struct Group {
-    double weight_decay;
-    double lr_scale;
+  struct UnitState {
+    Buffer main;  // Remainder::main_weights
+    Buffer rest;  // Remainder::kept
+    std::vector<Moment> moments;
+    Buffer scales;                        // of moments in codes, piece by piece, moment by moment
+    std::vector<std::int64_t> scales_of;  // where each piece's begin
   };
 
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
-  UpdateRange range(Unit& unit, const Gradients& gradients, std::int64_t begin, std::int64_t end);
+  const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
+  std::vector<Piece> pieces(const Unit& unit) const;
+  void prepare_moments(const Unit& unit, UnitState& state);
+  UpdateRange range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces, std::size_t which);
+  void add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which);
+  UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
 
-  Optimizer optimizer_;
+  Plan plan_;
   bool sharded_;
-  std::vector<Group> groups_;        // by parameter
-  std::vector<std::int64_t> steps_;  // by parameter: updates so far
+  std::uint64_t seed_;
+  std::vector<ParameterRule> rules_;  // by parameter
+  std::vector<std::int64_t> steps_;   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   Accounts& accounts_;
 };

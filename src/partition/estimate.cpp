@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "partition/moments.h"
 #include "partition/residency.h"
+#include "partition/runs.h"
 #include "partition/vote.h"
 #include "zero/error.h"
 
@@ -53,14 +55,15 @@ class Walk {
 // Prices one step of a plan that is already the one on the layout's ranks.
 class Pricing {
  public:
-  Pricing(const Plan& plan, const Layout& layout, int moments, Memory memory)
-      : plan_(plan), layout_(layout), moments_(moments), memory_(memory), peers_(layout.ranks() - 1) {}
+  Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, Memory memory)
+      : plan_(plan), layout_(layout), rules_(rules), memory_(memory), peers_(layout.ranks() - 1) {}
 
   Estimate run(const Trace& trace) && {
     for (const UnitLayout& unit : layout_.units()) {
       state(unit);
       if (unit.trainable()) reduction(unit);
     }
+    optimizer();
     if (sharded(plan_[State::parameter].placement)) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
@@ -76,9 +79,47 @@ class Pricing {
     state.parameter += held(unit, plan_[State::parameter].placement) * size_of(unit.dtype());
     if (!unit.trainable()) return;
     const Dtype dtype = accumulation(unit.dtype());
-    const int values = moments_ + (unit.dtype() == dtype ? 0 : 1);
     state.gradient += held(unit, plan_[State::gradient].between) * size_of(dtype) * accumulation_levels(plan_);
-    state.optimizer += held(unit, plan_[State::optimizer].placement) * size_of(dtype) * values;
+    state.optimizer += held(unit, plan_[State::optimizer].placement) * plan_.remainder_bytes(unit.dtype());
+  }
+
+  // Moments, of the rank that has most.
+  void optimizer() {
+    const bool split = sharded(plan_[State::optimizer].placement);
+    std::int64_t most = 0;
+    for (int rank = 0; rank < (split ? layout_.ranks() : 1); ++rank) {
+      std::int64_t bytes = 0;
+      for (const UnitLayout& unit : layout_.units()) {
+        if (!unit.trainable()) continue;
+        const std::int64_t length = held(unit, plan_[State::optimizer].placement);
+        bytes += moment_bytes(unit, rank * length, (rank + 1) * length);
+      }
+      most = std::max(most, bytes);
+      if (uniform()) break;
+    }
+    estimate_.state.optimizer += most;
+  }
+
+  std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64_t end) const {
+    std::int64_t bytes = 0;
+    for (const MomentArray& array : moment_arrays())
+      bytes += Runs(unit, begin, end, [&](const Slot& slot) { return array.holds(rule(slot)); }).length() *
+               size_of(array.dtype(unit.dtype()));
+    for (const Piece& piece : unit.pieces_between(begin, end))
+      bytes += scale_bytes(piece, rule(unit.slots()[static_cast<std::size_t>(piece.slot)]), unit.dtype());
+    return bytes;
+  }
+
+  const Optimizer& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)].optimizer; }
+
+  // Every rank holds as much; blocks are counted.
+  bool uniform() const {
+    if (slice_multiple(rules_) > 1) return false;
+    const auto same = [&](const ParameterRule& rule) {
+      return moments(rule.optimizer) == moments(rules_.front().optimizer) &&
+             moment_format(rule.optimizer) == moment_format(rules_.front().optimizer);
+    };
+    return std::all_of(rules_.begin(), rules_.end(), same);
   }
 
   void reduction(const UnitLayout& unit) {
@@ -161,7 +202,7 @@ class Pricing {
 
   const Plan& plan_;
   const Layout& layout_;
-  int moments_;
+  const std::vector<ParameterRule>& rules_;
   Memory memory_;
   int peers_;
   Estimate estimate_;
@@ -185,10 +226,18 @@ Trace Trace::sequential(const Layout& layout) {
   return trace;
 }
 
-Estimate estimate(const Plan& plan, const Layout& layout, int moments, const Trace& trace, Memory memory) {
+Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
+                  Memory memory) {
   plan.validate(layout.ranks());
   const Plan local = plan.on(layout.ranks());
-  return Pricing(local, layout, moments, memory).run(trace);
+  return Pricing(local, layout, rules, memory).run(trace);
+}
+
+Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
+                  Memory memory) {
+  std::size_t parameters = 0;
+  for (const UnitLayout& unit : layout.units()) parameters += unit.slots().size();
+  return estimate(plan, layout, std::vector<ParameterRule>(parameters, {optimizer}), trace, memory);
 }
 
 int accumulation_levels(const Plan& plan) {

@@ -19,9 +19,9 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-std::int64_t length_multiple(int ranks) {
+std::int64_t length_multiple(int ranks, std::int64_t slice) {
   const bool common = ranks <= kCommonRanks && std::has_single_bit(static_cast<unsigned>(ranks));
-  return common ? kCommonLength : kSliceAlign * ranks;
+  return std::max(common ? kCommonLength : kSliceAlign * ranks, slice * ranks);
 }
 
 void check(std::span<const ParameterSpec> parameters, int ranks) {
@@ -94,8 +94,8 @@ void UnitLayout::append(const ParameterSpec& spec, int index) {
   read_in_backward_ |= spec.read_in_backward && spec.numel > 0;
 }
 
-void UnitLayout::seal() {
-  if (numel_ > 0) length_ = round_up(round_up(slots_.back().end(), kAlign), length_multiple(ranks_));
+void UnitLayout::seal(std::int64_t slice) {
+  if (numel_ > 0) length_ = round_up(round_up(slots_.back().end(), kAlign), length_multiple(ranks_, slice));
 }
 
 std::vector<Piece> UnitLayout::pieces(int rank) const {
@@ -140,7 +140,8 @@ std::vector<std::pair<std::int64_t, std::int64_t>> UnitLayout::gaps() const {
   return gaps;
 }
 
-Layout::Layout(std::span<const ParameterSpec> parameters, int ranks) : ranks_(ranks), locations_(parameters.size()) {
+Layout::Layout(std::span<const ParameterSpec> parameters, int ranks, std::int64_t slice)
+    : ranks_(ranks), locations_(parameters.size()) {
   check(parameters, ranks);
   const std::vector<Group> groups = grouped(parameters);
   std::vector<std::string> names = named(groups);
@@ -153,7 +154,7 @@ Layout::Layout(std::span<const ParameterSpec> parameters, int ranks) : ranks_(ra
       index_.emplace(spec.name, index);
       unit.append(spec, index);
     }
-    unit.seal();
+    unit.seal(slice);
     numel_ += unit.numel();
     length_ += unit.length();
   }

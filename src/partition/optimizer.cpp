@@ -1,14 +1,154 @@
 #include "zero/optimizer.h"
 
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "zero/error.h"
+
 namespace zero {
 
 namespace {
 
-int moments_of(const AdamW&) {
-  return 2;
+int moments_of(const Sgd& o) {
+  return o.momentum != 0 ? 1 : 0;
 }
-int moments_of(const Sgd& sgd) {
-  return sgd.momentum != 0 ? 1 : 0;
+int moments_of(const AdaGrad&) {
+  return 1;
+}
+int moments_of(const RmsProp& o) {
+  return 1 + (o.momentum != 0 ? 1 : 0) + (o.centered ? 1 : 0);
+}
+int moments_of(const Adam& o) {
+  return o.amsgrad ? 3 : 2;
+}
+int moments_of(const AdamW& o) {
+  return o.amsgrad ? 3 : 2;
+}
+int moments_of(const Lion&) {
+  return 1;
+}
+
+std::string_view name_of(const Sgd& o) {
+  return o.momentum != 0 ? "momentum" : "sgd";
+}
+std::string_view name_of(const AdaGrad&) {
+  return "adagrad";
+}
+std::string_view name_of(const RmsProp&) {
+  return "rmsprop";
+}
+std::string_view name_of(const Adam&) {
+  return "adam";
+}
+std::string_view name_of(const AdamW&) {
+  return "adamw";
+}
+std::string_view name_of(const Lion&) {
+  return "lion";
+}
+
+using Fields = std::vector<std::pair<const char*, double>>;
+
+Fields fields_of(const Sgd& o) {
+  return {{"momentum", o.momentum}, {"dampening", o.dampening}, {"nesterov", o.nesterov}};
+}
+Fields fields_of(const AdaGrad& o) {
+  return {{"lr_decay", o.lr_decay}, {"initial_accumulator_value", o.initial_accumulator_value}, {"eps", o.eps}};
+}
+Fields fields_of(const RmsProp& o) {
+  return {{"alpha", o.alpha},
+          {"eps", o.eps},
+          {"momentum", o.momentum},
+          {"centered", o.centered},
+          {"eps_inside_root", o.eps_inside_root}};
+}
+Fields fields_of(const Adam& o) {
+  return {{"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"eps", o.eps},
+          {"amsgrad", o.amsgrad},
+          {"moment format", static_cast<double>(o.format)}};
+}
+Fields fields_of(const AdamW& o) {
+  return {{"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"eps", o.eps},
+          {"amsgrad", o.amsgrad},
+          {"decay_by_lr", o.decay_by_lr},
+          {"moment format", static_cast<double>(o.format)}};
+}
+Fields fields_of(const Lion& o) {
+  return {{"beta1", o.beta1}, {"beta2", o.beta2}};
+}
+
+std::string shortest(double value) {
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr};
+}
+
+// Collects sentences about one optimizer.
+class Inspection {
+ public:
+  explicit Inspection(std::string_view name) : name_(name) {}
+
+  void not_negative(const char* what, double value) { expect(what, value, value >= 0, "not negative"); }
+  void fraction(const char* what, double value) { expect(what, value, value >= 0 && value < 1, "in [0, 1)"); }
+  void sentence(bool good, const std::string& text) {
+    if (!good) faults_.push_back(name_ + ": " + text);
+  }
+
+  void fields(const Sgd& o) {
+    not_negative("momentum", o.momentum);
+    sentence(std::isfinite(o.dampening), "dampening must be a number");
+    sentence(!o.nesterov || (o.momentum > 0 && o.dampening == 0), "nesterov needs a momentum and no dampening");
+  }
+  void fields(const AdaGrad& o) {
+    not_negative("lr_decay", o.lr_decay);
+    not_negative("initial_accumulator_value", o.initial_accumulator_value);
+    not_negative("eps", o.eps);
+  }
+  void fields(const RmsProp& o) {
+    fraction("alpha", o.alpha);
+    not_negative("eps", o.eps);
+    not_negative("momentum", o.momentum);
+  }
+  void fields(const Adam& o) {
+    betas(o.beta1, o.beta2);
+    not_negative("eps", o.eps);
+  }
+  void fields(const AdamW& o) {
+    betas(o.beta1, o.beta2);
+    not_negative("eps", o.eps);
+  }
+  void fields(const Lion& o) { betas(o.beta1, o.beta2); }
+
+  std::vector<std::string> faults() && { return std::move(faults_); }
+
+ private:
+  void betas(double beta1, double beta2) {
+    fraction("beta1", beta1);
+    fraction("beta2", beta2);
+  }
+  void expect(const char* what, double value, bool good, const char* rule) {
+    sentence(good && std::isfinite(value),
+             std::string(what) + " must be a number, " + rule + ", but is " + shortest(value));
+  }
+
+  std::string name_;
+  std::vector<std::string> faults_;
+};
+
+ParameterRule rule_of(const Optimizer& optimizer, const std::vector<ParamGroup>& groups, const ParameterInfo& info) {
+  for (const ParamGroup& group : groups) {
+    if (!group.takes || !group.takes(info)) continue;
+    ParameterRule rule{group.optimizer.value_or(optimizer), group.lr_scale};
+    if (group.weight_decay) std::visit([&](auto& value) { value.weight_decay = *group.weight_decay; }, rule.optimizer);
+    return rule;
+  }
+  return {optimizer, 1.0};
 }
 
 }  // namespace
@@ -17,8 +157,64 @@ int moments(const Optimizer& optimizer) {
   return std::visit([](const auto& value) { return moments_of(value); }, optimizer);
 }
 
+MomentFormat moment_format(const Optimizer& optimizer) {
+  return std::visit(
+      [](const auto& value) {
+        if constexpr (requires { value.format; }) return value.format;
+        return MomentFormat::wide;
+      },
+      optimizer);
+}
+
+double first_moment(const Optimizer& optimizer) {
+  const auto* adagrad = std::get_if<AdaGrad>(&optimizer);
+  return adagrad == nullptr ? 0 : adagrad->initial_accumulator_value;
+}
+
 double learning_rate(const Optimizer& optimizer) {
   return std::visit([](const auto& value) { return value.lr; }, optimizer);
+}
+
+double weight_decay(const Optimizer& optimizer) {
+  return std::visit([](const auto& value) { return value.weight_decay; }, optimizer);
+}
+
+std::string_view name(const Optimizer& optimizer) {
+  return std::visit([](const auto& value) { return name_of(value); }, optimizer);
+}
+
+std::string describe(const Optimizer& optimizer) {
+  Fields fields{{"lr", learning_rate(optimizer)}, {"weight_decay", weight_decay(optimizer)}};
+  const Fields own = std::visit([](const auto& value) { return fields_of(value); }, optimizer);
+  fields.insert(fields.end(), own.begin(), own.end());
+  std::string text(name(optimizer));
+  for (const auto& [field, value] : fields) text += std::string(" ") + field + " " + shortest(value);
+  return text;
+}
+
+std::vector<std::string> faults(const Optimizer& optimizer) {
+  Inspection inspection(name(optimizer));
+  inspection.not_negative("lr", learning_rate(optimizer));
+  inspection.not_negative("weight_decay", weight_decay(optimizer));
+  std::visit([&](const auto& value) { inspection.fields(value); }, optimizer);
+  return std::move(inspection).faults();
+}
+
+std::vector<ParameterRule> parameter_rules(const Optimizer& optimizer, const std::vector<ParamGroup>& groups,
+                                           const std::vector<ParameterInfo>& infos) {
+  std::vector<ParameterRule> result;
+  std::map<std::string, std::string> first;  // parameter, by fault
+  for (const std::string& fault : faults(optimizer)) first.emplace(fault, "");
+  for (const ParameterInfo& info : infos) {
+    result.push_back(rule_of(optimizer, groups, info));
+    for (const std::string& fault : faults(result.back().optimizer)) first.emplace(fault, info.name);
+    if (!std::isfinite(result.back().lr_scale)) first.emplace("lr_scale must be a number", info.name);
+  }
+  std::string text;
+  for (const auto& [fault, parameter] : first)
+    text += (text.empty() ? "" : "; ") + fault + (parameter.empty() ? "" : " (parameter '" + parameter + "')");
+  if (!text.empty()) throw ConfigError("no optimizer: " + text);
+  return result;
 }
 
 ParamGroup no_decay_on_norms_biases_embeddings() {

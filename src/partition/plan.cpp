@@ -15,6 +15,23 @@ struct Preset {
 constexpr std::array<Preset, 4> kPresets{
     {{"ddp", Plan::ddp}, {"zero1", Plan::zero1}, {"zero2", Plan::zero2}, {"zero3", Plan::zero3}}};
 
+// In the order of the enumeration.
+struct PrecisionColumn {
+  std::string_view name;
+  Dtype stored;  // of fp32 parameters
+  Remainder remainder;
+};
+constexpr std::array<PrecisionColumn, 6> kPrecisions{{{"fp32", Dtype::f32, Remainder::main_weights},
+                                                      {"bf16", Dtype::bf16, Remainder::main_weights},
+                                                      {"fp16", Dtype::f16, Remainder::main_weights},
+                                                      {"bf16-pure", Dtype::bf16, Remainder::lost},
+                                                      {"bf16-sr", Dtype::bf16, Remainder::random},
+                                                      {"bf16-kahan", Dtype::bf16, Remainder::kept}}};
+
+const PrecisionColumn& column(Precision precision) {
+  return kPrecisions[static_cast<std::size_t>(precision)];
+}
+
 std::string joined(const auto& words, std::string_view separator) {
   std::string text;
   for (const auto& word : words) {
@@ -152,11 +169,19 @@ std::string_view name(Wire wire) {
 }
 
 std::string_view name(Precision precision) {
-  switch (precision) {
-    case Precision::fp32: return "fp32";
-    case Precision::bf16: return "bf16";
-  }
-  return "?";
+  return column(precision).name;
+}
+
+std::vector<std::string_view> precisions() {
+  std::vector<std::string_view> names;
+  for (const PrecisionColumn& column : kPrecisions) names.push_back(column.name);
+  return names;
+}
+
+Precision precision_named(std::string_view name) {
+  for (std::size_t i = 0; i < kPrecisions.size(); ++i)
+    if (kPrecisions[i].name == name) return static_cast<Precision>(i);
+  throw ConfigError("unknown precision '" + std::string(name) + "'", "one of " + joined(precisions(), ", "));
 }
 
 Plan Plan::ddp() {
@@ -233,7 +258,20 @@ Plan Plan::resident_budget(std::int64_t bytes) const {
 }
 
 Dtype Plan::compute_dtype(Dtype dtype) const {
-  return precision_ == Precision::bf16 && dtype == Dtype::f32 ? Dtype::bf16 : dtype;
+  return dtype == Dtype::f32 ? column(precision_).stored : dtype;
+}
+
+Remainder Plan::remainder(Dtype stored) const {
+  return stored == Dtype::bf16 ? column(precision_).remainder : Remainder::main_weights;
+}
+
+std::int64_t Plan::remainder_bytes(Dtype stored) const {
+  if (accumulation(stored) == stored) return 0;
+  switch (remainder(stored)) {
+    case Remainder::main_weights: return size_of(accumulation(stored));
+    case Remainder::kept: return size_of(stored);
+    default: return 0;
+  }
 }
 
 Plan Plan::on(int ranks) const {

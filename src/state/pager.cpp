@@ -6,19 +6,12 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "state/window.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
-
-// SplitMix64's finaliser: neighbouring indices give unrelated seeds.
-std::uint64_t mix(std::uint64_t seed, std::uint64_t index) {
-  std::uint64_t z = seed + 0x9E3779B97F4A7C15ull * (index + 1);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
 
 // Of a program that runs forwards with gradients and never a backward.
 constexpr std::size_t kLongestTrace = 1 << 16;
@@ -52,7 +45,7 @@ Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Resi
       pending_(units.size()),
       in_flight_(units.size()),
       pins_(units.size()),
-      generator_(at::detail::createCPUGenerator(mix(settings.seed, 0))) {
+      generator_(at::detail::createCPUGenerator(derived(settings.seed, 0))) {
   for (const auto& unit : units_) unit->pager = this;
 }
 
@@ -224,7 +217,7 @@ void Pager::open_window() {
   if (window::in_backward()) return refuse_recomputation();
   if (!seeded_ && at::GradMode::is_enabled()) {
     seeded_ = true;
-    generator_.set_current_seed(mix(settings_.seed, static_cast<std::uint64_t>(next_index_)));
+    generator_.set_current_seed(derived(settings_.seed, static_cast<std::uint64_t>(next_index_)));
   }
   if (std::exchange(window_open_, true)) return;
   if (Pager* other = window::open()) other->close_window();
@@ -236,7 +229,7 @@ void Pager::open_window() {
   autocast_before_ = at::autocast::is_autocast_enabled(at::kCPU);
   autocast_dtype_before_ = at::autocast::get_autocast_dtype(at::kCPU);
   cache_before_ = at::autocast::is_autocast_cache_enabled();
-  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_dtype(at::kCPU, *settings_.autocast);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::set_autocast_cache_enabled(false);
 }
@@ -244,7 +237,7 @@ void Pager::open_window() {
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
 void Pager::refuse_recomputation() const {
   if (!settings_.autocast || !at::GradMode::is_enabled()) return;
-  throw StateError("a forward runs inside backward under Precision::bf16",
+  throw StateError("a forward runs inside backward while the engine computes in 16 bits",
                    "recomputing activations in backward works in fp32 only in this version");
 }
 

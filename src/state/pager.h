@@ -2,7 +2,7 @@
 // gathers, a byte budget evicts, the order recorded in one micro-batch prefetches in the next).
 //
 // The first use of a parameter also opens the micro-batch's window: inside it random operators draw
-// from the engine's generator, seeded by the global micro-batch index, and under Precision::bf16
+// from the engine's generator, seeded by the global micro-batch index, and in a 16-bit precision
 // LibTorch's autocast is on. Backward and step close it, so that code outside the model is untouched.
 //
 // Thread-safety: runs on the thread that runs forward and backward.
@@ -27,7 +27,7 @@ namespace zero {
 class Pager {
  public:
   struct Settings {
-    bool autocast = false;  // compute in bf16
+    std::optional<at::ScalarType> autocast = {};  // compute in this dtype
     std::uint64_t seed = 0;
     std::shared_ptr<TrafficMeter> meter;  // of what is read where it lies
   };
@@ -72,7 +72,7 @@ class Pager {
 
   const std::optional<Trace>& trace() const { return last_; }  // of the last micro-batch
   const at::Generator& generator() const { return generator_; }
-  bool autocast() const { return settings_.autocast; }
+  bool autocast() const { return settings_.autocast.has_value(); }
 
  private:
   void record(Unit& unit);

@@ -128,7 +128,7 @@ bool floating(const c10::TensorImpl* tensor) {
 }
 
 // Operators that neither promote their arguments nor are cast by autocast (norms, say) get their
-// bf16 parameters in fp32 when something else among the arguments is fp32.
+// 16-bit parameters in fp32 when something else among the arguments is fp32.
 bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   if (op.hasTag(at::Tag::pointwise) || op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) return false;
   bool wide = false;
@@ -140,8 +140,8 @@ bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> a
 }
 
 at::Tensor widened(const at::Tensor& tensor) {
-  const bool narrow =
-      tensor.defined() && tensor.scalar_type() == at::kBFloat16 && Unit::of(tensor.unsafeGetTensorImpl()) != nullptr;
+  const bool narrow = tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) &&
+                      Unit::of(tensor.unsafeGetTensorImpl()) != nullptr;
   return narrow ? tensor.to(at::kFloat) : tensor;
 }
 

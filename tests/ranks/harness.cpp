@@ -16,6 +16,7 @@
 #include "comm/checked.h"
 #include "gloo_group.h"
 #include "shared_group.h"
+#include "torch_optimizers.h"
 
 namespace zero::test {
 namespace {
@@ -32,28 +33,6 @@ std::vector<std::pair<std::string, at::Tensor>> distinct_parameters(const torch:
 
 ParameterInfo info_of(const std::string& name, const at::Tensor& parameter) {
   return {name, parameter.sizes().vec(), name.find("embed") != std::string::npos};
-}
-
-std::unique_ptr<torch::optim::OptimizerOptions> torch_options(const AdamW& o, double decay) {
-  auto options = std::make_unique<torch::optim::AdamWOptions>(o.lr);
-  options->betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(decay);
-  return options;
-}
-
-std::unique_ptr<torch::optim::OptimizerOptions> torch_options(const Sgd& o, double decay) {
-  auto options = std::make_unique<torch::optim::SGDOptions>(o.lr);
-  options->momentum(o.momentum).dampening(o.dampening).nesterov(o.nesterov).weight_decay(decay);
-  return options;
-}
-
-using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-
-std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const AdamW& o, const Groups& groups) {
-  return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(o.lr));
-}
-
-std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Sgd& o, const Groups& groups) {
-  return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(o.lr));
 }
 
 std::string at_index(const char* what, std::size_t i, double a, double b) {
@@ -203,21 +182,14 @@ Outcome agreed(const std::vector<Outcome>& runs) {
 }
 
 PlainTrainer::PlainTrainer(torch::nn::Module& module, const Job& job) : module_(module), job_(job) {
-  Groups groups;
-  const double decay = std::visit([](const auto& o) { return o.weight_decay; }, job.optimizer);
+  std::vector<at::Tensor> parameters;
+  std::vector<ParameterInfo> infos;
   for (const auto& [name, parameter] : distinct_parameters(module)) {
-    double own_decay = decay, lr_scale = 1;
-    for (const ParamGroup& group : job.options.groups) {
-      if (!group.takes(info_of(name, parameter))) continue;
-      own_decay = group.weight_decay.value_or(decay);
-      lr_scale = group.lr_scale;
-      break;
-    }
-    lr_scales_.push_back(lr_scale);
-    groups.emplace_back(std::vector<at::Tensor>{parameter},
-                        std::visit([&](const auto& o) { return torch_options(o, own_decay); }, job.optimizer));
+    parameters.push_back(parameter);
+    infos.push_back(info_of(name, parameter));
   }
-  optimizer_ = std::visit([&](const auto& o) { return torch_optimizer(o, groups); }, job.optimizer);
+  rules_ = parameter_rules(job.optimizer, job.options.groups, infos);
+  optimizer_ = torch_optimizer(parameters, rules_);
 }
 
 void PlainTrainer::backward(const at::Tensor& loss) {
@@ -227,9 +199,11 @@ void PlainTrainer::backward(const at::Tensor& loss) {
 
 void PlainTrainer::set_learning_rate() {
   const double factor = job_.options.schedule ? job_.options.schedule(steps_) : 1.0;
-  std::size_t group = 0;
-  for (auto& each : optimizer_->param_groups())
-    each.options().set_lr(learning_rate(job_.optimizer) * factor * lr_scales_[group++]);
+  auto rule = rules_.begin();
+  for (auto& group : optimizer_->param_groups()) {
+    group.options().set_lr(learning_rate(rule->optimizer) * factor * rule->lr_scale);
+    ++rule;
+  }
 }
 
 void PlainTrainer::step() {

@@ -83,7 +83,7 @@ class PlainTrainer {
   torch::nn::Module& module_;
   Job job_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::vector<double> lr_scales_;
+  std::vector<ParameterRule> rules_;
   double loss_ = 0;
   int steps_ = 0;
   Outcome run_;

@@ -12,7 +12,7 @@ namespace zero {
 namespace {
 
 using Specs = std::vector<ParameterSpec>;
-constexpr int kAdamW = 2;
+const Optimizer kAdamW = AdamW{};
 constexpr std::int64_t kUnit = 1024;
 
 // `count` units of kUnit elements each.
@@ -72,9 +72,9 @@ TEST(Estimate, StateIsTheTheoryInFp64) {
 
 TEST(Estimate, MomentsSetTheOptimizersBytes) {
   const Layout layout(equal_units(1), 2);
-  EXPECT_EQ(estimate(Plan::zero1(), layout, 1).state.optimizer, kUnit / 2 * 4);
-  EXPECT_EQ(estimate(Plan::zero1(), layout, 0).state.optimizer, 0);
-  EXPECT_EQ(estimate(Plan::zero1(), Layout(equal_units(1, Dtype::bf16), 2), 0).state.optimizer, kUnit / 2 * 4);
+  EXPECT_EQ(estimate(Plan::zero1(), layout, Lion{}).state.optimizer, kUnit / 2 * 4);
+  EXPECT_EQ(estimate(Plan::zero1(), layout, Sgd{}).state.optimizer, 0);
+  EXPECT_EQ(estimate(Plan::zero1(), Layout(equal_units(1, Dtype::bf16), 2), Sgd{}).state.optimizer, kUnit / 2 * 4);
 }
 
 TEST(Estimate, ReproducibleKeepsACounterOfPartialSums) {

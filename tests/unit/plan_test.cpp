@@ -134,14 +134,6 @@ TEST(Plan, TablesWithoutAPresetAreFine) {
   EXPECT_TRUE(plan.faults(4).empty());
 }
 
-TEST(Optimizer, MomentsAndLearningRate) {
-  EXPECT_EQ(moments(AdamW{}), 2);
-  EXPECT_EQ(moments(Sgd{.momentum = 0.9}), 1);
-  EXPECT_EQ(moments(Sgd{}), 0);
-  EXPECT_EQ(learning_rate(AdamW{.lr = 0.5}), 0.5);
-  EXPECT_EQ(learning_rate(Sgd{.lr = 0.25}), 0.25);
-}
-
 TEST(Optimizer, NormsBiasesAndEmbeddingsDoNotDecay) {
   const ParamGroup group = no_decay_on_norms_biases_embeddings();
   EXPECT_EQ(group.weight_decay, 0.0);

@@ -5,9 +5,13 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/random.h"
 #include "comm/tree_sum.h"
 #include "comm_reference.h"
+#include "engine/rules.h"
 #include "engine/update.h"
+#include "optimizers.h"
+#include "partition/moments.h"
 #include "zero/error.h"
 
 // NOLINTBEGIN(bugprone-suspicious-include)
@@ -88,66 +92,98 @@ TEST(InstructionSets, SumToTheSameBits) {
         }
 }
 
-// What an update works on.
+// Values of one moment: none negative, as under a root, and the first larger than the square of the others, as a
+// mean of squares is.
+Array moment(Dtype dtype, std::int64_t count, int which) {
+  if (dtype == Dtype::u8) return random_array(dtype, count, which);
+  Array random = random_array(Dtype::f64, count, which);
+  Array values(dtype, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double size = std::abs(random.at<double>(i));
+    const double value = which == 0 ? 0.5 + size : size / 1024;
+    if (dtype == Dtype::f64) values.at<double>(i) = value;
+    if (dtype == Dtype::f32) values.at<float>(i) = static_cast<float>(value);
+    if (dtype == Dtype::bf16) narrow(static_cast<float>(value), values.at<Bf16>(i));
+  }
+  return values;
+}
+
+// What an update works on: a stretch of a parameter that begins in the middle of a block.
 struct Shard {
-  Shard(Dtype type, std::int64_t count)
+  static constexpr std::int64_t kInBlock = 192;
+
+  Shard(const Optimizer& optimizer, Dtype type, Remainder how, std::int64_t count)
       : dtype(type),
-        main(random(1, count)),
-        gradient(random(2, count)),
-        first(random(3, count)),
-        second(random(4, count)),
-        parameter(type, count) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (type == Dtype::f64)
-        second.at<double>(i) = std::abs(second.at<double>(i));
-      else
-        second.at<float>(i) = std::abs(second.at<float>(i));
+        remainder(how),
+        main(random_array(accumulation(type), count, 1)),
+        gradient(random_array(accumulation(type), count, 2)),
+        parameter(random_array(type, count, 3)),
+        rest(type, count) {
+    for (int i = 0; i < kMaxMoments; ++i) {
+      moments.push_back(moment(moment_dtype(optimizer, type), count, i));
+      scales.push_back(moment(Dtype::f32, count / kStateBlock + 2, i));
     }
   }
 
-  Array random(int seed, std::int64_t count) const { return random_array(accumulation(dtype), count, seed); }
-
   UpdateRange range(std::int64_t begin, std::int64_t count) {
     const auto at = [&](Array& array) { return array.slice(begin, count).data; };
-    return {at(main), at(gradient), {at(first), at(second)}, at(parameter), dtype, count};
+    UpdateRange range;
+    range.main = remainder == Remainder::main_weights ? at(main) : nullptr;
+    range.gradient = at(gradient);
+    range.parameter = at(parameter);
+    range.rest = at(rest);
+    range.dtype = dtype;
+    range.count = count;
+    range.remainder = remainder;
+    range.first = (std::int64_t{1} << 32) - 70 + begin;
+    range.in_block = (kInBlock + begin) % kStateBlock;
+    for (std::size_t i = 0; i < kMaxMoments; ++i) {
+      range.moments[i] = at(moments[i]);
+      range.scales[i] = &scales[i].at<float>((kInBlock + begin) / kStateBlock);
+    }
+    return range;
   }
   bool operator==(const Shard&) const = default;
 
   Dtype dtype;
-  Array main, gradient, first, second, parameter;
+  Remainder remainder;
+  Array main, gradient, parameter, rest;
+  std::vector<Array> moments, scales;
 };
 
-// An update of everything at once, and one of each element by itself, so that nothing is a vector.
-template <class Range>
-void expect_same_bits(const Optimizer& optimizer, const Range& range) {
-  const UpdateFactors factors{0.37, 1e-2, 0.1, 3};
-  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
-    for (const std::int64_t count : kCounts) {
-      Shard expected(dtype, count);
-      for (std::int64_t i = 0; i < count; ++i) plain::update(optimizer, factors, range(expected, i, 1));
-      for (const InstructionSet& set : instruction_sets()) {
-        Shard shard(dtype, count);
-        set.update(optimizer, factors, range(shard, 0, count));
-        EXPECT_EQ(shard, expected) << set.name << ": " << count << " " << name(dtype);
-      }
+constexpr UpdateFactors kFactors{.scale = 0.37, .lr = 1e-2, .step = 3, .seed = 11};
+
+// An update of each element by itself, so that nothing is a vector; codes need their blocks together.
+Shard updated_plainly(const Optimizer& optimizer, Shard shard, std::int64_t count) {
+  const bool together = moment_dtype(optimizer, shard.dtype) == Dtype::u8;
+  if (together) plain::update(optimizer, kFactors, shard.range(0, count));
+  for (std::int64_t i = 0; !together && i < count; ++i) plain::update(optimizer, kFactors, shard.range(i, 1));
+  return shard;
+}
+
+void expect_same_bits(const Optimizer& optimizer, Dtype dtype, Remainder remainder) {
+  for (const std::int64_t count : kCounts) {
+    const Shard start(optimizer, dtype, remainder, count);
+    const Shard expected = updated_plainly(optimizer, start, count);
+    EXPECT_NE(expected, start);
+    for (const InstructionSet& set : instruction_sets()) {
+      Shard shard = start;
+      set.update(optimizer, kFactors, shard.range(0, count));
+      EXPECT_EQ(shard, expected) << set.name << ": " << count << " " << name(dtype);
     }
+  }
 }
 
 TEST(InstructionSets, UpdateToTheSameBits) {
-  const auto whole = [](Shard& shard, std::int64_t begin, std::int64_t count) { return shard.range(begin, count); };
-  expect_same_bits(AdamW{}, whole);
-  expect_same_bits(Sgd{.momentum = 0.9, .nesterov = true}, whole);
+  for (const auto& list : {every_optimizer(), narrow_moments()})
+    for (const Optimizer& optimizer : list) {
+      SCOPED_TRACE(describe(optimizer));
+      for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
+        expect_same_bits(optimizer, dtype, Remainder::main_weights);
+      for (const Remainder remainder : {Remainder::lost, Remainder::random, Remainder::kept})
+        expect_same_bits(optimizer, Dtype::bf16, remainder);
+    }
 }
-
-#ifndef __clang_analyzer__  // it does not see which optimizer a variant holds
-TEST(InstructionSets, DescendToTheSameBits) {
-  expect_same_bits(Sgd{}, [](Shard& shard, std::int64_t begin, std::int64_t count) {
-    UpdateRange range = shard.range(begin, count);
-    range.moments[0] = nullptr;
-    return range;
-  });
-}
-#endif
 
 }  // namespace
 }  // namespace zero::test

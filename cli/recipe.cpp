@@ -1,0 +1,95 @@
+#include "recipe.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace cli {
+namespace {
+
+struct NamedOptimizer {
+  std::string_view name;
+  double lr;  // unless --lr says otherwise
+  zero::Optimizer (*make)(double lr);
+};
+
+// Decoupled decay takes the same part of a weight in each of them.
+constexpr std::array<NamedOptimizer, 11> kOptimizers{{
+    {"adamw", 1e-3,
+     [](double lr) -> zero::Optimizer { return zero::AdamW{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1}; }},
+    {"adamw-8bit", 1e-3,
+     [](double lr) -> zero::Optimizer {
+       return zero::AdamW{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1, .format = zero::MomentFormat::block8};
+     }},
+    {"adamw-bf16", 1e-3,
+     [](double lr) -> zero::Optimizer {
+       return zero::AdamW{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1, .format = zero::MomentFormat::bf16};
+     }},
+    {"amsgrad", 1e-3,
+     [](double lr) -> zero::Optimizer {
+       return zero::AdamW{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1, .amsgrad = true};
+     }},
+    {"adam", 1e-3, [](double lr) -> zero::Optimizer { return zero::Adam{.lr = lr, .beta2 = 0.95}; }},
+    {"lion", 1e-4, [](double lr) -> zero::Optimizer { return zero::Lion{.lr = lr, .weight_decay = 1}; }},
+    {"rmsprop", 1e-3, [](double lr) -> zero::Optimizer { return zero::RmsProp{.lr = lr}; }},
+    {"adagrad", 1e-2, [](double lr) -> zero::Optimizer { return zero::AdaGrad{.lr = lr}; }},
+    {"momentum", 0.1, [](double lr) -> zero::Optimizer { return zero::Sgd{.lr = lr, .momentum = 0.9}; }},
+    {"nesterov", 0.1,
+     [](double lr) -> zero::Optimizer { return zero::Sgd{.lr = lr, .momentum = 0.9, .nesterov = true}; }},
+    {"sgd", 0.5, [](double lr) -> zero::Optimizer { return zero::Sgd{.lr = lr}; }},
+}};
+
+struct NamedSchedule {
+  std::string_view name;
+  zero::Schedule (*make)(const RunOptions& options);
+};
+
+constexpr std::array<NamedSchedule, 5> kSchedules{{
+    {"cosine",
+     [](const RunOptions& o) {
+       return zero::cosine_schedule({o.warmup, o.steps});
+     }},
+    {"linear",
+     [](const RunOptions& o) {
+       return zero::linear_schedule({o.warmup, o.steps});
+     }},
+    {"constant", [](const RunOptions& o) { return zero::constant_schedule(o.warmup); }},
+    {"inverse-root", [](const RunOptions& o) { return zero::inverse_root_schedule(o.warmup); }},
+    {"stable-decay",
+     [](const RunOptions& o) {
+       return zero::stable_decay_schedule({o.warmup, o.steps}, o.steps / 5);
+     }},
+}};
+
+std::vector<std::string> names(const auto& table) {
+  std::vector<std::string> result;
+  for (const auto& entry : table) result.emplace_back(entry.name);
+  return result;
+}
+
+const auto& find(const auto& table, const std::string& name, const char* option) {
+  const auto found = std::ranges::find_if(table, [&](const auto& entry) { return entry.name == name; });
+  if (found == table.end()) throw UsageError(std::string(option) + ": there is no '" + name + "'");
+  return *found;
+}
+
+}  // namespace
+
+std::vector<std::string> optimizer_names() {
+  return names(kOptimizers);
+}
+
+std::vector<std::string> schedule_names() {
+  return names(kSchedules);
+}
+
+zero::Optimizer make_optimizer(const RunOptions& options) {
+  const NamedOptimizer& entry = find(kOptimizers, options.optimizer, "--optimizer");
+  return entry.make(options.lr.value_or(entry.lr));
+}
+
+zero::Schedule make_schedule(const RunOptions& options) {
+  return find(kSchedules, options.schedule, "--schedule").make(options);
+}
+
+}  // namespace cli

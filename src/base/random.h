@@ -1,0 +1,40 @@
+// Random bits by counter: a function of a key and an index alone, so that whoever computes an element, on
+// whatever rank and in whatever order, draws the same (the idea of Salmon et al., 2011; the mixing is two
+// rounds of a 32-bit finaliser, which loops over elements vectorise).
+#pragma once
+
+#include <cstdint>
+
+namespace zero {
+
+struct RandomKey {
+  std::uint32_t before = 0;
+  std::uint32_t between = 0;
+};
+
+// SplitMix64's finaliser: neighbouring inputs give unrelated outputs.
+constexpr std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31);
+}
+
+// One key for each `index` of a `seed`.
+constexpr std::uint64_t derived(std::uint64_t seed, std::uint64_t index) {
+  return mix(seed + 0x9E3779B97F4A7C15U * (index + 1));
+}
+
+constexpr RandomKey random_key(std::uint64_t seed) {
+  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+}
+
+// 32 bits of the element `index` of the key's stream.
+inline std::uint32_t random_bits(RandomKey key, std::uint32_t index) {
+  std::uint32_t x = index * 0x9E3779B9U + key.before;
+  x = (x ^ (x >> 16)) * 0x7FEB352DU;
+  x = (x ^ (x >> 15)) + key.between;
+  x = (x ^ (x >> 16)) * 0x846CA68BU;
+  return x ^ (x >> 16);
+}
+
+}  // namespace zero

@@ -1,0 +1,157 @@
+// One element of each optimizer: the new weight from the weight, its gradient and its moments. A rule's
+// constants are computed once for a range. The forms are LibTorch's, down to where it rounds: its sum of a
+// tensor and a scaled one, and addcmul, are fused multiply-adds, addcdiv is not. No torch.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+namespace zero::rules {
+
+template <class T>
+struct Descent {
+  static constexpr int kMoments = 0;
+  T decay, lr;
+
+  T operator()(T p, T g) const { return std::fma(std::fma(p, decay, g), -lr, p); }
+};
+
+// Nesterov: `direct` and `ahead` are 1 and the momentum, else 0 and 1.
+template <class T>
+struct Momentum {
+  static constexpr int kMoments = 1;
+  T decay, kept, added, direct, ahead, lr;
+
+  T operator()(T p, T gradient, T& m) const {
+    const T g = std::fma(p, decay, gradient);
+    m = std::fma(g, added, m * kept);
+    return std::fma(std::fma(m, ahead, g * direct), -lr, p);
+  }
+};
+
+template <class T>
+struct AdaGrad {
+  static constexpr int kMoments = 1;
+  T decay, eps, lr;
+
+  T operator()(T p, T gradient, T& sum) const {
+    const T g = std::fma(p, decay, gradient);
+    sum = std::fma(g, g, sum);
+    return p + (-lr * g) / (std::sqrt(sum) + eps);
+  }
+};
+
+// Epsilon is added to the root or under it; the other of the two is 0.
+template <class T>
+struct RootMeanSquare {
+  T decay, alpha, rest, under, outside;
+
+  T decayed(T p, T g) const { return std::fma(p, decay, g); }
+  T root(T g, T& square) const {
+    square = std::fma(rest * g, g, square * alpha);
+    return std::sqrt(square + under) + outside;
+  }
+  // Of the variance.
+  T root(T g, T& square, T& mean) const {
+    square = std::fma(rest * g, g, square * alpha);
+    mean = std::fma(g, rest, mean * alpha);
+    return std::sqrt(std::fma(-mean, mean, square) + under) + outside;
+  }
+};
+
+template <class T>
+struct RmsProp : RootMeanSquare<T> {
+  static constexpr int kMoments = 1;
+  T lr;
+
+  T operator()(T p, T gradient, T& square) const {
+    const T g = this->decayed(p, gradient);
+    return p + (-lr * g) / this->root(g, square);
+  }
+};
+
+template <class T>
+struct RmsPropCentered : RootMeanSquare<T> {
+  static constexpr int kMoments = 2;
+  T lr;
+
+  T operator()(T p, T gradient, T& square, T& mean) const {
+    const T g = this->decayed(p, gradient);
+    return p + (-lr * g) / this->root(g, square, mean);
+  }
+};
+
+template <class T>
+struct RmsPropMomentum : RootMeanSquare<T> {
+  static constexpr int kMoments = 2;
+  T lr, momentum;
+
+  T operator()(T p, T gradient, T& square, T& m) const {
+    const T g = this->decayed(p, gradient);
+    m = m * momentum + g / this->root(g, square);
+    return std::fma(m, -lr, p);
+  }
+};
+
+template <class T>
+struct RmsPropCenteredMomentum : RootMeanSquare<T> {
+  static constexpr int kMoments = 3;
+  T lr, momentum;
+
+  T operator()(T p, T gradient, T& square, T& m, T& mean) const {
+    const T g = this->decayed(p, gradient);
+    m = m * momentum + g / this->root(g, square, mean);
+    return std::fma(m, -lr, p);
+  }
+};
+
+// The bias corrections are in the step size and in `root`.
+template <class T>
+struct Moments {
+  T beta1, rest1, beta2, rest2, root, eps, step_size;
+
+  void follow(T g, T& m, T& v) const {
+    m = std::fma(g, rest1, m * beta1);
+    v = std::fma(rest2 * g, g, v * beta2);
+  }
+  T moved(T p, T m, T v) const { return p + (-step_size * m) / (std::sqrt(v) / root + eps); }
+};
+
+// `decay` is added to the gradient, `kept` is what decoupled decay leaves of a weight; 0 and 1 do nothing.
+template <class T>
+struct Adam : Moments<T> {
+  static constexpr int kMoments = 2;
+  T decay, kept;
+
+  T operator()(T p, T g, T& m, T& v) const {
+    this->follow(std::fma(p, decay, g), m, v);
+    return this->moved(p * kept, m, v);
+  }
+};
+
+template <class T>
+struct AdamMax : Moments<T> {
+  static constexpr int kMoments = 3;
+  T decay, kept;
+
+  T operator()(T p, T g, T& m, T& v, T& largest) const {
+    this->follow(std::fma(p, decay, g), m, v);
+    largest = std::max(largest, v);
+    return this->moved(p * kept, m, largest);
+  }
+};
+
+template <class T>
+struct Lion {
+  static constexpr int kMoments = 1;
+  T beta1, rest1, beta2, rest2, kept, lr;
+
+  T operator()(T p, T g, T& m) const {
+    const T blend = m * beta1 + g * rest1;
+    m = std::fma(g, rest2, m * beta2);
+    const T sign = static_cast<T>(blend > 0) - static_cast<T>(blend < 0);
+    return std::fma(sign, -lr, p * kept);
+  }
+};
+
+}  // namespace zero::rules

@@ -1,0 +1,132 @@
+// The end of a step: vote, update, publish.
+#include <algorithm>
+#include <limits>
+
+#include "engine/impl.h"
+
+namespace zero {
+
+Ballot Engine::Impl::ballot() const {
+  Ballot ballot;
+  ballot.losses = losses_;
+  ballot.present.assign(infos_.size(), 0);
+  // From the end, so that what the update needs first was read last.
+  for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
+    const auto& unit = *at;
+    const UnitLayout& layout = unit->layout();
+    void* data = gradients_->data(unit->index());
+    if (data == nullptr) continue;
+    for (std::size_t slot = 0; slot < layout.slots().size(); ++slot)
+      ballot.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
+          gradients_->arrived(unit->index(), static_cast<int>(slot));
+    const auto begin = unit->shard_begin() - gradients_->origin(unit->index());
+    const auto count = static_cast<std::size_t>(layout.shard_length());
+    if (accumulation(layout.dtype()) == Dtype::f64) {
+      sum_of_squares(std::span(static_cast<const double*>(data) + begin, count), ballot.squares, ballot.nonfinite);
+    } else {
+      sum_of_squares(std::span(static_cast<const float*>(data) + begin, count), ballot.squares, ballot.nonfinite);
+    }
+  }
+  return ballot;
+}
+
+Verdict Engine::Impl::vote() {
+  Ballot mine = ballot();
+  const std::vector<std::int64_t> words = pack(mine, plan_);
+  if (exchange_.size() == 1) return count(words, resolved_, 1, infos_.size());
+  std::vector<std::int64_t> table(words.size() * static_cast<std::size_t>(exchange_.size()));
+  const auto count_of = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
+  exchange_.run({Exchange::Kind::vote, -1, count_of(words), [&](const Communicator& communicator) {
+                   communicator
+                       .all_gather({words.data(), count_of(words), Dtype::i64},
+                                   {table.data(), count_of(table), Dtype::i64})
+                       .wait();
+                 }});
+  return count(table, resolved_, exchange_.size(), infos_.size());
+}
+
+double Engine::Impl::micro_batches() const {
+  return static_cast<double>(exchange_.size()) * plan_.accumulate();
+}
+
+// The mean, the loss scale and clipping, as one factor (torch::nn::utils::clip_grad_norm_'s rule).
+double Engine::Impl::scale_of(const Verdict& verdict) const {
+  const double mean = 1.0 / (micro_batches() * scaler_.value());
+  if (options_.clip <= 0) return mean;
+  return mean * std::min(1.0, options_.clip / (verdict.norm * mean + 1e-6));
+}
+
+StepReport Engine::Impl::step() {
+  check_alive();
+  StepReport report;
+  report.step = steps_;
+  if (micro_ < plan_.accumulate()) return report;
+  check_not_gathered("step()");
+  check_parameters();
+  pager_->close_window();
+  const Verdict verdict = vote();
+  const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
+  report.skipped = verdict.overflow;
+  report.applied = !verdict.overflow;
+  report.loss = verdict.loss / micro_batches();
+  report.grad_norm = verdict.norm / (micro_batches() * scaler_.value());
+  report.lr = lr_ * lr_factor;
+  report.loss_scale = scaler_.value();
+  if (report.skipped) {
+    report.grad_norm = std::numeric_limits<double>::infinity();
+    ++skipped_;
+  } else {
+    update(verdict, lr_factor);
+    report.step = ++steps_;
+  }
+  start_window();
+  scaler_.update(report.skipped);
+  return report;
+}
+
+void Engine::Impl::update(const Verdict& verdict, double lr_factor) {
+  pager_->forget();
+  const double scale = scale_of(verdict);
+  for (auto& unit : units_) {
+    if (gradients_->data(unit->index()) == nullptr) continue;
+    pager_->settle_published(*unit);
+    if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
+    updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
+    for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+    publish(*unit);
+  }
+  renew(Exchange::Kind::publish);
+}
+
+bool Engine::Impl::common() const {
+  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->common(); });
+}
+
+// This rank has written its part of the common units.
+void Engine::Impl::renew(Exchange::Kind kind) {
+  if (common()) pager_->renew(exchange_.submit({kind, -1, 0, [](const Communicator& c) { c.barrier().wait(); }}));
+}
+
+// Replicated parameters of which each rank updated its slice.
+void Engine::Impl::publish(Unit& unit) {
+  const bool gathered = resolved_[State::parameter].placement == Placement::replicated &&
+                        resolved_[State::optimizer].placement == Placement::sharded;
+  if (!gathered || exchange_.size() == 1) return;
+  const View shard = unit.shard();
+  const View whole = unit.whole();
+  unit.suspend();
+  pager_->expect(unit, exchange_.submit({Exchange::Kind::publish, unit.index(), whole.count,
+                                         [shard, whole](const Communicator& communicator) {
+                                           communicator.all_gather(shard, whole).wait();
+                                         }}));
+}
+
+void Engine::Impl::start_window() {
+  gradients_->clear();
+  losses_.clear();
+  micro_ = 0;
+  ++window_;
+  pager_->next_micro_batch(micro_batch());
+}
+
+}  // namespace zero

@@ -1,0 +1,159 @@
+// Every optimizer computes what LibTorch's does, and the same bits under every plan.
+#include "optimizers.h"
+
+#include <torch/torch.h>
+
+#include "engine/update.h"
+#include "lm.h"
+#include "torch_optimizers.h"
+
+namespace zero::test {
+namespace {
+
+constexpr int kSteps = 20;
+
+std::string name_of(const testing::TestParamInfo<std::tuple<std::size_t, int>>& info) {
+  const auto& [which, ranks] = info.param;
+  return std::to_string(which) + std::string(name(every_optimizer()[which])) + "On" + std::to_string(ranks);
+}
+
+class Optimizers : public testing::TestWithParam<std::tuple<std::size_t, int>> {
+ protected:
+  Optimizer optimizer() const { return every_optimizer()[std::get<0>(GetParam())]; }
+  int ranks() const { return std::get<1>(GetParam()); }
+  Job job(const Plan& plan) const { return {plan, ranks(), optimizer(), {.clip = 1, .seed = 3}, kSteps}; }
+};
+
+TEST_P(Optimizers, HaveTheSameBitsUnderEveryPlan) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const auto run = [&](const Plan& plan, int accumulate) {
+      return train<Lm>(job(plan.accumulate(accumulate).precision(precision)), lm_with_dropout(0.1));
+    };
+    const Outcome ddp = run(Plan::ddp(), 1);
+    for (const Plan& plan : {Plan::zero1(), Plan::zero2(), Plan::zero3()})
+      EXPECT_EQ(difference(ddp, run(plan, 1)), "") << plan.label();
+    EXPECT_EQ(difference(run(Plan::ddp(), 4), run(Plan::zero1(), 4)), "");
+    EXPECT_EQ(difference(run(Plan::zero2(), 4), run(Plan::zero3(), 4)), "");
+  }
+}
+
+TEST_P(Optimizers, HaveTheBitsOfOneProcess) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const auto run = [&](const Plan& plan, int on) {
+      Job split = job(plan.accumulate(4 / on).precision(precision).reproducible(true));
+      split.ranks = on;
+      return train<Lm>(split, lm_with_dropout(0.1));
+    };
+    const Outcome alone = run(Plan::ddp(), 1);
+    for (const Plan& plan : all_plans()) EXPECT_EQ(difference(alone, run(plan, ranks())), "") << plan.label();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Optimizers,
+                         testing::Combine(testing::Range(std::size_t{0}, every_optimizer().size()),
+                                          testing::Values(1, 2, 4)),
+                         name_of);
+
+// Distances in units of the last place of `size`.
+at::Tensor units_apart(const at::Tensor& mine, const at::Tensor& theirs, const at::Tensor& size) {
+  const at::Tensor unit = at::ldexp(at::ones_like(size), std::get<1>(at::frexp(size)) - 24);
+  return (mine - theirs).abs() / unit;
+}
+
+// A weight that we and LibTorch update beside each other for 100 steps with the same gradients.
+class Race {
+ public:
+  explicit Race(const Optimizer& optimizer) : optimizer_(optimizer) {
+    for (at::Tensor& moment : moments_) moment = at::zeros({kCount});
+    moments_[0].fill_(first_moment(optimizer));
+  }
+
+  // `reset`: each step starts from LibTorch's weight.
+  void run(bool reset) {
+    for (std::int64_t step = 1; step <= 100; ++step) {
+      const at::Tensor gradient = numbers(1 + step, {kCount});
+      if (reset) mine_.copy_(theirs_.detach());
+      theirs_.mutable_grad() = gradient.clone();
+      torchs_->step();
+      update(optimizer_, {.lr = learning_rate(optimizer_), .step = step},
+             {.main = mine_.data_ptr(),
+              .gradient = gradient.data_ptr(),
+              .moments = {moments_[0].data_ptr(), moments_[1].data_ptr(), moments_[2].data_ptr()},
+              .count = kCount});
+      largest_ = at::maximum(largest_, theirs_.detach().abs());
+      furthest_ = at::maximum(furthest_, units_apart(mine_, theirs_.detach(), largest_));
+    }
+  }
+
+  double furthest() const { return furthest_.max().item<double>(); }
+  double apart_on_average() const { return units_apart(mine_, theirs_.detach(), largest_).mean().item<double>(); }
+
+ private:
+  static constexpr std::int64_t kCount = 4099;
+  Optimizer optimizer_;
+  at::Tensor mine_ = numbers(1, {kCount});
+  at::Tensor theirs_ = mine_.clone().requires_grad_(true);
+  std::unique_ptr<torch::optim::Optimizer> torchs_ = torch_optimizer({theirs_}, {{optimizer_}});
+  std::array<at::Tensor, kMaxMoments> moments_;
+  at::Tensor largest_ = mine_.abs();
+  at::Tensor furthest_ = at::zeros({kCount});
+};
+
+// LibTorch's root is not always rounded to the nearest, ours is; all else is the same to the bit. A unit of a root
+// is up to two of a step, and of the weight where the step is the larger part of it.
+TEST(OptimizersAndTorch, AreTheSameForARootsLastUnitIn100Steps) {
+  for (const Optimizer& optimizer : every_optimizer()) {
+    SCOPED_TRACE(describe(optimizer));
+    const bool rootless = std::holds_alternative<Sgd>(optimizer) || std::holds_alternative<Lion>(optimizer);
+    Race together(optimizer), apart(optimizer);
+    together.run(/*reset=*/true);
+    EXPECT_LE(together.furthest(), rootless ? 0 : 4);
+    apart.run(/*reset=*/false);
+    EXPECT_LE(apart.apart_on_average(), rootless ? 0 : 0.5);
+    EXPECT_TRUE(!rootless || apart.furthest() == 0);
+  }
+}
+
+TEST(OptimizerGroups, MixOptimizersUnderEveryPlan) {
+  const auto vectors = [](const ParameterInfo& info) { return info.shape.size() == 1; };
+  Job job{.ranks = 3, .optimizer = Sgd{.lr = 0.1}, .steps = kSteps};
+  job.options.groups = {{.takes = vectors, .lr_scale = 0.5, .optimizer = AdamW{.lr = 2e-3, .eps = 1e-4}},
+                        {.takes = [](const ParameterInfo& info) { return info.embedding; }, .optimizer = Lion{}}};
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    job.plan = Plan::ddp().precision(precision);
+    const Outcome ddp = train<Lm>(job);
+    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train<Lm>(each)), ""); });
+  }
+}
+
+TEST(OptimizerGroups, HoldTheBytesEstimated) {
+  const auto vectors = [](const ParameterInfo& info) { return info.shape.size() == 1; };
+  Job job{.ranks = 3, .optimizer = Lion{}};
+  job.options.groups = {{.takes = vectors, .optimizer = AdamW{}}};
+  under_every_plan(job, [](const Job& each) {
+    std::mutex mutex;
+    std::int64_t most = 0, estimated = 0;
+    on_ranks<Lm>(each, {}, [&](Lm& model, Engine& engine, int) {
+      train_step(model, engine);
+      const std::lock_guard lock(mutex);
+      most = std::max(most, engine.ledger()[Owner::optimizer].bytes);
+      estimated = engine.estimate().state.optimizer;
+    });
+    EXPECT_EQ(most, estimated);
+  });
+}
+
+TEST(OptimizerGroups, MustBeTheSameOnEveryRank) {
+  try {
+    run_ranks(2, [](const World& world) {
+      Lm model;
+      Engine engine(model, world, Plan::zero3(), AdamW{.lr = world.rank() == 0 ? 1e-3 : 2e-3});
+    });
+    FAIL();
+  } catch (const RankError& error) {
+    EXPECT_NE(std::string(error.what()).find("lr 0.002"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace zero::test

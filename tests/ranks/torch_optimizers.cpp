@@ -1,0 +1,111 @@
+#include "torch_optimizers.h"
+
+namespace zero::test {
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+using Options = std::unique_ptr<torch::optim::OptimizerOptions>;
+
+struct LionOptions : torch::optim::OptimizerCloneableOptions<LionOptions> {
+  explicit LionOptions(const Lion& lion) : hyper(lion) {}
+  double get_lr() const override { return hyper.lr; }
+  void set_lr(const double lr) override { hyper.lr = lr; }
+  Lion hyper;
+};
+
+struct LionState : torch::optim::OptimizerCloneableParamState<LionState> {
+  at::Tensor momentum;
+};
+
+// Chen et al., 2023, algorithm 2.
+class TorchLion : public torch::optim::Optimizer {
+ public:
+  TorchLion(const Groups& groups, const LionOptions& defaults)
+      : Optimizer(groups, std::make_unique<LionOptions>(defaults)) {}
+
+  at::Tensor step(LossClosure = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    for (auto& group : param_groups())
+      for (at::Tensor& parameter : group.params())
+        if (parameter.grad().defined()) update(parameter, static_cast<const LionOptions&>(group.options()).hyper);
+    return {};
+  }
+
+ private:
+  void update(at::Tensor& parameter, const Lion& lion) {
+    auto& state = state_[parameter.unsafeGetTensorImpl()];
+    if (!state) {
+      auto fresh = std::make_unique<LionState>();
+      fresh->momentum = at::zeros_like(parameter);
+      state = std::move(fresh);
+    }
+    at::Tensor& momentum = static_cast<LionState&>(*state).momentum;
+    const at::Tensor& gradient = parameter.grad();
+    const at::Tensor direction = (momentum * lion.beta1 + gradient * (1 - lion.beta1)).sign();
+    parameter.mul_(1 - lion.lr * lion.weight_decay).add_(direction, -lion.lr);
+    momentum.mul_(lion.beta2).add_(gradient, 1 - lion.beta2);
+  }
+};
+
+Options options_of(const Sgd& o) {
+  auto options = std::make_unique<torch::optim::SGDOptions>(o.lr);
+  options->momentum(o.momentum).dampening(o.dampening).nesterov(o.nesterov).weight_decay(o.weight_decay);
+  return options;
+}
+
+Options options_of(const AdaGrad& o) {
+  auto options = std::make_unique<torch::optim::AdagradOptions>(o.lr);
+  options->lr_decay(o.lr_decay).weight_decay(o.weight_decay).eps(o.eps);
+  options->initial_accumulator_value(o.initial_accumulator_value);
+  return options;
+}
+
+Options options_of(const RmsProp& o) {
+  auto options = std::make_unique<torch::optim::RMSpropOptions>(o.lr);
+  options->alpha(o.alpha).eps(o.eps).weight_decay(o.weight_decay).momentum(o.momentum).centered(o.centered);
+  return options;
+}
+
+Options options_of(const Adam& o) {
+  auto options = std::make_unique<torch::optim::AdamOptions>(o.lr);
+  options->betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad);
+  return options;
+}
+
+Options options_of(const AdamW& o) {
+  auto options = std::make_unique<torch::optim::AdamWOptions>(o.lr);
+  options->betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad);
+  return options;
+}
+
+Options options_of(const Lion& o) {
+  return std::make_unique<LionOptions>(o);
+}
+
+template <class Optimizer, class Options>
+std::unique_ptr<torch::optim::Optimizer> make(const Groups& groups) {
+  return std::make_unique<Optimizer>(groups, static_cast<const Options&>(groups.front().options()));
+}
+
+struct Maker {
+  const Groups& groups;
+  auto operator()(const Sgd&) const { return make<torch::optim::SGD, torch::optim::SGDOptions>(groups); }
+  auto operator()(const AdaGrad&) const { return make<torch::optim::Adagrad, torch::optim::AdagradOptions>(groups); }
+  auto operator()(const RmsProp&) const { return make<torch::optim::RMSprop, torch::optim::RMSpropOptions>(groups); }
+  auto operator()(const Adam&) const { return make<torch::optim::Adam, torch::optim::AdamOptions>(groups); }
+  auto operator()(const AdamW&) const { return make<torch::optim::AdamW, torch::optim::AdamWOptions>(groups); }
+  auto operator()(const Lion&) const { return make<TorchLion, LionOptions>(groups); }
+};
+
+}  // namespace
+
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const std::vector<at::Tensor>& parameters,
+                                                         const std::vector<ParameterRule>& rules) {
+  Groups groups;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    groups.emplace_back(std::vector<at::Tensor>{parameters[i]},
+                        std::visit([](const auto& o) { return options_of(o); }, rules[i].optimizer));
+  return std::visit(Maker{groups}, rules.front().optimizer);
+}
+
+}  // namespace zero::test

@@ -1,0 +1,146 @@
+// Narrow formats: rounding at random, and 8 bits in blocks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "base/blockwise.h"
+#include "base/half.h"
+#include "base/random.h"
+
+namespace zero::test {
+namespace {
+
+float at_random(float value, std::uint32_t random) {
+  Bf16 out;
+  narrow_at_random(value, random, out);
+  return widen(out);
+}
+
+TEST(RandomBits, AreAFunctionOfKeyAndIndex) {
+  const RandomKey key = random_key(derived(7, 1));
+  EXPECT_EQ(random_bits(key, 5), random_bits(key, 5));
+  std::set<std::uint32_t> seen;
+  for (std::uint32_t i = 0; i < 10000; ++i) seen.insert(random_bits(key, i));
+  EXPECT_EQ(seen.size(), 10000U);  // a key's stream permutes the indices
+  int equal = 0;
+  for (std::uint32_t i = 0; i < 10000; ++i)
+    equal += random_bits(key, i) >> 16 == random_bits(random_key(derived(7, 2)), i) >> 16;
+  EXPECT_LE(equal, 3);
+}
+
+TEST(RandomBits, AreEvenlySpread) {
+  for (const std::uint64_t seed : {0, 1, 2, 1000000}) {
+    const RandomKey key = random_key(derived(seed, 0));
+    for (int bit = 0; bit < 32; ++bit) {
+      int ones = 0, changes = 0;
+      for (std::uint32_t i = 0; i < 40000; ++i) {
+        ones += random_bits(key, i) >> bit & 1;
+        changes += (random_bits(key, i) ^ random_bits(key, i + 1)) >> bit & 1;
+      }
+      EXPECT_NEAR(ones, 20000, 600) << seed << " bit " << bit;  // six standard deviations
+      EXPECT_NEAR(changes, 20000, 600) << seed << " bit " << bit;
+    }
+  }
+}
+
+TEST(StochasticRounding, KeepsWhatBf16Holds) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float value = widen(Bf16{static_cast<std::uint16_t>(bits)});
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(at_random(value, 0xffff)));
+    } else {
+      for (const std::uint32_t random : {0U, 0x7fffU, 0xffffU}) EXPECT_EQ(at_random(value, random), value);
+    }
+  }
+}
+
+TEST(StochasticRounding, GoesUpAsOftenAsTheRestIsLarge) {
+  const float low = 1.5F, step = 0x1p-7F;
+  for (const float part : {0.25F, 0.5F, 0.9F})
+    for (const float sign : {1.F, -1.F}) {
+      int away = 0;
+      for (std::uint32_t random = 0; random < 0x10000; ++random) {
+        const float rounded = at_random(sign * (low + part * step), random);
+        ASSERT_TRUE(rounded == sign * low || rounded == sign * (low + step));
+        away += rounded != sign * low;
+      }
+      EXPECT_NEAR(away / 65536.0, part, 1e-4);
+    }
+}
+
+TEST(StochasticRounding, StaysFinite) {
+  const float largest = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(at_random(largest, 0xffff), widen(Bf16{0x7f7f}));
+  EXPECT_EQ(at_random(-largest, 0xffff), widen(Bf16{0xff7f}));
+  EXPECT_EQ(at_random(infinity, 0xffff), infinity);
+  EXPECT_EQ(at_random(-infinity, 0), -infinity);
+}
+
+std::uint8_t nearest(float value, Signs signs) {
+  const auto& map = dynamic_map(signs);
+  std::size_t best = 0;
+  for (std::size_t code = 0; code < map.size(); ++code)
+    if (std::abs(map[code] - value) < std::abs(map[best] - value)) best = code;
+  return static_cast<std::uint8_t>(best);
+}
+
+TEST(Blockwise, MapsAreAsPublished) {
+  const auto &both = dynamic_map(Signs::both), &positive = dynamic_map(Signs::positive);
+  EXPECT_TRUE(std::ranges::is_sorted(both));
+  EXPECT_TRUE(std::ranges::is_sorted(positive));
+  EXPECT_EQ(both[127], 0);
+  EXPECT_EQ(both[255], 1);
+  EXPECT_FLOAT_EQ(both[254], 0.99296875F);
+  EXPECT_FLOAT_EQ(both[0], -0.99296875F);
+  EXPECT_FLOAT_EQ(both[128], 5.5e-7F);
+  EXPECT_EQ(positive[0], 0);
+  EXPECT_EQ(positive[255], 1);
+  EXPECT_FLOAT_EQ(positive[1], 3.25e-7F);
+  EXPECT_FLOAT_EQ(positive[2], 7.75e-7F);
+}
+
+TEST(Blockwise, RoundsToTheNearest) {
+  std::mt19937 engine(1);
+  for (const Signs signs : {Signs::both, Signs::positive})
+    for (int trial = 0; trial < 50; ++trial) {
+      std::array<float, kStateBlock> values;
+      for (float& value : values) {
+        value = std::ldexp(std::generate_canonical<float, 24>(engine), -static_cast<int>(engine() % 24));
+        if (signs == Signs::both && engine() % 2) value = -value;
+      }
+      values[0] = 1;  // so that the scale is 1 and the values are the quotients
+      std::array<std::uint8_t, kStateBlock> codes;
+      EXPECT_EQ(quantize(values.data(), signs, codes.data(), kStateBlock), 1);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        EXPECT_EQ(std::abs(dynamic_map(signs)[codes[i]] - values[i]),
+                  std::abs(dynamic_map(signs)[nearest(values[i], signs)] - values[i]))
+            << values[i];
+    }
+}
+
+TEST(Blockwise, EveryCodeSurvives) {
+  for (const Signs signs : {Signs::both, Signs::positive}) {
+    std::array<float, kStateBlock> values;
+    std::array<std::uint8_t, kStateBlock> codes, again;
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i);
+    dequantize(codes.data(), 0.5F, signs, values.data(), kStateBlock);
+    EXPECT_EQ(quantize(values.data(), signs, again.data(), kStateBlock), 0.5F);
+    EXPECT_EQ(codes, again);
+  }
+}
+
+TEST(Blockwise, ZerosStayZeros) {
+  std::array<float, 40> values{};
+  std::array<std::uint8_t, 40> codes;
+  const float scale = quantize(values.data(), Signs::both, codes.data(), 40);
+  EXPECT_EQ(scale, 0);
+  values.fill(5);
+  dequantize(codes.data(), scale, Signs::both, values.data(), 40);
+  for (const float value : values) EXPECT_EQ(value, 0);
+}
+
+}  // namespace
+}  // namespace zero::test
