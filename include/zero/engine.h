@@ -55,7 +55,7 @@ struct Options {
   Schedule schedule = {};
   // Parameters that are computed with in their own dtype whatever the plan's precision, `norms` for example.
   std::function<bool(const ParameterInfo&)> full_precision = {};
-  // None: dynamic in fp16, 1 elsewhere.
+  // None: dynamic under Precision::fp16, 1 under the others.
   std::optional<LossScale> loss_scale = {};
 };
 

@@ -25,7 +25,7 @@ struct Trace {
 struct StateBytes {
   std::int64_t parameter = 0;
   std::int64_t gradient = 0;   // accumulated, in the accumulation dtype
-  std::int64_t optimizer = 0;  // moments, and main weights where parameters are computed with in bf16
+  std::int64_t optimizer = 0;  // moments, main weights of parameters that are stored narrower, or their remainders
   std::int64_t total() const { return parameter + gradient + optimizer; }
   bool operator==(const StateBytes&) const = default;
 };

@@ -1,5 +1,5 @@
 // Optimizers as values. The engine runs them element by element over the flat shards, in fp32 (fp64
-// for fp64 parameters), with LibTorch's mathematics and defaults.
+// for fp64 parameters), with the mathematics and defaults of those that LibTorch has.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ Schedule constant_schedule(std::int64_t warmup = 0);
 // Down to `floor` at the last step: half a cosine (Loshchilov and Hutter, 2017), or a straight line.
 Schedule cosine_schedule(Span span, double floor = 0.1);
 Schedule linear_schedule(Span span, double floor = 0);
-// sqrt(warmup / step), the step counted from 1 (Vaswani et al., 2017, section 5.3).
+// sqrt(max(warmup, 1) / step), the step counted from 1 (Vaswani et al., 2017, section 5.3).
 Schedule inverse_root_schedule(std::int64_t warmup);
 // 1 until the last `decay` steps, then a straight line to `floor` (Hu et al., 2024: warm-up-stable-decay).
 Schedule stable_decay_schedule(Span span, std::int64_t decay, double floor = 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/simd.h"
@@ -77,6 +78,7 @@ ZERO_MULTIVERSION std::int32_t largest_magnitude(const float* values, std::int64
 ZERO_MULTIVERSION void encode(const float* values, float inverse, const Map& map, std::uint8_t* codes,
                               std::int64_t count) {
   const std::int32_t zero = map.zero, below = zero == 0 ? 0 : map.last - 1;
+  const std::int32_t least = zero == 0 ? 1 : 0;  // of what is not zero
   const float* const middle = map.middle.data();
   const std::int32_t* const nearest = map.nearest.data();
 #pragma GCC ivdep
@@ -85,7 +87,8 @@ ZERO_MULTIVERSION void encode(const float* values, float inverse, const Map& map
     const std::int32_t magnitude = std::min(bits & 0x7fffffff, kOne);
     const std::int32_t bin = (std::max(magnitude, kSmallest) - kSmallest) >> kDroppedBits;
     const std::int32_t start = nearest[bin];
-    const std::int32_t step = start + (std::bit_cast<float>(magnitude) > middle[start] ? 1 : 0);
+    const std::int32_t near = start + (std::bit_cast<float>(magnitude) > middle[start] ? 1 : 0);
+    const std::int32_t step = std::max(near, magnitude == 0 ? 0 : least);
     codes[i] = static_cast<std::uint8_t>(bits < 0 ? zero - std::min(step, below) : zero + step);
   }
 }
@@ -101,7 +104,8 @@ void dequantize(const std::uint8_t* codes, float scale, Signs signs, float* valu
 }
 
 float quantize(const float* values, Signs signs, std::uint8_t* codes, std::int64_t count) {
-  const auto scale = std::bit_cast<float>(largest_magnitude(values, count));
+  constexpr auto kLargest = std::bit_cast<std::int32_t>(std::numeric_limits<float>::max());
+  const auto scale = std::bit_cast<float>(std::min(largest_magnitude(values, count), kLargest));
   const float inverse = 1 / scale;
   // Below the normal numbers a scale has no inverse: such blocks are zero.
   const bool usable = std::isfinite(inverse);

@@ -1,7 +1,8 @@
 // Numbers in 8 bits, block by block: each block has a scale, the largest magnitude in it, and each number a
 // code into the dynamic map, which spends its codes on seven decades and its precision on large numbers
 // (Dettmers et al., 2022: 8-bit optimizers via block-wise quantization). Rounded to the nearest value of the
-// map; zeros and the scale itself are exact. The same bits on every instruction set. No torch.
+// map, except that of numbers under a root, Signs::positive, only zero becomes zero: a step is divided by their root.
+// Zeros and a positive extreme are exact; the map ends at -0.993. The same bits on every instruction set. No torch.
 #pragma once
 
 #include <array>
@@ -18,7 +19,8 @@ const std::array<float, 256>& dynamic_map(Signs signs);
 
 // `count` numbers, at most a block. Code 0 with scale 0 is zero.
 void dequantize(const std::uint8_t* codes, float scale, Signs signs, float* values, std::int64_t count);
-// Returns the scale. Values must be finite, and not negative for Signs::positive.
+// Returns the scale, which is finite: infinities become the largest number. Values must not be negative for
+// Signs::positive.
 float quantize(const float* values, Signs signs, std::uint8_t* codes, std::int64_t count);
 
 }  // namespace zero

@@ -50,6 +50,11 @@ inline void narrow(float value, Bf16& out) {
   out.bits = static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
+// Towards zero.
+inline void cut(float value, Bf16& out) {
+  out.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+}
+
 // Up or down with a chance as large as what is cut off is to the step (stochastic rounding); `random` has 16
 // random bits. What is exact stays, what is finite stays finite: beyond the largest number it is cut off.
 inline void narrow_at_random(float value, std::uint32_t random, Bf16& out) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -54,20 +55,29 @@ std::string text(const ParameterSpec& parameter, const ParameterInfo& info) {
          (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit + "'";
 }
 
+std::string text(const LossScale& scale) {
+  if (!scale.dynamic) return "loss scale " + shortest(scale.initial);
+  return "loss scale from " + shortest(scale.initial) + " down to " + shortest(scale.floor) + ", times " +
+         shortest(scale.growth) + " after " + std::to_string(scale.window) + " steps, times " +
+         shortest(scale.backoff) + " after " + std::to_string(scale.hysteresis) + " overflows";
+}
+
 }  // namespace
 
 std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
-                                     const std::vector<std::int64_t>& buffers) {
+                                     const Options& options, const std::vector<std::int64_t>& buffers) {
   std::vector<std::string> lines{"plan " + plan.label() + ", " + std::string(name(plan.precision())),
                                  "accumulate " + std::to_string(plan.accumulate()),
                                  plan.reproducible() ? "reproducible sums" : "running sums"};
+  lines.push_back("seed " + std::to_string(options.seed) + ", clip " + shortest(options.clip));
+  lines.push_back(options.loss_scale ? text(*options.loss_scale) : "no loss scale of its own");
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) lines.push_back(text(parameters[i], infos[i]));
   for (std::size_t i = 0; i < parameters.size(); ++i)
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
-                    std::to_string(rules[i].lr_scale));
+                    shortest(rules[i].lr_scale));
   for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
   return lines;
 }

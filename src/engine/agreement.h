@@ -5,17 +5,18 @@
 #include <vector>
 
 #include "zero/communicator.h"
+#include "zero/engine.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 
 namespace zero {
 
-// One line for each thing that the ranks must share: the plan's columns, parameters and what
+// One line for each thing that the ranks must share: the plan's columns, settings, parameters and what
 // updates them, buffers (by their bytes).
 std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
-                                     const std::vector<std::int64_t>& buffers);
+                                     const Options& options, const std::vector<std::int64_t>& buffers);
 
 // Throws CommError on every rank when their lines differ, telling what each has in the first such line. Collective.
 void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines);

@@ -115,7 +115,7 @@ void Engine::Impl::agree(const Inventory& inventory) const {
   std::vector<std::int64_t> buffers;
   for (const at::Tensor& buffer : inventory.replicated) buffers.push_back(static_cast<std::int64_t>(buffer.nbytes()));
   require_agreement(Communicator(metered(group_.impl(), setup_meter_)),
-                    description(plan_, inventory.specs, infos_, rules_, buffers));
+                    description(plan_, inventory.specs, infos_, rules_, options_, buffers));
 }
 
 // Rank 0's values win.
@@ -172,13 +172,13 @@ void Engine::Impl::backward(const at::Tensor& loss) {
   if (!loss.requires_grad())
     throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
                       "compute it from the module's output, with gradients enabled");
-  if (loss.scalar_type() == at::kHalf && scaler_.value() > std::numeric_limits<c10::Half>::max())
-    throw ConfigError(rank_text() + ": the loss is fp16, in which it cannot be scaled", "compute it in fp32");
+  // In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
+  const at::Tensor root = loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
   check_parameters();
   gradients_->begin(micro_);
   pager_->begin_backward(micro_ + 1 < plan_.accumulate());
   try {
-    torch::autograd::backward({loss}, {at::full_like(loss, scaler_.value())});
+    torch::autograd::backward({root}, {at::full_like(root, scaler_.value())});
     gradients_->end();
   } catch (...) {
     discard();

@@ -51,11 +51,11 @@ struct RootMeanSquare {
     square = std::fma(rest * g, g, square * alpha);
     return std::sqrt(square + under) + outside;
   }
-  // Of the variance.
+  // Of the variance, which rounding alone could make negative.
   T root(T g, T& square, T& mean) const {
     square = std::fma(rest * g, g, square * alpha);
     mean = std::fma(g, rest, mean * alpha);
-    return std::sqrt(std::fma(-mean, mean, square) + under) + outside;
+    return std::sqrt(std::max(T{0}, std::fma(-mean, mean, square)) + under) + outside;
   }
 };
 

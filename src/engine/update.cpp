@@ -56,13 +56,15 @@ struct RoundedAtRandom {
   RoundedAtRandom from(std::int64_t i) const { return {at + i, key, first + static_cast<std::uint32_t>(i)}; }
 };
 
+// What is left is cut, not rounded: to the nearest it could reach half a step, and the sum round to a neighbour.
 struct Compensated {
   Bf16* at;
   Bf16* rest;
   float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
   void store(float value, std::int64_t i) const {
     narrow(value, at[i]);
-    narrow(value - widen(at[i]), rest[i]);
+    const bool finite = (at[i].bits & 0x7f80) != 0x7f80;
+    cut(finite ? value - widen(at[i]) : 0, rest[i]);
   }
   Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
 };

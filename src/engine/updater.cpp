@@ -29,6 +29,14 @@ void adopt_changed(const Narrow* written, float* main, std::int64_t count) {
   }
 }
 
+void keep_rest(const float* values, Bf16* rest, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    Bf16 rounded;
+    narrow(values[i], rounded);
+    cut(values[i] - widen(rounded), rest[i]);
+  }
+}
+
 void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     Bf16 rounded;
@@ -64,7 +72,7 @@ void Updater::prepare(Unit& unit, const at::Tensor& values) {
   }
   if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
     state->rest = Buffer(accounts_, Owner::optimizer, length(unit), scalar_type(stored), unit.device());
-    state->rest.tensor().copy_(at::sub(mine, mine.to(scalar_type(stored))));
+    keep_rest(static_cast<const float*>(mine.const_data_ptr()), static_cast<Bf16*>(state->rest.data()), length(unit));
   }
   prepare_moments(unit, *state);
   states_[index(unit)] = std::move(state);

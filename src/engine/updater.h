@@ -30,8 +30,8 @@ class Updater {
   // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients.
   void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor);
 
-  // The written whole of a unit becomes its main weights, where it differs from them; a remainder that does
-  // not fit what was written is dropped.
+  // The written whole of a unit becomes its main weights, where it differs from them; a remainder is dropped
+  // unless it is less than half a step of what was written, as that of an unchanged weight always is.
   void adopt(Unit& unit);
 
   // This rank's main weights of a unit; null where the parameters are the main weights themselves.

@@ -13,6 +13,12 @@ namespace zero {
 
 namespace {
 
+std::size_t parameters_of(const Layout& layout) {
+  std::size_t count = 0;
+  for (const UnitLayout& unit : layout.units()) count += unit.slots().size();
+  return count;
+}
+
 bool sharded(Placement placement) {
   return placement == Placement::sharded;
 }
@@ -229,15 +235,16 @@ Trace Trace::sequential(const Layout& layout) {
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
                   Memory memory) {
   plan.validate(layout.ranks());
+  if (rules.size() != parameters_of(layout))
+    throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
+                      " parameters, not " + std::to_string(rules.size()));
   const Plan local = plan.on(layout.ranks());
   return Pricing(local, layout, rules, memory).run(trace);
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
                   Memory memory) {
-  std::size_t parameters = 0;
-  for (const UnitLayout& unit : layout.units()) parameters += unit.slots().size();
-  return estimate(plan, layout, std::vector<ParameterRule>(parameters, {optimizer}), trace, memory);
+  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory);
 }
 
 int accumulation_levels(const Plan& plan) {

@@ -9,9 +9,10 @@ namespace zero {
 
 namespace {
 
+// That fp32 holds.
 bool power_of_two(double value) {
   int exponent = 0;
-  return std::isfinite(value) && value > 0 && std::frexp(value, &exponent) == 0.5;
+  return value > 0 && std::isnormal(static_cast<float>(value)) && std::frexp(value, &exponent) == 0.5;
 }
 
 LossScale checked(const LossScale& policy) {

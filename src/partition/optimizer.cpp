@@ -1,11 +1,10 @@
 #include "zero/optimizer.h"
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <utility>
 
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -82,11 +81,6 @@ Fields fields_of(const AdamW& o) {
 }
 Fields fields_of(const Lion& o) {
   return {{"beta1", o.beta1}, {"beta2", o.beta2}};
-}
-
-std::string shortest(double value) {
-  std::array<char, 32> digits{};
-  return {digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr};
 }
 
 // Collects sentences about one optimizer.

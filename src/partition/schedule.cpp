@@ -67,7 +67,7 @@ Schedule inverse_root_schedule(std::int64_t warmup) {
 
 Schedule stable_decay_schedule(Span span, std::int64_t decay, double floor) {
   check(span.warmup, span.steps, decay, floor);
-  if (decay == 0) return constant_schedule(span.warmup);
+  if (decay == 0 || span.steps <= span.warmup + 1) return constant_schedule(span.warmup);
   const std::int64_t last = span.steps - 1;
   return warmed_up(span.warmup, [=](std::int64_t step) {
     return 1 - (1 - floor) * done(step, std::max(last - decay, span.warmup), last);

@@ -73,8 +73,7 @@ class Bytes : public testing::TestWithParam<Shape> {
 
 TEST_P(Bytes, HeldAndSentAreAsEstimated) {
   const auto& [ranks, accumulate, precision] = GetParam();
-  for (const Optimizer& optimizer : {Optimizer(AdamW{.amsgrad = true}), Optimizer(AdamW{}),
-                                     Optimizer(Sgd{.lr = 0.1, .momentum = 0.9}), Optimizer(Sgd{})})
+  for (const Optimizer& optimizer : {Optimizer(AdamW{}), Optimizer(Sgd{.lr = 0.1, .momentum = 0.9})})
     for (const Plan& plan : all_plans())
       for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1} << 40})
         if (budget == 0 || plan == Plan::zero3())

@@ -84,7 +84,8 @@ std::uint8_t nearest(float value, Signs signs) {
   std::size_t best = 0;
   for (std::size_t code = 0; code < map.size(); ++code)
     if (std::abs(map[code] - value) < std::abs(map[best] - value)) best = code;
-  return static_cast<std::uint8_t>(best);
+  const bool too_small = signs == Signs::positive && value > 0 && best == 0;
+  return static_cast<std::uint8_t>(too_small ? 1 : best);
 }
 
 TEST(Blockwise, MapsAreAsPublished) {
@@ -130,6 +131,23 @@ TEST(Blockwise, EveryCodeSurvives) {
     EXPECT_EQ(quantize(values.data(), signs, again.data(), kStateBlock), 0.5F);
     EXPECT_EQ(codes, again);
   }
+}
+
+// Else a first moment that is still there would be divided by epsilon alone.
+TEST(Blockwise, WhatIsUnderARootVanishesOnlyWhereItIsZero) {
+  std::array<float, 3> values{1, 1e-12F, 0};
+  std::array<std::uint8_t, 3> codes;
+  quantize(values.data(), Signs::positive, codes.data(), 3);
+  EXPECT_EQ(codes, (std::array<std::uint8_t, 3>{255, 1, 0}));
+}
+
+TEST(Blockwise, AnInfinityLeavesTheBlockFinite) {
+  std::array<float, 3> values{std::numeric_limits<float>::infinity(), 1, 0};
+  std::array<std::uint8_t, 3> codes;
+  const float scale = quantize(values.data(), Signs::positive, codes.data(), 3);
+  dequantize(codes.data(), scale, Signs::positive, values.data(), 3);
+  for (const float value : values) EXPECT_TRUE(std::isfinite(value)) << value;
+  EXPECT_EQ(values[2], 0);
 }
 
 TEST(Blockwise, ZerosStayZeros) {

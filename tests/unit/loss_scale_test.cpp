@@ -63,7 +63,8 @@ TEST(LossScale, TellsEveryFault) {
       faults(LossScale{.initial = 3, .growth = 0.5, .window = 0, .backoff = 2, .hysteresis = 0, .floor = -1}).size(),
       6U);
   EXPECT_EQ(faults(LossScale{.initial = 1, .floor = 2}).size(), 1U);
-  EXPECT_THROW(LossScaler(LossScale::fixed(0)), ConfigError);
+  for (const double scale : {0.0, 3.0, 0x1p200, 0x1p-200})
+    EXPECT_THROW(LossScaler(LossScale::fixed(scale)), ConfigError);
 }
 
 }  // namespace

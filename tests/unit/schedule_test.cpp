@@ -53,6 +53,7 @@ TEST(Schedule, StableDecayFallsOverItsLastSteps) {
 TEST(Schedule, ShortTrainingsAreAllWarmUp) {
   for (const Schedule& schedule : {cosine_schedule({5, 3}), linear_schedule({5, 3}), stable_decay_schedule({5, 3}, 2)})
     EXPECT_EQ(schedule(2), 0.6);
+  EXPECT_EQ(stable_decay_schedule({10, 10}, 2)(50), 1);
   EXPECT_EQ(cosine_schedule({0, 1})(0), 1);
   EXPECT_EQ(linear_schedule({0, 1})(0), 1);
 }
