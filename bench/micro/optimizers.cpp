@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/timing.h"
+#include "comm/dtypes.h"
 #include "engine/update.h"
 #include "partition/moments.h"
 #include "state/accounts.h"
