@@ -74,10 +74,11 @@ std::vector<std::string> description(const Plan& plan, const std::vector<Paramet
   lines.push_back(options.loss_scale ? text(*options.loss_scale) : "no loss scale of its own");
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
-  for (std::size_t i = 0; i < parameters.size(); ++i) lines.push_back(text(parameters[i], infos[i]));
-  for (std::size_t i = 0; i < parameters.size(); ++i)
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    lines.push_back(text(parameters[i], infos[i]));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
+  }
   for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
   return lines;
 }
