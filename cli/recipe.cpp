@@ -14,7 +14,7 @@ struct NamedOptimizer {
 };
 
 // Decoupled decay takes the same part of a weight in each of them.
-constexpr std::array<NamedOptimizer, 11> kOptimizers{{
+constexpr std::array<NamedOptimizer, 14> kOptimizers{{
     {"adamw", 1e-3,
      [](double lr) -> zero::Optimizer { return zero::AdamW{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1}; }},
     {"adamw-8bit", 1e-3,
@@ -31,6 +31,14 @@ constexpr std::array<NamedOptimizer, 11> kOptimizers{{
      }},
     {"adam", 1e-3, [](double lr) -> zero::Optimizer { return zero::Adam{.lr = lr, .beta2 = 0.95}; }},
     {"lion", 1e-4, [](double lr) -> zero::Optimizer { return zero::Lion{.lr = lr, .weight_decay = 1}; }},
+    {"muon", 2e-2,
+     [](double lr) -> zero::Optimizer {
+       const zero::AdamW rest{.lr = lr / 20, .beta2 = 0.95, .weight_decay = 0.1};
+       return zero::Muon{.lr = lr, .weight_decay = 5e-3, .rest = rest};
+     }},
+    {"lamb", 1e-2,
+     [](double lr) -> zero::Optimizer { return zero::Lamb{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1}; }},
+    {"adafactor", 1e-2, [](double lr) -> zero::Optimizer { return zero::Adafactor{.lr = lr}; }},
     {"rmsprop", 1e-3, [](double lr) -> zero::Optimizer { return zero::RmsProp{.lr = lr}; }},
     {"adagrad", 1e-2, [](double lr) -> zero::Optimizer { return zero::AdaGrad{.lr = lr}; }},
     {"momentum", 0.1, [](double lr) -> zero::Optimizer { return zero::Sgd{.lr = lr, .momentum = 0.9}; }},

@@ -87,7 +87,7 @@ class Run {
 
  private:
   void predict() {
-    const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), make_optimizer(options_),
+    const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), engine_.rules(),
                                                    order_of_use(engine_.layout()), engine_.memory());
     result_.parameter.predicted = estimate.state.parameter;
     result_.gradient.predicted = estimate.state.gradient;

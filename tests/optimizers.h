@@ -1,4 +1,4 @@
-// Every optimizer in every form that has a code path of its own.
+// Every optimizer in every form that has a code path of its own: first those that go element by element.
 #pragma once
 
 #include <vector>
@@ -28,6 +28,13 @@ inline std::vector<Optimizer> narrow_moments() {
   return {AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.1, .format = MomentFormat::bf16},
           AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.1, .format = MomentFormat::block8},
           Adam{.lr = 2e-3, .eps = 1e-4, .amsgrad = true, .format = MomentFormat::block8}};
+}
+
+// Over whole tensors.
+inline std::vector<Optimizer> whole_optimizers() {
+  return {Muon{.weight_decay = 0.1, .rest = AdamW{.lr = 2e-3, .eps = 1e-4}},
+          Muon{.nesterov = false, .iterations = 3, .as_large_as_adamw = true, .rest = AdamW{.lr = 2e-3, .eps = 1e-4}},
+          Adafactor{.weight_decay = 0.1}, Lamb{.lr = 2e-2, .eps = 1e-4}};
 }
 
 // What LibTorch does not have.

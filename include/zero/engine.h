@@ -106,6 +106,7 @@ class Engine {
 
   const Plan& plan() const;
   const Layout& layout() const;
+  const std::vector<ParameterRule>& rules() const;  // by parameter, in the layout's order
   Estimate estimate() const;           // by the trace recorded so far, else Trace::sequential
   Memory memory() const;               // whether sharded parameters live once for all ranks
   std::optional<Trace> trace() const;  // of the last complete micro-batch

@@ -34,6 +34,7 @@ struct Estimate {
   StateBytes state;            // per rank
   std::int64_t gathered = 0;   // peak of parameters paged in, beside the shards
   std::int64_t reduction = 0;  // flat gradient of the largest unit on its way to the shards
+  std::int64_t update = 0;     // what optimizers over whole tensors exchange of a unit, at most
   Traffic wire;                // per rank and step (seconds stay zero)
   int gathers = 0;             // times a unit is paged in per step
 };
@@ -47,7 +48,7 @@ enum class Memory : std::uint8_t { separate, common };
 // unit have different optimizers, ranks may hold different amounts, and the largest counts.
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
                   Memory memory = Memory::separate);
-// One optimizer for all parameters.
+// One optimizer for all parameters, element by element; one over whole tensors needs their shapes, which rules have.
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
                   Memory memory = Memory::separate);
 inline Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer) {

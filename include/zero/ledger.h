@@ -14,9 +14,10 @@ enum class Owner : std::uint8_t {
   optimizer,   // moments and main weights
   gathered,    // sharded parameters paged in
   reduction,   // flat gradients on their way to the shards
+  update,      // what optimizers over whole tensors exchange
   activation,  // what operators allocated in the micro-batch at hand: activations, gradients, temporaries
 };
-inline constexpr int kOwners = 6;
+inline constexpr int kOwners = 7;
 std::string_view name(Owner owner);
 
 struct Ledger {

@@ -1,5 +1,6 @@
 // Optimizers as values. The engine runs them element by element over the flat shards, in fp32 (fp64
-// for fp64 parameters), with the mathematics and defaults of those that LibTorch has.
+// for fp64 parameters), with the mathematics and defaults of those that LibTorch has. Muon, Adafactor and Lamb
+// need norms or products of whole tensors; they give the same bits under every plan too.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,19 @@
 #include "zero/dtype.h"
 
 namespace zero {
+
+// What a parameter group is chosen by.
+struct ParameterInfo {
+  std::string name;  // as in named_parameters()
+  std::vector<std::int64_t> shape = {};
+  bool embedding = false;  // owned by a torch::nn::Embedding
+  bool norm = false;       // owned by a module whose type is named ...Norm...
+};
+
+// Those of norms: for Options::full_precision.
+inline bool norms(const ParameterInfo& info) {
+  return info.norm;
+}
 
 // How moments are kept between steps.
 enum class MomentFormat : std::uint8_t {
@@ -82,7 +96,46 @@ struct Lion {
   double weight_decay = 0;  // decoupled, times lr
 };
 
-using Optimizer = std::variant<AdamW, Sgd, AdaGrad, RmsProp, Adam, Lion>;
+// Matrices between the first and the last layer: of two dimensions, not in an embedding, and not of a module called
+// head, lm_head, output, unembed, classifier or the like that is in no numbered layer.
+bool hidden_matrix(const ParameterInfo& info);
+
+// Jordan et al., 2024: the momentum of a matrix made orthogonal by Newton-Schulz iterations in bf16; each matrix on
+// one rank, its owner. Tensors of more dimensions are matrices of shape [first, product of the others].
+struct Muon {
+  double lr = 2e-2;
+  double momentum = 0.95;
+  double weight_decay = 0;  // decoupled, times lr
+  bool nesterov = true;
+  int iterations = 5;
+  bool as_large_as_adamw = false;  // steps times 0.2 sqrt(max(rows, columns)) (Liu et al., 2025), not
+                                   // sqrt(max(1, rows / columns))
+  std::function<bool(const ParameterInfo&)> takes = hidden_matrix;
+  AdamW rest = {};  // of what it does not take; a group's weight decay and lr_scale go on it too
+};
+
+// Shazeer and Stern, 2018, as in torch.optim: of a tensor of two dimensions or more only the means of the squares of
+// its rows and columns are kept, on one rank, its owner.
+struct Adafactor {
+  double lr = 1e-2;
+  double beta2_decay = -0.8;    // the newest square counts step^beta2_decay
+  double eps_square = 0x1p-23;  // squares are no smaller than its square, nor their mean than it
+  double eps_step = 1e-3;       // steps are relative to the weights' root mean square, or this
+  double clip = 1;              // largest root mean square of a step before its size is set
+  double weight_decay = 0;      // decoupled, times lr
+  bool factored = true;         // set by parameter_rules(): false for vectors
+};
+
+// You et al., 2020: AdamW's step, of the length lr times that of the weights.
+struct Lamb {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 1e-2;  // part of the step
+};
+
+using Optimizer = std::variant<AdamW, Sgd, AdaGrad, RmsProp, Adam, Lion, Muon, Adafactor, Lamb>;
 
 // Values that are kept for one element besides its weight.
 inline constexpr int kMaxMoments = 3;
@@ -98,19 +151,6 @@ std::string describe(const Optimizer& optimizer);
 // Everything that is wrong with the hyper-parameters, one sentence each.
 std::vector<std::string> faults(const Optimizer& optimizer);
 
-// What a parameter group is chosen by.
-struct ParameterInfo {
-  std::string name;  // as in named_parameters()
-  std::vector<std::int64_t> shape = {};
-  bool embedding = false;  // owned by a torch::nn::Embedding
-  bool norm = false;       // owned by a module whose type is named ...Norm...
-};
-
-// Those of norms: for Options::full_precision.
-inline bool norms(const ParameterInfo& info) {
-  return info.norm;
-}
-
 // Parameters with their own hyper-parameters; a parameter belongs to the first group that takes it.
 struct ParamGroup {
   std::function<bool(const ParameterInfo&)> takes;
@@ -123,8 +163,10 @@ struct ParamGroup {
 struct ParameterRule {
   Optimizer optimizer;
   double lr_scale = 1.0;
+  std::vector<std::int64_t> shape = {};
 };
-// For each of `infos`, in order. Throws ConfigError, listing every fault of every optimizer.
+// For each of `infos`, in order: Muon where it takes the parameter, else its rest. Throws ConfigError, listing every
+// fault of every optimizer.
 std::vector<ParameterRule> parameter_rules(const Optimizer& optimizer, const std::vector<ParamGroup>& groups,
                                            const std::vector<ParameterInfo>& infos);
 

@@ -4,67 +4,68 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <vector>
+#include <numeric>
 
 #include "base/simd.h"
 
 namespace zero {
 namespace {
 
-constexpr int kDecades = 7;
-// Magnitudes are looked up by exponent and seven bits of the mantissa, which tell all but two neighbours apart.
-constexpr int kDroppedBits = 16;
-constexpr std::int32_t kOne = 0x3f800000;       // bits of 1
-constexpr std::int32_t kSmallest = 0x33800000;  // of 2^-24, below every value of the map
-constexpr std::size_t kBins = ((kOne - kSmallest) >> kDroppedBits) + 1;
+constexpr std::size_t kDecades = 7;
 
-// Magnitudes in ascending order, from 0 on; the first decade has `first` of them and every next one twice as many.
-std::vector<float> magnitudes(int first) {
-  std::vector<float> result{0};
-  for (int decade = 0; decade < kDecades; ++decade) {
-    const int cells = first << decade;
-    const double top = std::pow(10.0, decade - kDecades + 1);
-    for (int cell = 0; cell < cells; ++cell)
-      result.push_back(static_cast<float>(top * (0.1 + 0.9 * (cell + 0.5) / cells)));
+// Codes count steps from zero's. Within a decade, values are a linear function of the step, so that both ways are
+// arithmetic: a vector processor looks up a table in memory one element at a time. The last piece is 1 alone.
+struct Pieces {
+  static constexpr std::size_t kCount = kDecades + 1;
+  // The first decade has `first` values and every next one twice as many.
+  explicit Pieces(Signs signs) : zero(signs == Signs::both ? 127 : 0), first(signs == Signs::both ? 1 : 2) {
+    double step = 1, cells = first, top = 1e-6;
+    for (std::size_t i = 0; i < kDecades; ++i, step += cells, cells *= 2, top *= 10)
+      set(i, step, step + cells - 1, top * 0.9 / cells, top * (0.1 + 0.9 * (0.5 - step) / cells));
+    set(kDecades, step, step, 0, 1);
+    for (std::size_t i = 0; i < kCount; ++i)
+      middle[i] = (value(i, lowest[i]) + (i ? value(i - 1, highest[i - 1]) : 0)) / 2;
   }
-  result.push_back(1);
-  return result;
-}
 
-struct Map {
-  explicit Map(Signs signs) : zero(signs == Signs::both ? 127 : 0) {
-    const std::vector<float> sizes = magnitudes(signs == Signs::both ? 1 : 2);
-    last = static_cast<std::int32_t>(sizes.size()) - 1;
-    for (std::int32_t code = 0; code < 256; ++code) {
-      const std::int32_t steps = code - zero;
-      const float size = sizes[static_cast<std::size_t>(std::abs(steps))];
-      value[static_cast<std::size_t>(code)] = steps < 0 ? -size : size;
-    }
-    for (std::size_t i = 0; i < middle.size(); ++i)
-      middle[i] = i + 1 < sizes.size() ? (sizes[i] + sizes[i + 1]) / 2 : 2;
-    for (std::size_t bin = 0; bin < kBins; ++bin) {
-      const auto start = std::bit_cast<float>(kSmallest + (static_cast<std::int32_t>(bin) << kDroppedBits));
-      const auto* const above = std::lower_bound(middle.begin(), middle.begin() + last, start);
-      nearest[bin] = static_cast<std::int32_t>(above - middle.begin());
-    }
-  }
+  float value(std::size_t piece, float step) const { return std::fma(step, slope[piece], base[piece]); }
 
   std::int32_t zero;  // its code
-  std::int32_t last;  // magnitude
-  std::array<float, 256> value{};
-  std::array<float, 256> middle{};            // between a magnitude and the next
-  std::array<std::int32_t, kBins> nearest{};  // magnitude at the start of each bin
+  float first;
+  std::array<float, kCount> lowest{}, highest{};  // steps
+  std::array<float, kCount> slope{}, base{};      // value = slope step + base
+  std::array<float, kCount> inverse{}, offset{};  // the step nearest to a value, rounded down: inverse value + offset
+  std::array<float, kCount> middle{};             // between the lowest value and the one before
+
+ private:
+  void set(std::size_t i, double low, double high, double rise, double start) {
+    lowest[i] = static_cast<float>(low);
+    highest[i] = static_cast<float>(high);
+    slope[i] = static_cast<float>(rise);
+    base[i] = static_cast<float>(start);
+    inverse[i] = static_cast<float>(rise > 0 ? 1 / rise : 0);
+    offset[i] = static_cast<float>(rise > 0 ? 0.5 - start / rise : high);
+  }
 };
 
-const Map& map(Signs signs) {
-  static const Map both(Signs::both), positive(Signs::positive);
+const Pieces& pieces(Signs signs) {
+  static const Pieces both(Signs::both), positive(Signs::positive);
   return signs == Signs::both ? both : positive;
 }
 
-ZERO_MULTIVERSION void look_up(const std::uint8_t* codes, const float* value, float scale, float* values,
-                               std::int64_t count) {
+ZERO_MULTIVERSION void decode(const std::uint8_t* codes, const Pieces p, float scale, float* values,
+                              std::int64_t count) {
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < count; ++i) values[i] = value[codes[i]] * scale;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t steps = codes[i] - p.zero;
+    const auto step = static_cast<float>(std::abs(steps));
+    float slope = 0, base = 0;
+    for (std::size_t k = 0; k < Pieces::kCount; ++k) {
+      slope = step >= p.lowest[k] ? p.slope[k] : slope;
+      base = step >= p.lowest[k] ? p.base[k] : base;
+    }
+    const float value = std::fma(step, slope, base) * scale;
+    values[i] = steps < 0 ? -value : value;
+  }
 }
 
 // As integers, magnitudes are in the order of their values.
@@ -75,32 +76,44 @@ ZERO_MULTIVERSION std::int32_t largest_magnitude(const float* values, std::int64
   return largest;
 }
 
-ZERO_MULTIVERSION void encode(const float* values, float inverse, const Map& map, std::uint8_t* codes,
+ZERO_MULTIVERSION void encode(const float* values, float inverse, const Pieces p, std::uint8_t* codes,
                               std::int64_t count) {
-  const std::int32_t zero = map.zero, below = zero == 0 ? 0 : map.last - 1;
+  const std::int32_t zero = p.zero;
   const std::int32_t least = zero == 0 ? 1 : 0;  // of what is not zero
-  const float* const middle = map.middle.data();
-  const std::int32_t* const nearest = map.nearest.data();
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::int32_t>(values[i] * inverse);
-    const std::int32_t magnitude = std::min(bits & 0x7fffffff, kOne);
-    const std::int32_t bin = (std::max(magnitude, kSmallest) - kSmallest) >> kDroppedBits;
-    const std::int32_t start = nearest[bin];
-    const std::int32_t near = start + (std::bit_cast<float>(magnitude) > middle[start] ? 1 : 0);
-    const std::int32_t step = std::max(near, magnitude == 0 ? 0 : least);
-    codes[i] = static_cast<std::uint8_t>(bits < 0 ? zero - std::min(step, below) : zero + step);
+    const float value = values[i] * inverse;
+    const float size = std::abs(value);
+    float rise = 0, offset = 0, highest = 0;
+    for (std::size_t k = 0; k < Pieces::kCount; ++k) {
+      rise = size >= p.middle[k] ? p.inverse[k] : rise;
+      offset = size >= p.middle[k] ? p.offset[k] : offset;
+      highest = size >= p.middle[k] ? p.highest[k] : highest;
+    }
+    const float nearest = std::fma(size, rise, offset);
+    const auto near = static_cast<std::int32_t>(nearest < highest ? nearest : highest);
+    const std::int32_t step = std::max(near, size == 0 ? 0 : least);
+    codes[i] = static_cast<std::uint8_t>(value < 0 ? zero - std::min(step, zero) : zero + step);
   }
+}
+
+std::array<float, 256> values(Signs signs) {
+  std::array<std::uint8_t, 256> codes;
+  std::iota(codes.begin(), codes.end(), std::uint8_t{0});
+  std::array<float, 256> result;
+  dequantize(codes.data(), 1, signs, result.data(), 256);
+  return result;
 }
 
 }  // namespace
 
 const std::array<float, 256>& dynamic_map(Signs signs) {
-  return map(signs).value;
+  static const std::array<float, 256> both = values(Signs::both), positive = values(Signs::positive);
+  return signs == Signs::both ? both : positive;
 }
 
 void dequantize(const std::uint8_t* codes, float scale, Signs signs, float* values, std::int64_t count) {
-  look_up(codes, map(signs).value.data(), scale, values, count);
+  decode(codes, pieces(signs), scale, values, count);
 }
 
 float quantize(const float* values, Signs signs, std::uint8_t* codes, std::int64_t count) {
@@ -109,7 +122,7 @@ float quantize(const float* values, Signs signs, std::uint8_t* codes, std::int64
   const float inverse = 1 / scale;
   // Below the normal numbers a scale has no inverse: such blocks are zero.
   const bool usable = std::isfinite(inverse);
-  encode(values, usable ? inverse : 0, map(signs), codes, count);
+  encode(values, usable ? inverse : 0, pieces(signs), codes, count);
   return usable ? scale : 0;
 }
 

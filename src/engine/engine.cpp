@@ -28,6 +28,10 @@ void Engine::release() {
 const Plan& Engine::plan() const {
   return impl_->plan();
 }
+const std::vector<ParameterRule>& Engine::rules() const {
+  return impl_->rules();
+}
+
 const Layout& Engine::layout() const {
   return impl_->layout();
 }

@@ -76,7 +76,7 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
             units_[static_cast<std::size_t>(unit)]->serve(communicator);
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
-      updater_(layout_, resolved_, rules_, options_.seed, accounts_),
+      updater_(layout_, resolved_, rules_, options_.seed, exchange_, accounts_),
       scaler_(scaler_of(plan_, options_)) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   agree(inventory);

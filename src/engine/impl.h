@@ -36,6 +36,7 @@ class Engine::Impl final : public UnitHost {
 
   const Plan& plan() const { return plan_; }
   const Layout& layout() const { return layout_; }
+  const std::vector<ParameterRule>& rules() const { return rules_; }
   Estimate estimate() const;
   Memory memory() const { return common() ? Memory::common : Memory::separate; }
   std::optional<Trace> trace() const { return pager_->trace(); }

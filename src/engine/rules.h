@@ -154,4 +154,62 @@ struct Lion {
   }
 };
 
+// The step is `size` times what another pass computed, in the place of the gradient.
+template <class T>
+struct Along {
+  static constexpr int kMoments = 0;
+  T kept, size;
+
+  T operator()(T p, T step) const { return std::fma(step, -size, p * kept); }
+};
+
+// What follows gives, instead of the new weight, that from which the step of a whole tensor is computed.
+
+template <class T>
+struct Weight {
+  static constexpr int kMoments = 0;
+  T operator()(T p, T) const { return p; }
+};
+
+template <class T>
+struct Gradient {
+  static constexpr int kMoments = 0;
+  T operator()(T, T g) const { return g; }
+};
+
+// Nesterov: `direct` and `ahead` are 1 - momentum and momentum, else 0 and 1.
+template <class T>
+struct MuonInput {
+  static constexpr int kMoments = 1;
+  T rest, direct, ahead;
+
+  T operator()(T, T g, T& m) const {
+    m = std::fma(rest, g - m, m);
+    return std::fma(m, ahead, g * direct);
+  }
+};
+
+template <class T>
+struct LambStep : Moments<T> {
+  static constexpr int kMoments = 2;
+  T decay, correction;
+
+  T operator()(T p, T g, T& m, T& v) const {
+    this->follow(g, m, v);
+    return std::fma(p, decay, (m * correction) / (std::sqrt(v) / this->root + this->eps));
+  }
+};
+
+// Adafactor's of a tensor that is kept element by element; `least` is of a square.
+template <class T>
+struct AdafactorStep {
+  static constexpr int kMoments = 1;
+  T rest, least;
+
+  T operator()(T, T g, T& square) const {
+    square = std::fma(rest, g * g - square, square);
+    return g / std::sqrt(std::max(square, least));
+  }
+};
+
 }  // namespace zero::rules

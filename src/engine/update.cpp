@@ -20,7 +20,7 @@ namespace {
 template <class T>
 struct Values {
   T* at;
-  T load(std::int64_t i) const { return at[i]; }
+  std::remove_const_t<T> load(std::int64_t i) const { return at[i]; }
   void store(T value, std::int64_t i) const { at[i] = value; }
   Values from(std::int64_t i) const { return {at + i}; }
 };
@@ -67,6 +67,18 @@ struct Compensated {
     cut(finite ? value - widen(at[i]) : 0, rest[i]);
   }
   Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
+};
+
+// Read in one place, written to another.
+template <class In, class Out>
+struct Aside {
+  In in;
+  Out out;
+  auto load(std::int64_t i) const { return in.load(i); }
+  template <class T>
+  void store(T value, std::int64_t i) const {
+    out.store(value, i);
+  }
 };
 
 // The one loop of all optimizers; `a`, `b` and `c` are moments.
@@ -158,6 +170,25 @@ void with_rule(const Lion& o, const UpdateFactors& f, const Use& use) {
                      static_cast<T>(1 - o.beta2), static_cast<T>(1 - f.lr * o.weight_decay), static_cast<T>(f.lr)});
 }
 
+template <class T, class Use>
+void with_input_rule(const Muon& o, const UpdateFactors&, const Use& use) {
+  const T momentum = static_cast<T>(o.momentum), rest = static_cast<T>(1 - o.momentum);
+  use(rules::MuonInput<T>{rest, o.nesterov ? rest : 0, o.nesterov ? momentum : 1});
+}
+
+template <class T, class Use>
+void with_input_rule(const Lamb& o, const UpdateFactors& f, const Use& use) {
+  const double correction = 1 - std::pow(o.beta1, static_cast<double>(f.step));
+  use(rules::LambStep<T>{adam_moments<T>(o, f), static_cast<T>(o.weight_decay), static_cast<T>(1 / correction)});
+}
+
+template <class T, class Use>
+void with_input_rule(const Adafactor& o, const UpdateFactors& f, const Use& use) {
+  if (o.factored) return use(rules::Gradient<T>{});
+  const double rest = std::pow(static_cast<double>(f.step), o.beta2_decay);
+  use(rules::AdafactorStep<T>{static_cast<T>(rest), static_cast<T>(o.eps_square * o.eps_square)});
+}
+
 // The signs of an optimizer's moments: all but the first are means of squares.
 constexpr Signs signs_of(std::size_t moment) {
   return moment == 0 ? Signs::both : Signs::positive;
@@ -194,7 +225,7 @@ void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& 
     const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
     sweep(rule, scale, gradient, weights, moment(0), moment(1), moment(2), r.count);
   };
-  const auto in_format = [&](const auto& rule, MomentFormat format) {
+  const auto in_format = [&](const auto& rule, [[maybe_unused]] MomentFormat format) {
     if constexpr (std::is_same_v<T, float>) {
       if (format == MomentFormat::block8) return sweep_blocks(rule, r, gradient, scale, weights);
       const auto moment = [&](std::size_t i) { return at_random(r.moments[i], i + 1, f, r); };
@@ -206,29 +237,99 @@ void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& 
   const auto with_format = [&](const auto& o) {
     if constexpr (requires { o.format; }) {
       with_rule<T>(o, f, [&](const auto& rule) { in_format(rule, o.format); });
-    } else {
+    } else if constexpr (requires { with_rule<T>(o, f, wide); }) {
       with_rule<T>(o, f, wide);
     }
   };
   std::visit(with_format, optimizer);
 }
 
+// Calls `use` with the weights of the range.
+template <class Use>
+void with_weights(const UpdateFactors& f, const UpdateRange& r, const Use& use) {
+  auto* const main = static_cast<float*>(r.main);
+  auto* const bf16 = static_cast<Bf16*>(r.parameter);
+  if (r.dtype == Dtype::f64) return use(Values<double>{static_cast<double*>(r.main)});
+  switch (r.remainder) {
+    case Remainder::lost: return use(Rounded{bf16});
+    case Remainder::random: return use(at_random(bf16, 0, f, r));
+    case Remainder::kept: return use(Compensated{bf16, static_cast<Bf16*>(r.rest)});
+    case Remainder::main_weights: break;
+  }
+  if (r.dtype == Dtype::bf16) return use(MainWeights<Bf16>{main, bf16});
+  if (r.dtype == Dtype::f16) return use(MainWeights<Fp16>{main, static_cast<Fp16*>(r.parameter)});
+  use(Values<float>{main});
+}
+
+template <class Weights>
+using Wide = decltype(std::declval<Weights>().load(0));
+
+template <class T, class Out>
+void follow_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
+                 const Out& out) {
+  const auto* const gradient = static_cast<const T*>(r.gradient);
+  const auto read = [](const T* at) { return Values<const T>{at}; };
+  const Aside<Values<const T>, Out> aside{read(weights == nullptr ? gradient : weights), out};
+  const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
+  const auto sweep_with = [&](const auto& rule) {
+    sweep(rule, static_cast<T>(f.scale), gradient, aside, moment(0), moment(1), moment(2), r.count);
+  };
+  const auto with_input = [&](const auto& o) {
+    if constexpr (requires { with_input_rule<T>(o, f, sweep_with); }) with_input_rule<T>(o, f, sweep_with);
+  };
+  std::visit(with_input, optimizer);
+}
+
+void* moved(void* array, std::int64_t elements, Dtype dtype) {
+  return array == nullptr ? nullptr : static_cast<char*>(array) + elements * size_of(dtype);
+}
+
 }  // namespace
 
 void update(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r) {
-  auto* const main = static_cast<float*>(r.main);
-  auto* const bf16 = static_cast<Bf16*>(r.parameter);
-  if (r.dtype == Dtype::f64) return run<double>(optimizer, f, r, Values<double>{static_cast<double*>(r.main)});
-  switch (r.remainder) {
-    case Remainder::lost: return run<float>(optimizer, f, r, Rounded{bf16});
-    case Remainder::random: return run<float>(optimizer, f, r, at_random(bf16, 0, f, r));
-    case Remainder::kept: return run<float>(optimizer, f, r, Compensated{bf16, static_cast<Bf16*>(r.rest)});
-    case Remainder::main_weights: break;
-  }
-  if (r.dtype == Dtype::bf16) return run<float>(optimizer, f, r, MainWeights<Bf16>{main, bf16});
-  if (r.dtype == Dtype::f16)
-    return run<float>(optimizer, f, r, MainWeights<Fp16>{main, static_cast<Fp16*>(r.parameter)});
-  run<float>(optimizer, f, r, Values<float>{main});
+  with_weights(f, r,
+               [&](const auto& weights) { run<Wide<std::decay_t<decltype(weights)>>>(optimizer, f, r, weights); });
+}
+
+void read_weights(const UpdateRange& r, void* out) {
+  with_weights({}, r, [&](const auto& weights) {
+    using T = Wide<std::decay_t<decltype(weights)>>;
+    const Aside<std::decay_t<decltype(weights)>, Values<T>> aside{weights, {static_cast<T*>(out)}};
+    const Values<T> none{nullptr};
+    sweep(rules::Weight<T>{}, T{1}, static_cast<const T*>(r.gradient), aside, none, none, none, r.count);
+  });
+}
+
+void follow(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const void* weights, void* input,
+            Dtype input_dtype) {
+  if (r.dtype == Dtype::f64)
+    return follow_into(optimizer, f, r, static_cast<const double*>(weights),
+                       Values<double>{static_cast<double*>(input)});
+  const auto* const read = static_cast<const float*>(weights);
+  if (input_dtype == Dtype::bf16) return follow_into(optimizer, f, r, read, Rounded{static_cast<Bf16*>(input)});
+  follow_into(optimizer, f, r, read, Values<float>{static_cast<float*>(input)});
+}
+
+void descend(double kept, double size, const void* step, const UpdateFactors& f, const UpdateRange& r) {
+  with_weights(f, r, [&](const auto& weights) {
+    using T = Wide<std::decay_t<decltype(weights)>>;
+    const Values<T> none{nullptr};
+    sweep(rules::Along<T>{static_cast<T>(kept), static_cast<T>(size)}, T{1}, static_cast<const T*>(step), weights, none,
+          none, none, r.count);
+  });
+}
+
+UpdateRange part_of(const UpdateRange& r, std::int64_t begin, std::int64_t count) {
+  const Dtype wide = accumulation(r.dtype);
+  UpdateRange part = r;
+  part.count = count;
+  part.first += begin;
+  part.main = moved(r.main, begin, wide);
+  part.parameter = moved(r.parameter, begin, r.dtype);
+  part.rest = moved(r.rest, begin, r.dtype);
+  part.gradient = static_cast<const char*>(r.gradient) + begin * size_of(wide);
+  for (void*& moment : part.moments) moment = moved(moment, begin, wide);
+  return part;
 }
 
 }  // namespace zero

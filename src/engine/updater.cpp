@@ -48,14 +48,15 @@ void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
 }  // namespace
 
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-                 Accounts& accounts)
+                 Exchange& exchange, Accounts& accounts)
     : plan_(plan),
       sharded_(plan[State::optimizer].placement == Placement::sharded),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
       states_(layout.units().size()),
-      accounts_(accounts) {}
+      accounts_(accounts),
+      whole_(layout, plan, rules_, exchange, accounts) {}
 
 std::int64_t Updater::length(const Unit& unit) const {
   return sharded_ ? unit.layout().shard_length() : unit.layout().length();
@@ -167,26 +168,47 @@ void Updater::add_moments(UpdateRange& range, const Unit& unit, const Piece& pie
 
 UpdateFactors Updater::factors(const Slot& slot, double scale, double lr_factor) const {
   const auto parameter = static_cast<std::size_t>(slot.index);
-  const auto& [optimizer, lr_scale] = rules_[parameter];
+  const ParameterRule& rule = rules_[parameter];
   const std::int64_t step = steps_[parameter];
   const std::uint64_t stream = derived(seed_, static_cast<std::uint64_t>(slot.index));
   return {.scale = scale,
-          .lr = learning_rate(optimizer) * lr_factor * lr_scale,
+          .lr = learning_rate(rule.optimizer) * lr_factor * rule.lr_scale,
           .step = step,
           .seed = derived(stream, static_cast<std::uint64_t>(step))};
+}
+
+// What the parameters' next step takes, those that are `present`.
+WholeTensors::Factors Updater::count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
+                                          double lr_factor) {
+  WholeTensors::Factors result(layout.slots().size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const Slot& slot = layout.slots()[i];
+    if (!present[static_cast<std::size_t>(slot.index)]) continue;
+    ++steps_[static_cast<std::size_t>(slot.index)];
+    result[i] = factors(slot, scale, lr_factor);
+  }
+  return result;
 }
 
 void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
                    double lr_factor) {
   const UnitLayout& layout = unit.layout();
-  for (const Slot& slot : layout.slots())
-    if (present[static_cast<std::size_t>(slot.index)]) ++steps_[static_cast<std::size_t>(slot.index)];
+  const WholeTensors::Factors factors = count_step(layout, present, scale, lr_factor);
   const std::vector<Piece> owned = pieces(unit);
+  std::vector<WholeTensors::Stretch> whole;
   for (std::size_t which = 0; which < owned.size(); ++which) {
-    const Slot& slot = layout.slots()[static_cast<std::size_t>(owned[which].slot)];
-    if (!present[static_cast<std::size_t>(slot.index)]) continue;
-    update(rule(slot).optimizer, factors(slot, scale, lr_factor), range(unit, gradients, owned, which));
+    const Piece& piece = owned[which];
+    const auto slot = static_cast<std::size_t>(piece.slot);
+    if (!factors[slot]) continue;
+    const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
+    const UpdateRange stretch = range(unit, gradients, owned, which);
+    if (whole_work(optimizer)) {
+      whole.push_back({piece.slot, piece.begin, stretch});
+    } else {
+      update(optimizer, *factors[slot], stretch);
+    }
   }
+  whole_.step(unit, factors, whole);
 }
 
 void Updater::adopt(Unit& unit) {

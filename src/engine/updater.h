@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/update.h"
+#include "engine/whole.h"
 #include "partition/moments.h"
 #include "partition/runs.h"
 #include "state/accounts.h"
@@ -18,7 +19,7 @@ class Updater {
  public:
   // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks.
   Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-          Accounts& accounts);
+          Exchange& exchange, Accounts& accounts);
 
   // First moments and, where parameters are stored narrower, what the plan keeps of their remainder, from the
   // unit's `values` (all of it, accumulation dtype).
@@ -27,7 +28,8 @@ class Updater {
   void prepare_late(Unit& unit);
   bool prepared(const Unit& unit) const { return static_cast<bool>(states_[index(unit)]); }
 
-  // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients.
+  // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients. Collective where
+  // an optimizer works on whole tensors.
   void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor);
 
   // The written whole of a unit becomes its main weights, where it differs from them; a remainder is dropped
@@ -60,6 +62,8 @@ class Updater {
   UpdateRange range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces, std::size_t which);
   void add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which);
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
+  WholeTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
+                                   double lr_factor);
 
   Plan plan_;
   bool sharded_;
@@ -68,6 +72,7 @@ class Updater {
   std::vector<std::int64_t> steps_;   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   Accounts& accounts_;
+  WholeTensors whole_;
 };
 
 }  // namespace zero

@@ -7,6 +7,7 @@
 #include "partition/residency.h"
 #include "partition/runs.h"
 #include "partition/vote.h"
+#include "partition/whole.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -62,13 +63,21 @@ class Walk {
 class Pricing {
  public:
   Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, Memory memory)
-      : plan_(plan), layout_(layout), rules_(rules), memory_(memory), peers_(layout.ranks() - 1) {}
+      : plan_(plan),
+        layout_(layout),
+        rules_(rules),
+        owners_(owners(layout, rules)),
+        memory_(memory),
+        peers_(layout.ranks() - 1) {}
 
   Estimate run(const Trace& trace) && {
     for (const UnitLayout& unit : layout_.units()) {
       state(unit);
-      if (unit.trainable()) reduction(unit);
+      if (!unit.trainable()) continue;
+      reduction(unit);
+      update(unit);
     }
+    estimate_.update = inputs_ + steps_;
     optimizer();
     if (sharded(plan_[State::parameter].placement)) page(trace);
     if (peers_ > 0) exchange();
@@ -93,12 +102,16 @@ class Pricing {
   void optimizer() {
     const bool split = sharded(plan_[State::optimizer].placement);
     std::int64_t most = 0;
-    for (int rank = 0; rank < (split ? layout_.ranks() : 1); ++rank) {
+    for (int rank = 0; rank < layout_.ranks(); ++rank) {
       std::int64_t bytes = 0;
       for (const UnitLayout& unit : layout_.units()) {
         if (!unit.trainable()) continue;
         const std::int64_t length = held(unit, plan_[State::optimizer].placement);
-        bytes += moment_bytes(unit, rank * length, (rank + 1) * length);
+        const std::int64_t begin = split ? rank * length : 0;
+        bytes += moment_bytes(unit, begin, begin + length);
+        for (const Slot& slot : unit.slots())
+          if (owners_[static_cast<std::size_t>(slot.index)] == rank)
+            bytes += owned_values(rules_[static_cast<std::size_t>(slot.index)]) * size_of(accumulation(unit.dtype()));
       }
       most = std::max(most, bytes);
       if (uniform()) break;
@@ -120,7 +133,8 @@ class Pricing {
 
   // Every rank holds as much; blocks are counted.
   bool uniform() const {
-    if (slice_multiple(rules_) > 1) return false;
+    const auto has_owner = [](int owner) { return owner >= 0; };
+    if (slice_multiple(rules_) > 1 || std::ranges::any_of(owners_, has_owner)) return false;
     const auto same = [&](const ParameterRule& rule) {
       return moments(rule.optimizer) == moments(rules_.front().optimizer) &&
              moment_format(rule.optimizer) == moment_format(rules_.front().optimizer);
@@ -132,6 +146,12 @@ class Pricing {
     if (!sharded(plan_[State::gradient].between)) return;
     const std::int64_t slice = unit.shard_length() * size_of(accumulation(unit.dtype()));
     estimate_.reduction = std::max(estimate_.reduction, unit.bytes() + (plan_.accumulate() > 1 ? slice : 0));
+  }
+
+  void update(const UnitLayout& unit) {
+    const WholeUnit work = whole_unit(unit, rules_);
+    inputs_ = std::max(inputs_, input_bytes(unit, work));
+    steps_ = std::max(steps_, step_bytes(unit, work, held(unit, plan_[State::optimizer].placement)));
   }
 
   void page(const Trace& trace) {
@@ -166,18 +186,17 @@ class Pricing {
       parameters += static_cast<std::int64_t>(unit.slots().size());
       if (!unit.trainable() || unit.length() == 0) continue;
       reduce(unit);
+      agree_on_steps(unit);
       publish(unit);
     }
-    announce();
-    call(Collective::all_gather, vote_bytes(parameters, plan_.accumulate()));
+    operation(Collective::all_gather, vote_bytes(parameters, plan_.accumulate()));
     if (memory_ == Memory::common) renew();
   }
 
   // Common parameters have been updated.
   void renew() {
     if (!sharded(plan_[State::parameter].placement)) return;
-    announce();
-    call(Collective::barrier, 0);
+    operation(Collective::barrier, 0);
   }
 
   void reduce(const UnitLayout& unit) {
@@ -185,16 +204,32 @@ class Pricing {
     const std::int64_t element = size_of(each ? unit.dtype() : accumulation(unit.dtype()));
     const std::int64_t slice = unit.shard_length() * element;
     for (int i = 0; i < (each ? plan_.accumulate() : 1); ++i) {
-      announce();
-      call(Collective::reduce_scatter, slice);
+      operation(Collective::reduce_scatter, slice);
     }
     if (!sharded(plan_[State::gradient].placement)) call(Collective::all_gather, slice);
   }
 
+  // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.
+  void agree_on_steps(const UnitLayout& unit) {
+    const WholeUnit work = whole_unit(unit, rules_);
+    const bool split = sharded(plan_[State::optimizer].placement);
+    if (work.owned) {
+      const std::int64_t slice = unit.shard_length() * size_of(work.wire);
+      if (split) operation(Collective::all_gather, slice);
+      operation(Collective::reduce_scatter, slice);
+      if (!split) call(Collective::all_gather, unit.shard_length() * size_of(accumulation(unit.dtype())));
+    }
+    if (split && !work.normed.empty()) operation(Collective::all_gather, norm_words(work) * size_of(Dtype::i64));
+  }
+
+  void operation(Collective collective, std::int64_t bytes) {
+    announce();
+    call(collective, bytes);
+  }
+
   void publish(const UnitLayout& unit) {
     if (!sharded(plan_[State::optimizer].placement) || sharded(plan_[State::parameter].placement)) return;
-    announce();
-    call(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
+    operation(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
   }
 
   void announce() { call(Collective::all_gather, kAnnouncementBytes); }
@@ -209,8 +244,10 @@ class Pricing {
   const Plan& plan_;
   const Layout& layout_;
   const std::vector<ParameterRule>& rules_;
+  std::vector<int> owners_;  // by parameter
   Memory memory_;
   int peers_;
+  std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
   Estimate estimate_;
 };
 
@@ -244,6 +281,8 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
 
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
                   Memory memory) {
+  if (whole_work(optimizer))
+    throw ConfigError("an estimate of " + std::string(name(optimizer)) + " needs the parameters' shapes: give rules");
   return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory);
 }
 

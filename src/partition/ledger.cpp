@@ -9,6 +9,7 @@ std::string_view name(Owner owner) {
     case Owner::optimizer: return "optimizer";
     case Owner::gathered: return "gathered";
     case Owner::reduction: return "reduction";
+    case Owner::update: return "update";
     case Owner::activation: return "activation";
   }
   return "?";

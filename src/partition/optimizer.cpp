@@ -1,7 +1,11 @@
 #include "zero/optimizer.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "base/text.h"
@@ -29,6 +33,15 @@ int moments_of(const AdamW& o) {
 int moments_of(const Lion&) {
   return 1;
 }
+int moments_of(const Muon&) {
+  return 1;
+}
+int moments_of(const Adafactor& o) {
+  return o.factored ? 0 : 1;
+}
+int moments_of(const Lamb&) {
+  return 2;
+}
 
 std::string_view name_of(const Sgd& o) {
   return o.momentum != 0 ? "momentum" : "sgd";
@@ -47,6 +60,15 @@ std::string_view name_of(const AdamW&) {
 }
 std::string_view name_of(const Lion&) {
   return "lion";
+}
+std::string_view name_of(const Muon&) {
+  return "muon";
+}
+std::string_view name_of(const Adafactor&) {
+  return "adafactor";
+}
+std::string_view name_of(const Lamb&) {
+  return "lamb";
 }
 
 using Fields = std::vector<std::pair<const char*, double>>;
@@ -81,6 +103,22 @@ Fields fields_of(const AdamW& o) {
 }
 Fields fields_of(const Lion& o) {
   return {{"beta1", o.beta1}, {"beta2", o.beta2}};
+}
+Fields fields_of(const Muon& o) {
+  return {{"momentum", o.momentum},
+          {"nesterov", o.nesterov},
+          {"iterations", o.iterations},
+          {"as_large_as_adamw", o.as_large_as_adamw}};
+}
+Fields fields_of(const Adafactor& o) {
+  return {{"beta2_decay", o.beta2_decay},
+          {"eps_square", o.eps_square},
+          {"eps_step", o.eps_step},
+          {"clip", o.clip},
+          {"factored", o.factored}};
+}
+Fields fields_of(const Lamb& o) {
+  return {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}};
 }
 
 // Collects sentences about one optimizer.
@@ -118,6 +156,22 @@ class Inspection {
     not_negative("eps", o.eps);
   }
   void fields(const Lion& o) { betas(o.beta1, o.beta2); }
+  void fields(const Muon& o) {
+    fraction("momentum", o.momentum);
+    sentence(o.iterations >= 1 && o.iterations <= 100, "iterations must be in [1, 100]");
+    sentence(static_cast<bool>(o.takes), "takes must be a function");
+    for (const std::string& fault : zero::faults(Optimizer(o.rest))) sentence(false, "rest: " + fault);
+  }
+  void fields(const Adafactor& o) {
+    sentence(std::isfinite(o.beta2_decay) && o.beta2_decay <= 0, "beta2_decay must be a number that is not positive");
+    expect("eps_square", o.eps_square, o.eps_square > 0, "positive");
+    not_negative("eps_step", o.eps_step);
+    expect("clip", o.clip, o.clip > 0, "positive");
+  }
+  void fields(const Lamb& o) {
+    betas(o.beta1, o.beta2);
+    not_negative("eps", o.eps);
+  }
 
   std::vector<std::string> faults() && { return std::move(faults_); }
 
@@ -135,14 +189,23 @@ class Inspection {
   std::vector<std::string> faults_;
 };
 
+// The optimizer as it treats this parameter.
+Optimizer for_parameter(const Optimizer& optimizer, const ParameterInfo& info) {
+  if (const auto* muon = std::get_if<Muon>(&optimizer); muon != nullptr && muon->takes && !muon->takes(info))
+    return muon->rest;
+  Optimizer result = optimizer;
+  if (auto* adafactor = std::get_if<Adafactor>(&result)) adafactor->factored = info.shape.size() >= 2;
+  return result;
+}
+
 ParameterRule rule_of(const Optimizer& optimizer, const std::vector<ParamGroup>& groups, const ParameterInfo& info) {
   for (const ParamGroup& group : groups) {
     if (!group.takes || !group.takes(info)) continue;
-    ParameterRule rule{group.optimizer.value_or(optimizer), group.lr_scale};
+    ParameterRule rule{for_parameter(group.optimizer.value_or(optimizer), info), group.lr_scale, info.shape};
     if (group.weight_decay) std::visit([&](auto& value) { value.weight_decay = *group.weight_decay; }, rule.optimizer);
     return rule;
   }
-  return {optimizer, 1.0};
+  return {for_parameter(optimizer, info), 1.0, info.shape};
 }
 
 }  // namespace
@@ -209,6 +272,18 @@ std::vector<ParameterRule> parameter_rules(const Optimizer& optimizer, const std
     text += (text.empty() ? "" : "; ") + fault + (parameter.empty() ? "" : " (parameter '" + parameter + "')");
   if (!text.empty()) throw ConfigError("no optimizer: " + text);
   return result;
+}
+
+bool hidden_matrix(const ParameterInfo& info) {
+  if (info.shape.size() != 2 || info.embedding) return false;
+  static const std::set<std::string, std::less<>> outputs{"head",    "lm_head",    "output",        "output_layer",
+                                                          "unembed", "classifier", "lm_projection", "logits"};
+  std::vector<std::string> path;  // of modules, and the parameter's own name
+  for (std::istringstream parts(info.name); std::getline(parts, path.emplace_back(), '.');) continue;
+  path.pop_back();
+  const auto number = [](const std::string& part) { return !part.empty() && std::ranges::all_of(part, ::isdigit); };
+  const bool in_a_numbered_layer = std::ranges::any_of(path, number);
+  return in_a_numbered_layer || path.size() < 2 || !outputs.contains(path[path.size() - 2]);
 }
 
 ParamGroup no_decay_on_norms_biases_embeddings() {

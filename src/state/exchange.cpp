@@ -15,6 +15,7 @@ const char* verb(std::int64_t kind) {
     case Exchange::Kind::gather: return "gather parameters of";
     case Exchange::Kind::reduce: return "reduce gradients of";
     case Exchange::Kind::publish: return "publish updated parameters of";
+    case Exchange::Kind::direct: return "compute the steps of";
     case Exchange::Kind::vote: return "take a step";
     case Exchange::Kind::setup: return "set up";
     case Exchange::Kind::read: return "read or write";

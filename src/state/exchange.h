@@ -23,7 +23,7 @@ namespace zero {
 
 class Exchange {
  public:
-  enum class Kind : std::int64_t { gather, reduce, publish, vote, setup, read };
+  enum class Kind : std::int64_t { gather, reduce, publish, direct, vote, setup, read };
 
   struct Operation {
     Kind kind;

@@ -12,14 +12,20 @@ namespace {
 
 constexpr int kSteps = 20;
 
+std::vector<Optimizer> all_optimizers() {
+  std::vector<Optimizer> all = every_optimizer();
+  for (const Optimizer& optimizer : whole_optimizers()) all.push_back(optimizer);
+  return all;
+}
+
 std::string name_of(const testing::TestParamInfo<std::tuple<std::size_t, int>>& info) {
   const auto& [which, ranks] = info.param;
-  return std::to_string(which) + std::string(name(every_optimizer()[which])) + "On" + std::to_string(ranks);
+  return std::to_string(which) + std::string(name(all_optimizers()[which])) + "On" + std::to_string(ranks);
 }
 
 class Optimizers : public testing::TestWithParam<std::tuple<std::size_t, int>> {
  protected:
-  Optimizer optimizer() const { return every_optimizer()[std::get<0>(GetParam())]; }
+  Optimizer optimizer() const { return all_optimizers()[std::get<0>(GetParam())]; }
   int ranks() const { return std::get<1>(GetParam()); }
   Job job(const Plan& plan) const { return {plan, ranks(), optimizer(), {.clip = 1, .seed = 3}, kSteps}; }
 };
@@ -50,7 +56,7 @@ TEST_P(Optimizers, HaveTheBitsOfOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Optimizers,
-                         testing::Combine(testing::Range(std::size_t{0}, every_optimizer().size()),
+                         testing::Combine(testing::Range(std::size_t{0}, all_optimizers().size()),
                                           testing::Values(1, 2, 4)),
                          name_of);
 

@@ -82,6 +82,12 @@ Options options_of(const Lion& o) {
   return std::make_unique<LionOptions>(o);
 }
 
+// LibTorch has none over whole tensors: tests/ranks/whole_test.cpp has their mathematics.
+template <class Whole>
+Options options_of(const Whole&) {
+  throw std::logic_error("no such optimizer in LibTorch");
+}
+
 template <class Optimizer, class Options>
 std::unique_ptr<torch::optim::Optimizer> make(const Groups& groups) {
   return std::make_unique<Optimizer>(groups, static_cast<const Options&>(groups.front().options()));
@@ -89,12 +95,17 @@ std::unique_ptr<torch::optim::Optimizer> make(const Groups& groups) {
 
 struct Maker {
   const Groups& groups;
-  auto operator()(const Sgd&) const { return make<torch::optim::SGD, torch::optim::SGDOptions>(groups); }
-  auto operator()(const AdaGrad&) const { return make<torch::optim::Adagrad, torch::optim::AdagradOptions>(groups); }
-  auto operator()(const RmsProp&) const { return make<torch::optim::RMSprop, torch::optim::RMSpropOptions>(groups); }
-  auto operator()(const Adam&) const { return make<torch::optim::Adam, torch::optim::AdamOptions>(groups); }
-  auto operator()(const AdamW&) const { return make<torch::optim::AdamW, torch::optim::AdamWOptions>(groups); }
-  auto operator()(const Lion&) const { return make<TorchLion, LionOptions>(groups); }
+  using Made = std::unique_ptr<torch::optim::Optimizer>;
+  Made operator()(const Sgd&) const { return make<torch::optim::SGD, torch::optim::SGDOptions>(groups); }
+  Made operator()(const AdaGrad&) const { return make<torch::optim::Adagrad, torch::optim::AdagradOptions>(groups); }
+  Made operator()(const RmsProp&) const { return make<torch::optim::RMSprop, torch::optim::RMSpropOptions>(groups); }
+  Made operator()(const Adam&) const { return make<torch::optim::Adam, torch::optim::AdamOptions>(groups); }
+  Made operator()(const AdamW&) const { return make<torch::optim::AdamW, torch::optim::AdamWOptions>(groups); }
+  Made operator()(const Lion&) const { return make<TorchLion, LionOptions>(groups); }
+  template <class Whole>
+  Made operator()(const Whole&) const {
+    return {};
+  }
 };
 
 }  // namespace

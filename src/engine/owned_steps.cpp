@@ -1,0 +1,55 @@
+#include "engine/owned_steps.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/exact_sum.h"
+#include "partition/whole.h"
+
+namespace zero {
+
+double frobenius_norm(const at::Tensor& tensor) {
+  ExactSum squares;
+  std::int64_t nonfinite = 0;
+  const auto count = static_cast<std::size_t>(tensor.numel());
+  if (tensor.scalar_type() == at::kDouble) {
+    sum_of_squares(std::span(tensor.contiguous().const_data_ptr<double>(), count), squares, nonfinite);
+  } else {
+    const at::Tensor wide = tensor.to(at::kFloat).contiguous();
+    sum_of_squares(std::span(wide.const_data_ptr<float>(), count), squares, nonfinite);
+  }
+  return std::sqrt(squares.value());
+}
+
+// Jordan, 2024: the polynomial a x + b x^3 + c x^5 brings every singular value in (0, 1] near 1; the product is formed
+// on the shorter side.
+at::Tensor orthogonalised(const at::Tensor& input, int iterations) {
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+  const auto [rows, columns] = hidden_shape(input.sizes().vec());
+  const at::Tensor matrix = input.reshape({rows, columns});
+  const bool tall = rows > columns;
+  at::Tensor x = matrix.to(at::kFloat).div(frobenius_norm(matrix) + 1e-7).to(at::kBFloat16);
+  if (tall) x = x.t().contiguous();
+  for (int i = 0; i < iterations; ++i) {
+    const at::Tensor gram = at::mm(x, x.t());
+    x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1);
+  }
+  return (tall ? x.t() : x).reshape(input.sizes());
+}
+
+at::Tensor factored_step(const Adafactor& optimizer, const at::Tensor& g, const at::Tensor& rows,
+                         const at::Tensor& columns, std::int64_t step) {
+  const double newest = std::pow(static_cast<double>(step), optimizer.beta2_decay);
+  const at::Tensor squares = g.square();
+  rows.lerp_(squares.mean(-1, /*keepdim=*/true), newest);
+  columns.lerp_(squares.mean(-2, /*keepdim=*/true), newest);
+  at::Tensor estimate = at::matmul(rows, columns);
+  estimate.div_(rows.mean(-2, /*keepdim=*/true).clamp_min_(optimizer.eps_square));
+  estimate.clamp_min_(optimizer.eps_square * optimizer.eps_square).rsqrt_().mul_(g);
+  const double mean = frobenius_norm(estimate) / std::sqrt(static_cast<double>(g.numel()));
+  return estimate.div_(std::max(1.0, mean / optimizer.clip));
+}
+
+}  // namespace zero

@@ -1,0 +1,259 @@
+#include "engine/whole.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/exact_sum.h"
+#include "engine/owned_steps.h"
+
+namespace zero {
+namespace {
+
+// Elements of a piece between a read and a sum; a multiple of kSquareBlock.
+constexpr std::int64_t kChunk = 1024;
+
+char* element(const Buffer& buffer, std::int64_t index, Dtype dtype) {
+  return static_cast<char*>(buffer.data()) + index * size_of(dtype);
+}
+
+View view(const Buffer& buffer, std::int64_t begin, std::int64_t count, Dtype dtype) {
+  return {element(buffer, begin, dtype), count, dtype};
+}
+
+void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum) {
+  std::int64_t nonfinite = 0;
+  const auto n = static_cast<std::size_t>(count);
+  if (dtype == Dtype::f64) {
+    sum_of_squares(std::span(static_cast<const double*>(values), n), sum, nonfinite);
+  } else {
+    sum_of_squares(std::span(static_cast<const float*>(values), n), sum, nonfinite);
+  }
+}
+
+// What remains of a weight, and the factor on its step.
+struct Size {
+  double kept = 1;
+  double size = 0;
+};
+
+struct Facts {
+  const ParameterRule& rule;
+  const UpdateFactors& factors;
+  double numel;
+  double weights, step;  // norms
+};
+
+Size size_of_step(const Muon& o, const Facts& facts) {
+  const Matrix m = hidden_shape(facts.rule.shape);
+  const auto rows = static_cast<double>(m.rows), columns = static_cast<double>(m.columns);
+  const double scale =
+      o.as_large_as_adamw ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
+  return {1 - facts.factors.lr * o.weight_decay, facts.factors.lr * scale};
+}
+
+Size size_of_step(const Lamb&, const Facts& facts) {
+  const bool both = facts.weights > 0 && facts.step > 0;
+  return {1, facts.factors.lr * (both ? facts.weights / facts.step : 1)};
+}
+
+Size size_of_step(const Adafactor& o, const Facts& facts) {
+  const double root = std::sqrt(facts.numel);
+  const double lr = std::min(facts.factors.lr, 1 / std::sqrt(static_cast<double>(facts.factors.step)));
+  const double clipped = o.factored ? 1 : std::max(1.0, facts.step / (root * o.clip));  // else its owner has
+  return {1 - facts.factors.lr * o.weight_decay, lr * std::max(o.eps_step, facts.weights / root) / clipped};
+}
+
+Size size_of_step(const Facts& facts) {
+  return std::visit(
+      [&](const auto& optimizer) {
+        if constexpr (requires { size_of_step(optimizer, facts); }) return size_of_step(optimizer, facts);
+        return Size{};
+      },
+      facts.rule.optimizer);
+}
+
+}  // namespace
+
+WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules,
+                           Exchange& exchange, Accounts& accounts)
+    : rules_(rules),
+      exchange_(exchange),
+      sharded_(plan[State::optimizer].placement == Placement::sharded),
+      owners_(owners(layout, rules)),
+      factored_(rules.size()) {
+  std::int64_t inputs = 0, steps = 0;
+  for (const UnitLayout& unit : layout.units()) {
+    const WholeUnit work = unit.trainable() ? whole_unit(unit, rules) : WholeUnit{};
+    inputs = std::max(inputs, input_bytes(unit, work));
+    steps = std::max(steps, step_bytes(unit, work, sharded_ ? unit.shard_length() : unit.length()));
+    units_.push_back(work);
+  }
+  if (inputs > 0) inputs_ = Buffer::visible(accounts, Owner::update, inputs, at::kByte, at::kCPU);
+  for (const UnitLayout& unit : layout.units())
+    for (const Slot& slot : unit.slots()) make_factors(slot, accumulation(unit.dtype()), accounts);
+  if (steps > 0) steps_ = Buffer(accounts, Owner::update, steps, at::kByte, at::kCPU);
+}
+
+// Zero at first; only on the owner.
+void WholeTensors::make_factors(const Slot& slot, Dtype dtype, Accounts& accounts) {
+  if (!owns(slot) || owned_values(rule(slot)) == 0) return;
+  std::vector<std::int64_t> rows = rule(slot).shape, columns = rule(slot).shape;
+  rows.back() = 1;
+  columns[columns.size() - 2] = 1;
+  const auto zeros = [&](const std::vector<std::int64_t>& shape) {
+    Buffer buffer(accounts, Owner::optimizer, c10::multiply_integers(shape), scalar_type(dtype), at::kCPU);
+    buffer.tensor().zero_();
+    return buffer;
+  };
+  factored_[static_cast<std::size_t>(slot.index)] = {zeros(rows), zeros(columns), rows, columns};
+}
+
+bool WholeTensors::owns(const Slot& slot) const {
+  return owners_[static_cast<std::size_t>(slot.index)] == exchange_.rank();
+}
+
+void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
+  const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
+  if (!work.any) return;
+  if (work.owned) {
+    follow_owned(unit, factors, stretches);
+    compute_owned(unit, factors);
+    distribute(unit);
+  }
+  const std::vector<Norms> norms = take_norms(unit, factors, stretches);
+  for (const Stretch& stretch : stretches) {
+    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
+    const UpdateFactors& f = *factors[static_cast<std::size_t>(stretch.slot)];
+    const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
+    const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
+    descend(kept, size, step_at(unit, stretch.begin), f, stretch.range);
+  }
+}
+
+char* WholeTensors::step_at(const Unit& unit, std::int64_t index) const {
+  return element(steps_, index - (sharded_ ? unit.shard_begin() : 0), accumulation(unit.layout().dtype()));
+}
+
+void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
+  const Dtype wire = units_[static_cast<std::size_t>(unit.index())].wire;
+  for (const Stretch& stretch : stretches) {
+    const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(stretch.slot)]).optimizer;
+    if (whole_work(optimizer)->owner)
+      follow(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], stretch.range, nullptr,
+             element(inputs_, stretch.begin, wire), wire);
+  }
+  if (!sharded_) return;
+  const View whole = view(inputs_, 0, unit.layout().length(), wire);
+  const View mine = view(inputs_, unit.shard_begin(), unit.layout().shard_length(), wire);
+  exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
+                 [mine, whole](const Communicator& communicator) { communicator.all_gather(mine, whole).wait(); }});
+}
+
+// Leaves the steps of this rank's tensors where their inputs were, and zeros elsewhere.
+void WholeTensors::compute_owned(const Unit& unit, const Factors& factors) {
+  const at::NoGradGuard no_grad;
+  const UnitLayout& layout = unit.layout();
+  const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
+  std::vector<std::pair<at::Tensor, at::Tensor>> steps;
+  for (std::size_t i = 0; i < layout.slots().size(); ++i) {
+    const Slot& slot = layout.slots()[i];
+    if (!owns(slot) || !factors[i]) continue;
+    const at::Tensor& parameter = unit.parameters()[i];
+    const at::Tensor input = at::from_blob(element(inputs_, slot.begin, work.wire), parameter.sizes(),
+                                           parameter.strides(), at::TensorOptions().dtype(scalar_type(work.wire)));
+    steps.emplace_back(input, step_of(slot, input, *factors[i]));
+  }
+  std::memset(inputs_.data(), 0, static_cast<std::size_t>(input_bytes(layout, work)));
+  // Minus zero becomes plus zero, as it would in a sum with the others' zeros.
+  for (const auto& [place, step] : steps) place.copy_(step.add(0));
+}
+
+at::Tensor WholeTensors::step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors) {
+  const Optimizer& optimizer = rule(slot).optimizer;
+  if (const auto* muon = std::get_if<Muon>(&optimizer)) return orthogonalised(input, muon->iterations);
+  const Factored& means = factored_[static_cast<std::size_t>(slot.index)];
+  return factored_step(std::get<Adafactor>(optimizer), input, means.rows.tensor().view(means.row_shape),
+                       means.columns.tensor().view(means.column_shape), factors.step);
+}
+
+void WholeTensors::distribute(const Unit& unit) {
+  const UnitLayout& layout = unit.layout();
+  const Dtype wide = accumulation(layout.dtype());
+  const std::int64_t length = layout.shard_length();
+  const View sent = view(inputs_, 0, layout.length(), units_[static_cast<std::size_t>(unit.index())].wire);
+  const View mine = view(steps_, sharded_ ? 0 : unit.shard_begin(), length, wide);
+  const View whole = sharded_ ? View{} : view(steps_, 0, layout.length(), wide);
+  exchange_.run(
+      {Exchange::Kind::direct, unit.index(), sent.count, [sent, mine, whole](const Communicator& communicator) {
+         communicator.reduce_scatter(sent, mine).wait();
+         if (whole.count > 0) communicator.all_gather(mine, whole).wait();
+       }});
+}
+
+// By slot. Where nobody owns the step, this computes it.
+std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, const Factors& factors,
+                                                          const std::vector<Stretch>& stretches) {
+  const UnitLayout& layout = unit.layout();
+  const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
+  std::vector<Norms> result(layout.slots().size());
+  if (work.normed.empty()) return result;
+  std::vector<ExactSum> sums(2 * layout.slots().size());
+  for (const Stretch& stretch : stretches) {
+    const auto slot = static_cast<std::size_t>(stretch.slot);
+    const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
+    if (whole_work(optimizer)->norms)
+      add_norms(unit, stretch, optimizer, *factors[slot], sums[2 * slot], sums[2 * slot + 1]);
+  }
+  if (sharded_) exchange_sums(unit, work, sums);
+  for (const int slot : work.normed) {
+    const auto i = static_cast<std::size_t>(slot);
+    result[i] = {std::sqrt(sums[2 * i].value()), std::sqrt(sums[2 * i + 1].value())};
+  }
+  return result;
+}
+
+void WholeTensors::add_norms(const Unit& unit, const Stretch& stretch, const Optimizer& optimizer,
+                             const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const {
+  const Dtype wide = accumulation(unit.layout().dtype());
+  std::array<double, kChunk> chunk;
+  for (std::int64_t begin = 0; begin < stretch.range.count; begin += kChunk) {
+    const std::int64_t count = std::min(kChunk, stretch.range.count - begin);
+    const UpdateRange part = part_of(stretch.range, begin, count);
+    read_weights(part, chunk.data());
+    add_squares(chunk.data(), wide, count, weights);
+    if (whole_work(optimizer)->owner) continue;
+    void* const target = step_at(unit, stretch.begin + begin);
+    follow(optimizer, factors, part, chunk.data(), target, wide);
+    add_squares(target, wide, count, step);
+  }
+}
+
+// Every rank's sums of the normed slots, added.
+void WholeTensors::exchange_sums(const Unit& unit, const WholeUnit& work, std::vector<ExactSum>& sums) const {
+  std::vector<std::int64_t> mine;
+  for (const int slot : work.normed)
+    for (const int which : {0, 1}) {
+      const auto limbs = sums[static_cast<std::size_t>(2 * slot + which)].limbs();
+      mine.insert(mine.end(), limbs.begin(), limbs.end());
+    }
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(exchange_.size()));
+  const View table{all.data(), static_cast<std::int64_t>(all.size()), Dtype::i64};
+  const View own{mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::i64};
+  exchange_.run({Exchange::Kind::direct, unit.index(), own.count,
+                 [own, table](const Communicator& communicator) { communicator.all_gather(own, table).wait(); }});
+  std::fill(sums.begin(), sums.end(), ExactSum{});
+  auto limbs = all.begin();
+  for (int rank = 0; rank < exchange_.size(); ++rank)
+    for (const int slot : work.normed)
+      for (const int which : {0, 1}) {
+        sums[static_cast<std::size_t>(2 * slot + which)].add(std::span<const std::int64_t>(limbs, ExactSum::kLimbs));
+        limbs += ExactSum::kLimbs;
+      }
+}
+
+}  // namespace zero

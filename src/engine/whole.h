@@ -1,0 +1,74 @@
+// The steps of optimizers over whole tensors (Muon, Adafactor, LAMB) for units that ranks hold in parts.
+//
+// A step of a unit:
+//   1. follow: each rank updates the moments of its part and writes what the step is computed from.
+//   2. That input is gathered; the owner of a tensor computes its step, everybody else has zeros there, and a
+//      reduce-scatter brings each rank its part of the steps.
+//   3. Norms of a tensor are exact sums over the ranks' parts: one small all-gather of limbs.
+//   4. descend: each rank moves its weights along its part of the steps.
+// A sum with zeros and an exact sum do not depend on how the unit is cut, so neither do the bits.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/exact_sum.h"
+#include "engine/update.h"
+#include "partition/whole.h"
+#include "state/accounts.h"
+#include "state/exchange.h"
+#include "state/unit.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+class WholeTensors {
+ public:
+  WholeTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules, Exchange& exchange,
+               Accounts& accounts);
+
+  // By slot; none for parameters that received no gradient on any rank.
+  using Factors = std::vector<std::optional<UpdateFactors>>;
+  // What this rank updates of one parameter.
+  struct Stretch {
+    int slot;
+    std::int64_t begin;  // in the unit
+    UpdateRange range;
+  };
+  // `stretches` are of parameters that have a whole_work() and factors, in order. Collective.
+  void step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
+
+ private:
+  struct Norms {
+    double weights = 0;
+    double step = 0;
+  };
+  struct Factored {
+    Buffer rows, columns;
+    std::vector<std::int64_t> row_shape, column_shape;
+  };
+
+  const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
+  bool owns(const Slot& slot) const;
+  char* step_at(const Unit& unit, std::int64_t index) const;
+  void make_factors(const Slot& slot, Dtype dtype, Accounts& accounts);
+  void follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
+  void compute_owned(const Unit& unit, const Factors& factors);
+  at::Tensor step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors);
+  void distribute(const Unit& unit);
+  std::vector<Norms> take_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
+  void add_norms(const Unit& unit, const Stretch& stretch, const Optimizer& optimizer, const UpdateFactors& factors,
+                 ExactSum& weights, ExactSum& step) const;
+  void exchange_sums(const Unit& unit, const WholeUnit& work, std::vector<ExactSum>& sums) const;
+
+  const std::vector<ParameterRule>& rules_;
+  Exchange& exchange_;
+  bool sharded_;
+  std::vector<WholeUnit> units_;
+  std::vector<int> owners_;         // by parameter
+  std::vector<Factored> factored_;  // by parameter
+  Buffer inputs_;                   // of a whole unit; then the steps of this rank's tensors
+  Buffer steps_;                    // of what this rank updates
+};
+
+}  // namespace zero

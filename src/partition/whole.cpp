@@ -1,0 +1,111 @@
+#include "partition/whole.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "base/exact_sum.h"
+
+namespace zero {
+namespace {
+
+const ParameterRule& rule_of(const Slot& slot, const std::vector<ParameterRule>& rules) {
+  return rules[static_cast<std::size_t>(slot.index)];
+}
+
+bool owned(const ParameterRule& rule) {
+  const auto work = whole_work(rule.optimizer);
+  return work && work->owner;
+}
+
+// Newton-Schulz multiplies by matrices of the smaller side; Adafactor goes over the elements.
+double cost(const ParameterRule& rule, std::int64_t numel) {
+  if (!std::holds_alternative<Muon>(rule.optimizer)) return static_cast<double>(numel);
+  const Matrix m = hidden_shape(rule.shape);
+  return static_cast<double>(numel) * static_cast<double>(std::min(m.rows, m.columns));
+}
+
+std::int64_t product(std::vector<std::int64_t>::const_iterator begin, std::vector<std::int64_t>::const_iterator end) {
+  return std::accumulate(begin, end, std::int64_t{1}, std::multiplies<>());
+}
+
+}  // namespace
+
+std::optional<WholeWork> whole_work(const Optimizer& optimizer) {
+  if (std::holds_alternative<Muon>(optimizer)) return WholeWork{.owner = true, .narrow = true};
+  if (std::holds_alternative<Lamb>(optimizer)) return WholeWork{.norms = true};
+  if (const auto* adafactor = std::get_if<Adafactor>(&optimizer))
+    return WholeWork{.owner = adafactor->factored, .norms = true};
+  return {};
+}
+
+Matrix hidden_shape(const std::vector<std::int64_t>& shape) {
+  return shape.empty() ? Matrix{} : Matrix{shape.front(), product(shape.begin() + 1, shape.end())};
+}
+
+Matrix last_two(const std::vector<std::int64_t>& shape) {
+  if (shape.size() < 2) return {1, product(shape.begin(), shape.end())};
+  return {shape[shape.size() - 2], shape.back()};
+}
+
+std::int64_t owned_values(const ParameterRule& rule) {
+  const auto* adafactor = std::get_if<Adafactor>(&rule.optimizer);
+  if (adafactor == nullptr || !adafactor->factored) return 0;
+  const auto [rows, columns] = last_two(rule.shape);
+  const std::int64_t matrices = product(rule.shape.begin(), rule.shape.end() - 2);
+  return matrices * (rows + columns);
+}
+
+WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& rules) {
+  WholeUnit result;
+  bool narrow = true;
+  for (std::size_t i = 0; i < unit.slots().size(); ++i) {
+    const auto work = whole_work(rule_of(unit.slots()[i], rules).optimizer);
+    if (!work) continue;
+    result.any = true;
+    result.owned = result.owned || work->owner;
+    narrow = narrow && (work->narrow || !work->owner);
+    if (work->norms) result.normed.push_back(static_cast<int>(i));
+  }
+  const Dtype wide = accumulation(unit.dtype());
+  result.wire = narrow && wide == Dtype::f32 ? Dtype::bf16 : wide;
+  return result;
+}
+
+std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& rules) {
+  std::vector<int> result(rules.size(), -1);
+  std::vector<double> total(static_cast<std::size_t>(layout.ranks()));
+  for (const UnitLayout& unit : layout.units()) {
+    std::vector<const Slot*> slots;
+    for (const Slot& slot : unit.slots())
+      if (unit.trainable() && owned(rule_of(slot, rules))) slots.push_back(&slot);
+    std::ranges::stable_sort(slots, std::greater(),
+                             [&](const Slot* slot) { return cost(rule_of(*slot, rules), slot->numel); });
+    std::vector<double> here(total.size());
+    for (const Slot* slot : slots) {
+      const auto load = [&](std::size_t rank) { return std::tuple(here[rank], total[rank], rank); };
+      std::size_t least = 0;
+      for (std::size_t rank = 1; rank < total.size(); ++rank)
+        if (load(rank) < load(least)) least = rank;
+      const double more = cost(rule_of(*slot, rules), slot->numel);
+      here[least] += more;
+      total[least] += more;
+      result[static_cast<std::size_t>(slot->index)] = static_cast<int>(least);
+    }
+  }
+  return result;
+}
+
+std::int64_t input_bytes(const UnitLayout& unit, const WholeUnit& work) {
+  return work.owned ? unit.length() * size_of(work.wire) : 0;
+}
+
+std::int64_t step_bytes(const UnitLayout& unit, const WholeUnit& work, std::int64_t held) {
+  return work.any ? held * size_of(accumulation(unit.dtype())) : 0;
+}
+
+std::int64_t norm_words(const WholeUnit& work) {
+  return static_cast<std::int64_t>(work.normed.size()) * 2 * ExactSum::kLimbs;
+}
+
+}  // namespace zero
