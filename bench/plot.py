@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
+from math import ceil, floor, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,14 +79,18 @@ class Chart:
     def svg(self) -> str:
         height = TOP + len(self.bars) * ROW + GAP + BOTTOM
         rows = "".join(draw(bar, top, self) for bar, top in zip(self.bars, self.tops()))
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-            f'height="{height}" role="img" aria-label="{escape(self.title)}">\n'
-            f"<style>{STYLE}</style>\n"
-            f'<text class="title" x="16" y="26">{escape(self.title)}</text>\n'
-            f'<text class="note" x="16" y="46">{escape(self.note)}</text>\n{rows}'
-            f'<line class="axis" x1="{LEFT}" y1="{TOP - 4}" x2="{LEFT}" y2="{height - BOTTOM}"/>\n</svg>\n'
-        )
+        axis = f'<line class="axis" x1="{LEFT}" y1="{TOP - 4}" x2="{LEFT}" y2="{height - BOTTOM}"/>\n'
+        return picture(self.title, self.note, height, rows + axis)
+
+
+def picture(title: str, note: str, height: float, content: str, style: str = STYLE) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img" aria-label="{escape(title)}">\n'
+        f"<style>{style}</style>\n"
+        f'<text class="title" x="16" y="26">{escape(title)}</text>\n'
+        f'<text class="note" x="16" y="46">{escape(note)}</text>\n{content}</svg>\n'
+    )
 
 
 def text(x: float, middle: float, content: str, style: str, attributes: str = "") -> str:
@@ -109,6 +114,108 @@ def whisker(bar: Bar, middle: float, scale: float) -> str:
         return ""
     low, high = LEFT + bar.low * scale, LEFT + bar.high * scale
     return f'<line class="spread" x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}"/>\n'
+
+
+CURVES_LEFT, CURVES_RIGHT, CURVES_TOP, PANEL, BETWEEN = 62, 196, 92, 250, 76
+LABEL = 17  # pixels from label to label
+CURVE_STYLE = """  .curve { fill: none; stroke-width: 1.6; stroke-linejoin: round }
+  .leader { fill: none; stroke-width: 0.8; opacity: 0.7 }
+  .grid { stroke: #8b949e; stroke-opacity: 0.35 }
+"""
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    label: str
+    values: list[float]  # of each step
+    colour: str  # class of the label
+    line: str  # classes of the line
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over the steps, each with its label at its end; the first is drawn above the others."""
+
+    title: str
+    curves: list[Curve]
+    ticks: list[float]  # from the lowest value to the highest
+    scale: Callable[[float], float] = float
+
+    def x(self, step: float) -> float:
+        return CURVES_LEFT + (WIDTH - CURVES_LEFT - CURVES_RIGHT) * step / self.steps()
+
+    def y(self, value: float) -> float:
+        """From the panel's top."""
+        low, high = self.scale(self.ticks[0]), self.scale(self.ticks[-1])
+        return PANEL * (high - self.scale(value)) / (high - low)
+
+    def steps(self) -> int:
+        return max(len(curve.values) for curve in self.curves)
+
+    def points(self, curve: Curve) -> list[Point]:
+        return [(self.x(step), self.y(value)) for step, value in enumerate(curve.values, 1) if isfinite(value)]
+
+    def svg(self, top: float) -> str:
+        drawn = [(curve, points) for curve in self.curves if (points := self.points(curve))]
+        lines = "".join(polyline(points, f"curve {curve.line}") for curve, points in reversed(drawn))
+        heading = text(16, -20, self.title, "strong")
+        return f'<g transform="translate(0 {top})">\n{heading}{self.axes()}{lines}{labels(drawn)}</g>\n'
+
+    def axes(self) -> str:
+        right, ticks = WIDTH - CURVES_RIGHT, [(self.y(tick), f"{tick:.4g}") for tick in self.ticks]
+        grid = [f'<line class="grid" x1="{CURVES_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>\n' for y, _ in ticks]
+        values = [text(CURVES_LEFT - 8, y, tick, "note", ' text-anchor="end"') for y, tick in ticks]
+        steps = [(self.x(step), f"{step:g}") for step in even_ticks(0, self.steps())[:-1]]
+        steps.append((right, f"step {self.steps()}"))
+        below = [text(x, PANEL + 16, step, "note", ' text-anchor="middle"') for x, step in steps]
+        return "".join(grid + values + below)
+
+
+def panels_picture(title: str, note: str, panels: list[Panel], style: str) -> str:
+    tops = [CURVES_TOP + i * (PANEL + BETWEEN) for i in range(len(panels))]
+    content = "".join(panel.svg(top) for panel, top in zip(panels, tops))
+    return picture(title, note, tops[-1] + PANEL + 2 * BOTTOM + 16, content, style)
+
+
+def polyline(points: list[Point], style: str) -> str:
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline class="{style}" points="{joined}"/>\n'
+
+
+def labels(drawn: list[tuple[Curve, list[Point]]]) -> str:
+    """At the ends of the curves, in their order, as close to them as there is room."""
+    by_height = sorted(drawn, key=lambda each: each[1][-1][1])
+    places = spread([points[-1][1] for _, points in by_height])
+    result = ""
+    for (curve, points), place in zip(by_height, places):
+        x, y = points[-1]
+        result += polyline([(x + 2, y), (x + 16, place), (x + 28, place)], f"leader {curve.colour}")
+        result += text(x + 32, place, curve.label, curve.colour)
+    return result
+
+
+def spread(heights: list[float]) -> list[float]:
+    """Moves ascending heights apart: down, but the last ones up where they would leave the panel."""
+    places = list[float]()
+    for height in heights:
+        places.append(max(height, places[-1] + LABEL) if places else height)
+    for below, i in enumerate(reversed(range(len(places)))):
+        places[i] = min(places[i], PANEL - below * LABEL)
+    return places
+
+
+def limits(curves: list[Curve]) -> tuple[float, float]:
+    values = [value for curve in curves for value in curve.values if isfinite(value)]
+    return min(values), max(values)
+
+
+def even_ticks(low: float, high: float) -> list[float]:
+    """Multiples of a round number, from one at most `low` to one at least `high`."""
+    most = max(high - low, 1e-3) / 7
+    step = next(s for e in range(-4, 9) for s in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if s >= most)
+    first, last = floor(low / step), ceil(high / step)
+    return [step * i for i in range(first, max(last, first + 1) + 1)]
 
 
 def no_bar(name: str, record: dict[str, Any]) -> Bar:

@@ -13,8 +13,7 @@ void explain(std::ostream& out, const std::vector<Difference>& all, bool promise
         << " on\n";
   if (!promised)
     out << "  (with --accumulate, plans that reduce at different times agree to the bit only with --reproducible and "
-           "where\n"
-           "  --ranks and --accumulate are powers of two)\n";
+           "where\n  --ranks and --accumulate are powers of two)\n";
 }
 
 // Whether the sums over ranks and over micro-batches are subtrees of one tree, whichever comes first.
@@ -22,7 +21,50 @@ bool one_tree(int ranks, int micro_batches) {
   return std::has_single_bit(static_cast<unsigned>(ranks)) && std::has_single_bit(static_cast<unsigned>(micro_batches));
 }
 
+bool bytes_agree(std::ostream& out, const Report& report) {
+  const bool agree = std::ranges::all_of(report.runs, &RunResult::bytes_agree);
+  if (!agree) out << "measured bytes differ from the predicted ones\n";
+  return agree;
+}
+
+bool conclude_plans(std::ostream& out, const RunOptions& options, const Report& report) {
+  print_report(out, report);
+  const std::vector<Difference> all = differences(report, std::vector<int>(report.runs.size()));
+  const bool kept = differences(report, promises(options, report.ranks)).empty();
+  out << "losses identical: " << (all.empty() ? "yes" : "no") << '\n';
+  if (!all.empty()) explain(out, all, !kept);
+  return kept;
+}
+
+void conclude_optimizers(std::ostream& out, const RunOptions& options, const Report& report) {
+  const zero::Plan plan = make_plan(options, options.plans.front(), report.ranks).on(report.ranks);
+  const bool sharded = plan[zero::State::optimizer].placement == zero::Placement::sharded;
+  print_optimizers(out, report, static_cast<double>(report.parameters) / (sharded ? report.ranks : 1));
+}
+
+std::vector<Contender> optimizer_contenders(const RunOptions& options) {
+  const std::vector<std::string> one{options.precision};
+  std::vector<Contender> result;
+  for (const std::string& optimizer : options.optimizers)
+    for (const std::string& precision : options.precisions.empty() ? one : options.precisions) {
+      result.push_back({optimizer + " " + precision, options});
+      result.back().options.optimizer = optimizer;
+      result.back().options.precision = precision;
+    }
+  return result;
+}
+
 }  // namespace
+
+std::vector<Contender> contenders(const RunOptions& options) {
+  if (!options.optimizers.empty()) return optimizer_contenders(options);
+  std::vector<Contender> result;
+  for (const std::string& plan : options.plans) {
+    result.push_back({plan, options});
+    result.back().options.plans = {plan};
+  }
+  return result;
+}
 
 std::vector<int> promises(const RunOptions& options, int ranks) {
   std::vector<int> result;
@@ -35,14 +77,12 @@ std::vector<int> promises(const RunOptions& options, int ranks) {
 }
 
 int conclude(std::ostream& out, const RunOptions& options, const Report& report) {
-  print_report(out, report);
-  const std::vector<Difference> all = differences(report, std::vector<int>(report.runs.size()));
-  const bool kept = differences(report, promises(options, report.ranks)).empty();
-  out << "losses identical: " << (all.empty() ? "yes" : "no") << '\n';
-  if (!all.empty()) explain(out, all, !kept);
-  const bool predicted =
-      std::all_of(report.runs.begin(), report.runs.end(), [](const RunResult& run) { return run.bytes_agree(); });
-  if (!predicted) out << "measured bytes differ from the predicted ones\n";
+  bool kept = true;
+  if (options.optimizers.empty())
+    kept = conclude_plans(out, options, report);
+  else
+    conclude_optimizers(out, options, report);
+  const bool predicted = bytes_agree(out, report);
   out.flush();
   return kept && predicted ? 0 : 1;
 }

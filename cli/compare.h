@@ -1,7 +1,8 @@
-// What a comparison of plans concludes. No torch.
+// What a comparison of plans or of optimizers consists of and concludes. No torch.
 #pragma once
 
 #include <iosfwd>
+#include <string>
 #include <vector>
 
 #include "options.h"
@@ -9,11 +10,18 @@
 
 namespace cli {
 
+// One run of a comparison.
+struct Contender {
+  std::string label;
+  RunOptions options;  // of its one plan, optimizer and precision
+};
+std::vector<Contender> contenders(const RunOptions& options);
+
 // Plans with the same number promise the same bits: all where no two reductions of a step could be made in
 // another order, else those that reduce at the same times.
 std::vector<int> promises(const RunOptions& options, int ranks);
 
-// Prints the tables and "losses identical: yes" or "no". Returns 0, or 1 where a promise was not kept or a
+// Prints the tables and, of plans, "losses identical: yes" or "no". Returns 0, or 1 where a promise was not kept or a
 // measured size is not the predicted one.
 int conclude(std::ostream& out, const RunOptions& options, const Report& report);
 

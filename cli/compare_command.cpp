@@ -1,5 +1,6 @@
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -45,9 +46,14 @@ class Bar : public Listener {
   Progress progress_;
 };
 
-void announce(const RunResult& run) {
-  std::cerr << run.plan << ": " << run.losses.size() << " steps, loss " << fixed(run.losses.back(), 4) << ", "
+void announce(const Contender& contender, const RunResult& run) {
+  std::cerr << contender.label << ": " << run.losses.size() << " steps, loss " << fixed(run.losses.back(), 4) << ", "
             << fixed(run.step_seconds, 3) << " s/step\n";
+}
+
+std::string common_precision(const std::vector<RunResult>& runs) {
+  const std::string& first = runs.front().precision;
+  return std::ranges::all_of(runs, [&](const RunResult& run) { return run.precision == first; }) ? first : "";
 }
 
 int finish(const RunOptions& options, const Report& report) {
@@ -60,12 +66,14 @@ int compare_as_rank(const RunOptions& options) {
   const bool first = world.rank() == 0;
   const Work work = load(options);
   if (first && !options.json.empty()) check_writable(options.json);
-  Report report{world.size(), models::parameter_count(work.config), options.precision, {}};
-  for (const std::string& plan : options.plans) {
-    const auto listener = first ? std::make_unique<Bar>(plan, options.steps) : std::make_unique<Listener>();
-    report.runs.push_back(run_plan(world, options, work, plan, *listener));
-    if (first) announce(report.runs.back());
+  Report report{world.size(), models::parameter_count(work.config), {}, {}};
+  for (const Contender& contender : contenders(options)) {
+    const auto& [label, own] = contender;
+    const auto listener = first ? std::make_unique<Bar>(label, own.steps) : std::make_unique<Listener>();
+    report.runs.push_back(run_plan(world, own, work, own.plans.front(), *listener));
+    if (first) announce(contender, report.runs.back());
   }
+  report.precision = common_precision(report.runs);
   std::ostream nowhere(nullptr);
   return first ? finish(options, report) : conclude(nowhere, options, report);
 }
@@ -74,17 +82,19 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
   check(options, ranks);
   const TemporaryFolder folder;
   Report report;
-  for (const std::string& plan : options.plans) {
-    const std::string result = folder.path() + "/" + plan + ".json";
-    Job job = own_ranks(train_arguments(options, plan, result), ranks);
+  for (const Contender& contender : contenders(options)) {
+    const auto& [label, own] = contender;
+    const std::string result = folder.path() + "/" + label + ".json";
+    Job job = own_ranks(train_arguments(own, own.plans.front(), result), ranks);
     job.output = Output::quiet;
-    if (const int code = exit_code(run_ranks(job), "plan " + plan + ": ")) return code;
+    if (const int code = exit_code(run_ranks(job), label + ": ")) return code;
     std::vector<RunResult> before = std::move(report.runs);
     report = from_json(read_file(result));
     before.push_back(std::move(report.runs.front()));
     report.runs = std::move(before);
-    announce(report.runs.back());
+    announce(contender, report.runs.back());
   }
+  report.precision = common_precision(report.runs);
   return finish(options, report);
 }
 

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -51,8 +52,8 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
       ->group(group);
   command
       .add_option("--precision", options.precision,
-                  "fp32; bf16 or fp16 with fp32 main weights; bf16 without, rounded at random (sr), with a remainder "
-                  "(kahan), or neither (pure)")
+                  "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main "
+                  "weights; bf16 without, rounded at random (sr), with a remainder (kahan), or neither (pure)")
       ->check(CLI::IsMember(precision_names()))
       ->capture_default_str()
       ->group(group);
@@ -64,6 +65,17 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
       ->group(group);
   command.add_option("--loss-scale", options.loss_scale, "A fixed one; 0 is dynamic in fp16 and none elsewhere")
       ->check(at_least(0.0))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--fp8-scaling", options.fp8_scaling, "By this tensor's largest value or by the last 16 steps'")
+      ->check(CLI::IsMember({"current", "delayed"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--reduce-in", options.reduce_in, "Dtype in which gradients travel [their own]")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->group(group);
+  command.add_option("--gather-in", options.gather_in, "How sharded parameters travel: as they are, or in FP8")
+      ->check(CLI::IsMember({"native", "fp8"}))
       ->capture_default_str()
       ->group(group);
   command.add_flag("--fp32-norms", options.fp32_norms, "Compute norms with fp32 parameters")->group(group);
@@ -108,7 +120,9 @@ void add_training_group(CLI::App& command, RunOptions& options) {
       ->check(at_least(0.0))
       ->group(group);
   choose("--schedule", options.schedule, "Of the learning rate, after the warm-up", schedule_names());
-  add("--warmup", options.warmup, "Steps of linear warm-up", std::int64_t{0});
+  command.add_option("--warmup", options.warmup, "Steps of linear warm-up [a tenth of --steps]")
+      ->check(at_least<std::int64_t>(0))
+      ->group(group);
   add("--clip", options.clip, "Largest gradient norm; 0 does not clip", 0.0);
   add("--seed", options.seed, "Of weights, dropout and the order of the data", std::uint64_t{0});
   add("--threads", options.threads, "Threads of an operator; 1 gives the same bits at any --ranks", 1);
@@ -129,6 +143,38 @@ void add_common(CLI::App& command, RunOptions& options, const char* default_rank
   add_training_group(command, options);
   add_output_group(command, options);
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
+}
+
+// Takes several of `names`, or all, in place of what the option `one` takes.
+CLI::Option* add_several(CLI::App& command, CLI::Option* one, std::vector<std::string>& values,
+                         std::vector<std::string> names, const char* text) {
+  names.emplace_back("all");
+  return command.add_option(one->get_name() + "s", values, text)
+      ->delimiter(',')
+      ->check(CLI::IsMember(names))
+      ->excludes(one)
+      ->group(one->get_group());
+}
+
+void expand_all(std::vector<std::string>& values, const std::vector<std::string>& names) {
+  if (std::ranges::count(values, "all")) values = names;
+}
+
+// Plans are compared unless several optimizers are; these have one plan.
+void add_optimizers(CLI::App& command, RunOptions& options) {
+  CLI::Option* const optimizers =
+      add_several(command, command.get_option("--optimizer"), options.optimizers, optimizer_names(),
+                  "Compare these, or all, under the first of --plans [zero3]");
+  add_several(command, command.get_option("--precision"), options.precisions, precision_names(),
+              "Train each of --optimizers in these, or all [in --precision]")
+      ->needs(optimizers);
+  command.callback([&command, &options] {
+    if (options.optimizers.empty()) return;
+    if (!command.count("--plans")) options.plans = RunOptions{}.plans;
+    options.plans.resize(1);
+    expand_all(options.optimizers, optimizer_names());
+    expand_all(options.precisions, precision_names());
+  });
 }
 
 bool present(const char* name) {
@@ -154,6 +200,7 @@ void add_compare_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str()
       ->group("Plan");
   add_common(command, options, "4");
+  add_optimizers(command, options);
 }
 
 std::vector<std::string> train_arguments(const RunOptions& options, const std::string& plan, const std::string& json) {
@@ -162,6 +209,9 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   if (!json.empty()) add("--json", json);
   add("--precision", options.precision);
   add("--loss-scale", options.loss_scale);
+  add("--fp8-scaling", options.fp8_scaling);
+  if (!options.reduce_in.empty()) add("--reduce-in", options.reduce_in);
+  add("--gather-in", options.gather_in);
   add("--resident-budget", options.resident_budget);
   add("--model", options.model);
   if (!options.data.empty()) add("--data", options.data);
@@ -173,7 +223,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--optimizer", options.optimizer);
   if (options.lr) add("--lr", *options.lr);
   add("--schedule", options.schedule);
-  add("--warmup", options.warmup);
+  if (options.warmup) add("--warmup", *options.warmup);
   add("--clip", options.clip);
   add("--seed", options.seed);
   add("--threads", options.threads);
@@ -190,6 +240,9 @@ zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks
                         .accumulate(options.accumulate)
                         .reproducible(options.reproducible)
                         .resident_budget(static_cast<std::int64_t>(std::min(options.resident_budget, largest)));
+  for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
+    if (options.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
+  if (options.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
   plan.validate(ranks);
   return plan;
 } catch (const zero::ConfigError& error) {

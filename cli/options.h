@@ -33,12 +33,17 @@ struct RunOptions {
   int accumulate = 1;
   std::int64_t seq = 128;
   std::string optimizer = "adamw";
-  std::optional<double> lr;  // none: the optimizer's
+  std::vector<std::string> optimizers;  // to compare under the first plan; empty: plans are compared
+  std::vector<std::string> precisions;  // to train each of `optimizers` in; empty: `precision`
+  std::optional<double> lr;             // none: the optimizer's
   std::string schedule = "cosine";
-  std::int64_t warmup = 5;
+  std::optional<std::int64_t> warmup;  // none: a tenth of the steps
   std::string precision = "fp32";
   double loss_scale = 0;  // 0: the engine's choice
   bool fp32_norms = false;
+  std::string fp8_scaling = "current";
+  std::string reduce_in;             // empty: the plan's choice
+  std::string gather_in = "native";  // of plans that shard parameters
   double clip = 1;
   std::uint64_t seed = 0;
   std::uint64_t resident_budget = 0;

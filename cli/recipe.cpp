@@ -47,6 +47,10 @@ constexpr std::array<NamedOptimizer, 14> kOptimizers{{
     {"sgd", 0.5, [](double lr) -> zero::Optimizer { return zero::Sgd{.lr = lr}; }},
 }};
 
+std::int64_t warmup(const RunOptions& o) {
+  return o.warmup.value_or(o.steps / 10);
+}
+
 struct NamedSchedule {
   std::string_view name;
   zero::Schedule (*make)(const RunOptions& options);
@@ -55,17 +59,17 @@ struct NamedSchedule {
 constexpr std::array<NamedSchedule, 5> kSchedules{{
     {"cosine",
      [](const RunOptions& o) {
-       return zero::cosine_schedule({o.warmup, o.steps});
+       return zero::cosine_schedule({warmup(o), o.steps});
      }},
     {"linear",
      [](const RunOptions& o) {
-       return zero::linear_schedule({o.warmup, o.steps});
+       return zero::linear_schedule({warmup(o), o.steps});
      }},
-    {"constant", [](const RunOptions& o) { return zero::constant_schedule(o.warmup); }},
-    {"inverse-root", [](const RunOptions& o) { return zero::inverse_root_schedule(o.warmup); }},
+    {"constant", [](const RunOptions& o) { return zero::constant_schedule(warmup(o)); }},
+    {"inverse-root", [](const RunOptions& o) { return zero::inverse_root_schedule(warmup(o)); }},
     {"stable-decay",
      [](const RunOptions& o) {
-       return zero::stable_decay_schedule({o.warmup, o.steps}, o.steps / 5);
+       return zero::stable_decay_schedule({warmup(o), o.steps}, o.steps / 5);
      }},
 }};
 

@@ -46,6 +46,8 @@ Json encode(const RunResult& run) {
   Json evaluations = Json::array();
   for (const Evaluation& each : run.evaluations) evaluations.push_back({{"step", each.step}, {"loss", each.loss}});
   return {{"plan", run.plan},
+          {"optimizer", run.optimizer_name},
+          {"precision", run.precision},
           {"losses", run.losses},
           {"grad_norms", run.grad_norms},
           {"evaluations", evaluations},
@@ -55,6 +57,8 @@ Json encode(const RunResult& run) {
             {"optimizer", encode(run.optimizer)}}},
           {"wire_bytes_per_step", encode(run.wire)},
           {"peak_bytes", run.peak_bytes},
+          {"update_bytes", run.update_bytes},
+          {"update_seconds", run.update_seconds ? Json(*run.update_seconds) : Json()},
           {"step_seconds", run.step_seconds},
           {"tokens_per_second", run.tokens_per_second}};
 }
@@ -62,6 +66,8 @@ Json encode(const RunResult& run) {
 RunResult decode_run(const Json& json) {
   RunResult run;
   run.plan = json.at("plan");
+  run.optimizer_name = json.at("optimizer");
+  run.precision = json.at("precision");
   run.losses = numbers(json.at("losses"));
   run.grad_norms = numbers(json.at("grad_norms"));
   for (const Json& each : json.at("evaluations")) run.evaluations.push_back({each.at("step"), number(each.at("loss"))});
@@ -71,6 +77,9 @@ RunResult decode_run(const Json& json) {
   run.optimizer = decode_bytes(state.at("optimizer"));
   run.wire = decode_bytes(json.at("wire_bytes_per_step"));
   run.peak_bytes = json.at("peak_bytes");
+  run.update_bytes = json.at("update_bytes");
+  const Json& update_seconds = json.at("update_seconds");
+  if (!update_seconds.is_null()) run.update_seconds = update_seconds.get<double>();
   run.step_seconds = number(json.at("step_seconds"));
   run.tokens_per_second = number(json.at("tokens_per_second"));
   return run;
@@ -129,6 +138,17 @@ std::size_t first_difference(const std::vector<double>& a, const std::vector<dou
   return at.first == a.end() && at.second == b.end() ? 0 : static_cast<std::size_t>(at.first - a.begin()) + 1;
 }
 
+std::string heading(const Report& report) {
+  return std::to_string(report.ranks) + (report.ranks == 1 ? " rank, " : " ranks, ") +
+         with_separators(report.parameters) + " parameters, " +
+         (report.precision.empty() ? "" : report.precision + ", ") + std::to_string(report.runs.front().losses.size()) +
+         " steps";
+}
+
+std::string last_loss(const RunResult& run) {
+  return run.losses.empty() ? "-" : shortest(run.losses.back());
+}
+
 void add_bytes(Table& table, const std::string& plan, const char* what, const Bytes& bytes) {
   table.add(
       {plan, what, with_separators(bytes.predicted), with_separators(bytes.measured), bytes.agree() ? "" : "differs"});
@@ -157,9 +177,31 @@ void print_costs(std::ostream& out, const Report& report) {
   for (const RunResult& run : report.runs) {
     const std::string part = fixed(100 * static_cast<double>(state_bytes(run)) / first, 1) + " %";
     table.add({run.plan, human_bytes(state_bytes(run)), part, human_bytes(run.peak_bytes), fixed(run.step_seconds, 3),
-               fixed(run.tokens_per_second, 0), run.losses.empty() ? "-" : shortest(run.losses.back())});
+               fixed(run.tokens_per_second, 0), last_loss(run)});
   }
   table.print(out);
+}
+
+std::string agreement(const RunResult& run) {
+  if (!run.optimizer.agree()) return "differs";
+  return run.bytes_agree() ? "" : "other bytes differ";
+}
+
+std::string bandwidth(const RunResult& run) {
+  return run.update_seconds ? fixed(static_cast<double>(run.update_bytes) / *run.update_seconds / 1e9, 2) : "-";
+}
+
+std::vector<std::string> optimizer_cells(const RunResult& run, double held) {
+  const auto each = [held](std::int64_t bytes) { return fixed(static_cast<double>(bytes) / held, 2); };
+  return {run.optimizer_name,
+          with_separators(run.optimizer.predicted),
+          with_separators(run.optimizer.measured),
+          each(run.optimizer.predicted),
+          each(run.optimizer.measured),
+          bandwidth(run),
+          fixed(run.step_seconds, 3),
+          last_loss(run),
+          agreement(run)};
 }
 
 }  // namespace
@@ -167,14 +209,15 @@ void print_costs(std::ostream& out, const Report& report) {
 std::string to_json(const Report& report) {
   Json runs = Json::array();
   for (const RunResult& run : report.runs) runs.push_back(encode(run));
-  const Json json{
-      {"ranks", report.ranks}, {"parameters", report.parameters}, {"precision", report.precision}, {"runs", runs}};
+  Json json{{"ranks", report.ranks}, {"parameters", report.parameters}};
+  if (!report.precision.empty()) json["precision"] = report.precision;
+  json["runs"] = runs;
   return json.dump(2) + "\n";
 }
 
 Report from_json(const std::string& text) {
   const Json json = Json::parse(text);
-  Report report{json.at("ranks"), json.at("parameters"), json.at("precision"), {}};
+  Report report{json.at("ranks"), json.at("parameters"), json.value("precision", ""), {}};
   for (const Json& run : json.at("runs")) report.runs.push_back(decode_run(run));
   return report;
 }
@@ -218,11 +261,25 @@ void Table::print(std::ostream& out) const {
 }
 
 void print_report(std::ostream& out, const Report& report) {
-  out << report.ranks << (report.ranks == 1 ? " rank, " : " ranks, ") << with_separators(report.parameters)
-      << " parameters, " << report.precision << ", " << report.runs.front().losses.size() << " steps\n\n";
+  out << heading(report) << "\n\n";
   print_bytes(out, report);
   out << '\n';
   print_costs(out, report);
+  out << '\n';
+}
+
+void print_optimizers(std::ostream& out, const Report& report, double held) {
+  const bool several = report.precision.empty();
+  Table table(several ? 2 : 1);
+  const auto add = [&](const std::string& precision, std::vector<std::string> cells) {
+    if (several) cells.insert(cells.begin() + 1, precision);
+    table.add(std::move(cells));
+  };
+  add("precision", {"optimizer", "state of a rank, predicted", "measured", "of a parameter, predicted", "measured",
+                    "update, GB/s", "s/step", "last loss", ""});
+  for (const RunResult& run : report.runs) add(run.precision, optimizer_cells(run, held));
+  out << heading(report) << ", " << report.runs.front().plan << "; state in bytes, with padding\n\n";
+  table.print(out);
   out << '\n';
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,12 +23,16 @@ struct Evaluation {
 
 struct RunResult {
   std::string plan;
+  std::string optimizer_name;
+  std::string precision;
   std::vector<double> losses;
   std::vector<double> grad_norms;
   std::vector<Evaluation> evaluations;
   Bytes parameter, gradient, optimizer;  // per rank
   Bytes wire;                            // per rank and step
   std::int64_t peak_bytes = 0;           // of a rank's process, above what it held when the run began
+  std::int64_t update_bytes = 0;         // per rank, that a step's update reads and writes
+  std::optional<double> update_seconds;  // none: no step was applied
   double step_seconds = 0;
   double tokens_per_second = 0;
 
@@ -37,7 +42,7 @@ struct RunResult {
 struct Report {
   int ranks = 1;
   std::int64_t parameters = 0;
-  std::string precision;
+  std::string precision;  // empty: not the same in all runs
   std::vector<RunResult> runs;
 };
 
@@ -64,6 +69,9 @@ class Table {
 };
 
 void print_report(std::ostream& out, const Report& report);
+// Runs under one plan, a row for each optimizer and precision. `held`: the parameters whose state a rank keeps, on
+// average.
+void print_optimizers(std::ostream& out, const Report& report, double held);
 
 // `losses` of a run differ from those of the first run of its group from step `step` (from 1) on.
 struct Difference {

@@ -29,8 +29,9 @@ std::vector<T> gather(const zero::World& world, const std::vector<T>& mine) {
   return all;
 }
 
-std::int64_t largest(const zero::World& world, std::int64_t value) {
-  const auto all = gather<std::int64_t>(world, {value});
+template <class T>
+T largest(const zero::World& world, T value) {
+  const std::vector<T> all = gather<T>(world, {value});
   return *std::max_element(all.begin(), all.end());
 }
 
@@ -41,6 +42,7 @@ zero::Options engine_options(const RunOptions& options) {
   result.groups = {zero::no_decay_on_norms_biases_embeddings()};
   result.schedule = make_schedule(options);
   if (options.fp32_norms) result.full_precision = zero::norms;
+  if (options.fp8_scaling == "delayed") result.float8.scaling = zero::Scaling::delayed;
   if (options.loss_scale > 0) result.loss_scale = zero::LossScale::fixed(options.loss_scale);
   return result;
 }
@@ -71,6 +73,8 @@ class Run {
         engine_(*model_, world, make_plan(options, plan, world.size()), make_optimizer(options),
                 engine_options(options)) {
     result_.plan = plan;
+    result_.optimizer_name = options.optimizer;
+    result_.precision = options.precision;
     predict();
   }
 
@@ -93,6 +97,7 @@ class Run {
     result_.gradient.predicted = estimate.state.gradient;
     result_.optimizer.predicted = estimate.state.optimizer;
     result_.wire.predicted = estimate.wire.bytes();
+    result_.update_bytes = estimate.update_traffic;
   }
 
   // A tied embedding is used again as the head: at the end of forward and so at the start of backward.
@@ -118,6 +123,7 @@ class Run {
     for (int i = 0; i < options_.accumulate; ++i) engine_.backward(loss(engine_.micro_batch(), models::Split::train));
     const zero::StepReport report = engine_.step();
     seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    if (report.applied) update_seconds_.push_back(report.update_seconds);
     result_.losses.push_back(report.loss);
     result_.grad_norms.push_back(report.grad_norm);
     listener_.step({report, tokens_per_step() / seconds_.back(), engine_.ledger().total()});
@@ -156,6 +162,8 @@ class Run {
     result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
     result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
     result_.wire.measured = largest(world_, wire_per_step());
+    // Of the slowest rank.
+    if (!update_seconds_.empty()) result_.update_seconds = largest(world_, median_of_later(update_seconds_));
     result_.step_seconds = median_of_later(seconds_);
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
@@ -178,6 +186,7 @@ class Run {
   RunResult result_;
   std::int64_t not_counted_ = 0;  // bytes of the first step and of evaluations
   std::vector<double> seconds_;
+  std::vector<double> update_seconds_;  // of the steps that were applied
 };
 
 }  // namespace

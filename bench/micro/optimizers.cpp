@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/blockwise.h"
 #include "bench/timing.h"
 #include "comm/dtypes.h"
 #include "engine/update.h"
@@ -112,6 +113,27 @@ class State {
   std::int64_t step_ = 0;
 };
 
+// Both moments of AdamW out of codes and back, as often as `count` parameters need it, on blocks that stay in the
+// cache.
+class Conversions {
+ public:
+  explicit Conversions(std::int64_t count) : blocks_(count / zero::kStateBlock) {
+    for (std::size_t i = 0; i < codes_.size(); ++i) codes_[i] = static_cast<std::uint8_t>(i);
+  }
+  void run() {
+    for (std::int64_t block = 0; block < blocks_; ++block)
+      for (const zero::Signs signs : {zero::Signs::both, zero::Signs::positive}) {
+        zero::dequantize(codes_.data(), 1.0F, signs, values_.data(), zero::kStateBlock);
+        zero::quantize(values_.data(), signs, codes_.data(), zero::kStateBlock);
+      }
+  }
+
+ private:
+  std::int64_t blocks_;
+  std::array<std::uint8_t, zero::kStateBlock> codes_;
+  std::array<float, zero::kStateBlock> values_;
+};
+
 void run(std::int64_t count, int rounds) {
   std::vector<std::unique_ptr<State>> states;
   bench::Contest contest;
@@ -127,15 +149,19 @@ void run(std::int64_t count, int rounds) {
   }
   const auto data = [&](std::size_t i) { return static_cast<float*>(arrays[i].data()); };
   const std::size_t triad = contest.add("triad", [&] { bench::triad(data(0), data(1), data(2), 0.5F, count); });
+  Conversions conversions(count);
+  const std::size_t converted = contest.add("conversions", [&] { conversions.run(); });
   contest.run(rounds);
 
   std::printf("| update | bytes a parameter | ns a parameter | GB/s | of the triad's |\n|---|---|---|---|---|\n");
-  for (std::size_t i = 0; i < contest.size(); ++i) {
+  for (std::size_t i = 0; i <= triad; ++i) {
     const double bytes = i == triad ? 12 : states[i]->bytes();
     const double seconds = contest.seconds(i) / static_cast<double>(count);
     std::printf("| %s | %.0f | %.2f | %.1f | %.2f |\n", contest.name(i).c_str(), bytes, 1e9 * seconds,
                 1e-9 * bytes / seconds, contest.ratio({triad}, {i}) * bytes / 12);
   }
+  std::printf("\nOf the update with 8-bit moments, %.2f ns a parameter are conversions of what lies in the cache.\n",
+              1e9 * contest.seconds(converted) / static_cast<double>(count));
   for (std::size_t i = 0; i < cases().size(); ++i)
     if (cases()[i].least > 0)
       bench::accept(contest.name(i) + ": bandwidth over the triad's",

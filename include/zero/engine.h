@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "zero/estimate.h"
+#include "zero/float8.h"
 #include "zero/ledger.h"
 #include "zero/loss_scale.h"
 #include "zero/optimizer.h"
@@ -57,6 +58,8 @@ struct Options {
   std::function<bool(const ParameterInfo&)> full_precision = {};
   // None: dynamic under Precision::fp16, 1 under the others.
   std::optional<LossScale> loss_scale = {};
+  // Under Precision::fp8.
+  Float8 float8 = {};
 };
 
 // What one step did, the same on every rank.
@@ -66,8 +69,9 @@ struct StepReport {
   double loss = 0;       // mean over the global batch
   double grad_norm = 0;  // of the mean gradient, before clipping
   double lr = 0;
-  double loss_scale = 1;  // of this step; losses and norms are reported without it
-  std::int64_t step = 0;  // steps applied so far
+  double loss_scale = 1;      // of this step; losses and norms are reported without it
+  std::int64_t step = 0;      // steps applied so far
+  double update_seconds = 0;  // on this rank, of the optimizer's work
 };
 
 class Engine {
@@ -107,9 +111,9 @@ class Engine {
   const Plan& plan() const;
   const Layout& layout() const;
   const std::vector<ParameterRule>& rules() const;  // by parameter, in the layout's order
-  Estimate estimate() const;           // by the trace recorded so far, else Trace::sequential
-  Memory memory() const;               // whether sharded parameters live once for all ranks
-  std::optional<Trace> trace() const;  // of the last complete micro-batch
+  Estimate estimate() const;                        // by the trace recorded so far, else Trace::sequential
+  Memory memory() const;                            // whether sharded parameters live once for all ranks
+  std::optional<Trace> trace() const;               // of the last complete micro-batch
   Ledger ledger() const;
   void reset_peaks();
   Traffic traffic() const;  // of the steps since construction or reset_traffic()

@@ -31,12 +31,14 @@ struct StateBytes {
 };
 
 struct Estimate {
-  StateBytes state;            // per rank
-  std::int64_t gathered = 0;   // peak of parameters paged in, beside the shards
-  std::int64_t reduction = 0;  // flat gradient of the largest unit on its way to the shards
-  std::int64_t update = 0;     // what optimizers over whole tensors exchange of a unit, at most
-  Traffic wire;                // per rank and step (seconds stay zero)
-  int gathers = 0;             // times a unit is paged in per step
+  StateBytes state;                 // per rank
+  std::int64_t gathered = 0;        // peak of parameters paged in, beside the shards
+  std::int64_t reduction = 0;       // flat gradient of the largest unit on its way to the shards
+  std::int64_t update = 0;          // what optimizers over whole tensors exchange of a unit, at most
+  std::int64_t update_traffic = 0;  // memory that a step's update reads and
+                                    // writes, but for what is exchanged
+  Traffic wire;                     // per rank and step (seconds stay zero)
+  int gathers = 0;                  // times a unit is paged in per step
 };
 
 // Whether the ranks share a host's memory. There a sharded parameter lives once, every rank reads the

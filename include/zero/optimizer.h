@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,13 @@
 #include <vector>
 
 #include "zero/dtype.h"
+
+namespace at {
+class Tensor;
+}
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace zero {
 
@@ -135,7 +143,17 @@ struct Lamb {
   double weight_decay = 1e-2;  // part of the step
 };
 
-using Optimizer = std::variant<AdamW, Sgd, AdaGrad, RmsProp, Adam, Lion, Muon, Adafactor, Lamb>;
+// Bring your own: an optimizer of LibTorch's kind whose mathematics is element by element. It is made once for each
+// stretch of a parameter that a rank updates, a flat tensor of main weights in fp32 (fp64), and its gradient is the
+// scaled one. The engine tries it out and throws ConfigError with the reason where it needs a closure, or gives other
+// results for a tensor in parts than for the whole. What it keeps is measured, not estimated. Needs main weights.
+struct TorchOptimizer {
+  std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>& parameters)> make;
+  double lr = 1e-3;  // set in its groups at each step
+  std::string label = "torch";
+};
+
+using Optimizer = std::variant<AdamW, Sgd, AdaGrad, RmsProp, Adam, Lion, Muon, Adafactor, Lamb, TorchOptimizer>;
 
 // Values that are kept for one element besides its weight.
 inline constexpr int kMaxMoments = 3;

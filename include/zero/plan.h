@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,13 +24,15 @@ enum class Placement : std::uint8_t {
   sharded,     // rank r holds the slice r of N
 };
 enum class Tier : std::uint8_t { device, host, disk };
-enum class Wire : std::uint8_t { native, int8, int4 };
-// fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first two
-// of these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
+// fp8: E4M3 in blocks of 32 with a power of two each. fp64 values travel as they are.
+enum class Wire : std::uint8_t { native, fp8, int8, int4 };
+// fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
+// these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
 enum class Precision : std::uint8_t {
   fp32,
   bf16,
   fp16,
+  fp8,         // as bf16, with linear layers computed in FP8: see Float8
   bf16_pure,   // updated weights are rounded to the nearest: small updates are lost, for comparison only
   bf16_sr,     // stochastic rounding: small updates count on average
   bf16_kahan,  // a bf16 remainder beside each weight: small updates add up (Kahan's compensation)
@@ -74,19 +77,28 @@ class Plan {
   Plan fp32() const;
   Plan bf16() const;
   Plan precision(Precision precision) const;
-  Plan accumulate(int micro_batches) const;        // micro-batches a rank computes for one step
-  Plan reproducible(bool on) const;                // sums over micro-batches along one tree
+  Plan accumulate(int micro_batches) const;  // micro-batches a rank computes for one step
+  Plan reproducible(bool on) const;          // sums over micro-batches along one tree
+  // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
+  // dtype; not those of fp64 parameters. On one rank nothing travels.
+  Plan reduce_in(Dtype dtype) const;
+  // Sharded parameters travel so, and are computed with as they arrive; zero::gather sees them as they are.
+  Plan gather_in(Wire wire) const;
   Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
   bool reproducible() const { return reproducible_; }
+  std::optional<Dtype> reduction() const { return reduction_; }
   std::int64_t resident_budget() const { return resident_budget_; }
 
+  bool float8() const { return precision_ == Precision::fp8; }
   // The dtype in which a parameter of `dtype` is stored for computing.
   Dtype compute_dtype(Dtype dtype) const;
   // The same for every parameter that is fp32; fp32 if these are computed with as they are.
   Dtype compute_dtype() const { return compute_dtype(Dtype::f32); }
+  // In which its gradients travel: their own, where each micro-batch's do, else the accumulation dtype; or as chosen.
+  Dtype reduction_dtype(Dtype stored) const;
   // For a parameter stored in `dtype`, which is narrower than what it is updated in.
   Remainder remainder(Dtype stored) const;
   // Bytes that the optimizer keeps of a weight's remainder.
@@ -108,6 +120,7 @@ class Plan {
   Precision precision_ = Precision::fp32;
   int accumulate_ = 1;
   bool reproducible_ = false;
+  std::optional<Dtype> reduction_ = {};
   std::int64_t resident_budget_ = 0;
 };
 

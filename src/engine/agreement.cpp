@@ -67,15 +67,20 @@ std::string text(const LossScale& scale) {
 std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
                                      const Options& options, const std::vector<std::int64_t>& buffers) {
-  std::vector<std::string> lines{"plan " + plan.label() + ", " + std::string(name(plan.precision())),
-                                 "accumulate " + std::to_string(plan.accumulate()),
-                                 plan.reproducible() ? "reproducible sums" : "running sums"};
+  std::vector<std::string> lines{
+      "plan " + plan.label() + ", " + std::string(name(plan.precision())),
+      "accumulate " + std::to_string(plan.accumulate()), plan.reproducible() ? "reproducible sums" : "running sums",
+      "gradients reduced in " + (plan.reduction() ? std::string(name(*plan.reduction())) : "their own dtype")};
   lines.push_back("seed " + std::to_string(options.seed) + ", clip " + shortest(options.clip));
   lines.push_back(options.loss_scale ? text(*options.loss_scale) : "no loss scale of its own");
+  if (plan.float8())
+    lines.push_back(std::string(options.float8.scaling == Scaling::delayed ? "delayed" : "current") +
+                    " FP8 scaling, history " + std::to_string(options.float8.history));
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    lines.push_back(text(parameters[i], infos[i]));
+    const bool float8 = plan.float8() && options.float8.takes(infos[i]);
+    lines.push_back(text(parameters[i], infos[i]) + (float8 ? ", in FP8" : ""));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
   }

@@ -28,15 +28,22 @@ Communicator own_group(const World& world) {
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
-                                              int rank, Accounts& accounts) {
+                                              const GatherWire& wire, int rank, Accounts& accounts) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : layout.units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
-    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, accounts));
+    units.push_back(
+        std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, wire, accounts));
   }
   return units;
+}
+
+// Of how many elements slices are multiples: blocks are not cut.
+std::int64_t slices_of(const Plan& plan, const std::vector<ParameterRule>& rules) {
+  const std::int64_t sent = plan[State::parameter].wire == Wire::native ? 1 : kWireBlock;
+  return std::max(sent, slice_multiple(rules));
 }
 
 std::optional<at::ScalarType> autocast_of(const Plan& plan) {
@@ -64,26 +71,28 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
-      layout_(inventory.specs, world.size(), slice_multiple(rules_)),
+      layout_(inventory.specs, world.size(), slices_of(plan, rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
       group_(own_group(world)),
       accounts_(group_),
-      units_(make_units(layout_, inventory, resolved_, world.rank(), accounts_)),
+      wire_(layout_, resolved_, accounts_),
+      units_(make_units(layout_, inventory, resolved_, wire_, world.rank(), accounts_)),
       exchange_(
           Communicator(metered(group_.impl(), meter_)), Communicator(metered(group_.impl(), setup_meter_)),
           [this](const Communicator& communicator, int unit) {
-            units_[static_cast<std::size_t>(unit)]->serve(communicator);
+            units_[static_cast<std::size_t>(unit_of_gather(unit))]->serve(communicator, is_exact_gather(unit));
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
+      float8_(float8_linears()),
       updater_(layout_, resolved_, rules_, options_.seed, exchange_, accounts_),
       scaler_(scaler_of(plan_, options_)) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   agree(inventory);
   adopt_units(inventory.replicated);
-  pager_ =
-      std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), accounts_,
-                              Pager::Settings{.autocast = autocast_of(plan_), .seed = options_.seed, .meter = meter_});
+  pager_ = std::make_unique<Pager>(
+      units_, exchange_, residency(resolved_, layout_), accounts_,
+      Pager::Settings{.autocast = autocast_of(plan_), .seed = options_.seed, .meter = meter_, .float8 = float8_});
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
@@ -91,6 +100,38 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
   accounts_.reset_peaks();
   trim_arena();
   window::watch();
+}
+
+c10::intrusive_ptr<Float8Linears> Engine::Impl::float8_linears() const {
+  if (!plan_.float8()) return {};
+  const Float8& recipe = options_.float8;
+  if (!recipe.takes || recipe.history < 1)
+    throw ConfigError("float8 needs a function `takes` and a history of 1 step or more");
+  std::vector<char> taken(infos_.size());
+  for (const auto& unit : units_)
+    for (const Slot& slot : unit->layout().slots()) {
+      const auto i = static_cast<std::size_t>(slot.index);
+      if (!recipe.takes(infos_[i]) || unit->layout().dtype() != Dtype::bf16) continue;
+      if (infos_[i].shape.size() != 2)
+        throw ConfigError("float8 takes parameter '" + infos_[i].name + "', which is not a matrix");
+      taken[i] = 1;
+    }
+  if (std::ranges::none_of(taken, [](char each) { return each != 0; }))
+    throw ConfigError("float8 takes no parameter of the model", "choose them by Options::float8.takes, or use bf16");
+  return c10::make_intrusive<Float8Linears>(recipe, std::move(taken));
+}
+
+// A parameter is multiplied with by other operators than those that are computed in FP8.
+void Engine::Impl::check_float8() const {
+  if (!float8_) return;
+  for (const auto& unit : units_)
+    for (std::size_t slot = 0; slot < unit->layout().slots().size(); ++slot) {
+      const Slot& place = unit->layout().slots()[slot];
+      if (float8_->missed(place.index) && gradients_->arrived(unit->index(), static_cast<int>(slot)))
+        throw StateError(
+            rank_text() + ": parameter '" + place.name + "' is to be computed with in FP8, but no linear layer did",
+            "leave it out by Options::float8.takes");
+    }
 }
 
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
@@ -195,6 +236,7 @@ void Engine::Impl::discard() {
   check_alive();
   gradients_->abort();
   pager_->abort();
+  if (float8_) float8_->forget();
   losses_.clear();
   micro_ = 0;
   pager_->next_micro_batch(micro_batch());

@@ -52,6 +52,8 @@ class Engine::Impl final : public UnitHost {
   Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
 
   void agree(const Inventory& inventory) const;
+  c10::intrusive_ptr<Float8Linears> float8_linears() const;
+  void check_float8() const;
   void adopt_units(const std::vector<at::Tensor>& replicated);
   void broadcast(const at::Tensor& values, int unit);
   void reserve_room() const;
@@ -63,7 +65,7 @@ class Engine::Impl final : public UnitHost {
   Verdict vote();
   double micro_batches() const;  // of a step, on all ranks
   double scale_of(const Verdict& verdict) const;
-  void update(const Verdict& verdict, double lr_factor);
+  double update(const Verdict& verdict, double lr_factor);
   void publish(Unit& unit);
   bool common() const;
   void renew(Exchange::Kind kind);
@@ -81,8 +83,10 @@ class Engine::Impl final : public UnitHost {
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
   Communicator group_;
   Accounts accounts_;
+  GatherWire wire_;
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
+  c10::intrusive_ptr<Float8Linears> float8_;  // null but under Precision::fp8
   Updater updater_;
   LossScaler scaler_;
   std::unique_ptr<Pager> pager_;

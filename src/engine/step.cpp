@@ -1,5 +1,6 @@
 // The end of a step: vote, update, publish.
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include "engine/impl.h"
@@ -9,6 +10,7 @@ namespace zero {
 Ballot Engine::Impl::ballot() const {
   Ballot ballot;
   ballot.losses = losses_;
+  if (float8_) ballot.largest = float8_->largest();
   ballot.present.assign(infos_.size(), 0);
   // From the end, so that what the update needs first was read last.
   for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
@@ -63,8 +65,10 @@ StepReport Engine::Impl::step() {
   if (micro_ < plan_.accumulate()) return report;
   check_not_gathered("step()");
   check_parameters();
+  check_float8();
   pager_->close_window();
   const Verdict verdict = vote();
+  if (float8_) float8_->settle(verdict.largest);
   const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
   report.skipped = verdict.overflow;
   report.applied = !verdict.overflow;
@@ -76,7 +80,7 @@ StepReport Engine::Impl::step() {
     report.grad_norm = std::numeric_limits<double>::infinity();
     ++skipped_;
   } else {
-    update(verdict, lr_factor);
+    report.update_seconds = update(verdict, lr_factor);
     report.step = ++steps_;
   }
   start_window();
@@ -84,18 +88,24 @@ StepReport Engine::Impl::step() {
   return report;
 }
 
-void Engine::Impl::update(const Verdict& verdict, double lr_factor) {
+// Returns the seconds that the updates took.
+double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
+  using Clock = std::chrono::steady_clock;
+  Clock::duration taken{};
   pager_->forget();
   const double scale = scale_of(verdict);
   for (auto& unit : units_) {
     if (gradients_->data(unit->index()) == nullptr) continue;
     pager_->settle_published(*unit);
     if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
+    const auto start = Clock::now();
     updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
+    taken += Clock::now() - start;
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
     publish(*unit);
   }
   renew(Exchange::Kind::publish);
+  return std::chrono::duration<double>(taken).count();
 }
 
 bool Engine::Impl::common() const {

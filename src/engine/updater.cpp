@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -56,7 +57,19 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       steps_(rules_.size()),
       states_(layout.units().size()),
       accounts_(accounts),
-      whole_(layout, plan, rules_, exchange, accounts) {}
+      whole_(layout, plan, rules_, exchange, accounts) {
+  for (const UnitLayout& unit : layout.units())
+    for (const Slot& slot : unit.slots()) check_torch(slot, unit.dtype());
+}
+
+void Updater::check_torch(const Slot& slot, Dtype stored) const {
+  const auto* const torch = std::get_if<TorchOptimizer>(&rule(slot).optimizer);
+  if (torch == nullptr) return;
+  if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
+    throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
+                      std::string(name(plan_.precision())) + " does not keep");
+  require_elementwise(*torch);
+}
 
 std::int64_t Updater::length(const Unit& unit) const {
   return sharded_ ? unit.layout().shard_length() : unit.layout().length();
@@ -190,6 +203,16 @@ WholeTensors::Factors Updater::count_step(const UnitLayout& layout, const std::v
   return result;
 }
 
+void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
+                           const UpdateFactors& factors, const UpdateRange& range) {
+  const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
+  if (torch == nullptr) return update(optimizer, factors, range);
+  auto& steps = states_[index(unit)]->torch;
+  if (steps.size() <= which) steps.resize(which + 1);
+  if (!steps[which]) steps[which] = std::make_unique<TorchStep>(*torch, accounts_);
+  steps[which]->run(factors, range);
+}
+
 void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
                    double lr_factor) {
   const UnitLayout& layout = unit.layout();
@@ -205,7 +228,7 @@ void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<cha
     if (whole_work(optimizer)) {
       whole.push_back({piece.slot, piece.begin, stretch});
     } else {
-      update(optimizer, *factors[slot], stretch);
+      update_piece(unit, which, optimizer, *factors[slot], stretch);
     }
   }
   whole_.step(unit, factors, whole);

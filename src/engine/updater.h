@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/torch_steps.h"
 #include "engine/update.h"
 #include "engine/whole.h"
 #include "partition/moments.h"
@@ -51,16 +52,20 @@ class Updater {
     Buffer main;  // Remainder::main_weights
     Buffer rest;  // Remainder::kept
     std::vector<Moment> moments;
-    Buffer scales;                        // of moments in codes, piece by piece, moment by moment
-    std::vector<std::int64_t> scales_of;  // where each piece's begin
+    Buffer scales;                                  // of moments in codes, piece by piece, moment by moment
+    std::vector<std::int64_t> scales_of;            // where each piece's begin
+    std::vector<std::unique_ptr<TorchStep>> torch;  // by piece; null for the engine's own optimizers
   };
 
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   std::vector<Piece> pieces(const Unit& unit) const;
+  void check_torch(const Slot& slot, Dtype stored) const;
   void prepare_moments(const Unit& unit, UnitState& state);
   UpdateRange range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces, std::size_t which);
   void add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which);
+  void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
+                    const UpdateRange& range);
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
   WholeTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
                                    double lr_factor);

@@ -28,13 +28,16 @@ std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro)
 
 std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan) {
   const auto parameters = static_cast<std::int64_t>(ballot.present.size());
-  std::vector<std::int64_t> words(static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate()) / 8));
+  std::vector<std::int64_t> words(
+      static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate(), plan.float8()) / 8));
   auto at = words.begin();
   for (const std::int64_t limb : ballot.squares.limbs()) *at++ = limb;
   *at++ = ballot.nonfinite;
   for (const double loss : ballot.losses) *at++ = std::bit_cast<std::int64_t>(loss);
   for (std::size_t i = 0; i < ballot.present.size(); ++i)
     if (ballot.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
+  at += (parameters + 63) / 64;
+  for (const double largest : ballot.largest) *at++ = std::bit_cast<std::int64_t>(largest);
   return words;
 }
 
@@ -54,6 +57,10 @@ Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, int rank
           std::bit_cast<double>(vote[kNormLimbs + 1 + micro]);
     for (std::size_t i = 0; i < parameters; ++i)
       if ((vote[kNormLimbs + 1 + accumulate + i / 64] >> (i % 64)) & 1) verdict.present[i] = 1;
+    const auto largest = vote.subspan(kNormLimbs + 1 + accumulate + (parameters + 63) / 64);
+    verdict.largest.resize(largest.size());
+    for (std::size_t i = 0; i < largest.size(); ++i)
+      note_largest(verdict.largest[i], std::bit_cast<double>(largest[i]));
   }
   verdict.norm = std::sqrt(squares.value());
   verdict.loss = tree_total(losses);

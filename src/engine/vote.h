@@ -12,10 +12,11 @@
 namespace zero {
 
 struct Ballot {
-  ExactSum squares;            // of this rank's slices of the summed gradients
-  std::int64_t nonfinite = 0;  // blocks of them that overflowed
-  std::vector<double> losses;  // of this rank's micro-batches
-  std::vector<char> present;   // by parameter
+  ExactSum squares;             // of this rank's slices of the summed gradients
+  std::int64_t nonfinite = 0;   // blocks of them that overflowed
+  std::vector<double> losses;   // of this rank's micro-batches
+  std::vector<char> present;    // by parameter
+  std::vector<double> largest;  // see Float8Linears; empty otherwise
 };
 
 struct Verdict {
@@ -23,6 +24,7 @@ struct Verdict {
   bool overflow = false;
   double loss = 0;            // summed over the global batch, along the tree over the micro-batch's index
   std::vector<char> present;  // on any rank
+  std::vector<double> largest;
 };
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds

@@ -8,6 +8,7 @@
 #include "partition/runs.h"
 #include "partition/vote.h"
 #include "partition/whole.h"
+#include "partition/wire.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -79,6 +80,7 @@ class Pricing {
     }
     estimate_.update = inputs_ + steps_;
     optimizer();
+    estimate_.update_traffic += 2 * estimate_.state.optimizer;
     if (sharded(plan_[State::parameter].placement)) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
@@ -95,7 +97,10 @@ class Pricing {
     if (!unit.trainable()) return;
     const Dtype dtype = accumulation(unit.dtype());
     state.gradient += held(unit, plan_[State::gradient].between) * size_of(dtype) * accumulation_levels(plan_);
-    state.optimizer += held(unit, plan_[State::optimizer].placement) * plan_.remainder_bytes(unit.dtype());
+    const std::int64_t updated = held(unit, plan_[State::optimizer].placement);
+    state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
+    const bool narrow = dtype != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;
+    estimate_.update_traffic += updated * (size_of(dtype) + (narrow ? 1 : 2) * size_of(unit.dtype()));
   }
 
   // Moments, of the rank that has most.
@@ -143,9 +148,11 @@ class Pricing {
   }
 
   void reduction(const UnitLayout& unit) {
-    if (!sharded(plan_[State::gradient].between)) return;
-    const std::int64_t slice = unit.shard_length() * size_of(accumulation(unit.dtype()));
-    estimate_.reduction = std::max(estimate_.reduction, unit.bytes() + (plan_.accumulate() > 1 ? slice : 0));
+    const bool each = sharded(plan_[State::gradient].between);
+    const Dtype wide = accumulation(unit.dtype()), wire = plan_.reduction_dtype(unit.dtype());
+    if (peers_ == 0 || (!each && wire == wide)) return;
+    const std::int64_t slice = each && plan_.accumulate() > 1 ? unit.shard_length() * size_of(wide) : 0;
+    estimate_.reduction = std::max(estimate_.reduction, unit.length() * size_of(wire) + slice);
   }
 
   void update(const UnitLayout& unit) {
@@ -174,10 +181,10 @@ class Pricing {
     const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(index)];
     ++estimate_.gathers;
     if (memory_ == Memory::separate) {
-      estimate_.gathered = std::max(estimate_.gathered, residents.bytes());
+      estimate_.gathered = std::max(estimate_.gathered, residents.bytes() + wire_room(layout_, plan_));
       announce();
     }
-    call(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
+    call(Collective::all_gather, slice_bytes(unit, plan_[State::parameter].wire));
   }
 
   void exchange() {
@@ -189,7 +196,7 @@ class Pricing {
       agree_on_steps(unit);
       publish(unit);
     }
-    operation(Collective::all_gather, vote_bytes(parameters, plan_.accumulate()));
+    operation(Collective::all_gather, vote_bytes(parameters, plan_.accumulate(), plan_.float8()));
     if (memory_ == Memory::common) renew();
   }
 
@@ -201,12 +208,12 @@ class Pricing {
 
   void reduce(const UnitLayout& unit) {
     const bool each = sharded(plan_[State::gradient].between);
-    const std::int64_t element = size_of(each ? unit.dtype() : accumulation(unit.dtype()));
-    const std::int64_t slice = unit.shard_length() * element;
+    const std::int64_t slice = unit.shard_length() * size_of(plan_.reduction_dtype(unit.dtype()));
     for (int i = 0; i < (each ? plan_.accumulate() : 1); ++i) {
       operation(Collective::reduce_scatter, slice);
     }
-    if (!sharded(plan_[State::gradient].placement)) call(Collective::all_gather, slice);
+    if (!sharded(plan_[State::gradient].placement))
+      call(Collective::all_gather, unit.shard_length() * size_of(accumulation(unit.dtype())));
   }
 
   // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.

@@ -42,7 +42,7 @@ inline std::int64_t scale_bytes(const Piece& piece, const Optimizer& optimizer, 
   return scales(piece) * moments(optimizer) * size_of(Dtype::f32);
 }
 
-// Of how many elements slices must be multiples, so that no block is cut.
+// Of how many elements slices must be multiples, so that no block of moments is cut.
 inline std::int64_t slice_multiple(const std::vector<ParameterRule>& rules) {
   const auto blocks = [](const ParameterRule& rule) { return moment_format(rule.optimizer) == MomentFormat::block8; };
   return std::ranges::any_of(rules, blocks) ? kStateBlock : 1;

@@ -42,6 +42,9 @@ int moments_of(const Adafactor& o) {
 int moments_of(const Lamb&) {
   return 2;
 }
+int moments_of(const TorchOptimizer&) {
+  return 0;
+}
 
 std::string_view name_of(const Sgd& o) {
   return o.momentum != 0 ? "momentum" : "sgd";
@@ -69,6 +72,9 @@ std::string_view name_of(const Adafactor&) {
 }
 std::string_view name_of(const Lamb&) {
   return "lamb";
+}
+std::string_view name_of(const TorchOptimizer& o) {
+  return o.label;
 }
 
 using Fields = std::vector<std::pair<const char*, double>>;
@@ -116,6 +122,9 @@ Fields fields_of(const Adafactor& o) {
           {"eps_step", o.eps_step},
           {"clip", o.clip},
           {"factored", o.factored}};
+}
+Fields fields_of(const TorchOptimizer&) {
+  return {};
 }
 Fields fields_of(const Lamb& o) {
   return {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}};
@@ -168,6 +177,7 @@ class Inspection {
     not_negative("eps_step", o.eps_step);
     expect("clip", o.clip, o.clip > 0, "positive");
   }
+  void fields(const TorchOptimizer& o) { sentence(static_cast<bool>(o.make), "make must be a function"); }
   void fields(const Lamb& o) {
     betas(o.beta1, o.beta2);
     not_negative("eps", o.eps);
@@ -198,11 +208,24 @@ Optimizer for_parameter(const Optimizer& optimizer, const ParameterInfo& info) {
   return result;
 }
 
+void set_weight_decay(Optimizer& optimizer, double weight_decay) {
+  std::visit(
+      [&](auto& value) {
+        if constexpr (requires { value.weight_decay; }) {
+          value.weight_decay = weight_decay;
+        } else {
+          throw ConfigError("a group has a weight_decay, but " + std::string(name_of(value)) + " has one of its own",
+                            "give the group an optimizer instead");
+        }
+      },
+      optimizer);
+}
+
 ParameterRule rule_of(const Optimizer& optimizer, const std::vector<ParamGroup>& groups, const ParameterInfo& info) {
   for (const ParamGroup& group : groups) {
     if (!group.takes || !group.takes(info)) continue;
     ParameterRule rule{for_parameter(group.optimizer.value_or(optimizer), info), group.lr_scale, info.shape};
-    if (group.weight_decay) std::visit([&](auto& value) { value.weight_decay = *group.weight_decay; }, rule.optimizer);
+    if (group.weight_decay) set_weight_decay(rule.optimizer, *group.weight_decay);
     return rule;
   }
   return {for_parameter(optimizer, info), 1.0, info.shape};
@@ -233,7 +256,12 @@ double learning_rate(const Optimizer& optimizer) {
 }
 
 double weight_decay(const Optimizer& optimizer) {
-  return std::visit([](const auto& value) { return value.weight_decay; }, optimizer);
+  return std::visit(
+      [](const auto& value) -> double {
+        if constexpr (requires { value.weight_decay; }) return value.weight_decay;
+        return 0;
+      },
+      optimizer);
 }
 
 std::string_view name(const Optimizer& optimizer) {

@@ -21,9 +21,10 @@ struct PrecisionColumn {
   Dtype stored;  // of fp32 parameters
   Remainder remainder;
 };
-constexpr std::array<PrecisionColumn, 6> kPrecisions{{{"fp32", Dtype::f32, Remainder::main_weights},
+constexpr std::array<PrecisionColumn, 7> kPrecisions{{{"fp32", Dtype::f32, Remainder::main_weights},
                                                       {"bf16", Dtype::bf16, Remainder::main_weights},
                                                       {"fp16", Dtype::f16, Remainder::main_weights},
+                                                      {"fp8", Dtype::bf16, Remainder::main_weights},
                                                       {"bf16-pure", Dtype::bf16, Remainder::lost},
                                                       {"bf16-sr", Dtype::bf16, Remainder::random},
                                                       {"bf16-kahan", Dtype::bf16, Remainder::kept}}};
@@ -70,6 +71,9 @@ class Inspection {
     expect(ranks_ >= 1, "a group has at least 1 rank, not " + std::to_string(ranks_));
     expect(plan_.accumulate() >= 1,
            "accumulate must be at least 1 micro-batch, not " + std::to_string(plan_.accumulate()));
+    const Dtype reduction = plan_.reduction().value_or(Dtype::f32);
+    expect(reduction == Dtype::f32 || reduction == Dtype::bf16 || reduction == Dtype::f16,
+           "gradients can be reduced in fp32, bf16 or fp16, not in " + std::string(zero::name(reduction)));
     expect(plan_.resident_budget() >= 0,
            "resident_budget must be 0 (the two largest units) or a number of bytes, not " +
                std::to_string(plan_.resident_budget()));
@@ -119,6 +123,10 @@ class Inspection {
       const std::string who(name(state));
       expect(row.tier == Tier::device,
              who + " on tier " + std::string(name(row.tier)) + " is not supported yet: only device is");
+      if (state == State::parameter && row.wire == Wire::fp8) {
+        expect(row.placement == Placement::sharded, "parameter on wire fp8 must be sharded: else nothing is gathered");
+        continue;
+      }
       expect(row.wire == Wire::native,
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
@@ -162,6 +170,7 @@ std::string_view name(Tier tier) {
 std::string_view name(Wire wire) {
   switch (wire) {
     case Wire::native: return "native";
+    case Wire::fp8: return "fp8";
     case Wire::int8: return "int8";
     case Wire::int4: return "int4";
   }
@@ -251,6 +260,18 @@ Plan Plan::reproducible(bool on) const {
   return plan;
 }
 
+Plan Plan::gather_in(Wire wire) const {
+  Plan plan = *this;
+  plan[State::parameter].wire = wire;
+  return plan;
+}
+
+Plan Plan::reduce_in(Dtype dtype) const {
+  Plan plan = *this;
+  plan.reduction_ = dtype;
+  return plan;
+}
+
 Plan Plan::resident_budget(std::int64_t bytes) const {
   Plan plan = *this;
   plan.resident_budget_ = bytes;
@@ -259,6 +280,12 @@ Plan Plan::resident_budget(std::int64_t bytes) const {
 
 Dtype Plan::compute_dtype(Dtype dtype) const {
   return dtype == Dtype::f32 ? column(precision_).stored : dtype;
+}
+
+Dtype Plan::reduction_dtype(Dtype stored) const {
+  const Dtype wide = accumulation(stored);
+  if (reduction_ && wide == Dtype::f32) return *reduction_;
+  return (*this)[State::gradient].between == Placement::sharded ? stored : wide;
 }
 
 Remainder Plan::remainder(Dtype stored) const {

@@ -99,7 +99,7 @@ std::string Exchange::describe(const std::vector<Announcement>& table) const {
     const auto& [kind, unit, count, sequence] = table[rank];
     text << (rank == 0 ? ": " : "; ") << "rank " << rank << " wants, as operation " << sequence << ", to "
          << verb(kind);
-    if (unit >= 0) text << " unit '" << unit_name_(static_cast<int>(unit)) << "'";
+    if (unit != -1) text << " unit '" << unit_name_(unit_of_gather(static_cast<int>(unit))) << "'";
     text << " (" << count << " elements)";
   }
   return text.str();

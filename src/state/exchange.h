@@ -21,6 +21,17 @@
 
 namespace zero {
 
+// As the unit of a gather that brings a unit as its shards hold it, where the wire would change it.
+constexpr int exact_gather(int unit) {
+  return -2 - unit;
+}
+constexpr bool is_exact_gather(int unit) {
+  return unit <= -2;
+}
+constexpr int unit_of_gather(int unit) {
+  return is_exact_gather(unit) ? -2 - unit : unit;
+}
+
 class Exchange {
  public:
   enum class Kind : std::int64_t { gather, reduce, publish, direct, vote, setup, read };
@@ -33,7 +44,7 @@ class Exchange {
   };
 
   // `setup` joins the same ranks, for operations that are not part of a step (they are metered apart).
-  // `serve` gathers a unit for others without keeping it; called on the exchange's thread.
+  // `serve` gathers a unit (or exact_gather(unit)) for others without keeping it; called on the exchange's thread.
   Exchange(Communicator communicator, Communicator setup, std::function<void(const Communicator&, int unit)> serve,
            std::function<std::string(int unit)> unit_name);
   ~Exchange();

@@ -38,6 +38,15 @@ void add_in_place(void* sum, const void* addend, Dtype dtype, Dtype sum_dtype, s
   target.add_(at::from_blob(const_cast<void*>(addend), {count}, at::TensorOptions().dtype(scalar_type(dtype))));
 }
 
+void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, bytes_of(count, to_dtype));
+    return;
+  }
+  at::from_blob(to, {count}, at::TensorOptions().dtype(scalar_type(to_dtype)))
+      .copy_(at::from_blob(const_cast<void*>(from), {count}, at::TensorOptions().dtype(scalar_type(from_dtype))));
+}
+
 }  // namespace
 
 class Gradients::Hook : public torch::autograd::PostAccumulateGradHook {
@@ -155,9 +164,10 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
                          "' arrived after its unit was reduced",
                      "nested backward passes must not reach parameters twice");
   const Dtype dtype = pile.unit.layout().dtype();
-  if (pile.here[static_cast<std::size_t>(slot)] && dtype != accumulation(dtype))
+  const Dtype summed = shards_between() ? plan_.reduction_dtype(dtype) : dtype;
+  if (pile.here[static_cast<std::size_t>(slot)] && summed != accumulation(dtype))
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
-                         "' arrived in one backward, and its sum in " + std::string(zero::name(dtype)) +
+                         "' arrived in one backward, and its sum in " + std::string(zero::name(summed)) +
                          " would depend on the plan",
                      "nested backward passes need parameters in fp32");
   at::NoGradGuard no_grad;
@@ -194,33 +204,37 @@ void Gradients::add_partial(Pile& pile, int slot, const at::Tensor* gradient) {
 
 void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
   const UnitLayout& layout = pile.unit.layout();
+  const Dtype wire = plan_.reduction_dtype(layout.dtype());
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
   if (!pile.flat) {
-    for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
     pile.flat = flat_for(pile.unit);
     for (const auto& [begin, end] : layout.gaps())
-      std::memset(at_element(pile.flat->data(), begin, layout.dtype()), 0, bytes_of(end - begin, layout.dtype()));
+      std::memset(at_element(pile.flat->data(), begin, wire), 0, bytes_of(end - begin, wire));
   }
-  void* const target = at_element(pile.flat->data(), place.begin, layout.dtype());
+  void* const target = at_element(pile.flat->data(), place.begin, wire);
   if (gradient == nullptr) {
-    std::memset(target, 0, bytes_of(place.numel, layout.dtype()));
+    std::memset(target, 0, bytes_of(place.numel, wire));
   } else if (pile.here[static_cast<std::size_t>(slot)]) {
-    add_in_place(target, gradient->const_data_ptr(), layout.dtype(), layout.dtype(), place.numel);
+    add_in_place(target, gradient->const_data_ptr(), layout.dtype(), wire, place.numel);
   } else {
-    std::memcpy(target, gradient->const_data_ptr(), bytes_of(place.numel, layout.dtype()));
+    convert(gradient->const_data_ptr(), layout.dtype(), target, wire, place.numel);
   }
 }
 
 // The same memory for one unit after the other; more only where several are under way at once.
 std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
+  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+  const auto bytes = [&](const UnitLayout& layout) {
+    return layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
+  };
   if (!flat_) {
     std::int64_t largest = 0;
     for (const auto& each : units_)
-      if (each->layout().trainable()) largest = std::max(largest, each->layout().bytes());
+      if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
     flat_ = new_flat(largest, unit);
   }
-  const bool free = flat_.use_count() == 1 && flat_->count() >= unit.layout().bytes();
-  return free ? flat_ : new_flat(unit.layout().bytes(), unit);
+  const bool free = flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
+  return free ? flat_ : new_flat(bytes(unit.layout()), unit);
 }
 
 std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes, const Unit& unit) {
@@ -254,35 +268,47 @@ void Gradients::reduce(Pile& pile) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = pile.unit.layout();
   const Dtype wide = accumulation(layout.dtype());
-  const Row row = row_;
-  Unit& unit = pile.unit;
-  if (!shards_between()) {
-    const View whole = view_of(pile.levels.back().data(), wide, 0, layout.length(), unit.device());
-    const View mine =
-        view_of(pile.levels.back().data(), wide, unit.shard_begin(), layout.shard_length(), unit.device());
-    in_flight_.push_back(exchange_.submit(
-        {Exchange::Kind::reduce, unit.index(), layout.length(), [row, whole, mine](const Communicator& communicator) {
-           communicator.reduce_scatter(whole, mine).wait();
-           if (row.placement == Placement::replicated) communicator.all_gather(mine, whole).wait();
-         }}));
-    return;
-  }
+  const Dtype wire = plan_.reduction_dtype(layout.dtype());
+  if (!shards_between()) return reduce_partial(pile, wire);
   const Fold how = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro_, plan_.accumulate());
   if (!how.sources.empty() || pile.levels.size() > 1)
-    pile.slice = Buffer(accounts_, Owner::reduction, layout.shard_length(), scalar_type(wide), unit.device());
-  in_flight_.push_back(
-      exchange_.submit({Exchange::Kind::reduce, unit.index(), layout.length(),
-                        [this, how, wide, &pile](const Communicator& communicator) {
-                          const UnitLayout& l = pile.unit.layout();
-                          void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
-                          communicator
-                              .reduce_scatter(view_of(pile.flat->data(), l.dtype(), 0, l.length(), pile.unit.device()),
-                                              view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
-                              .wait();
-                          pile.flat.reset();
-                          if (pile.slice) fold(how, levels(pile, 0), sum, wide, l.shard_length());
-                          pile.slice.reset();
-                        }}));
+    pile.slice = Buffer(accounts_, Owner::reduction, layout.shard_length(), scalar_type(wide), pile.unit.device());
+  in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, pile.unit.index(), layout.length(),
+                                         [this, how, wide, wire, &pile](const Communicator& communicator) {
+                                           const UnitLayout& l = pile.unit.layout();
+                                           void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
+                                           communicator
+                                               .reduce_scatter(
+                                                   view_of(pile.flat->data(), wire, 0, l.length(), pile.unit.device()),
+                                                   view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
+                                               .wait();
+                                           pile.flat.reset();
+                                           if (pile.slice) fold(how, levels(pile, 0), sum, wide, l.shard_length());
+                                           pile.slice.reset();
+                                         }}));
+}
+
+// The sum over micro-batches, added over ranks from where it lies, or from a copy in the dtype in which it travels.
+void Gradients::reduce_partial(Pile& pile, Dtype wire) {
+  const UnitLayout& layout = pile.unit.layout();
+  Unit& unit = pile.unit;
+  const Dtype wide = accumulation(layout.dtype());
+  void* const sum = pile.levels.back().data();
+  const View whole = view_of(sum, wide, 0, layout.length(), unit.device());
+  const View mine = view_of(sum, wide, unit.shard_begin(), layout.shard_length(), unit.device());
+  View sent = whole;
+  if (wire != wide) {
+    pile.flat = flat_for(unit);
+    convert(sum, wide, pile.flat->data(), wire, layout.length());
+    sent = view_of(pile.flat->data(), wire, 0, layout.length(), unit.device());
+  }
+  const bool replicated = row_.placement == Placement::replicated;
+  in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, unit.index(), layout.length(),
+                                         [replicated, sent, mine, whole, &pile](const Communicator& communicator) {
+                                           communicator.reduce_scatter(sent, mine).wait();
+                                           pile.flat.reset();
+                                           if (replicated) communicator.all_gather(mine, whole).wait();
+                                         }}));
 }
 
 void Gradients::end() {

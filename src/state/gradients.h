@@ -57,6 +57,7 @@ class Gradients {
   void complete(Pile& pile);
   void launch_ready();
   void reduce(Pile& pile);
+  void reduce_partial(Pile& pile, Dtype wire);
   void reopen();
   void agree_on_order();
   bool reduces_now() const;

@@ -65,7 +65,7 @@ void Pager::fetch(Unit& unit) {
   if (in_flight_[static_cast<std::size_t>(index)]) settle(unit);
   if (!unit.sharded()) return;
   if (residency_.resident(index)) return residency_.touch(index);
-  start_gather(unit, -1);
+  start_gather(unit, -1, /*exactly=*/false);
   settle(unit);
 }
 
@@ -73,17 +73,17 @@ void Pager::settle_published(Unit& unit) {
   if (!unit.sharded() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
 }
 
-void Pager::start_gather(Unit& unit, int keep) {
+void Pager::start_gather(Unit& unit, int keep, bool exactly) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   const View whole = room_for(unit);
-  const View shard = unit.shard();
   if (unit.common()) {
-    settings_.meter->count(Collective::all_gather, (exchange_.size() - 1) * shard.bytes());
+    settings_.meter->count(Collective::all_gather, (exchange_.size() - 1) * unit.shard().bytes());
     return expect(unit, renewed_);
   }
-  expect(unit, exchange_.submit({Exchange::Kind::gather, unit.index(), whole.count,
-                                 [shard, whole](const Communicator& communicator) {
-                                   communicator.all_gather(shard, whole).wait();
+  const bool other = exactly && !unit.gathered_exactly();
+  expect(unit, exchange_.submit({Exchange::Kind::gather, other ? exact_gather(unit.index()) : unit.index(), whole.count,
+                                 [&unit, whole, exactly](const Communicator& communicator) {
+                                   unit.gather(communicator, whole, exactly);
                                  }}));
 }
 
@@ -155,7 +155,7 @@ void Pager::prefetch_after(Unit& unit) {
   if (next < 0 || next == unit.index()) return;
   Unit& other = *units_[static_cast<std::size_t>(next)];
   if (!other.sharded() || residency_.resident(next) || !residency_.fits_beside(unit.index(), next)) return;
-  start_gather(other, unit.index());
+  start_gather(other, unit.index(), /*exactly=*/false);
 }
 
 void Pager::begin_backward(bool more_to_come) {
@@ -195,7 +195,7 @@ void Pager::pin(Unit& unit) {
   if (pins_[static_cast<std::size_t>(unit.index())]++ > 0) return;
   residency_.pin(unit.index());
   try {
-    fetch(unit);
+    fetch_exactly(unit);
     unit.privatise();
   } catch (...) {
     unpin(unit);
@@ -207,6 +207,15 @@ void Pager::unpin(Unit& unit) {
   if (--pins_[static_cast<std::size_t>(unit.index())] > 0) return;
   residency_.unpin(unit.index());
   unit.share();
+  if (!unit.gathered_exactly()) discard(unit);
+}
+
+// For scopes that see and write what the shards hold.
+void Pager::fetch_exactly(Unit& unit) {
+  if (unit.gathered_exactly() || !unit.sharded()) return fetch(unit);
+  if (residency_.resident(unit.index())) evict(unit.index());
+  start_gather(unit, -1, /*exactly=*/true);
+  settle(unit);
 }
 
 void Pager::discard(Unit& unit) {

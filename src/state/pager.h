@@ -18,6 +18,7 @@
 #include "comm/metered.h"
 #include "partition/residency.h"
 #include "state/exchange.h"
+#include "state/float8_linear.h"
 #include "state/unit.h"
 #include "state/witness.h"
 #include "zero/estimate.h"
@@ -30,6 +31,7 @@ class Pager {
     std::optional<at::ScalarType> autocast = {};  // compute in this dtype
     std::uint64_t seed = 0;
     std::shared_ptr<TrafficMeter> meter;  // of what is read where it lies
+    c10::intrusive_ptr<Float8Linears> float8 = {};
   };
 
   Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, Accounts& accounts,
@@ -73,11 +75,13 @@ class Pager {
   const std::optional<Trace>& trace() const { return last_; }  // of the last micro-batch
   const at::Generator& generator() const { return generator_; }
   bool autocast() const { return settings_.autocast.has_value(); }
+  const c10::intrusive_ptr<Float8Linears>& float8() const { return settings_.float8; }
 
  private:
   void record(Unit& unit);
   void fetch(Unit& unit);
-  void start_gather(Unit& unit, int keep);
+  void fetch_exactly(Unit& unit);
+  void start_gather(Unit& unit, int keep, bool exactly);
   View room_for(Unit& unit);
   void refuse_recomputation() const;
   void settle(Unit& unit);

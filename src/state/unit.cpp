@@ -28,13 +28,14 @@ at::Tensor slot_view(const at::Tensor& flat, const Slot& slot, const at::Tensor&
 }  // namespace
 
 Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-           Accounts& accounts)
+           const GatherWire& wire, Accounts& accounts)
     : layout_(layout),
       index_(index),
       rank_(rank),
       sharded_(plan[State::parameter].placement == Placement::sharded),
       published_(!sharded_ && plan[State::optimizer].placement == Placement::sharded),
       parameters_(std::move(parameters)),
+      wire_(wire),
       accounts_(accounts),
       device_(device_of(parameters_)) {}
 
@@ -72,7 +73,7 @@ void Unit::adopt(Buffer values) {
 // Where the unit is at rest.
 void Unit::make_home() {
   if (sharded_) {
-    if (device_.is_cpu()) common_ = accounts_.common_memory(layout_.bytes());
+    if (device_.is_cpu() && gathered_exactly()) common_ = accounts_.common_memory(layout_.bytes());
     const std::int64_t begin = shard_begin() * size_of(layout_.dtype());
     shard_ = common_ ? Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(),
                               std::shared_ptr<void>(common_, static_cast<char*>(common_.get()) + begin))
@@ -122,9 +123,13 @@ View Unit::shard() {
   return view_of(memory_.data(), layout_.dtype(), shard_begin(), count, device_);
 }
 
-void Unit::serve(const Communicator& communicator) {
+void Unit::gather(const Communicator& communicator, View whole, bool exactly) {
+  wire_.gather(communicator, layout_, shard(), whole, exactly);
+}
+
+void Unit::serve(const Communicator& communicator, bool exactly) {
   const Buffer unwanted = scratch();
-  communicator.all_gather(shard(), view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device_)).wait();
+  gather(communicator, view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device_), exactly);
 }
 
 void Unit::install() {

@@ -15,6 +15,7 @@
 
 #include "comm/dtypes.h"
 #include "state/accounts.h"
+#include "state/gather_wire.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
 
@@ -47,7 +48,7 @@ class Unit {
  public:
   // `parameters` in the order of layout.slots(). Nothing is taken over yet.
   Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-       Accounts& accounts);
+       const GatherWire& wire, Accounts& accounts);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -93,8 +94,11 @@ class Unit {
   // Whole in memory of its own, which may be written, until share(); where it is common.
   void privatise();
   void share();
-  // Gathers the unit for other ranks, which alone want it. On any thread.
-  void serve(const Communicator& communicator);
+  // Gathers the unit into `whole`, and for other ranks, which alone want it. On the exchange's thread.
+  void gather(const Communicator& communicator, View whole, bool exactly);
+  void serve(const Communicator& communicator, bool exactly);
+  // Whether what is gathered for operators is what the shards hold.
+  bool gathered_exactly() const { return wire_.exact(layout_); }
   // Forgets the whole of a sharded unit.
   void evict();
 
@@ -120,6 +124,7 @@ class Unit {
   bool sharded_;
   bool published_;  // its slices go to the peers after a step
   std::vector<at::Tensor> parameters_;
+  const GatherWire& wire_;
   Accounts& accounts_;
   at::Device device_;
   std::shared_ptr<void> common_;  // the whole, of all ranks

@@ -241,7 +241,7 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   } else {
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.callBoxed(stack);
+    if (!run_in_float8(op, stack)) op.callBoxed(stack);
   }
 }
 

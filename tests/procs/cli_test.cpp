@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "procs/zero_program.h"
 
@@ -43,9 +45,14 @@ INSTANTIATE_TEST_SUITE_P(
     Values(Complaint{{}, 2, "train, compare or launch"}, Complaint{{"tran"}, 2, "tran"},
            Complaint{{"train", "--frob"}, 2, "--frob"}, Complaint{{"train", "--plan", "zero9"}, 2, "zero9"},
            Complaint{{"compare", "--plans", "ddp,zero9"}, 2, "zero9"},
+           Complaint{{"compare", "--optimizers", "adamw,adamz"}, 2, "adamw-8bit"},
+           Complaint{{"compare", "--optimizers", "all", "--optimizer", "sgd"}, 2, "--optimizer"},
+           Complaint{{"compare", "--precisions", "fp32,bf16"}, 2, "--precisions requires --optimizers"},
+           Complaint{{"compare", "--optimizers", "sgd", "--precisions", "fp32,fp4"}, 2, "fp4"},
+           Complaint{{"compare", "--optimizers", "sgd", "--precisions", "all", "--precision", "bf16"}, 2, "excludes"},
            Complaint{{"train", "--steps", "x"}, 2, "--steps"}, Complaint{{"train", "--steps", "0"}, 2, "--steps"},
            Complaint{{"train", "--ranks", "0"}, 2, "--ranks"}, Complaint{{"train", "--lr", "nan"}, 2, "--lr"},
-           Complaint{{"train", "--precision", "fp8"}, 2, "fp8"},
+           Complaint{{"train", "--precision", "fp4"}, 2, "fp4"},
            Complaint{{"train", "--resident-budget", "many"}, 2, "--resident-budget"},
            Complaint{{"train", "--tokens", "8"}, 2, "--tokens"}, Complaint{{"train", "--tokens", "16"}, 2, "--data"},
            Complaint{{"train", "--model", "huge"}, 2, "huge"}, Complaint{{"train", "--seq", "1000000"}, 2, "--seq"},
@@ -188,6 +195,8 @@ TEST(Train, GivesTheSameLossesWhoeverStartsTheRanks) {
   EXPECT_EQ(launched.code, 0) << launched.err;
   const json run = folder.document("own").at("runs").at(0);
   EXPECT_EQ(run.at("losses").size(), 3u);
+  EXPECT_EQ(run.at("optimizer"), "adamw");
+  EXPECT_EQ(run.at("precision"), "fp32");
   EXPECT_EQ(run.at("losses"), folder.document("launched").at("runs").at(0).at("losses"));
   EXPECT_TRUE(contains(own.out, "sharded")) << own.out;
   EXPECT_TRUE(contains(own.out, "step 3  loss ")) << own.out;
@@ -304,6 +313,71 @@ TEST(Compare, SaysWhichPlansAccumulateInAnotherOrder) {
   const Result tree = run(zero(joined({"compare", "--reproducible"}, options)));
   EXPECT_EQ(tree.code, 0) << tree.err << tree.out;
   EXPECT_TRUE(contains(tree.out, "losses identical: yes\n")) << tree.out;
+}
+
+// The rows of the table of optimizers: after the heading and its empty line, up to the next.
+std::vector<std::vector<std::string>> rows(const std::string& output) {
+  std::istringstream lines(output.substr(output.find("\n\n") + 2));
+  std::vector<std::vector<std::string>> result;
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && !line.empty()) {
+    std::istringstream words(line);
+    result.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
+  }
+  return result;
+}
+
+TEST(CompareOptimizers, ShowsThePredictedBytesOfEach) {
+  const Folder folder;
+  const Result result = run(zero({"compare", "--optimizers", "all", "--model", "micro", "--ranks", "2", "--steps", "2",
+                                  "--json", folder.path("out")}));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  const json runs = folder.document("out").at("runs");
+  const auto table = rows(result.out);
+  ASSERT_EQ(table.size(), runs.size()) << result.out;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    ASSERT_EQ(table[i].size(), 8u) << result.out;
+    EXPECT_EQ(table[i][0], runs[i].at("optimizer"));
+    EXPECT_EQ(table[i][1], table[i][2]) << table[i][0];
+    EXPECT_EQ(table[i][3], table[i][4]) << table[i][0];
+    EXPECT_GT(std::stod(table[i][5]), 0) << table[i][0];
+    EXPECT_EQ(runs[i].at("plan"), "zero3");
+    EXPECT_EQ(runs[i].at("precision"), "fp32");
+  }
+}
+
+TEST(CompareOptimizers, TrainsEachInEachPrecision) {
+  const Folder folder;
+  const Result result = run(zero(joined({"compare", "--optimizers", "adamw,sgd", "--precisions", "fp32,bf16"},
+                                        folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")}))));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  EXPECT_TRUE(contains(result.err, "sgd bf16: 2 steps")) << result.err;
+  const json report = folder.document("out");
+  const std::vector<procs::Words> names{{"adamw", "fp32"}, {"adamw", "bf16"}, {"sgd", "fp32"}, {"sgd", "bf16"}};
+  const auto table = rows(result.out);
+  ASSERT_EQ(table.size(), names.size()) << result.out;
+  EXPECT_FALSE(report.contains("precision"));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const json& run = report.at("runs").at(i);
+    EXPECT_EQ((procs::Words{table[i].at(0), table[i].at(1)}), names[i]) << result.out;
+    EXPECT_EQ((procs::Words{run.at("optimizer"), run.at("precision")}), names[i]);
+    EXPECT_GT(run.at("update_seconds"), 0);
+    EXPECT_GT(run.at("update_bytes"), 0);
+  }
+}
+
+TEST(CompareOptimizers, TakesTheFirstPlanAndALauncher) {
+  const Folder folder;
+  const Result result =
+      run(zero(joined({"launch", "--no-prefix", "-n", "2", kZero, "compare", "--optimizers", "adamw,sgd"},
+                      folder.small({"--plans", "zero1,ddp", "--steps", "2", "--json", folder.path("out")}))));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  const json runs = folder.document("out").at("runs");
+  ASSERT_EQ(runs.size(), 2u);
+  for (const json& run : runs) EXPECT_EQ(run.at("plan"), "zero1");
+  EXPECT_EQ(runs[1].at("optimizer"), "sgd");
+  EXPECT_EQ(runs[1].at("state_bytes").at("optimizer").at("measured"), 0);
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ void expect_wire(const Plan& plan, const Wire& per_peer) {
   constexpr int ranks = 4, peers = ranks - 1;
   const Estimate estimated = estimate(plan.accumulate(2), Layout(equal_units(3, Dtype::bf16), ranks), kAdamW);
   const std::int64_t vote = 8 * 71 + 8 * 2 + 8;
-  ASSERT_EQ(vote_bytes(3, 2), vote);
+  ASSERT_EQ(vote_bytes(3, 2, false), vote);
   const Traffic::Entry& gather = estimated.wire[Collective::all_gather];
   const Traffic::Entry& scatter = estimated.wire[Collective::reduce_scatter];
   EXPECT_EQ(gather.calls, per_peer.gather_calls) << plan.label();

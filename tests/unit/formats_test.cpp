@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/blockwise.h"
+#include "base/float8_blocks.h"
 #include "base/half.h"
 #include "base/random.h"
 
@@ -158,6 +159,46 @@ TEST(Blockwise, ZerosStayZeros) {
   values.fill(5);
   dequantize(codes.data(), scale, Signs::both, values.data(), 40);
   for (const float value : values) EXPECT_EQ(value, 0);
+}
+
+// Each value is within half a step of its block: 2^-4 of a normal number's size, or half the smallest step.
+TEST(Float8Blocks, AreNearTheirValues) {
+  std::mt19937 engine(2);
+  std::array<float, 100> values, again;
+  for (float& value : values)
+    value = std::ldexp(std::generate_canonical<float, 24>(engine) - 0.5F, static_cast<int>(engine() % 60) - 40);
+  std::vector<std::uint8_t> codes(blocks_bytes(100));
+  ASSERT_EQ(codes.size(), 104);
+  encode_blocks(values.data(), codes.data(), 100);
+  decode_blocks(codes.data(), again.data(), 100);
+  for (std::size_t block = 0; block < 100; block += kWireBlock) {
+    float largest = 0;
+    const std::size_t end = std::min<std::size_t>(block + kWireBlock, 100);
+    for (std::size_t i = block; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+    for (std::size_t i = block; i < end; ++i)
+      EXPECT_LE(std::abs(again[i] - values[i]), std::max(std::abs(values[i]) / 16, largest * 0x1p-17F)) << values[i];
+  }
+}
+
+TEST(Float8Blocks, OfWhatTheyGiveAreExact) {
+  std::array<float, 64> values, once, twice;
+  for (std::size_t i = 0; i < 64; ++i) values[i] = std::ldexp(1 + static_cast<float>(i) / 64, static_cast<int>(i % 9));
+  std::vector<std::uint8_t> codes(blocks_bytes(64));
+  encode_blocks(values.data(), codes.data(), 64);
+  decode_blocks(codes.data(), once.data(), 64);
+  encode_blocks(once.data(), codes.data(), 64);
+  decode_blocks(codes.data(), twice.data(), 64);
+  EXPECT_EQ(once, twice);
+}
+
+TEST(Float8Blocks, ThatAreNotFiniteAreNoNumbers) {
+  std::array<float, 40> values{};
+  values[3] = std::numeric_limits<float>::infinity();
+  std::vector<std::uint8_t> codes(blocks_bytes(40));
+  encode_blocks(values.data(), codes.data(), 40);
+  decode_blocks(codes.data(), values.data(), 40);
+  for (std::size_t i = 0; i < 32; ++i) EXPECT_TRUE(std::isnan(values[i]));
+  for (std::size_t i = 32; i < 40; ++i) EXPECT_EQ(values[i], 0);
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+// Runs optimizers of LibTorch's kind on the stretches of parameters that this rank updates.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/update.h"
+#include "state/accounts.h"
+#include "zero/optimizer.h"
+
+namespace zero {
+
+// Throws ConfigError with the reason when the optimizer is not one that goes element by element.
+void require_elementwise(const TorchOptimizer& optimizer);
+
+// One stretch: a flat parameter with an optimizer of its own, made at its first step. What the optimizer keeps is
+// booked to Owner::optimizer, where the engine's allocator is in use.
+class TorchStep {
+ public:
+  TorchStep(const TorchOptimizer& optimizer, Accounts& accounts);
+  ~TorchStep();
+  TorchStep(const TorchStep&) = delete;
+  TorchStep& operator=(const TorchStep&) = delete;
+
+  void run(const UpdateFactors& factors, const UpdateRange& range);
+
+ private:
+  const TorchOptimizer& optimizer_;
+  Accounts& accounts_;
+  at::Tensor weights_;
+  std::unique_ptr<torch::optim::Optimizer> made_;
+  std::int64_t kept_ = 0;  // bytes
+};
+
+}  // namespace zero
