@@ -56,7 +56,7 @@ struct Options {
   Schedule schedule = {};
   // Parameters that are computed with in their own dtype whatever the plan's precision, `norms` for example.
   std::function<bool(const ParameterInfo&)> full_precision = {};
-  // None: dynamic under Precision::fp16, 1 under the others.
+  // None: dynamic where gradients are computed or reduced in fp16, else 1.
   std::optional<LossScale> loss_scale = {};
   // Under Precision::fp8.
   Float8 float8 = {};
@@ -71,7 +71,7 @@ struct StepReport {
   double lr = 0;
   double loss_scale = 1;      // of this step; losses and norms are reported without it
   std::int64_t step = 0;      // steps applied so far
-  double update_seconds = 0;  // on this rank, of the optimizer's work
+  double update_seconds = 0;  // on this rank, of the optimizer's work and what it exchanges
 };
 
 class Engine {

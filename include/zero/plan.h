@@ -82,7 +82,8 @@ class Plan {
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
   // dtype; not those of fp64 parameters. On one rank nothing travels.
   Plan reduce_in(Dtype dtype) const;
-  // Sharded parameters travel so, and are computed with as they arrive; zero::gather sees them as they are.
+  // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
+  // and a forward inside it computes with them, as they are.
   Plan gather_in(Wire wire) const;
   Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
 

@@ -52,7 +52,8 @@ std::optional<at::ScalarType> autocast_of(const Plan& plan) {
 }
 
 LossScaler scaler_of(const Plan& plan, const Options& options) {
-  const LossScale usual = plan.compute_dtype() == Dtype::f16 ? LossScale{} : LossScale::fixed(1);
+  const bool narrow = plan.compute_dtype() == Dtype::f16 || plan.reduction() == Dtype::f16;
+  const LossScale usual = narrow ? LossScale{} : LossScale::fixed(1);
   return LossScaler(options.loss_scale.value_or(usual));
 }
 
@@ -93,6 +94,7 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
   pager_ = std::make_unique<Pager>(
       units_, exchange_, residency(resolved_, layout_), accounts_,
       Pager::Settings{.autocast = autocast_of(plan_), .seed = options_.seed, .meter = meter_, .float8 = float8_});
+  if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
   pager_->next_micro_batch(micro_batch());
@@ -139,7 +141,7 @@ void Engine::Impl::check_float8() const {
 void Engine::Impl::reserve_room() const {
   const Estimate needed = estimate();
   const bool partial = resolved_[State::gradient].between == Placement::partial;
-  static_cast<void>(accounts_.own_memory(partial ? needed.state.gradient : needed.reduction));
+  static_cast<void>(accounts_.own_memory((partial ? needed.state.gradient : 0) + needed.reduction));
 }
 
 Engine::Impl::~Impl() {
@@ -187,6 +189,9 @@ void Engine::Impl::adopt_units(const std::vector<at::Tensor>& replicated) {
 }
 
 void Engine::Impl::check_alive() const {
+  if (broken_)
+    throw StateError(rank_text() + ": a step failed halfway: some parameters are updated and others are not",
+                     "end the engine, and start again from what was saved");
   if (released_) throw StateError("the engine has ended by release()", "build a new engine to train on");
 }
 

@@ -97,6 +97,7 @@ class Engine::Impl final : public UnitHost {
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
   bool released_ = false;
+  bool broken_ = false;  // by a step that failed halfway
 };
 
 }  // namespace zero

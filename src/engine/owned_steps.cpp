@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "base/exact_sum.h"
 #include "partition/whole.h"
@@ -39,14 +41,32 @@ at::Tensor orthogonalised(const at::Tensor& input, int iterations) {
   return (tall ? x.t() : x).reshape(input.sizes());
 }
 
+namespace {
+
+// Of `rows`, [..., rows, 1], over the rows: one after the other, so that no number of threads shows.
+at::Tensor mean_of_rows(const at::Tensor& rows) {
+  const at::Tensor wide = rows.to(at::kDouble).contiguous();
+  const std::int64_t count = rows.size(-2);
+  std::vector<std::int64_t> shape = rows.sizes().vec();
+  shape[shape.size() - 2] = 1;
+  at::Tensor means = at::empty(shape, wide.options());
+  const auto* const values = wide.const_data_ptr<double>();
+  for (std::int64_t i = 0; i < means.numel(); ++i)
+    means.mutable_data_ptr<double>()[i] =
+        std::accumulate(values + i * count, values + (i + 1) * count, 0.0) / static_cast<double>(count);
+  return means.to(rows.scalar_type());
+}
+
+}  // namespace
+
 at::Tensor factored_step(const Adafactor& optimizer, const at::Tensor& g, const at::Tensor& rows,
                          const at::Tensor& columns, std::int64_t step) {
   const double newest = std::pow(static_cast<double>(step), optimizer.beta2_decay);
   const at::Tensor squares = g.square();
   rows.lerp_(squares.mean(-1, /*keepdim=*/true), newest);
   columns.lerp_(squares.mean(-2, /*keepdim=*/true), newest);
-  at::Tensor estimate = at::matmul(rows, columns);
-  estimate.div_(rows.mean(-2, /*keepdim=*/true).clamp_min_(optimizer.eps_square));
+  at::Tensor estimate = at::mul(rows, columns);
+  estimate.div_(mean_of_rows(rows).clamp_min_(optimizer.eps_square));
   estimate.clamp_min_(optimizer.eps_square * optimizer.eps_square).rsqrt_().mul_(g);
   const double mean = frobenius_norm(estimate) / std::sqrt(static_cast<double>(g.numel()));
   return estimate.div_(std::max(1.0, mean / optimizer.clip));

@@ -80,11 +80,14 @@ StepReport Engine::Impl::step() {
     report.grad_norm = std::numeric_limits<double>::infinity();
     ++skipped_;
   } else {
+    broken_ = true;
     report.update_seconds = update(verdict, lr_factor);
+    broken_ = false;
     report.step = ++steps_;
   }
   start_window();
   scaler_.update(report.skipped);
+  if (float8_) float8_->set_loss_scale(scaler_.value());
   return report;
 }
 

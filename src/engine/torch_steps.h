@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/update.h"
@@ -27,11 +28,14 @@ class TorchStep {
   void run(const UpdateFactors& factors, const UpdateRange& range);
 
  private:
+  void book();
+
   const TorchOptimizer& optimizer_;
   Accounts& accounts_;
   at::Tensor weights_;
   std::unique_ptr<torch::optim::Optimizer> made_;
-  std::int64_t kept_ = 0;  // bytes
+  std::unordered_map<void*, std::int64_t> kept_;  // sizes of what it allocated and still holds
+  std::int64_t booked_ = 0;                       // bytes
 };
 
 }  // namespace zero

@@ -83,34 +83,38 @@ WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::ve
                            Exchange& exchange, Accounts& accounts)
     : rules_(rules),
       exchange_(exchange),
+      accounts_(accounts),
       sharded_(plan[State::optimizer].placement == Placement::sharded),
       owners_(owners(layout, rules)),
       factored_(rules.size()) {
-  std::int64_t inputs = 0, steps = 0;
-  for (const UnitLayout& unit : layout.units()) {
-    const WholeUnit work = unit.trainable() ? whole_unit(unit, rules) : WholeUnit{};
-    inputs = std::max(inputs, input_bytes(unit, work));
-    steps = std::max(steps, step_bytes(unit, work, sharded_ ? unit.shard_length() : unit.length()));
-    units_.push_back(work);
-  }
-  if (inputs > 0) inputs_ = Buffer::visible(accounts, Owner::update, inputs, at::kByte, at::kCPU);
+  for (const UnitLayout& unit : layout.units()) units_.push_back(whole_unit(unit, rules));
   for (const UnitLayout& unit : layout.units())
-    for (const Slot& slot : unit.slots()) make_factors(slot, accumulation(unit.dtype()), accounts);
-  if (steps > 0) steps_ = Buffer(accounts, Owner::update, steps, at::kByte, at::kCPU);
+    if (unit.trainable()) make_room(unit, whole_unit(unit, rules));
+}
+
+// For the unit beside those before it; one that is frozen at first gets it when it is first trained.
+void WholeTensors::make_room(const UnitLayout& unit, const WholeUnit& work) {
+  const std::int64_t inputs = input_bytes(unit, work);
+  const std::int64_t steps = step_bytes(unit, work, sharded_ ? unit.shard_length() : unit.length());
+  if (inputs > (inputs_ ? inputs_.count() : 0))
+    inputs_ = Buffer::visible(accounts_, Owner::update, inputs, at::kByte, at::kCPU);
+  if (steps > (steps_ ? steps_.count() : 0)) steps_ = Buffer(accounts_, Owner::update, steps, at::kByte, at::kCPU);
+  for (const Slot& slot : unit.slots()) make_factors(slot, accumulation(unit.dtype()));
 }
 
 // Zero at first; only on the owner.
-void WholeTensors::make_factors(const Slot& slot, Dtype dtype, Accounts& accounts) {
-  if (!owns(slot) || owned_values(rule(slot)) == 0) return;
+void WholeTensors::make_factors(const Slot& slot, Dtype dtype) {
+  Factored& factored = factored_[static_cast<std::size_t>(slot.index)];
+  if (!owns(slot) || owned_values(rule(slot)) == 0 || factored.rows) return;
   std::vector<std::int64_t> rows = rule(slot).shape, columns = rule(slot).shape;
   rows.back() = 1;
   columns[columns.size() - 2] = 1;
   const auto zeros = [&](const std::vector<std::int64_t>& shape) {
-    Buffer buffer(accounts, Owner::optimizer, c10::multiply_integers(shape), scalar_type(dtype), at::kCPU);
+    Buffer buffer(accounts_, Owner::optimizer, c10::multiply_integers(shape), scalar_type(dtype), at::kCPU);
     buffer.tensor().zero_();
     return buffer;
   };
-  factored_[static_cast<std::size_t>(slot.index)] = {zeros(rows), zeros(columns), rows, columns};
+  factored = {zeros(rows), zeros(columns), rows, columns};
 }
 
 bool WholeTensors::owns(const Slot& slot) const {
@@ -120,6 +124,7 @@ bool WholeTensors::owns(const Slot& slot) const {
 void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
   const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
   if (!work.any) return;
+  make_room(unit.layout(), work);
   if (work.owned) {
     follow_owned(unit, factors, stretches);
     compute_owned(unit, factors);
@@ -188,6 +193,13 @@ void WholeTensors::distribute(const Unit& unit) {
   const View sent = view(inputs_, 0, layout.length(), units_[static_cast<std::size_t>(unit.index())].wire);
   const View mine = view(steps_, sharded_ ? 0 : unit.shard_begin(), length, wide);
   const View whole = sharded_ ? View{} : view(steps_, 0, layout.length(), wide);
+  if (exchange_.size() == 1) {
+    const auto tensor = [](const View& v) {
+      return at::from_blob(v.data, {v.count}, at::TensorOptions().dtype(scalar_type(v.dtype)));
+    };
+    tensor(mine).copy_(tensor(sent));
+    return;
+  }
   exchange_.run(
       {Exchange::Kind::direct, unit.index(), sent.count, [sent, mine, whole](const Communicator& communicator) {
          communicator.reduce_scatter(sent, mine).wait();

@@ -51,7 +51,8 @@ class WholeTensors {
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   bool owns(const Slot& slot) const;
   char* step_at(const Unit& unit, std::int64_t index) const;
-  void make_factors(const Slot& slot, Dtype dtype, Accounts& accounts);
+  void make_room(const UnitLayout& unit, const WholeUnit& work);
+  void make_factors(const Slot& slot, Dtype dtype);
   void follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
   void compute_owned(const Unit& unit, const Factors& factors);
   at::Tensor step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors);
@@ -63,6 +64,7 @@ class WholeTensors {
 
   const std::vector<ParameterRule>& rules_;
   Exchange& exchange_;
+  Accounts& accounts_;
   bool sharded_;
   std::vector<WholeUnit> units_;
   std::vector<int> owners_;         // by parameter

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <numeric>
 
 #include "partition/moments.h"
 #include "partition/residency.h"
@@ -258,6 +260,19 @@ class Pricing {
   Estimate estimate_;
 };
 
+void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rules) {
+  for (const UnitLayout& unit : layout.units())
+    for (const Slot& slot : unit.slots()) {
+      const ParameterRule& rule = rules[static_cast<std::size_t>(slot.index)];
+      const auto& shape = rule.shape;
+      const std::int64_t numel = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+      if (whole_work(rule.optimizer) && numel != slot.numel)
+        throw ConfigError("the rule of parameter '" + slot.name +
+                              "' needs its shape: " + std::string(name(rule.optimizer)) + " works on whole tensors",
+                          "make rules by parameter_rules()");
+    }
+}
+
 }  // namespace
 
 Trace Trace::sequential(const Layout& layout) {
@@ -282,6 +297,7 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
   if (rules.size() != parameters_of(layout))
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
+  require_shapes(layout, rules);
   const Plan local = plan.on(layout.ranks());
   return Pricing(local, layout, rules, memory).run(trace);
 }

@@ -74,6 +74,9 @@ class Inspection {
     const Dtype reduction = plan_.reduction().value_or(Dtype::f32);
     expect(reduction == Dtype::f32 || reduction == Dtype::bf16 || reduction == Dtype::f16,
            "gradients can be reduced in fp32, bf16 or fp16, not in " + std::string(zero::name(reduction)));
+    expect(!plan_.reproducible() || reduction == Dtype::f32,
+           "reproducible sums are not rounded on their way: reduce them in fp32, not in " +
+               std::string(zero::name(reduction)));
     expect(plan_.resident_budget() >= 0,
            "resident_budget must be 0 (the two largest units) or a number of bytes, not " +
                std::to_string(plan_.resident_budget()));

@@ -50,7 +50,7 @@ Matrix last_two(const std::vector<std::int64_t>& shape) {
 
 std::int64_t owned_values(const ParameterRule& rule) {
   const auto* adafactor = std::get_if<Adafactor>(&rule.optimizer);
-  if (adafactor == nullptr || !adafactor->factored) return 0;
+  if (adafactor == nullptr || !adafactor->factored || rule.shape.size() < 2) return 0;
   const auto [rows, columns] = last_two(rule.shape);
   const std::int64_t matrices = product(rule.shape.begin(), rule.shape.end() - 2);
   return matrices * (rows + columns);
@@ -75,10 +75,13 @@ WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& r
 std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& rules) {
   std::vector<int> result(rules.size(), -1);
   std::vector<double> total(static_cast<std::size_t>(layout.ranks()));
-  for (const UnitLayout& unit : layout.units()) {
+  std::vector<const UnitLayout*> units;
+  for (const UnitLayout& unit : layout.units()) units.push_back(&unit);
+  std::ranges::stable_partition(units, &UnitLayout::trainable);
+  for (const UnitLayout* unit : units) {
     std::vector<const Slot*> slots;
-    for (const Slot& slot : unit.slots())
-      if (unit.trainable() && owned(rule_of(slot, rules))) slots.push_back(&slot);
+    for (const Slot& slot : unit->slots())
+      if (owned(rule_of(slot, rules))) slots.push_back(&slot);
     std::ranges::stable_sort(slots, std::greater(),
                              [&](const Slot* slot) { return cost(rule_of(*slot, rules), slot->numel); });
     std::vector<double> here(total.size());

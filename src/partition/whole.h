@@ -42,7 +42,7 @@ struct WholeUnit {
 WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& rules);
 
 // The owner of each parameter, -1 without: unit by unit, since they are exchanged so, the costliest first, each to the
-// rank that has least of this unit, then least of all.
+// rank that has least of this unit, then least of all. Frozen units come last.
 std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& rules);
 
 // Memory that the exchange of the unit needs, in bytes: the inputs of the whole unit, and the steps of what a rank

@@ -24,7 +24,9 @@ inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
   const Row& row = plan[State::parameter];
   std::int64_t bytes = 0;
   if (row.placement != Placement::sharded || row.wire != Wire::fp8) return bytes;
-  for (const UnitLayout& unit : layout.units()) bytes = std::max(bytes, layout.ranks() * slice_bytes(unit, row.wire));
+  for (const UnitLayout& unit : layout.units())
+    if (wire_of(row.wire, unit.dtype()) == Wire::fp8)
+      bytes = std::max(bytes, layout.ranks() * slice_bytes(unit, row.wire));
   return bytes;
 }
 

@@ -14,6 +14,7 @@
 #include "base/float8_arrays.h"
 #include "partition/vote.h"
 #include "state/pager.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -59,7 +60,7 @@ at::Tensor values_of(const at::Tensor& codes) {
 float scale_into(double format, double largest) {
   if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
   if (largest == 0) return 1;
-  return std::ldexp(1.0F, std::clamp(std::ilogb(format / largest), -100, 100));
+  return std::ldexp(1.0F, std::clamp(std::ilogb(format / largest), -40, 40));
 }
 
 // A weight as it is multiplied with, and its scale.
@@ -100,6 +101,8 @@ struct Product : torch::autograd::Function<Product> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& outputs) {
+    if (at::GradMode::is_enabled())
+      throw StateError("products in FP8 have no second derivative", "leave the layer out by Options::float8.takes");
     auto& saved = context->saved_data;
     const variable_list tensors = context->get_saved_variables();
     const at::Tensor &codes = tensors[0], &matrix = tensors[1];
@@ -147,10 +150,13 @@ bool is(const c10::OperatorHandle& op, const char* name, const char* overload = 
 
 std::optional<Operands> operands_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   const auto tensor = [&](std::size_t i) { return arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
-  if (is(op, "aten::linear")) return Operands{tensor(0), tensor(1), arguments[2].toOptional<at::Tensor>()};
+  if (is(op, "aten::linear")) {
+    const at::Tensor bias = tensor(2);
+    return Operands{tensor(0), tensor(1), bias.defined() ? std::optional(bias) : std::nullopt};
+  }
   if (is(op, "aten::matmul") || is(op, "aten::mm")) return Operands{tensor(0), tensor(1)};
   const bool plain_sum = is(op, "aten::addmm") && arguments[3].toScalar().equal(1) && arguments[4].toScalar().equal(1);
-  if (plain_sum) return Operands{tensor(1), tensor(2), tensor(0)};
+  if (plain_sum && tensor(0).dim() <= 1) return Operands{tensor(1), tensor(2), tensor(0)};
   return {};
 }
 
@@ -166,8 +172,9 @@ Float8Linears::Float8Linears(const Float8& recipe, std::vector<char> taken)
 
 void Float8Linears::settle(const std::vector<double>& largest) {
   for (std::size_t i = 0; i < histories_.size(); ++i) {
-    if (!taken_[i / 2] || !std::isfinite(largest[i])) continue;
-    histories_[i].push_back(largest[i]);
+    const bool seen = std::isfinite(largest[i]) && largest[i] > 0;
+    if (!taken_[i / 2] || !seen) continue;
+    histories_[i].push_back(i % 2 == gradient ? largest[i] / loss_scale_ : largest[i]);
     if (histories_[i].size() > history_) histories_[i].pop_front();
   }
   forget();
@@ -188,14 +195,15 @@ float Float8Linears::scale(std::size_t parameter, Role role, float largest, bool
   const double format = role == input ? double{E4m3::kLargest} : double{E5m2::kLargest};
   const auto& history = histories_[i];
   if (!delayed_ || history.empty() || !std::isfinite(largest)) return scale_into(format, largest);
-  return scale_into(format, *std::max_element(history.begin(), history.end()));
+  return scale_into(format, *std::max_element(history.begin(), history.end()) * (role == gradient ? loss_scale_ : 1));
 }
 
 std::optional<std::size_t> Float8Linears::find(const at::Tensor& matrix) const {
   const Unit* unit = Unit::of(matrix.unsafeGetTensorImpl());
   for (const Slot& slot : unit->layout().slots()) {
     const auto parameter = static_cast<std::size_t>(slot.index);
-    if (slot.begin == matrix.storage_offset() && slot.numel == matrix.numel() && taken_[parameter]) return parameter;
+    const bool whole = slot.begin == matrix.storage_offset() && slot.numel == matrix.numel();
+    if (whole && taken_[parameter] && matrix.is_non_overlapping_and_dense()) return parameter;
   }
   return {};
 }

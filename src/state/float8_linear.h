@@ -32,6 +32,8 @@ class Float8Linears final : public torch::CustomClassHolder {
   const std::vector<double>& largest() const { return largest_; }
   void settle(const std::vector<double>& largest);
   void forget();
+  // The next step's: recorded gradients are kept without it.
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
   // Whether a product with the parameter was ever computed, where it is taken.
   bool missed(int parameter) const;
 
@@ -45,6 +47,7 @@ class Float8Linears final : public torch::CustomClassHolder {
  private:
   bool delayed_;
   std::size_t history_;
+  double loss_scale_ = 1;
   std::vector<char> taken_, used_;
   std::vector<double> largest_;                // by parameter and role
   std::vector<std::deque<double>> histories_;  // likewise

@@ -16,6 +16,7 @@ class GatherWire {
   // `plan` as it is on this number of ranks. Room for the largest unit's codes, if there are any.
   GatherWire(const Layout& layout, const Plan& plan, Accounts& accounts);
 
+  bool native() const { return wire_ == Wire::native; }
   // True when values arrive as they were sent.
   bool exact(const UnitLayout& unit) const { return wire_of(wire_, unit.dtype()) == Wire::native; }
   // `shard` of every rank into `whole`; `exactly` whatever the wire.

@@ -169,7 +169,7 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived in one backward, and its sum in " + std::string(zero::name(summed)) +
                          " would depend on the plan",
-                     "nested backward passes need parameters in fp32");
+                     "nested backward passes need gradients that are added up in fp32");
   at::NoGradGuard no_grad;
   const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
   if (shards_between()) {

@@ -40,7 +40,7 @@ Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std:
       device_(device_of(parameters_)) {}
 
 Unit::~Unit() {
-  if (adopted()) abandon();
+  if (adopted()) abandon(!sharded_ || gathered_exactly());
 }
 
 Buffer Unit::flatten() const {
@@ -73,7 +73,7 @@ void Unit::adopt(Buffer values) {
 // Where the unit is at rest.
 void Unit::make_home() {
   if (sharded_) {
-    if (device_.is_cpu() && gathered_exactly()) common_ = accounts_.common_memory(layout_.bytes());
+    if (device_.is_cpu() && wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
     const std::int64_t begin = shard_begin() * size_of(layout_.dtype());
     shard_ = common_ ? Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(),
                               std::shared_ptr<void>(common_, static_cast<char*>(common_.get()) + begin))
@@ -169,11 +169,11 @@ std::string Unit::fault(int slot) const {
   return "parameter '" + place.name + "' no longer lies where the engine put it: set_data, to() or a copy replaced it";
 }
 
-void Unit::abandon() {
+void Unit::abandon(bool with_values) {
   const window::Blind blind;
   at::NoGradGuard no_grad;
   c10::StorageImpl* storage = storage_.unsafeGetStorageImpl();
-  if (ready_) {
+  if (ready_ && with_values) {
     // Kept alive under what autograd saved.
     void* const data = whole().data;
     using Keep = std::pair<at::Tensor, std::shared_ptr<void>>;

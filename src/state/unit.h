@@ -106,8 +106,8 @@ class Unit {
   const std::string& name_at(std::int64_t element) const;
   std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
   bool adopted() const { return static_cast<bool>(storage_); }
-  // Ends the unit: parameters keep `ready()` values as ordinary tensors, else become empty.
-  void abandon();
+  // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else become empty.
+  void abandon(bool with_values = true);
 
   Pager* pager = nullptr;  // the one that pages it in
   UnitHost* host = nullptr;

@@ -204,10 +204,11 @@ bool page_in(std::span<Unit* const> units) {
 }
 
 // Pages in what the operator needs; true when it must run with the fallback still watching inside it.
-bool prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+bool prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, bool& with_units) {
   const c10::ArrayRef<c10::IValue> view(arguments.data(), arguments.size());
   const UnitSet units = units_in(view);
-  if (units.empty()) return false;
+  with_units = !units.empty();
+  if (!with_units) return false;
   if (only_views(op, view)) return composite(op);
   if (writes_unit(op, view)) {
     if (changes_metadata_only(op)) return false;
@@ -232,7 +233,8 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   const std::size_t count = op.schema().arguments().size();
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
   end_evaluation();
-  bool inside = prepare(op, arguments);
+  bool with_units = false;
+  bool inside = prepare(op, arguments, with_units);
   if (draws_here(op)) {
     give_generator(op, arguments);
     inside = true;
@@ -241,7 +243,7 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   } else {
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    if (!run_in_float8(op, stack)) op.callBoxed(stack);
+    if (!with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
   }
 }
 

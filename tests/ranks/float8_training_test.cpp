@@ -73,6 +73,34 @@ TEST(Float8Linear, MultipliesRoundedGradients) {
   });
 }
 
+// Every form in which LibTorch has a linear layer, and those in which what is added is no bias.
+TEST(Float8Linear, ComesInSeveralForms) {
+  run_ranks(1, [](const World& world) {
+    OneLayer model(/*bias=*/false);
+    initialise(model, kSeed);
+    Engine engine(model, world, Plan::zero3().precision(Precision::fp8), Sgd{.lr = 1});
+    const at::Tensor& w = model.layer->weight;
+    const at::Tensor x = OneLayer::input(1).flatten(0, 1);
+    const at::Tensor y = at::mm(x, w.t());
+    EXPECT_TRUE(at::equal(at::linear(x, w, at::Tensor()), y));
+    EXPECT_TRUE(at::equal(at::matmul(x, w.t()), y));
+    EXPECT_TRUE(at::equal(at::matmul(x[0], w.t()), y[0]));
+    const at::Tensor more = numbers(5, {kRows, kOut}).to(at::kBFloat16).requires_grad_(true);
+    engine.backward(at::addmm(more, x.to(at::kBFloat16), w.t()).to(at::kFloat).sum() + at::mm(x, w.t()).sum());
+    EXPECT_EQ(more.grad().sizes(), more.sizes());
+  });
+}
+
+TEST(Float8Linear, HasNoSecondDerivative) {
+  run_ranks(1, [](const World& world) {
+    OneLayer model;
+    Engine engine(model, world, Plan::zero3().precision(Precision::fp8), Sgd{.lr = 1});
+    const at::Tensor x = OneLayer::input(1).requires_grad_(true);
+    const at::Tensor y = model.layer(x).sum();
+    EXPECT_THROW(torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true), StateError);
+  });
+}
+
 Job job_in_fp8(Scaling scaling, const Plan& plan, int ranks) {
   Job job{plan.precision(Precision::fp8), ranks};
   job.options = {.clip = 1, .seed = 3, .float8 = {.scaling = scaling, .history = 2}};

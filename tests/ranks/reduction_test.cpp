@@ -50,6 +50,7 @@ TEST(ReduceIn, HasTheSameBitsUnderEveryPlan) {
 TEST(ReduceIn, RefusesWhatIsNoFloatingPointFormatOfTheWire) {
   EXPECT_THROW(Plan::zero3().reduce_in(Dtype::i32).validate(2), ConfigError);
   EXPECT_THROW(Plan::zero3().reduce_in(Dtype::f64).validate(2), ConfigError);
+  EXPECT_THROW(Plan::zero3().reproducible(true).reduce_in(Dtype::bf16).validate(2), ConfigError);
 }
 
 }  // namespace

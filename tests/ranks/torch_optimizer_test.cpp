@@ -83,6 +83,48 @@ TEST(TorchOptimizers, AreRefusedWhereTheyTakeNormsOfTensors) {
   EXPECT_NE(text.find("norms over tensors"), std::string::npos) << text;
 }
 
+// Matrices go twice as far.
+class Shaped : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    for (auto& group : param_groups())
+      for (at::Tensor& parameter : group.params())
+        if (parameter.dim() > 1) parameter.mutable_grad().mul_(2);
+    return SGD::step(std::move(closure));
+  }
+};
+
+TEST(TorchOptimizers, AreRefusedWhereShapesMatter) {
+  const std::string text = refusal(brought<Shaped>(torch::optim::SGDOptions(0.1), "Shaped"));
+  EXPECT_NE(text.find("matrices"), std::string::npos) << text;
+}
+
+// What replaces its state at each step keeps no more than one.
+class Replacing : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    last = param_groups()[0].params()[0].grad().clone();
+    return SGD::step(std::move(closure));
+  }
+  at::Tensor last;
+};
+
+TEST(TorchOptimizers, WhatTheyReplaceIsNotCounted) {
+  use_arena();
+  struct Large : torch::nn::Module {
+    Large() : layer(register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(256, 512).bias(false)))) {}
+    at::Tensor loss(std::int64_t index) { return layer(numbers(index, {2, 256})).square().mean(); }
+    torch::nn::Linear layer;
+  };
+  on_ranks<Large>({Plan::zero3(), 1, brought<Replacing>(torch::optim::SGDOptions(0.1), "Replacing")}, {},
+                  [](Large& model, Engine& engine, int) {
+                    for (int step = 0; step < 4; ++step) train_step(model, engine);
+                    EXPECT_EQ(engine.ledger()[Owner::optimizer].bytes, 4 * 256 * 512);
+                  });
+}
+
 TEST(TorchOptimizers, AreRefusedWithoutMainWeights) {
   const std::string text = refusal(elementwise().front(), Plan::zero3().precision(Precision::bf16_sr));
   EXPECT_NE(text.find("main weights"), std::string::npos) << text;

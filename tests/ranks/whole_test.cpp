@@ -163,5 +163,37 @@ TEST(WholeTensors, LeaveAloneWhatGetsNoGradient) {
   }
 }
 
+TEST(WholeTensors, UpdateWhatIsUnfrozenLater) {
+  const Course<Shapes> course{.make =
+                                  [] {
+                                    auto model = std::make_shared<Shapes>();
+                                    for (const char* name : {"p0", "p3"})
+                                      model->named_parameters()[name].set_requires_grad(false);
+                                    return model;
+                                  },
+                              .before_step =
+                                  [](Shapes& model, int step) {
+                                    for (const char* name : {"p0", "p3"})
+                                      model.named_parameters()[name].set_requires_grad(step > 0);
+                                  }};
+  for (const Optimizer& optimizer : whole_optimizers()) {
+    Job job{Plan::ddp(), 2, optimizer, {}, 1};
+    const Outcome frozen = train<Shapes>(job, course);
+    job.steps = 3;
+    const Outcome ddp = train<Shapes>(job, course);
+    for (const char* name : {"p0", "p3"})
+      EXPECT_FALSE(at::equal(frozen.parameters.at(name), ddp.parameters.at(name))) << name;
+    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train<Shapes>(each, course)), ""); });
+  }
+}
+
+TEST(WholeTensors, SendNothingOnOneRank) {
+  for (const Optimizer& optimizer : whole_optimizers())
+    on_ranks<Lm>({Plan::zero3(), 1, optimizer}, {}, [](Lm& model, Engine& engine, int) {
+      train_step(model, engine);
+      EXPECT_TRUE(engine.traffic() == engine.estimate().wire);
+    });
+}
+
 }  // namespace
 }  // namespace zero::test
