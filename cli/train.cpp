@@ -82,7 +82,7 @@ class Run {
     listener_.begin(engine_, result_);
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
       train_step();
-      if (step == 1 && options_.steps > 1) not_counted_ = engine_.traffic().bytes();
+      if (step == 1 && options_.steps > 1) count_from_here();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
     }
     measure();
@@ -124,6 +124,9 @@ class Run {
     const zero::StepReport report = engine_.step();
     seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     if (report.applied) update_seconds_.push_back(report.update_seconds);
+    ++counted_;
+    // A skipped step updates nothing, and the next finds what it gathered still there.
+    if (std::exchange(skipped_, report.skipped) || report.skipped) count_from_here();
     result_.losses.push_back(report.loss);
     result_.grad_norms.push_back(report.grad_norm);
     listener_.step({report, tokens_per_step() / seconds_.back(), engine_.ledger().total()});
@@ -168,13 +171,18 @@ class Run {
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
 
-  // The mean over all steps but the first, which records the order in which parameters are used. To ask for the
-  // traffic waits for what is on its way, so no step is disturbed by it. A mean that is no integer is not as predicted.
+  void count_from_here() {
+    not_counted_ = engine_.traffic().bytes();
+    counted_ = 0;
+  }
+
+  // The mean over the last steps that are alike, without the first, which records the order in which parameters are
+  // used; 0 where there are none. To ask for the traffic waits for what is on its way, so no step is disturbed by it. A
+  // mean that is no integer is not as predicted.
   std::int64_t wire_per_step() const {
-    const std::int64_t steps = std::max<std::int64_t>(options_.steps - 1, 1);
     const std::int64_t total = engine_.traffic().bytes() - not_counted_;
-    const std::int64_t mean = total / steps;
-    return mean + (total % steps != 0 && mean == result_.wire.predicted ? 1 : 0);
+    const std::int64_t mean = counted_ > 0 ? total / counted_ : 0;
+    return mean + (counted_ > 0 && total % counted_ != 0 && mean == result_.wire.predicted ? 1 : 0);
   }
 
   const zero::World& world_;
@@ -184,7 +192,9 @@ class Run {
   models::Llama model_;
   zero::Engine engine_;
   RunResult result_;
-  std::int64_t not_counted_ = 0;  // bytes of the first step and of evaluations
+  std::int64_t not_counted_ = 0;  // bytes before the steps that count, and of evaluations
+  std::int64_t counted_ = 0;      // steps
+  bool skipped_ = false;          // the step before
   std::vector<double> seconds_;
   std::vector<double> update_seconds_;  // of the steps that were applied
 };
