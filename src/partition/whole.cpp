@@ -77,7 +77,7 @@ std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& 
   std::vector<double> total(static_cast<std::size_t>(layout.ranks()));
   std::vector<const UnitLayout*> units;
   for (const UnitLayout& unit : layout.units()) units.push_back(&unit);
-  std::ranges::stable_partition(units, &UnitLayout::trainable);
+  std::stable_partition(units.begin(), units.end(), [](const UnitLayout* unit) { return unit->trainable(); });
   for (const UnitLayout* unit : units) {
     std::vector<const Slot*> slots;
     for (const Slot& slot : unit->slots())
