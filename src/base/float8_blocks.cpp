@@ -22,11 +22,6 @@ void put(float value, Fp16& out) {
   narrow(value, out);
 }
 
-// 2^exponent, of a normal number.
-float power_of_two(std::int32_t exponent) {
-  return std::bit_cast<float>((exponent + kBias) << 23);
-}
-
 // The power of two by which `largest`, the bits of a magnitude, is divided to come into (224, 448].
 std::int32_t exponent_of(std::int32_t largest) {
   constexpr std::int32_t mantissa = (1 << 23) - 1, three_quarters = 3 << 21;
@@ -45,7 +40,7 @@ ZERO_MULTIVERSION void encode(const T* const values, std::uint8_t* const out, co
     const bool finite = largest < 0x7f800000;
     const std::int32_t exponent = exponent_of(largest);
     out[begin / kWireBlock] = finite ? static_cast<std::uint8_t>(exponent + kBias) : kNoNumber;
-    const float scale = power_of_two(-exponent);
+    const float scale = float8::power(-exponent);
     for (std::int64_t i = begin; i < end; ++i) {
       E4m3 code;
       narrow(widen(values[i]) * scale, code);
@@ -60,7 +55,7 @@ ZERO_MULTIVERSION void decode(const std::uint8_t* const in, T* const values, con
   for (std::int64_t begin = 0; begin < count; begin += kWireBlock) {
     const std::int64_t end = std::min(begin + kWireBlock, count);
     const std::uint8_t byte = in[begin / kWireBlock];
-    const float scale = byte == kNoNumber ? std::bit_cast<float>(0x7fc00000) : power_of_two(byte - kBias);
+    const float scale = byte == kNoNumber ? std::bit_cast<float>(0x7fc00000) : float8::power(byte - kBias);
     for (std::int64_t i = begin; i < end; ++i) put(widen(E4m3{codes[i]}) * scale, values[i]);
   }
 }

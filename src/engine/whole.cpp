@@ -87,9 +87,10 @@ WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::ve
       sharded_(plan[State::optimizer].placement == Placement::sharded),
       owners_(owners(layout, rules)),
       factored_(rules.size()) {
-  for (const UnitLayout& unit : layout.units()) units_.push_back(whole_unit(unit, rules));
-  for (const UnitLayout& unit : layout.units())
-    if (unit.trainable()) make_room(unit, whole_unit(unit, rules));
+  for (const UnitLayout& unit : layout.units()) {
+    units_.push_back(whole_unit(unit, rules));
+    if (unit.trainable()) make_room(unit, units_.back());
+  }
 }
 
 // For the unit beside those before it; one that is frozen at first gets it when it is first trained.

@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -20,7 +19,6 @@ namespace zero {
 namespace {
 
 using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 // Calls use(pointer) with the values of a dense tensor in fp32 or bf16, in the order of memory.
@@ -144,18 +142,26 @@ struct Operands {
   std::optional<at::Tensor> bias = {};
 };
 
-bool is(const c10::OperatorHandle& op, const char* name, const char* overload = "") {
-  return op.operator_name().name == name && op.operator_name().overload_name == overload;
+struct Operators {
+  static c10::OperatorHandle find(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+  const c10::OperatorHandle linear = find("aten::linear"), matmul = find("aten::matmul"), mm = find("aten::mm"),
+                            addmm = find("aten::addmm");
+};
+
+const Operators& operators() {
+  static const Operators all;
+  return all;
 }
 
 std::optional<Operands> operands_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   const auto tensor = [&](std::size_t i) { return arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
-  if (is(op, "aten::linear")) {
+  if (op == operators().linear) {
     const at::Tensor bias = tensor(2);
     return Operands{tensor(0), tensor(1), bias.defined() ? std::optional(bias) : std::nullopt};
   }
-  if (is(op, "aten::matmul") || is(op, "aten::mm")) return Operands{tensor(0), tensor(1)};
-  const bool plain_sum = is(op, "aten::addmm") && arguments[3].toScalar().equal(1) && arguments[4].toScalar().equal(1);
+  if (op == operators().matmul || op == operators().mm) return Operands{tensor(0), tensor(1)};
+  const bool plain_sum =
+      op == operators().addmm && arguments[3].toScalar().equal(1) && arguments[4].toScalar().equal(1);
   if (plain_sum && tensor(0).dim() <= 1) return Operands{tensor(1), tensor(2), tensor(0)};
   return {};
 }
@@ -218,7 +224,7 @@ bool run_in_float8(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto parameter = linears->find(operands->matrix);
   if (!parameter) return false;
   linears->use(*parameter);
-  const at::Tensor matrix = is(op, "aten::linear") ? operands->matrix.t() : operands->matrix;
+  const at::Tensor matrix = op == operators().linear ? operands->matrix.t() : operands->matrix;
   const at::Tensor y = Product::apply(operands->x, matrix, operands->bias, linears,
                                       static_cast<std::int64_t>(*parameter), at::GradMode::is_enabled());
   torch::jit::drop(*stack, count);

@@ -100,6 +100,13 @@ TEST(TorchOptimizers, AreRefusedWhereShapesMatter) {
   EXPECT_NE(text.find("matrices"), std::string::npos) << text;
 }
 
+// Large enough for the arena.
+struct Large : torch::nn::Module {
+  Large() : layer(register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(256, 512).bias(false)))) {}
+  at::Tensor loss(std::int64_t index) { return layer(numbers(index, {2, 256})).square().mean(); }
+  torch::nn::Linear layer;
+};
+
 // What replaces its state at each step keeps no more than one.
 class Replacing : public torch::optim::SGD {
  public:
@@ -113,11 +120,6 @@ class Replacing : public torch::optim::SGD {
 
 TEST(TorchOptimizers, WhatTheyReplaceIsNotCounted) {
   use_arena();
-  struct Large : torch::nn::Module {
-    Large() : layer(register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(256, 512).bias(false)))) {}
-    at::Tensor loss(std::int64_t index) { return layer(numbers(index, {2, 256})).square().mean(); }
-    torch::nn::Linear layer;
-  };
   on_ranks<Large>({Plan::zero3(), 1, brought<Replacing>(torch::optim::SGDOptions(0.1), "Replacing")}, {},
                   [](Large& model, Engine& engine, int) {
                     for (int step = 0; step < 4; ++step) train_step(model, engine);
@@ -139,11 +141,6 @@ TEST(TorchOptimizers, AreRefusedAGroupsWeightDecay) {
 // Two moments of all weights in fp32, by the arena.
 TEST(TorchOptimizers, WhatTheyKeepIsMeasured) {
   use_arena();
-  struct Large : torch::nn::Module {
-    Large() : layer(register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(256, 512).bias(false)))) {}
-    at::Tensor loss(std::int64_t index) { return layer(numbers(index, {2, 256})).square().mean(); }
-    torch::nn::Linear layer;
-  };
   on_ranks<Large>({Plan::zero3(), 2, elementwise().front()}, {}, [](Large& model, Engine& engine, int) {
     train_step(model, engine);
     const std::int64_t moments = 2 * 4 * 256 * 512 / 2;
