@@ -21,4 +21,16 @@ int train(const RunOptions& options);
 int compare(const RunOptions& options);
 int launch(const LaunchOptions& options);
 
+// What needs LibTorch, which takes a quarter of a second to load, lies in a library of its own beside the program.
+struct Training {
+  int (*train)(const RunOptions& options);
+  int (*compare)(const RunOptions& options);
+  int (*launch)(const LaunchOptions& options);
+};
+inline constexpr const char* kTrainingEntry = "zero_training";
+using TrainingEntry = const Training*();
+
+// Loads the library when it is first called. Throws zero::Error, saying where it was looked for.
+const Training& training();
+
 }  // namespace cli

@@ -56,11 +56,11 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw cli::UsageError(error.what());
   }
-  if (train->parsed()) return cli::train(to_train);
-  if (compare->parsed()) return cli::compare(to_compare);
+  if (train->parsed()) return cli::training().train(to_train);
+  if (compare->parsed()) return cli::training().compare(to_compare);
   if (!launch->parsed()) throw cli::UsageError("give a command: train, compare or launch");
   to_launch.command = program_of(*launch);
-  return cli::launch(to_launch);
+  return cli::training().launch(to_launch);
 }
 
 }  // namespace

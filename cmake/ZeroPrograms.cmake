@@ -1,6 +1,7 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
 zero_glob(cli_sources cli/*.cpp)
+zero_glob(training_sources cli/training/*.cpp)
 zero_glob(example_sources examples/*.cpp)
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS bench/*.cpp)
 
@@ -12,12 +13,27 @@ zero_compile(zero_models)
 target_include_directories(zero_models PUBLIC "${PROJECT_SOURCE_DIR}")
 target_link_libraries(zero_models PUBLIC zero PRIVATE nlohmann_json::nlohmann_json)
 
-if(cli_sources)
-  zero_program(zero_cli ${cli_sources})
-  set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
-  target_compile_definitions(zero_cli PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")
-  target_link_libraries(zero_cli PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
-endif()
+# Without LibTorch, so that it starts at once; what trains is loaded when it is needed.
+set(shared_cli_sources ${cli_sources})
+list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/(main|training)\\.cpp$")
+add_library(zero_cli_shared OBJECT ${shared_cli_sources})
+add_executable(zero_cli cli/main.cpp cli/training.cpp)
+add_library(zero_training MODULE ${training_sources})
+foreach(target zero_cli_shared zero_cli zero_training)
+  zero_compile(${target})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/cli")
+  target_link_libraries(${target} PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endforeach()
+target_link_libraries(zero_cli PRIVATE zero_cli_shared zero_core ${CMAKE_DL_LIBS})
+target_link_libraries(zero_training PRIVATE zero_cli_shared zero zero_models)
+add_dependencies(zero_cli zero_training)
+set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+set_target_properties(zero_training PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+target_compile_definitions(
+  zero_cli PRIVATE ZERO_TRAINING_FILE="zero_training${CMAKE_SHARED_MODULE_SUFFIX}"
+                   ZERO_TRAINING_INSTALLED="../${CMAKE_INSTALL_LIBDIR}/zero/zero_training${CMAKE_SHARED_MODULE_SUFFIX}")
+target_compile_definitions(zero_training PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")
 
 if(ZERO_EXAMPLES)
   foreach(source IN LISTS example_sources)
