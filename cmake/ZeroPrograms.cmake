@@ -1,22 +1,22 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
+list(FILTER model_sources EXCLUDE REGEX "/llama_config\\.cpp$")
 zero_glob(cli_sources cli/*.cpp)
 zero_glob(example_sources examples/*.cpp)
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS bench/*.cpp)
 
 find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
 
-add_library(zero_models STATIC ${model_sources})
+add_library(zero_models STATIC ${model_sources} $<TARGET_OBJECTS:zero_model_sizes>)
 zero_compile(zero_models)
 target_include_directories(zero_models PUBLIC "${PROJECT_SOURCE_DIR}")
-target_link_libraries(zero_models PUBLIC zero PRIVATE nlohmann_json::nlohmann_json)
+target_link_libraries(zero_models PUBLIC zero)
 
 if(cli_sources)
   zero_program(zero_cli ${cli_sources})
   set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   target_compile_definitions(zero_cli PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")
-  target_link_libraries(zero_cli PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
+  target_link_libraries(zero_cli PRIVATE zero_planner CLI11::CLI11 nlohmann_json::nlohmann_json)
 endif()
 
 if(ZERO_EXAMPLES)

@@ -98,6 +98,9 @@ class Plan {
   Dtype compute_dtype(Dtype dtype) const;
   // The same for every parameter that is fp32; fp32 if these are computed with as they are.
   Dtype compute_dtype() const { return compute_dtype(Dtype::f32); }
+  // In which gradients of a parameter stored in `stored` are kept until the update: as they arrive, where there is one
+  // micro-batch to keep; else in the accumulation dtype.
+  Dtype gradient_dtype(Dtype stored) const;
   // In which its gradients travel: their own, where each micro-batch's do, else the accumulation dtype; or as chosen.
   Dtype reduction_dtype(Dtype stored) const;
   // For a parameter stored in `dtype`, which is narrower than what it is updated in.

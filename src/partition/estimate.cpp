@@ -98,7 +98,8 @@ class Pricing {
     state.parameter += held(unit, plan_[State::parameter].placement) * size_of(unit.dtype());
     if (!unit.trainable()) return;
     const Dtype dtype = accumulation(unit.dtype());
-    state.gradient += held(unit, plan_[State::gradient].between) * size_of(dtype) * accumulation_levels(plan_);
+    state.gradient += held(unit, plan_[State::gradient].between) * size_of(plan_.gradient_dtype(unit.dtype())) *
+                      accumulation_levels(plan_);
     const std::int64_t updated = held(unit, plan_[State::optimizer].placement);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
     const bool narrow = dtype != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;

@@ -285,6 +285,10 @@ Dtype Plan::compute_dtype(Dtype dtype) const {
   return dtype == Dtype::f32 ? column(precision_).stored : dtype;
 }
 
+Dtype Plan::gradient_dtype(Dtype stored) const {
+  return accumulate_ == 1 && !reproducible_ ? stored : accumulation(stored);
+}
+
 Dtype Plan::reduction_dtype(Dtype stored) const {
   const Dtype wide = accumulation(stored);
   if (reduction_ && wide == Dtype::f32) return *reduction_;
