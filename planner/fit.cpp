@@ -58,12 +58,6 @@ std::string help_of_ranks(const Request& request, const Cost& cost) {
   return "it fits on " + std::to_string(ranks) + " ranks";
 }
 
-Request with_parameters(const Request& request, std::int64_t parameters) {
-  Request other = request;
-  other.shape = shape_of(parameters);
-  return other;
-}
-
 }  // namespace
 
 std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
@@ -95,10 +89,8 @@ std::int64_t largest(std::int64_t limit, const std::function<std::int64_t(std::i
   constexpr std::int64_t kMost = std::int64_t{1} << 52;
   std::int64_t fitting = 0, failing = std::max<std::int64_t>(start, 1);
   while (failing < kMost && bytes(failing) <= limit) fitting = std::exchange(failing, 2 * failing);
-  while (fitting == 0 && failing > 1) {
-    const std::int64_t half = failing / 2;
+  for (std::int64_t half = failing / 2; fitting == 0 && half > 0; half /= 2)
     (bytes(half) <= limit ? fitting : failing) = half;
-  }
   const auto close = [&] { return std::max<std::int64_t>(1, std::llround(precision * static_cast<double>(fitting))); };
   while (fitting > 0 && failing - fitting > close()) {
     const std::int64_t middle = std::midpoint(fitting, failing);
@@ -112,28 +104,32 @@ std::int64_t largest_batch(const Request& request, const Cost& cost) {
   const auto bytes = [&](std::int64_t batch) {
     return rest + activations(request.shape.config, batch, request.seq, cost.plan.precision()).bytes;
   };
-  return largest(request.device_memory.value(), bytes, request.batch, 0);
+  return largest(*request.device_memory, bytes, request.batch, 0);
 }
 
 std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) {
-  const auto bytes = [&](std::int64_t parameters) { return price(with_parameters(request, parameters), plan).peak; };
-  return largest(request.device_memory.value(), bytes, request.shape.parameters, kThousandth);
+  Request other = request;
+  const auto bytes = [&](std::int64_t parameters) {
+    other.shape = shape_of(parameters);
+    return price(other, plan).peak;
+  };
+  const double part = static_cast<double>(*request.device_memory) / static_cast<double>(price(request, plan).peak);
+  const double guess = part * static_cast<double>(request.shape.parameters);
+  return largest(*request.device_memory, bytes, std::llround(guess), kThousandth);
 }
 
 int least_ranks(const Request& request, const zero::Plan& plan) {
   const bool several = request.hosts > 1;
   const int host = several ? request.ranks / request.hosts : 1;
+  Request other = request;
   const auto fits = [&](int count) {
-    Request other = request;
     other.ranks = count * host;
     other.hosts = several ? count : 1;
     return price(other, plan).fits();
   };
   int high = 1;
-  while (!fits(high)) {
-    if (high > kMostRanks / host / 2) return 0;
-    high *= 2;
-  }
+  if (!fits(kMostRanks / host)) return 0;
+  while (!fits(high)) high = std::min(2 * high, kMostRanks / host);
   int low = high / 2;
   while (high - low > 1) {
     const int middle = std::midpoint(low, high);
