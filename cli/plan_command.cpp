@@ -9,18 +9,37 @@
 #include "planner/quantity.h"
 #include "recipe.h"
 #include "report.h"
+#include "validators.h"
 
 namespace cli {
 namespace {
 
-// What the options leave open has its default.
+// What the options leave open is as DeepSpeed's configuration says, or has its default.
 struct Setting {
   std::vector<std::string> plans;
   std::string precision;
   std::string optimizer;
   std::int64_t batch = 0;
   int accumulate = 0;
+  std::string reduce_in = {};
 };
+
+// Both may say it, if they say the same.
+template <class T>
+std::optional<T> agreed(const char* option, const std::optional<T>& given, const std::optional<T>& read) {
+  if (given && read && *given != *read)
+    throw UsageError(std::string(option) + " " + text(*given) + " contradicts --ds-config, which says " + text(*read));
+  return given ? given : read;
+}
+
+PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
+  options.batch = agreed("--batch", options.batch, read.batch);
+  options.accumulate = agreed("--accumulate", options.accumulate, read.accumulate);
+  options.precision = agreed("--precision", options.precision, read.precision);
+  options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
+  if (options.plans.empty() && read.plan) options.plans = {*read.plan};
+  return options;
+}
 
 Setting setting_of(const PlanOptions& options) {
   Setting setting{.plans = options.plans,
@@ -45,6 +64,7 @@ RunOptions run_options(const PlanOptions& options, const Setting& setting) {
   run.optimizer = setting.optimizer;
   run.accumulate = setting.accumulate;
   run.reproducible = options.reproducible;
+  run.reduce_in = setting.reduce_in;
   return run;
 }
 
@@ -84,6 +104,7 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& settin
           .precision = setting.precision,
           .accumulate = setting.accumulate,
           .reproducible = options.reproducible,
+          .reduce_in = setting.reduce_in,
           .optimizer = setting.optimizer,
           .ranks = options.ranks,
           .model = options.model,
@@ -105,9 +126,14 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
 
 }  // namespace
 
-int plan(const PlanOptions& options) {
-  const Setting setting = setting_of(options);
+int plan(const PlanOptions& given) {
+  std::optional<planner::DeepSpeed> read;
+  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks);
+  const PlanOptions options = read ? with(given, *read) : given;
+  Setting setting = setting_of(options);
+  if (read) setting.reduce_in = read->reduce_in.value_or("");
   planner::Answer answer = planner::answer(request_of(options, setting), options.model, setting.optimizer);
+  answer.deepspeed = std::move(read);
   if (options.fit) reorder(answer);
   std::ostream* const text = options.json == "-" ? nullptr : &std::cout;
   if (text) print_plans(*text, answer);

@@ -51,7 +51,7 @@ std::string heading(const Answer& answer) {
                      " parameters, " + plural(request.ranks, "rank");
   if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
   text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
-  text += plural(plan.accumulate(), "micro-batch") + (plan.accumulate() > 1 ? "es" : "");
+  text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";
   return text + " a step, of " + plural(request.batch, "sequence") + " of " + plural(request.seq, "token");
 }
 
@@ -109,9 +109,18 @@ void print_reach(std::ostream& out, const Answer& answer) {
     out << "  " << sentence(answer.costs[i], answer.reach[i], answer) << ".\n";
 }
 
+void print_list(std::ostream& out, const char* heading, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  out << '\n' << heading << '\n';
+  for (const std::string& line : lines) out << "  " << line << ".\n";
+}
+
 void print_assumed(std::ostream& out, const Answer& answer) {
-  out << "\nAssumed:\n";
-  for (const std::string& each : planner::assumptions(answer)) out << "  " << each << ".\n";
+  print_list(out, "Assumed:", planner::assumptions(answer));
+  if (!answer.deepspeed) return;
+  print_list(out, "From DeepSpeed's configuration:", answer.deepspeed->taken);
+  print_list(out, "\"auto\" there, so the options' values or defaults:", answer.deepspeed->automatic);
+  print_list(out, "Not needed:", answer.deepspeed->not_needed);
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 // the list does not know is an error. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>

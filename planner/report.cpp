@@ -48,6 +48,10 @@ void add_reach(Json& json, const Cost& cost, const Reach& reach) {
   json["least_ranks"] = reach.least_ranks > 0 ? Json(reach.least_ranks) : Json();
 }
 
+Json encode(const DeepSpeed& read) {
+  return {{"taken", read.taken}, {"not_needed", read.not_needed}, {"automatic", read.automatic}};
+}
+
 Json encode_plans(const Answer& answer) {
   Json plans = Json::array();
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
@@ -88,6 +92,7 @@ std::string to_json(const Answer& answer) {
   json["memory"] = request.memory == zero::Memory::common ? "common" : "separate";
   json["profile"] = request.profile.name;
   json["assumed"] = assumptions(answer);
+  if (answer.deepspeed) json["ds_config"] = encode(*answer.deepspeed);
   json["fitting"] = Json::array();
   for (const std::size_t i : ranking(answer.costs)) json["fitting"].push_back(answer.costs[i].plan.label());
   return json.dump(2) + "\n";

@@ -1,9 +1,11 @@
 // A planner's answer as JSON. No torch.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "planner/deepspeed.h"
 #include "planner/price.h"
 
 namespace planner {
@@ -21,7 +23,8 @@ struct Answer {
   std::string model;      // as it was named; empty: a count of parameters
   std::string optimizer;  // as it was named
   std::vector<Cost> costs = {};
-  std::vector<Reach> reach = {};  // of each cost; empty without a device's memory
+  std::vector<Reach> reach = {};            // of each cost; empty without a device's memory
+  std::optional<DeepSpeed> deepspeed = {};  // where the setting came from a configuration of DeepSpeed
 };
 
 Answer answer(Request request, std::string model, std::string optimizer);
