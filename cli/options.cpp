@@ -2,12 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
-#include <type_traits>
 
 #include "recipe.h"
+#include "validators.h"
 
 namespace cli {
 namespace {
@@ -20,29 +19,6 @@ std::vector<std::string> preset_names() {
 std::vector<std::string> precision_names() {
   const auto names = zero::precisions();
   return {names.begin(), names.end()};
-}
-
-template <class T>
-std::string text(T value) {
-  if constexpr (std::is_arithmetic_v<T>) {
-    char buffer[64];
-    return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
-  } else {
-    return value;
-  }
-}
-
-// Checked as the number that the option will hold, with the bounds in words.
-template <class T>
-CLI::Validator at_least(T least) {
-  return CLI::Validator(
-      [least](std::string& input) -> std::string {
-        T value{};
-        if (!CLI::detail::lexical_cast(input, value)) return "'" + input + "' is not a number of this kind";
-        if (value >= least) return {};
-        return input + " is below " + text(least);
-      },
-      "", "");
 }
 
 void add_plan_group(CLI::App& command, RunOptions& options, const char* default_ranks) {

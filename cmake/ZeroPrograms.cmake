@@ -1,17 +1,18 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
+list(FILTER model_sources EXCLUDE REGEX "/llama_config\\.cpp$")
 zero_glob(cli_sources cli/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
 zero_glob(example_sources examples/*.cpp)
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS bench/*.cpp)
 
 find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
 
-add_library(zero_models STATIC ${model_sources})
+add_library(zero_models STATIC ${model_sources} $<TARGET_OBJECTS:zero_model_sizes>)
 zero_compile(zero_models)
 target_include_directories(zero_models PUBLIC "${PROJECT_SOURCE_DIR}")
 target_link_libraries(zero_models PUBLIC zero PRIVATE nlohmann_json::nlohmann_json)
+set_target_properties(zero_models PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
 # Without LibTorch, so that it starts at once; what trains is loaded when it is needed.
 set(shared_cli_sources ${cli_sources})
@@ -25,8 +26,8 @@ foreach(target zero_cli_shared zero_cli zero_training)
   target_link_libraries(${target} PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endforeach()
-target_link_libraries(zero_cli PRIVATE zero_cli_shared zero_core ${CMAKE_DL_LIBS})
-target_link_libraries(zero_training PRIVATE zero_cli_shared zero zero_models)
+target_link_libraries(zero_cli PRIVATE zero_cli_shared zero_planner zero_model_sizes zero_core ${CMAKE_DL_LIBS})
+target_link_libraries(zero_training PRIVATE zero_cli_shared zero_planner zero zero_models)
 add_dependencies(zero_cli zero_training)
 set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 set_target_properties(zero_training PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")

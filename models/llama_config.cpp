@@ -43,15 +43,16 @@ LlamaConfig positions(LlamaConfig config, std::int64_t count) {
   return config;
 }
 
-// Vocabulary 256: bytes. 50304: GPT-2's tokens, as in llm.c's files, padded. 1b and 7b: TinyLlama and Llama 2.
-std::array<Preset, 7> presets() {
+// Vocabulary 256: bytes. 50304: GPT-2's tokens, as in llm.c's files, padded. 1b: TinyLlama. 7b and 70b: Llama 2.
+std::array<Preset, 8> presets() {
   return {{{"micro", sizes(128, 344, 4, 4, 256)},
            {"tiny", sizes(256, 688, 6, 8, 256)},
            {"small", sizes(512, 1408, 8, 8, 4096)},
            {"125m", tied(sizes(768, 2048, 12, 12, 50304))},
            {"350m", tied(sizes(1024, 2816, 24, 16, 50304))},
            {"1b", grouped(sizes(2048, 5632, 22, 32, 32000), 4)},
-           {"7b", positions(sizes(4096, 11008, 32, 32, 32000), 4096)}}};
+           {"7b", positions(sizes(4096, 11008, 32, 32, 32000), 4096)},
+           {"70b", positions(grouped(sizes(8192, 28672, 80, 64, 32000), 8), 4096)}}};
 }
 
 std::string listed(const std::vector<std::string>& items) {

@@ -35,7 +35,7 @@ struct LlamaConfig {
 // Throws zero::ConfigError with all faults at once; `source` says whose they are.
 void validate(const LlamaConfig& config, std::string_view source);
 
-// micro, tiny, small, 125m, 350m, 1b, 7b. Throws zero::ConfigError for another name, listing these.
+// micro, tiny, small, 125m, 350m, 1b, 7b, 70b. Throws zero::ConfigError for another name, listing these.
 LlamaConfig llama_preset(std::string_view name);
 std::vector<std::string_view> llama_presets();
 

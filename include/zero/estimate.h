@@ -24,7 +24,7 @@ struct Trace {
 
 struct StateBytes {
   std::int64_t parameter = 0;
-  std::int64_t gradient = 0;   // accumulated, in the accumulation dtype
+  std::int64_t gradient = 0;   // in Plan::gradient_dtype
   std::int64_t optimizer = 0;  // moments, main weights of parameters that are stored narrower, or their remainders
   std::int64_t total() const { return parameter + gradient + optimizer; }
   bool operator==(const StateBytes&) const = default;

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "engine/agreement.h"
-#include "partition/moments.h"
+#include "partition/slices.h"
 #include "state/window.h"
 #include "tier/arena_allocator.h"
 #include "zero/error.h"
@@ -38,12 +38,6 @@ std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Invent
         std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, wire, accounts));
   }
   return units;
-}
-
-// Of how many elements slices are multiples: blocks are not cut.
-std::int64_t slices_of(const Plan& plan, const std::vector<ParameterRule>& rules) {
-  const std::int64_t sent = plan[State::parameter].wire == Wire::native ? 1 : kWireBlock;
-  return std::max(sent, slice_multiple(rules));
 }
 
 std::optional<at::ScalarType> autocast_of(const Plan& plan) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "partition/moments.h"
 #include "partition/residency.h"
@@ -62,6 +63,32 @@ class Walk {
   std::int64_t size_ = 0;
 };
 
+// A sum for each of many ranks, of which few differ.
+class PerRank {
+ public:
+  explicit PerRank(int ranks) : ranks_(ranks) {}
+
+  void add(int begin, int end, std::int64_t bytes) {
+    changes_.emplace_back(begin, bytes);
+    if (end < ranks_) changes_.emplace_back(end, -bytes);
+  }
+
+  std::int64_t most() && {
+    std::ranges::sort(changes_, {}, &std::pair<int, std::int64_t>::first);
+    std::int64_t sum = 0, largest = 0;
+    for (std::size_t i = 0; i < changes_.size(); ++i) {
+      sum += changes_[i].second;
+      const bool last = i + 1 == changes_.size() || changes_[i + 1].first != changes_[i].first;
+      if (last) largest = std::max(largest, sum);
+    }
+    return largest;
+  }
+
+ private:
+  int ranks_;
+  std::vector<std::pair<int, std::int64_t>> changes_;  // from that rank on
+};
+
 // Prices one step of a plan that is already the one on the layout's ranks.
 class Pricing {
  public:
@@ -70,6 +97,7 @@ class Pricing {
         layout_(layout),
         rules_(rules),
         owners_(owners(layout, rules)),
+        uniform_(uniform()),
         memory_(memory),
         peers_(layout.ranks() - 1) {}
 
@@ -108,23 +136,44 @@ class Pricing {
 
   // Moments, of the rank that has most.
   void optimizer() {
-    const bool split = sharded(plan_[State::optimizer].placement);
-    std::int64_t most = 0;
-    for (int rank = 0; rank < layout_.ranks(); ++rank) {
-      std::int64_t bytes = 0;
-      for (const UnitLayout& unit : layout_.units()) {
-        if (!unit.trainable()) continue;
-        const std::int64_t length = held(unit, plan_[State::optimizer].placement);
-        const std::int64_t begin = split ? rank * length : 0;
-        bytes += moment_bytes(unit, begin, begin + length);
-        for (const Slot& slot : unit.slots())
-          if (owners_[static_cast<std::size_t>(slot.index)] == rank)
-            bytes += owned_values(rules_[static_cast<std::size_t>(slot.index)]) * size_of(accumulation(unit.dtype()));
+    PerRank bytes(layout_.ranks());
+    for (const UnitLayout& unit : layout_.units()) {
+      if (!unit.trainable()) continue;
+      moments_of_ranks(unit, bytes);
+      for (const Slot& slot : unit.slots()) {
+        const int owner = owners_[static_cast<std::size_t>(slot.index)];
+        const std::int64_t values = owned_values(rules_[static_cast<std::size_t>(slot.index)]);
+        if (owner >= 0) bytes.add(owner, owner + 1, values * size_of(accumulation(unit.dtype())));
       }
-      most = std::max(most, bytes);
-      if (uniform()) break;
     }
-    estimate_.state.optimizer += most;
+    estimate_.state.optimizer += std::move(bytes).most();
+  }
+
+  // Slices within one parameter, or behind the last, keep as much as each other.
+  void moments_of_ranks(const UnitLayout& unit, PerRank& bytes) const {
+    const bool split = sharded(plan_[State::optimizer].placement);
+    const int ranks = layout_.ranks();
+    const std::int64_t length = held(unit, plan_[State::optimizer].placement);
+    if (length == 0) return;
+    int next = 0;
+    const auto alike = [&](std::int64_t first, std::int64_t last) {
+      if (first >= last) return;
+      const auto begin = static_cast<int>(first), end = static_cast<int>(last);
+      bytes.add(begin, end, moment_bytes(unit, split ? first * length : 0, (split ? first + 1 : 1) * length));
+      next = end;
+    };
+    const auto each = [&](std::int64_t last) {
+      while (next < last) alike(next, next + 1);
+    };
+    if (!split || uniform_) return alike(0, ranks);
+    for (const Slot& slot : unit.slots()) {
+      const std::int64_t first = (slot.begin + length - 1) / length, last = slot.end() / length;
+      if (first >= last) continue;
+      each(first);
+      alike(first, last);
+    }
+    each(std::min<std::int64_t>((unit.slots().back().end() + length - 1) / length, ranks));
+    alike(next, ranks);
   }
 
   std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64_t end) const {
@@ -139,10 +188,9 @@ class Pricing {
 
   const Optimizer& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)].optimizer; }
 
-  // Every rank holds as much; blocks are counted.
+  // Every rank has as many moments; blocks are counted.
   bool uniform() const {
-    const auto has_owner = [](int owner) { return owner >= 0; };
-    if (slice_multiple(rules_) > 1 || std::ranges::any_of(owners_, has_owner)) return false;
+    if (slice_multiple(rules_) > 1) return false;
     const auto same = [&](const ParameterRule& rule) {
       return moments(rule.optimizer) == moments(rules_.front().optimizer) &&
              moment_format(rule.optimizer) == moment_format(rules_.front().optimizer);
@@ -261,6 +309,7 @@ class Pricing {
   const Layout& layout_;
   const std::vector<ParameterRule>& rules_;
   std::vector<int> owners_;  // by parameter
+  bool uniform_;
   Memory memory_;
   int peers_;
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/exact_sum.h"
 
@@ -24,6 +26,40 @@ double cost(const ParameterRule& rule, std::int64_t numel) {
   const Matrix m = hidden_shape(rule.shape);
   return static_cast<double>(numel) * static_cast<double>(std::min(m.rows, m.columns));
 }
+
+// What each rank has to do, in the unit at hand and in all. Ranks without anything are not looked at.
+class Loads {
+ public:
+  explicit Loads(int ranks) : ranks_(ranks) {}
+
+  // Returns the rank that does it: who has least of the unit, then least of all.
+  int give(double cost) {
+    if (fresh_ < ranks_ && (idle_.empty() || Load{0, 0, fresh_} < *idle_.begin())) idle_.emplace(0, 0, fresh_++);
+    auto& from = busy_.empty() || (!idle_.empty() && *idle_.begin() < *busy_.begin()) ? idle_ : busy_;
+    auto node = from.extract(from.begin());
+    auto& [here, total, rank] = node.value();
+    here += cost;
+    total += cost;
+    const int chosen = rank;
+    busy_.insert(std::move(node));
+    return chosen;
+  }
+
+  void end_unit() {
+    while (!busy_.empty()) {
+      auto node = busy_.extract(busy_.begin());
+      std::get<0>(node.value()) = 0;
+      idle_.insert(std::move(node));
+    }
+  }
+
+ private:
+  using Load = std::tuple<double, double, int>;  // of the unit, of all, rank
+  int ranks_;
+  int fresh_ = 0;        // no rank from here on has anything
+  std::set<Load> idle_;  // without anything of the unit
+  std::set<Load> busy_;
+};
 
 std::int64_t product(std::vector<std::int64_t>::const_iterator begin, std::vector<std::int64_t>::const_iterator end) {
   return std::accumulate(begin, end, std::int64_t{1}, std::multiplies<>());
@@ -74,7 +110,7 @@ WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& r
 
 std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& rules) {
   std::vector<int> result(rules.size(), -1);
-  std::vector<double> total(static_cast<std::size_t>(layout.ranks()));
+  Loads loads(layout.ranks());
   std::vector<const UnitLayout*> units;
   for (const UnitLayout& unit : layout.units()) units.push_back(&unit);
   std::stable_partition(units.begin(), units.end(), [](const UnitLayout* unit) { return unit->trainable(); });
@@ -84,17 +120,9 @@ std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& 
       if (owned(rule_of(slot, rules))) slots.push_back(&slot);
     std::ranges::stable_sort(slots, std::greater(),
                              [&](const Slot* slot) { return cost(rule_of(*slot, rules), slot->numel); });
-    std::vector<double> here(total.size());
-    for (const Slot* slot : slots) {
-      const auto load = [&](std::size_t rank) { return std::tuple(here[rank], total[rank], rank); };
-      std::size_t least = 0;
-      for (std::size_t rank = 1; rank < total.size(); ++rank)
-        if (load(rank) < load(least)) least = rank;
-      const double more = cost(rule_of(*slot, rules), slot->numel);
-      here[least] += more;
-      total[least] += more;
-      result[static_cast<std::size_t>(slot->index)] = static_cast<int>(least);
-    }
+    for (const Slot* slot : slots)
+      result[static_cast<std::size_t>(slot->index)] = loads.give(cost(rule_of(*slot, rules), slot->numel));
+    loads.end_unit();
   }
   return result;
 }

@@ -1,0 +1,163 @@
+#include "plan_command.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "model.h"
+#include "plan_report.h"
+#include "planner/fit.h"
+#include "planner/plan_file.h"
+#include "planner/quantity.h"
+#include "recipe.h"
+#include "report.h"
+#include "validators.h"
+
+namespace cli {
+namespace {
+
+// What the options leave open is as DeepSpeed's configuration says, or has its default.
+struct Setting {
+  std::vector<std::string> plans;
+  std::string precision;
+  std::string optimizer;
+  std::int64_t batch = 0;
+  int accumulate = 0;
+  std::string reduce_in = {};
+};
+
+// Both may say it, if they say the same.
+template <class T>
+std::optional<T> agreed(const char* option, const std::optional<T>& given, const std::optional<T>& read) {
+  if (given && read && *given != *read)
+    throw UsageError(std::string(option) + " " + text(*given) + " contradicts --ds-config, which says " + text(*read));
+  return given ? given : read;
+}
+
+PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
+  options.batch = agreed("--batch", options.batch, read.batch);
+  options.accumulate = agreed("--accumulate", options.accumulate, read.accumulate);
+  options.precision = agreed("--precision", options.precision, read.precision);
+  options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
+  if (options.plans.empty() && read.plan) options.plans = {*read.plan};
+  return options;
+}
+
+Setting setting_of(const PlanOptions& options) {
+  Setting setting{.plans = options.plans,
+                  .precision = options.precision.value_or("bf16"),
+                  .optimizer = options.optimizer.value_or(RunOptions{}.optimizer),
+                  .batch = options.batch.value_or(RunOptions{}.batch),
+                  .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
+  if (setting.plans.empty())
+    for (const std::string_view preset : zero::Plan::presets()) setting.plans.emplace_back(preset);
+  return setting;
+}
+
+planner::Shape shape_of(const PlanOptions& options) {
+  if (!options.parameters.empty()) return planner::shape_of(planner::parameters_of(options.parameters));
+  if (options.model.empty()) throw UsageError("plan: give --model or --parameters");
+  return planner::shape_of(load_model(options.model));
+}
+
+RunOptions run_options(const PlanOptions& options, const Setting& setting) {
+  RunOptions run;
+  run.precision = setting.precision;
+  run.optimizer = setting.optimizer;
+  run.accumulate = setting.accumulate;
+  run.reproducible = options.reproducible;
+  run.reduce_in = setting.reduce_in;
+  return run;
+}
+
+// Ranks of this machine share memory, and what they can do may have been measured; devices of their own do not.
+bool here(const PlanOptions& options) {
+  return options.hosts == 1 && options.device_memory.empty();
+}
+
+zero::Memory memory_of(const PlanOptions& options) {
+  const bool common = options.memory == "common" || (options.memory == "auto" && here(options));
+  return common ? zero::Memory::common : zero::Memory::separate;
+}
+
+planner::Profile profile_of(const PlanOptions& options) {
+  if (!options.profile.empty()) return planner::profile_named(options.profile);
+  const std::string measured = planner::usual_profile_path();
+  return planner::profile_named(here(options) && std::filesystem::exists(measured) ? measured : "h100");
+}
+
+planner::Request request_of(const PlanOptions& options, const Setting& setting) {
+  if (options.ranks % options.hosts != 0)
+    throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
+                     std::to_string(options.hosts) + " hosts");
+  const RunOptions run = run_options(options, setting);
+  planner::Request request{.shape = shape_of(options),
+                           .ranks = options.ranks,
+                           .hosts = options.hosts,
+                           .batch = setting.batch,
+                           .seq = options.seq,
+                           .optimizer = make_optimizer(run),
+                           .memory = memory_of(options),
+                           .profile = profile_of(options)};
+  if (!options.device_memory.empty()) request.device_memory = planner::bytes_of(options.device_memory);
+  for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
+  return request;
+}
+
+// The plans that fit first, in order.
+void reorder(planner::Answer& answer) {
+  std::vector<std::size_t> order = planner::ranking(answer.costs);
+  for (std::size_t i = 0; i < answer.costs.size(); ++i)
+    if (!answer.costs[i].fits()) order.push_back(i);
+  planner::Answer ordered = answer;
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    ordered.costs[place] = answer.costs[order[place]];
+    ordered.reach[place] = answer.reach[order[place]];
+  }
+  answer = std::move(ordered);
+}
+
+planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& setting, const zero::Plan& chosen) {
+  return {.plan = chosen.label(),
+          .precision = setting.precision,
+          .accumulate = setting.accumulate,
+          .reproducible = options.reproducible,
+          .reduce_in = setting.reduce_in,
+          .optimizer = setting.optimizer,
+          .ranks = options.ranks,
+          .model = options.model,
+          .batch = setting.batch,
+          .seq = options.seq};
+}
+
+int fit(const PlanOptions& options, const Setting& setting, const planner::Answer& answer, std::ostream* text) {
+  if (text) print_fit(*text, answer);
+  if (!answer.costs.front().fits()) {
+    if (text) *text << "\nNo plan fits.\n";
+    return 1;
+  }
+  const zero::Plan& chosen = answer.costs.front().plan;
+  write_file(options.out, to_json(plan_file_of(options, setting, chosen)));
+  if (text) *text << "\nWrote " << options.out << ": " << chosen.label() << ".\n";
+  return 0;
+}
+
+}  // namespace
+
+int plan(const PlanOptions& given) {
+  std::optional<planner::DeepSpeed> read;
+  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks);
+  const PlanOptions options = read ? with(given, *read) : given;
+  Setting setting = setting_of(options);
+  if (read) setting.reduce_in = read->reduce_in.value_or("");
+  planner::Answer answer = planner::answer(request_of(options, setting), options.model, setting.optimizer);
+  answer.deepspeed = std::move(read);
+  if (options.fit) reorder(answer);
+  std::ostream* const text = options.json == "-" ? nullptr : &std::cout;
+  if (text) print_plans(*text, answer);
+  const int code = options.fit ? fit(options, setting, answer, text) : 0;
+  if (!text) std::cout << planner::to_json(answer);
+  if (text && !options.json.empty()) write_file(options.json, planner::to_json(answer));
+  return code;
+}
+
+}  // namespace cli

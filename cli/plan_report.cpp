@@ -1,0 +1,153 @@
+#include "plan_report.h"
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+
+#include "format.h"
+#include "planner/fit.h"
+#include "planner/quantity.h"
+#include "report.h"
+
+namespace cli {
+namespace {
+
+using planner::Answer;
+using planner::Cost;
+using planner::Reach;
+
+// Three digits, and all of those before the point.
+std::string three_digits(double value) {
+  const double near = planner::rounded(value, 3);
+  return fixed(value < 1000 ? near : value, near >= 100 ? 0 : near >= 10 ? 1 : near >= 1 || near == 0 ? 2 : 3);
+}
+
+struct Scale {
+  const char* name;
+  double factor;
+};
+
+Scale scale_of(const Answer& answer) {
+  std::int64_t most = 0;
+  for (const Cost& cost : answer.costs) most = std::max(most, cost.peak);
+  return most >= 1'000'000'000 ? Scale{"GB", 1e9} : Scale{"MB", 1e6};
+}
+
+std::string counted(std::int64_t parameters) {
+  constexpr std::array<Scale, 4> scales{{{" T", 1e12}, {" B", 1e9}, {" M", 1e6}, {"", 1}}};
+  const auto value = static_cast<double>(parameters);
+  const auto scale = std::ranges::find_if(scales, [&](const Scale& each) { return value >= each.factor; });
+  return scale == scales.end() ? "0" : significant(planner::rounded(value / scale->factor, 3), 3) + scale->name;
+}
+
+std::string plural(std::int64_t count, const char* what) {
+  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string heading(const Answer& answer) {
+  const planner::Request& request = answer.request;
+  const zero::Plan& plan = request.plans.front();
+  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + with_separators(request.shape.parameters) +
+                     " parameters, " + plural(request.ranks, "rank");
+  if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
+  text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
+  text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";
+  return text + " a step, of " + plural(request.batch, "sequence") + " of " + plural(request.seq, "token");
+}
+
+void print_costs(std::ostream& out, const Answer& answer) {
+  const Scale scale = scale_of(answer);
+  const bool limited = answer.request.device_memory.has_value(), spread = answer.request.hosts > 1;
+  const auto cell = [&](std::int64_t bytes) { return three_digits(static_cast<double>(bytes) / scale.factor); };
+  Table table(1);
+  std::vector<std::string> head{"plan",        "parameter", "gradient", "optimizer", "state",
+                                "activations", "buffers",   "peak",     "wire"};
+  if (spread) head.emplace_back("across hosts");
+  head.emplace_back("s/step");
+  if (limited) head.emplace_back("fits");
+  table.add(head);
+  for (const Cost& cost : answer.costs) {
+    const zero::StateBytes& state = cost.estimate.state;
+    std::vector<std::string> row{cost.plan.label(),     cell(state.parameter), cell(state.gradient),
+                                 cell(state.optimizer), cell(state.total()),   cell(cost.activations.bytes),
+                                 cell(cost.buffers()),  cell(cost.peak),       cell(cost.estimate.wire.bytes())};
+    if (spread) row.push_back(cell(cost.wire_across));
+    row.push_back(significant(cost.seconds, 3));
+    if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
+    table.add(row);
+  }
+  out << "\nEach rank, in " << scale.name << "; on the wire in a step:\n\n";
+  table.print(out);
+}
+
+void print_moments(std::ostream& out, const Answer& answer) {
+  std::vector<std::string> moments;
+  for (const Cost& cost : answer.costs) moments.push_back(cost.moment);
+  const bool same = std::ranges::all_of(moments, [&](const std::string& each) { return each == moments.front(); });
+  out << "\nThe peak is reached in";
+  if (same) out << " " << moments.front();
+  for (std::size_t i = 0; !same && i < moments.size(); ++i)
+    out << (i ? ";" : "") << " " << answer.costs[i].plan.label() << ": " << moments[i];
+  out << ".\n";
+}
+
+std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer) {
+  std::string text = cost.plan.label() + ": ";
+  text += reach.largest_parameters > 0 ? "models of up to " + counted(reach.largest_parameters) + " parameters fit"
+                                       : std::string("no model fits");
+  text += reach.largest_batch > 0 ? "; this one with a batch of up to " + with_separators(reach.largest_batch)
+                                  : "; this one with no batch";
+  if (reach.least_ranks == 0) return text + ", on however many ranks";
+  if (reach.least_ranks == answer.request.ranks) return text + ", and on no fewer ranks";
+  return text + ", and this batch on " + plural(reach.least_ranks, "rank") + " or more";
+}
+
+void print_reach(std::ostream& out, const Answer& answer) {
+  if (answer.reach.empty()) return;
+  out << "\nIn " << three_digits(static_cast<double>(*answer.request.device_memory) / 1e9) << " GB:\n";
+  for (std::size_t i = 0; i < answer.costs.size(); ++i)
+    out << "  " << sentence(answer.costs[i], answer.reach[i], answer) << ".\n";
+}
+
+void print_list(std::ostream& out, const char* heading, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  out << '\n' << heading << '\n';
+  for (const std::string& line : lines) out << "  " << line << ".\n";
+}
+
+void print_assumed(std::ostream& out, const Answer& answer) {
+  print_list(out, "Assumed:", planner::assumptions(answer));
+  if (!answer.deepspeed) return;
+  print_list(out, "From DeepSpeed's configuration:", answer.deepspeed->taken);
+  print_list(out, "\"auto\" there, so the options' values or defaults:", answer.deepspeed->automatic);
+  print_list(out, "Not needed:", answer.deepspeed->not_needed);
+}
+
+}  // namespace
+
+void print_plans(std::ostream& out, const Answer& answer) {
+  out << heading(answer) << '\n';
+  print_costs(out, answer);
+  print_moments(out, answer);
+  print_reach(out, answer);
+  print_assumed(out, answer);
+}
+
+void print_fit(std::ostream& out, const Answer& answer) {
+  out << '\n';
+  int place = 0;
+  for (const std::size_t i : planner::ranking(answer.costs)) {
+    const Cost& cost = answer.costs[i];
+    out << ++place << ". " << cost.plan.label() << " fits: " << significant(cost.seconds, 3) << " s a step, "
+        << three_digits(static_cast<double>(-cost.excess) / 1e9) << " GB to spare.\n";
+  }
+  for (std::size_t i = 0; i < answer.costs.size(); ++i) {
+    if (answer.costs[i].fits()) continue;
+    out << answer.costs[i].plan.label() << " does not fit:";
+    const char* separator = " ";
+    for (const std::string& each : answer.reach[i].reasons) out << std::exchange(separator, "; ") << each;
+    out << ".\n";
+  }
+}
+
+}  // namespace cli

@@ -1,0 +1,22 @@
+// Bytes that the operators of a model hold in one micro-batch: activations, their gradients, and what lives for a
+// moment only. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "planner/llama_step.h"
+
+namespace planner {
+
+struct Activations {
+  std::int64_t bytes = 0;        // largest sum alive at once
+  std::string moment;            // when
+  std::int64_t in_backward = 0;  // largest sum while gradients of parameters are on their way
+};
+
+// By going through the micro-batch operator by operator: see llama_step.h. As LibTorch 2.13 on a CPU holds them, with
+// one thread an operator; never less but for FP8, whose linear layers keep codes beside.
+Activations activations(const MicroBatch& work);
+
+}  // namespace planner

@@ -1,0 +1,254 @@
+#include "planner/deepspeed.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+
+#include "planner/deepspeed_keys.h"
+#include "planner/fields.h"
+#include "zero/plan.h"
+
+namespace planner {
+namespace {
+
+constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+constexpr const char* kSteps = "gradient_accumulation_steps";
+constexpr const char* kTotal = "train_batch_size";
+
+// A feature that is switched off says nothing else.
+bool switched_off(const Json& object) {
+  if (!object.is_object()) return object.is_null();
+  const auto is = [&](const char* key, const Json& value) { return object.contains(key) && object[key] == value; };
+  return is("enabled", false) || is("device", "none");
+}
+
+bool among(std::string_view values, const std::string& value) {
+  const std::string list = " " + std::string(values) + " ";
+  return list.find(" " + value + " ") != std::string::npos;
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+struct NamedOptimizer {
+  const char* deepspeed;
+  const char* ours;
+};
+constexpr std::array<NamedOptimizer, 10> kOptimizers{{{"adam", "adamw"},
+                                                      {"adamw", "adamw"},
+                                                      {"torch_adam", "adam"},
+                                                      {"lion", "lion"},
+                                                      {"lamb", "lamb"},
+                                                      {"muon", "muon"},
+                                                      {"adagrad", "adagrad"},
+                                                      {"rmsprop", "rmsprop"},
+                                                      {"adafactor", "adafactor"},
+                                                      {"sgd", "sgd"}}};
+
+class Reader {
+ public:
+  Reader(const Json& json, std::string source, int ranks) : source_(std::move(source)), ranks_(ranks) {
+    flatten(json, "");
+  }
+
+  DeepSpeed read() && {
+    stage();
+    precision();
+    optimizer();
+    batch();
+    clip();
+    dtypes();
+    if (faults_.empty()) return std::move(result_);
+    std::string text = source_ + " cannot be planned:";
+    for (const std::string& fault : faults_) text += "\n  - " + fault;
+    throw zero::ConfigError(text);
+  }
+
+ private:
+  void flatten(const Json& value, const std::string& path) {
+    for (const auto& [key, child] : value.items()) {
+      const std::string name = path.empty() ? key : path + "." + key;
+      if (switched_off(child) || (child.empty() && is_section(name))) continue;
+      if (child.is_object() && !child.empty()) {
+        flatten(child, name);
+      } else {
+        sort(name, child);
+      }
+    }
+  }
+
+  void sort(const std::string& path, const Json& value) {
+    const KeyRule* const rule = rule_of_key(path);
+    const std::string shown = path + " " + value.dump();
+    if (rule == nullptr) {
+      faults_.push_back(path + ": this key is not known");
+    } else if (rule->fate == Fate::harmless) {
+      result_.not_needed.push_back(shown + ": " + std::string(rule->text));
+    } else if (value == "auto") {
+      result_.automatic.push_back(path);
+    } else if (rule->fate == Fate::read) {
+      values_.emplace(path, value);
+    } else if (!among(rule->off, value.dump())) {
+      faults_.push_back(shown + " is not supported in this version: " + std::string(rule->text));
+    }
+  }
+
+  void wrong(const std::string& path, const char* wanted) {
+    faults_.push_back(path + " is " + values_.at(path).dump() + ", not " + wanted);
+  }
+
+  std::optional<std::int64_t> integer(const std::string& path, std::int64_t least, std::int64_t most) {
+    const auto found = values_.find(path);
+    if (found == values_.end()) return {};
+    const Json& value = found->second;
+    if (value.is_number_integer() && value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most)
+      return value.get<std::int64_t>();
+    wrong(path, least == 0 ? "a stage from 0 to 3" : "a positive integer");
+    return {};
+  }
+
+  std::optional<double> number(const std::string& path) {
+    const auto found = values_.find(path);
+    if (found == values_.end()) return {};
+    if (found->second.is_number() && found->second.get<double>() >= 0) return found->second.get<double>();
+    wrong(path, "a number of at least 0");
+    return {};
+  }
+
+  std::optional<std::string> text(const std::string& path) {
+    const auto found = values_.find(path);
+    if (found == values_.end()) return {};
+    if (found->second.is_string()) return lower(found->second.get<std::string>());
+    wrong(path, "a string");
+    return {};
+  }
+
+  bool on(const std::string& path) {
+    const auto found = values_.find(path);
+    if (found == values_.end()) return false;
+    if (!found->second.is_boolean()) wrong(path, "true or false");
+    return found->second == true;
+  }
+
+  bool is_automatic(const std::string& path) const { return std::ranges::count(result_.automatic, path) > 0; }
+
+  void took(const std::string& path, const std::string& what) { result_.taken.push_back(path + ": " + what); }
+
+  // DeepSpeed's default is no stage at all.
+  void stage() {
+    const std::string path = "zero_optimization.stage";
+    if (is_automatic(path)) return;
+    const std::int64_t value = integer(path, 0, 3).value_or(0);
+    result_.plan = std::string(zero::Plan::presets()[static_cast<std::size_t>(value)]);
+    took(path, std::to_string(value) + " is plan " + *result_.plan);
+  }
+
+  void precision() {
+    const bool half = on("fp16.enabled"), brain = on("bf16.enabled") || on("bfloat16.enabled");
+    if (half && brain) faults_.emplace_back("fp16.enabled and bf16.enabled are both true: choose one");
+    const bool open = is_automatic("fp16.enabled") || is_automatic("bf16.enabled") || is_automatic("bfloat16.enabled");
+    if (open && !half && !brain) return;
+    result_.precision = half ? "fp16" : brain ? "bf16" : "fp32";
+    took(half ? "fp16.enabled" : brain ? "bf16.enabled" : "neither fp16 nor bf16", "precision " + *result_.precision);
+  }
+
+  void optimizer() {
+    result_.lr = number("optimizer.params.lr");
+    const auto type = text("optimizer.type");
+    if (!type) return;
+    const auto known = std::ranges::find_if(kOptimizers, [&](const auto& each) { return *type == each.deepspeed; });
+    if (known == kOptimizers.end()) {
+      faults_.push_back("optimizer.type \"" + *type + "\" is not supported in this version: see --optimizer");
+      return;
+    }
+    result_.optimizer = known->ours;
+    const auto mode = values_.find("optimizer.params.adam_w_mode");
+    if (*type == "adam" && mode != values_.end() && mode->second == false) result_.optimizer = "adam";
+    if (*type == "sgd" && number("optimizer.params.momentum").value_or(0) > 0) result_.optimizer = "momentum";
+    took("optimizer.type", *type + " is --optimizer " + *result_.optimizer);
+  }
+
+  // Any two of the three sizes give the third.
+  void batch() {
+    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    const auto total = integer(kTotal, 1, kMost), micro = integer(kMicro, 1, kMost), steps = integer(kSteps, 1, kMost);
+    if (total && micro && steps) {
+      if (*total != *micro * *steps * ranks_) contradict(*total, *micro, *steps);
+    } else if (total) {
+      const std::int64_t known = micro.value_or(1) * steps.value_or(1) * ranks_;
+      if (*total % known != 0) return indivisible(*total, known, micro ? kMicro : steps ? kSteps : "1");
+      return take_batch(micro.value_or(*total / known), micro ? *total / known : steps.value_or(1));
+    }
+    take_batch(micro, steps);
+  }
+
+  void take_batch(std::optional<std::int64_t> micro, std::optional<std::int64_t> steps) {
+    result_.batch = micro;
+    if (steps) result_.accumulate = static_cast<int>(*steps);
+    if (micro) std::erase(result_.automatic, kMicro);
+    if (steps) std::erase(result_.automatic, kSteps);
+    if (micro) took(kMicro, "batch " + std::to_string(*micro));
+    if (steps) took(kSteps, "accumulate " + std::to_string(*steps));
+  }
+
+  void contradict(std::int64_t total, std::int64_t micro, std::int64_t steps) {
+    faults_.push_back(std::string(kTotal) + " " + std::to_string(total) + " contradicts " + kMicro + " " +
+                      std::to_string(micro) + " x " + kSteps + " " + std::to_string(steps) + " x " +
+                      std::to_string(ranks_) + " ranks = " + std::to_string(micro * steps * ranks_));
+  }
+
+  void indivisible(std::int64_t total, std::int64_t known, const std::string& other) {
+    faults_.push_back(std::string(kTotal) + " " + std::to_string(total) + " does not divide by " +
+                      std::to_string(known) + ", which is " + other + " x " + std::to_string(ranks_) + " ranks");
+  }
+
+  void clip() {
+    result_.clip = number("gradient_clipping");
+    if (result_.clip) took("gradient_clipping", "`zero train --clip`, which changes no byte");
+    if (result_.lr) took("optimizer.params.lr", "`zero train --lr`, which changes no byte");
+  }
+
+  void dtypes() {
+    const auto wire = text("communication_data_type");
+    if (wire) reduce_in(*wire == "bfp16" ? "bf16" : *wire);
+    const auto kept = text("data_types.grad_accum_dtype");
+    if (!kept) return;
+    const bool once = result_.accumulate.value_or(1) == 1;
+    if (*kept == "fp32" || (once && (*kept == "bf16" || *kept == "fp16"))) {
+      took("data_types.grad_accum_dtype", "sums of micro-batches are fp32; one micro-batch's gradients are not summed");
+    } else {
+      faults_.push_back("data_types.grad_accum_dtype \"" + *kept +
+                        "\" is not supported in this version: gradients are accumulated in fp32");
+    }
+  }
+
+  void reduce_in(const std::string& dtype) {
+    if (dtype != "fp32" && dtype != "fp16" && dtype != "bf16")
+      return wrong("communication_data_type", "fp32, fp16 or bfp16");
+    result_.reduce_in = dtype;
+    took("communication_data_type", "gradients are reduced in " + dtype);
+  }
+
+  std::string source_;
+  int ranks_;
+  std::map<std::string, Json> values_;  // of keys that are read
+  DeepSpeed result_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) throw zero::ConfigError(source + " is not a JSON object", "correct its syntax");
+  return Reader(json, source, ranks).read();
+}
+
+DeepSpeed read_deepspeed(const std::string& path, int ranks) {
+  return Reader(read_json(path, "give DeepSpeed's configuration"), path, ranks).read();
+}
+
+}  // namespace planner

@@ -1,0 +1,31 @@
+// Reads DeepSpeed's configuration: its keys become a plan, and every key that does not is named. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace planner {
+
+struct DeepSpeed {
+  // What it says; nothing where the key is absent or "auto".
+  std::optional<std::string> plan, precision, optimizer;
+  std::optional<int> accumulate;
+  std::optional<std::int64_t> batch;  // of a micro-batch
+  std::optional<std::string> reduce_in;
+  std::optional<double> lr, clip;
+
+  // Sentences, the key first, nested ones with dots.
+  std::vector<std::string> taken;
+  std::vector<std::string> not_needed;  // changes neither memory nor the plan, and what libzero does instead
+  std::vector<std::string> automatic;   // "auto": left to the command line
+};
+
+// Throws zero::ConfigError: for what is no JSON object, and, all at once, for batch sizes that contradict each other on
+// so many ranks, values that cannot be, keys that are not known, and features that this version does not have, unless
+// they are switched off. `source` says in errors whose text it is.
+DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks);
+DeepSpeed read_deepspeed(const std::string& path, int ranks);
+
+}  // namespace planner

@@ -1,0 +1,50 @@
+#include "planner/fields.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace planner {
+
+Json read_json(const std::string& path, const std::string& hint) {
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) throw zero::ConfigError("cannot read '" + path + "'", hint);
+  Json json = Json::parse(file, nullptr, false);
+  if (!json.is_object()) throw zero::ConfigError(path + " is not a JSON object", "correct its syntax");
+  return json;
+}
+
+namespace fields_detail {
+namespace {
+
+std::string in_words(double value) {
+  std::ostringstream text;
+  text.precision(15);
+  text << value;
+  return text.str();
+}
+
+}  // namespace
+
+void fail(const std::string& source, const std::string& key, const std::string& what, const std::string& hint) {
+  throw zero::ConfigError(source + ": \"" + key + "\" " + what, hint);
+}
+
+void refuse_choice(const std::string& source, const std::string& key, const std::string& value,
+                   const std::vector<std::string_view>& choices) {
+  std::string list;
+  for (const std::string_view choice : choices) list += (list.empty() ? "" : ", ") + std::string(choice);
+  fail(source, key, "is \"" + value + "\"", "use one of " + list);
+}
+
+void require_type(bool good, const Json& value, const char* type, const std::string& source, const std::string& key) {
+  if (!good) fail(source, key, "is " + value.dump() + ", not " + type, "correct it");
+}
+
+void require_least(double value, double least, double most, const std::string& source, const std::string& key) {
+  if (!(value >= least)) fail(source, key, "is " + in_words(value) + ", below " + in_words(least), "correct it");
+  if (value > most) fail(source, key, "is " + in_words(value) + ", too large", "correct it");
+}
+
+}  // namespace fields_detail
+}  // namespace planner

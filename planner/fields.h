@@ -1,0 +1,106 @@
+// Values that are read from and written to JSON by one list of their fields: what is written can be read, and what
+// the list does not know is an error. No torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "zero/error.h"
+
+namespace planner {
+
+using Json = nlohmann::ordered_json;
+
+// What the file at `path` says; `hint` says what it should be. Throws zero::ConfigError, naming the file.
+Json read_json(const std::string& path, const std::string& hint);
+
+template <class T>
+struct Field {
+  using Choices = std::vector<std::string_view> (*)();
+  const char* key;
+  std::variant<std::string T::*, bool T::*, int T::*, std::int64_t T::*, double T::*> member;
+  bool required = false;
+  double least = 0;           // of numbers
+  Choices choices = nullptr;  // of strings; none: any
+};
+
+namespace fields_detail {
+
+[[noreturn]] void fail(const std::string& source, const std::string& key, const std::string& what,
+                       const std::string& hint);
+[[noreturn]] void refuse_choice(const std::string& source, const std::string& key, const std::string& value,
+                                const std::vector<std::string_view>& choices);
+// Of the type that is to be read, or fails.
+void require_type(bool good, const Json& value, const char* type, const std::string& source, const std::string& key);
+void require_least(double value, double least, double most, const std::string& source, const std::string& key);
+
+template <class V>
+V read_value(const Json& value, const std::string& source, const std::string& key) {
+  if constexpr (std::is_same_v<V, std::string>) {
+    require_type(value.is_string(), value, "a string", source, key);
+  } else if constexpr (std::is_same_v<V, bool>) {
+    require_type(value.is_boolean(), value, "true or false", source, key);
+  } else if constexpr (std::is_same_v<V, double>) {
+    require_type(value.is_number(), value, "a number", source, key);
+  } else {
+    require_type(value.is_number_integer(), value, "an integer", source, key);
+  }
+  return value.get<V>();
+}
+
+template <class T>
+void read_field(T& into, const Field<T>& field, const Json& value, const std::string& source) {
+  std::visit(
+      [&](auto member) {
+        using V = std::remove_reference_t<decltype(into.*member)>;
+        const V read = read_value<V>(value, source, field.key);
+        if constexpr (std::is_same_v<V, std::string>) {
+          if (!field.choices) return void(into.*member = read);
+          for (const std::string_view choice : field.choices())
+            if (choice == read) return void(into.*member = read);
+          refuse_choice(source, field.key, read, field.choices());
+        } else if constexpr (!std::is_same_v<V, bool>) {
+          require_least(value.get<double>(), field.least, static_cast<double>(std::numeric_limits<V>::max()), source,
+                        field.key);
+        }
+        into.*member = read;
+      },
+      field.member);
+}
+
+}  // namespace fields_detail
+
+template <class T>
+Json write_fields(const T& value, std::span<const Field<T>> fields) {
+  Json json = Json::object();
+  for (const Field<T>& field : fields) std::visit([&](auto member) { json[field.key] = value.*member; }, field.member);
+  return json;
+}
+
+// Throws zero::ConfigError, naming `source` and the key, for a key that is unknown or missing and for a value that is
+// of another type, out of range or not among the choices.
+template <class T>
+T read_fields(const Json& json, std::span<const Field<T>> fields, const std::string& source) {
+  namespace detail = fields_detail;
+  if (!json.is_object()) throw zero::ConfigError(source + " is not a JSON object", "correct its syntax");
+  T result;
+  for (const auto& [key, value] : json.items()) {
+    const std::string& name = key;
+    const auto field = std::ranges::find_if(fields, [&](const Field<T>& each) { return name == each.key; });
+    if (field == fields.end()) detail::fail(source, key, "is not known", "remove it, or correct its name");
+    detail::read_field(result, *field, value, source);
+  }
+  for (const Field<T>& field : fields)
+    if (field.required && !json.contains(field.key)) detail::fail(source, field.key, "is missing", "add it");
+  return result;
+}
+
+}  // namespace planner

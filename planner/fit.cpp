@@ -1,0 +1,140 @@
+#include "planner/fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "planner/quantity.h"
+
+namespace planner {
+namespace {
+
+constexpr double kThousandth = 1e-3;
+constexpr int kMostRanks = 1 << 17;
+
+std::string gigabytes(std::int64_t bytes) {
+  const double value = rounded(static_cast<double>(bytes) / 1e9, 3);
+  std::array<char, 64> text{};
+  const int length = std::snprintf(text.data(), text.size(), value < 1000 ? "%.3g" : "%.0f", value);
+  return std::string(text.data(), static_cast<std::size_t>(length)) + " GB";
+}
+
+struct Part {
+  std::string name;
+  std::int64_t bytes = 0;
+  const zero::Row* row = nullptr;  // of states
+};
+
+Part largest_part(const Cost& cost) {
+  const zero::StateBytes& state = cost.estimate.state;
+  const std::array<Part, 5> parts{{{"parameter", state.parameter, &cost.plan[zero::State::parameter]},
+                                   {"gradient", state.gradient, &cost.plan[zero::State::gradient]},
+                                   {"optimizer", state.optimizer, &cost.plan[zero::State::optimizer]},
+                                   {"activations", cost.activations.bytes},
+                                   {"buffers", cost.buffers()}}};
+  return *std::ranges::max_element(parts, {}, &Part::bytes);
+}
+
+// The first of the presets that shards what this plan does not.
+std::string sharding(const std::string& state, const Cost& cost) {
+  for (const std::string_view preset : zero::Plan::presets()) {
+    const zero::Plan other = zero::Plan::named(preset);
+    for (const zero::State each : {zero::State::parameter, zero::State::gradient, zero::State::optimizer}) {
+      const bool is_sharded = cost.plan[each].between == zero::Placement::sharded;
+      if (name(each) == state && !is_sharded && other[each].between == zero::Placement::sharded)
+        return std::string(preset);
+    }
+  }
+  return {};
+}
+
+std::string help_of_ranks(const Request& request, const Cost& cost) {
+  const int ranks = least_ranks(request, cost.plan);
+  if (ranks == 0) return "no number of ranks helps: what this plan replicates is too large";
+  return "it fits on " + std::to_string(ranks) + " ranks";
+}
+
+}  // namespace
+
+std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < costs.size(); ++i)
+    if (costs[i].fits()) order.push_back(i);
+  std::ranges::stable_sort(order, {},
+                           [&](std::size_t i) { return std::tuple(costs[i].seconds, costs[i].estimate.wire.bytes()); });
+  return order;
+}
+
+std::vector<std::string> reasons(const Request& request, const Cost& cost) {
+  if (cost.fits()) return {};
+  const Part part = largest_part(cost);
+  const std::string kind = part.row == nullptr ? "" : " state";
+  std::vector<std::string> result{"it needs " + gigabytes(cost.excess) +
+                                  " more than there are: " + gigabytes(cost.peak) + " at its peak, in " + cost.moment};
+  result.push_back("most of it, " + gigabytes(part.bytes) + ", is " + part.name + kind);
+  const std::string other = sharding(part.name, cost);
+  if (!other.empty()) result.push_back(other + " shards it");
+  const std::int64_t batch = largest_batch(request, cost);
+  if (batch > 0) result.push_back("it fits with a batch of " + std::to_string(batch));
+  result.push_back(help_of_ranks(request, cost));
+  return result;
+}
+
+std::int64_t largest(std::int64_t limit, const std::function<std::int64_t(std::int64_t)>& bytes, std::int64_t start,
+                     double precision) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 52;
+  std::int64_t fitting = 0, failing = std::max<std::int64_t>(start, 1);
+  while (failing < kMost && bytes(failing) <= limit) fitting = std::exchange(failing, 2 * failing);
+  for (std::int64_t half = failing / 2; fitting == 0 && half > 0; half /= 2)
+    (bytes(half) <= limit ? fitting : failing) = half;
+  const auto close = [&] { return std::max<std::int64_t>(1, std::llround(precision * static_cast<double>(fitting))); };
+  while (fitting > 0 && failing - fitting > close()) {
+    const std::int64_t middle = std::midpoint(fitting, failing);
+    (bytes(middle) <= limit ? fitting : failing) = middle;
+  }
+  return fitting;
+}
+
+std::int64_t largest_batch(const Request& request, const Cost& cost) {
+  const auto bytes = [&](std::int64_t batch) {
+    return peak_of(cost.estimate, activations({request.shape.config, batch, request.seq, cost.plan.precision()})).bytes;
+  };
+  return largest(*request.device_memory, bytes, request.batch, 0);
+}
+
+std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) {
+  Request other = request;
+  const auto bytes = [&](std::int64_t parameters) {
+    other.shape = shape_of(parameters);
+    return price(other, plan).peak;
+  };
+  const double part = static_cast<double>(*request.device_memory) / static_cast<double>(price(request, plan).peak);
+  const double guess = part * static_cast<double>(request.shape.parameters);
+  return largest(*request.device_memory, bytes, std::llround(guess), kThousandth);
+}
+
+int least_ranks(const Request& request, const zero::Plan& plan) {
+  const bool several = request.hosts > 1;
+  const int host = several ? request.ranks / request.hosts : 1;
+  Request other = request;
+  const auto fits = [&](int count) {
+    other.ranks = count * host;
+    other.hosts = several ? count : 1;
+    return price(other, plan).fits();
+  };
+  int high = 1;
+  if (!fits(kMostRanks / host)) return 0;
+  while (!fits(high)) high = std::min(2 * high, kMostRanks / host);
+  int low = high / 2;
+  while (high - low > 1) {
+    const int middle = std::midpoint(low, high);
+    (fits(middle) ? high : low) = middle;
+  }
+  return high * host;
+}
+
+}  // namespace planner

@@ -1,0 +1,59 @@
+#include "planner/plan_file.h"
+
+#include <algorithm>
+#include <array>
+
+#include "planner/fields.h"
+
+namespace planner {
+namespace {
+
+std::vector<std::string_view> reductions() {
+  return {"", "fp32", "bf16", "fp16"};
+}
+std::vector<std::string_view> gathers() {
+  return {"native", "fp8"};
+}
+
+const std::array<Field<PlanFile>, 12> kFields{
+    {{.key = "plan", .member = &PlanFile::plan, .required = true, .choices = zero::Plan::presets},
+     {.key = "precision", .member = &PlanFile::precision, .choices = zero::precisions},
+     {.key = "accumulate", .member = &PlanFile::accumulate, .least = 1},
+     {.key = "reproducible", .member = &PlanFile::reproducible},
+     {.key = "resident_budget", .member = &PlanFile::resident_budget},
+     {.key = "reduce_in", .member = &PlanFile::reduce_in, .choices = reductions},
+     {.key = "gather_in", .member = &PlanFile::gather_in, .choices = gathers},
+     {.key = "optimizer", .member = &PlanFile::optimizer},
+     {.key = "ranks", .member = &PlanFile::ranks, .least = 1},
+     {.key = "model", .member = &PlanFile::model},
+     {.key = "batch", .member = &PlanFile::batch, .least = 1},
+     {.key = "seq", .member = &PlanFile::seq, .least = 1}}};
+
+}  // namespace
+
+std::string to_json(const PlanFile& file) {
+  return write_fields<PlanFile>(file, kFields).dump(2) + "\n";
+}
+
+PlanFile plan_file_from_json(const std::string& text, const std::string& source) {
+  return read_fields<PlanFile>(Json::parse(text, nullptr, false), kFields, source);
+}
+
+PlanFile read_plan_file(const std::string& path) {
+  return read_fields<PlanFile>(read_json(path, "give a file that `zero plan --fit` wrote"), kFields, path);
+}
+
+zero::Plan plan_of(const PlanFile& file) {
+  zero::Plan plan = zero::Plan::named(file.plan)
+                        .precision(zero::precision_named(file.precision))
+                        .accumulate(file.accumulate)
+                        .reproducible(file.reproducible)
+                        .resident_budget(file.resident_budget);
+  for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
+    if (file.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
+  if (file.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
+  plan.validate(file.ranks);
+  return plan;
+}
+
+}  // namespace planner

@@ -1,0 +1,123 @@
+#include "planner/price.h"
+
+#include <algorithm>
+
+#include "partition/moments.h"
+#include "partition/slices.h"
+#include "planner/seconds.h"
+#include "planner/wire.h"
+#include "zero/error.h"
+
+namespace planner {
+namespace {
+
+using zero::Placement;
+using zero::State;
+
+void check(const Request& request) {
+  if (request.ranks < 1 || request.hosts < 1 || request.ranks % request.hosts != 0)
+    throw zero::ConfigError(
+        std::to_string(request.ranks) + " ranks do not divide among " + std::to_string(request.hosts) + " hosts",
+        "give as many ranks to each host");
+  const std::int64_t positions = request.shape.config.max_position_embeddings;
+  if (request.seq > positions)
+    throw zero::ConfigError("a sequence of " + std::to_string(request.seq) + " tokens exceeds the model's " +
+                                std::to_string(positions) + " positions",
+                            "shorten the sequence or raise max_position_embeddings");
+}
+
+// Bytes that the ranks together hold for each element behind a parameter that belongs to none.
+class Padding {
+ public:
+  Padding(const zero::Plan& plan, const Arrangement& arrangement)
+      : plan_(plan), rules_(arrangement.rules), ranks_(arrangement.layout.ranks()) {
+    for (const zero::UnitLayout& unit : arrangement.layout.units()) add(unit);
+  }
+  std::int64_t of_a_rank() const { return bytes_ / ranks_; }
+
+ private:
+  void add(const zero::UnitLayout& unit) {
+    const std::vector<zero::Slot>& slots = unit.slots();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const std::int64_t next = i + 1 < slots.size() ? slots[i + 1].begin : unit.length();
+      bytes_ += (next - slots[i].end()) * of_an_element(unit, slots[i]);
+    }
+  }
+
+  std::int64_t of_an_element(const zero::UnitLayout& unit, const zero::Slot& slot) const {
+    const zero::Optimizer& optimizer = rules_[static_cast<std::size_t>(slot.index)].optimizer;
+    const std::int64_t parameter = size_of(unit.dtype());
+    const std::int64_t gradient = size_of(plan_.gradient_dtype(unit.dtype())) * accumulation_levels(plan_);
+    const std::int64_t state =
+        plan_.remainder_bytes(unit.dtype()) + moments(optimizer) * size_of(zero::moment_dtype(optimizer, unit.dtype()));
+    return copies(plan_[State::parameter].placement) * parameter + copies(plan_[State::gradient].between) * gradient +
+           copies(plan_[State::optimizer].placement) * state;
+  }
+
+  std::int64_t copies(Placement placement) const { return placement == Placement::sharded ? 1 : ranks_; }
+
+  const zero::Plan& plan_;
+  const std::vector<zero::ParameterRule>& rules_;
+  int ranks_;
+  std::int64_t bytes_ = 0;
+};
+
+Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
+  const Arrangement arrangement(request.shape, plan, request.optimizer, request.ranks);
+  Cost cost{.plan = plan,
+            .estimate = zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.trace, request.memory),
+            .activations = kept};
+  cost.padding = Padding(plan.on(request.ranks), arrangement).of_a_rank();
+  const Peak peak = peak_of(cost.estimate, kept);
+  cost.peak = peak.bytes;
+  cost.moment = peak.moment;
+  const WireSplit split = wire_split(cost.estimate.wire, plan.on(request.ranks), request.ranks, request.hosts);
+  cost.wire_inside = split.inside;
+  cost.wire_across = split.across;
+  if (request.profile.knows(plan.precision()))
+    cost.seconds = step_seconds(micro_batch(request, plan), plan, cost.estimate, request.profile,
+                                {request.ranks, request.hosts, request.memory});
+  if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
+  return cost;
+}
+
+}  // namespace
+
+// The state and what is kept from step to step is there all the time; a slice's sum only while gradients are reduced,
+// which is after the loss's backward.
+Peak peak_of(const zero::Estimate& estimate, const Activations& activations) {
+  const std::int64_t always =
+      estimate.state.total() + estimate.gathered + estimate.update + estimate.reduction - estimate.slice;
+  const std::int64_t reducing = activations.in_backward + estimate.slice;
+  if (reducing > activations.bytes) return {always + reducing, "backward"};
+  return {always + activations.bytes, activations.moment};
+}
+
+MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
+  return {request.shape.config, request.batch, request.seq, plan.precision()};
+}
+
+Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks)
+    : layout({}, 1), rules(parameter_rules(optimizer, {}, shape.infos)) {
+  layout = zero::Layout(specs(shape, plan), ranks, slices_of(plan, rules));
+  trace = order_of_use(shape.config, layout);
+}
+
+zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
+                        zero::Memory memory) {
+  const Arrangement arrangement(shape, plan, optimizer, ranks);
+  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.trace, memory);
+}
+
+Cost price(const Request& request, const zero::Plan& plan) {
+  check(request);
+  return price(request, plan, activations(micro_batch(request, plan)));
+}
+
+std::vector<Cost> price(const Request& request) {
+  std::vector<Cost> costs;
+  for (const zero::Plan& plan : request.plans) costs.push_back(price(request, plan));
+  return costs;
+}
+
+}  // namespace planner

@@ -1,0 +1,74 @@
+// What each plan costs on a cluster that is not there. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/activations.h"
+#include "planner/profile.h"
+#include "planner/shape.h"
+#include "zero/estimate.h"
+#include "zero/optimizer.h"
+#include "zero/plan.h"
+
+namespace planner {
+
+struct Request {
+  Shape shape;
+  int ranks = 1;
+  int hosts = 1;                                   // of as many ranks each
+  std::optional<std::int64_t> device_memory = {};  // bytes for a rank; none: no limit
+  std::int64_t batch = 4;                          // sequences of a micro-batch
+  std::int64_t seq = 128;                          // tokens of a sequence
+  zero::Optimizer optimizer = zero::AdamW{};
+  zero::Memory memory = zero::Memory::separate;
+  Profile profile = {};
+  std::vector<zero::Plan> plans = {};
+};
+
+// Bytes are those of one rank.
+struct Cost {
+  zero::Plan plan;
+  zero::Estimate estimate;
+  Activations activations;
+  std::int64_t padding = 0;  // of the state, what belongs to no parameter: the mean over the ranks
+  std::int64_t peak = 0;
+  std::string moment = {};       // of the peak
+  std::int64_t wire_across = 0;  // of a step, received from other hosts
+  std::int64_t wire_inside = 0;  // and from ranks of the same host; see wire_split()
+  double seconds = 0;            // of a step; 0 where the profile does not know the precision
+  std::int64_t excess = 0;       // of the peak over the device's memory; not positive: it fits
+
+  bool fits() const { return excess <= 0; }
+  // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
+  std::int64_t buffers() const { return estimate.gathered + estimate.reduction + estimate.update; }
+};
+
+// The largest sum of an estimate and of what a micro-batch holds, on one rank, and when it is reached.
+struct Peak {
+  std::int64_t bytes = 0;
+  std::string moment = {};
+};
+Peak peak_of(const zero::Estimate& estimate, const Activations& activations);
+
+// The layout and the order of use of the shape's parameters under a plan, and what updates them: as an engine has them.
+struct Arrangement {
+  zero::Layout layout;
+  std::vector<zero::ParameterRule> rules;
+  zero::Trace trace;
+
+  Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks);
+};
+zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
+                        zero::Memory memory = zero::Memory::separate);
+
+// Throws zero::ConfigError for a plan that cannot work on the request's ranks, hosts that do not divide the ranks, and
+// sequences longer than the model's positions.
+Cost price(const Request& request, const zero::Plan& plan);
+std::vector<Cost> price(const Request& request);
+
+MicroBatch micro_batch(const Request& request, const zero::Plan& plan);
+
+}  // namespace planner

@@ -1,0 +1,101 @@
+#include "planner/report.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "planner/fit.h"
+#include "planner/quantity.h"
+
+namespace planner {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Reach reach_of(const Request& request, const Cost& cost) {
+  return {.reasons = reasons(request, cost),
+          .largest_parameters = largest_parameters(request, cost.plan),
+          .largest_batch = largest_batch(request, cost),
+          .least_ranks = least_ranks(request, cost.plan)};
+}
+
+Json encode(const Cost& cost) {
+  const zero::Estimate& estimate = cost.estimate;
+  return {{"plan", cost.plan.label()},
+          {"parameter_bytes", estimate.state.parameter},
+          {"gradient_bytes", estimate.state.gradient},
+          {"optimizer_bytes", estimate.state.optimizer},
+          {"state_gb", rounded(static_cast<double>(estimate.state.total()) / 1e9, 3)},
+          {"activation_bytes", cost.activations.bytes},
+          {"buffer_bytes", cost.buffers()},
+          {"peak_bytes", cost.peak},
+          {"wire_bytes_per_step", estimate.wire.bytes()},
+          {"step_seconds", cost.seconds},
+          {"fits", cost.fits()},
+          {"peak_moment", cost.moment},
+          {"padding_bytes", cost.padding},
+          {"gathered_bytes", estimate.gathered},
+          {"reduction_bytes", estimate.reduction},
+          {"update_bytes", estimate.update},
+          {"wire_bytes_inside_hosts", cost.wire_inside},
+          {"wire_bytes_across_hosts", cost.wire_across}};
+}
+
+void add_reach(Json& json, const Cost& cost, const Reach& reach) {
+  if (!cost.fits()) json["excess_bytes"] = cost.excess;
+  if (!cost.fits()) json["reason"] = reach.reasons;
+  json["largest_parameters"] = reach.largest_parameters;
+  json["largest_batch"] = reach.largest_batch;
+  json["least_ranks"] = reach.least_ranks > 0 ? Json(reach.least_ranks) : Json();
+}
+
+Json encode(const DeepSpeed& read) {
+  return {{"taken", read.taken}, {"not_needed", read.not_needed}, {"automatic", read.automatic}};
+}
+
+Json encode_plans(const Answer& answer) {
+  Json plans = Json::array();
+  for (std::size_t i = 0; i < answer.costs.size(); ++i) {
+    plans.push_back(encode(answer.costs[i]));
+    if (!answer.reach.empty()) add_reach(plans.back(), answer.costs[i], answer.reach[i]);
+  }
+  return plans;
+}
+
+}  // namespace
+
+Answer answer(Request request, std::string model, std::string optimizer) {
+  Answer result{.request = std::move(request), .model = std::move(model), .optimizer = std::move(optimizer)};
+  result.costs = price(result.request);
+  if (!result.request.device_memory) return result;
+  for (const Cost& cost : result.costs) result.reach.push_back(reach_of(result.request, cost));
+  return result;
+}
+
+std::vector<std::string> assumptions(const Answer& answer) {
+  std::vector<std::string> sentences = answer.request.shape.assumed;
+  sentences.push_back("the machine: profile " + answer.request.profile.name);
+  if (!answer.request.device_memory) sentences.push_back("every plan fits, since no device memory is given");
+  return sentences;
+}
+
+std::string to_json(const Answer& answer) {
+  const Request& request = answer.request;
+  Json json{{"ranks", request.ranks}, {"parameters", request.shape.parameters}, {"plans", encode_plans(answer)}};
+  if (!answer.model.empty()) json["model"] = answer.model;
+  if (!request.plans.empty()) json["precision"] = std::string(name(request.plans.front().precision()));
+  if (!request.plans.empty()) json["accumulate"] = request.plans.front().accumulate();
+  json["hosts"] = request.hosts;
+  json["optimizer"] = answer.optimizer;
+  json["batch"] = request.batch;
+  json["seq"] = request.seq;
+  json["device_memory"] = request.device_memory ? Json(*request.device_memory) : Json();
+  json["memory"] = request.memory == zero::Memory::common ? "common" : "separate";
+  json["profile"] = request.profile.name;
+  json["assumed"] = assumptions(answer);
+  if (answer.deepspeed) json["ds_config"] = encode(*answer.deepspeed);
+  json["fitting"] = Json::array();
+  for (const std::size_t i : ranking(answer.costs)) json["fitting"].push_back(answer.costs[i].plan.label());
+  return json.dump(2) + "\n";
+}
+
+}  // namespace planner

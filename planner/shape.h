@@ -1,0 +1,37 @@
+// What a model's parameters are, as the engine finds them in the model: names, sizes and units. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/llama_config.h"
+#include "zero/estimate.h"
+#include "zero/layout.h"
+#include "zero/optimizer.h"
+#include "zero/plan.h"
+
+namespace planner {
+
+struct Shape {
+  models::LlamaConfig config;  // of a shape known only by a count: one of usual proportions, for activations and time
+  std::vector<zero::ParameterInfo> infos;
+  std::vector<std::string> units;    // of infos, in order
+  std::int64_t parameters = 0;       // Psi
+  std::vector<std::string> assumed;  // sentences; empty where the shape is known
+};
+
+// Those of models::Llama, in the order in which the engine meets them.
+Shape shape_of(const models::LlamaConfig& config);
+
+// A decoder of usual proportions with exactly that many parameters: 12 h^2 in each of L layers with h = 128 L. Its
+// layers are L equal units; what does not divide is in the last.
+Shape shape_of(std::int64_t parameters);
+
+// As the plan stores them.
+std::vector<zero::ParameterSpec> specs(const Shape& shape, const zero::Plan& plan);
+
+// The units in the order in which a step needs their values: a tied table once more as the head.
+zero::Trace order_of_use(const models::LlamaConfig& config, const zero::Layout& layout);
+
+}  // namespace planner

@@ -1,0 +1,121 @@
+// What is computed without looking at every rank agrees with looking at every rank.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <tuple>
+
+#include "partition/moments.h"
+#include "partition/runs.h"
+#include "partition/slices.h"
+#include "partition/whole.h"
+#include "zero/estimate.h"
+
+namespace zero {
+namespace {
+
+struct Case {
+  std::vector<ParameterSpec> specs;
+  std::vector<ParameterRule> rules;
+};
+
+Case random_case(std::mt19937_64& random) {
+  const auto below = [&](int n) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(n)); };
+  const std::vector<Optimizer> optimizers{AdamW{}, Sgd{}, AdamW{.format = MomentFormat::block8}, Muon{}, Adafactor{}};
+  Case result;
+  const std::int64_t units = 1 + below(4);
+  for (int i = 0; i < units * 3; ++i) {
+    const std::vector<std::int64_t> shape{1 + below(90), 1 + below(90)};
+    result.specs.push_back({.name = std::to_string(i),
+                            .numel = shape[0] * shape[1],
+                            .dtype = Dtype::bf16,
+                            .unit = std::to_string(below(static_cast<int>(units)))});
+    result.rules.push_back({.optimizer = optimizers[static_cast<std::size_t>(below(5))], .shape = shape});
+  }
+  return result;
+}
+
+const ParameterRule& rule_of(const Case& each, const Slot& slot) {
+  return each.rules[static_cast<std::size_t>(slot.index)];
+}
+
+std::int64_t moments_of_rank(const Layout& layout, const Case& each, const std::vector<int>& owners, int rank) {
+  std::int64_t bytes = 0;
+  for (const UnitLayout& unit : layout.units()) {
+    const std::int64_t begin = rank * unit.shard_length(), end = begin + unit.shard_length();
+    for (const MomentArray& array : moment_arrays())
+      bytes += size_of(array.dtype(unit.dtype())) * Runs(unit, begin, end, [&](const Slot& slot) {
+                                                      return array.holds(rule_of(each, slot).optimizer);
+                                                    }).length();
+    for (const Piece& piece : unit.pieces(rank))
+      bytes +=
+          scale_bytes(piece, rule_of(each, unit.slots()[static_cast<std::size_t>(piece.slot)]).optimizer, unit.dtype());
+    for (const Slot& slot : unit.slots())
+      if (owners[static_cast<std::size_t>(slot.index)] == rank) bytes += 4 * owned_values(rule_of(each, slot));
+  }
+  return bytes;
+}
+
+TEST(ManyRanks, TheLargestOptimizerStateIsThatOfSomeRank) {
+  std::mt19937_64 random(7);
+  for (const int ranks : {2, 3, 4, 7, 64, 100, 1000}) {
+    for (int round = 0; round < 20; ++round) {
+      const Case each = random_case(random);
+      const Plan plan = Plan::zero3().bf16();
+      const Layout layout(each.specs, ranks, slices_of(plan, each.rules));
+      const std::vector<int> owner = owners(layout, each.rules);
+      std::int64_t most = 0;
+      for (int rank = 0; rank < ranks; ++rank) most = std::max(most, moments_of_rank(layout, each, owner, rank));
+      std::int64_t main_weights = 0;
+      for (const UnitLayout& unit : layout.units()) main_weights += 4 * unit.shard_length();
+      const Estimate estimated = estimate(plan, layout, each.rules, Trace::sequential(layout));
+      ASSERT_EQ(estimated.state.optimizer, most + main_weights) << ranks << " ranks, round " << round;
+    }
+  }
+}
+
+double cost(const ParameterRule& rule, std::int64_t numel) {
+  if (!std::holds_alternative<Muon>(rule.optimizer)) return static_cast<double>(numel);
+  return static_cast<double>(numel * std::min(rule.shape[0], rule.shape[1]));
+}
+
+bool owned(const ParameterRule& rule) {
+  const auto work = whole_work(rule.optimizer);
+  return work && work->owner;
+}
+
+std::vector<int> plain_owners(const Layout& layout, const Case& each) {
+  std::vector<int> result(each.specs.size(), -1);
+  std::vector<double> total(static_cast<std::size_t>(layout.ranks()));
+  for (const UnitLayout& unit : layout.units()) {
+    std::vector<const Slot*> slots;
+    for (const Slot& slot : unit.slots())
+      if (owned(rule_of(each, slot))) slots.push_back(&slot);
+    const auto costs = [&](const Slot* slot) { return cost(rule_of(each, *slot), slot->numel); };
+    std::ranges::stable_sort(slots, std::greater(), costs);
+    std::vector<double> here(total.size());
+    for (const Slot* slot : slots) {
+      std::size_t least = 0;
+      for (std::size_t rank = 1; rank < total.size(); ++rank)
+        if (std::tuple(here[rank], total[rank]) < std::tuple(here[least], total[least])) least = rank;
+      here[least] += costs(slot);
+      total[least] += costs(slot);
+      result[static_cast<std::size_t>(slot->index)] = static_cast<int>(least);
+    }
+  }
+  return result;
+}
+
+TEST(ManyRanks, OwnersAreThoseOfAPlainSearch) {
+  std::mt19937_64 random(8);
+  for (const int ranks : {1, 2, 3, 5, 8, 40}) {
+    for (int round = 0; round < 40; ++round) {
+      const Case each = random_case(random);
+      const Layout layout(each.specs, ranks);
+      ASSERT_EQ(owners(layout, each.rules), plain_owners(layout, each)) << ranks << " ranks, round " << round;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zero
