@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kPositive = 1e-300;
 
-const std::array<Field<Profile>, 8> kFields{
+const std::array<Field<Profile>, 9> kFields{
     {{.key = "name", .member = &Profile::name, .required = true},
+     {.key = "ranks", .member = &Profile::ranks},
      {.key = "copy_bandwidth", .member = &Profile::copy_bandwidth, .required = true, .least = kPositive},
      {.key = "update_bandwidth", .member = &Profile::update_bandwidth, .required = true, .least = kPositive},
      {.key = "collective_bandwidth", .member = &Profile::collective_bandwidth, .required = true, .least = kPositive},

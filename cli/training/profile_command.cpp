@@ -8,9 +8,12 @@
 #include <iostream>
 #include <vector>
 
+#include "collect.h"
 #include "commands.h"
 #include "format.h"
+#include "planner/price.h"
 #include "planner/seconds.h"
+#include "recipe.h"
 #include "spawn.h"
 #include "train.h"
 
@@ -144,9 +147,11 @@ Trained train(const zero::World& world, const RunOptions& options, Work work, co
   Listener silent;
   const RunResult result = run_plan(world, own, work, own.plans.front(), silent);
   const planner::MicroBatch micro{work.config, own.batch, own.seq, zero::precision_named(own.precision)};
-  const planner::Ranks ranks{world.size(), 1, zero::Memory::separate};
   const zero::Plan plan = make_plan(own, own.plans.front(), world.size());
-  const double collectives = planner::collective_seconds(plan, result.estimate, profile, ranks);
+  const zero::Estimate estimate =
+      planner::estimate(planner::shape_of(work.config), plan, make_optimizer(own), world.size());
+  const planner::Ranks ranks{world.size(), 1, zero::Memory::separate};
+  const double collectives = planner::collective_seconds(plan, estimate, profile, ranks);
   const double computing = result.step_seconds - *result.update_seconds - collectives;
   return {{planner::labour_of(micro), largest(world, computing)},
           static_cast<double>(result.update_bytes) / *result.update_seconds};
@@ -165,7 +170,9 @@ planner::Pace pace(const zero::World& world, const RunOptions& options, const Wo
 }
 
 planner::Profile measure(const zero::World& world, const ProfileOptions& options) {
-  planner::Profile profile{.name = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks")};
+  planner::Profile profile;
+  profile.name = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks") + " of this machine";
+  profile.ranks = world.size();
   profile.copy_bandwidth = copy_bandwidth(world);
   profile.collective_bandwidth = world.size() > 1 ? collective_bandwidth(world) : profile.copy_bandwidth;
   profile.collective_seconds = world.size() > 1 ? collective_latency(world) : 0;
