@@ -1,6 +1,7 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
 zero_glob(cli_sources cli/*.cpp)
+list(REMOVE_ITEM cli_sources ${report_sources})
 zero_glob(example_sources examples/*.cpp)
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS bench/*.cpp)
 
@@ -16,7 +17,7 @@ if(cli_sources)
   zero_program(zero_cli ${cli_sources})
   set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   target_compile_definitions(zero_cli PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")
-  target_link_libraries(zero_cli PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
+  target_link_libraries(zero_cli PRIVATE zero_report CLI11::CLI11 nlohmann_json::nlohmann_json)
 endif()
 
 if(ZERO_EXAMPLES)

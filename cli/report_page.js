@@ -1,0 +1,229 @@
+// The sections of the page, from the data in it.
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const runs = namedRuns((report.runs ?? []).map((run) => ({ ...run, losses: run.losses ?? [] })));
+
+const BYTES = { short: humanBytes, long: exactBytes, tick: byteTick, ticks: byteTicks };
+const SECONDS = {
+  short: humanSeconds, long: humanSeconds,
+  ticks: (to, count) => ticks(to, count, to < 1 ? 1e-3 : 1),
+  tick: (to) => (value) => (to < 1 ? `${+(value * 1e3).toFixed(3)} ms` : `${+value.toFixed(3)} s`),
+};
+
+// Without content the section is not there.
+function section(id, content) {
+  const node = document.getElementById(id);
+  if (!content) return node.remove();
+  const body = node.querySelector(".body");
+  body.append(...content);
+  for (const each of body.querySelectorAll(".chart")) each.redraw();
+}
+
+function legendOf(names) {
+  const keys = colourKeys(names);
+  return legend(unique(names).map((name) => ({ name, key: keys.get(name) })));
+}
+
+function heading() {
+  const steps = Math.max(0, ...runs.map((run) => run.losses.length));
+  const words = [
+    isNumber(report.ranks) && plural(report.ranks, "rank"), report.model && `model ${report.model}`,
+    isNumber(report.parameters) && plural(report.parameters, "parameter"), report.precision, report.optimizer,
+    isNumber(report.batch) && plural(report.batch, "sequence") + " a micro-batch and rank",
+    isNumber(report.seq) && plural(report.seq, "token") + " a sequence",
+    isNumber(report.accumulate) && plural(report.accumulate, "micro-batch").replace(/batchs$/, "batches") + " a step",
+    steps > 0 && plural(steps, "step"),
+  ];
+  const title = runs.length > 1 ? `${plural(runs.length, "run")} compared` : runs.length ? `A run under ${runs[0].plan ?? runs[0].name}` : "No runs";
+  document.getElementById("title").textContent = title;
+  document.title = `libzero: ${title}`;
+  document.getElementById("summary").textContent = words.filter(Boolean).join(", ");
+  if (report.command) document.getElementById("command").append(html("code", {}, report.command));
+}
+
+function verdictIcon(holds) {
+  const [kind, d] = holds === null ? ["none", "M4 8h8"] : holds ? ["yes", "M3 8.5l3.5 3.5L13 4.5"] : ["no", "M4 4l8 8M12 4l-8 8"];
+  return svg("svg", { viewBox: "0 0 16 16", role: "img", "aria-label": { none: "not compared", yes: "holds", no: "does not hold" }[kind] },
+    svg("path", { d, fill: "none", "stroke-width": 2.2, "stroke-linecap": "round", class: `mark-${kind}` }));
+}
+
+function top() {
+  const list = document.getElementById("verdicts");
+  for (const each of verdicts(runs)) list.append(html("li", { "data-holds": String(each.holds) }, verdictIcon(each.holds), html("span", {}, each.text)));
+  const cards = document.getElementById("figures");
+  for (const { title, value, note } of figures(runs)) {
+    cards.append(html("div", {}, html("dt", {}, title), html("dd", { class: "value" }, value), html("dd", { class: "note" }, note)));
+  }
+}
+
+function runsTable() {
+  if (!runs.length) return null;
+  const columns = [
+    ["state of a rank", (run) => stateBytes(run, "measured"), humanBytes], ["peak", (run) => run.peak?.measured, humanBytes],
+    ["peak of the process", (run) => run.peak_bytes, humanBytes], ["wire, each step", (run) => run.wire_bytes_per_step?.measured, humanBytes],
+    ["step", (run) => run.step_seconds, humanSeconds], ["step, predicted", (run) => run.predicted_step_seconds, humanSeconds],
+    ["tokens/s", (run) => run.tokens_per_second, (value) => fixed(value, 0)], ["last loss", (run) => run.losses.at(-1), String],
+  ].filter(([, value]) => runs.some((run) => isNumber(value(run))));
+  const rows = runs.map((run) => [run.name, ...columns.map(([, value, format]) => shown(value(run), format))]);
+  return [table("Runs", ["run", ...columns.map(([name]) => name)], rows)];
+}
+
+function sideBar(run, side) {
+  const parts = memoryParts(run).filter((part) => isNumber(part[side])).map((part) => ({ key: part.key, name: part.name, value: part[side] }));
+  const peak = run.peak?.[side];
+  const limits = isNumber(peak) ? [{ name: run.peak.moment ? `peak, ${run.peak.moment}` : "peak", value: peak }] : [];
+  return { name: side, parts, limits, label: humanBytes(sum(parts.map((part) => part.value))) };
+}
+
+function memoryRows(run) {
+  const peak = run.peak ? [{ name: `peak${run.peak.moment ? `, ${run.peak.moment}` : ""}`, ...run.peak }] : [];
+  return [...memoryParts(run), ...peak].map((part) => [run.name, part.name, shown(part.predicted, separated), shown(part.measured, separated), difference(part.measured, part.predicted)]);
+}
+
+function stateSection() {
+  const known = runs.filter((run) => memoryParts(run).length);
+  if (!known.length) return null;
+  const groups = known.map((run) => ({ name: run.name, bars: [sideBar(run, "predicted"), sideBar(run, "measured")] }));
+  const note = "The upright line is the peak. Each part has its largest size, and not all at one moment, so that the peak can lie below the end of the bar.";
+  return [legendOf(known.flatMap((run) => memoryParts(run).map((part) => part.name))), stackedBars("Memory of a rank", groups, BYTES),
+    known.some((run) => isNumber(run.peak?.measured)) ? html("p", {}, note) : "",
+    asTable("Memory of a rank", ["run", "bytes", "predicted", "measured", "difference"], known.flatMap(memoryRows), 2)];
+}
+
+function theorySection() {
+  const pairs = (report.theory ?? []).flatMap((row) => {
+    const own = runs.filter((run) => run.plan === row.plan);
+    return own.length ? own.map((run) => [row, run]) : [[row, undefined]];
+  });
+  if (!pairs.length) return null;
+  const rows = pairs.map(([row, run]) => {
+    const state = run && stateBytes(run, "measured"), wire = run?.wire_bytes_per_step?.measured;
+    return [run?.name ?? row.plan, row.state, shown(row.state_bytes, separated), shown(state, separated), difference(state, row.state_bytes),
+      row.volume, shown(row.volume_bytes, separated), shown(wire, separated), difference(wire, row.volume_bytes)];
+  });
+  const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "measured", "difference"];
+  return [table("Theory and measurement", headers, rows)];
+}
+
+function timelineRows(run) {
+  const memory = memoryOf(run.timeline);
+  const every = Math.ceil(memory.times.length / 200);
+  return { headers: ["time", ...memory.owners.map((owner) => owner.name), "all"],
+    rows: memory.times.map((time, i) => [humanSeconds(time), ...memory.owners.map((owner) => separated(owner.bytes[i])), separated(memory.totals[i])])
+      .filter((_, i) => i % every === 0 || i === memory.peak) };
+}
+
+function timelineOf(run) {
+  const { headers, rows } = timelineRows(run);
+  const names = [...memoryOf(run.timeline).owners.map((owner) => owner.name), ...(run.timeline.activities ?? []).map((each) => each.name)];
+  return [legendOf(names), timelinePlot(run), asTable(`Memory within a step, ${run.name}`, headers, rows)];
+}
+
+function timelineSection() {
+  const known = runs.filter((run) => run.timeline?.samples?.length);
+  if (!known.length) return null;
+  const holder = html("div");
+  const show = (i) => {
+    holder.replaceChildren(...timelineOf(known[i]));
+    for (const each of holder.querySelectorAll(".chart")) each.redraw();
+  };
+  const select = html("select", { id: "timeline-run" }, ...known.map((run, i) => html("option", { value: i }, run.name)));
+  select.addEventListener("change", () => show(Number(select.value)));
+  const chooser = html("label", { class: "choose" }, "Run", select);
+  show(0);
+  return known.length > 1 ? [chooser, holder] : [holder];
+}
+
+function wireParts(run) {
+  const named = Object.entries(run.wire_bytes_by_collective ?? {}).filter(([, bytes]) => isNumber(bytes));
+  const entries = named.length ? named : [["wire", run.wire_bytes_per_step.measured]];
+  const keys = colourKeys(entries.map(([name]) => name));
+  return entries.map(([name, value]) => ({ key: named.length ? keys.get(name) : "gathered", name: name.replace(/_/g, " "), value }));
+}
+
+function wireSection() {
+  const known = runs.filter((run) => run.wire_bytes_per_step);
+  if (!known.length) return null;
+  const groups = known.map((run) => {
+    const { predicted, measured } = run.wire_bytes_per_step;
+    return { name: run.name, bars: [
+      { name: "predicted", parts: [{ key: "other", name: "all collectives", value: predicted, whole: true }], label: humanBytes(predicted) },
+      { name: "measured", parts: wireParts(run), label: humanBytes(measured) }] };
+  });
+  const names = unique(known.flatMap((run) => wireParts(run).filter((part) => part.value > 0).map((part) => part.name)));
+  const keys = new Map(known.flatMap(wireParts).map((part) => [part.name, part.key]));
+  const rows = known.map((run) => {
+    const { predicted, measured } = run.wire_bytes_per_step;
+    const parts = new Map(wireParts(run).map((part) => [part.name, part.value]));
+    return [run.name, ...names.map((name) => shown(parts.get(name), separated)), separated(measured), separated(predicted), difference(measured, predicted)];
+  });
+  return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Bytes on the wire", groups, BYTES),
+    asTable("Bytes on the wire", ["run", ...names, "measured", "predicted", "difference"], rows)];
+}
+
+// What the named parts leave of a step is shown as "other".
+function timeParts(run) {
+  const named = Object.entries(run.seconds ?? {}).filter(([, seconds]) => isNumber(seconds));
+  const keys = colourKeys(named.map(([name]) => name));
+  const rest = run.step_seconds - sum(named.map(([, seconds]) => seconds));
+  const parts = named.map(([name, value]) => ({ key: keys.get(name), name, value }));
+  return rest > 0.005 * run.step_seconds ? [...parts, { key: "other", name: named.length ? "other" : "step", value: rest }] : parts;
+}
+
+function timeSection() {
+  const known = runs.filter((run) => isNumber(run.step_seconds));
+  if (!known.length) return null;
+  const predicted = (run) => (isNumber(run.predicted_step_seconds) ? [{ name: "predicted", value: run.predicted_step_seconds }] : []);
+  const groups = known.map((run) => ({ name: run.name,
+    bars: [{ name: "measured", parts: timeParts(run), limits: predicted(run), label: humanSeconds(run.step_seconds) }] }));
+  const names = unique(known.flatMap((run) => timeParts(run).map((part) => part.name)));
+  const keys = new Map(known.flatMap(timeParts).map((part) => [part.name, part.key]));
+  const rows = known.map((run) => {
+    const parts = new Map(timeParts(run).map((part) => [part.name, part.value]));
+    return [run.name, ...names.map((name) => shown(parts.get(name), humanSeconds)), humanSeconds(run.step_seconds),
+      shown(run.predicted_step_seconds, humanSeconds), difference(run.predicted_step_seconds, run.step_seconds)];
+  });
+  return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Time of a step", groups, SECONDS),
+    known.some((run) => predicted(run).length) ? html("p", {}, "The upright line is the predicted time.") : "",
+    asTable("Time of a step", ["run", ...names, "step", "predicted", "difference"], rows)];
+}
+
+function lossSection() {
+  const groups = curves(runs.filter((run) => run.losses.length));
+  if (!groups.length) return null;
+  const steps = Math.max(...groups.map((group) => group.losses.length)), every = Math.ceil(steps / 200);
+  const rows = Array.from({ length: steps }, (_, i) => [separated(i + 1), ...groups.map((group) => (i < group.losses.length ? lossText(group.losses[i]) : "–"))]);
+  return [legend(groups.map((group, i) => ({ name: curveName(group), ...curveStyle(i) }))), lossPlot(groups),
+    groups.some((group) => group.runs[0].evaluations?.length) ? html("p", {}, "Points are evaluations on held-out data.") : "",
+    asTable("Losses", ["step", ...groups.map((group) => group.runs.map((run) => run.name).join(", "))], rows.filter((_, i) => i % every === 0 || i === steps - 1))];
+}
+
+function processSection() {
+  const known = runs.filter((run) => run.process?.length);
+  if (!known.length) return null;
+  const names = unique(known.flatMap((run) => run.process.map((part) => part.name)));
+  const keys = colourKeys(names);
+  const groups = known.map((run) => {
+    const parts = run.process.map(({ name, bytes }) => ({ key: keys.get(name), name, value: bytes }));
+    const limits = isNumber(run.peak_bytes) ? [{ name: "peak of the process", value: run.peak_bytes }] : [];
+    return { name: run.name, bars: [{ name: "measured", parts, limits, label: humanBytes(sum(parts.map((part) => part.value))) }] };
+  });
+  const rows = known.map((run) => {
+    const parts = new Map(run.process.map((part) => [part.name, part.bytes])), all = sum([...parts.values()]);
+    return [run.name, ...names.map((name) => shown(parts.get(name), separated)), separated(all), shown(run.peak_bytes, separated), difference(all, run.peak_bytes)];
+  });
+  return [legendOf(names), stackedBars("Memory of the process", groups, BYTES), html("p", {}, "The upright line is the measured peak."),
+    asTable("Memory of the process", ["run", ...names, "sum", "peak", "difference"], rows)];
+}
+
+heading();
+top();
+section("runs", runsTable());
+section("state", stateSection());
+section("theory", theorySection());
+section("memory", timelineSection());
+section("wire", wireSection());
+section("time", timeSection());
+section("losses", lossSection());
+section("process", processSection());
+listenForTips();
