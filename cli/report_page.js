@@ -3,13 +3,6 @@
 const report = JSON.parse(document.getElementById("data").textContent);
 const runs = namedRuns((report.runs ?? []).map((run) => ({ ...run, losses: run.losses ?? [] })));
 
-const BYTES = { short: humanBytes, long: exactBytes, tick: byteTick, ticks: byteTicks };
-const SECONDS = {
-  short: humanSeconds, long: humanSeconds,
-  ticks: (to, count) => ticks(to, count, to < 1 ? 1e-3 : 1),
-  tick: (to) => (value) => (to < 1 ? `${+(value * 1e3).toFixed(3)} ms` : `${+value.toFixed(3)} s`),
-};
-
 // Without content the section is not there.
 function section(id, content) {
   const node = document.getElementById(id);
@@ -34,7 +27,7 @@ function heading() {
     isNumber(report.accumulate) && plural(report.accumulate, "micro-batch").replace(/batchs$/, "batches") + " a step",
     steps > 0 && plural(steps, "step"),
   ];
-  const title = runs.length > 1 ? `${plural(runs.length, "run")} compared` : runs.length ? `A run under ${runs[0].plan ?? runs[0].name}` : "No runs";
+  const title = ["No runs", `One run, ${runs[0]?.name}`][runs.length] ?? `${plural(runs.length, "run")} compared`;
   document.getElementById("title").textContent = title;
   document.title = `libzero: ${title}`;
   document.getElementById("summary").textContent = words.filter(Boolean).join(", ");
@@ -42,50 +35,69 @@ function heading() {
 }
 
 function verdictIcon(holds) {
-  const [kind, d] = holds === null ? ["none", "M4 8h8"] : holds ? ["yes", "M3 8.5l3.5 3.5L13 4.5"] : ["no", "M4 4l8 8M12 4l-8 8"];
-  return svg("svg", { viewBox: "0 0 16 16", role: "img", "aria-label": { none: "not compared", yes: "holds", no: "does not hold" }[kind] },
-    svg("path", { d, fill: "none", "stroke-width": 2.2, "stroke-linecap": "round", class: `mark-${kind}` }));
+  const [kind, label, d] = {
+    true: ["yes", "holds", "M3 8.5l3.5 3.5L13 4.5"],
+    false: ["no", "does not hold", "M4 4l8 8M12 4l-8 8"],
+    null: ["none", "not compared", "M4 8h8"],
+  }[holds];
+  const stroke = { fill: "none", "stroke-width": 2.2, "stroke-linecap": "round", class: `mark-${kind}` };
+  return svg("svg", { viewBox: "0 0 16 16", role: "img", "aria-label": label }, svg("path", { d, ...stroke }));
 }
 
-function top() {
+function overview() {
   const list = document.getElementById("verdicts");
-  for (const each of verdicts(runs)) list.append(html("li", { "data-holds": String(each.holds) }, verdictIcon(each.holds), html("span", {}, each.text)));
+  for (const { holds, text: words } of verdicts(runs)) {
+    list.append(html("li", { "data-holds": String(holds) }, verdictIcon(holds), html("span", {}, words)));
+  }
   const cards = document.getElementById("figures");
   for (const { title, value, note } of figures(runs)) {
-    cards.append(html("div", {}, html("dt", {}, title), html("dd", { class: "value" }, value), html("dd", { class: "note" }, note)));
+    const [large, small] = [html("dd", { class: "value" }, value), html("dd", { class: "note" }, note)];
+    cards.append(html("div", {}, html("dt", {}, title), large, small));
   }
 }
 
 function runsTable() {
   if (!runs.length) return null;
   const columns = [
-    ["state of a rank", (run) => stateBytes(run, "measured"), humanBytes], ["peak", (run) => run.peak?.measured, humanBytes],
-    ["peak of the process", (run) => run.peak_bytes, humanBytes], ["wire, each step", (run) => run.wire_bytes_per_step?.measured, humanBytes],
-    ["step", (run) => run.step_seconds, humanSeconds], ["step, predicted", (run) => run.predicted_step_seconds, humanSeconds],
-    ["tokens/s", (run) => run.tokens_per_second, (value) => fixed(value, 0)], ["last loss", (run) => run.losses.at(-1), String],
+    ["state of a rank", (run) => stateBytes(run, "measured"), humanBytes],
+    ["peak", (run) => run.peak?.measured, humanBytes],
+    ["peak of the process", (run) => run.peak_bytes, humanBytes],
+    ["wire, each step", (run) => run.wire_bytes_per_step?.measured, humanBytes],
+    ["step", (run) => run.step_seconds, humanSeconds],
+    ["step, predicted", (run) => run.predicted_step_seconds, humanSeconds],
+    ["tokens/s", (run) => run.tokens_per_second, (value) => fixed(value, 0)],
+    ["last loss", (run) => run.losses.at(-1), String],
   ].filter(([, value]) => runs.some((run) => isNumber(value(run))));
   const rows = runs.map((run) => [run.name, ...columns.map(([, value, format]) => shown(value(run), format))]);
   return [table("Runs", ["run", ...columns.map(([name]) => name)], rows)];
 }
 
 function sideBar(run, side) {
-  const parts = memoryParts(run).filter((part) => isNumber(part[side])).map((part) => ({ key: part.key, name: part.name, value: part[side] }));
+  const known = memoryParts(run).filter((part) => isNumber(part[side]));
+  const parts = known.map((part) => ({ key: part.key, name: part.name, value: part[side] }));
   const peak = run.peak?.[side];
   const limits = isNumber(peak) ? [{ name: run.peak.moment ? `peak, ${run.peak.moment}` : "peak", value: peak }] : [];
-  return { name: side, parts, limits, label: humanBytes(sum(parts.map((part) => part.value))) };
+  const label = isNumber(peak) ? `peak ${humanBytes(peak)}` : humanBytes(sum(parts.map((part) => part.value)));
+  return { name: side, parts, limits, label };
 }
 
 function memoryRows(run) {
   const peak = run.peak ? [{ name: `peak${run.peak.moment ? `, ${run.peak.moment}` : ""}`, ...run.peak }] : [];
-  return [...memoryParts(run), ...peak].map((part) => [run.name, part.name, shown(part.predicted, separated), shown(part.measured, separated), difference(part.measured, part.predicted)]);
+  return [...memoryParts(run), ...peak].map(({ name, predicted, measured }) => {
+    const bytes = [shown(predicted, separated), shown(measured, separated)];
+    return [run.name, name, ...bytes, difference(measured, predicted)];
+  });
 }
 
 function stateSection() {
   const known = runs.filter((run) => memoryParts(run).length);
   if (!known.length) return null;
   const groups = known.map((run) => ({ name: run.name, bars: [sideBar(run, "predicted"), sideBar(run, "measured")] }));
-  const note = "The upright line is the peak. Each part has its largest size, and not all at one moment, so that the peak can lie below the end of the bar.";
-  return [legendOf(known.flatMap((run) => memoryParts(run).map((part) => part.name))), stackedBars("Memory of a rank", groups, BYTES),
+  const names = known.flatMap((run) => memoryParts(run).map((part) => part.name));
+  const note =
+    "The upright line is the peak. Each part is shown at its largest, which not all have at one moment, so that the " +
+    "peak can lie below the end of the bar.";
+  return [legendOf(names), stackedBars("Memory of a rank", groups, BYTES),
     known.some((run) => isNumber(run.peak?.measured)) ? html("p", {}, note) : "",
     asTable("Memory of a rank", ["run", "bytes", "predicted", "measured", "difference"], known.flatMap(memoryRows), 2)];
 }
@@ -98,8 +110,10 @@ function theorySection() {
   if (!pairs.length) return null;
   const rows = pairs.map(([row, run]) => {
     const state = run && stateBytes(run, "measured"), wire = run?.wire_bytes_per_step?.measured;
-    return [run?.name ?? row.plan, row.state, shown(row.state_bytes, separated), shown(state, separated), difference(state, row.state_bytes),
-      row.volume, shown(row.volume_bytes, separated), shown(wire, separated), difference(wire, row.volume_bytes)];
+    const cells = (formula, theory, value) =>
+      [formula, shown(theory, separated), shown(value, separated), difference(value, theory)];
+    const volume = cells(row.volume, row.volume_bytes, wire);
+    return [run?.name ?? row.plan, ...cells(row.state, row.state_bytes, state), ...volume];
   });
   const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "measured", "difference"];
   return [table("Theory and measurement", headers, rows)];
@@ -108,15 +122,20 @@ function theorySection() {
 function timelineRows(run) {
   const memory = memoryOf(run.timeline);
   const every = Math.ceil(memory.times.length / 200);
-  return { headers: ["time", ...memory.owners.map((owner) => owner.name), "all"],
-    rows: memory.times.map((time, i) => [humanSeconds(time), ...memory.owners.map((owner) => separated(owner.bytes[i])), separated(memory.totals[i])])
-      .filter((_, i) => i % every === 0 || i === memory.peak) };
+  const rows = memory.times.map((time, i) => {
+    const held = memory.owners.map((owner) => separated(owner.bytes[i]));
+    return [humanSeconds(time), ...held, separated(memory.totals[i])];
+  });
+  const headers = ["time", ...memory.owners.map((owner) => owner.name), "all"];
+  return { headers, rows: rows.filter((_, i) => i % every === 0 || i === memory.peak) };
 }
 
 function timelineOf(run) {
   const { headers, rows } = timelineRows(run);
-  const names = [...memoryOf(run.timeline).owners.map((owner) => owner.name), ...(run.timeline.activities ?? []).map((each) => each.name)];
-  return [legendOf(names), timelinePlot(run), asTable(`Memory within a step, ${run.name}`, headers, rows)];
+  const activities = [...activityColours(run)].map(([name, key]) => ({ name, key }));
+  const owners = memoryOf(run.timeline).owners.map((owner) => owner.name);
+  return [legendOf(owners), timelinePlot(run), activities.length ? legend(activities) : "",
+    asTable(`Memory within a step, ${run.name}`, headers, rows)];
 }
 
 function timelineSection() {
@@ -127,7 +146,8 @@ function timelineSection() {
     holder.replaceChildren(...timelineOf(known[i]));
     for (const each of holder.querySelectorAll(".chart")) each.redraw();
   };
-  const select = html("select", { id: "timeline-run" }, ...known.map((run, i) => html("option", { value: i }, run.name)));
+  const options = known.map((run, i) => html("option", { value: i }, run.name));
+  const select = html("select", { id: "timeline-run" }, ...options);
   select.addEventListener("change", () => show(Number(select.value)));
   const chooser = html("label", { class: "choose" }, "Run", select);
   show(0);
@@ -138,7 +158,7 @@ function wireParts(run) {
   const named = Object.entries(run.wire_bytes_by_collective ?? {}).filter(([, bytes]) => isNumber(bytes));
   const entries = named.length ? named : [["wire", run.wire_bytes_per_step.measured]];
   const keys = colourKeys(entries.map(([name]) => name));
-  return entries.map(([name, value]) => ({ key: named.length ? keys.get(name) : "gathered", name: name.replace(/_/g, " "), value }));
+  return entries.map(([name, value]) => ({ key: keys.get(name), name: name.replace(/_/g, " "), value }));
 }
 
 function wireSection() {
@@ -146,16 +166,18 @@ function wireSection() {
   if (!known.length) return null;
   const groups = known.map((run) => {
     const { predicted, measured } = run.wire_bytes_per_step;
+    const whole = [{ name: "all collectives", value: predicted, whole: true }];
     return { name: run.name, bars: [
-      { name: "predicted", parts: [{ key: "other", name: "all collectives", value: predicted, whole: true }], label: humanBytes(predicted) },
+      { name: "predicted", parts: whole, label: humanBytes(predicted) },
       { name: "measured", parts: wireParts(run), label: humanBytes(measured) }] };
   });
-  const names = unique(known.flatMap((run) => wireParts(run).filter((part) => part.value > 0).map((part) => part.name)));
-  const keys = new Map(known.flatMap(wireParts).map((part) => [part.name, part.key]));
+  const keys = new Map(known.flatMap(wireParts).filter((part) => part.value > 0).map((part) => [part.name, part.key]));
+  const names = [...keys.keys()];
   const rows = known.map((run) => {
     const { predicted, measured } = run.wire_bytes_per_step;
     const parts = new Map(wireParts(run).map((part) => [part.name, part.value]));
-    return [run.name, ...names.map((name) => shown(parts.get(name), separated)), separated(measured), separated(predicted), difference(measured, predicted)];
+    const split = names.map((name) => shown(parts.get(name), separated));
+    return [run.name, ...split, separated(measured), separated(predicted), difference(measured, predicted)];
   });
   return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Bytes on the wire", groups, BYTES),
     asTable("Bytes on the wire", ["run", ...names, "measured", "predicted", "difference"], rows)];
@@ -167,24 +189,28 @@ function timeParts(run) {
   const keys = colourKeys(named.map(([name]) => name));
   const rest = run.step_seconds - sum(named.map(([, seconds]) => seconds));
   const parts = named.map(([name, value]) => ({ key: keys.get(name), name, value }));
-  return rest > 0.005 * run.step_seconds ? [...parts, { key: "other", name: named.length ? "other" : "step", value: rest }] : parts;
+  if (rest > 0.005 * run.step_seconds) parts.push({ key: "other", name: named.length ? "other" : "step", value: rest });
+  return parts;
 }
 
 function timeSection() {
   const known = runs.filter((run) => isNumber(run.step_seconds));
   if (!known.length) return null;
-  const predicted = (run) => (isNumber(run.predicted_step_seconds) ? [{ name: "predicted", value: run.predicted_step_seconds }] : []);
-  const groups = known.map((run) => ({ name: run.name,
-    bars: [{ name: "measured", parts: timeParts(run), limits: predicted(run), label: humanSeconds(run.step_seconds) }] }));
-  const names = unique(known.flatMap((run) => timeParts(run).map((part) => part.name)));
+  const limits = (run) =>
+    isNumber(run.predicted_step_seconds) ? [{ name: "predicted", value: run.predicted_step_seconds }] : [];
+  const groups = known.map((run) => {
+    const bar = { name: "measured", parts: timeParts(run), limits: limits(run), label: humanSeconds(run.step_seconds) };
+    return { name: run.name, bars: [bar] };
+  });
   const keys = new Map(known.flatMap(timeParts).map((part) => [part.name, part.key]));
+  const names = [...keys.keys()];
   const rows = known.map((run) => {
     const parts = new Map(timeParts(run).map((part) => [part.name, part.value]));
     return [run.name, ...names.map((name) => shown(parts.get(name), humanSeconds)), humanSeconds(run.step_seconds),
       shown(run.predicted_step_seconds, humanSeconds), difference(run.predicted_step_seconds, run.step_seconds)];
   });
   return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Time of a step", groups, SECONDS),
-    known.some((run) => predicted(run).length) ? html("p", {}, "The upright line is the predicted time.") : "",
+    known.some((run) => limits(run).length) ? html("p", {}, "The upright line is the predicted time.") : "",
     asTable("Time of a step", ["run", ...names, "step", "predicted", "difference"], rows)];
 }
 
@@ -192,10 +218,12 @@ function lossSection() {
   const groups = curves(runs.filter((run) => run.losses.length));
   if (!groups.length) return null;
   const steps = Math.max(...groups.map((group) => group.losses.length)), every = Math.ceil(steps / 200);
-  const rows = Array.from({ length: steps }, (_, i) => [separated(i + 1), ...groups.map((group) => (i < group.losses.length ? lossText(group.losses[i]) : "–"))]);
+  const cell = (group, i) => (i < group.losses.length ? lossText(group.losses[i]) : "–");
+  const rows = Array.from({ length: steps }, (_, i) => [separated(i + 1), ...groups.map((group) => cell(group, i))]);
+  const kept = rows.filter((_, i) => i % every === 0 || i === steps - 1);
   return [legend(groups.map((group, i) => ({ name: curveName(group), ...curveStyle(i) }))), lossPlot(groups),
-    groups.some((group) => group.runs[0].evaluations?.length) ? html("p", {}, "Points are evaluations on held-out data.") : "",
-    asTable("Losses", ["step", ...groups.map((group) => group.runs.map((run) => run.name).join(", "))], rows.filter((_, i) => i % every === 0 || i === steps - 1))];
+    groups.some((group) => evaluationsOf(group).length) ? html("p", {}, "Points: evaluations on held-out data.") : "",
+    asTable("Losses", ["step", ...groups.map((group) => listed(group.runs))], kept)];
 }
 
 function processSection() {
@@ -206,18 +234,21 @@ function processSection() {
   const groups = known.map((run) => {
     const parts = run.process.map(({ name, bytes }) => ({ key: keys.get(name), name, value: bytes }));
     const limits = isNumber(run.peak_bytes) ? [{ name: "peak of the process", value: run.peak_bytes }] : [];
-    return { name: run.name, bars: [{ name: "measured", parts, limits, label: humanBytes(sum(parts.map((part) => part.value))) }] };
+    const label = humanBytes(sum(parts.map((part) => part.value)));
+    return { name: run.name, bars: [{ name: "measured", parts, limits, label }] };
   });
   const rows = known.map((run) => {
     const parts = new Map(run.process.map((part) => [part.name, part.bytes])), all = sum([...parts.values()]);
-    return [run.name, ...names.map((name) => shown(parts.get(name), separated)), separated(all), shown(run.peak_bytes, separated), difference(all, run.peak_bytes)];
+    const split = names.map((name) => shown(parts.get(name), separated));
+    return [run.name, ...split, separated(all), shown(run.peak_bytes, separated), difference(all, run.peak_bytes)];
   });
-  return [legendOf(names), stackedBars("Memory of the process", groups, BYTES), html("p", {}, "The upright line is the measured peak."),
+  return [legendOf(names), stackedBars("Memory of the process", groups, BYTES),
+    html("p", {}, "The upright line is the measured peak."),
     asTable("Memory of the process", ["run", ...names, "sum", "peak", "difference"], rows)];
 }
 
 heading();
-top();
+overview();
 section("runs", runsTable());
 section("state", stateSection());
 section("theory", theorySection());

@@ -20,7 +20,7 @@ function memoryOf(timeline) {
   return { times, owners, totals, peak: totals.reduce((best, total, i) => (total > totals[best] ? i : best), 0) };
 }
 
-const phaseAt = (phases, time) => phases.find((phase) => phase.begin <= time && time < phase.end) ?? phases.findLast((phase) => phase.end <= time);
+const phaseAt = (phases, time) => phases.find((phase) => phase.begin <= time && time < phase.end);
 
 // A sample holds until the next one.
 function area(lower, upper, xs, yOf) {
@@ -45,28 +45,41 @@ function areas(run, memory, xs, yOf) {
   });
 }
 
+const spanRows = ({ begin, end }) => [["begins", humanSeconds(begin)], ["takes", humanSeconds(end - begin)]];
+
 function phaseMarks(run, phases, xOf, height) {
   return phases.map((phase, i) => {
     const x = xOf(phase.begin), width = Math.max(1, xOf(phase.end) - x);
     const label = phase.phase.length * CHARACTER + 4 < width ? text(x + 5, 15, phase.phase, "soft") : null;
-    return mark(phase.phase, [["begins", humanSeconds(phase.begin)], ["takes", humanSeconds(phase.end - phase.begin)]],
-      { run: run.name, part: "phase", name: phase.phase, value: phase.end - phase.begin },
-      rect(x, 0, width, 20, { class: "band" }), i ? line(x, 0, x, height, "cut") : null, label);
+    const data = { run: run.name, part: "phase", name: phase.phase, value: phase.end - phase.begin };
+    const cut = i ? line(x, 0, x, height, "cut") : null;
+    return mark(phase.phase, spanRows(phase), data, rect(x, 0, width, 20, { class: "band" }), cut, label);
   });
+}
+
+const activityColours = (run) => colourKeys((run.timeline.activities ?? []).map((each) => each.name));
+
+function activityMark(run, each, key, x, y, width) {
+  const type = `inside${DARK.includes(key) ? " on-dark" : ""} ${key}`;
+  const label = each.name.length * CHARACTER + 8 < width ? text(x + 5, y + 12, each.name, type) : null;
+  const rows = [["thread", each.thread], ...spanRows(each)];
+  const data = { run: run.name, part: "activity", name: each.name, value: each.end - each.begin };
+  const shape = rect(x, y, width, 16, { class: "piece", fill: colour(key) });
+  return mark([each.name, each.unit].filter(Boolean).join(" "), rows, data, shape, label);
 }
 
 // What each thread does, in a row a thread.
 function lanes(run, activities, xOf, top) {
-  const keys = colourKeys(activities.map((each) => each.name));
+  const keys = activityColours(run);
   const threads = unique(activities.map((each) => each.thread));
   return threads.flatMap((thread, row) => {
     const y = top + row * 22;
-    const own = activities.filter((each) => each.thread === thread).map((each) =>
-      mark([each.name, each.unit].filter(Boolean).join(" "),
-        [["thread", thread], ["begins", humanSeconds(each.begin)], ["takes", humanSeconds(each.end - each.begin)]],
-        { run: run.name, part: "activity", name: each.name, value: each.end - each.begin },
-        rect(xOf(each.begin), y, Math.max(1.5, xOf(each.end) - xOf(each.begin)), 16, { class: "piece", fill: colour(keys.get(each.name)) })));
-    return [text(PLOT.left - 8, y + 12, shortened(thread, PLOT.left - 8), "soft", "end"), ...own];
+    const own = activities.filter((each) => each.thread === thread);
+    const marks = own.map((each) => {
+      const width = Math.max(1.5, xOf(each.end) - xOf(each.begin));
+      return activityMark(run, each, keys.get(each.name), xOf(each.begin), y, width);
+    });
+    return [text(PLOT.left - 8, y + 12, shortened(thread, PLOT.left - 8), "soft", "end"), ...marks];
   });
 }
 
@@ -89,48 +102,66 @@ function timelinePlot(run) {
   const moments = [...memory.times, ...[...phases, ...activities].flatMap((each) => [each.begin, each.end])];
   const first = Math.min(...moments), last = Math.max(...moments), most = Math.max(...memory.totals, 1);
   const rows = unique(activities.map((each) => each.thread)).length;
+  const tipAt = (i) => memoryTip(memory, phases, i);
   return chart((width) => {
     const plot = { left: PLOT.left, top: 42, width: width - PLOT.left - PLOT.right, height: 230 };
     const bottom = plot.top + plot.height, end = bottom + 8 + rows * 22;
     const xOf = (time) => plot.left + ((time - first) / (last - first || 1)) * plot.width;
     const yOf = (bytes) => bottom - (bytes / most) * plot.height;
     const xs = memory.times.map(xOf);
-    const time = ticks(last, Math.max(2, Math.floor(plot.width / 110)), last < 1 ? 1e-3 : 1, first);
+    const time = SECONDS.ticks(last, Math.max(2, Math.floor(plot.width / 110)), first);
     return chartSvg(`Memory within a step, ${run.name}`, width, end + 20,
       ...yAxis(byteTicks(most, 4), yOf, byteTick(most), width), ...areas(run, memory, xs, yOf),
       ...phaseMarks(run, phases, xOf, bottom), ...peakLabel(memory, xs[memory.peak], yOf(most), width),
       ...lanes(run, activities, xOf, bottom + 10),
-      ...time.map((at) => text(xOf(at), end + 14, last < 1 ? `${+(at * 1e3).toFixed(3)} ms` : `${+at.toFixed(3)} s`, "tick", "middle")),
-      scrubber(`Bytes over the time of a step, ${run.name}`, plot, xs.length, (i) => xs[i], (i) => memoryTip(memory, phases, i)));
+      ...time.map((at) => text(xOf(at), end + 14, SECONDS.tick(last)(at), "tick", "middle")),
+      scrubber(`Bytes over the time of a step, ${run.name}`, plot, xs.length, (i) => xs[i], tipAt));
   });
 }
 
 const CURVE_KEYS = ["ink", "parameter", "reduction", "optimizer", "update", "gradient"];
 const CURVE_DASHES = ["", "7 4", "2 3", "9 3 2 3"];
-const curveStyle = (i) => ({ key: CURVE_KEYS[i % CURVE_KEYS.length], dash: CURVE_DASHES[Math.floor(i / CURVE_KEYS.length + i) % CURVE_DASHES.length] });
+const cycle = (values, i) => values[i % values.length];
+const curveStyle = (i) => ({ key: cycle(CURVE_KEYS, i), dash: cycle(CURVE_DASHES, i) });
 
 // Breaks where a loss is not a number.
 function curvePath(losses, xOf, yOf) {
   const pieces = [[]];
   losses.forEach((loss, i) => (isNumber(loss) ? pieces.at(-1).push([xOf(i), yOf(loss)]) : pieces.push([])));
-  return pieces.filter((points) => points.length).map((points) => path(points.length > 1 ? points : [...points, ...points])).join("");
+  const drawn = pieces.filter((points) => points.length);
+  return drawn.map((points) => path(points.length > 1 ? points : [...points, ...points])).join("");
 }
 
+const evaluationsOf = (group) => group.runs[0].evaluations ?? [];
+
 function evaluationMarks(groups, xOf, yOf) {
-  return groups.flatMap((group, i) => (group.runs[0].evaluations ?? []).filter((each) => isNumber(each.loss)).map((each) =>
-    mark(`Evaluation after step ${separated(each.step)}`, [[group.runs.map((run) => run.name).join(", "), lossText(each.loss)]],
-      { run: group.runs[0].name, part: "evaluation", value: each.loss },
-      svg("circle", { cx: xOf(each.step - 1), cy: yOf(each.loss), r: 5, fill: colour(curveStyle(i).key), class: "dot" }))));
+  return groups.flatMap((group, i) => {
+    const finite = evaluationsOf(group).filter((each) => isNumber(each.loss));
+    return finite.map(({ step, loss }) => {
+      const data = { run: group.runs[0].name, part: "evaluation", value: loss };
+      const dot = { cx: xOf(step - 1), cy: yOf(loss), r: 5, fill: colour(curveStyle(i).key), class: "dot" };
+      const rows = [[listed(group.runs), lossText(loss)]];
+      return mark(`Evaluation after step ${separated(step)}`, rows, data, svg("circle", dot));
+    });
+  });
 }
 
 function lossTip(groups, i) {
-  const rows = groups.filter((group) => i < group.losses.length)
-    .map((group) => [group.runs.map((run) => run.name).join(", "), lossText(group.losses[i])]);
+  const there = groups.filter((group) => i < group.losses.length);
+  const rows = there.map((group) => [listed(group.runs), lossText(group.losses[i])]);
   return { title: `Step ${separated(i + 1)}`, rows };
 }
 
+// The first step, and round ones.
+function stepTicks(steps, count) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, steps / count)));
+  const every = power * [1, 2, 5, 10].find((each) => each * power * count >= steps);
+  const round = Array.from({ length: Math.floor(steps / every) }, (_, i) => (i + 1) * every);
+  return unique([1, ...round]);
+}
+
 function lossPlot(groups) {
-  const evaluated = groups.flatMap((group) => (group.runs[0].evaluations ?? []).map((each) => each.loss));
+  const evaluated = groups.flatMap(evaluationsOf).map((each) => each.loss);
   const finite = [...groups.flatMap((group) => group.losses), ...evaluated].filter(isNumber);
   const steps = Math.max(...groups.map((group) => group.losses.length));
   const low = Math.min(...finite, Infinity), high = Math.max(...finite, -Infinity);
@@ -141,9 +172,12 @@ function lossPlot(groups) {
     const bottom = plot.top + plot.height;
     const xOf = (i) => plot.left + (steps > 1 ? i / (steps - 1) : 0.5) * plot.width;
     const yOf = (loss) => bottom - ((loss - from) / (to - from)) * plot.height;
-    const at = ticks(steps, Math.max(2, Math.floor(plot.width / 90)), 1).filter((step) => step >= 1 && Number.isInteger(step));
-    const marks = groups.map((group, i) => svg("path", { d: curvePath(group.losses, xOf, yOf), class: "curve",
-      stroke: colour(curveStyle(i).key), "stroke-dasharray": curveStyle(i).dash || "none", "data-runs": group.runs.map((run) => run.name).join(" ") }));
+    const at = stepTicks(steps, Math.max(2, Math.floor(plot.width / 90)));
+    const marks = groups.map((group, i) => {
+      const { key, dash } = curveStyle(i);
+      const style = { class: "curve", stroke: colour(key), "stroke-dasharray": dash || "none" };
+      return svg("path", { d: curvePath(group.losses, xOf, yOf), ...style, "data-runs": listed(group.runs) });
+    });
     return chartSvg("Losses over steps", width, bottom + 24,
       ...yAxis(finite.length ? ticks(to, 5, 1, from) : [], yOf, (value) => +value.toPrecision(6), width), ...marks,
       ...at.map((step) => text(xOf(step - 1), bottom + 18, separated(step), "tick", "middle")),

@@ -6,7 +6,8 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const unique = (values) => [...new Set(values)];
 const separated = (value) => value.toLocaleString("en-US");
-const fixed = (value, digits) => value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const fixed = (value, digits) =>
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -53,8 +54,8 @@ function namedRuns(runs) {
   const keys = differing.length ? differing : ["plan"];
   const names = runs.map((run) => keys.map((key) => run[key]).filter(Boolean).join(", ") || "run");
   return runs.map((run, i) => {
-    const repeated = names.filter((name) => name === names[i]).length > 1;
-    return { ...run, name: repeated ? `${names[i]} #${names.slice(0, i + 1).filter((name) => name === names[i]).length}` : names[i] };
+    const count = (among) => among.filter((name) => name === names[i]).length;
+    return { ...run, name: count(names) > 1 ? `${names[i]} #${count(names.slice(0, i + 1))}` : names[i] };
   });
 }
 
@@ -69,17 +70,28 @@ function memoryParts(run) {
   return parts.filter((part) => isNumber(part.predicted) || isNumber(part.measured));
 }
 
-// The colour of what a file names; what has none of its own gets one by its place among `names`.
+// What a file may name, by the colour that shows it.
+const COLOURS = {
+  parameter: ["parameter", "parameters"],
+  gradient: ["gradient", "gradients"],
+  optimizer: ["optimizer"],
+  gathered: ["gathered", "gather", "all_gather", "publish"],
+  reduction: ["reduction", "reduce", "reduce_scatter", "all_reduce"],
+  update: ["update"],
+  activation: ["activation", "activations"],
+  buffer: ["buffer", "buffers"],
+  compute: ["compute", "forward", "backward"],
+  wait: ["wait"],
+  other: ["other", "wire"],
+  broadcast: ["broadcast"],
+};
+const EXTRA_COLOURS = 5;
+
+// By name; what has no colour of its own gets one by its place among `names`.
 function colourKeys(names) {
-  const own = {
-    parameter: "parameter", parameters: "parameter", gradient: "gradient", gradients: "gradient", optimizer: "optimizer",
-    gathered: "gathered", gather: "gathered", all_gather: "gathered", publish: "gathered", reduction: "reduction",
-    reduce: "reduction", reduce_scatter: "reduction", all_reduce: "reduction", update: "update", activation: "activation",
-    activations: "activation", buffer: "buffer", buffers: "buffer", compute: "compute", forward: "compute",
-    backward: "compute", wait: "wait", other: "other", broadcast: "broadcast",
-  };
+  const own = new Map(Object.entries(COLOURS).flatMap(([key, all]) => all.map((name) => [name, key])));
   let extra = 0;
-  return new Map(unique(names).map((name) => [name, own[name] ?? `extra${extra++ % 5}`]));
+  return new Map(unique(names).map((name) => [name, own.get(name) ?? `extra${extra++ % EXTRA_COLOURS}`]));
 }
 
 const sameLosses = (a, b) => a.length === b.length && a.every((loss, i) => Object.is(loss, b[i]));
@@ -95,8 +107,8 @@ function curves(runs) {
   return groups;
 }
 
-const curveName = (curve) =>
-  curve.runs.map((run) => run.name).join(", ") + (curve.runs.length > 1 ? ": identical to the bit" : "");
+const listed = (group) => group.map((run) => run.name).join(", ");
+const curveName = (curve) => listed(curve.runs) + (curve.runs.length > 1 ? ": identical to the bit" : "");
 
 function firstDifference(a, b) {
   const length = Math.max(a.length, b.length);
@@ -113,7 +125,8 @@ function bytesVerdict(runs) {
     for (const [what, bytes] of [...each, ["wire", run.wire_bytes_per_step]]) {
       if (!bytes) continue;
       ++compared;
-      if (bytes.predicted !== bytes.measured) faults.push(`${run.name}: ${what} ${difference(bytes.measured, bytes.predicted)}`);
+      const change = difference(bytes.measured, bytes.predicted);
+      if (bytes.predicted !== bytes.measured) faults.push(`${run.name}: ${what} ${change}`);
     }
   }
   if (!compared) return null;
@@ -126,9 +139,10 @@ function peakVerdict(runs) {
   if (!known.length) return null;
   const errors = known.map((run) => run.peak.predicted / run.peak.measured - 1);
   const below = known.filter((run) => run.peak.predicted < run.peak.measured).map((run) => run.name);
-  const widest = fixed(100 * Math.max(...errors.map(Math.abs)), 2);
+  const widest = Math.max(...errors.map(Math.abs));
   const side = below.length ? `below it for ${below.join(", ")}` : "never below it";
-  return { holds: !below.length && Math.max(...errors) <= 0.03, text: `Predicted peak within ${widest} % of the measured, ${side}` };
+  const text = `Predicted peak within ${fixed(100 * widest, 2)} % of the measured, ${side}`;
+  return { holds: !below.length && widest <= 0.03, text };
 }
 
 // Runs of one optimizer and precision are expected to agree.
@@ -140,9 +154,10 @@ function lossVerdicts(runs) {
     if (group.length < 2) return [];
     const of = kinds.length > 1 ? ` (${name})` : "";
     const other = group.find((run) => !sameLosses(run.losses, group[0].losses));
-    if (!other) return [{ holds: true, text: `Losses identical to the bit under ${group.map((run) => run.name).join(", ")}${of}` }];
+    if (!other) return [{ holds: true, text: `Losses identical to the bit under ${listed(group)}${of}` }];
     const step = firstDifference(group[0].losses, other.losses);
-    return [{ holds: false, text: `Losses of ${other.name} differ from those of ${group[0].name} from step ${separated(step)} on${of}` }];
+    const where = `from step ${separated(step)} on${of}`;
+    return [{ holds: false, text: `Losses of ${other.name} differ from those of ${group[0].name} ${where}` }];
   });
 }
 
