@@ -102,9 +102,15 @@ function stateSection() {
     asTable("Memory of a rank", ["run", "bytes", "predicted", "measured", "difference"], known.flatMap(memoryRows), 2)];
 }
 
+// The theory is of one optimizer and precision, where the report names them.
+function isOf(row, run) {
+  const same = (key) => (row[key] ?? report[key] ?? run[key]) === run[key];
+  return row.plan === run.plan && same("optimizer") && same("precision");
+}
+
 function theorySection() {
   const pairs = (report.theory ?? []).flatMap((row) => {
-    const own = runs.filter((run) => run.plan === row.plan);
+    const own = runs.filter((run) => isOf(row, run));
     return own.length ? own.map((run) => [row, run]) : [[row, undefined]];
   });
   if (!pairs.length) return null;

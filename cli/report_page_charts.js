@@ -154,7 +154,7 @@ function stackedBars(label, groups, format) {
     const room = width - LEFT - right, scale = room / most, nodes = [];
     let y = 4;
     for (const group of groups) {
-      nodes.push(text(0, y + 12, shortened(group.name, width), "name"));
+      nodes.push(text(0, y + 12, shortened(group.name, width / 1.25), "name"));
       y += 20;
       for (const bar of group.bars) {
         const parts = bar.parts.filter((part) => part.value > 0);

@@ -52,7 +52,7 @@ const plural = (count, word) => `${separated(count)} ${word}${count === 1 ? "" :
 function namedRuns(runs) {
   const differing = ["plan", "optimizer", "precision"].filter((key) => unique(runs.map((run) => run[key])).length > 1);
   const keys = differing.length ? differing : ["plan"];
-  const names = runs.map((run) => keys.map((key) => run[key]).filter(Boolean).join(", ") || "run");
+  const names = runs.map((run) => keys.map((key) => run[key]).filter(Boolean).join(" ") || "run");
   return runs.map((run, i) => {
     const count = (among) => among.filter((name) => name === names[i]).length;
     return { ...run, name: count(names) > 1 ? `${names[i]} #${count(names.slice(0, i + 1))}` : names[i] };

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 120  # that an answer may take
-INSTALL = "apt-get install -y --no-install-recommends chromium"
+INSTALL = "scripts/setup.sh --tests, or: apt-get install -y --no-install-recommends chromium"
 
 
 class BrowserError(Exception):
