@@ -13,7 +13,8 @@ add_custom_command(
   COMMENT "Embedding the report's page"
   VERBATIM)
 
-set(report_sources "${PROJECT_SOURCE_DIR}/cli/page.cpp")
+set(report_sources page.cpp tensorboard.cpp tensorboard_report.cpp trace.cpp)
+list(TRANSFORM report_sources PREPEND "${PROJECT_SOURCE_DIR}/cli/")
 add_library(zero_report STATIC ${report_sources} "${page_cpp}")
 zero_compile(zero_report)
 target_include_directories(zero_report PRIVATE "${PROJECT_SOURCE_DIR}/cli")
