@@ -61,7 +61,7 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
 
 void add_model_group(CLI::App& command, RunOptions& options) {
   const std::string group = "Model and data";
-  command.add_option("--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, or a config.json")
+  command.add_option("--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json")
       ->capture_default_str()
       ->group(group);
   command.add_option("--data", options.data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")

@@ -168,9 +168,10 @@ const KeyRule* rule_of_key(std::string_view path) {
 }
 
 bool is_section(std::string_view path) {
-  return rule_of_key(path) == nullptr && std::ranges::any_of(kRules, [&](const KeyRule& rule) {
-           return rule.path.starts_with(path) && rule.path.substr(path.size()).starts_with('.');
-         });
+  return std::ranges::any_of(kRules, [&](const KeyRule& rule) {
+    const bool below = rule.path.starts_with(path) && rule.path.substr(path.size()).starts_with('.');
+    return below && !(rule.fate == Fate::refused && rule.path.ends_with('*'));
+  });
 }
 
 }  // namespace planner

@@ -22,7 +22,7 @@ struct KeyRule {
 
 // The rule of a key, or nullptr for one that DeepSpeed does not document.
 const KeyRule* rule_of_key(std::string_view path);
-// Whether a key holds others that are looked at one by one.
+// Whether a key only holds others, and without any says nothing.
 bool is_section(std::string_view path);
 
 }  // namespace planner

@@ -109,7 +109,7 @@ class Reference {
 TEST(Llama, PresetsHaveTheirPublishedSizes) {
   const std::map<std::string, std::int64_t> sizes = {{"micro", 857216},   {"tiny", 4877568},   {"small", 29893120},
                                                      {"125m", 123587328}, {"350m", 359842816}, {"1b", 1100048384},
-                                                     {"7b", 6738415616}};
+                                                     {"7b", 6738415616},  {"70b", 68976648192}};
   ASSERT_EQ(models::llama_presets().size(), sizes.size());
   for (const auto& [name, size] : sizes) {
     const LlamaConfig config = models::llama_preset(name);
@@ -139,7 +139,7 @@ TEST(Llama, UnknownPresetListsThePresets) {
     FAIL();
   } catch (const zero::ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("'huge'"), std::string::npos);
-    EXPECT_NE(error.hint().find("micro, tiny, small, 125m, 350m, 1b, 7b"), std::string::npos);
+    EXPECT_NE(error.hint().find("micro, tiny, small, 125m, 350m, 1b, 7b, 70b"), std::string::npos);
   }
 }
 

@@ -1,0 +1,167 @@
+#include "planner/deepspeed.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/deepspeed_keys.h"
+#include "zero/error.h"
+
+namespace planner {
+namespace {
+
+DeepSpeed read(const char* text, int ranks = 4) {
+  return deepspeed_from_json(text, "ds.json", ranks);
+}
+
+std::string error_of(const char* text, int ranks = 4) {
+  try {
+    read(text, ranks);
+    return {};
+  } catch (const zero::ConfigError& error) {
+    return error.what();
+  }
+}
+
+bool mentions(const std::vector<std::string>& sentences, std::string_view words) {
+  return std::ranges::any_of(sentences, [&](const auto& each) { return each.find(words) != std::string::npos; });
+}
+
+void expect_in(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* each : words) EXPECT_NE(text.find(each), std::string::npos) << each << " in: " << text;
+}
+
+TEST(DeepSpeedConfig, StagesAreThePlans) {
+  EXPECT_EQ(read(R"({"zero_optimization": {"stage": 0}})").plan, "ddp");
+  EXPECT_EQ(read(R"({"zero_optimization": {"stage": 1}})").plan, "zero1");
+  EXPECT_EQ(read(R"({"zero_optimization": {"stage": 2}})").plan, "zero2");
+  EXPECT_EQ(read(R"({"zero_optimization": {"stage": 3}})").plan, "zero3");
+  EXPECT_EQ(read("{}").plan, "ddp");
+  expect_in(error_of(R"({"zero_optimization": {"stage": 4}})"), {"ds.json", "zero_optimization.stage is 4"});
+  expect_in(error_of(R"({"zero_optimization": {"stage": "three"}})"), {"zero_optimization.stage"});
+}
+
+TEST(DeepSpeedConfig, PrecisionIsWhatIsEnabled) {
+  EXPECT_EQ(read("{}").precision, "fp32");
+  EXPECT_EQ(read(R"({"bf16": {"enabled": true}})").precision, "bf16");
+  EXPECT_EQ(read(R"({"bfloat16": {"enabled": true}, "fp16": {"enabled": false}})").precision, "bf16");
+  EXPECT_EQ(read(R"({"fp16": {"enabled": true, "loss_scale": 0}})").precision, "fp16");
+  expect_in(error_of(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), {"fp16.enabled", "bf16.enabled"});
+  expect_in(error_of(R"({"bf16": {"enabled": 1}})"), {"bf16.enabled is 1, not true or false"});
+}
+
+TEST(DeepSpeedConfig, BatchSizesCompleteEachOther) {
+  const DeepSpeed all = read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8,
+                                 "gradient_accumulation_steps": 2})");
+  EXPECT_EQ(all.batch, 8);
+  EXPECT_EQ(all.accumulate, 2);
+  const DeepSpeed no_steps = read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4})");
+  EXPECT_EQ(no_steps.accumulate, 4);
+  const DeepSpeed no_micro = read(R"({"train_batch_size": 64, "gradient_accumulation_steps": 2})");
+  EXPECT_EQ(no_micro.batch, 8);
+  const DeepSpeed total = read(R"({"train_batch_size": 64})");
+  EXPECT_EQ(total.batch, 16);
+  EXPECT_EQ(total.accumulate, 1);
+  EXPECT_FALSE(read("{}").batch);
+  EXPECT_FALSE(read(R"({"train_micro_batch_size_per_gpu": 4})").accumulate);
+}
+
+TEST(DeepSpeedConfig, ContradictoryBatchSizesAreErrors) {
+  expect_in(error_of(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8,
+                         "gradient_accumulation_steps": 4})"),
+            {"train_batch_size 64 contradicts", "train_micro_batch_size_per_gpu 8", "gradient_accumulation_steps 4",
+             "4 ranks = 128"});
+  expect_in(error_of(R"({"train_batch_size": 66, "train_micro_batch_size_per_gpu": 8})"),
+            {"train_batch_size 66 does not divide by 32", "train_micro_batch_size_per_gpu"});
+  expect_in(error_of(R"({"train_batch_size": 0})"), {"train_batch_size is 0"});
+}
+
+TEST(DeepSpeedConfig, AutoIsNamedAndLeftOpen) {
+  const DeepSpeed found = read(R"({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"},
+                                   "zero_optimization": {"stage": "auto"}})");
+  EXPECT_EQ(found.automatic.size(), 3);
+  EXPECT_TRUE(mentions(found.automatic, "train_micro_batch_size_per_gpu"));
+  EXPECT_TRUE(mentions(found.automatic, "bf16.enabled"));
+  EXPECT_FALSE(found.batch);
+  EXPECT_FALSE(found.precision);
+  EXPECT_FALSE(found.plan);
+}
+
+TEST(DeepSpeedConfig, AutoThatFollowsFromTheRestIsTaken) {
+  const DeepSpeed found = read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,
+                                   "gradient_accumulation_steps": "auto"})");
+  EXPECT_EQ(found.accumulate, 4);
+  EXPECT_TRUE(found.automatic.empty());
+}
+
+TEST(DeepSpeedConfig, OptimizersHaveOurNames) {
+  EXPECT_EQ(read(R"({"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}})").optimizer, "adamw");
+  EXPECT_EQ(read(R"({"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}})").lr, 3e-4);
+  EXPECT_EQ(read(R"({"optimizer": {"type": "Adam"}})").optimizer, "adamw");
+  EXPECT_EQ(read(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})").optimizer, "adam");
+  EXPECT_EQ(read(R"({"optimizer": {"type": "Lion"}})").optimizer, "lion");
+  EXPECT_EQ(read(R"({"optimizer": {"type": "SGD"}})").optimizer, "sgd");
+  EXPECT_EQ(read(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}}})").optimizer, "momentum");
+  expect_in(error_of(R"({"optimizer": {"type": "OneBitAdam"}})"), {"optimizer.type", "onebitadam", "not supported"});
+}
+
+TEST(DeepSpeedConfig, HarmlessKeysAreNamedWithWhatHappensInstead) {
+  const DeepSpeed found = read(R"({"zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8,
+      "stage3_prefetch_bucket_size": "auto"}, "wall_clock_breakdown": true, "optimizer": {"type": "AdamW",
+      "params": {"betas": [0.9, 0.95]}}, "scheduler": {"type": "WarmupLR"}})");
+  EXPECT_EQ(found.not_needed.size(), 6);
+  EXPECT_TRUE(mentions(found.not_needed, "zero_optimization.overlap_comm true: "));
+  EXPECT_TRUE(mentions(found.not_needed, "optimizer.params.betas [0.9,0.95]: "));
+}
+
+TEST(DeepSpeedConfig, EverythingUnsupportedIsNamedAtOnce) {
+  expect_in(error_of(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+      "offload_param": {"device": "nvme", "nvme_path": "/x"}, "zero_hpz_partition_size": 8,
+      "zero_quantized_weights": true, "zero_quantized_gradients": true, "mics_shard_size": 4},
+      "activation_checkpointing": {"partition_activations": true}, "zero_optimisation": {"stage": 3}})"),
+            {"offload_optimizer.device \"cpu\"", "offload_param.device \"nvme\"", "zero_hpz_partition_size 8",
+             "zero_quantized_weights true", "zero_quantized_gradients true", "mics_shard_size 4",
+             "activation_checkpointing.partition_activations", "zero_optimisation.stage: this key is not known"});
+}
+
+TEST(DeepSpeedConfig, WhatIsSwitchedOffIsNoComplaint) {
+  const DeepSpeed found = read(R"({"fp16": {"enabled": false, "loss_scale": 0}, "amp": {"enabled": false},
+      "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "none", "pin_memory": true},
+      "offload_param": null, "cpu_offload": false, "zero_hpz_partition_size": 1, "zero_quantized_weights": false,
+      "mics_shard_size": -1, "zeropp_loco_param": null}, "tensorboard": {"enabled": false, "job_name": "x"},
+      "elasticity": {"enabled": false}, "activation_checkpointing": {}, "sparse_gradients": false})");
+  EXPECT_EQ(found.plan, "zero2");
+  EXPECT_TRUE(found.not_needed.empty()) << found.not_needed.front();
+}
+
+TEST(DeepSpeedConfig, GradientsTravelAsItSays) {
+  EXPECT_EQ(read(R"({"communication_data_type": "fp32"})").reduce_in, "fp32");
+  EXPECT_EQ(read(R"({"communication_data_type": "bfp16"})").reduce_in, "bf16");
+  expect_in(error_of(R"({"communication_data_type": "int8"})"), {"communication_data_type"});
+}
+
+TEST(DeepSpeedConfig, MicroBatchesAreAddedInFp32) {
+  const char* const several = R"({"gradient_accumulation_steps": 2, "data_types": {"grad_accum_dtype": "bf16"}})";
+  expect_in(error_of(several), {"data_types.grad_accum_dtype"});
+  EXPECT_EQ(error_of(R"({"gradient_accumulation_steps": 2, "data_types": {"grad_accum_dtype": "fp32"}})"), "");
+  EXPECT_EQ(error_of(R"({"data_types": {"grad_accum_dtype": "bf16"}})"), "");
+}
+
+TEST(DeepSpeedConfig, TextThatIsNoObjectIsRefused) {
+  expect_in(error_of("[]"), {"ds.json", "not a JSON object"});
+  expect_in(error_of("{"), {"ds.json", "not a JSON object"});
+}
+
+TEST(DeepSpeedKeys, ExactPathsComeBeforePatterns) {
+  EXPECT_EQ(rule_of_key("optimizer.params.lr")->fate, Fate::read);
+  EXPECT_EQ(rule_of_key("optimizer.params.eps")->fate, Fate::harmless);
+  EXPECT_EQ(rule_of_key("zero_optimization.offload_param.device")->fate, Fate::refused);
+  EXPECT_EQ(rule_of_key("zero_optimization.offload_param.buffer_count")->fate, Fate::harmless);
+  EXPECT_EQ(rule_of_key("zero_optimization.unknown"), nullptr);
+  EXPECT_TRUE(is_section("zero_optimization"));
+  EXPECT_FALSE(is_section("zero_optimization.zenflow"));
+  EXPECT_FALSE(is_section("zero_optimi"));
+}
+
+}  // namespace
+}  // namespace planner

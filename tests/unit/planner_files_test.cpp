@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "planner/plan_file.h"
+#include "planner/profile.h"
+#include "zero/error.h"
+
+namespace planner {
+namespace {
+
+// The text of the error that `action` throws; empty where it throws none.
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+    return {};
+  } catch (const zero::ConfigError& error) {
+    return error.what();
+  }
+}
+
+void expect_in(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* each : words) EXPECT_NE(text.find(each), std::string::npos) << each << " in: " << text;
+}
+
+PlanFile example() {
+  return {.plan = "zero2",
+          .precision = "bf16",
+          .accumulate = 8,
+          .resident_budget = 1 << 20,
+          .reduce_in = "bf16",
+          .gather_in = "native",
+          .optimizer = "lion",
+          .ranks = 8,
+          .model = "7b",
+          .batch = 2,
+          .seq = 4096};
+}
+
+TEST(PlanFile, ReadsWhatItWrote) {
+  EXPECT_EQ(plan_file_from_json(to_json(example()), "x.json"), example());
+  EXPECT_EQ(plan_file_from_json(to_json(PlanFile{}), "x.json"), PlanFile{});
+}
+
+TEST(PlanFile, WhatIsMissingHasItsDefault) {
+  PlanFile expected;
+  expected.plan = "zero1";
+  EXPECT_EQ(plan_file_from_json(R"({"plan": "zero1"})", "x.json"), expected);
+}
+
+std::string plan_file_error(const char* text) {
+  return error_of([&] { plan_file_from_json(text, "x.json"); });
+}
+
+TEST(PlanFile, ErrorsNameFileAndKey) {
+  expect_in(plan_file_error(R"({"plan": "zero1", "rank": 4})"), {"x.json", "\"rank\"", "not known"});
+  expect_in(plan_file_error(R"({"plan": "zero1", "ranks": "4"})"), {"x.json", "\"ranks\"", "\"4\", not an integer"});
+  expect_in(plan_file_error(R"({"plan": "zero1", "ranks": 2.5})"), {"x.json", "\"ranks\"", "not an integer"});
+  expect_in(plan_file_error(R"({"plan": "zero1", "ranks": 0})"), {"x.json", "\"ranks\"", "below 1"});
+  expect_in(plan_file_error(R"({"plan": "zero1", "ranks": 1e10})"), {"x.json", "\"ranks\""});
+  expect_in(plan_file_error(R"({"plan": "zero1", "ranks": 10000000000})"), {"x.json", "\"ranks\"", "too large"});
+  expect_in(plan_file_error(R"({"plan": "zero1", "resident_budget": -1})"), {"x.json", "\"resident_budget\""});
+  expect_in(plan_file_error(R"({"plan": "zero1", "reproducible": 1})"),
+            {"x.json", "\"reproducible\"", "true or false"});
+  expect_in(plan_file_error(R"({"plan": "zero4"})"), {"x.json", "\"plan\"", "zero4", "ddp, zero1, zero2, zero3"});
+  expect_in(plan_file_error(R"({"plan": "zero1", "precision": "bf8"})"), {"x.json", "\"precision\"", "bf16-kahan"});
+  expect_in(plan_file_error(R"({"ranks": 4})"), {"x.json", "\"plan\"", "missing"});
+  expect_in(plan_file_error("[1]"), {"x.json", "not a JSON object"});
+  expect_in(plan_file_error("{"), {"x.json", "not a JSON object"});
+}
+
+TEST(PlanFile, NamesTheFileThatCannotBeRead) {
+  expect_in(error_of([] { read_plan_file("/nonexistent/plan.json"); }), {"/nonexistent/plan.json"});
+}
+
+TEST(PlanFile, BecomesAPlan) {
+  const zero::Plan plan = plan_of(example());
+  EXPECT_EQ(plan, zero::Plan::zero2().bf16().accumulate(8).resident_budget(1 << 20).reduce_in(zero::Dtype::bf16));
+  PlanFile gathers = example();
+  gathers.plan = "zero3";
+  gathers.gather_in = "fp8";
+  EXPECT_EQ(plan_of(gathers)[zero::State::parameter].wire, zero::Wire::fp8);
+}
+
+TEST(PlanFile, WhatCannotWorkTogetherIsRefused) {
+  PlanFile file = example();
+  file.gather_in = "fp8";
+  EXPECT_THROW(plan_of(file), zero::ConfigError);
+}
+
+TEST(PlannerProfile, GivenOnesAreWhole) {
+  for (const std::string_view name : given_profiles()) {
+    const Profile profile = profile_named(std::string(name));
+    EXPECT_EQ(profile.name, name);
+    EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
+    EXPECT_GT(profile.copy_bandwidth, profile.collective_bandwidth);
+    EXPECT_GT(profile.collective_bandwidth, profile.network_bandwidth);
+    EXPECT_GE(profile.matrix_flops(zero::Precision::fp8), profile.matrix_flops(zero::Precision::bf16));
+    EXPECT_GT(profile.matrix_flops(zero::Precision::bf16_sr), profile.matrix_flops(zero::Precision::fp32));
+  }
+}
+
+std::string profile_error(const std::function<void(nlohmann::json&)>& change) {
+  nlohmann::json json = nlohmann::json::parse(to_json(profile_named("h100")));
+  change(json);
+  return error_of([&] { profile_from_json(json.dump(), "p.json"); });
+}
+
+TEST(PlannerProfile, ErrorsNameFileAndKey) {
+  expect_in(profile_error([](auto& json) { json["speed"] = 1; }), {"p.json", "\"speed\"", "not known"});
+  expect_in(profile_error([](auto& json) { json.erase("copy_bandwidth"); }),
+            {"p.json", "\"copy_bandwidth\"", "missing"});
+  expect_in(profile_error([](auto& json) { json["disk_bandwidth"] = "fast"; }),
+            {"p.json", "\"disk_bandwidth\"", "number"});
+  expect_in(profile_error([](auto& json) { json["network_bandwidth"] = 0; }), {"p.json", "\"network_bandwidth\""});
+  EXPECT_EQ(profile_error([](auto& json) { json["operator_seconds"] = 0; }), "");
+}
+
+TEST(PlannerProfile, ANameThatIsNoFileListsTheGivenOnes) {
+  expect_in(error_of([] { profile_named("b300"); }), {"b300", "a100, h100 or h200"});
+}
+
+}  // namespace
+}  // namespace planner

@@ -1,0 +1,251 @@
+#include "planner/fit.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "planner/report.h"
+#include "zero/error.h"
+
+namespace planner {
+namespace {
+
+using zero::Plan;
+
+Request request_of(Shape shape, int ranks, std::int64_t device_memory, int accumulate = 1) {
+  Request request{
+      .shape = std::move(shape), .ranks = ranks, .device_memory = device_memory, .profile = profile_named("h100")};
+  for (const std::string_view preset : Plan::presets())
+    request.plans.push_back(Plan::named(preset).bf16().accumulate(accumulate));
+  return request;
+}
+
+Request seven_billion(std::int64_t device_memory) {
+  return request_of(shape_of(models::llama_preset("7b")), 8, device_memory);
+}
+
+bool mentions(const std::vector<std::string>& sentences, std::string_view words) {
+  return std::ranges::any_of(sentences, [&](const auto& each) { return each.find(words) != std::string::npos; });
+}
+
+TEST(PlannerPrice, PeakIsStateActivationsAndBuffersOfOneMoment) {
+  for (const Cost& cost : price(seven_billion(80'000'000'000))) {
+    const zero::Estimate& e = cost.estimate;
+    EXPECT_EQ(cost.peak, e.state.total() + e.reduction + e.gathered + cost.activations.bytes) << cost.plan.label();
+    EXPECT_EQ(cost.moment, cost.activations.moment);
+    EXPECT_EQ(cost.fits(), cost.peak <= 80'000'000'000);
+  }
+}
+
+TEST(PlannerPrice, ThePeakMayBeInTheUpdate) {
+  Request request = request_of(shape_of(models::llama_preset("tiny")), 4, 1'000'000'000);
+  request.optimizer = zero::Muon{};
+  request.batch = request.seq = 1;
+  const Cost cost = price(request, Plan::zero2().bf16());
+  ASSERT_GT(cost.estimate.update, cost.activations.bytes + cost.estimate.gathered);
+  EXPECT_EQ(cost.moment, "the update");
+  EXPECT_EQ(cost.peak, cost.estimate.state.total() + cost.estimate.reduction + cost.estimate.update);
+}
+
+TEST(PlannerPrice, PaddingIsWhatTheLayoutAddsToTheParameters) {
+  const Shape shape = shape_of(models::llama_preset("micro"));
+  const Request request = request_of(shape, 4, 1'000'000'000);
+  const std::int64_t extra = zero::Layout(specs(shape, Plan::ddp()), 4).length() - shape.parameters;
+  ASSERT_GT(extra, 0);
+  EXPECT_EQ(price(request, Plan::ddp()).padding, 16 * extra);
+  EXPECT_EQ(price(request, Plan::zero1()).padding, (8 + 2) * extra);
+  EXPECT_EQ(price(request, Plan::zero2()).padding, (4 + 3) * extra);
+  EXPECT_EQ(price(request, Plan::zero3()).padding, 4 * extra);
+  EXPECT_EQ(price(request, Plan::zero3().bf16()).padding, 4 * extra);
+}
+
+TEST(PlannerPrice, CommonMemoryNeedsNoGatheredCopies) {
+  Request request = seven_billion(80'000'000'000);
+  const Cost apart = price(request, Plan::zero3().bf16());
+  request.memory = zero::Memory::common;
+  const Cost common = price(request, Plan::zero3().bf16());
+  EXPECT_GT(apart.estimate.gathered, 0);
+  EXPECT_EQ(common.estimate.gathered, 0);
+  EXPECT_EQ(apart.peak - common.peak, apart.estimate.gathered);
+}
+
+TEST(PlannerPrice, AccumulationKeepsGradientsInFp32) {
+  const Shape shape = shape_of(std::int64_t{1} << 30);
+  const auto gradient = [&](int accumulate) {
+    return estimate(shape, Plan::ddp().bf16().accumulate(accumulate), zero::AdamW{}, 8).state.gradient;
+  };
+  EXPECT_EQ(gradient(8), 2 * gradient(1));
+}
+
+TEST(PlannerPrice, RefusesHostsThatDoNotDivideTheRanksAndSequencesBeyondThePositions) {
+  Request request = seven_billion(80'000'000'000);
+  request.hosts = 3;
+  EXPECT_THROW(price(request), zero::ConfigError);
+  request.hosts = 1;
+  request.seq = 5000;
+  EXPECT_THROW(price(request), zero::ConfigError);
+}
+
+zero::Traffic traffic(std::int64_t gathered, std::int64_t reduced) {
+  zero::Traffic wire;
+  wire[zero::Collective::all_gather].bytes = gathered;
+  wire[zero::Collective::reduce_scatter].bytes = reduced;
+  return wire;
+}
+
+// 16 ranks: each receives 15 slices of 2 bytes gathered, and 15 of 2 bytes reduced.
+TEST(WireSplit, WhatCrossesToAHostDoesSoOnce) {
+  const Plan plan = Plan::zero2().bf16();
+  const WireSplit split = wire_split(traffic(30, 30), plan, 16, 4);
+  EXPECT_EQ(split.across, 3 * 2 + 3 * 2);
+  EXPECT_EQ(split.inside, 12 * 2 + 12 * 2);
+}
+
+TEST(WireSplit, SumsOfAHostCrossInTheDtypeOfTheGradient) {
+  const WireSplit split = wire_split(traffic(0, 30), Plan::zero2().bf16().accumulate(2), 16, 4);
+  EXPECT_EQ(split.across, 3 * 4);
+  EXPECT_EQ(split.inside, 12 * 2);
+}
+
+TEST(WireSplit, HostsWithoutAPowerOfTwoReduceBetweenAllRanks) {
+  const WireSplit split = wire_split(traffic(0, 11 * 2), Plan::zero2().bf16(), 12, 4);
+  EXPECT_EQ(split.across, 9 * 2);
+  EXPECT_EQ(split.inside, 2 * 2);
+}
+
+TEST(WireSplit, OneHostHasAllInsideAndHostsOfOneRankHaveAllAcross) {
+  const Plan plan = Plan::zero3().bf16();
+  EXPECT_EQ(wire_split(traffic(30, 30), plan, 16, 1).inside, 60);
+  EXPECT_EQ(wire_split(traffic(30, 30), plan, 16, 1).across, 0);
+  EXPECT_EQ(wire_split(traffic(30, 30), plan, 16, 16).across, 60);
+}
+
+TEST(Largest, FindsTheLastThatFits) {
+  const auto square = [](std::int64_t n) { return n * n; };
+  for (const std::int64_t start : {1, 7, 31, 32, 1000}) {
+    EXPECT_EQ(largest(1000, square, start, 0), 31) << start;
+    EXPECT_EQ(largest(1024, square, start, 0), 32) << start;
+    EXPECT_EQ(largest(1, square, start, 0), 1) << start;
+    EXPECT_EQ(largest(0, square, start, 0), 0) << start;
+  }
+}
+
+TEST(PlannerReach, OneMoreOfTheLargestBatchDoesNotFit) {
+  Request request = seven_billion(40'000'000'000);
+  for (const Cost& cost : price(request)) {
+    const std::int64_t batch = largest_batch(request, cost);
+    if (cost.plan.label() == "ddp") {
+      EXPECT_EQ(batch, 0);
+      continue;
+    }
+    request.batch = batch;
+    EXPECT_TRUE(price(request, cost.plan).fits()) << cost.plan.label();
+    request.batch = batch + 1;
+    EXPECT_FALSE(price(request, cost.plan).fits()) << cost.plan.label();
+  }
+}
+
+TEST(PlannerReach, ALittleMoreThanTheLargestModelDoesNotFit) {
+  Request request = seven_billion(40'000'000'000);
+  for (const Plan& plan : request.plans) {
+    const std::int64_t parameters = largest_parameters(request, plan);
+    Request other = request;
+    other.shape = shape_of(parameters);
+    EXPECT_TRUE(price(other, plan).fits()) << plan.label();
+    other.shape = shape_of(parameters + parameters / 100);
+    EXPECT_FALSE(price(other, plan).fits()) << plan.label();
+  }
+}
+
+TEST(PlannerReach, OneHostFewerThanTheLeastDoesNotFit) {
+  Request request = request_of(shape_of(models::llama_preset("70b")), 8, 80'000'000'000);
+  const Plan plan = Plan::zero3().bf16();
+  const int alone = least_ranks(request, plan);
+  request.ranks = alone - 1;
+  EXPECT_FALSE(price(request, plan).fits());
+  request.ranks = alone;
+  EXPECT_TRUE(price(request, plan).fits());
+  request.ranks = 16;
+  request.hosts = 2;
+  const int hosts = least_ranks(request, plan);
+  EXPECT_EQ(hosts % 8, 0);
+  EXPECT_LT(hosts - alone, 8);
+  EXPECT_GE(hosts, alone);
+}
+
+TEST(PlannerReach, NoNumberOfRanksFitsWhatIsReplicated) {
+  EXPECT_EQ(least_ranks(seven_billion(80'000'000'000), Plan::ddp().bf16()), 0);
+}
+
+TEST(PlannerFit, FastestFirstAndOnlyWhatFits) {
+  std::vector<Cost> costs(4);
+  costs[0].seconds = 3;
+  costs[1].seconds = 1;
+  costs[1].excess = 5;
+  costs[2].seconds = 2;
+  costs[2].estimate.wire[zero::Collective::all_gather].bytes = 9;
+  costs[3].seconds = 2;
+  EXPECT_EQ(ranking(costs), (std::vector<std::size_t>{3, 2, 0}));
+}
+
+TEST(PlannerFit, SaysByHowMuchWhatDominatesAndWhatHelps) {
+  const Request request = seven_billion(80'000'000'000);
+  const std::vector<std::string> found = reasons(request, price(request, request.plans[0]));
+  EXPECT_TRUE(mentions(found, "more than there are"));
+  EXPECT_TRUE(mentions(found, "optimizer state"));
+  EXPECT_TRUE(mentions(found, "zero1 shards it"));
+  EXPECT_TRUE(mentions(found, "no number of ranks helps"));
+  EXPECT_TRUE(reasons(request, price(request, request.plans[3])).empty());
+}
+
+TEST(PlannerFit, SaysWhichBatchOrHowManyRanksWouldDo) {
+  Request request = seven_billion(40'000'000'000);
+  request.batch = 1000;
+  const Cost cost = price(request, request.plans[3]);
+  const std::int64_t batch = largest_batch(request, cost);
+  ASSERT_GT(batch, 0);
+  EXPECT_TRUE(mentions(reasons(request, cost), "a batch of " + std::to_string(batch)));
+  EXPECT_TRUE(mentions(reasons(request, cost), "activations"));
+  const Request large = request_of(shape_of(models::llama_preset("70b")), 8, 80'000'000'000);
+  const std::string ranks = std::to_string(least_ranks(large, large.plans[3]));
+  EXPECT_TRUE(mentions(reasons(large, price(large, large.plans[3])), "it fits on " + ranks + " ranks"));
+}
+
+nlohmann::json answered(Request request) {
+  return nlohmann::json::parse(to_json(answer(std::move(request), "7b", "adamw")));
+}
+
+TEST(PlannerJson, SaysWhyAPlanDoesNotFitAndHowFarEachGoes) {
+  const auto json = answered(seven_billion(80'000'000'000));
+  EXPECT_EQ(json["device_memory"], 80'000'000'000);
+  EXPECT_EQ(json["model"], "7b");
+  EXPECT_EQ(json["fitting"].size(), 3);
+  const auto& ddp = json["plans"][0];
+  EXPECT_EQ(ddp["fits"], false);
+  EXPECT_EQ(ddp["excess_bytes"], ddp["peak_bytes"].get<std::int64_t>() - 80'000'000'000);
+  EXPECT_GE(ddp["reason"].size(), 3);
+  EXPECT_EQ(ddp["largest_batch"], 0);
+  EXPECT_TRUE(ddp["least_ranks"].is_null());
+  EXPECT_GT(json["plans"][3]["largest_batch"], 4);
+  EXPECT_GT(json["plans"][3]["largest_parameters"], 7'000'000'000);
+  EXPECT_FALSE(json["plans"][3].contains("reason"));
+}
+
+TEST(PlannerJson, NamesWhatWasAssumed) {
+  const auto json = answered(request_of(shape_of(std::int64_t{7'500'000'000}), 64, 80'000'000'000));
+  EXPECT_NE(json["assumed"].dump().find("usual proportions"), std::string::npos);
+  EXPECT_NE(json["assumed"].dump().find("h100"), std::string::npos);
+  EXPECT_EQ(answered(seven_billion(80'000'000'000))["assumed"].size(), 1);
+}
+
+TEST(PlannerJson, ATrillionOnTenThousandRanksIsPriced) {
+  Request request = request_of(shape_of(std::int64_t{1'000'000'000'000}), 10'000, 80'000'000'000);
+  request.hosts = 1250;
+  const auto json = answered(std::move(request));
+  EXPECT_EQ(json["plans"][3]["state_gb"], 1.6);
+  EXPECT_LT(json["plans"][3]["wire_bytes_across_hosts"], json["plans"][3]["wire_bytes_per_step"]);
+}
+
+}  // namespace
+}  // namespace planner
