@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ["base", "partition", "comm", "tier", "state", "engine", "persist", "parallel"]
+LAYERS = ["base", "partition", "comm", "tier", "state", "engine", "analysis", "persist", "parallel"]
 USERS = ["models", "cli", "examples"]
 TORCH_FREE = ["base", "partition"]
 LONGEST_FILE, LONGEST_FUNCTION = 400, 120
