@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/report.h"
+#include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
