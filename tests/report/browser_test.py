@@ -67,6 +67,14 @@ def hostile(report: Report) -> None:
     report["runs"][1]["timeline"]["owners"][0] = text
 
 
+def one_rank(report: Report) -> None:
+    """Nothing is sent; what could not be measured is null."""
+    report["ranks"] = 1
+    for run in report["runs"]:
+        run.update(wire_bytes_per_step={"predicted": 0, "measured": 0}, wire_bytes_by_collective={})
+        run.update(predicted_step_seconds=None, update_seconds=None, timeline=None, process=None, seconds=None)
+
+
 def long(report: Report) -> None:
     for run in report["runs"]:
         run["losses"] = [10 / (1 + i) for i in range(3000)]
@@ -82,6 +90,7 @@ REPORTS = {
     "apart": changed(apart),
     "hostile": changed(hostile),
     "long": changed(long),
+    "one_rank": changed(one_rank),
     "empty": {"ranks": 1, "parameters": 0, "runs": []},
 }
 
@@ -191,6 +200,7 @@ class EveryReport(Page):
 
     def test_shows_the_sections_that_there_is_data_for(self) -> None:
         there = {"as_before": ["runs", "state", "wire", "time", "losses"], "empty": []}
+        there["one_rank"] = ["runs", "state", "theory", "time", "losses"]
         for name in self.pages:
             with self.subTest(name):
                 self.show(name)
