@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,10 @@ def apart(report: Report) -> None:
     zero3["losses"][4] += 2**-50
 
 
+def last_bit(report: Report) -> None:
+    report["runs"][1]["losses"][4] = math.nextafter(report["runs"][1]["losses"][4], 9)
+
+
 def hostile(report: Report) -> None:
     text = "</script><script>throw 1</script><!--<script><img src=x onerror=throw(1)>"
     report["command"] = report["model"] = report["runs"][0]["plan"] = text
@@ -88,6 +93,7 @@ REPORTS = {
     "one_run": changed(one_run),
     "optimizers": changed(optimizers),
     "apart": changed(apart),
+    "last_bit": changed(last_bit),
     "hostile": changed(hostile),
     "long": changed(long),
     "one_rank": changed(one_rank),
@@ -316,7 +322,12 @@ class Losses(Page):
         self.assertEqual([m[3] for m in self.marks("losses")], [e["loss"] for e in FULL["runs"][0]["evaluations"]])
         self.assertEqual([holds for holds, _ in self.verdicts()], ["true"] * 3)
 
-    def test_a_bit_is_a_difference_and_no_number_is_a_gap(self) -> None:
+    def test_the_last_bit_is_a_difference(self) -> None:
+        self.show("last_bit")
+        self.assertEqual(self.legend(), ["ddp, zero2, zero3: identical to the bit", "zero1"])
+        self.assertEqual(self.verdicts()[-1], ["false", "Losses of zero1 differ from those of ddp from step 5 on"])
+
+    def test_what_is_no_number_is_a_gap(self) -> None:
         self.show("apart")
         self.assertEqual(self.legend(), ["ddp, zero1, zero2: identical to the bit", "zero3"])
         self.assertEqual(self.points(), [5, 4])
