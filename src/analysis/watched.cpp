@@ -16,11 +16,17 @@
 namespace zero {
 namespace {
 
-// The memory behind a tensor, if it is its own, and no engine's.
-const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || Unit::of(tensor.unsafeGetTensorImpl()) != nullptr) return nullptr;
-  const c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return storage->data() == nullptr || storage->nbytes() == 0 ? nullptr : storage;
+struct Memory {
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// Behind a tensor; none where it has none, or an engine's.
+Memory memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || Unit::of(tensor.unsafeGetTensorImpl()) != nullptr) return {};
+  c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  const void* const data = storage->_mutable_data_ptr_no_checks().get();
+  return {data, data == nullptr ? 0 : static_cast<std::int64_t>(storage->nbytes())};
 }
 
 std::vector<at::Tensor> tensors_in(const torch::optim::LBFGSParamState& state) {
@@ -58,8 +64,8 @@ class Watched::Hook final : public torch::autograd::PostAccumulateGradHook {
   Hook(std::shared_ptr<MemoryLog> log, std::string unit) : log_(std::move(log)), unit_(std::move(unit)) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
-    if (const c10::StorageImpl* const memory = memory_of(parameter.grad()))
-      log_->claim(memory->data(), static_cast<std::int64_t>(memory->nbytes()), MemoryOwner::gradient, unit_);
+    if (const auto [data, bytes] = memory_of(parameter.grad()); bytes > 0)
+      log_->claim(data, bytes, MemoryOwner::gradient, unit_);
   }
 
  private:
@@ -103,10 +109,9 @@ void Watched::add(torch::optim::Optimizer& optimizer) {
 }
 
 void Watched::claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
-  const c10::StorageImpl* const memory = memory_of(tensor);
-  if (memory == nullptr) return;
-  const auto number = log_->claim(memory->data(), static_cast<std::int64_t>(memory->nbytes()), owner, unit);
-  claims_.try_emplace(number, Claim{tensor.storage().getWeakStorageImpl(), memory->data()});
+  const auto [data, bytes] = memory_of(tensor);
+  if (bytes == 0) return;
+  claims_.try_emplace(log_->claim(data, bytes, owner, unit), Claim{tensor.storage().getWeakStorageImpl(), data});
 }
 
 void Watched::claim_state(torch::optim::Optimizer& optimizer) {
@@ -122,7 +127,7 @@ void Watched::drop_ended() {
   std::erase_if(claims_, [this](const auto& item) {
     const auto& [number, claim] = item;
     const auto storage = claim.storage.lock();
-    if (storage && storage->data() == claim.data) return false;
+    if (storage && storage->_mutable_data_ptr_no_checks().get() == claim.data) return false;
     log_->went(claim.data, number);
     return true;
   });

@@ -105,6 +105,8 @@ void Pager::expect(Unit& unit, Pending pending) {
 void Pager::settle(Unit& unit) {
   const auto index = static_cast<std::size_t>(unit.index());
   in_flight_[index] = 0;
+  std::optional<Acting> gathering;
+  if (unit.common()) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     std::exchange(pending_[index], Pending()).wait();
   } catch (...) {
@@ -163,11 +165,13 @@ void Pager::begin_backward(bool more_to_come) {
   window::set_in_backward(true);
   in_backward_ = true;
   more_to_come_ = more_to_come;
+  backward_.emplace(observer_, Activity::backward);
   witness_.start();
 }
 
 void Pager::end_backward() {
   in_backward_ = false;
+  backward_.reset();
   window::set_in_backward(false);
   witness_.stop();
   last_ = std::exchange(current_, Trace());
@@ -176,6 +180,7 @@ void Pager::end_backward() {
 
 void Pager::abort() {
   close_window();
+  backward_.reset();
   witness_.stop();
   if (std::exchange(in_backward_, false)) window::set_in_backward(false);
   current_.touches.clear();
@@ -233,6 +238,7 @@ void Pager::open_window() {
   witness_.forget();
   witness_.start();
   evaluating_ = !at::GradMode::is_enabled();
+  forward_.emplace(observer_, Activity::forward);
   window::enter(this);
   if (!settings_.autocast) return;
   autocast_before_ = at::autocast::is_autocast_enabled(at::kCPU);
@@ -253,6 +259,7 @@ void Pager::refuse_recomputation() const {
 void Pager::close_window() {
   if (!std::exchange(window_open_, false)) return;
   window::leave(this);
+  forward_.reset();
   witness_.stop();
   if (!settings_.autocast) return;
   at::autocast::set_autocast_dtype(at::kCPU, autocast_dtype_before_);
