@@ -16,6 +16,11 @@
 namespace zero {
 namespace {
 
+// Undefined if it is not. Asks nothing of the tensor, whose memory may be paged out.
+at::Tensor alive(const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>& tensor) {
+  return at::Tensor(tensor.lock());
+}
+
 struct Memory {
   const void* data = nullptr;
   std::int64_t bytes = 0;
@@ -74,8 +79,8 @@ class Watched::Hook final : public torch::autograd::PostAccumulateGradHook {
 };
 
 Watched::~Watched() {
-  for (const Parameter& each : parameters_) {
-    const at::Tensor tensor = at::Tensor::wrap_tensor_impl(each.tensor.lock());
+  for (const WeakTensor& each : hooked_) {
+    const at::Tensor tensor = alive(each);
     if (!tensor.defined()) continue;
     auto& hook = torch::autograd::impl::post_acc_grad_hooks(tensor);
     if (dynamic_cast<const Hook*>(hook.get()) != nullptr) hook.reset();
@@ -88,6 +93,15 @@ void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string
   claim(tensor, owner, unit);
 }
 
+// Where nobody else has one.
+void Watched::hook(const at::Tensor& parameter, const std::string& unit) {
+  if (!parameter.requires_grad() || !parameter.is_leaf() || Unit::of(parameter.unsafeGetTensorImpl()) != nullptr ||
+      torch::autograd::impl::post_acc_grad_hooks(parameter))
+    return;
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(log_, unit));
+  hooked_.emplace_back(parameter.getIntrusivePtr());
+}
+
 void Watched::add(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers())
     if (item.value().defined()) add(item.value(), MemoryOwner::parameter, unit_of(item.key()));
@@ -96,9 +110,7 @@ void Watched::add(const torch::nn::Module& module) {
     if (!parameter.defined() || !units_.try_emplace(parameter.unsafeGetTensorImpl(), unit_of(item.key())).second)
       continue;
     add(parameter, MemoryOwner::parameter, unit_of(item.key()));
-    if (parameter.requires_grad() && parameter.is_leaf() && Unit::of(parameter.unsafeGetTensorImpl()) == nullptr &&
-        !torch::autograd::impl::post_acc_grad_hooks(parameter))
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(log_, unit_of(item.key())));
+    hook(parameter, unit_of(item.key()));
   }
   refresh();
 }
@@ -136,7 +148,7 @@ void Watched::drop_ended() {
 void Watched::refresh() {
   drop_ended();
   for (const Parameter& each : parameters_) {
-    const at::Tensor tensor = at::Tensor::wrap_tensor_impl(each.tensor.lock());
+    const at::Tensor tensor = alive(each.tensor);
     if (!tensor.defined()) continue;
     claim(tensor, each.owner, each.unit);
     if (tensor.is_leaf() && tensor.grad().defined()) claim(tensor.grad(), MemoryOwner::gradient, each.unit);
