@@ -11,6 +11,7 @@
 
 #include "memory.h"
 #include "models/llama.h"
+#include "planner/shape.h"
 #include "recipe.h"
 
 namespace cli {
@@ -91,22 +92,14 @@ class Run {
 
  private:
   void predict() {
-    const zero::Estimate estimate = zero::estimate(engine_.plan(), engine_.layout(), engine_.rules(),
-                                                   order_of_use(engine_.layout()), engine_.memory());
+    const zero::Estimate estimate =
+        zero::estimate(engine_.plan(), engine_.layout(), engine_.rules(),
+                       planner::order_of_use(work_.config, engine_.layout()), engine_.memory());
     result_.parameter.predicted = estimate.state.parameter;
     result_.gradient.predicted = estimate.state.gradient;
     result_.optimizer.predicted = estimate.state.optimizer;
     result_.wire.predicted = estimate.wire.bytes();
     result_.update_bytes = estimate.update_traffic;
-  }
-
-  // A tied embedding is used again as the head: at the end of forward and so at the start of backward.
-  zero::Trace order_of_use(const zero::Layout& layout) const {
-    zero::Trace trace = zero::Trace::sequential(layout);
-    const auto units = static_cast<std::ptrdiff_t>(layout.units().size());
-    if (work_.config.tie_word_embeddings)
-      trace.touches.insert(trace.touches.begin() + units, {0, static_cast<int>(units) - 1});
-    return trace;
   }
 
   double tokens_per_step() const {
