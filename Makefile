@@ -8,7 +8,7 @@ BUILD := build/$(PRESET)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build bench bench-setup clean configure demo docs help lint setup test
+.PHONY: build bench bench-setup clean configure demo docs help lint setup test test-setup
 
 build: configure ## everything but the benchmarks
 	@cmake --build --preset $(PRESET)
@@ -17,7 +17,7 @@ demo: configure ## trains a language model on 4 ranks under every plan and compa
 	@cmake --build --preset $(PRESET) --target zero_cli
 	$(BUILD)/zero compare $(DEMO)
 
-test: build ## every test
+test: test-setup build ## every test
 	@ctest --preset $(PRESET) --parallel $(JOBS)
 
 bench: bench-setup configure ## kernels, collectives and training steps, each against its peers
@@ -29,6 +29,9 @@ bench: bench-setup configure ## kernels, collectives and training steps, each ag
 
 bench-setup:
 	@scripts/setup.sh libopenmpi-dev
+
+test-setup:
+	@scripts/setup.sh --tests
 
 lint: configure ## format, clang-tidy, layers, self-contained headers
 	@scripts/lint.sh $(BUILD)

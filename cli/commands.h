@@ -15,10 +15,33 @@ struct LaunchOptions {
   std::vector<std::string> command;
 };
 
+struct ProfileOptions {
+  int ranks = 4;
+  std::vector<std::string> precisions{"fp32", "bf16"};
+  double network = 10;  // Gbit/s to other hosts, which cannot be measured on one
+  int threads = 1;
+  std::string out;  // empty: planner::usual_profile_path()
+};
+
 // Starts its ranks unless a launcher did, in which case this process is one of them.
 int train(const RunOptions& options);
 // Likewise; ranks of its own are started anew for every plan, so that peaks of memory do not mix.
 int compare(const RunOptions& options);
 int launch(const LaunchOptions& options);
+// Measures what this machine can do, likewise.
+int profile(const ProfileOptions& options);
+
+// What needs LibTorch, which takes a quarter of a second to load, lies in a library of its own beside the program.
+struct Training {
+  int (*train)(const RunOptions& options);
+  int (*compare)(const RunOptions& options);
+  int (*launch)(const LaunchOptions& options);
+  int (*profile)(const ProfileOptions& options);
+};
+inline constexpr const char* kTrainingEntry = "zero_training";
+using TrainingEntry = const Training*();
+
+// Loads the library when it is first called. Throws zero::Error, saying where it was looked for.
+const Training& training();
 
 }  // namespace cli

@@ -1,10 +1,11 @@
-// zero train | compare | launch. Results go to standard output, all else to standard error. Exit codes: 0, 1 for
-// a failure, 2 for wrong usage; of `launch`, the first failing rank's.
+// zero train | compare | plan | bench profile | launch. Results go to standard output, all else to standard error. Exit
+// codes: 0, 1 for a failure, 2 for wrong usage; of `launch`, the first failing rank's.
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <iostream>
 
 #include "commands.h"
+#include "plan_command.h"
 
 namespace {
 
@@ -26,6 +27,30 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   command.footer("PROGRAM and its arguments follow the options.");
 }
 
+CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
+  CLI::App* const command = bench.add_subcommand("profile", "Measure what this machine's ranks can do, for zero plan");
+  command->add_option("-n,--ranks", options.ranks, "Ranks that work at once")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group("Machine");
+  command->add_option("--precisions", options.precisions, "Of what is computed")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "fp8"}))
+      ->capture_default_str()
+      ->group("Machine");
+  command->add_option("--threads", options.threads, "Threads of an operator")
+      ->check(CLI::Range(1, 1 << 12))
+      ->capture_default_str()
+      ->group("Machine");
+  command->add_option("--network", options.network, "Gbit/s between hosts, for a rank: taken as given")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->capture_default_str()
+      ->group("Machine");
+  command->add_option("--out", options.out, "File to write [profile.json in the user's cache folder]")->group("Output");
+  command->set_help_flag("-h,--help", "Print this help")->group("Output");
+  return command;
+}
+
 std::vector<std::string> program_of(const CLI::App& command) {
   std::vector<std::string> words = command.remaining();
   if (!words.empty() && words.front() == "--") words.erase(words.begin());
@@ -43,12 +68,18 @@ int run(int argc, char** argv) {
   CLI::App app("Trains language models under the stages of ZeRO.", "zero");
   app.require_subcommand(0, 1);
   cli::RunOptions to_train, to_compare;
+  cli::PlanOptions to_plan;
+  cli::ProfileOptions to_profile;
   cli::LaunchOptions to_launch;
   CLI::App* const train = app.add_subcommand("train", "Train a model under one plan");
   CLI::App* const compare = app.add_subcommand("compare", "Train under several plans and compare cost and losses");
+  CLI::App* const plan = app.add_subcommand("plan", "Predict memory, wire and time of every plan, and choose one");
+  CLI::App* const bench = app.add_subcommand("bench", "Measure this machine");
+  CLI::App* const profile = add_profile(*bench->require_subcommand(1), to_profile);
   CLI::App* const launch = app.add_subcommand("launch", "Run a program as N ranks");
   cli::add_train_options(*train, to_train);
   cli::add_compare_options(*compare, to_compare);
+  cli::add_plan_options(*plan, to_plan);
   add_launch_options(*launch, to_launch);
   try {
     app.parse(argc, argv);
@@ -56,11 +87,13 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw cli::UsageError(error.what());
   }
-  if (train->parsed()) return cli::train(to_train);
-  if (compare->parsed()) return cli::compare(to_compare);
-  if (!launch->parsed()) throw cli::UsageError("give a command: train, compare or launch");
+  if (train->parsed()) return cli::training().train(to_train);
+  if (compare->parsed()) return cli::training().compare(to_compare);
+  if (plan->parsed()) return cli::plan(to_plan);
+  if (profile->parsed()) return cli::training().profile(to_profile);
+  if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
   to_launch.command = program_of(*launch);
-  return cli::launch(to_launch);
+  return cli::training().launch(to_launch);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "plan_option.h"
 #include "recipe.h"
 #include "validators.h"
 
@@ -111,6 +112,15 @@ void add_output_group(CLI::App& command, RunOptions& options) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--json", options.json, "Also write the result to this file")->group(group);
+  command.add_option("--html", options.html, "Also write it as a page to look at")->group(group);
+  command.add_option("--trace", options.trace, "Also write one step as a trace for Perfetto or Chrome")->group(group);
+  command
+      .add_option("--tensorboard", options.tensorboard, "Also write every step's figures to event files in this folder")
+      ->group(group);
+  command
+      .add_option("--profile", options.profile, "How fast the machine is, to predict seconds [zero bench profile's]")
+      ->group(group);
+  command.add_flag("--timeline", options.timeline, "Memory and activities within a step in --json")->group(group);
 }
 
 void add_common(CLI::App& command, RunOptions& options, const char* default_ranks) {
@@ -161,11 +171,12 @@ bool present(const char* name) {
 
 void add_train_options(CLI::App& command, RunOptions& options) {
   options.plans = {"zero3"};
-  command.add_option("--plan", options.plans.front(), "ddp, zero1, zero2 or zero3")
-      ->check(CLI::IsMember(preset_names()))
+  command
+      .add_option("--plan", options.plans.front(), "ddp, zero1, zero2 or zero3, or a file that zero plan --fit wrote")
       ->capture_default_str()
       ->group("Plan");
   add_common(command, options, "1");
+  command.callback([&command, &options] { take_plan_file(command, options); });
 }
 
 void add_compare_options(CLI::App& command, RunOptions& options) {
@@ -204,6 +215,9 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--seed", options.seed);
   add("--threads", options.threads);
   add("--eval-every", options.eval_every);
+  if (!options.tensorboard.empty()) add("--tensorboard", options.tensorboard);
+  if (!options.profile.empty()) add("--profile", options.profile);
+  if (options.timeline) result.push_back("--timeline");
   if (options.fp32_norms) result.push_back("--fp32-norms");
   if (options.reproducible) result.push_back("--reproducible");
   return result;

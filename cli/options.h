@@ -51,6 +51,12 @@ struct RunOptions {
   std::int64_t eval_every = 0;
   int threads = 1;
   std::string json;
+  std::string html;         // a page of what was measured
+  std::string trace;        // of one step, in Chrome's format
+  std::string tensorboard;  // a folder
+  std::string profile;      // by which seconds are predicted; empty: the usual one, if it is there and fits
+  std::string command;      // as it was typed
+  bool timeline = false;    // memory and activities within a step go to the result
 };
 
 void add_train_options(CLI::App& command, RunOptions& options);

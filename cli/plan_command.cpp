@@ -1,5 +1,6 @@
 #include "plan_command.h"
 
+#include <filesystem>
 #include <iostream>
 
 #include "model.h"
@@ -68,6 +69,22 @@ RunOptions run_options(const PlanOptions& options, const Setting& setting) {
   return run;
 }
 
+// Ranks of this machine share memory, and what they can do may have been measured; devices of their own do not.
+bool here(const PlanOptions& options) {
+  return options.hosts == 1 && options.device_memory.empty();
+}
+
+zero::Memory memory_of(const PlanOptions& options) {
+  const bool common = options.memory == "common" || (options.memory == "auto" && here(options));
+  return common ? zero::Memory::common : zero::Memory::separate;
+}
+
+planner::Profile profile_of(const PlanOptions& options) {
+  if (!options.profile.empty()) return planner::profile_named(options.profile);
+  const std::string measured = planner::usual_profile_path();
+  return planner::profile_named(here(options) && std::filesystem::exists(measured) ? measured : "h100");
+}
+
 planner::Request request_of(const PlanOptions& options, const Setting& setting) {
   if (options.ranks % options.hosts != 0)
     throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
@@ -79,9 +96,9 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting) 
                            .batch = setting.batch,
                            .seq = options.seq,
                            .optimizer = make_optimizer(run),
-                           .profile = planner::profile_named(options.profile)};
+                           .memory = memory_of(options),
+                           .profile = profile_of(options)};
   if (!options.device_memory.empty()) request.device_memory = planner::bytes_of(options.device_memory);
-  if (options.memory == "common") request.memory = zero::Memory::common;
   for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
   return request;
 }

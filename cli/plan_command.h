@@ -15,9 +15,9 @@ struct PlanOptions {
   std::string parameters;  // a count
   int ranks = 1;
   int hosts = 1;
-  std::string memory = "separate";
-  std::string device_memory;  // empty: no limit
-  std::string profile = "h100";
+  std::string memory = "auto";
+  std::string device_memory;          // empty: no limit
+  std::string profile;                // empty: what was measured here, unless for devices; else h100
   std::optional<std::int64_t> batch;  // none: that of --ds-config, else of `zero train`
   std::int64_t seq = RunOptions{}.seq;
   std::optional<int> accumulate;         // likewise

@@ -61,11 +61,17 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
   command.add_option("--device-memory", options.device_memory, "Memory for a rank: 80GB, 80GiB [no limit]")
       ->check(size(planner::bytes_of))
       ->group(group);
-  command.add_option("--profile", options.profile, "How fast it is: a100, h100, h200, or a profile's file")
+  command
+      .add_option("--profile", options.profile,
+                  "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
+                  "--device-memory; else h100]")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--memory", options.memory, "Whether the ranks share memory for sharded parameters")
-      ->check(CLI::IsMember({"common", "separate"}))
+  command
+      .add_option("--memory", options.memory,
+                  "Whether sharded parameters lie in memory common to the ranks; auto: on one host, without "
+                  "--device-memory")
+      ->check(CLI::IsMember({"auto", "common", "separate"}))
       ->capture_default_str()
       ->group(group);
 }

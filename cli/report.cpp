@@ -1,134 +1,14 @@
 #include "report.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "format.h"
-#include "zero/error.h"
 
 namespace cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-double number(const Json& json) {
-  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
-}
-
-std::vector<double> numbers(const Json& json) {
-  std::vector<double> result;
-  for (const Json& value : json) result.push_back(number(value));
-  return result;
-}
-
-Json encode(const Bytes& bytes) {
-  return {{"predicted", bytes.predicted}, {"measured", bytes.measured}};
-}
-
-Bytes decode_bytes(const Json& json) {
-  return {json.at("predicted"), json.at("measured")};
-}
-
-Json encode(const RunResult& run) {
-  Json evaluations = Json::array();
-  for (const Evaluation& each : run.evaluations) evaluations.push_back({{"step", each.step}, {"loss", each.loss}});
-  return {{"plan", run.plan},
-          {"optimizer", run.optimizer_name},
-          {"precision", run.precision},
-          {"losses", run.losses},
-          {"grad_norms", run.grad_norms},
-          {"evaluations", evaluations},
-          {"state_bytes",
-           {{"parameter", encode(run.parameter)},
-            {"gradient", encode(run.gradient)},
-            {"optimizer", encode(run.optimizer)}}},
-          {"wire_bytes_per_step", encode(run.wire)},
-          {"peak_bytes", run.peak_bytes},
-          {"update_bytes", run.update_bytes},
-          {"update_seconds", run.update_seconds ? Json(*run.update_seconds) : Json()},
-          {"step_seconds", run.step_seconds},
-          {"tokens_per_second", run.tokens_per_second}};
-}
-
-RunResult decode_run(const Json& json) {
-  RunResult run;
-  run.plan = json.at("plan");
-  run.optimizer_name = json.at("optimizer");
-  run.precision = json.at("precision");
-  run.losses = numbers(json.at("losses"));
-  run.grad_norms = numbers(json.at("grad_norms"));
-  for (const Json& each : json.at("evaluations")) run.evaluations.push_back({each.at("step"), number(each.at("loss"))});
-  const Json& state = json.at("state_bytes");
-  run.parameter = decode_bytes(state.at("parameter"));
-  run.gradient = decode_bytes(state.at("gradient"));
-  run.optimizer = decode_bytes(state.at("optimizer"));
-  run.wire = decode_bytes(json.at("wire_bytes_per_step"));
-  run.peak_bytes = json.at("peak_bytes");
-  run.update_bytes = json.at("update_bytes");
-  const Json& update_seconds = json.at("update_seconds");
-  if (!update_seconds.is_null()) run.update_seconds = update_seconds.get<double>();
-  run.step_seconds = number(json.at("step_seconds"));
-  run.tokens_per_second = number(json.at("tokens_per_second"));
-  return run;
-}
-
-[[noreturn]] void cannot(const char* verb, const std::string& path) {
-  throw zero::Error(std::string("cannot ") + verb + " '" + path + "': " + std::strerror(errno));
-}
-
-// A pipe or a terminal is written as it is.
-bool special(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
-         !std::filesystem::is_directory(status);
-}
-
-class NewFile {
- public:
-  explicit NewFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp" + std::to_string(::getpid())) {
-    if (std::filesystem::is_directory(path_)) errno = EISDIR, cannot("write", path_);
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0) cannot("write", path_);
-  }
-  ~NewFile() {
-    ::close(fd_);
-    if (!kept_) ::unlink(temporary_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  void write(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t written = ::write(fd_, text.data(), text.size());
-      if (written < 0 && errno != EINTR) cannot("write", path_);
-      if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
-    }
-  }
-  void keep() {
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) cannot("write", path_);
-    kept_ = true;
-  }
-
- private:
-  std::string path_;
-  std::string temporary_;
-  int fd_ = -1;
-  bool kept_ = false;
-};
 
 std::size_t first_difference(const std::vector<double>& a, const std::vector<double>& b) {
   const auto same = [](double x, double y) {
@@ -154,6 +34,13 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
       {plan, what, with_separators(bytes.predicted), with_separators(bytes.measured), bytes.agree() ? "" : "differs"});
 }
 
+// Predictions of peaks may be a little above what is measured.
+void add_peak(Table& table, const char* what, const Bytes& bytes) {
+  const double above = 100 * (static_cast<double>(bytes.predicted) / static_cast<double>(bytes.measured) - 1);
+  table.add({"", what, with_separators(bytes.predicted), with_separators(bytes.measured),
+             bytes.measured > 0 ? (above < 0 ? "" : "+") + fixed(above, 2) + " %" : ""});
+}
+
 std::int64_t state_bytes(const RunResult& run) {
   return run.parameter.measured + run.gradient.measured + run.optimizer.measured;
 }
@@ -166,6 +53,8 @@ void print_bytes(std::ostream& out, const Report& report) {
     add_bytes(table, "", "gradient", run.gradient);
     add_bytes(table, "", "optimizer", run.optimizer);
     add_bytes(table, "", "wire, each step", run.wire);
+    add_peak(table, "activations", run.activation);
+    add_peak(table, "peak", run.peak);
   }
   table.print(out);
 }
@@ -173,10 +62,12 @@ void print_bytes(std::ostream& out, const Report& report) {
 void print_costs(std::ostream& out, const Report& report) {
   const auto first = static_cast<double>(state_bytes(report.runs.front()));
   Table table(1);
-  table.add({"plan", "state", "of " + report.runs.front().plan, "peak process", "s/step", "tokens/s", "last loss"});
+  table.add({"plan", "state", "of " + report.runs.front().plan, "theory", "peak process", "s/step, predicted", "s/step",
+             "tokens/s", "last loss"});
   for (const RunResult& run : report.runs) {
     const std::string part = fixed(100 * static_cast<double>(state_bytes(run)) / first, 1) + " %";
-    table.add({run.plan, human_bytes(state_bytes(run)), part, human_bytes(run.peak_bytes), fixed(run.step_seconds, 3),
+    table.add({run.plan, human_bytes(state_bytes(run)), part, run.theory.state, human_bytes(run.peak_bytes),
+               run.predicted_seconds ? fixed(*run.predicted_seconds, 3) : "-", fixed(run.step_seconds, 3),
                fixed(run.tokens_per_second, 0), last_loss(run)});
   }
   table.print(out);
@@ -206,54 +97,25 @@ std::vector<std::string> optimizer_cells(const RunResult& run, double held) {
 
 }  // namespace
 
-std::string to_json(const Report& report) {
-  Json runs = Json::array();
-  for (const RunResult& run : report.runs) runs.push_back(encode(run));
-  Json json{{"ranks", report.ranks}, {"parameters", report.parameters}};
-  if (!report.precision.empty()) json["precision"] = report.precision;
-  json["runs"] = runs;
-  return json.dump(2) + "\n";
+namespace {
+
+// UTF-8 characters, each of which is one column wide.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-Report from_json(const std::string& text) {
-  const Json json = Json::parse(text);
-  Report report{json.at("ranks"), json.at("parameters"), json.value("precision", ""), {}};
-  for (const Json& run : json.at("runs")) report.runs.push_back(decode_run(run));
-  return report;
-}
-
-void check_writable(const std::string& path) {
-  if (!special(path)) NewFile probe(path);
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  if (special(path)) {
-    std::ofstream(path) << text;
-    return;
-  }
-  NewFile file(path);
-  file.write(text);
-  file.keep();
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) cannot("read", path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
+}  // namespace
 
 void Table::print(std::ostream& out) const {
   std::vector<std::size_t> widths;
   for (const auto& row : rows_) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
   }
   for (const auto& row : rows_) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string padding(widths[i] - row[i].size(), ' ');
+      const std::string padding(widths[i] - width_of(row[i]), ' ');
       line += (i ? "  " : "") + (static_cast<int>(i) < left_ ? row[i] + padding : padding + row[i]);
     }
     out << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';

@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "files.h"
+#include "theory.h"
+
 namespace cli {
 
 struct Bytes {
@@ -21,6 +24,20 @@ struct Evaluation {
   double loss = 0;
 };
 
+// Of a step, of the thread that trains; the middle one of the steps.
+struct Seconds {
+  double compute = 0;
+  double gather = 0;  // waiting for parameters
+  double reduce = 0;  // waiting for reductions
+  double update = 0;
+  double wait = 0;  // for the slowest rank, in the vote
+};
+
+struct Share {
+  std::string name;
+  std::int64_t bytes = 0;
+};
+
 struct RunResult {
   std::string plan;
   std::string optimizer_name;
@@ -30,11 +47,19 @@ struct RunResult {
   std::vector<Evaluation> evaluations;
   Bytes parameter, gradient, optimizer;  // per rank
   Bytes wire;                            // per rank and step
+  std::vector<Share> collectives;        // of `wire`, as measured
+  Bytes activation, buffers, peak;       // per rank, at their largest
+  std::string moment;                    // of the predicted peak
   std::int64_t peak_bytes = 0;           // of a rank's process, above what it held when the run began
+  std::vector<Share> process;            // what the first rank's process holds at the end, by kind
   std::int64_t update_bytes = 0;         // per rank, that a step's update reads and writes
   std::optional<double> update_seconds;  // none: no step was applied
   double step_seconds = 0;
+  std::optional<double> predicted_seconds;  // of a step; none without a profile of the machine
+  Seconds seconds;
   double tokens_per_second = 0;
+  Theory theory;
+  std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
 
   bool bytes_agree() const { return parameter.agree() && gradient.agree() && optimizer.agree() && wire.agree(); }
 };
@@ -44,17 +69,16 @@ struct Report {
   std::int64_t parameters = 0;
   std::string precision;  // empty: not the same in all runs
   std::vector<RunResult> runs;
+  std::string model;
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;
+  int accumulate = 1;
+  std::string command;
 };
 
 // Doubles are printed so that reading them gives the same bits.
 std::string to_json(const Report& report);
 Report from_json(const std::string& text);
-
-// Throws zero::Error, naming the path, when `path` cannot be written; leaves nothing behind.
-void check_writable(const std::string& path);
-// All of it or nothing: written beside `path`, then renamed.
-void write_file(const std::string& path, const std::string& text);
-std::string read_file(const std::string& path);
 
 // Columns are as wide as their widest cell, the first `left` aligned to the left, the others to the right.
 class Table {

@@ -6,6 +6,7 @@ install(TARGETS zero EXPORT zeroTargets FILE_SET HEADERS)
 install(EXPORT zeroTargets NAMESPACE zero:: DESTINATION "${package}")
 if(TARGET zero_cli)
   install(TARGETS zero_cli)
+  install(TARGETS zero_training LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/zero")
 endif()
 
 configure_package_config_file(cmake/zeroConfig.cmake.in "${PROJECT_BINARY_DIR}/zeroConfig.cmake"

@@ -1,19 +1,48 @@
 #include "planner/activations.h"
 
-#include <cmath>
+#include <algorithm>
 
 namespace planner {
+namespace {
 
-// Korthikanti et al., 2022, section 4.1: s b h (34 + 5 a s / h) bytes a layer in 16 bits without dropout's masks being
-// counted apart; logits in fp32, and their gradient.
-Activations activations(const models::LlamaConfig& config, std::int64_t batch, std::int64_t seq,
-                        zero::Precision precision) {
-  const auto tokens = static_cast<double>(batch * seq), hidden = static_cast<double>(config.hidden_size);
-  const double scores = 5.0 * static_cast<double>(config.num_attention_heads * seq) / hidden;
-  const double layers = static_cast<double>(config.num_hidden_layers) * tokens * hidden * (34.0 + scores);
-  const double width = precision == zero::Precision::fp32 ? 2 : 1;
-  const double logits = 8.0 * tokens * static_cast<double>(config.vocab_size);
-  return {static_cast<std::int64_t>(std::llround(layers * width + logits)), "the loss, at the start of backward"};
+// LibTorch's small blocks come from malloc, which gives a little more than it is asked for.
+constexpr std::int64_t kSmall = 128 << 10;
+constexpr std::int64_t kSlack = 48;
+constexpr std::int64_t kScalars = 512;
+
+std::int64_t given(std::int64_t bytes) {
+  return bytes < kSmall ? bytes + kSlack : bytes;
+}
+
+class Sum final : public StepListener {
+ public:
+  void at(std::string_view moment) override {
+    moment_ = moment;
+    late_ = moment == "backward";
+  }
+  void hold(std::int64_t bytes) override {
+    now_ += given(bytes);
+    if (late_) result_.in_backward = std::max(result_.in_backward, now_);
+    if (now_ <= result_.bytes) return;
+    result_.bytes = now_;
+    result_.moment = moment_;
+  }
+  void drop(std::int64_t bytes) override { now_ -= given(bytes); }
+  const Activations& result() const { return result_; }
+
+ private:
+  std::int64_t now_ = kScalars;
+  std::string_view moment_;
+  bool late_ = false;
+  Activations result_;
+};
+
+}  // namespace
+
+Activations activations(const MicroBatch& work) {
+  Sum sum;
+  walk(work, sum);
+  return sum.result();
 }
 
 }  // namespace planner

@@ -1,20 +1,22 @@
-// What a micro-batch keeps for its backward. No torch.
+// Bytes that the operators of a model hold in one micro-batch: activations, their gradients, and what lives for a
+// moment only. No torch.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "models/llama_config.h"
-#include "zero/plan.h"
+#include "planner/llama_step.h"
 
 namespace planner {
 
-// The largest sum alive at once in one micro-batch on one rank, and when.
 struct Activations {
-  std::int64_t bytes = 0;
-  std::string moment;
+  std::int64_t bytes = 0;        // largest sum alive at once
+  std::string moment;            // when
+  std::int64_t in_backward = 0;  // largest sum while gradients of parameters are on their way
 };
-Activations activations(const models::LlamaConfig& config, std::int64_t batch, std::int64_t seq,
-                        zero::Precision precision);
+
+// By going through the micro-batch operator by operator: see llama_step.h. As LibTorch 2.13 on a CPU holds them, with
+// one thread an operator; never less but for FP8, whose linear layers keep codes beside.
+Activations activations(const MicroBatch& work);
 
 }  // namespace planner

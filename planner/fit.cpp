@@ -102,9 +102,8 @@ std::int64_t largest(std::int64_t limit, const std::function<std::int64_t(std::i
 }
 
 std::int64_t largest_batch(const Request& request, const Cost& cost) {
-  const std::int64_t rest = cost.peak - cost.activations.bytes;
   const auto bytes = [&](std::int64_t batch) {
-    return rest + activations(request.shape.config, batch, request.seq, cost.plan.precision()).bytes;
+    return peak_of(cost.estimate, activations({request.shape.config, batch, request.seq, cost.plan.precision()})).bytes;
   };
   return largest(*request.device_memory, bytes, request.batch, 0);
 }

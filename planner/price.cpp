@@ -1,12 +1,11 @@
 #include "planner/price.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
 #include "partition/moments.h"
 #include "partition/slices.h"
 #include "planner/seconds.h"
+#include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -63,39 +62,40 @@ class Padding {
   std::int64_t bytes_ = 0;
 };
 
-// Beside the state and the flat gradient, which a rank holds all the time: gathered parameters and activations come and
-// go in micro-batches, what whole tensors need in the update, when these are gone.
-void find_peak(Cost& cost) {
-  const std::int64_t always = cost.estimate.state.total() + cost.estimate.reduction;
-  const std::int64_t computing = cost.estimate.gathered + cost.activations.bytes;
-  cost.peak = always + std::max(computing, cost.estimate.update);
-  cost.moment = computing >= cost.estimate.update ? cost.activations.moment : "the update";
-}
-
-// A sum over the ranks of a host is as wide as the gradient that it becomes.
-double growth_of_sums(const zero::Plan& plan) {
-  const zero::Dtype stored = plan.compute_dtype();
-  const auto sent = static_cast<double>(size_of(plan.reduction_dtype(stored)));
-  return std::max(sent, static_cast<double>(size_of(plan.gradient_dtype(stored)))) / sent;
-}
-
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
   const Arrangement arrangement(request.shape, plan, request.optimizer, request.ranks);
   Cost cost{.plan = plan,
             .estimate = zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.trace, request.memory),
             .activations = kept};
   cost.padding = Padding(plan.on(request.ranks), arrangement).of_a_rank();
-  find_peak(cost);
+  const Peak peak = peak_of(cost.estimate, kept);
+  cost.peak = peak.bytes;
+  cost.moment = peak.moment;
   const WireSplit split = wire_split(cost.estimate.wire, plan.on(request.ranks), request.ranks, request.hosts);
   cost.wire_inside = split.inside;
   cost.wire_across = split.across;
-  cost.seconds = step_seconds({request.shape.config, request.batch, request.seq}, plan, cost.estimate, request.profile,
-                              request.ranks, request.hosts);
+  if (request.profile.knows(plan.precision()))
+    cost.seconds = step_seconds(micro_batch(request, plan), plan, cost.estimate, request.profile,
+                                {request.ranks, request.hosts, request.memory});
   if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
   return cost;
 }
 
 }  // namespace
+
+// The state and what is kept from step to step is there all the time; a slice's sum only while gradients are reduced,
+// which is after the loss's backward.
+Peak peak_of(const zero::Estimate& estimate, const Activations& activations) {
+  const std::int64_t always =
+      estimate.state.total() + estimate.gathered + estimate.update + estimate.reduction - estimate.slice;
+  const std::int64_t reducing = activations.in_backward + estimate.slice;
+  if (reducing > activations.bytes) return {always + reducing, "backward"};
+  return {always + activations.bytes, activations.moment};
+}
+
+MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
+  return {request.shape.config, request.batch, request.seq, plan.precision()};
+}
 
 Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks)
     : layout({}, 1), rules(parameter_rules(optimizer, {}, shape.infos)) {
@@ -111,26 +111,13 @@ zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::
 
 Cost price(const Request& request, const zero::Plan& plan) {
   check(request);
-  return price(request, plan, activations(request.shape.config, request.batch, request.seq, plan.precision()));
+  return price(request, plan, activations(micro_batch(request, plan)));
 }
 
 std::vector<Cost> price(const Request& request) {
   std::vector<Cost> costs;
   for (const zero::Plan& plan : request.plans) costs.push_back(price(request, plan));
   return costs;
-}
-
-WireSplit wire_split(const zero::Traffic& wire, const zero::Plan& plan, int ranks, int hosts) {
-  if (hosts == 1) return {wire.bytes(), 0};
-  if (hosts == ranks) return {0, wire.bytes()};
-  const int host = ranks / hosts;
-  const double peers = ranks - 1, others = hosts - 1, here = host - 1;
-  const auto gathered = static_cast<double>(wire[zero::Collective::all_gather].bytes);
-  const auto reduced = static_cast<double>(wire[zero::Collective::reduce_scatter].bytes);
-  const bool summed_inside = std::has_single_bit(static_cast<unsigned>(host));
-  const double sums = summed_inside ? others * growth_of_sums(plan) : peers - here;
-  const double inside = (peers - others) * gathered + (summed_inside ? peers - others : here) * reduced;
-  return {std::llround(inside / peers), std::llround((others * gathered + sums * reduced) / peers)};
 }
 
 }  // namespace planner

@@ -38,13 +38,20 @@ struct Cost {
   std::string moment = {};       // of the peak
   std::int64_t wire_across = 0;  // of a step, received from other hosts
   std::int64_t wire_inside = 0;  // and from ranks of the same host; see wire_split()
-  double seconds = 0;            // of a step
+  double seconds = 0;            // of a step; 0 where the profile does not know the precision
   std::int64_t excess = 0;       // of the peak over the device's memory; not positive: it fits
 
   bool fits() const { return excess <= 0; }
   // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
   std::int64_t buffers() const { return estimate.gathered + estimate.reduction + estimate.update; }
 };
+
+// The largest sum of an estimate and of what a micro-batch holds, on one rank, and when it is reached.
+struct Peak {
+  std::int64_t bytes = 0;
+  std::string moment = {};
+};
+Peak peak_of(const zero::Estimate& estimate, const Activations& activations);
 
 // The layout and the order of use of the shape's parameters under a plan, and what updates them: as an engine has them.
 struct Arrangement {
@@ -62,13 +69,6 @@ zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::
 Cost price(const Request& request, const zero::Plan& plan);
 std::vector<Cost> price(const Request& request);
 
-// What a step's traffic becomes between `hosts` of `ranks / hosts` ranks, where collectives go over two levels: what
-// crosses to a host does so once. Sums over the ranks of a host cross in the dtype in which gradients are kept, so that
-// across and inside together can be more than the traffic, which is counted by the rule of one level.
-struct WireSplit {
-  std::int64_t inside = 0;
-  std::int64_t across = 0;
-};
-WireSplit wire_split(const zero::Traffic& wire, const zero::Plan& plan, int ranks, int hosts);
+MicroBatch micro_batch(const Request& request, const zero::Plan& plan);
 
 }  // namespace planner

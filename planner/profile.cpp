@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
 
 #include "planner/fields.h"
 
@@ -10,23 +13,33 @@ namespace {
 
 constexpr double kPositive = 1e-300;
 
-const std::array<Field<Profile>, 10> kFields{
+const std::array<Field<Profile>, 9> kFields{
     {{.key = "name", .member = &Profile::name, .required = true},
+     {.key = "ranks", .member = &Profile::ranks},
      {.key = "copy_bandwidth", .member = &Profile::copy_bandwidth, .required = true, .least = kPositive},
+     {.key = "update_bandwidth", .member = &Profile::update_bandwidth, .required = true, .least = kPositive},
      {.key = "collective_bandwidth", .member = &Profile::collective_bandwidth, .required = true, .least = kPositive},
+     {.key = "collective_seconds", .member = &Profile::collective_seconds, .required = true},
      {.key = "network_bandwidth", .member = &Profile::network_bandwidth, .required = true, .least = kPositive},
-     {.key = "matrix_flops_fp32", .member = &Profile::matrix_flops_fp32, .required = true, .least = kPositive},
-     {.key = "matrix_flops_bf16", .member = &Profile::matrix_flops_bf16, .required = true, .least = kPositive},
-     {.key = "matrix_flops_fp16", .member = &Profile::matrix_flops_fp16, .required = true, .least = kPositive},
-     {.key = "matrix_flops_fp8", .member = &Profile::matrix_flops_fp8, .required = true, .least = kPositive},
      {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
-     {.key = "operator_seconds", .member = &Profile::operator_seconds, .required = true}}};
+     {.key = "overlap", .member = &Profile::overlap}}};
+
+const std::array<Field<Pace>, 5> kPaceFields{
+    {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
+     {.key = "attention_flops", .member = &Pace::attention_flops, .required = true, .least = kPositive},
+     {.key = "sweep_bandwidth", .member = &Pace::sweep_bandwidth, .required = true, .least = kPositive},
+     {.key = "cached_bandwidth", .member = &Pace::cached_bandwidth, .required = true, .least = kPositive},
+     {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true}}};
+
+constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
+    {{"fp32", &Profile::fp32}, {"bf16", &Profile::bf16}, {"fp16", &Profile::fp16}, {"fp8", &Profile::fp8}}};
 
 // Usual parts of the vendors' peaks.
 constexpr double kOfMemory = 0.8;     // of the memory's bandwidth
 constexpr double kOfLinks = 0.75;     // of NVLink, one direction
 constexpr double kOfNetwork = 0.85;   // of the network card
 constexpr double kOfProducts = 0.55;  // of dense products, over whole layers
+constexpr double kOverlap = 0.8;      // of computing has collectives beside it
 
 struct Peaks {
   const char* name;
@@ -41,28 +54,63 @@ constexpr std::array<Peaks, 3> kPeaks{{{"a100", 2.039e12, 300e9, 25e9, 19.5e12, 
                                        {"h100", 3.35e12, 450e9, 50e9, 67e12, 989e12, 1979e12},
                                        {"h200", 4.8e12, 450e9, 50e9, 67e12, 989e12, 1979e12}}};
 
+Pace usual_pace(double flops, double memory) {
+  const double sweeps = kOfMemory * memory;
+  return {.matrix_flops = kOfProducts * flops,
+          .attention_flops = kOfProducts * flops,
+          .sweep_bandwidth = sweeps,
+          .cached_bandwidth = sweeps,
+          .operator_seconds = 5e-6};
+}
+
 Profile usual(const Peaks& peaks) {
   return {.name = peaks.name,
+          .fp32 = usual_pace(peaks.fp32, peaks.memory),
+          .bf16 = usual_pace(peaks.half, peaks.memory),
+          .fp16 = usual_pace(peaks.half, peaks.memory),
+          .fp8 = usual_pace(peaks.fp8, peaks.memory),
           .copy_bandwidth = kOfMemory * peaks.memory,
+          .update_bandwidth = kOfMemory * peaks.memory,
           .collective_bandwidth = kOfLinks * peaks.links,
+          .collective_seconds = 2e-5,
           .network_bandwidth = kOfNetwork * peaks.network,
-          .matrix_flops_fp32 = kOfProducts * peaks.fp32,
-          .matrix_flops_bf16 = kOfProducts * peaks.half,
-          .matrix_flops_fp16 = kOfProducts * peaks.half,
-          .matrix_flops_fp8 = kOfProducts * peaks.fp8,
           .disk_bandwidth = 5e9,
-          .operator_seconds = 5e-6};
+          .overlap = kOverlap};
+}
+
+Profile read(Json json, const std::string& source) {
+  Profile paces;
+  for (const auto& [key, member] : kPaces)
+    if (json.is_object() && json.contains(key)) {
+      paces.*member = read_fields<Pace>(json[key], kPaceFields, source + ": \"" + key + "\"");
+      json.erase(key);
+    }
+  Profile profile = read_fields<Profile>(json, kFields, source);
+  for (const auto& [key, member] : kPaces) profile.*member = paces.*member;
+  return profile;
 }
 
 }  // namespace
 
-double Profile::matrix_flops(zero::Precision precision) const {
+Pace Profile::*pace_of(zero::Precision precision) {
   switch (precision) {
-    case zero::Precision::fp32: return matrix_flops_fp32;
-    case zero::Precision::fp16: return matrix_flops_fp16;
-    case zero::Precision::fp8: return matrix_flops_fp8;
-    default: return matrix_flops_bf16;
+    case zero::Precision::fp32: return &Profile::fp32;
+    case zero::Precision::fp16: return &Profile::fp16;
+    case zero::Precision::fp8: return &Profile::fp8;
+    default: return &Profile::bf16;
   }
+}
+
+bool Profile::knows(zero::Precision precision) const {
+  return (this->*pace_of(precision)).matrix_flops > 0;
+}
+
+const Pace& Profile::pace(zero::Precision precision) const {
+  if (!knows(precision))
+    throw zero::ConfigError(
+        "the profile '" + name + "' does not say how fast " + std::string(zero::name(precision)) + " is computed in",
+        "measure it: zero bench profile --precisions ...");
+  return this->*pace_of(precision);
 }
 
 std::vector<std::string_view> given_profiles() {
@@ -74,16 +122,27 @@ std::vector<std::string_view> given_profiles() {
 Profile profile_named(const std::string& name_or_path) {
   const auto given = std::ranges::find_if(kPeaks, [&](const Peaks& peaks) { return name_or_path == peaks.name; });
   if (given != kPeaks.end()) return usual(*given);
-  const Json json = read_json(name_or_path, "give a profile's file, or a100, h100 or h200");
-  return read_fields<Profile>(json, kFields, name_or_path);
+  return read(read_json(name_or_path, "give a profile's file, or a100, h100 or h200"), name_or_path);
+}
+
+std::string usual_profile_path() {
+  const auto variable = [](const char* name) {
+    return std::filesystem::path(std::getenv(name) ? std::getenv(name) : "");
+  };
+  const std::filesystem::path cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  const std::filesystem::path folder = !cache.empty() ? cache : !home.empty() ? home / ".cache" : ".";
+  return folder / "zero" / "profile.json";
 }
 
 std::string to_json(const Profile& profile) {
-  return write_fields<Profile>(profile, kFields).dump(2) + "\n";
+  Json json = write_fields<Profile>(profile, kFields);
+  for (const auto& [key, member] : kPaces)
+    if ((profile.*member).matrix_flops > 0) json[key] = write_fields<Pace>(profile.*member, kPaceFields);
+  return json.dump(2) + "\n";
 }
 
 Profile profile_from_json(const std::string& text, const std::string& source) {
-  return read_fields<Profile>(Json::parse(text, nullptr, false), kFields, source);
+  return read(Json::parse(text, nullptr, false), source);
 }
 
 }  // namespace planner

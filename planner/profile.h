@@ -9,22 +9,37 @@
 
 namespace planner {
 
-// Rates that are reached, not peaks; of one rank.
+// How fast one rank computes in one precision while all of its host's ranks do. Rates that are reached, not peaks.
+struct Pace {
+  double matrix_flops = 0;      // flop/s of products of matrices
+  double attention_flops = 0;   // flop/s of causal attention
+  double sweep_bandwidth = 0;   // bytes/s of operators that go through their operands once
+  double cached_bandwidth = 0;  // the same where these are at most kCached bytes
+  double operator_seconds = 0;  // to run an operator at all
+  bool operator==(const Pace&) const = default;
+};
+inline constexpr double kCached = 1 << 20;
+
 struct Profile {
   std::string name;
-  double copy_bandwidth = 0;        // bytes/s that a copy in the device's memory reads and writes
+  int ranks = 0;  // that worked at once when it was measured; 0: any
+  Pace fp32, bf16, fp16, fp8;       // matrix_flops of 0: not known
+  double copy_bandwidth = 0;        // bytes/s that a copy in memory reads and writes
+  double update_bandwidth = 0;      // bytes/s that an optimizer's update reads and writes
   double collective_bandwidth = 0;  // bytes/s that a rank receives from ranks of its host
-  double network_bandwidth = 0;     // bytes/s that it receives from other hosts
-  double matrix_flops_fp32 = 0;     // flop/s of products of large matrices
-  double matrix_flops_bf16 = 0;
-  double matrix_flops_fp16 = 0;
-  double matrix_flops_fp8 = 0;
-  double disk_bandwidth = 0;    // bytes/s
-  double operator_seconds = 0;  // to start an operator
+  double collective_seconds = 0;    // to run a collective at all
+  double network_bandwidth = 0;     // bytes/s that a rank receives from other hosts
+  double disk_bandwidth = 0;        // bytes/s
+  double overlap = 0;               // part of the computing behind which collectives can hide, 0 to 1
 
-  double matrix_flops(zero::Precision precision) const;
+  // Throws zero::ConfigError where the profile does not know the precision.
+  const Pace& pace(zero::Precision precision) const;
+  bool knows(zero::Precision precision) const;
   bool operator==(const Profile&) const = default;
 };
+
+// Where a profile keeps a precision's pace.
+Pace Profile::*pace_of(zero::Precision precision);
 
 // a100, h100, h200: see the table in profile.cpp.
 std::vector<std::string_view> given_profiles();
@@ -32,6 +47,9 @@ std::vector<std::string_view> given_profiles();
 // One of given_profiles(), or a file. Throws zero::ConfigError, naming file and key, for what is missing, unknown or
 // not a positive number.
 Profile profile_named(const std::string& name_or_path);
+
+// Where `zero bench profile` leaves what it measures, unless told otherwise: in the user's cache folder.
+std::string usual_profile_path();
 
 std::string to_json(const Profile& profile);
 // `source` says in errors whose text it is.

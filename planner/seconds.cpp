@@ -1,9 +1,118 @@
 #include "planner/seconds.h"
 
-namespace planner {
+#include <algorithm>
+#include <utility>
 
-double step_seconds(const Work&, const zero::Plan&, const zero::Estimate&, const Profile&, int, int) {
-  return 0;
+#include "planner/wire.h"
+
+namespace planner {
+namespace {
+
+class Counter final : public StepListener {
+ public:
+  void product(std::int64_t m, std::int64_t n, std::int64_t k) override {
+    labour_.matrix_flops += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    ++labour_.operators;
+  }
+  void attention(double flops, bool) override {
+    labour_.attention_flops += flops;
+    ++labour_.operators;
+  }
+  void sweep(std::int64_t, std::int64_t bytes) override {
+    const auto size = static_cast<double>(bytes);
+    (size > kCached ? labour_.sweep_bytes : labour_.cached_bytes) += size;
+    ++labour_.operators;
+  }
+  const Labour& labour() const { return labour_; }
+
+ private:
+  Labour labour_;
+};
+
+constexpr std::size_t kKinds = 5;
+using Terms = std::array<double, kKinds>;
+
+Terms terms_of(const Labour& labour) {
+  return {labour.matrix_flops, labour.attention_flops, labour.sweep_bytes, labour.cached_bytes, labour.operators};
+}
+
+double per_second(double rate) {
+  return rate > 0 ? 1 / rate : 0;
+}
+
+Terms costs_of(const Pace& pace) {
+  return {per_second(pace.matrix_flops), per_second(pace.attention_flops), per_second(pace.sweep_bandwidth),
+          per_second(pace.cached_bandwidth), pace.operator_seconds};
+}
+
+// A rate that no run shows to cost anything is infinite; this is as good.
+double rate_of(double cost) {
+  constexpr double no_cost = 1e-18;
+  return 1 / std::max(cost, no_cost);
+}
+
+double bytes_of(const zero::Estimate& estimate, zero::Collective collective) {
+  return static_cast<double>(estimate.wire[collective].bytes);
+}
+
+// What reading a sharded parameter where it lies counts as wire.
+double read_in_place(const zero::Plan& plan, const zero::Estimate& estimate, const Ranks& ranks) {
+  const bool common = ranks.memory == zero::Memory::common && ranks.hosts == 1;
+  const bool sharded = plan.on(ranks.count)[zero::State::parameter].placement == zero::Placement::sharded;
+  return common && sharded ? bytes_of(estimate, zero::Collective::all_gather) : 0;
+}
+
+}  // namespace
+
+Labour labour_of(const MicroBatch& work) {
+  Counter counter;
+  walk(work, counter);
+  return counter.labour();
+}
+
+double Labour::seconds(const Pace& pace) const {
+  const Terms terms = terms_of(*this), costs = costs_of(pace);
+  double sum = 0;
+  for (std::size_t i = 0; i < kKinds; ++i) sum += terms[i] * costs[i];
+  return sum;
+}
+
+double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
+                          const Ranks& ranks) {
+  const auto [inside, across] = wire_split(estimate.wire, plan.on(ranks.count), ranks.count, ranks.hosts);
+  const double moved = static_cast<double>(inside) - read_in_place(plan, estimate, ranks);
+  double calls = 0;
+  for (const zero::Traffic::Entry& entry : estimate.wire.entries) calls += static_cast<double>(entry.calls);
+  return calls * profile.collective_seconds + moved * per_second(profile.collective_bandwidth) +
+         static_cast<double>(across) * per_second(profile.network_bandwidth);
+}
+
+double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
+                    const Profile& profile, const Ranks& ranks) {
+  const double computing = plan.accumulate() * labour_of(work).seconds(profile.pace(work.precision));
+  const double update = static_cast<double>(estimate.update_traffic) * per_second(profile.update_bandwidth);
+  const double collectives = collective_seconds(plan, estimate, profile, ranks);
+  return computing + update + std::max(0.0, collectives - profile.overlap * computing);
+}
+
+// Coordinate by coordinate, each time the best value that is not negative; the squares are convex, so that it settles.
+Pace fitted(const std::vector<Measured>& runs) {
+  constexpr int rounds = 20000;
+  Terms costs{};
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < kKinds; ++i) {
+      double along = 0, square = 0;
+      for (const Measured& run : runs) {
+        const Terms terms = terms_of(run.labour);
+        double rest = 1;
+        for (std::size_t j = 0; j < kKinds; ++j)
+          if (j != i) rest -= terms[j] * costs[j] / run.seconds;
+        along += rest * terms[i] / run.seconds;
+        square += terms[i] * terms[i] / (run.seconds * run.seconds);
+      }
+      if (square > 0) costs[i] = std::max(0.0, along / square);
+    }
+  return {rate_of(costs[0]), rate_of(costs[1]), rate_of(costs[2]), rate_of(costs[3]), costs[4]};
 }
 
 }  // namespace planner

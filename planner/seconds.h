@@ -1,21 +1,47 @@
 // How long a step takes, by a model of the machine. No torch.
 #pragma once
 
-#include <cstdint>
+#include <array>
+#include <vector>
 
-#include "models/llama_config.h"
+#include "planner/llama_step.h"
 #include "planner/profile.h"
 #include "zero/estimate.h"
 #include "zero/plan.h"
 
 namespace planner {
 
-struct Work {
-  models::LlamaConfig config;
-  std::int64_t batch = 1;  // sequences of a micro-batch
-  std::int64_t seq = 1;    // tokens of a sequence
+// What the time of a micro-batch is made of; times a Pace's reciprocals it is seconds.
+struct Labour {
+  double matrix_flops = 0;
+  double attention_flops = 0;
+  double sweep_bytes = 0;   // in operators of more than kCached bytes
+  double cached_bytes = 0;  // in the others
+  double operators = 0;
+
+  double seconds(const Pace& pace) const;
 };
-double step_seconds(const Work& work, const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
-                    int ranks, int hosts);
+Labour labour_of(const MicroBatch& work);
+
+struct Ranks {
+  int count = 1;
+  int hosts = 1;
+  zero::Memory memory = zero::Memory::separate;
+};
+
+// `estimate` of the same plan. Sums up computing, the update and the collectives that computing does not hide.
+double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
+                    const Profile& profile, const Ranks& ranks);
+
+// Of the collectives alone, hidden or not.
+double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
+                          const Ranks& ranks);
+
+// The Pace, without negative times, that comes closest to the measured seconds, in relative terms.
+struct Measured {
+  Labour labour;
+  double seconds = 0;
+};
+Pace fitted(const std::vector<Measured>& runs);
 
 }  // namespace planner

@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # Takes what the build needs: Debian packages and LibTorch. Quick when all is there.
-# Writes the folder of LibTorch to build/torch.prefix. With arguments: installs those packages only.
+# Writes the folder of LibTorch to build/torch.prefix. --tests: takes what only tests need. With other arguments:
+# installs those packages only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
+
+# A browser, in which the report's page is tested.
+test_packages=(chromium)
+# TensorBoard, which reads the event files that are written, in an environment of its own.
+test_venv=build/tests-venv
+tensorboard='tensorboard==2.21.*'
 
 say() { echo "setup: $*" >&2; }
 
@@ -50,14 +57,30 @@ torch_of_directory() {
 }
 
 fetch_torch() {
-  python3 -c 'import ensurepip' 2>/dev/null || need_packages python3-venv
+  need_venv
   say "fetching LibTorch $torch_version into .venv"
   [ -x .venv/bin/python ] || python3 -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$torch_version"
 }
 
+need_venv() { python3 -c 'import ensurepip' 2>/dev/null || need_packages python3-venv; }
+
+fetch_tensorboard() {
+  [ "$tensorboard" = "$(cat "$test_venv/installed" 2>/dev/null)" ] && return
+  need_venv
+  say "fetching TensorBoard into $test_venv"
+  [ -x "$test_venv/bin/python" ] || python3 -m venv "$test_venv"
+  "$test_venv/bin/python" -m pip install --quiet --disable-pip-version-check "$tensorboard" &&
+    echo "$tensorboard" >"$test_venv/installed"
+}
+
 find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of python3; }
 
+if [ "${1:-}" = --tests ]; then
+  need_packages "${test_packages[@]}"
+  fetch_tensorboard
+  exit
+fi
 if [ $# -gt 0 ]; then
   need_packages "$@"
   exit

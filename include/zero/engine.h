@@ -69,9 +69,13 @@ struct StepReport {
   double loss = 0;       // mean over the global batch
   double grad_norm = 0;  // of the mean gradient, before clipping
   double lr = 0;
-  double loss_scale = 1;      // of this step; losses and norms are reported without it
-  std::int64_t step = 0;      // steps applied so far
-  double update_seconds = 0;  // on this rank, of the optimizer's work and what it exchanges
+  double loss_scale = 1;  // of this step; losses and norms are reported without it
+  std::int64_t step = 0;  // steps applied so far
+  // On this rank, of the thread that calls; the rest of a step is the model's computing.
+  double update_seconds = 0;  // the optimizer's work and what it exchanges
+  double gather_seconds = 0;  // waiting for parameters, since the step before
+  double reduce_seconds = 0;  // waiting for reductions of gradients, since the step before
+  double vote_seconds = 0;    // the vote, where ranks wait for the slowest
 };
 
 class Engine {

@@ -34,6 +34,7 @@ struct Estimate {
   StateBytes state;                 // per rank
   std::int64_t gathered = 0;        // peak of parameters paged in, beside the shards
   std::int64_t reduction = 0;       // flat gradient of the largest unit on its way to the shards
+  std::int64_t slice = 0;           // of it, the sum of a slice, which lives while a unit is reduced only
   std::int64_t update = 0;          // what optimizers over whole tensors exchange of a unit, at most
   std::int64_t update_traffic = 0;  // memory that a step's update reads and
                                     // writes, but for what is exchanged

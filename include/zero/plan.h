@@ -98,10 +98,12 @@ class Plan {
   Dtype compute_dtype(Dtype dtype) const;
   // The same for every parameter that is fp32; fp32 if these are computed with as they are.
   Dtype compute_dtype() const { return compute_dtype(Dtype::f32); }
-  // In which gradients of a parameter stored in `stored` are kept until the update: as they arrive, where there is one
-  // micro-batch to keep; else in the accumulation dtype.
+  // In which its gradient is held until the step: its own, where nothing is added to the gradient of one micro-batch,
+  // else the accumulation dtype.
   Dtype gradient_dtype(Dtype stored) const;
-  // In which its gradients travel: their own, where each micro-batch's do, else the accumulation dtype; or as chosen.
+  // Whether it is held as the mean over ranks, not the sum, which 16 bits might not hold.
+  bool holds_mean() const { return gradient_dtype(compute_dtype()) != accumulation(compute_dtype()); }
+  // In which its gradients travel: their own, where each micro-batch's do, else as they are held; or as chosen.
   Dtype reduction_dtype(Dtype stored) const;
   // For a parameter stored in `dtype`, which is narrower than what it is updated in.
   Remainder remainder(Dtype stored) const;

@@ -9,6 +9,8 @@
 #include "zero/layout.h"
 #include "zero/ledger.h"
 #include "zero/loss_scale.h"
+#include "zero/memory_analyzer.h"
+#include "zero/memory_report.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/schedule.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/half.h"
 #include "base/simd.h"
 #include "zero/error.h"
 
@@ -98,6 +99,24 @@ void add_squares(std::span<const T> values, ExactSum& sum, std::int64_t& nonfini
   for (std::int64_t end = blocks; end > 0;) {
     const auto begin = (end - 1) / kStretch * kStretch;
     add_blocks(values.data() + begin * kSquareBlock, end - begin, sum, nonfinite);
+    end = begin;
+  }
+}
+
+template <class Narrow>
+ZERO_MULTIVERSION void widen_all(const Narrow* values, float* wide, std::size_t n) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < n; ++i) wide[i] = widen(values[i]);
+}
+
+template <class Narrow>
+void add_widened(std::span<const Narrow> values, ExactSum& sum, std::int64_t& nonfinite) {
+  constexpr std::size_t chunk = kBatch * kSquareBlock;
+  float wide[chunk];
+  for (std::size_t end = values.size(); end > 0;) {
+    const std::size_t begin = (end - 1) / chunk * chunk;
+    widen_all(values.data() + begin, wide, end - begin);
+    add_squares(std::span<const float>(wide, end - begin), sum, nonfinite);
     end = begin;
   }
 }
@@ -198,6 +217,16 @@ void sum_of_squares(std::span<const float> values, ExactSum& sum, std::int64_t& 
 
 void sum_of_squares(std::span<const double> values, ExactSum& sum, std::int64_t& nonfinite) {
   add_squares(values, sum, nonfinite);
+}
+
+void sum_of_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum, std::int64_t& nonfinite) {
+  const auto n = static_cast<std::size_t>(count);
+  switch (dtype) {
+    case Dtype::f64: return sum_of_squares(std::span(static_cast<const double*>(values), n), sum, nonfinite);
+    case Dtype::bf16: return add_widened(std::span(static_cast<const Bf16*>(values), n), sum, nonfinite);
+    case Dtype::f16: return add_widened(std::span(static_cast<const Fp16*>(values), n), sum, nonfinite);
+    default: return sum_of_squares(std::span(static_cast<const float*>(values), n), sum, nonfinite);
+  }
 }
 
 }  // namespace zero

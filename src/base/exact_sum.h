@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "zero/dtype.h"
+
 namespace zero {
 
 class ExactSum {
@@ -48,5 +50,7 @@ class ExactSum {
 inline constexpr std::int64_t kSquareBlock = 16;
 void sum_of_squares(std::span<const float> values, ExactSum& sum, std::int64_t& nonfinite);
 void sum_of_squares(std::span<const double> values, ExactSum& sum, std::int64_t& nonfinite);
+// `count` values of a floating-point dtype; 16-bit ones as if they were fp32.
+void sum_of_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum, std::int64_t& nonfinite);
 
 }  // namespace zero

@@ -63,7 +63,9 @@ class Engine::Impl final : public UnitHost {
   std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
   Ballot ballot() const;
   Verdict vote();
+  Verdict timed_vote(StepReport& report);
   double micro_batches() const;  // of a step, on all ranks
+  double held_times() const;
   double scale_of(const Verdict& verdict) const;
   double update(const Verdict& verdict, double lr_factor);
   void publish(Unit& unit);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
+#include "comm/dtypes.h"
 #include "partition/whole.h"
 
 namespace zero {
@@ -15,13 +16,8 @@ namespace zero {
 double frobenius_norm(const at::Tensor& tensor) {
   ExactSum squares;
   std::int64_t nonfinite = 0;
-  const auto count = static_cast<std::size_t>(tensor.numel());
-  if (tensor.scalar_type() == at::kDouble) {
-    sum_of_squares(std::span(tensor.contiguous().const_data_ptr<double>(), count), squares, nonfinite);
-  } else {
-    const at::Tensor wide = tensor.to(at::kFloat).contiguous();
-    sum_of_squares(std::span(wide.const_data_ptr<float>(), count), squares, nonfinite);
-  }
+  const at::Tensor values = tensor.contiguous();
+  sum_of_squares(values.const_data_ptr(), dtype_of(values.scalar_type()).value(), values.numel(), squares, nonfinite);
   return std::sqrt(squares.value());
 }
 

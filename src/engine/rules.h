@@ -166,12 +166,6 @@ struct Along {
 // What follows gives, instead of the new weight, that from which the step of a whole tensor is computed.
 
 template <class T>
-struct Weight {
-  static constexpr int kMoments = 0;
-  T operator()(T p, T) const { return p; }
-};
-
-template <class T>
 struct Gradient {
   static constexpr int kMoments = 0;
   T operator()(T, T g) const { return g; }

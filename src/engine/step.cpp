@@ -1,8 +1,8 @@
 // The end of a step: vote, update, publish.
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
+#include "base/lap.h"
 #include "engine/impl.h"
 
 namespace zero {
@@ -22,12 +22,9 @@ Ballot Engine::Impl::ballot() const {
       ballot.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_->arrived(unit->index(), static_cast<int>(slot));
     const auto begin = unit->shard_begin() - gradients_->origin(unit->index());
-    const auto count = static_cast<std::size_t>(layout.shard_length());
-    if (accumulation(layout.dtype()) == Dtype::f64) {
-      sum_of_squares(std::span(static_cast<const double*>(data) + begin, count), ballot.squares, ballot.nonfinite);
-    } else {
-      sum_of_squares(std::span(static_cast<const float*>(data) + begin, count), ballot.squares, ballot.nonfinite);
-    }
+    const Dtype dtype = gradients_->dtype(unit->index());
+    const auto* const mine = static_cast<const char*>(data) + begin * size_of(dtype);
+    sum_of_squares(mine, dtype, layout.shard_length(), ballot.squares, ballot.nonfinite);
   }
   return ballot;
 }
@@ -47,13 +44,23 @@ Verdict Engine::Impl::vote() {
   return count(table, resolved_, exchange_.size(), infos_.size());
 }
 
+Verdict Engine::Impl::timed_vote(StepReport& report) {
+  const Lap lap(report.vote_seconds);
+  return vote();
+}
+
 double Engine::Impl::micro_batches() const {
   return static_cast<double>(exchange_.size()) * plan_.accumulate();
 }
 
+// What the held gradient is to be divided by.
+double Engine::Impl::held_times() const {
+  return (resolved_.holds_mean() ? 1.0 : exchange_.size()) * plan_.accumulate() * scaler_.value();
+}
+
 // The mean, the loss scale and clipping, as one factor (torch::nn::utils::clip_grad_norm_'s rule).
 double Engine::Impl::scale_of(const Verdict& verdict) const {
-  const double mean = 1.0 / (micro_batches() * scaler_.value());
+  const double mean = 1.0 / held_times();
   if (options_.clip <= 0) return mean;
   return mean * std::min(1.0, options_.clip / (verdict.norm * mean + 1e-6));
 }
@@ -67,13 +74,13 @@ StepReport Engine::Impl::step() {
   check_parameters();
   check_float8();
   pager_->close_window();
-  const Verdict verdict = vote();
+  const Verdict verdict = timed_vote(report);
   if (float8_) float8_->settle(verdict.largest);
   const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
   report.skipped = verdict.overflow;
   report.applied = !verdict.overflow;
   report.loss = verdict.loss / micro_batches();
-  report.grad_norm = verdict.norm / (micro_batches() * scaler_.value());
+  report.grad_norm = verdict.norm / held_times();
   report.lr = lr_ * lr_factor;
   report.loss_scale = scaler_.value();
   if (report.skipped) {
@@ -85,6 +92,8 @@ StepReport Engine::Impl::step() {
     broken_ = false;
     report.step = ++steps_;
   }
+  report.gather_seconds = pager_->take_seconds();
+  report.reduce_seconds = gradients_->take_seconds();
   start_window();
   scaler_.update(report.skipped);
   if (float8_) float8_->set_loss_scale(scaler_.value());
@@ -93,22 +102,22 @@ StepReport Engine::Impl::step() {
 
 // Returns the seconds that the updates took.
 double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
-  using Clock = std::chrono::steady_clock;
-  Clock::duration taken{};
+  double taken = 0;
   pager_->forget();
   const double scale = scale_of(verdict);
   for (auto& unit : units_) {
     if (gradients_->data(unit->index()) == nullptr) continue;
     pager_->settle_published(*unit);
     if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
-    const auto start = Clock::now();
-    updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
-    taken += Clock::now() - start;
+    {
+      const Lap lap(taken);
+      updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
+    }
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
     publish(*unit);
   }
   renew(Exchange::Kind::publish);
-  return std::chrono::duration<double>(taken).count();
+  return taken;
 }
 
 bool Engine::Impl::common() const {

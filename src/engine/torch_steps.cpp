@@ -100,7 +100,7 @@ void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
       made_ = optimizer_.make({weights_});
     }
     weights_.set_data(view(range.main, wide));
-    weights_.mutable_grad() = view(range.gradient, wide).mul(factors.scale);
+    weights_.mutable_grad() = view(range.gradient, scalar_type(range.gradient_dtype())).to(wide).mul(factors.scale);
     set_lr(*made_, factors.lr);
     made_->step();
     weights_.mutable_grad() = at::Tensor();

@@ -69,11 +69,18 @@ struct Compensated {
   Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
 };
 
+template <class T>
+struct Zeros {
+  T load(std::int64_t) const { return 0; }
+  Zeros from(std::int64_t) const { return {}; }
+};
+
 // Read in one place, written to another.
 template <class In, class Out>
 struct Aside {
   In in;
   Out out;
+  Aside from(std::int64_t i) const { return {in.from(i), out.from(i)}; }
   auto load(std::int64_t i) const { return in.load(i); }
   template <class T>
   void store(T value, std::int64_t i) const {
@@ -103,6 +110,61 @@ ZERO_MULTIVERSION void sweep(const Rule rule, const T scale, const T* const grad
       if constexpr (Rule::kMoments > 2) third.store(c, i);
     }
     weights.store(w, i);
+  }
+}
+
+template <class T, class Weights>
+ZERO_MULTIVERSION void copy(const Weights weights, T* const out, const std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) out[i] = weights.load(i);
+}
+
+template <class Narrow>
+ZERO_MULTIVERSION void widen_all(const Narrow* const values, float* const wide, const std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) wide[i] = widen(values[i]);
+}
+
+// The gradient of a range in the type it is computed with; one that is narrower is widened block by block.
+template <class T>
+class GradientOf {
+ public:
+  explicit GradientOf(const UpdateRange& range) : range_(range) {}
+
+  // How many elements read() gives at a time.
+  std::int64_t stretch() const { return range_.narrow_gradient ? kStateBlock : range_.count; }
+  // Elements [begin, begin + n), valid until the next call.
+  const T* read(std::int64_t begin, std::int64_t n) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (range_.narrow_gradient) return widened(begin, n);
+    }
+    return static_cast<const T*>(range_.gradient) + begin;
+  }
+
+ private:
+  const float* widened(std::int64_t begin, std::int64_t n) {
+    if (range_.dtype == Dtype::bf16) {
+      widen_all(static_cast<const Bf16*>(range_.gradient) + begin, block_.data(), n);
+    } else {
+      widen_all(static_cast<const Fp16*>(range_.gradient) + begin, block_.data(), n);
+    }
+    return block_.data();
+  }
+
+  const UpdateRange& range_;
+  std::array<float, kStateBlock> block_;
+};
+
+// Sweeps over a whole range.
+template <class Rule, class T, class Weights, class Moments>
+void sweep_range(const Rule& rule, const UpdateRange& range, const T scale, const Weights& weights,
+                 const Moments& first, const Moments& second, const Moments& third) {
+  GradientOf<T> gradient(range);
+  for (std::int64_t begin = 0; begin < range.count; begin += gradient.stretch()) {
+    const std::int64_t n = std::min(gradient.stretch(), range.count - begin);
+    const auto moment = [&](const Moments& m, int which) { return which < Rule::kMoments ? m.from(begin) : m; };
+    sweep(rule, scale, gradient.read(begin, n), weights.from(begin), moment(first, 0), moment(second, 1),
+          moment(third, 2), n);
   }
 }
 
@@ -196,7 +258,8 @@ constexpr Signs signs_of(std::size_t moment) {
 
 // Moments in codes: block by block, they are numbers only while they are updated.
 template <class Rule, class Weights>
-void sweep_blocks(const Rule& rule, const UpdateRange& r, const float* gradient, float scale, const Weights& weights) {
+void sweep_blocks(const Rule& rule, const UpdateRange& r, float scale, const Weights& weights) {
+  GradientOf<float> gradient(r);
   std::array<std::array<float, kStateBlock>, kMaxMoments> moments;
   const auto local = [&](std::size_t i) { return Values<float>{moments[i].data()}; };
   std::int64_t block = 0;
@@ -205,7 +268,7 @@ void sweep_blocks(const Rule& rule, const UpdateRange& r, const float* gradient,
     const auto codes = [&](std::size_t i) { return static_cast<std::uint8_t*>(r.moments[i]) + begin; };
     for (std::size_t i = 0; i < Rule::kMoments; ++i)
       dequantize(codes(i), r.scales[i][block], signs_of(i), moments[i].data(), count);
-    sweep(rule, scale, gradient + begin, weights.from(begin), local(0), local(1), local(2), count);
+    sweep(rule, scale, gradient.read(begin, count), weights.from(begin), local(0), local(1), local(2), count);
     for (std::size_t i = 0; i < Rule::kMoments; ++i)
       r.scales[i][block] = quantize(moments[i].data(), signs_of(i), codes(i), count);
     begin += count;
@@ -219,18 +282,16 @@ RoundedAtRandom at_random(void* array, std::uint64_t stream, const UpdateFactors
 
 template <class T, class Weights>
 void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const Weights& weights) {
-  const auto* const gradient = static_cast<const T*>(r.gradient);
   const auto scale = static_cast<T>(f.scale);
   const auto wide = [&](const auto& rule) {
     const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
-    sweep(rule, scale, gradient, weights, moment(0), moment(1), moment(2), r.count);
+    sweep_range(rule, r, scale, weights, moment(0), moment(1), moment(2));
   };
   const auto in_format = [&](const auto& rule, [[maybe_unused]] MomentFormat format) {
     if constexpr (std::is_same_v<T, float>) {
-      if (format == MomentFormat::block8) return sweep_blocks(rule, r, gradient, scale, weights);
+      if (format == MomentFormat::block8) return sweep_blocks(rule, r, scale, weights);
       const auto moment = [&](std::size_t i) { return at_random(r.moments[i], i + 1, f, r); };
-      if (format == MomentFormat::bf16)
-        return sweep(rule, scale, gradient, weights, moment(0), moment(1), moment(2), r.count);
+      if (format == MomentFormat::bf16) return sweep_range(rule, r, scale, weights, moment(0), moment(1), moment(2));
     }
     wide(rule);
   };
@@ -267,12 +328,14 @@ using Wide = decltype(std::declval<Weights>().load(0));
 template <class T, class Out>
 void follow_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
                  const Out& out) {
-  const auto* const gradient = static_cast<const T*>(r.gradient);
-  const auto read = [](const T* at) { return Values<const T>{at}; };
-  const Aside<Values<const T>, Out> aside{read(weights == nullptr ? gradient : weights), out};
   const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
+  const auto sweep_from = [&](const auto& in, const auto& rule) {
+    const Aside<std::decay_t<decltype(in)>, Out> aside{in, out};
+    sweep_range(rule, r, static_cast<T>(f.scale), aside, moment(0), moment(1), moment(2));
+  };
   const auto sweep_with = [&](const auto& rule) {
-    sweep(rule, static_cast<T>(f.scale), gradient, aside, moment(0), moment(1), moment(2), r.count);
+    if (weights == nullptr) return sweep_from(Zeros<T>{}, rule);
+    sweep_from(Values<const T>{weights}, rule);
   };
   const auto with_input = [&](const auto& o) {
     if constexpr (requires { with_input_rule<T>(o, f, sweep_with); }) with_input_rule<T>(o, f, sweep_with);
@@ -294,9 +357,7 @@ void update(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRang
 void read_weights(const UpdateRange& r, void* out) {
   with_weights({}, r, [&](const auto& weights) {
     using T = Wide<std::decay_t<decltype(weights)>>;
-    const Aside<std::decay_t<decltype(weights)>, Values<T>> aside{weights, {static_cast<T*>(out)}};
-    const Values<T> none{nullptr};
-    sweep(rules::Weight<T>{}, T{1}, static_cast<const T*>(r.gradient), aside, none, none, none, r.count);
+    copy(weights, static_cast<T*>(out), r.count);
   });
 }
 
@@ -327,7 +388,7 @@ UpdateRange part_of(const UpdateRange& r, std::int64_t begin, std::int64_t count
   part.main = moved(r.main, begin, wide);
   part.parameter = moved(r.parameter, begin, r.dtype);
   part.rest = moved(r.rest, begin, r.dtype);
-  part.gradient = static_cast<const char*>(r.gradient) + begin * size_of(wide);
+  part.gradient = static_cast<const char*>(r.gradient) + begin * size_of(r.gradient_dtype());
   for (void*& moment : part.moments) moment = moved(moment, begin, wide);
   return part;
 }

@@ -11,11 +11,12 @@
 
 namespace zero {
 
-// `count` elements. main and gradient are of type accumulation(dtype); moments, as many as the optimizer has,
-// too, or bf16 or codes if it says so. `parameter` is of type `dtype`. Arrays do not overlap.
+// `count` elements. main is of type accumulation(dtype), the gradient too, or of `dtype`; moments, as many as the
+// optimizer has, of the former, or bf16 or codes if it says so. `parameter` is of type `dtype`. Arrays do not overlap.
 struct UpdateRange {
   void* main = nullptr;  // null without main weights: see Remainder
   const void* gradient = nullptr;
+  bool narrow_gradient = false;  // of type `dtype`, not accumulation(dtype)
   std::array<void*, kMaxMoments> moments{};
   void* parameter = nullptr;  // null where the main weights are the parameters themselves
   void* rest = nullptr;       // of type `dtype`, for Remainder::kept
@@ -25,6 +26,8 @@ struct UpdateRange {
   std::int64_t first = 0;  // index of the first element in its parameter, by which random bits are drawn
   std::array<float*, kMaxMoments> scales{};  // of the blocks of codes
   std::int64_t in_block = 0;                 // elements of the first block that lie before the range
+
+  Dtype gradient_dtype() const { return narrow_gradient ? dtype : accumulation(dtype); }
 };
 
 struct UpdateFactors {

@@ -151,7 +151,9 @@ UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const std::ve
   range.dtype = dtype;
   range.count = piece.end - piece.begin;
   range.first = piece.begin - slot.begin;
-  range.gradient = element(gradients.data(unit.index()), piece.begin - gradients.origin(unit.index()), wide);
+  range.narrow_gradient = gradients.dtype(unit.index()) != wide;
+  range.gradient =
+      element(gradients.data(unit.index()), piece.begin - gradients.origin(unit.index()), range.gradient_dtype());
   add_moments(range, unit, piece, which);
   if (dtype == wide) {
     range.main = stored(unit, piece.begin);

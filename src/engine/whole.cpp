@@ -27,12 +27,7 @@ View view(const Buffer& buffer, std::int64_t begin, std::int64_t count, Dtype dt
 
 void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum) {
   std::int64_t nonfinite = 0;
-  const auto n = static_cast<std::size_t>(count);
-  if (dtype == Dtype::f64) {
-    sum_of_squares(std::span(static_cast<const double*>(values), n), sum, nonfinite);
-  } else {
-    sum_of_squares(std::span(static_cast<const float*>(values), n), sum, nonfinite);
-  }
+  sum_of_squares(values, dtype, count, sum, nonfinite);
 }
 
 // What remains of a weight, and the factor on its step.

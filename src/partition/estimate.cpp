@@ -125,12 +125,12 @@ class Pricing {
     StateBytes& state = estimate_.state;
     state.parameter += held(unit, plan_[State::parameter].placement) * size_of(unit.dtype());
     if (!unit.trainable()) return;
-    const Dtype dtype = accumulation(unit.dtype());
-    state.gradient += held(unit, plan_[State::gradient].between) * size_of(plan_.gradient_dtype(unit.dtype())) *
-                      accumulation_levels(plan_);
+    const Dtype dtype = plan_.gradient_dtype(unit.dtype());
+    state.gradient += held(unit, plan_[State::gradient].between) * size_of(dtype) * accumulation_levels(plan_);
     const std::int64_t updated = held(unit, plan_[State::optimizer].placement);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
-    const bool narrow = dtype != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;
+    const bool narrow =
+        accumulation(unit.dtype()) != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;
     estimate_.update_traffic += updated * (size_of(dtype) + (narrow ? 1 : 2) * size_of(unit.dtype()));
   }
 
@@ -198,12 +198,18 @@ class Pricing {
     return std::all_of(rules_.begin(), rules_.end(), same);
   }
 
+  // The flat gradient, but where the held one is as it travels, and the slice of the sum, but where it is held as
+  // added.
   void reduction(const UnitLayout& unit) {
+    if (peers_ == 0) return;
     const bool each = sharded(plan_[State::gradient].between);
     const Dtype wide = accumulation(unit.dtype()), wire = plan_.reduction_dtype(unit.dtype());
-    if (peers_ == 0 || (!each && wire == wide)) return;
-    const std::int64_t slice = each && plan_.accumulate() > 1 ? unit.shard_length() * size_of(wide) : 0;
-    estimate_.reduction = std::max(estimate_.reduction, unit.length() * size_of(wire) + slice);
+    const Dtype kept = plan_.gradient_dtype(unit.dtype());
+    const std::int64_t flat = each || wire != kept ? unit.length() * size_of(wire) : 0;
+    const bool apart = kept != wide || (each && plan_.accumulate() > 1);
+    flat_ = std::max(flat_, flat);
+    estimate_.slice = std::max(estimate_.slice, apart ? unit.shard_length() * size_of(wide) : 0);
+    estimate_.reduction = flat_ + estimate_.slice;
   }
 
   void update(const UnitLayout& unit) {
@@ -264,7 +270,7 @@ class Pricing {
       operation(Collective::reduce_scatter, slice);
     }
     if (!sharded(plan_[State::gradient].placement))
-      call(Collective::all_gather, unit.shard_length() * size_of(accumulation(unit.dtype())));
+      call(Collective::all_gather, unit.shard_length() * size_of(plan_.gradient_dtype(unit.dtype())));
   }
 
   // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.
@@ -307,6 +313,7 @@ class Pricing {
   Memory memory_;
   int peers_;
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
+  std::int64_t flat_ = 0;                // likewise
   Estimate estimate_;
 };
 

@@ -285,14 +285,14 @@ Dtype Plan::compute_dtype(Dtype dtype) const {
   return dtype == Dtype::f32 ? column(precision_).stored : dtype;
 }
 
+// What is reproducible rounds no sum, so that it does not matter which sums are made here and which over ranks.
 Dtype Plan::gradient_dtype(Dtype stored) const {
   return accumulate_ == 1 && !reproducible_ ? stored : accumulation(stored);
 }
 
 Dtype Plan::reduction_dtype(Dtype stored) const {
-  const Dtype wide = accumulation(stored);
-  if (reduction_ && wide == Dtype::f32) return *reduction_;
-  return (*this)[State::gradient].between == Placement::sharded ? stored : wide;
+  if (reduction_ && accumulation(stored) == Dtype::f32) return *reduction_;
+  return (*this)[State::gradient].between == Placement::sharded ? stored : gradient_dtype(stored);
 }
 
 Remainder Plan::remainder(Dtype stored) const {

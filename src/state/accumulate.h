@@ -24,8 +24,9 @@ struct Fold {
 // exactly the planned one. `levels`: accumulation_levels(plan).
 Fold fold_of(bool tree, int levels, int micro, int micro_batches);
 
-// Carries it out on `count` elements. `gradient` null: zeros. `levels` and the result are of type
-// accumulation(dtype); level pointers are those of the range, not of the whole buffers.
-void fold(const Fold& fold, std::span<void* const> levels, const void* gradient, Dtype dtype, std::int64_t count);
+// Carries it out on `count` elements of one precision: sums are made in accumulation(dtype) and kept in `levels`, of
+// type `kept`. `gradient` null: zeros. Level pointers are those of the range, not of the whole buffers.
+void fold(const Fold& fold, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
+          std::int64_t count);
 
 }  // namespace zero

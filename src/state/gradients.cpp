@@ -9,7 +9,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "state/accumulate.h"
+#include "base/lap.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
 
@@ -128,7 +128,7 @@ void Gradients::open(Pile& pile) {
   }
   const UnitLayout& layout = pile.unit.layout();
   const std::int64_t length = shards_between() ? layout.shard_length() : layout.length();
-  const at::ScalarType dtype = scalar_type(accumulation(layout.dtype()));
+  const at::ScalarType dtype = scalar_type(kept(pile.unit));
   for (int level = 0; level < accumulation_levels(plan_); ++level) {
     Buffer& buffer = pile.levels.emplace_back(
         shards_between() ? Buffer(accounts_, Owner::gradient, length, dtype, pile.unit.device())
@@ -139,14 +139,16 @@ void Gradients::open(Pile& pile) {
   }
 }
 
-// The sum over ranks of what was reduced lives in each rank's own slice; the rest counts as zero when
-// more micro-batches are added to it.
+// The sum over ranks of what was reduced lives in each rank's own slice, or the mean, of which it is made again; the
+// rest counts as zero when more micro-batches are added to it.
 void Gradients::reopen() {
   for (auto& pile : piles_) {
     if (pile->levels.empty()) continue;
     const at::Tensor& sum = pile->levels.back().tensor();
     sum.slice(0, 0, pile->unit.shard_begin()).zero_();
-    sum.slice(0, pile->unit.shard_begin() + pile->unit.layout().shard_length(), sum.numel()).zero_();
+    const std::int64_t end = pile->unit.shard_begin() + pile->unit.layout().shard_length();
+    sum.slice(0, end, sum.numel()).zero_();
+    if (plan_.holds_mean()) sum.slice(0, pile->unit.shard_begin(), end).mul_(exchange_.size());
   }
 }
 
@@ -164,7 +166,7 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
                          "' arrived after its unit was reduced",
                      "nested backward passes must not reach parameters twice");
   const Dtype dtype = pile.unit.layout().dtype();
-  const Dtype summed = shards_between() ? plan_.reduction_dtype(dtype) : dtype;
+  const Dtype summed = shards_between() ? plan_.reduction_dtype(dtype) : kept(pile.unit);
   if (pile.here[static_cast<std::size_t>(slot)] && summed != accumulation(dtype))
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived in one backward, and its sum in " + std::string(zero::name(summed)) +
@@ -188,8 +190,7 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
 
 std::vector<void*> Gradients::levels(const Pile& pile, std::int64_t begin) const {
   std::vector<void*> pointers;
-  for (const Buffer& level : pile.levels)
-    pointers.push_back(at_element(level.data(), begin, accumulation(pile.unit.layout().dtype())));
+  for (const Buffer& level : pile.levels) pointers.push_back(at_element(level.data(), begin, kept(pile.unit)));
   return pointers;
 }
 
@@ -198,8 +199,8 @@ void Gradients::add_partial(Pile& pile, int slot, const at::Tensor* gradient) {
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
   Fold how = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro_, plan_.accumulate());
   if (pile.here[static_cast<std::size_t>(slot)]) how.sources = {how.target};
-  fold(how, levels(pile, place.begin), gradient == nullptr ? nullptr : gradient->const_data_ptr(), layout.dtype(),
-       place.numel);
+  fold(how, levels(pile, place.begin), kept(pile.unit), gradient == nullptr ? nullptr : gradient->const_data_ptr(),
+       layout.dtype(), place.numel);
 }
 
 void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
@@ -223,7 +224,7 @@ void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
 
 // The same memory for one unit after the other; more only where several are under way at once.
 std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
-  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+  wait_for_reductions();
   const auto bytes = [&](const UnitLayout& layout) {
     return layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
   };
@@ -235,6 +236,11 @@ std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
   }
   const bool free = flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
   return free ? flat_ : new_flat(bytes(unit.layout()), unit);
+}
+
+void Gradients::wait_for_reductions() {
+  const Lap lap(waited_);
+  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
 }
 
 std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes, const Unit& unit) {
@@ -266,13 +272,12 @@ void Gradients::launch_ready() {
 
 void Gradients::reduce(Pile& pile) {
   if (exchange_.size() == 1) return;
+  if (!shards_between()) return reduce_partial(pile);
   const UnitLayout& layout = pile.unit.layout();
   const Dtype wide = accumulation(layout.dtype());
   const Dtype wire = plan_.reduction_dtype(layout.dtype());
-  if (!shards_between()) return reduce_partial(pile, wire);
   const Fold how = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro_, plan_.accumulate());
-  if (!how.sources.empty() || pile.levels.size() > 1)
-    pile.slice = Buffer(accounts_, Owner::reduction, layout.shard_length(), scalar_type(wide), pile.unit.device());
+  if (!how.sources.empty() || pile.levels.size() > 1 || kept(pile.unit) != wide) pile.slice = slice_for(pile.unit);
   in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, pile.unit.index(), layout.length(),
                                          [this, how, wide, wire, &pile](const Communicator& communicator) {
                                            const UnitLayout& l = pile.unit.layout();
@@ -283,32 +288,56 @@ void Gradients::reduce(Pile& pile) {
                                                    view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
                                                .wait();
                                            pile.flat.reset();
-                                           if (pile.slice) fold(how, levels(pile, 0), sum, wide, l.shard_length());
+                                           scale_mean(sum, wide, l.shard_length());
+                                           if (pile.slice) keep_sum(pile, how, 0, pile.slice);
                                            pile.slice.reset();
                                          }}));
 }
 
+// Room for the sum of this rank's slice.
+Buffer Gradients::slice_for(const Unit& unit) const {
+  const UnitLayout& layout = unit.layout();
+  return {accounts_, Owner::reduction, layout.shard_length(), scalar_type(accumulation(layout.dtype())), unit.device()};
+}
+
+// Where the mean over ranks is held.
+void Gradients::scale_mean(void* sum, Dtype dtype, std::int64_t count) const {
+  if (!plan_.holds_mean()) return;
+  at::from_blob(sum, {count}, at::TensorOptions().dtype(scalar_type(dtype))).mul_(1.0 / exchange_.size());
+}
+
+// The sum of the slice goes to the held gradient, from its element `begin` on.
+void Gradients::keep_sum(Pile& pile, const Fold& how, std::int64_t begin, const Buffer& slice) {
+  fold(how, levels(pile, begin), kept(pile.unit), slice.data(), accumulation(pile.unit.layout().dtype()),
+       slice.count());
+}
+
 // The sum over micro-batches, added over ranks from where it lies, or from a copy in the dtype in which it travels.
-void Gradients::reduce_partial(Pile& pile, Dtype wire) {
+void Gradients::reduce_partial(Pile& pile) {
   const UnitLayout& layout = pile.unit.layout();
   Unit& unit = pile.unit;
-  const Dtype wide = accumulation(layout.dtype());
+  const Dtype held = kept(unit), wire = plan_.reduction_dtype(layout.dtype()), wide = accumulation(layout.dtype());
   void* const sum = pile.levels.back().data();
-  const View whole = view_of(sum, wide, 0, layout.length(), unit.device());
-  const View mine = view_of(sum, wide, unit.shard_begin(), layout.shard_length(), unit.device());
+  const View whole = view_of(sum, held, 0, layout.length(), unit.device());
+  const View mine = view_of(sum, held, unit.shard_begin(), layout.shard_length(), unit.device());
   View sent = whole;
-  if (wire != wide) {
+  if (wire != held) {
     pile.flat = flat_for(unit);
-    convert(sum, wide, pile.flat->data(), wire, layout.length());
+    convert(sum, held, pile.flat->data(), wire, layout.length());
     sent = view_of(pile.flat->data(), wire, 0, layout.length(), unit.device());
   }
   const bool replicated = row_.placement == Placement::replicated;
-  in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, unit.index(), layout.length(),
-                                         [replicated, sent, mine, whole, &pile](const Communicator& communicator) {
-                                           communicator.reduce_scatter(sent, mine).wait();
-                                           pile.flat.reset();
-                                           if (replicated) communicator.all_gather(mine, whole).wait();
-                                         }}));
+  in_flight_.push_back(exchange_.submit(
+      {Exchange::Kind::reduce, unit.index(), layout.length(),
+       [this, replicated, wide, sent, mine, whole, &pile](const Communicator& communicator) {
+         const Buffer slice = mine.dtype == wide ? Buffer() : slice_for(pile.unit);
+         const View target = slice ? view_of(slice.data(), wide, 0, mine.count, pile.unit.device()) : mine;
+         communicator.reduce_scatter(sent, target).wait();
+         pile.flat.reset();
+         scale_mean(target.data, wide, target.count);
+         if (slice) keep_sum(pile, {{}, static_cast<int>(pile.levels.size()) - 1}, pile.unit.shard_begin(), slice);
+         if (replicated) communicator.all_gather(mine, whole).wait();
+       }}));
 }
 
 void Gradients::end() {
@@ -319,7 +348,7 @@ void Gradients::end() {
     complete(pile);
     if (reduces_now()) launch_ready();
   }
-  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+  wait_for_reductions();
   active_ = false;
   if (!ordered_ && exchange_.size() > 1) agree_on_order();
 }
@@ -363,6 +392,10 @@ void Gradients::clear() {
 void* Gradients::data(int unit) const {
   const Pile& pile = *piles_[static_cast<std::size_t>(unit)];
   return pile.used ? pile.levels.back().data() : nullptr;
+}
+
+Dtype Gradients::dtype(int unit) const {
+  return kept(*units_[static_cast<std::size_t>(unit)]);
 }
 
 std::int64_t Gradients::origin(int unit) const {

@@ -13,9 +13,11 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "state/accounts.h"
+#include "state/accumulate.h"
 #include "state/exchange.h"
 #include "state/unit.h"
 #include "zero/plan.h"
@@ -36,13 +38,17 @@ class Gradients {
   // The next step begins with empty gradients; memory stays.
   void clear();
 
-  // The accumulated gradient of a unit in the accumulation dtype: all of it where the plan holds it
-  // partial or replicated, else this rank's slice. Null where nothing of the unit is trained in this step.
+  // The accumulated gradient of a unit: all of it where the plan holds it partial or replicated, else this
+  // rank's slice. Null where nothing of the unit is trained in this step.
   void* data(int unit) const;
+  // In which it is held: see Plan::gradient_dtype.
+  Dtype dtype(int unit) const;
   // The unit's element at which data() begins.
   std::int64_t origin(int unit) const;
   // Whether the slot's parameter received a gradient on this rank in this step.
   bool arrived(int unit, int slot) const;
+  // Spent waiting for reductions since the last call.
+  double take_seconds() { return std::exchange(waited_, 0.0); }
 
  private:
   class Hook;
@@ -56,12 +62,17 @@ class Gradients {
   void open(Pile& pile);
   void complete(Pile& pile);
   void launch_ready();
+  void wait_for_reductions();
   void reduce(Pile& pile);
-  void reduce_partial(Pile& pile, Dtype wire);
+  void reduce_partial(Pile& pile);
+  void keep_sum(Pile& pile, const Fold& how, std::int64_t begin, const Buffer& slice);
+  void scale_mean(void* sum, Dtype dtype, std::int64_t count) const;
+  Buffer slice_for(const Unit& unit) const;
   void reopen();
   void agree_on_order();
   bool reduces_now() const;
   bool shards_between() const { return row_.between == Placement::sharded; }
+  Dtype kept(const Unit& unit) const { return plan_.gradient_dtype(unit.layout().dtype()); }
   std::vector<void*> levels(const Pile& pile, std::int64_t begin) const;
 
   std::vector<std::unique_ptr<Unit>>& units_;
@@ -75,6 +86,7 @@ class Gradients {
   std::vector<int> completed_;    // in which this rank completed them
   std::size_t next_ = 0;          // in order_, to be reduced
   std::vector<Pending> in_flight_;
+  double waited_ = 0;
   int micro_ = 0;
   bool active_ = false;
   bool ordered_ = false;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/lap.h"
 #include "base/random.h"
 #include "state/window.h"
 #include "zero/error.h"
@@ -105,6 +106,7 @@ void Pager::expect(Unit& unit, Pending pending) {
 void Pager::settle(Unit& unit) {
   const auto index = static_cast<std::size_t>(unit.index());
   in_flight_[index] = 0;
+  const Lap lap(waited_);
   try {
     std::exchange(pending_[index], Pending()).wait();
   } catch (...) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/metered.h"
@@ -75,6 +76,8 @@ class Pager {
   const std::optional<Trace>& trace() const { return last_; }  // of the last micro-batch
   const at::Generator& generator() const { return generator_; }
   bool autocast() const { return settings_.autocast.has_value(); }
+  // Spent waiting for units since the last call.
+  double take_seconds() { return std::exchange(waited_, 0.0); }
   const c10::intrusive_ptr<Float8Linears>& float8() const { return settings_.float8; }
 
  private:
@@ -111,6 +114,7 @@ class Pager {
   at::ScalarType autocast_dtype_before_ = at::kBFloat16;
   at::Generator generator_;
   std::int64_t next_index_ = 0;
+  double waited_ = 0;
   bool seeded_ = false;
 };
 

@@ -26,6 +26,9 @@ class Arena {
   std::size_t give(void* data);
   bool owns(const void* data) const { return data >= base_ && data < base_ + size_; }
 
+  const void* begin() const { return base_; }
+  const void* end() const { return base_ + size_; }
+
   // Gives all waiting pages back to the system, and forgets the peak.
   void trim();
 

@@ -3,13 +3,17 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <shared_mutex>
+#include <vector>
 
 #include "tier/arena.h"
 
@@ -25,72 +29,123 @@ std::size_t physical_memory() {
 }
 
 thread_local MemoryObserver* observer = nullptr;
-std::atomic<bool> in_use = false;
+
+class Listeners {
+ public:
+  void add(EndListener* listener) {
+    const std::unique_lock lock(mutex_);
+    all_.push_back(listener);
+    any_ = true;
+  }
+  void remove(EndListener* listener) {
+    const std::unique_lock lock(mutex_);
+    std::erase(all_, listener);
+    any_ = !all_.empty();
+  }
+  void tell(const void* data) {
+    if (!any_.load(std::memory_order_relaxed)) return;
+    const std::shared_lock lock(mutex_);
+    for (EndListener* listener : all_) listener->ends(data);
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::vector<EndListener*> all_;
+  std::atomic<bool> any_ = false;
+};
 
 class ArenaAllocator final : public c10::Allocator {
  public:
-  ArenaAllocator() : arena_(kTimesMemory * physical_memory()) {}
-
   // Never destroyed: tensors may outlive every static object.
   static ArenaAllocator& instance() {
     static auto* const allocator = new ArenaAllocator;
     return *allocator;
   }
 
-  Arena& arena() { return arena_; }
+  void use_arena() {
+    static Arena* const arena = new Arena(kTimesMemory * physical_memory());
+    arena_.store(arena, std::memory_order_release);
+  }
+  // Null while it is not used.
+  Arena* arena() const { return arena_.load(std::memory_order_acquire); }
   // Null for what is small.
-  void* take(std::size_t bytes) { return bytes < kLeastBlock ? nullptr : arena_.take(bytes); }
+  void* take(std::size_t bytes) {
+    Arena* const arena = this->arena();
+    return bytes < kLeastBlock || arena == nullptr ? nullptr : arena->take(bytes);
+  }
 
   c10::DataPtr allocate(std::size_t bytes) override {
     void* data = take(bytes);
-    if (data == nullptr) data = c10::alloc_cpu(bytes);
-    if (data != nullptr) tell_allocated(data, arena_.owns(data) ? bytes : malloc_usable_size(data));
+    const bool large = data != nullptr;
+    if (!large) data = c10::alloc_cpu(bytes);
+    if (data != nullptr) tell_allocated(data, bytes, large ? bytes : malloc_usable_size(data), large);
     return {data, data, &free, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  Listeners& listeners() { return listeners_; }
+  std::int64_t small() const { return small_.load(std::memory_order_relaxed); }
 
  private:
   static void free(void* data) {
     if (data == nullptr) return;
     ArenaAllocator& self = instance();
     if (observer != nullptr) observer->freed(data);
-    if (self.arena_.owns(data)) {
-      self.report(data, -static_cast<std::int64_t>(self.arena_.give(data)));
+    self.listeners_.tell(data);
+    if (Arena* const arena = self.arena(); arena != nullptr && arena->owns(data)) {
+      self.report_end(data, static_cast<std::int64_t>(arena->give(data)));
     } else {
-      self.report(data, -static_cast<std::int64_t>(malloc_usable_size(data)));
+      const auto bytes = static_cast<std::int64_t>(malloc_usable_size(data));
+      self.small_.fetch_sub(bytes, std::memory_order_relaxed);
+      self.report_end(data, bytes);
       c10::free_cpu(data);
     }
   }
 
-  void tell_allocated(void* data, std::size_t bytes) {
+  // To LibTorch's profiler the size with which the block will end, to others the one that was asked for.
+  void tell_allocated(void* data, std::size_t asked, std::size_t bytes, bool large) {
     if (observer != nullptr) observer->allocated(data, bytes);
-    report(data, static_cast<std::int64_t>(bytes));
+    if (!large) small_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+    const auto total = total_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+    if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == nullptr) return;
+    report(data, static_cast<std::int64_t>(c10::memoryProfilingEnabled() ? bytes : asked),
+           total + static_cast<std::int64_t>(bytes));
+  }
+  // Others than the profiler are listeners.
+  void report_end(void* data, std::int64_t bytes) {
+    const auto total = total_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
+    if (c10::memoryProfilingEnabled()) report(data, -bytes, total);
+  }
+  static void report(void* data, std::int64_t bytes, std::int64_t total) {
+    c10::reportMemoryUsageToProfiler(data, bytes, static_cast<std::size_t>(total), 0,
+                                     c10::Device(c10::DeviceType::CPU));
   }
 
-  // To LibTorch's profiler.
-  void report(void* data, std::int64_t bytes) {
-    const auto total = total_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    if (c10::memoryProfilingEnabled())
-      c10::reportMemoryUsageToProfiler(data, bytes, static_cast<std::size_t>(total), 0,
-                                       c10::Device(c10::DeviceType::CPU));
-  }
-
-  Arena arena_;
+  std::atomic<Arena*> arena_ = nullptr;
+  Listeners listeners_;
   std::atomic<std::int64_t> total_ = 0;
+  std::atomic<std::int64_t> small_ = 0;  // of total_, not in the arena
 };
+
+std::atomic<std::int64_t> lasting = 0;
 
 }  // namespace
 
-void use_arena() {
-  static const bool once = (c10::SetCPUAllocator(&ArenaAllocator::instance()), in_use = true);
+void use_reporting_allocator() {
+  static const bool once = (c10::SetCPUAllocator(&ArenaAllocator::instance()), true);
   static_cast<void>(once);
 }
 
+void use_arena() {
+  ArenaAllocator::instance().use_arena();
+  use_reporting_allocator();
+}
+
 std::shared_ptr<void> host_memory(std::size_t bytes) {
-  void* const data = in_use ? ArenaAllocator::instance().take(bytes) : nullptr;
+  void* const data = ArenaAllocator::instance().take(bytes);
   if (data == nullptr) return {c10::alloc_cpu(bytes), c10::free_cpu};
-  return {data, [](void* block) { ArenaAllocator::instance().arena().give(block); }};
+  return {data, [](void* block) { ArenaAllocator::instance().arena()->give(block); }};
 }
 
 // Aligned to huge pages. The last of them, which it would not fill, it takes in small ones.
@@ -103,11 +158,36 @@ std::shared_ptr<void> lasting_memory(std::size_t bytes) {
   const auto aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
   void* const data = reinterpret_cast<void*>(aligned);
   madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-  return {data, [room, size](void*) { munmap(room, size); }};
+  lasting += static_cast<std::int64_t>(bytes);
+  return {data, [room, size, bytes](void*) {
+            munmap(room, size);
+            lasting -= static_cast<std::int64_t>(bytes);
+          }};
 }
 
 void trim_arena() {
-  if (in_use) ArenaAllocator::instance().arena().trim();
+  if (Arena* const arena = ArenaAllocator::instance().arena()) arena->trim();
+}
+
+void add_listener(EndListener* listener) {
+  ArenaAllocator::instance().listeners().add(listener);
+}
+
+void remove_listener(EndListener* listener) {
+  ArenaAllocator::instance().listeners().remove(listener);
+}
+
+HostUsage host_usage() {
+  const ArenaAllocator& allocator = ArenaAllocator::instance();
+  HostUsage usage{.small = allocator.small(), .lasting = lasting};
+  if (const Arena* const arena = allocator.arena()) {
+    usage.arena_begin = arena->begin();
+    usage.arena_end = arena->end();
+    const Arena::Usage pages = arena->usage();
+    usage.arena_live = static_cast<std::int64_t>(pages.live);
+    usage.arena_waiting = static_cast<std::int64_t>(pages.waiting);
+  }
+  return usage;
 }
 
 MemoryObserver* memory_observer() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace zero {
@@ -9,6 +10,10 @@ namespace zero {
 // From now on tensors of the CPU of 128 KiB and more come from an arena of the process; smaller ones come
 // from where they came before. Once; calls after the first do nothing. Thread-safe.
 void use_arena();
+
+// From now on tensors of the CPU come from the same allocator, but until use_arena() from where they came before.
+// Thread-safe.
+void use_reporting_allocator();
 
 // Memory for `bytes` bytes from where tensors of the CPU get it, but no tensor's: nobody observes it.
 // Uninitialised, aligned to 64 bytes.
@@ -30,5 +35,28 @@ class MemoryObserver {
 // This thread's; null: none.
 MemoryObserver* memory_observer();
 void observe_memory(MemoryObserver* observer);
+
+// Told of all memory of tensors of the CPU that is freed from now on, before it is, on whatever thread that happens.
+class EndListener {
+ public:
+  virtual ~EndListener() = default;
+  virtual void ends(const void* data) = 0;
+};
+// Thread-safe. When the second returns the listener hears no more.
+void add_listener(EndListener* listener);
+void remove_listener(EndListener* listener);
+
+// What the process has from here, in bytes.
+struct HostUsage {
+  const void* arena_begin = nullptr;  // of its address space; null: it is not used
+  const void* arena_end = nullptr;
+  std::int64_t arena_live = 0;     // pages
+  std::int64_t arena_waiting = 0;  // pages held for reuse
+  std::int64_t small = 0;          // of tensors, from malloc
+  std::int64_t lasting = 0;        // in mappings of lasting_memory()'s own
+
+  std::int64_t reserved() const { return arena_live + arena_waiting + small + lasting; }
+};
+HostUsage host_usage();
 
 }  // namespace zero

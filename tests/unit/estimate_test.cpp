@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 
 #include "partition/vote.h"
@@ -47,12 +48,13 @@ TEST(Estimate, StateOfThreeLinearsOnFourRanks) {
 }
 
 // Bytes a parameter, as in figure 1 of the paper.
-void expect_theory(Dtype dtype, std::int64_t parameter, std::int64_t gradient, std::int64_t optimizer) {
+void expect_theory(Dtype dtype, std::int64_t parameter, std::int64_t gradient, std::int64_t optimizer,
+                   const std::function<Plan(const Plan&)>& changed = std::identity()) {
   for (const int ranks : {1, 2, 4, 8, 16, 64}) {
     const Layout layout(three_linears(dtype), ranks);
     const std::int64_t n = layout.numel();
     ASSERT_EQ(n, layout.length());
-    const auto state = [&](const Plan& plan) { return estimate(plan, layout, kAdamW).state; };
+    const auto state = [&](const Plan& plan) { return estimate(changed(plan), layout, kAdamW).state; };
     EXPECT_EQ(state(Plan::ddp()), (StateBytes{parameter * n, gradient * n, optimizer * n}));
     EXPECT_EQ(state(Plan::zero1()), (StateBytes{parameter * n, gradient * n, optimizer * n / ranks}));
     EXPECT_EQ(state(Plan::zero2()), (StateBytes{parameter * n, gradient * n / ranks, optimizer * n / ranks}));
@@ -63,8 +65,13 @@ void expect_theory(Dtype dtype, std::int64_t parameter, std::int64_t gradient, s
 TEST(Estimate, StateIsTheTheoryInFp32) {
   expect_theory(Dtype::f32, 4, 4, 8);
 }
-TEST(Estimate, StateIsTheTheoryInBf16) {
+TEST(Estimate, StateIsThePapersIn16Bits) {
   expect_theory(Dtype::bf16, 2, 2, 12);
+  expect_theory(Dtype::f16, 2, 2, 12);
+}
+TEST(Estimate, GradientsThatAreAddedUpAreHeldInFp32) {
+  expect_theory(Dtype::bf16, 2, 4, 12, [](const Plan& plan) { return plan.accumulate(2); });
+  expect_theory(Dtype::bf16, 2, 4, 12, [](const Plan& plan) { return plan.reproducible(true); });
 }
 TEST(Estimate, StateIsTheTheoryInFp64) {
   expect_theory(Dtype::f64, 8, 8, 16);
@@ -115,9 +122,13 @@ TEST(Estimate, ReductionIsTheLargestTrainableUnit) {
   specs[2].numel = 8 * kUnit;
   specs[2].trainable = false;
   const Layout layout(specs, 4);
-  EXPECT_EQ(estimate(Plan::zero1(), layout, kAdamW).reduction, 0);
-  EXPECT_EQ(estimate(Plan::zero2(), layout, kAdamW).reduction, 4 * kUnit * 2);
-  EXPECT_EQ(estimate(Plan::zero2().accumulate(2), layout, kAdamW).reduction, 4 * kUnit * 2 + kUnit * 4);
+  constexpr std::int64_t flat = 4 * kUnit * 2, slice = kUnit * 4;
+  const auto reduction = [&](const Plan& plan) { return estimate(plan, layout, kAdamW).reduction; };
+  EXPECT_EQ(reduction(Plan::zero1()), slice);
+  EXPECT_EQ(reduction(Plan::zero1().accumulate(2)), 0);
+  EXPECT_EQ(reduction(Plan::zero2()), flat + slice);
+  EXPECT_EQ(reduction(Plan::zero2().accumulate(2)), flat + slice);
+  EXPECT_EQ(reduction(Plan::zero2().reproducible(true)), flat);
 }
 
 struct Wire {

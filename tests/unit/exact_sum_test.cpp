@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "base/half.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -291,6 +292,25 @@ TEST(SumOfSquaresRange, LargeFloatsDoNotOverflowButLargeDoublesDo) {
   EXPECT_TRUE(std::isfinite(sum.value()));
   sum_of_squares(std::span<const double>(doubles), sum, nonfinite);
   EXPECT_EQ(nonfinite, 1);
+}
+
+TEST(SumOfSquares, Of16BitsIsThatOfTheValuesInFp32) {
+  std::mt19937 random(3);
+  for (const std::size_t count : {1, 15, 16, 4095, 4096, 4097, 10000}) {
+    std::vector<Bf16> narrow(count);
+    std::vector<float> wide(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      narrow[i].bits = static_cast<std::uint16_t>(random() % 0x7f80 | (random() & 0x8000));
+      wide[i] = widen(narrow[i]);
+    }
+    ExactSum sum, expected;
+    std::int64_t nonfinite = 0, none = 0;
+    sum_of_squares(narrow.data(), Dtype::bf16, static_cast<std::int64_t>(count), sum, nonfinite);
+    sum_of_squares(std::span<const float>(wide), expected, none);
+    EXPECT_TRUE(std::ranges::equal(sum.limbs(), expected.limbs())) << count;
+    EXPECT_EQ(nonfinite, none);
+    EXPECT_GT(sum.value(), 0);
+  }
 }
 
 }  // namespace

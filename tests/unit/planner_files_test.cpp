@@ -96,8 +96,8 @@ TEST(PlannerProfile, GivenOnesAreWhole) {
     EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
     EXPECT_GT(profile.copy_bandwidth, profile.collective_bandwidth);
     EXPECT_GT(profile.collective_bandwidth, profile.network_bandwidth);
-    EXPECT_GE(profile.matrix_flops(zero::Precision::fp8), profile.matrix_flops(zero::Precision::bf16));
-    EXPECT_GT(profile.matrix_flops(zero::Precision::bf16_sr), profile.matrix_flops(zero::Precision::fp32));
+    EXPECT_GE(profile.pace(zero::Precision::fp8).matrix_flops, profile.pace(zero::Precision::bf16).matrix_flops);
+    EXPECT_GT(profile.pace(zero::Precision::bf16_sr).matrix_flops, profile.pace(zero::Precision::fp32).matrix_flops);
   }
 }
 
@@ -114,7 +114,20 @@ TEST(PlannerProfile, ErrorsNameFileAndKey) {
   expect_in(profile_error([](auto& json) { json["disk_bandwidth"] = "fast"; }),
             {"p.json", "\"disk_bandwidth\"", "number"});
   expect_in(profile_error([](auto& json) { json["network_bandwidth"] = 0; }), {"p.json", "\"network_bandwidth\""});
-  EXPECT_EQ(profile_error([](auto& json) { json["operator_seconds"] = 0; }), "");
+  expect_in(profile_error([](auto& json) { json["bf16"].erase("matrix_flops"); }),
+            {"p.json", "\"bf16\"", "\"matrix_flops\"", "missing"});
+  expect_in(profile_error([](auto& json) { json["fp32"]["speed"] = 1; }), {"p.json", "\"fp32\"", "\"speed\""});
+  EXPECT_EQ(profile_error([](auto& json) { json["collective_seconds"] = 0; }), "");
+}
+
+TEST(PlannerProfile, SaysWhatItDoesNotKnow) {
+  nlohmann::json json = nlohmann::json::parse(to_json(profile_named("h100")));
+  json.erase("fp16");
+  const Profile profile = profile_from_json(json.dump(), "p.json");
+  EXPECT_TRUE(profile.knows(zero::Precision::bf16));
+  EXPECT_FALSE(profile.knows(zero::Precision::fp16));
+  expect_in(error_of([&] { static_cast<void>(profile.pace(zero::Precision::fp16)); }),
+            {"h100", "fp16", "bench profile"});
 }
 
 TEST(PlannerProfile, ANameThatIsNoFileListsTheGivenOnes) {

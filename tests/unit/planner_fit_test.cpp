@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/report.h"
+#include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -32,20 +33,21 @@ bool mentions(const std::vector<std::string>& sentences, std::string_view words)
 TEST(PlannerPrice, PeakIsStateActivationsAndBuffersOfOneMoment) {
   for (const Cost& cost : price(seven_billion(80'000'000'000))) {
     const zero::Estimate& e = cost.estimate;
-    EXPECT_EQ(cost.peak, e.state.total() + e.reduction + e.gathered + cost.activations.bytes) << cost.plan.label();
-    EXPECT_EQ(cost.moment, cost.activations.moment);
+    EXPECT_EQ(cost.peak, peak_of(e, cost.activations).bytes) << cost.plan.label();
+    EXPECT_GE(cost.peak, e.state.total() + e.reduction - e.slice + e.gathered + cost.activations.bytes);
+    EXPECT_LE(cost.peak, e.state.total() + e.reduction + e.gathered + cost.activations.bytes);
     EXPECT_EQ(cost.fits(), cost.peak <= 80'000'000'000);
   }
 }
 
-TEST(PlannerPrice, ThePeakMayBeInTheUpdate) {
+TEST(PlannerPrice, WhatWholeTensorsExchangeIsHeldAllTheTime) {
   Request request = request_of(shape_of(models::llama_preset("tiny")), 4, 1'000'000'000);
+  const std::int64_t without = price(request, Plan::zero2()).peak;
+  const std::int64_t adamw = price(request, Plan::zero2()).estimate.state.total();
   request.optimizer = zero::Muon{};
-  request.batch = request.seq = 1;
-  const Cost cost = price(request, Plan::zero2().bf16());
-  ASSERT_GT(cost.estimate.update, cost.activations.bytes + cost.estimate.gathered);
-  EXPECT_EQ(cost.moment, "the update");
-  EXPECT_EQ(cost.peak, cost.estimate.state.total() + cost.estimate.reduction + cost.estimate.update);
+  const Cost cost = price(request, Plan::zero2());
+  ASSERT_GT(cost.estimate.update, 0);
+  EXPECT_EQ(cost.peak - cost.estimate.state.total(), without - adamw + cost.estimate.update);
 }
 
 TEST(PlannerPrice, PaddingIsWhatTheLayoutAddsToTheParameters) {

@@ -185,5 +185,53 @@ TEST(InstructionSets, UpdateToTheSameBits) {
     }
 }
 
+void widen_into(Array& narrow, Array& wide) {
+  for (std::int64_t i = 0; i < narrow.count; ++i)
+    wide.at<float>(i) = narrow.dtype == Dtype::bf16 ? widen(narrow.at<Bf16>(i)) : widen(narrow.at<Fp16>(i));
+}
+
+// What `work` makes of a shard whose gradient is in 16 bits, and of one with the same gradient in fp32.
+template <class Work>
+void expect_same_of_narrow(const Optimizer& optimizer, Dtype dtype, std::int64_t count, const Work& work) {
+  Shard wide(optimizer, dtype, Remainder::main_weights, count);
+  Array gradient = random_array(dtype, count, 2);
+  widen_into(gradient, wide.gradient);
+  Shard narrow = wide;
+  UpdateRange range = narrow.range(0, count);
+  range.gradient = gradient.bytes.data();
+  range.narrow_gradient = true;
+  EXPECT_EQ(work(range), work(wide.range(0, count)));
+  EXPECT_EQ(narrow, wide) << count << " " << name(dtype);
+}
+
+TEST(NarrowGradients, UpdateAsTheyDoWhenWidened) {
+  for (const auto& list : {every_optimizer(), narrow_moments()})
+    for (const Optimizer& optimizer : list)
+      for (const Dtype dtype : {Dtype::bf16, Dtype::f16})
+        for (const std::int64_t count : kCounts) {
+          SCOPED_TRACE(describe(optimizer));
+          expect_same_of_narrow(optimizer, dtype, count, [&](const UpdateRange& range) {
+            update(optimizer, kFactors, range);
+            return 0;
+          });
+        }
+}
+
+// In two parts, which begin and end within blocks.
+TEST(NarrowGradients, AreFollowedByWholeTensorsAsWhenWidened) {
+  for (const Optimizer& optimizer : whole_optimizers())
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      SCOPED_TRACE(describe(optimizer));
+      expect_same_of_narrow(optimizer, dtype, 1061, [&](const UpdateRange& range) {
+        Array input(Dtype::f32, 1061), weights(Dtype::f32, 1061);
+        read_weights(range, weights.bytes.data());
+        for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 300}, {300, 1061}})
+          follow(optimizer, kFactors, part_of(range, begin, end - begin), &weights.at<float>(begin),
+                 &input.at<float>(begin), Dtype::f32);
+        return input;
+      });
+    }
+}
+
 }  // namespace
 }  // namespace zero::test

@@ -9,9 +9,10 @@
 #include <cmath>
 #include <iterator>
 
+#include "collect.h"
 #include "memory.h"
 #include "models/llama.h"
-#include "planner/shape.h"
+#include "prediction.h"
 #include "recipe.h"
 
 namespace cli {
@@ -20,21 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kEvaluationBatches = 16;
-
-template <class T>
-std::vector<T> gather(const zero::World& world, const std::vector<T>& mine) {
-  constexpr auto dtype = std::is_same_v<T, double> ? zero::Dtype::f64 : zero::Dtype::i64;
-  const auto count = static_cast<std::int64_t>(mine.size());
-  std::vector<T> all(mine.size() * static_cast<std::size_t>(world.size()));
-  world.communicator().all_gather({mine.data(), count, dtype}, {all.data(), count * world.size(), dtype}).wait();
-  return all;
-}
-
-template <class T>
-T largest(const zero::World& world, T value) {
-  const std::vector<T> all = gather<T>(world, {value});
-  return *std::max_element(all.begin(), all.end());
-}
 
 zero::Options engine_options(const RunOptions& options) {
   zero::Options result;
@@ -76,7 +62,7 @@ class Run {
     result_.plan = plan;
     result_.optimizer_name = options.optimizer;
     result_.precision = options.precision;
-    predict();
+    predict(engine_, options, work, world.size(), result_);
   }
 
   RunResult go() {
@@ -91,17 +77,6 @@ class Run {
   }
 
  private:
-  void predict() {
-    const zero::Estimate estimate =
-        zero::estimate(engine_.plan(), engine_.layout(), engine_.rules(),
-                       planner::order_of_use(work_.config, engine_.layout()), engine_.memory());
-    result_.parameter.predicted = estimate.state.parameter;
-    result_.gradient.predicted = estimate.state.gradient;
-    result_.optimizer.predicted = estimate.state.optimizer;
-    result_.wire.predicted = estimate.wire.bytes();
-    result_.update_bytes = estimate.update_traffic;
-  }
-
   double tokens_per_step() const {
     return static_cast<double>(world_.size() * options_.accumulate * options_.batch * options_.seq);
   }
@@ -116,7 +91,7 @@ class Run {
     for (int i = 0; i < options_.accumulate; ++i) engine_.backward(loss(engine_.micro_batch(), models::Split::train));
     const zero::StepReport report = engine_.step();
     seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    if (report.applied) update_seconds_.push_back(report.update_seconds);
+    reports_.push_back(report);
     ++counted_;
     // A skipped step updates nothing, and the next finds what it gathered still there.
     if (std::exchange(skipped_, report.skipped) || report.skipped) count_from_here();
@@ -129,7 +104,7 @@ class Run {
   // and thus the same at every world size. A rank without a batch of its own computes one that does not count.
   void evaluate(std::int64_t step) {
     const at::NoGradGuard no_grad;
-    const std::int64_t before = engine_.traffic().bytes();
+    const zero::Traffic before = engine_.traffic();
     const std::int64_t available = work_.corpus.evaluation_batches(options_.batch, options_.seq);
     const std::int64_t count = std::min(available, kEvaluationBatches);
     model_->eval();
@@ -137,7 +112,7 @@ class Run {
     for (std::int64_t i = world_.rank(); i < count + world_.rank(); i += world_.size())
       mine.push_back(loss(i % available, models::Split::held_out).item<double>());
     model_->train();
-    not_counted_ += engine_.traffic().bytes() - before;
+    add_difference(not_counted_, engine_.traffic(), before);
     result_.evaluations.push_back({step, mean_over_ranks(mine, count)});
     listener_.evaluated(result_.evaluations.back());
   }
@@ -158,14 +133,57 @@ class Run {
     result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
     result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
     result_.wire.measured = largest(world_, wire_per_step());
-    // Of the slowest rank.
-    if (!update_seconds_.empty()) result_.update_seconds = largest(world_, median_of_later(update_seconds_));
+    measure_collectives();
+    result_.activation.measured = largest(world_, ledger[zero::Owner::activation].peak);
+    result_.buffers.measured = largest(world_, buffers(ledger));
+    result_.peak.measured = largest(world_, ledger.peak_total);
     result_.step_seconds = median_of_later(seconds_);
+    measure_seconds();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
 
+  // This rank's, which are every rank's: a step's collectives are the same for all.
+  void measure_collectives() {
+    zero::Traffic counted;
+    add_difference(counted, engine_.traffic(), not_counted_);
+    for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
+      if (counted_ > 0)
+        result_.collectives.push_back({std::string(name(collective)), counted[collective].bytes / counted_});
+  }
+
+  static void add_difference(zero::Traffic& sum, const zero::Traffic& now, const zero::Traffic& before) {
+    for (std::size_t i = 0; i < sum.entries.size(); ++i)
+      sum.entries[i].bytes += now.entries[i].bytes - before.entries[i].bytes;
+  }
+
+  // The largest of each at its own time.
+  static std::int64_t buffers(const zero::Ledger& ledger) {
+    std::int64_t sum = 0;
+    for (const zero::Owner owner : {zero::Owner::gathered, zero::Owner::reduction, zero::Owner::update})
+      sum += ledger[owner].peak;
+    return sum;
+  }
+
+  // Of the applied steps; the update of the slowest rank.
+  void measure_seconds() {
+    const auto median_of = [&](double zero::StepReport::*seconds) {
+      std::vector<double> values;
+      for (const zero::StepReport& report : reports_)
+        if (report.applied) values.push_back(report.*seconds);
+      return values.empty() ? std::nullopt : std::optional(median_of_later(std::move(values)));
+    };
+    const auto update = median_of(&zero::StepReport::update_seconds);
+    if (!update) return;
+    result_.update_seconds = largest(world_, *update);
+    result_.seconds = {0, *median_of(&zero::StepReport::gather_seconds), *median_of(&zero::StepReport::reduce_seconds),
+                       *update, *median_of(&zero::StepReport::vote_seconds)};
+    const Seconds& part = result_.seconds;
+    const double rest = result_.step_seconds - part.gather - part.reduce - part.update - part.wait;
+    result_.seconds.compute = std::max(rest, 0.0);
+  }
+
   void count_from_here() {
-    not_counted_ = engine_.traffic().bytes();
+    not_counted_ = engine_.traffic();
     counted_ = 0;
   }
 
@@ -173,7 +191,7 @@ class Run {
   // used; 0 where there are none. To ask for the traffic waits for what is on its way, so no step is disturbed by it. A
   // mean that is no integer is not as predicted.
   std::int64_t wire_per_step() const {
-    const std::int64_t total = engine_.traffic().bytes() - not_counted_;
+    const std::int64_t total = engine_.traffic().bytes() - not_counted_.bytes();
     const std::int64_t mean = counted_ > 0 ? total / counted_ : 0;
     return mean + (counted_ > 0 && total % counted_ != 0 && mean == result_.wire.predicted ? 1 : 0);
   }
@@ -185,11 +203,11 @@ class Run {
   models::Llama model_;
   zero::Engine engine_;
   RunResult result_;
-  std::int64_t not_counted_ = 0;  // bytes before the steps that count, and of evaluations
-  std::int64_t counted_ = 0;      // steps
-  bool skipped_ = false;          // the step before
+  zero::Traffic not_counted_;  // before the steps that count, and of evaluations
+  std::int64_t counted_ = 0;   // steps
+  bool skipped_ = false;       // the step before
   std::vector<double> seconds_;
-  std::vector<double> update_seconds_;  // of the steps that were applied
+  std::vector<zero::StepReport> reports_;
 };
 
 }  // namespace
@@ -201,6 +219,18 @@ RunResult run_plan(const zero::World& world, const RunOptions& options, const Wo
   RunResult result = run.go();
   result.peak_bytes = largest(world, memory.bytes());
   return result;
+}
+
+Report report_for(const RunOptions& options, const Work& work, int ranks) {
+  Report report;
+  report.ranks = ranks;
+  report.parameters = models::parameter_count(work.config);
+  report.model = options.model;
+  report.batch = options.batch;
+  report.seq = options.seq;
+  report.accumulate = options.accumulate;
+  report.command = options.command;
+  return report;
 }
 
 zero::World join(const RunOptions& options) {

@@ -66,7 +66,7 @@ int compare_as_rank(const RunOptions& options) {
   const bool first = world.rank() == 0;
   const Work work = load(options);
   if (first && !options.json.empty()) check_writable(options.json);
-  Report report{world.size(), models::parameter_count(work.config), {}, {}};
+  Report report = report_for(options, work, world.size());
   for (const Contender& contender : contenders(options)) {
     const auto& [label, own] = contender;
     const auto listener = first ? std::make_unique<Bar>(label, own.steps) : std::make_unique<Listener>();

@@ -74,7 +74,8 @@ int train_as_rank(const RunOptions& options) {
   std::optional<Printer> printer;
   if (first) printer.emplace(options, world.size());
   Listener& listener = printer ? static_cast<Listener&>(*printer) : silent;
-  Report report{world.size(), models::parameter_count(work.config), options.precision, {}};
+  Report report = report_for(options, work, world.size());
+  report.precision = options.precision;
   report.runs = {run_plan(world, options, work, options.plans.front(), listener)};
   printer.reset();
   if (!first) return 0;

@@ -34,6 +34,9 @@ class Listener {
 RunResult run_plan(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
                    Listener& listener);
 
+// Without runs.
+Report report_for(const RunOptions& options, const Work& work, int ranks);
+
 // The ranks that a launcher started. Throws UsageError when --ranks says otherwise.
 zero::World join(const RunOptions& options);
 

@@ -1,0 +1,59 @@
+#include "plan_option.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "planner/plan_file.h"
+#include "validators.h"
+
+namespace cli {
+namespace {
+
+class Taking {
+ public:
+  Taking(const CLI::App& command, std::string file) : command_(command), file_(std::move(file)) {}
+
+  template <class T, class V>
+  void take(const char* option, T& into, const V& value) const {
+    if (command_.count(option) > 0 && into != static_cast<T>(value))
+      throw UsageError(std::string(option) + " " + text(into) + " contradicts the plan file " + file_ +
+                       ", which says " + text(value));
+    into = static_cast<T>(value);
+  }
+
+ private:
+  const CLI::App& command_;
+  std::string file_;
+};
+
+void take(const planner::PlanFile& file, const Taking& taking, RunOptions& options) {
+  options.plans = {file.plan};
+  taking.take("--precision", options.precision, file.precision);
+  taking.take("--accumulate", options.accumulate, file.accumulate);
+  taking.take("--resident-budget", options.resident_budget, file.resident_budget);
+  taking.take("--reduce-in", options.reduce_in, file.reduce_in);
+  taking.take("--gather-in", options.gather_in, file.gather_in);
+  taking.take("--optimizer", options.optimizer, file.optimizer);
+  taking.take("--ranks", options.ranks, file.ranks);
+  if (!file.model.empty()) taking.take("--model", options.model, file.model);
+  taking.take("--batch", options.batch, file.batch);
+  taking.take("--seq", options.seq, file.seq);
+  options.reproducible = options.reproducible || file.reproducible;
+}
+
+}  // namespace
+
+void take_plan_file(const CLI::App& command, RunOptions& options) {
+  const std::string name = options.plans.front();
+  const auto presets = zero::Plan::presets();
+  if (std::ranges::find(presets, name) != presets.end()) return;
+  if (!std::filesystem::exists(name)) {
+    std::string known;
+    for (const std::string_view preset : presets) known += (known.empty() ? "" : ", ") + std::string(preset);
+    throw UsageError("--plan: '" + name + "' is neither a preset (" + known + ") nor a file");
+  }
+  take(planner::read_plan_file(name), Taking(command, name), options);
+}
+
+}  // namespace cli

@@ -1,0 +1,47 @@
+// TensorBoard's event files: records of protocol buffers, each with its length and checksums. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cli {
+
+// The Castagnoli polynomial, as in RFC 3720, appendix B.4.
+std::uint32_t crc32c(std::string_view bytes);
+
+// TFRecord: length, its checksum, data, its checksum. The checksums are masked.
+std::string record(std::string_view data);
+
+// What makes a file an event file. It comes first.
+std::string version_event(double wall_time);
+// TensorBoard's scalars are single precision.
+std::string scalar_event(std::string_view tag, std::int64_t step, double value, double wall_time);
+
+// A new event file in `folder`, which is made if it is missing. Each scalar is in the file when scalar() returns.
+// Throws zero::Error, naming the path, when it cannot be written.
+class EventFile {
+ public:
+  // `wall_time`: seconds since 1970.
+  EventFile(const std::string& folder, double wall_time);
+  explicit EventFile(const std::string& folder);  // now
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  void scalar(std::string_view tag, std::int64_t step, double value, double wall_time);
+  const std::string& path() const { return path_; }
+
+ private:
+  void write(std::string_view event);
+
+  std::string path_;
+  int fd_ = -1;
+};
+
+// A report as JSON, a folder for each run in `folder`: by step (from 1) "loss", "grad_norm", "learning_rate" and
+// "evaluation/loss"; at the last step "step_seconds", "tokens_per_second" and "bytes/" with the owner, "wire" and
+// "peak". What the report does not have, or has as null, is left out. The first step began at `wall_time`.
+void write_events(const std::string& folder, const std::string& json, double wall_time);
+
+}  // namespace cli

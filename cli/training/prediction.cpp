@@ -1,0 +1,55 @@
+#include "prediction.h"
+
+#include <filesystem>
+
+#include "planner/price.h"
+#include "planner/seconds.h"
+
+namespace cli {
+namespace {
+
+void predict_bytes(const zero::Estimate& estimate, const planner::Activations& activations, RunResult& result) {
+  result.parameter.predicted = estimate.state.parameter;
+  result.gradient.predicted = estimate.state.gradient;
+  result.optimizer.predicted = estimate.state.optimizer;
+  result.wire.predicted = estimate.wire.bytes();
+  result.update_bytes = estimate.update_traffic;
+  result.activation.predicted = activations.bytes;
+  result.buffers.predicted = estimate.gathered + estimate.reduction + estimate.update;
+  const planner::Peak peak = planner::peak_of(estimate, activations);
+  result.peak.predicted = peak.bytes;
+  result.moment = peak.moment;
+}
+
+// By the option, or by what was measured on this machine, where that is of as many ranks and of this precision.
+std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Precision precision, int ranks) {
+  if (!options.profile.empty()) return planner::profile_named(options.profile);
+  const std::string usual = planner::usual_profile_path();
+  if (!std::filesystem::exists(usual)) return {};
+  const planner::Profile measured = planner::profile_named(usual);
+  const bool fits = measured.knows(precision) && (measured.ranks == 0 || measured.ranks == ranks);
+  return fits ? std::optional(measured) : std::nullopt;
+}
+
+// Bytes that the optimizer keeps of each parameter.
+double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::Estimate& estimate) {
+  const bool sharded = plan[zero::State::optimizer].placement == zero::Placement::sharded;
+  return static_cast<double>(estimate.state.optimizer) * (sharded ? layout.ranks() : 1) /
+         static_cast<double>(layout.length());
+}
+
+}  // namespace
+
+void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, int ranks, RunResult& result) {
+  const zero::Plan plan = engine.plan().on(ranks);
+  const zero::Layout& layout = engine.layout();
+  const zero::Estimate estimate = zero::estimate(engine.plan(), layout, engine.rules(),
+                                                 planner::order_of_use(work.config, layout), engine.memory());
+  const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
+  predict_bytes(estimate, planner::activations(micro), result);
+  result.theory = theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));
+  if (const auto profile = profile_for(options, plan.precision(), ranks))
+    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, {ranks, 1, engine.memory()});
+}
+
+}  // namespace cli

@@ -1,0 +1,241 @@
+// Measures what ranks of this machine can do at once, and writes it as a profile for the planner.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <vector>
+
+#include "collect.h"
+#include "commands.h"
+#include "format.h"
+#include "planner/price.h"
+#include "planner/seconds.h"
+#include "recipe.h"
+#include "spawn.h"
+#include "train.h"
+
+namespace cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kBlock = std::size_t{64} << 20;
+constexpr int kRounds = 5;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Of the slowest rank, in the middle of several rounds that all ranks begin together.
+template <class Work>
+double timed(const zero::World& world, const Work& work) {
+  std::vector<double> rounds;
+  for (int round = 0; round <= kRounds; ++round) {
+    world.communicator().barrier().wait();
+    const auto begin = Clock::now();
+    work();
+    if (round > 0) rounds.push_back(seconds_since(begin));
+  }
+  return largest(world, median(rounds));
+}
+
+double copy_bandwidth(const zero::World& world) {
+  std::vector<char> from(kBlock, 1), to(kBlock, 2);
+  return 2.0 * kBlock / timed(world, [&] { std::memcpy(to.data(), from.data(), kBlock); });
+}
+
+// Bytes that a rank receives from the others in reduce-scatters and all-gathers of gradients.
+double collective_bandwidth(const zero::World& world) {
+  const int ranks = world.size();
+  const std::int64_t slice = static_cast<std::int64_t>(kBlock) / 4 / 4 / ranks;
+  auto memory = world.communicator().own_memory(slice * ranks * 4);
+  std::vector<float> own;
+  if (!memory) {
+    own.resize(static_cast<std::size_t>(slice * ranks));
+    memory = {own.data(), [](void*) {}};
+  }
+  auto* const data = static_cast<float*>(memory.get());
+  std::fill_n(data, slice * ranks, 1.0f);
+  const zero::View whole{data, slice * ranks, zero::Dtype::f32};
+  const zero::View mine{data + world.rank() * slice, slice, zero::Dtype::f32};
+  const double seconds = timed(world, [&] {
+    world.communicator().reduce_scatter(whole, mine).wait();
+    world.communicator().all_gather(mine, whole).wait();
+  });
+  return 2.0 * (ranks - 1) * static_cast<double>(slice) * 4 / seconds;
+}
+
+double collective_latency(const zero::World& world) {
+  constexpr int calls = 50;
+  return timed(world,
+               [&] {
+                 for (int i = 0; i < calls; ++i) world.communicator().barrier().wait();
+               }) /
+         calls;
+}
+
+class TemporaryFile {
+ public:
+  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "zero.XXXXXX").string()) {
+    fd_ = ::mkstemp(path_.data());
+    if (fd_ < 0) throw zero::Error("cannot make '" + path_ + "': " + std::strerror(errno));
+    ::unlink(path_.c_str());
+  }
+  ~TemporaryFile() { ::close(fd_); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  // Until it is on the disk.
+  void write(const std::vector<char>& bytes) const {
+    const auto size = static_cast<ssize_t>(bytes.size());
+    if (::pwrite(fd_, bytes.data(), bytes.size(), 0) != size || ::fsync(fd_) != 0)
+      throw zero::Error("cannot write '" + path_ + "': " + std::strerror(errno));
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+double disk_bandwidth(const zero::World& world) {
+  const std::vector<char> bytes(kBlock, 1);
+  const TemporaryFile file;
+  return kBlock / timed(world, [&] { file.write(bytes); });
+}
+
+struct Trial {
+  std::int64_t hidden, inner, layers, heads, vocab, batch, seq;
+};
+
+// Small and large matrices, few and many tokens, a large vocabulary, long attention.
+constexpr Trial kTrials[] = {{64, 160, 8, 2, 256, 8, 64},      {128, 344, 4, 4, 256, 1, 64},
+                             {128, 344, 4, 4, 256, 4, 128},    {256, 688, 6, 8, 256, 4, 128},
+                             {256, 688, 2, 8, 256, 2, 512},    {256, 688, 3, 8, 4096, 2, 128},
+                             {512, 1408, 4, 8, 4096, 1, 128},  {512, 1408, 2, 8, 256, 4, 256},
+                             {768, 2048, 2, 12, 8192, 1, 128}, {1024, 2816, 1, 16, 1024, 1, 64}};
+constexpr std::int64_t kSteps = 7;
+
+models::LlamaConfig model_of(const Trial& trial) {
+  models::LlamaConfig config = models::llama_preset("micro");
+  config.hidden_size = trial.hidden;
+  config.intermediate_size = trial.inner;
+  config.num_hidden_layers = trial.layers;
+  config.num_attention_heads = config.num_key_value_heads = trial.heads;
+  config.vocab_size = trial.vocab;
+  return config;
+}
+
+struct Trained {
+  planner::Measured computing;
+  double update_bandwidth = 0;
+};
+
+Trained train(const zero::World& world, const RunOptions& options, Work work, const Trial& trial,
+              const planner::Profile& profile) {
+  RunOptions own = options;
+  own.batch = trial.batch;
+  own.seq = trial.seq;
+  own.steps = kSteps;
+  work.config = model_of(trial);
+  Listener silent;
+  const RunResult result = run_plan(world, own, work, own.plans.front(), silent);
+  const planner::MicroBatch micro{work.config, own.batch, own.seq, zero::precision_named(own.precision)};
+  const zero::Plan plan = make_plan(own, own.plans.front(), world.size());
+  const zero::Estimate estimate =
+      planner::estimate(planner::shape_of(work.config), plan, make_optimizer(own), world.size());
+  const planner::Ranks ranks{world.size(), 1, zero::Memory::separate};
+  const double collectives = planner::collective_seconds(plan, estimate, profile, ranks);
+  const double computing = result.step_seconds - *result.update_seconds - collectives;
+  return {{planner::labour_of(micro), largest(world, computing)},
+          static_cast<double>(result.update_bytes) / *result.update_seconds};
+}
+
+planner::Pace pace(const zero::World& world, const RunOptions& options, const Work& work, planner::Profile& profile) {
+  std::vector<planner::Measured> runs;
+  std::vector<double> updates;
+  for (const Trial& trial : kTrials) {
+    const Trained trained = train(world, options, work, trial, profile);
+    runs.push_back(trained.computing);
+    updates.push_back(trained.update_bandwidth);
+  }
+  if (profile.update_bandwidth == 0) profile.update_bandwidth = median(updates);
+  return planner::fitted(runs);
+}
+
+planner::Profile measure(const zero::World& world, const ProfileOptions& options) {
+  planner::Profile profile;
+  profile.name = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks") + " of this machine";
+  profile.ranks = world.size();
+  profile.copy_bandwidth = copy_bandwidth(world);
+  profile.collective_bandwidth = world.size() > 1 ? collective_bandwidth(world) : profile.copy_bandwidth;
+  profile.collective_seconds = world.size() > 1 ? collective_latency(world) : 0;
+  profile.network_bandwidth = options.network * 1e9 / 8;
+  profile.disk_bandwidth = disk_bandwidth(world);
+  RunOptions run;
+  run.plans = {"ddp"};
+  run.model = "micro";
+  run.threads = options.threads;
+  const Work work = load(run);
+  for (const std::string& precision : options.precisions) {
+    run.precision = precision;
+    profile.*planner::pace_of(zero::precision_named(precision)) = pace(world, run, work, profile);
+  }
+  return profile;
+}
+
+std::string gigabytes(double bandwidth) {
+  return fixed(bandwidth / 1e9, 2) + " GB/s";
+}
+
+void show(const planner::Profile& profile, const ProfileOptions& options, const std::string& path) {
+  std::cout << profile.name << ", each of them while all work: copies " << gigabytes(profile.copy_bandwidth)
+            << ", updates " << gigabytes(profile.update_bandwidth) << ", collectives "
+            << gigabytes(profile.collective_bandwidth) << " and " << fixed(1e6 * profile.collective_seconds, 1)
+            << " us each, disk " << gigabytes(profile.disk_bandwidth) << "; network, as given, "
+            << gigabytes(profile.network_bandwidth) << '\n';
+  for (const std::string& precision : options.precisions) {
+    const planner::Pace& pace = profile.pace(zero::precision_named(precision));
+    std::cout << precision << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
+              << fixed(1e6 * pace.operator_seconds, 1) << " us an operator\n";
+  }
+  std::cout << "written to " << path << '\n';
+}
+
+int profile_as_rank(const ProfileOptions& options) {
+  const zero::World world = launched() ? zero::init() : zero::World();
+  const std::string path = options.out.empty() ? planner::usual_profile_path() : options.out;
+  if (world.rank() == 0) {
+    if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
+      std::filesystem::create_directories(folder);
+    check_writable(path);
+  }
+  const planner::Profile profile = measure(world, options);
+  if (world.rank() != 0) return 0;
+  write_file(path, planner::to_json(profile));
+  show(profile, options, path);
+  return 0;
+}
+
+std::vector<std::string> arguments_of(const ProfileOptions& options) {
+  std::vector<std::string> result{"zero", "bench", "profile", "--network=" + shortest(options.network),
+                                  "--threads=" + std::to_string(options.threads)};
+  for (const std::string& precision : options.precisions) result.push_back("--precisions=" + precision);
+  if (!options.out.empty()) result.push_back("--out=" + options.out);
+  return result;
+}
+
+}  // namespace
+
+int profile(const ProfileOptions& options) {
+  if (launched() || options.ranks == 1) return profile_as_rank(options);
+  return exit_code(run_ranks(own_ranks(arguments_of(options), options.ranks)));
+}
+
+}  // namespace cli

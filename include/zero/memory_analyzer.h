@@ -1,0 +1,79 @@
+// Tells where the memory of a LibTorch program goes; with an Engine or without one.
+//
+//   zero::MemoryAnalyzer analyzer;
+//   analyzer.watch(*model);
+//   analyzer.watch(optimizer);
+//   { auto scope = analyzer.scope("forward"); loss = criterion(model->forward(x), y); }
+//   loss.backward();
+//   analyzer.record("after backward");
+//   std::fputs(zero::to_string(analyzer.report()).c_str(), stdout);
+//
+// It sees what tensors allocate, on the CPU and on GPUs, on the thread that built it and on the autograd threads that
+// work for it, and what of that is freed, on whatever thread (of a GPU's memory: when the address is given out again).
+// Memory that is older is seen if it is watched. Tensors of the CPU come from libzero's allocator from its construction
+// on, which stays for the process; without zero::init() it takes memory from where LibTorch does.
+//
+// One analyzer at a time on a thread, on which all its calls are made and it is destroyed; analyzers on several threads
+// do not notice each other. LibTorch's own profiler cannot run on that thread beside it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "zero/memory_report.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace zero {
+
+class MemoryAnalyzer {
+ public:
+  // Throws StateError where another analyzer or LibTorch's profiler is on this thread.
+  MemoryAnalyzer();
+  ~MemoryAnalyzer();
+  MemoryAnalyzer(const MemoryAnalyzer&) = delete;
+  MemoryAnalyzer& operator=(const MemoryAnalyzer&) = delete;
+
+  // Parameters and buffers, also those that are there already, and from now on the parameters' gradients, under the
+  // names of the modules that hold them. Parameters that an engine has are left to it.
+  void watch(const torch::nn::Module& module);
+  // Its state, when it has one, under the names of the parameters. LibTorch's own kinds of optimizer; what others keep
+  // is named by watch(tensor, MemoryOwner::optimizer). The optimizer outlives the analyzer.
+  void watch(torch::optim::Optimizer& optimizer);
+  // One tensor's memory, and that of its gradient.
+  void watch(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit = {});
+
+  // Ends the stretch that the last record, or the construction, began.
+  MemoryRecord record(const std::string& tag);
+
+  // The same for what happens while the scope lives. Scopes nest. One that outlives the analyzer records nothing.
+  class Scope {
+   public:
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    friend class MemoryAnalyzer;
+    struct State;
+    explicit Scope(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+  };
+  [[nodiscard]] Scope scope(const std::string& tag);
+
+  // Everything so far; the analyzer goes on.
+  MemoryReport report();
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace zero

@@ -1,0 +1,44 @@
+// One micro-batch of models::Llama, operator by operator, as LibTorch computes it on a CPU: what is allocated and
+// given back in which order, and how much each operator works. Forward and backward, gradients of parameters included;
+// what the engine holds itself (parameters, their sums of gradients, moments) is not. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "models/llama_config.h"
+#include "zero/plan.h"
+
+namespace planner {
+
+struct MicroBatch {
+  models::LlamaConfig config;
+  std::int64_t batch = 1;  // sequences
+  std::int64_t seq = 1;    // tokens of each
+  zero::Precision precision = zero::Precision::fp32;
+};
+
+class StepListener {
+ public:
+  StepListener() = default;
+  virtual ~StepListener() = default;
+  StepListener(const StepListener&) = delete;
+  StepListener& operator=(const StepListener&) = delete;
+
+  // Where in the step what follows happens.
+  virtual void at(std::string_view moment) { static_cast<void>(moment); }
+  // Bytes of one block.
+  virtual void hold(std::int64_t bytes) { static_cast<void>(bytes); }
+  virtual void drop(std::int64_t bytes) { static_cast<void>(bytes); }
+  // A product of matrices [m, k] and [k, n].
+  virtual void product(std::int64_t m, std::int64_t n, std::int64_t k) { static_cast<void>(m + n + k); }
+  // Causal attention, or its backward, of `flops` floating-point operations.
+  virtual void attention(double flops, bool backward) { static_cast<void>(flops + backward); }
+  // An operator that goes through `elements` once: reads and writes `bytes`.
+  virtual void sweep(std::int64_t elements, std::int64_t bytes) { static_cast<void>(elements + bytes); }
+};
+
+// Tells `listener` of one micro-batch from the first use of a parameter to the end of backward.
+void walk(const MicroBatch& work, StepListener& listener);
+
+}  // namespace planner

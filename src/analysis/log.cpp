@@ -1,0 +1,250 @@
+#include "analysis/log.h"
+
+#include <algorithm>
+
+namespace zero {
+namespace {
+
+// Of a program that never ends a stretch: 8 MiB.
+constexpr std::size_t kMostEvents = 1 << 18;
+
+std::vector<MemoryShare> largest_first(const std::map<std::string, std::int64_t>& bytes) {
+  std::vector<MemoryShare> shares;
+  for (const auto& [name, size] : bytes)
+    if (size != 0) shares.push_back({name, size});
+  std::ranges::stable_sort(shares, std::greater(), &MemoryShare::bytes);
+  return shares;
+}
+
+}  // namespace
+
+std::uint32_t MemoryLog::add(const void* data, std::int64_t bytes) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<std::uint32_t>(blocks_.size()));
+    blocks_.emplace_back();
+  }
+  const std::uint32_t place = free_.back();
+  free_.pop_back();
+  Block& block = blocks_[place] = Block();
+  block.data = data;
+  block.number = ++numbers_;
+  block.bytes = bytes;
+  block.nodes = nodes_;
+  places_[data] = place;
+  return place;
+}
+
+void MemoryLog::note(Kind kind, std::uint32_t place, std::int64_t change) {
+  allocated_ += change;
+  events_.push_back({now(), change, place, kind});
+  if (change > 0)
+    for (auto& [id, span] : spans_) span.peak = std::max(span.peak, allocated_);
+  if (events_.size() >= kMostEvents) settle_locked();
+}
+
+void MemoryLog::came(const void* data, std::int64_t bytes, const Origin& origin) {
+  const std::lock_guard lock(mutex_);
+  if (const auto other = places_.find(data); other != places_.end()) remove(other->second);
+  const std::uint32_t place = add(data, bytes);
+  Block& block = blocks_[place];
+  block.operation = names_.number(origin.operation);
+  block.node = names_.number(origin.node);
+  block.recorded = origin.recorded;
+  note(Kind::came, place, bytes);
+}
+
+void MemoryLog::remove(std::uint32_t place) {
+  Block& block = blocks_[place];
+  places_.erase(block.data);
+  block.gone = true;
+  block.reached = nodes_ > block.nodes;
+  note(Kind::went, place, -block.bytes);
+}
+
+void MemoryLog::went(const void* data) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = places_.find(data); found != places_.end()) remove(found->second);
+}
+
+void MemoryLog::went(const void* data, std::int64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(data);
+  if (found != places_.end() && blocks_[found->second].number == number) remove(found->second);
+}
+
+void MemoryLog::node_ran() {
+  const std::lock_guard lock(mutex_);
+  ++nodes_;
+}
+
+void MemoryLog::booked(MemoryOwner owner, const std::string& unit, std::int64_t change) {
+  const std::lock_guard lock(mutex_);
+  const int number = names_.number(unit);
+  const auto [found, added] =
+      account_places_.try_emplace({owner, number}, static_cast<std::uint32_t>(accounts_.size()));
+  if (added) accounts_.push_back({owner, number});
+  accounts_[found->second].bytes += change;
+  note(Kind::booked, found->second, change);
+}
+
+std::int64_t MemoryLog::claim(const void* data, std::int64_t bytes, MemoryOwner owner, const std::string& unit) {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(data);
+  const bool known = found != places_.end();
+  const std::uint32_t place = known ? found->second : add(data, bytes);
+  Block& block = blocks_[place];
+  if (!block.fresh) {
+    of(settled_, block.owner) -= block.bytes;
+    of(settled_, owner) += block.bytes;
+  }
+  block.owner = owner;
+  block.unit = names_.number(unit);
+  block.claimed = true;
+  claim_in_peak(block);
+  const std::int64_t number = block.number;
+  if (!known) note(Kind::came, place, bytes);
+  return number;
+}
+
+void MemoryLog::claim_in_peak(const Block& block) {
+  const auto part = std::ranges::lower_bound(peak_.parts, block.number, {}, &Peak::Part::number);
+  if (part == peak_.parts.end() || part->number != block.number) return;
+  part->owner = block.owner;
+  part->unit = block.unit;
+}
+
+void MemoryLog::settle() {
+  const std::lock_guard lock(mutex_);
+  settle_locked();
+}
+
+void MemoryLog::settle_locked() {
+  decide();
+  if (const auto moment = replay()) keep_peak(*moment);
+  forget_events();
+}
+
+MemoryOwner MemoryLog::owner_of(const Block& block) const {
+  if (block.claimed) return block.owner;
+  const bool lives_on = !block.gone || block.reached;
+  return block.recorded && lives_on ? MemoryOwner::activation : MemoryOwner::temporary;
+}
+
+void MemoryLog::decide() {
+  for (const Event& event : events_)
+    if (event.kind == Kind::came) blocks_[event.place].owner = owner_of(blocks_[event.place]);
+}
+
+void MemoryLog::apply(const Event& event) {
+  const MemoryOwner owner = event.kind == Kind::booked ? accounts_[event.place].owner : blocks_[event.place].owner;
+  of(settled_, owner) += event.change;
+  settled_total_ += event.change;
+}
+
+// The moment at which there was more than ever before.
+std::optional<MemoryLog::Moment> MemoryLog::replay() {
+  std::optional<Moment> most;
+  std::int64_t bytes = peak_.bytes;
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    apply(events_[i]);
+    timeline_.add({events_[i].at, settled_total_, settled_});
+    if (settled_total_ <= bytes) continue;
+    bytes = settled_total_;
+    most = Moment{i, bytes};
+  }
+  return most;
+}
+
+// What was there right after the event: what is there now, or went later, and came no later.
+void MemoryLog::keep_peak(const Moment& moment) {
+  const Event& event = events_[moment.event];
+  peak_ = {moment.bytes, event.at, 0, 0, {}};
+  std::vector<char> absent(blocks_.size());
+  for (const std::uint32_t place : free_) absent[place] = 1;
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    if (events_[i].kind == Kind::came && i > moment.event) absent[events_[i].place] = 1;
+    if (events_[i].kind == Kind::went && i <= moment.event) absent[events_[i].place] = 1;
+  }
+  for (std::size_t place = 0; place < blocks_.size(); ++place) {
+    const Block& block = blocks_[place];
+    if (!absent[place])
+      peak_.parts.push_back({block.number, block.bytes, block.owner, block.unit, block.operation, block.node});
+  }
+  if (event.kind == Kind::came) {
+    peak_.operation = blocks_[event.place].operation;
+    peak_.node = blocks_[event.place].node;
+  }
+  keep_accounts(moment.event);
+  std::ranges::sort(peak_.parts, {}, &Peak::Part::number);
+}
+
+void MemoryLog::keep_accounts(std::size_t event) {
+  std::vector<std::int64_t> bytes(accounts_.size());
+  for (std::size_t i = 0; i < accounts_.size(); ++i) bytes[i] = accounts_[i].bytes;
+  for (std::size_t i = event + 1; i < events_.size(); ++i)
+    if (events_[i].kind == Kind::booked) bytes[events_[i].place] -= events_[i].change;
+  for (std::size_t i = 0; i < accounts_.size(); ++i)
+    peak_.parts.push_back({0, bytes[i], accounts_[i].owner, accounts_[i].unit, 0, 0});
+}
+
+void MemoryLog::forget_events() {
+  for (const Event& event : events_) {
+    if (event.kind == Kind::came) blocks_[event.place].fresh = false;
+    if (event.kind == Kind::went) free_.push_back(event.place);
+  }
+  events_.clear();
+}
+
+std::string MemoryLog::operator_name(int operation, int node) const {
+  if (operation == 0 || operation == node) return names_.name(node);
+  return node == 0 ? names_.name(operation) : names_.name(operation) + " in " + names_.name(node);
+}
+
+MemoryPeak MemoryLog::peak() const {
+  const std::lock_guard lock(mutex_);
+  MemoryPeak peak{peak_.bytes, peak_.at, operator_name(peak_.operation, peak_.node), {}, {}, {}};
+  std::map<std::string, std::int64_t> units, operators;
+  for (const Peak::Part& part : peak_.parts) {
+    of(peak.owners, part.owner) += part.bytes;
+    units[names_.name(part.unit)] += part.bytes;
+    operators[operator_name(part.operation, part.node)] += part.bytes;
+  }
+  peak.units = largest_first(units);
+  peak.operators = largest_first(operators);
+  return peak;
+}
+
+std::vector<MemorySample> MemoryLog::timeline() const {
+  const std::lock_guard lock(mutex_);
+  return timeline_.samples();
+}
+
+int MemoryLog::open() {
+  const std::lock_guard lock(mutex_);
+  spans_[next_span_] = {now(), 0, allocated_, 0, allocated_, {}};
+  return next_span_++;
+}
+
+MemoryLog::Span MemoryLog::close_locked(int id) {
+  const auto found = spans_.find(id);
+  Span span = found->second;
+  spans_.erase(found);
+  span.end = now();
+  span.last = allocated_;
+  return span;
+}
+
+MemoryLog::Span MemoryLog::close(int span) {
+  const std::lock_guard lock(mutex_);
+  return close_locked(span);
+}
+
+MemoryLog::Span MemoryLog::settle_and_close(int id) {
+  const std::lock_guard lock(mutex_);
+  settle_locked();
+  Span span = close_locked(id);
+  span.owners = settled_;
+  return span;
+}
+
+}  // namespace zero

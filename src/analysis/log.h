@@ -1,0 +1,150 @@
+// What came and went, when, and whose it was. Whose a block is shows only later (an activation is what lives on, a
+// gradient is what a parameter ends up with), so events are logged and settled stretch by stretch: at the end of each
+// its events are walked through once, with all that is known by then, and forgotten.
+//
+// No torch. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "analysis/names.h"
+#include "analysis/timeline.h"
+#include "zero/memory_report.h"
+
+namespace zero {
+
+// What was going on when a block came.
+struct Origin {
+  std::string_view operation;  // empty: none
+  std::string_view node;       // of autograd's graph, that ran it; empty: none
+  bool recorded = false;       // gradients were recorded
+};
+
+class MemoryLog {
+ public:
+  MemoryLog() : start_(Clock::now()) {}
+
+  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  // A block that came where another one is says that the other went unseen.
+  void came(const void* data, std::int64_t bytes, const Origin& origin);
+  // Of blocks that did not come it takes no notice.
+  void went(const void* data);
+  // A node of autograd's graph ran: what came before it, and was recorded, has lived into backward.
+  void node_ran();
+  // An engine holds more, or less.
+  void booked(MemoryOwner owner, const std::string& unit, std::int64_t change);
+
+  // The block is `owner`'s; one that was not seen coming comes now. Returns its number, never used again.
+  std::int64_t claim(const void* data, std::int64_t bytes, MemoryOwner owner, const std::string& unit);
+  // The block of that number went, if it is there still.
+  void went(const void* data, std::int64_t number);
+
+  // Settles what happened since the last time.
+  void settle();
+  // As far as it is settled.
+  MemoryPeak peak() const;
+  std::vector<MemorySample> timeline() const;
+
+  // What happened between two moments.
+  struct Span {
+    double begin = 0, end = 0;
+    std::int64_t first = 0, last = 0, peak = 0;  // bytes
+    OwnedBytes owners{};                         // of `last`, if it was settled
+  };
+  int open();
+  Span close(int span);
+  Span settle_and_close(int span);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Block {
+    const void* data = nullptr;
+    std::int64_t number = 0;
+    std::int64_t bytes = 0;
+    std::int64_t nodes = 0;  // that had run when it came
+    int operation = 0;
+    int node = 0;
+    int unit = 0;
+    MemoryOwner owner = MemoryOwner::temporary;
+    bool claimed = false;
+    bool recorded = false;
+    bool fresh = true;     // came in this stretch
+    bool reached = false;  // a node ran while it lived
+    bool gone = false;
+  };
+  struct Account {
+    MemoryOwner owner;
+    int unit;
+    std::int64_t bytes = 0;
+  };
+  enum class Kind : std::uint8_t { came, went, booked };
+  struct Event {
+    double at;
+    std::int64_t change;
+    std::uint32_t place;  // in blocks_ or accounts_
+    Kind kind;
+  };
+  struct Peak {
+    struct Part {
+      std::int64_t number;  // of a block; 0: of an account
+      std::int64_t bytes;
+      MemoryOwner owner;
+      int unit, operation, node;
+    };
+    std::int64_t bytes = 0;
+    double at = 0;
+    int operation = 0, node = 0;
+    std::vector<Part> parts;
+  };
+  struct Moment {
+    std::size_t event;
+    std::int64_t bytes;
+  };
+
+  Span close_locked(int span);
+  std::uint32_t add(const void* data, std::int64_t bytes);
+  void note(Kind kind, std::uint32_t place, std::int64_t change);
+  void remove(std::uint32_t place);
+  void settle_locked();
+  MemoryOwner owner_of(const Block& block) const;
+  void decide();
+  std::optional<Moment> replay();
+  void apply(const Event& event);
+  void keep_peak(const Moment& moment);
+  void keep_accounts(std::size_t event);
+  void forget_events();
+  void claim_in_peak(const Block& block);
+  std::string operator_name(int operation, int node) const;
+
+  mutable std::mutex mutex_;
+  Clock::time_point start_;
+  Names names_;
+  std::vector<Block> blocks_;
+  std::vector<std::uint32_t> free_;  // places in blocks_
+  std::unordered_map<const void*, std::uint32_t> places_;
+  std::vector<Account> accounts_;
+  std::map<std::pair<MemoryOwner, int>, std::uint32_t> account_places_;
+  std::vector<Event> events_;  // of this stretch
+  OwnedBytes settled_{};       // up to this stretch, and in replay() through it
+  std::int64_t allocated_ = 0;
+  std::int64_t settled_total_ = 0;
+  std::int64_t nodes_ = 0;
+  std::int64_t numbers_ = 0;
+  std::map<int, Span> spans_;
+  int next_span_ = 0;
+  Peak peak_;
+  Timeline timeline_{4096};
+};
+
+}  // namespace zero

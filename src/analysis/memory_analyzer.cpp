@@ -1,0 +1,110 @@
+#include "zero/memory_analyzer.h"
+
+#include "analysis/history.h"
+#include "analysis/process.h"
+#include "analysis/reporter.h"
+#include "analysis/watched.h"
+
+namespace zero {
+namespace {
+
+KnownMemory known_memory() {
+  const HostUsage usage = host_usage();
+  return {.arena_begin = reinterpret_cast<std::uintptr_t>(usage.arena_begin),
+          .arena_end = reinterpret_cast<std::uintptr_t>(usage.arena_end),
+          .arena_waiting = usage.arena_waiting,
+          .tensors = usage.small,
+          .state = usage.lasting};
+}
+
+}  // namespace
+
+class MemoryAnalyzer::Impl {
+ public:
+  Watched& watched() { return watched_; }
+
+  int begin_scope() {
+    ++depth_;
+    return log_->open();
+  }
+  MemoryRecord end_scope(const std::string& tag, int span) {
+    --depth_;
+    return keep(tag, span);
+  }
+  MemoryRecord record(const std::string& tag) {
+    const MemoryRecord record = keep(tag, since_);
+    since_ = log_->open();
+    return record;
+  }
+
+  MemoryReport report() {
+    watched_.refresh();
+    log_->settle();
+    MemoryReport report;
+    history_->fill(report);
+    report.peak = log_->peak();
+    report.timeline = log_->timeline();
+    report.process = this_process(known_memory());
+    return report;
+  }
+
+ private:
+  std::int64_t reserved() const { return host_usage().reserved() + reporter_->reserved(); }
+
+  MemoryRecord keep(const std::string& tag, int open) {
+    watched_.refresh();
+    const MemoryLog::Span span = log_->settle_and_close(open);
+    const MemoryRecord record{
+        tag,      depth_,     span.last, span.peak, reserved(), span.last - span.first, span.end - span.begin,
+        span.end, span.owners};
+    history_->add(record);
+    return record;
+  }
+
+  std::shared_ptr<MemoryLog> log_ = std::make_shared<MemoryLog>();
+  std::shared_ptr<History> history_ = std::make_shared<History>();
+  std::shared_ptr<Reporter> reporter_ = std::make_shared<Reporter>(log_);
+  Watched watched_{log_};
+  Listening listening_{reporter_};
+  int since_ = log_->open();
+  int depth_ = 0;
+};
+
+struct MemoryAnalyzer::Scope::State {
+  std::weak_ptr<Impl> impl;
+  std::string tag;
+  int span;
+};
+
+MemoryAnalyzer::Scope::Scope(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+MemoryAnalyzer::Scope::~Scope() {
+  if (const auto impl = state_->impl.lock()) impl->end_scope(state_->tag, state_->span);
+}
+
+MemoryAnalyzer::MemoryAnalyzer() : impl_(std::make_shared<Impl>()) {}
+MemoryAnalyzer::~MemoryAnalyzer() = default;
+
+void MemoryAnalyzer::watch(const torch::nn::Module& module) {
+  impl_->watched().add(module);
+}
+void MemoryAnalyzer::watch(torch::optim::Optimizer& optimizer) {
+  impl_->watched().add(optimizer);
+}
+void MemoryAnalyzer::watch(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
+  impl_->watched().add(tensor, owner, unit);
+}
+
+MemoryRecord MemoryAnalyzer::record(const std::string& tag) {
+  return impl_->record(tag);
+}
+
+MemoryAnalyzer::Scope MemoryAnalyzer::scope(const std::string& tag) {
+  return Scope(std::make_unique<Scope::State>(Scope::State{impl_, tag, impl_->begin_scope()}));
+}
+
+MemoryReport MemoryAnalyzer::report() {
+  return impl_->report();
+}
+
+}  // namespace zero

@@ -1,0 +1,28 @@
+// Samples of memory over time, as many as fit: when they are too many, every other one is dropped, the larger of
+// each two kept. No torch.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "zero/memory_report.h"
+
+namespace zero {
+
+class Timeline {
+ public:
+  explicit Timeline(std::size_t most) : most_(most) {}
+
+  // Samples come in the order of time.
+  void add(const MemorySample& sample);
+  const std::vector<MemorySample>& samples() const { return samples_; }
+
+ private:
+  void halve();
+
+  std::size_t most_;
+  double width_ = 0;  // samples nearer to each other than this are one
+  std::vector<MemorySample> samples_;
+};
+
+}  // namespace zero

@@ -1,0 +1,57 @@
+// The tensors whose owner is known: those of modules, their gradients, and what optimizers keep. They are not kept
+// alive.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "analysis/log.h"
+
+namespace zero {
+
+class Watched {
+ public:
+  explicit Watched(std::shared_ptr<MemoryLog> log) : log_(std::move(log)) {}
+  ~Watched();
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  void add(const torch::nn::Module& module);
+  void add(torch::optim::Optimizer& optimizer);
+  void add(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
+
+  // Tells the log whose is what, as it is now.
+  void refresh();
+
+ private:
+  class Hook;
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Parameter {
+    WeakTensor tensor;
+    const void* key;  // of an optimizer's state
+    MemoryOwner owner;
+    std::string unit;
+  };
+  struct Claim {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    const void* data;
+  };
+
+  void claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
+  void claim_state(torch::optim::Optimizer& optimizer);
+  void drop_ended();
+
+  std::shared_ptr<MemoryLog> log_;
+  std::vector<Parameter> parameters_;
+  std::unordered_map<const void*, std::string> units_;  // of parameters, by key
+  std::vector<torch::optim::Optimizer*> optimizers_;
+  std::unordered_map<std::int64_t, Claim> claims_;  // by the block's number
+};
+
+}  // namespace zero

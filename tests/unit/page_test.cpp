@@ -1,0 +1,57 @@
+// The report's page, as text. What it shows is tested in a browser, see tests/report.
+#include "cli/page.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The text of the page's element for data.
+std::string data_of(const std::string& page) {
+  const std::string open = R"(<script type="application/json" id="data">)";
+  const std::size_t begin = page.find(open) + open.size();
+  return page.substr(begin, page.find("</script>", begin) - begin);
+}
+
+std::size_t occurrences(const std::string& page, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++count;
+  return count;
+}
+
+TEST(ReportPage, CarriesTheReportAsItIs) {
+  const Json report{{"ranks", 4}, {"command", "zero compare"}, {"runs", {{{"losses", {0.1, nullptr, 1e300}}}}}};
+  EXPECT_EQ(Json::parse(data_of(report_page(report.dump(2)))), report);
+}
+
+TEST(ReportPage, NoTextOfTheReportEndsItsElement) {
+  const Json report{{"command", "</script><script>alert(1)</script><!-- <script>"}, {"runs", Json::array()}};
+  const std::string page = report_page(report.dump());
+  EXPECT_EQ(data_of(page).find('<'), std::string::npos);
+  EXPECT_EQ(Json::parse(data_of(page)), report);
+  EXPECT_EQ(occurrences(page, "</script>"), occurrences(report_page("{}"), "</script>"));
+}
+
+TEST(ReportPage, IsOneDocumentWithStyleAndScriptInIt) {
+  const std::string page = report_page("{}");
+  EXPECT_EQ(page.rfind("<!DOCTYPE html>", 0), 0U);
+  EXPECT_EQ(page.substr(page.size() - 8), "</html>\n");
+  EXPECT_EQ(occurrences(page, "@STYLE@") + occurrences(page, "@SCRIPT@"), 0U);
+  EXPECT_EQ(occurrences(page, ":root {"), 2U);  // light and dark
+  EXPECT_EQ(occurrences(page, "id=\"data\""), 1U);
+}
+
+TEST(ReportPage, NamesNothingElsewhere) {
+  const std::string page = report_page("{}");
+  for (const char* reference : {"src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("}) {
+    EXPECT_EQ(occurrences(page, reference), 0U) << reference;
+  }
+  EXPECT_EQ(occurrences(page, "default-src 'none'"), 1U);
+}
+
+}  // namespace
+}  // namespace cli
