@@ -59,6 +59,12 @@ std::vector<std::string> program_of(const CLI::App& command) {
   return words;
 }
 
+std::string command_line(int argc, char** argv) {
+  std::string line = "zero";
+  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
+  return line;
+}
+
 void complain(const std::string& text) {
   const char* rank = std::getenv("RANK");
   std::cerr << ("zero: " + (rank ? "rank " + std::string(rank) + ": " : "") + text + "\n") << std::flush;
@@ -87,6 +93,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw cli::UsageError(error.what());
   }
+  to_train.command = to_compare.command = command_line(argc, argv);
   if (train->parsed()) return cli::training().train(to_train);
   if (compare->parsed()) return cli::training().compare(to_compare);
   if (plan->parsed()) return cli::plan(to_plan);

@@ -215,6 +215,8 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--seed", options.seed);
   add("--threads", options.threads);
   add("--eval-every", options.eval_every);
+  if (!options.html.empty()) add("--html", options.html);
+  if (!options.trace.empty()) add("--trace", options.trace);
   if (!options.tensorboard.empty()) add("--tensorboard", options.tensorboard);
   if (!options.profile.empty()) add("--profile", options.profile);
   if (options.timeline) result.push_back("--timeline");

@@ -169,7 +169,7 @@ function wireParts(run) {
 
 function wireSection() {
   const known = runs.filter((run) => run.wire_bytes_per_step);
-  if (!known.length) return null;
+  if (!known.some((run) => run.wire_bytes_per_step.predicted || run.wire_bytes_per_step.measured)) return null;
   const groups = known.map((run) => {
     const { predicted, measured } = run.wire_bytes_per_step;
     const whole = [{ name: "all collectives", value: predicted, whole: true }];

@@ -68,10 +68,11 @@ function activityMark(run, each, key, x, y, width) {
   return mark([each.name, each.unit].filter(Boolean).join(" "), rows, data, shape, label);
 }
 
-// What each thread does, in a row a thread.
+// What each thread does, in a row a thread, the main one above.
 function lanes(run, activities, xOf, top) {
   const keys = activityColours(run);
-  const threads = unique(activities.map((each) => each.thread));
+  const names = unique(activities.map((each) => each.thread));
+  const threads = names.toSorted((a, b) => (b === "main") - (a === "main"));
   return threads.flatMap((thread, row) => {
     const y = top + row * 22;
     const own = activities.filter((each) => each.thread === thread);

@@ -6,11 +6,14 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "compare.h"
 #include "format.h"
+#include "outputs.h"
 #include "progress.h"
+#include "scalars.h"
 #include "spawn.h"
 #include "train.h"
 
@@ -38,7 +41,7 @@ class Bar : public Listener {
  public:
   Bar(const std::string& label, std::int64_t steps) : progress_(label, steps) {}
   void step(const Progression& now) override {
-    progress_.show(++done_, now.report.loss, now.tokens_per_second, now.bytes);
+    progress_.show(++done_, now.report.loss, now.tokens_per_second, now.ledger.total());
   }
 
  private:
@@ -57,7 +60,7 @@ std::string common_precision(const std::vector<RunResult>& runs) {
 }
 
 int finish(const RunOptions& options, const Report& report) {
-  if (!options.json.empty()) write_file(options.json, to_json(report));
+  write_outputs(options, report);
   return conclude(std::cout, options, report);
 }
 
@@ -65,17 +68,31 @@ int compare_as_rank(const RunOptions& options) {
   const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
-  if (first && !options.json.empty()) check_writable(options.json);
+  if (first) check_outputs(options);
   Report report = report_for(options, work, world.size());
   for (const Contender& contender : contenders(options)) {
     const auto& [label, own] = contender;
     const auto listener = first ? std::make_unique<Bar>(label, own.steps) : std::make_unique<Listener>();
-    report.runs.push_back(run_plan(world, own, work, own.plans.front(), *listener));
+    std::optional<Scalars> scalars;
+    if (first && !own.tensorboard.empty()) scalars.emplace(own.tensorboard + "/" + label, *listener);
+    Listener& heard = scalars ? static_cast<Listener&>(*scalars) : *listener;
+    RunOptions each = own;
+    each.timeline = wants_timeline(options);
+    report.runs.push_back(run_plan(world, each, work, own.plans.front(), heard));
     if (first) announce(contender, report.runs.back());
   }
   report.precision = common_precision(report.runs);
   std::ostream nowhere(nullptr);
   return first ? finish(options, report) : conclude(nowhere, options, report);
+}
+
+// What the run of one contender is asked for.
+RunOptions alone(RunOptions options, const std::string& label) {
+  options.timeline = wants_timeline(options);
+  options.html.clear();
+  options.trace.clear();
+  if (!options.tensorboard.empty()) options.tensorboard += "/" + label;
+  return options;
 }
 
 int compare_with_own_ranks(const RunOptions& options, int ranks) {
@@ -85,7 +102,7 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
   for (const Contender& contender : contenders(options)) {
     const auto& [label, own] = contender;
     const std::string result = folder.path() + "/" + label + ".json";
-    Job job = own_ranks(train_arguments(own, own.plans.front(), result), ranks);
+    Job job = own_ranks(train_arguments(alone(own, label), own.plans.front(), result), ranks);
     job.output = Output::quiet;
     if (const int code = exit_code(run_ranks(job), label + ": ")) return code;
     std::vector<RunResult> before = std::move(report.runs);
@@ -95,6 +112,7 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
     announce(contender, report.runs.back());
   }
   report.precision = common_precision(report.runs);
+  report.command = options.command;
   return finish(options, report);
 }
 

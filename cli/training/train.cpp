@@ -97,7 +97,7 @@ class Run {
     if (std::exchange(skipped_, report.skipped) || report.skipped) count_from_here();
     result_.losses.push_back(report.loss);
     result_.grad_norms.push_back(report.grad_norm);
-    listener_.step({report, tokens_per_step() / seconds_.back(), engine_.ledger().total()});
+    listener_.step({report, seconds_.back(), tokens_per_step() / seconds_.back(), engine_.ledger()});
   }
 
   // Batch i is rank i mod N's, so that all ranks make the same calls; the mean is over the batches in order

@@ -10,8 +10,9 @@ namespace cli {
 
 struct Progression {
   zero::StepReport report;
+  double seconds = 0;
   double tokens_per_second = 0;
-  std::int64_t bytes = 0;  // that the engine holds on this rank
+  zero::Ledger ledger;  // of this rank
 };
 
 // Hears of a run while it goes on, on every rank.

@@ -4,7 +4,9 @@
 
 #include "commands.h"
 #include "format.h"
+#include "outputs.h"
 #include "progress.h"
+#include "scalars.h"
 #include "spawn.h"
 #include "train.h"
 
@@ -44,7 +46,7 @@ class Printer : public Listener {
                 << "  lr " << significant(report.lr, 4) << "  " << fixed(now.tokens_per_second, 0) << " tokens/s"
                 << (report.skipped ? "  skipped: the gradient is not finite" : "") << std::endl;
     }
-    progress_.show(step, report.loss, now.tokens_per_second, now.bytes);
+    progress_.show(step, report.loss, now.tokens_per_second, now.ledger.total());
   }
 
   void evaluated(const Evaluation& evaluation) override {
@@ -69,11 +71,14 @@ int train_as_rank(const RunOptions& options) {
   const zero::World world = launched() ? join(options) : zero::World();
   const bool first = world.rank() == 0;
   const Work work = load(options);
-  if (first && !options.json.empty()) check_writable(options.json);
+  if (first) check_outputs(options);
   Listener silent;
   std::optional<Printer> printer;
   if (first) printer.emplace(options, world.size());
-  Listener& listener = printer ? static_cast<Listener&>(*printer) : silent;
+  Listener& shown = printer ? static_cast<Listener&>(*printer) : silent;
+  std::optional<Scalars> scalars;
+  if (first && !options.tensorboard.empty()) scalars.emplace(options.tensorboard, shown);
+  Listener& listener = scalars ? static_cast<Listener&>(*scalars) : shown;
   Report report = report_for(options, work, world.size());
   report.precision = options.precision;
   report.runs = {run_plan(world, options, work, options.plans.front(), listener)};
@@ -81,7 +86,7 @@ int train_as_rank(const RunOptions& options) {
   if (!first) return 0;
   std::cout << '\n';
   print_report(std::cout, report);
-  if (!options.json.empty()) write_file(options.json, to_json(report));
+  write_outputs(options, report);
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "model.h"
+#include "outputs.h"
 #include "report.h"
 
 namespace cli {
@@ -42,7 +43,7 @@ Work load(const RunOptions& options) {
 void check(const RunOptions& options, int ranks) {
   for (const std::string& plan : options.plans) make_plan(options, plan, ranks);
   load(options);
-  if (!options.json.empty()) check_writable(options.json);
+  check_outputs(options);
 }
 
 }  // namespace cli

@@ -14,7 +14,7 @@ namespace cli {
 namespace {
 
 namespace fs = std::filesystem;
-using std::string_literals::operator""s;
+using namespace std::string_literals;
 
 class EventFiles : public testing::Test {
  protected:

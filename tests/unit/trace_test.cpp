@@ -22,7 +22,7 @@ const char* const kTimeline = R"({
     {"name": "gather", "unit": "model.layers.0", "thread": "exchange", "begin": 0.0005, "end": 0.00075},
     {"name": "backward", "unit": "", "thread": "main", "begin": 0.002, "end": 0.0025}]})";
 
-Json report(std::vector<std::string> plans) {
+Json report(const std::vector<std::string>& plans) {
   Json runs = Json::array();
   for (const std::string& plan : plans)
     runs.push_back({{"plan", plan}, {"optimizer", "adamw"}, {"timeline", Json::parse(kTimeline)}});

@@ -1,0 +1,28 @@
+// A run's figures, step by step, for TensorBoard.
+#pragma once
+
+#include <string>
+
+#include "tensorboard.h"
+#include "train.h"
+
+namespace cli {
+
+// Writes each step to an event file in `folder` and passes it on to `next`.
+class Scalars : public Listener {
+ public:
+  Scalars(const std::string& folder, Listener& next) : file_(folder), next_(next) {}
+
+  void begin(const zero::Engine& engine, const RunResult& predicted) override { next_.begin(engine, predicted); }
+  void step(const Progression& now) override;
+  void evaluated(const Evaluation& evaluation) override;
+
+ private:
+  void write(const std::string& tag, std::int64_t step, double value);
+
+  EventFile file_;
+  Listener& next_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace cli

@@ -1,0 +1,84 @@
+// What is allocated must be what LibTorch allocates: tests/ranks/activations_test.cpp. Here: the formulas it follows.
+#include "planner/activations.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/formulas.h"
+#include "planner/price.h"
+
+namespace planner {
+namespace {
+
+using zero::Plan;
+using zero::Precision;
+
+MicroBatch work(std::int64_t layers, std::int64_t batch, std::int64_t seq, Precision precision = Precision::bf16) {
+  models::LlamaConfig config = models::llama_preset("1b");
+  config.num_hidden_layers = layers;
+  return {config, batch, seq, precision};
+}
+
+class Balance final : public StepListener {
+ public:
+  void hold(std::int64_t bytes) override { sum += bytes; }
+  void drop(std::int64_t bytes) override {
+    sum -= bytes;
+    EXPECT_GE(sum, 0);
+  }
+  std::int64_t sum = 0;
+};
+
+TEST(LlamaStep, GivesBackWhatItTakes) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const char* model : {"micro", "125m", "1b"}) {
+      Balance balance;
+      walk({models::llama_preset(model), 3, 77, precision}, balance);
+      EXPECT_EQ(balance.sum, 0) << model;
+    }
+}
+
+// Each layer more holds as much as any other; the published formula counts less for a layer of GPT, which normalises in
+// 16 bits, and more where attention keeps its scores.
+TEST(Activations, GrowByALayerAsPublishedFormulasSay) {
+  const auto bytes = [](std::int64_t layers) { return activations(work(layers, 2, 512)).bytes; };
+  const std::int64_t layer = bytes(5) - bytes(4);
+  EXPECT_EQ(bytes(9) - bytes(8), layer);
+  const double sbh = 2.0 * 512 * 2048;
+  EXPECT_GT(static_cast<double>(layer), 34 * sbh);
+  EXPECT_LT(static_cast<double>(layer), 60 * sbh);
+}
+
+TEST(Activations, GrowWithTheTokens) {
+  const auto bytes = [](std::int64_t batch, std::int64_t seq) {
+    return static_cast<double>(activations(work(4, batch, seq, Precision::fp32)).bytes);
+  };
+  EXPECT_NEAR(bytes(4, 1024) / bytes(2, 1024), 2, 0.01);
+  EXPECT_NEAR(bytes(2, 1024) / bytes(2, 512), 2, 0.02);
+}
+
+// A large vocabulary's logits are largest when backward begins; a deep model's layers when it has begun.
+TEST(Activations, NameTheMoment) {
+  models::LlamaConfig config = models::llama_preset("micro");
+  config.vocab_size = 50000;
+  EXPECT_EQ(activations({config, 4, 128, Precision::fp32}).moment, "start of backward");
+  config.vocab_size = 16;
+  const Activations deep = activations({config, 4, 128, Precision::fp32});
+  EXPECT_EQ(deep.moment, "backward");
+  EXPECT_EQ(deep.in_backward, deep.bytes);
+}
+
+TEST(Peak, AddsASliceOnlyToWhatLivesWhileUnitsAreReduced) {
+  zero::Estimate estimate;
+  estimate.state = {100, 100, 100};
+  estimate.reduction = 50;
+  estimate.slice = 20;
+  const Activations early{.bytes = 1000, .moment = "start of backward", .in_backward = 900};
+  EXPECT_EQ(peak_of(estimate, early).bytes, 300 + 30 + 1000);
+  EXPECT_EQ(peak_of(estimate, early).moment, "start of backward");
+  const Activations late{.bytes = 1000, .moment = "start of backward", .in_backward = 990};
+  EXPECT_EQ(peak_of(estimate, late).bytes, 300 + 30 + 990 + 20);
+  EXPECT_EQ(peak_of(estimate, late).moment, "backward");
+}
+
+}  // namespace
+}  // namespace planner

@@ -1,0 +1,135 @@
+#include "planner/seconds.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/price.h"
+
+namespace planner {
+namespace {
+
+using zero::Plan;
+using zero::Precision;
+
+MicroBatch work(std::int64_t hidden, std::int64_t batch, std::int64_t seq) {
+  models::LlamaConfig config = models::llama_preset("micro");
+  config.hidden_size = hidden;
+  config.intermediate_size = 3 * hidden;
+  return {config, batch, seq, Precision::fp32};
+}
+
+const Pace kPace{.matrix_flops = 4e10,
+                 .attention_flops = 1e10,
+                 .sweep_bandwidth = 3e9,
+                 .cached_bandwidth = 9e9,
+                 .operator_seconds = 4e-6};
+
+TEST(Labour, CountsTheProductsOfForwardAndBackward) {
+  const MicroBatch micro = work(256, 2, 64);
+  const double weights = static_cast<double>(models::parameter_count(micro.config)) -
+                         256 * (256 + 2 * 4 + 1);  // without the table that is looked up and the norms
+  EXPECT_EQ(labour_of(micro).matrix_flops, 6 * weights * 2 * 64);
+}
+
+TEST(Labour, GrowsWithTheTokens) {
+  const Labour one = labour_of(work(256, 1, 64)), four = labour_of(work(256, 4, 64));
+  EXPECT_EQ(four.matrix_flops, 4 * one.matrix_flops);
+  EXPECT_EQ(four.attention_flops, 4 * one.attention_flops);
+  EXPECT_EQ(four.operators, one.operators);
+  EXPECT_EQ(labour_of(work(256, 1, 128)).attention_flops, 4 * one.attention_flops);
+}
+
+TEST(Pace, IsFoundFromMeasuredSteps) {
+  std::vector<Measured> runs;
+  for (const auto& [hidden, batch, seq] : {std::tuple{64, 1, 32},
+                                           {64, 8, 64},
+                                           {128, 2, 512},
+                                           {256, 1, 64},
+                                           {256, 4, 128},
+                                           {512, 1, 32},
+                                           {512, 2, 256},
+                                           {1024, 1, 64}}) {
+    const Labour labour = labour_of(work(hidden, batch, seq));
+    runs.push_back({labour, labour.seconds(kPace)});
+  }
+  const Pace found = fitted(runs);
+  for (const auto& [hidden, batch, seq] : {std::tuple{192, 3, 100}, {768, 1, 200}}) {
+    const Labour labour = labour_of(work(hidden, batch, seq));
+    EXPECT_NEAR(labour.seconds(found) / labour.seconds(kPace), 1, 0.01);
+  }
+}
+
+// What costs nothing in any run has no negative price.
+TEST(Pace, HasNoNegativeCosts) {
+  std::vector<Measured> runs;
+  for (const int hidden : {64, 128, 256, 512}) {
+    const Labour labour = labour_of(work(hidden, 1, 64));
+    runs.push_back({labour, 1e-3 + 1e-6 * hidden});
+  }
+  const Pace found = fitted(runs);
+  for (const double rate : {found.matrix_flops, found.attention_flops, found.sweep_bandwidth, found.cached_bandwidth})
+    EXPECT_GT(rate, 0);
+  EXPECT_GE(found.operator_seconds, 0);
+}
+
+Profile profile() {
+  Profile result = profile_named("h100");
+  result.fp32 = kPace;
+  result.update_bandwidth = 1e9;
+  result.collective_bandwidth = 2e9;
+  result.collective_seconds = 1e-5;
+  result.network_bandwidth = 1e8;
+  result.overlap = 0;
+  return result;
+}
+
+struct Costs {
+  MicroBatch micro = work(256, 1, 64);
+  Plan plan;
+  zero::Estimate estimate;
+
+  explicit Costs(const Plan& chosen, zero::Memory memory = zero::Memory::separate)
+      : plan(chosen), estimate(planner::estimate(shape_of(micro.config), chosen, zero::AdamW{}, 4, memory)) {}
+  double seconds(const Ranks& ranks, const Profile& machine = profile()) const {
+    return step_seconds(micro, plan, estimate, machine, ranks);
+  }
+};
+
+TEST(StepSeconds, AreComputingUpdateAndCollectives) {
+  const Costs costs(Plan::zero2().accumulate(3));
+  const Ranks ranks{4, 1, zero::Memory::separate};
+  const double computing = 3 * labour_of(costs.micro).seconds(kPace);
+  const double update = static_cast<double>(costs.estimate.update_traffic) / 1e9;
+  const double collectives = collective_seconds(costs.plan, costs.estimate, profile(), ranks);
+  EXPECT_GT(collectives, static_cast<double>(costs.estimate.wire.bytes()) / 2e9);
+  EXPECT_DOUBLE_EQ(costs.seconds(ranks), computing + update + collectives);
+}
+
+TEST(StepSeconds, HideCollectivesBehindComputing) {
+  const Costs costs(Plan::zero3());
+  Profile machine = profile();
+  const double apart = costs.seconds({4, 1, zero::Memory::separate}, machine);
+  machine.overlap = 1;
+  machine.fp32.operator_seconds = 1;
+  Profile none = machine;
+  none.overlap = 0;
+  const Ranks ranks{4, 1, zero::Memory::separate};
+  EXPECT_DOUBLE_EQ(costs.seconds(ranks, none) - costs.seconds(ranks, machine),
+                   collective_seconds(costs.plan, costs.estimate, machine, ranks));
+  EXPECT_LT(costs.seconds(ranks, profile()), apart + 1e-9);
+}
+
+TEST(StepSeconds, GatherNothingFromCommonMemory) {
+  const Costs common(Plan::zero3(), zero::Memory::common), separate(Plan::zero3());
+  const double gathers = static_cast<double>(separate.estimate.wire[zero::Collective::all_gather].bytes) / 2e9;
+  EXPECT_LT(common.seconds({4, 1, zero::Memory::common}),
+            separate.seconds({4, 1, zero::Memory::separate}) - 0.9 * gathers);
+}
+
+TEST(StepSeconds, AreLongerOverTheNetwork) {
+  const Costs costs(Plan::ddp());
+  EXPECT_GT(costs.seconds({4, 4, zero::Memory::separate}), costs.seconds({4, 2, zero::Memory::separate}));
+  EXPECT_GT(costs.seconds({4, 2, zero::Memory::separate}), costs.seconds({4, 1, zero::Memory::separate}));
+}
+
+}  // namespace
+}  // namespace planner
