@@ -19,7 +19,9 @@ using planner::Reach;
 // Three digits, and all of those before the point.
 std::string three_digits(double value) {
   const double near = planner::rounded(value, 3);
-  return fixed(value < 1000 ? near : value, near >= 100 ? 0 : near >= 10 ? 1 : near >= 1 || near == 0 ? 2 : 3);
+  if (near == 0) return "0";
+  if (near >= 100) return fixed(value, 0);
+  return fixed(near, near >= 10 ? 1 : near >= 1 ? 2 : 3);
 }
 
 struct Scale {
@@ -81,13 +83,12 @@ void print_costs(std::ostream& out, const Answer& answer) {
 }
 
 void print_moments(std::ostream& out, const Answer& answer) {
-  std::vector<std::string> moments;
-  for (const Cost& cost : answer.costs) moments.push_back(cost.moment);
-  const bool same = std::ranges::all_of(moments, [&](const std::string& each) { return each == moments.front(); });
-  out << "\nThe peak is reached in";
-  if (same) out << " " << moments.front();
-  for (std::size_t i = 0; !same && i < moments.size(); ++i)
-    out << (i ? ";" : "") << " " << answer.costs[i].plan.label() << ": " << moments[i];
+  const std::string& first = answer.costs.front().moment;
+  const bool same = std::ranges::all_of(answer.costs, [&](const Cost& cost) { return cost.moment == first; });
+  out << "\nMoment of the peak: ";
+  if (same) out << first;
+  for (std::size_t i = 0; !same && i < answer.costs.size(); ++i)
+    out << (i ? "; " : "") << "of " << answer.costs[i].plan.label() << ", " << answer.costs[i].moment;
   out << ".\n";
 }
 
@@ -109,7 +110,7 @@ void print_reach(std::ostream& out, const Answer& answer) {
     out << "  " << sentence(answer.costs[i], answer.reach[i], answer) << ".\n";
 }
 
-void print_list(std::ostream& out, const char* heading, const std::vector<std::string>& lines) {
+void print_list(std::ostream& out, const std::string& heading, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   out << '\n' << heading << '\n';
   for (const std::string& line : lines) out << "  " << line << ".\n";
@@ -143,10 +144,7 @@ void print_fit(std::ostream& out, const Answer& answer) {
   }
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     if (answer.costs[i].fits()) continue;
-    out << answer.costs[i].plan.label() << " does not fit:";
-    const char* separator = " ";
-    for (const std::string& each : answer.reach[i].reasons) out << std::exchange(separator, "; ") << each;
-    out << ".\n";
+    print_list(out, answer.costs[i].plan.label() + " does not fit:", answer.reach[i].reasons);
   }
 }
 

@@ -23,35 +23,7 @@ constexpr std::string_view kParallel = "ranks differ only in their data";
 constexpr std::string_view kTraining = "it changes what is trained";
 constexpr std::string_view kWeights = "main weights and moments are fp32, or use --precision bf16-sr or bf16-kahan";
 
-constexpr auto kRules = std::to_array<KeyRule>({
-    {"train_batch_size", Fate::read, ""},
-    {"train_micro_batch_size_per_gpu", Fate::read, ""},
-    {"gradient_accumulation_steps", Fate::read, ""},
-    {"optimizer.type", Fate::read, ""},
-    {"optimizer.params.lr", Fate::read, ""},
-    {"optimizer.params.adam_w_mode", Fate::read, ""},
-    {"optimizer.params.momentum", Fate::read, ""},
-    {"optimizer.params.*", Fate::harmless, kNoBytes},
-    {"scheduler.*", Fate::harmless, kSchedule},
-    {"fp16.enabled", Fate::read, ""},
-    {"fp16.fp16_master_weights_and_grads", Fate::refused, kWeights, "false"},
-    {"fp16.*", Fate::harmless, kScale},
-    {"bf16.enabled", Fate::read, ""},
-    {"bfloat16.enabled", Fate::read, ""},
-    {"bf16.bf16_master_weights_and_grads", Fate::refused, kWeights, "false"},
-    {"bf16.bf16_optimizer_states", Fate::refused, "--optimizer adamw-bf16 keeps moments in bf16", "false"},
-    {"bf16.immediate_grad_update", Fate::harmless, "gradients are reduced as soon as their unit has them all"},
-    {"bf16.check_grad_overflow", Fate::harmless, "a step whose gradient is not finite is skipped in every precision"},
-    {"gradient_clipping", Fate::read, ""},
-    {"communication_data_type", Fate::read, ""},
-    {"data_types.grad_accum_dtype", Fate::read, ""},
-    {"prescale_gradients", Fate::harmless, "sums are made in fp32 and divided once, at the end"},
-    {"gradient_predivide_factor", Fate::harmless, "sums are made in fp32 and divided once, at the end"},
-    {"seq_parallel_communication_data_type", Fate::harmless, kParallel},
-    {"gradient_allreduce_op", Fate::refused, "gradients are averaged", "\"mean\""},
-    {"managed_gradient_accumulation", Fate::refused, "step() waits for all micro-batches", "true"},
-    {"sparse_gradients", Fate::refused, "gradients are dense", "false"},
-
+constexpr auto kZeroRules = std::to_array<KeyRule>({
     {"zero_optimization.stage", Fate::read, ""},
     {"zero_optimization.reduce_scatter", Fate::harmless, "gradients are always reduced by a reduce-scatter"},
     {"zero_optimization.use_multi_rank_bucket_allreduce", Fate::harmless, kInPlace},
@@ -109,6 +81,36 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"zero_optimization.zeropp_loco_param.*", Fate::refused, kZeroPlusPlus},
     {"zero_optimization.mics_shard_size", Fate::refused, "slices go over all ranks", "-1"},
     {"zero_optimization.mics_hierarchical_params_gather", Fate::refused, "slices go over all ranks", "false"},
+});
+
+constexpr auto kRules = std::to_array<KeyRule>({
+    {"train_batch_size", Fate::read, ""},
+    {"train_micro_batch_size_per_gpu", Fate::read, ""},
+    {"gradient_accumulation_steps", Fate::read, ""},
+    {"optimizer.type", Fate::read, ""},
+    {"optimizer.params.lr", Fate::read, ""},
+    {"optimizer.params.adam_w_mode", Fate::read, ""},
+    {"optimizer.params.momentum", Fate::read, ""},
+    {"optimizer.params.*", Fate::harmless, kNoBytes},
+    {"scheduler.*", Fate::harmless, kSchedule},
+    {"fp16.enabled", Fate::read, ""},
+    {"fp16.fp16_master_weights_and_grads", Fate::refused, kWeights, "false"},
+    {"fp16.*", Fate::harmless, kScale},
+    {"bf16.enabled", Fate::read, ""},
+    {"bfloat16.enabled", Fate::read, ""},
+    {"bf16.bf16_master_weights_and_grads", Fate::refused, kWeights, "false"},
+    {"bf16.bf16_optimizer_states", Fate::refused, "--optimizer adamw-bf16 keeps moments in bf16", "false"},
+    {"bf16.immediate_grad_update", Fate::harmless, "gradients are reduced as soon as their unit has them all"},
+    {"bf16.check_grad_overflow", Fate::harmless, "a step whose gradient is not finite is skipped in every precision"},
+    {"gradient_clipping", Fate::read, ""},
+    {"communication_data_type", Fate::read, ""},
+    {"data_types.grad_accum_dtype", Fate::read, ""},
+    {"prescale_gradients", Fate::harmless, "sums are made in fp32 and divided once, at the end"},
+    {"gradient_predivide_factor", Fate::harmless, "sums are made in fp32 and divided once, at the end"},
+    {"seq_parallel_communication_data_type", Fate::harmless, kParallel},
+    {"gradient_allreduce_op", Fate::refused, "gradients are averaged", "\"mean\""},
+    {"managed_gradient_accumulation", Fate::refused, "step() waits for all micro-batches", "true"},
+    {"sparse_gradients", Fate::refused, "gradients are dense", "false"},
     {"zero_allow_untested_optimizer", Fate::harmless, "an optimizer that cannot work on slices is refused by itself"},
     {"zero_force_ds_cpu_optimizer", Fate::harmless, kDevice},
     {"aio.*", Fate::harmless, kNoDisk},
@@ -154,6 +156,8 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"autotuning.*", Fate::harmless, "`zero plan --fit` chooses"},
 });
 
+constexpr std::array<std::span<const KeyRule>, 2> kTables{kZeroRules, kRules};
+
 bool covers(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with('*')) return pattern == path;
   return path.starts_with(pattern.substr(0, pattern.size() - 1)) || path == pattern.substr(0, pattern.size() - 2);
@@ -163,15 +167,18 @@ bool covers(std::string_view pattern, std::string_view path) {
 
 // Exact paths come before patterns that cover them too.
 const KeyRule* rule_of_key(std::string_view path) {
-  const auto found = std::ranges::find_if(kRules, [&](const KeyRule& rule) { return covers(rule.path, path); });
-  return found == kRules.end() ? nullptr : &*found;
+  for (const std::span<const KeyRule> rules : kTables)
+    for (const KeyRule& rule : rules)
+      if (covers(rule.path, path)) return &rule;
+  return nullptr;
 }
 
 bool is_section(std::string_view path) {
-  return std::ranges::any_of(kRules, [&](const KeyRule& rule) {
+  const auto holds = [&](const KeyRule& rule) {
     const bool below = rule.path.starts_with(path) && rule.path.substr(path.size()).starts_with('.');
     return below && !(rule.fate == Fate::refused && rule.path.ends_with('*'));
-  });
+  };
+  return std::ranges::any_of(kTables, [&](const auto& rules) { return std::ranges::any_of(rules, holds); });
 }
 
 }  // namespace planner

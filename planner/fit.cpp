@@ -13,6 +13,7 @@
 namespace planner {
 namespace {
 
+constexpr const char* kActivations = "activations";
 constexpr double kThousandth = 1e-3;
 constexpr int kMostRanks = 1 << 17;
 
@@ -34,7 +35,7 @@ Part largest_part(const Cost& cost) {
   const std::array<Part, 5> parts{{{"parameter", state.parameter, &cost.plan[zero::State::parameter]},
                                    {"gradient", state.gradient, &cost.plan[zero::State::gradient]},
                                    {"optimizer", state.optimizer, &cost.plan[zero::State::optimizer]},
-                                   {"activations", cost.activations.bytes},
+                                   {kActivations, cost.activations.bytes},
                                    {"buffers", cost.buffers()}}};
   return *std::ranges::max_element(parts, {}, &Part::bytes);
 }
@@ -54,7 +55,7 @@ std::string sharding(const std::string& state, const Cost& cost) {
 
 std::string help_of_ranks(const Request& request, const Cost& cost) {
   const int ranks = least_ranks(request, cost.plan);
-  if (ranks == 0) return "no number of ranks helps: what this plan replicates is too large";
+  if (ranks == 0) return "no number of ranks helps: what each of them holds whole is too large";
   return "it fits on " + std::to_string(ranks) + " ranks";
 }
 
@@ -73,13 +74,14 @@ std::vector<std::string> reasons(const Request& request, const Cost& cost) {
   if (cost.fits()) return {};
   const Part part = largest_part(cost);
   const std::string kind = part.row == nullptr ? "" : " state";
-  std::vector<std::string> result{"it needs " + gigabytes(cost.excess) +
-                                  " more than there are: " + gigabytes(cost.peak) + " at its peak, in " + cost.moment};
+  std::vector<std::string> result{"it needs " + gigabytes(cost.excess) + " more: " + gigabytes(cost.peak) +
+                                  " at its peak (" + cost.moment + ")"};
   result.push_back("most of it, " + gigabytes(part.bytes) + ", is " + part.name + kind);
   const std::string other = sharding(part.name, cost);
   if (!other.empty()) result.push_back(other + " shards it");
   const std::int64_t batch = largest_batch(request, cost);
   if (batch > 0) result.push_back("it fits with a batch of " + std::to_string(batch));
+  if (batch == 0 && part.name == kActivations) result.emplace_back("shorter sequences make them fewer");
   result.push_back(help_of_ranks(request, cost));
   return result;
 }

@@ -31,7 +31,8 @@ Shape shape_of(std::int64_t parameters);
 // As the plan stores them.
 std::vector<zero::ParameterSpec> specs(const Shape& shape, const zero::Plan& plan);
 
-// The units in the order in which a step needs their values: a tied table once more as the head.
+// The units of models::Llama in the order in which a micro-batch needs their values. A tied table is used again as the
+// head: at the end of forward and so at the start of backward.
 zero::Trace order_of_use(const models::LlamaConfig& config, const zero::Layout& layout);
 
 }  // namespace planner

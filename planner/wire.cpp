@@ -19,12 +19,13 @@ double growth_of_sums(const zero::Plan& plan) {
 WireSplit wire_split(const zero::Traffic& wire, const zero::Plan& plan, int ranks, int hosts) {
   if (hosts == 1) return {wire.bytes(), 0};
   if (hosts == ranks) return {0, wire.bytes()};
-  const double peers = ranks - 1, host = ranks / hosts, others = hosts - 1;
+  const int host = ranks / hosts;
+  const double peers = ranks - 1, others = hosts - 1, here = host - 1;
   const auto gathered = static_cast<double>(wire[zero::Collective::all_gather].bytes);
   const auto reduced = static_cast<double>(wire[zero::Collective::reduce_scatter].bytes);
-  const bool summed_inside = std::has_single_bit(static_cast<unsigned>(ranks / hosts));
-  const double sums = summed_inside ? others * growth_of_sums(plan) : peers - (host - 1);
-  const double inside = (peers - others) * gathered + (summed_inside ? peers - others : host - 1) * reduced;
+  const bool summed_inside = std::has_single_bit(static_cast<unsigned>(host));
+  const double sums = summed_inside ? others * growth_of_sums(plan) : peers - here;
+  const double inside = (peers - others) * gathered + (summed_inside ? peers - others : here) * reduced;
   return {std::llround(inside / peers), std::llround((others * gathered + sums * reduced) / peers)};
 }
 

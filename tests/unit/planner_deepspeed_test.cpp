@@ -147,6 +147,14 @@ TEST(DeepSpeedConfig, MicroBatchesAreAddedInFp32) {
   EXPECT_EQ(error_of(R"({"data_types": {"grad_accum_dtype": "bf16"}})"), "");
 }
 
+TEST(DeepSpeedConfig, TheExampleIsRead) {
+  const DeepSpeed found = read_deepspeed(ZERO_SOURCE_DIR "/examples/ds_config.json", 8);
+  EXPECT_EQ(found.plan, "zero3");
+  EXPECT_EQ(found.batch, 4);
+  EXPECT_EQ(found.accumulate, 8);
+  EXPECT_EQ(found.clip, 1.0);
+}
+
 TEST(DeepSpeedConfig, TextThatIsNoObjectIsRefused) {
   expect_in(error_of("[]"), {"ds.json", "not a JSON object"});
   expect_in(error_of("{"), {"ds.json", "not a JSON object"});

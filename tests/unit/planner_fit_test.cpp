@@ -194,7 +194,7 @@ TEST(PlannerFit, FastestFirstAndOnlyWhatFits) {
 TEST(PlannerFit, SaysByHowMuchWhatDominatesAndWhatHelps) {
   const Request request = seven_billion(80'000'000'000);
   const std::vector<std::string> found = reasons(request, price(request, request.plans[0]));
-  EXPECT_TRUE(mentions(found, "more than there are"));
+  EXPECT_TRUE(mentions(found, "GB at its peak (" + price(request, request.plans[0]).moment + ")"));
   EXPECT_TRUE(mentions(found, "optimizer state"));
   EXPECT_TRUE(mentions(found, "zero1 shards it"));
   EXPECT_TRUE(mentions(found, "no number of ranks helps"));
