@@ -51,7 +51,8 @@ struct RunResult {
   Bytes activation, buffers, peak;       // per rank, at their largest
   std::string moment;                    // of the predicted peak
   std::int64_t peak_bytes = 0;           // of a rank's process, above what it held when the run began
-  std::vector<Share> process;            // what the first rank's process holds at the end, by kind
+  std::vector<Share> process;            // what the first rank's process holds at the end, by kind; see --timeline
+  std::int64_t process_bytes = 0;        // all of it, as the kernel counts it
   std::int64_t update_bytes = 0;         // per rank, that a step's update reads and writes
   std::optional<double> update_seconds;  // none: no step was applied
   double step_seconds = 0;

@@ -97,6 +97,7 @@ Json encode(const RunResult& run) {
           {"wire_bytes_by_collective", encode_collectives(run.collectives)},
           {"peak_bytes", run.peak_bytes},
           {"process", encode(run.process)},
+          {"process_bytes", run.process_bytes},
           {"update_bytes", run.update_bytes},
           {"update_seconds", optional_number(run.update_seconds)},
           {"seconds", encode(run.seconds)},
@@ -121,6 +122,7 @@ void decode_costs(const Json& json, RunResult& run) {
   for (const auto& [name, bytes] : json.at("wire_bytes_by_collective").items())
     run.collectives.push_back({name, bytes});
   run.process = decode_shares(json.at("process"));
+  run.process_bytes = json.at("process_bytes");
   run.seconds = decode_seconds(json.at("seconds"));
   run.predicted_seconds = decode_optional(json.at("predicted_step_seconds"));
   run.theory = decode_theory(json.at("theory"));

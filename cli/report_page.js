@@ -239,18 +239,18 @@ function processSection() {
   const keys = colourKeys(names);
   const groups = known.map((run) => {
     const parts = run.process.map(({ name, bytes }) => ({ key: keys.get(name), name, value: bytes }));
-    const limits = isNumber(run.peak_bytes) ? [{ name: "peak of the process", value: run.peak_bytes }] : [];
+    const limits = isNumber(run.process_bytes) ? [{ name: "the process", value: run.process_bytes }] : [];
     const label = humanBytes(sum(parts.map((part) => part.value)));
     return { name: run.name, bars: [{ name: "measured", parts, limits, label }] };
   });
   const rows = known.map((run) => {
     const parts = new Map(run.process.map((part) => [part.name, part.bytes])), all = sum([...parts.values()]);
     const split = names.map((name) => shown(parts.get(name), separated));
-    return [run.name, ...split, separated(all), shown(run.peak_bytes, separated), difference(all, run.peak_bytes)];
+    return [run.name, ...split, separated(all), shown(run.process_bytes, separated), difference(all, run.process_bytes)];
   });
   return [legendOf(names), stackedBars("Memory of the process", groups, BYTES),
-    html("p", {}, "The upright line is the measured peak."),
-    asTable("Memory of the process", ["run", ...names, "sum", "peak", "difference"], rows)];
+    html("p", {}, "The upright line is the kernel's own figure."),
+    asTable("Memory of the process", ["run", ...names, "sum", "process", "difference"], rows)];
 }
 
 heading();

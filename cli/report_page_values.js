@@ -77,12 +77,12 @@ const COLOURS = {
   optimizer: ["optimizer"],
   gathered: ["gathered", "gather", "all_gather", "publish"],
   reduction: ["reduction", "reduce", "reduce_scatter", "all_reduce"],
-  update: ["update"],
+  update: ["update", "step"],
   activation: ["activation", "activations"],
-  buffer: ["buffer", "buffers"],
+  buffer: ["buffer", "buffers", "communication"],
   compute: ["compute", "forward", "backward"],
-  wait: ["wait"],
-  other: ["other", "wire"],
+  wait: ["wait", "vote"],
+  other: ["other", "wire", "temporary"],
   broadcast: ["broadcast"],
 };
 const EXTRA_COLOURS = 5;

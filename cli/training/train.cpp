@@ -14,6 +14,8 @@
 #include "models/llama.h"
 #include "prediction.h"
 #include "recipe.h"
+#include "timeline.h"
+#include "zero/memory_analyzer.h"
 
 namespace cli {
 namespace {
@@ -68,6 +70,7 @@ class Run {
   RunResult go() {
     listener_.begin(engine_, result_);
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
+      if (step == options_.steps && options_.timeline) watch();
       train_step();
       if (step == 1 && options_.steps > 1) count_from_here();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
@@ -139,10 +142,25 @@ class Run {
     result_.peak.measured = largest(world_, ledger.peak_total);
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
+    measure_process();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
 
   // This rank's, which are every rank's: a step's collectives are the same for all.
+  // From here on, so that only one step is seen.
+  void watch() {
+    analyzer_ = std::make_unique<zero::MemoryAnalyzer>();
+    analyzer_->watch(engine_);
+  }
+
+  void measure_process() {
+    if (!analyzer_) return;
+    const zero::MemoryReport report = analyzer_->report();
+    result_.timeline = timeline_of(report);
+    result_.process_bytes = report.process.total;
+    for (const zero::MemoryShare& share : report.process.parts) result_.process.push_back({share.name, share.bytes});
+  }
+
   void measure_collectives() {
     zero::Traffic counted;
     add_difference(counted, engine_.traffic(), not_counted_);
@@ -202,6 +220,7 @@ class Run {
   Listener& listener_;
   models::Llama model_;
   zero::Engine engine_;
+  std::unique_ptr<zero::MemoryAnalyzer> analyzer_;  // of the last step; null where no timeline is wanted
   RunResult result_;
   zero::Traffic not_counted_;  // before the steps that count, and of evaluations
   std::int64_t counted_ = 0;   // steps

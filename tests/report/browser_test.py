@@ -139,7 +139,7 @@ class Charts(Page):
         self.assertIn(row, self.cells("state"))
         losses = [[str(i + 1), *[repr(run["losses"][i]) for run in FULL["runs"][:1]]] for i in range(5)]
         self.assertEqual(self.cells("losses"), losses)
-        self.assertIn(f"{zero3['peak_bytes']:,}", self.cells("process")[3])
+        self.assertIn(f"{zero3['process_bytes']:,}", self.cells("process")[3])
 
 
 class Timeline(Page):

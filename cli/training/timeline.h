@@ -1,0 +1,14 @@
+// What happens within a step, for the page and the trace.
+#pragma once
+
+#include <string>
+
+#include "zero/memory_report.h"
+
+namespace cli {
+
+// {"owners", "samples", "phases", "activities"} of what the analyzer saw: seconds from its construction, bytes by
+// owner.
+std::string timeline_of(const zero::MemoryReport& report);
+
+}  // namespace cli

@@ -1,0 +1,209 @@
+// What zero predicts, and the files that show it, as a user meets them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "procs/zero_program.h"
+
+namespace {
+
+using nlohmann::json;
+using procs::contains;
+using procs::Folder;
+using procs::joined;
+using procs::Result;
+using procs::run;
+using procs::Variables;
+using procs::Words;
+using procs::zero;
+
+// Without the profile that a user of this machine may have measured.
+Result run_apart(const Folder& folder, const Words& arguments) {
+  return run(zero(arguments), {{"XDG_CACHE_HOME", folder.path("cache")}});
+}
+
+json planned(const Folder& folder, const Words& arguments) {
+  const Result result = run_apart(folder, joined({"plan", "--json", "-"}, arguments));
+  EXPECT_EQ(result.code, 0) << result.err;
+  return json::parse(result.out);
+}
+
+TEST(PlanCommand, PrintsThePapersFigures) {
+  const Folder folder;
+  const json answer = planned(folder, {"--parameters", "7.5e9", "--ranks", "64"});
+  EXPECT_EQ(answer.at("ranks"), 64);
+  EXPECT_EQ(answer.at("parameters"), 7'500'000'000);
+  const double expected[] = {120, 31.4, 16.6, 1.88};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(answer.at("plans").at(i).at("state_gb"), expected[i]);
+  for (const json& plan : answer.at("plans"))
+    for (const char* key :
+         {"plan", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "state_gb", "activation_bytes",
+          "buffer_bytes", "peak_bytes", "wire_bytes_per_step", "step_seconds", "fits"})
+      EXPECT_TRUE(plan.contains(key)) << key;
+}
+
+TEST(PlanCommand, AnswersForATrillionParametersOnTenThousandRanks) {
+  const Folder folder;
+  const json answer = planned(folder, {"--parameters", "1T", "--ranks", "10000", "--hosts", "1250"});
+  EXPECT_DOUBLE_EQ(answer.at("plans").at(0).at("state_gb"), 16000);
+  EXPECT_DOUBLE_EQ(answer.at("plans").at(3).at("state_gb"), 1.6);
+}
+
+// zero plan, without LibTorch, and the engine's own account.
+TEST(PlanCommand, PredictsWhatCompareDoes) {
+  const Folder folder;
+  for (const Words& setting : {Words{"--precision", "fp32"}, Words{"--precision", "bf16", "--accumulate", "2"}}) {
+    const Words common = joined({"--model", "micro", "--seq", "24", "--batch", "2", "--ranks", "2"}, setting);
+    const json answer = planned(folder, common);
+    const Words files{"--data", folder.path("text"), "--json", folder.path("out"), "--steps", "2"};
+    ASSERT_EQ(run_apart(folder, joined(joined({"compare"}, common), files)).code, 0);
+    const json report = folder.document("out");
+    for (std::size_t i = 0; i < 4; ++i) {
+      const json& plan = answer.at("plans").at(i);
+      const json& measured = report.at("runs").at(i);
+      SCOPED_TRACE(plan.at("plan"));
+      for (const std::string state : {"parameter", "gradient", "optimizer"})
+        EXPECT_EQ(plan.at(state + "_bytes"), measured.at("state_bytes").at(state).at("measured"));
+      EXPECT_EQ(plan.at("wire_bytes_per_step"), measured.at("wire_bytes_per_step").at("measured"));
+      EXPECT_EQ(plan.at("peak_bytes"), measured.at("peak").at("predicted"));
+    }
+  }
+}
+
+TEST(PlanCommand, WritesAFileThatTrainRuns) {
+  const Folder folder;
+  const std::string file = folder.path("plan.json");
+  const Result fit = run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--batch", "2", "--seq", "24",
+                                        "--device-memory", "1GB", "--fit", "--out", file});
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  const Words train{"train",   "--plan", file,     "--data",          folder.path("text"),
+                    "--steps", "2",      "--json", folder.path("out")};
+  const Result trained = run_apart(folder, train);
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  const json report = folder.document("out"), plan = folder.document("plan.json");
+  EXPECT_EQ(report.at("ranks"), 2);
+  EXPECT_EQ(report.at("precision"), "bf16");
+  EXPECT_EQ(report.at("runs").at(0).at("plan"), plan.at("plan"));
+  const Result contradicted = run_apart(folder, joined(train, {"--precision", "fp32"}));
+  EXPECT_EQ(contradicted.code, 2);
+  EXPECT_TRUE(contains(contradicted.err, "--precision fp32 contradicts the plan file")) << contradicted.err;
+}
+
+TEST(PlanCommand, SaysThatNothingFits) {
+  const Folder folder;
+  const Result result = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--device-memory", "10GB", "--fit",
+                                           "--out", folder.path("plan.json")});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_TRUE(contains(result.out, "No plan fits.")) << result.out;
+  EXPECT_FALSE(folder.has("plan.json"));
+}
+
+TEST(TrainCommand, NamesWhatIsWrongInAPlanFile) {
+  const Folder folder;
+  std::ofstream(folder.path("bad.json")) << R"({"plan": "zero1", "speed": 9})";
+  const Result unknown = run_apart(folder, {"train", "--plan", folder.path("bad.json")});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_TRUE(contains(unknown.err, "bad.json: \"speed\" is not known")) << unknown.err;
+}
+
+struct Setting {
+  const char* name;
+  std::int64_t hidden, layers, vocab;
+  Words options;
+};
+
+const Setting kSettings[] = {{"Narrow", 64, 6, 256, {"--seq", "96"}},
+                             {"NarrowAccumulated", 64, 6, 256, {"--seq", "48", "--accumulate", "4"}},
+                             {"NarrowInBf16", 64, 6, 256, {"--seq", "96", "--precision", "bf16"}},
+                             {"WideInBf16", 256, 2, 1000, {"--seq", "48", "--precision", "bf16", "--accumulate", "4"}},
+                             {"Wide", 256, 2, 1000, {"--seq", "48"}},
+                             {"WideAndLong", 256, 2, 1000, {"--seq", "96", "--accumulate", "4"}}};
+
+class Peaks : public testing::TestWithParam<Setting> {};
+
+// At most 3 % above what is measured, and never below, under every plan.
+TEST_P(Peaks, ArePredicted) {
+  const Folder folder;
+  const Setting& setting = GetParam();
+  std::ofstream(folder.path("config.json")) << json{{"hidden_size", setting.hidden},
+                                                    {"intermediate_size", 3 * setting.hidden},
+                                                    {"num_hidden_layers", setting.layers},
+                                                    {"num_attention_heads", 4},
+                                                    {"vocab_size", setting.vocab}};
+  const Result result =
+      run_apart(folder, joined({"compare", "--model", folder.path("config.json"), "--data", folder.path("text"),
+                                "--ranks", "2", "--batch", "2", "--steps", "3", "--json", folder.path("out")},
+                               setting.options));
+  ASSERT_EQ(result.code, 0) << result.err << result.out;
+  for (const json& each : folder.document("out").at("runs")) {
+    const std::int64_t predicted = each.at("peak").at("predicted"), measured = each.at("peak").at("measured");
+    EXPECT_GE(predicted, measured) << each.at("plan");
+    EXPECT_LE(static_cast<double>(predicted), 1.03 * static_cast<double>(measured)) << each.at("plan");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Peaks, testing::ValuesIn(kSettings),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(ReportFiles, AreWrittenByCompare) {
+  const Folder folder;
+  const Result result =
+      run_apart(folder, joined({"compare", "--plans", "ddp,zero3"},
+                               folder.small({"--ranks", "2", "--steps", "4", "--html", folder.path("page.html"),
+                                             "--trace", folder.path("trace.json"), "--tensorboard",
+                                             folder.path("events"), "--json", folder.path("out")})));
+  ASSERT_EQ(result.code, 0) << result.err << result.out;
+  EXPECT_TRUE(contains(procs::read_all(folder.path("page.html")), "zero compare --plans ddp,zero3"));
+  std::set<std::string> names;
+  const json trace = folder.document("trace.json");
+  for (const json& event : trace.at("traceEvents")) names.insert(event.at("name"));
+  for (const char* name : {"forward", "backward", "step", "reduce"}) EXPECT_TRUE(names.contains(name)) << name;
+  for (const char* plan : {"ddp", "zero3"})
+    EXPECT_FALSE(std::filesystem::is_empty(folder.path(std::string("events/") + plan))) << plan;
+}
+
+// What the timeline shows at its highest is what the engine held.
+TEST(ReportFiles, ShowTheMemoryWithinAStep) {
+  const Folder folder;
+  ASSERT_EQ(run_apart(folder, joined({"train", "--plan", "zero2", "--timeline"},
+                                     folder.small({"--ranks", "2", "--steps", "3", "--json", folder.path("out")})))
+                .code,
+            0);
+  const json run = folder.document("out").at("runs").at(0);
+  std::int64_t most = 0;
+  for (const json& sample : run.at("timeline").at("samples")) {
+    std::int64_t sum = 0;
+    for (std::size_t i = 1; i < sample.size(); ++i) sum += sample[i].get<std::int64_t>();
+    most = std::max(most, sum);
+  }
+  const auto measured = run.at("peak").at("measured").get<double>();
+  EXPECT_NEAR(static_cast<double>(most) / measured, 1, 0.01);
+  std::int64_t explained = 0;
+  for (const json& part : run.at("process")) explained += part.at("bytes").get<std::int64_t>();
+  EXPECT_NEAR(static_cast<double>(explained) / run.at("process_bytes").get<double>(), 1, 0.03);
+}
+
+TEST(BenchProfile, IsWhatSecondsArePredictedBy) {
+  const Folder folder;
+  const std::string file = folder.path("profile.json");
+  const Result measured =
+      run_apart(folder, {"bench", "profile", "--ranks", "2", "--precisions", "fp32", "--out", file});
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  EXPECT_EQ(folder.document("profile.json").at("ranks"), 2);
+  const Result trained =
+      run_apart(folder, joined({"train", "--profile", file},
+                               folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")})));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_GT(folder.document("out").at("runs").at(0).at("predicted_step_seconds").get<double>(), 0);
+  const json answer = planned(folder, {"--model", "micro", "--ranks", "2", "--precision", "fp32", "--profile", file});
+  for (const json& plan : answer.at("plans")) EXPECT_GT(plan.at("step_seconds").get<double>(), 0);
+  const Result unknown = run_apart(folder, joined({"train", "--profile", file, "--precision", "bf16"},
+                                                  folder.small({"--ranks", "2", "--steps", "1"})));
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_TRUE(contains(unknown.err, "does not say how fast bf16")) << unknown.err;
+}
+
+}  // namespace
