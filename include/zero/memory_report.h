@@ -66,7 +66,7 @@ struct MemoryPeak {
   std::string running;  // the operator whose allocation made the peak
   OwnedBytes owners{};
   std::vector<MemoryShare> units;      // modules of parameters, units of engines; "": of none; largest first
-  std::vector<MemoryShare> operators;  // that allocated it; "": before the analyzer, or by none; largest first
+  std::vector<MemoryShare> operators;  // that allocated it, or "zero::Engine"; "": unseen, or none; largest first
 };
 
 struct MemorySample {

@@ -8,6 +8,9 @@ namespace {
 // Of a program that never ends a stretch: 8 MiB.
 constexpr std::size_t kMostEvents = 1 << 18;
 
+// The operator of what is booked.
+constexpr std::string_view kEngine = "zero::Engine";
+
 std::vector<MemoryShare> largest_first(const std::map<std::string, std::int64_t>& bytes) {
   std::vector<MemoryShare> shares;
   for (const auto& [name, size] : bytes)
@@ -170,10 +173,9 @@ void MemoryLog::keep_peak(const Moment& moment) {
     if (!absent[place])
       peak_.parts.push_back({block.number, block.bytes, block.owner, block.unit, block.operation, block.node});
   }
-  if (event.kind == Kind::came) {
-    peak_.operation = blocks_[event.place].operation;
-    peak_.node = blocks_[event.place].node;
-  }
+  const bool came = event.kind == Kind::came;
+  peak_.operation = came ? blocks_[event.place].operation : names_.number(kEngine);
+  peak_.node = came ? blocks_[event.place].node : 0;
   keep_accounts(moment.event);
   std::ranges::sort(peak_.parts, {}, &Peak::Part::number);
 }
@@ -184,7 +186,7 @@ void MemoryLog::keep_accounts(std::size_t event) {
   for (std::size_t i = event + 1; i < events_.size(); ++i)
     if (events_[i].kind == Kind::booked) bytes[events_[i].place] -= events_[i].change;
   for (std::size_t i = 0; i < accounts_.size(); ++i)
-    peak_.parts.push_back({0, bytes[i], accounts_[i].owner, accounts_[i].unit, 0, 0});
+    peak_.parts.push_back({0, bytes[i], accounts_[i].owner, accounts_[i].unit, names_.number(kEngine), 0});
 }
 
 void MemoryLog::forget_events() {

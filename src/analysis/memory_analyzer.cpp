@@ -59,7 +59,7 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
     history_->fill(report);
     report.peak = log_->peak();
     report.timeline = log_->timeline();
-    report.process = this_process(known_memory());
+    report.process = this_process(known_memory);
     return report;
   }
 

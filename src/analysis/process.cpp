@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMallocHeap = 64 << 20;  // glibc's HEAP_MAX_SIZE: size and alignment of a thread's heap
 constexpr std::uint64_t kGuard = 4096;           // under a thread's stack
+constexpr int kAttempts = 5;                     // to look while other threads allocate and free
 
 enum class Kind { arena, heap, shared, library, stack, unnamed };
 
@@ -52,6 +54,13 @@ Kind kind_of(const std::vector<Mapping>& all, std::size_t i, const KnownMemory& 
   if (mapping.file == "[heap]" || (mapping.file.empty() && threads_heap(all, i))) return Kind::heap;
   if (mapping.file.empty() && guarded_below(all, i)) return Kind::stack;
   return Kind::unnamed;
+}
+
+std::int64_t proportional_size() {
+  std::int64_t bytes = 0;
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(rollup, line);) bytes += kilobytes(line, "Pss:");
+  return bytes;
 }
 
 }  // namespace
@@ -96,13 +105,16 @@ std::vector<MemoryShare> explained(const std::vector<Mapping>& mappings, const K
           {"other", unnamed - state - mapped}};
 }
 
-MemoryProcess this_process(KnownMemory known) {
-  ask_malloc(known);
+MemoryProcess this_process(const std::function<KnownMemory()>& ask) {
   MemoryProcess process;
-  std::ifstream rollup("/proc/self/smaps_rollup");
-  for (std::string line; std::getline(rollup, line);) process.total += kilobytes(line, "Pss:");
-  std::ifstream smaps("/proc/self/smaps");
-  process.parts = explained(read_mappings(smaps), known);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    process.total = proportional_size();
+    KnownMemory known = ask();
+    ask_malloc(known);
+    std::ifstream smaps("/proc/self/smaps");
+    process.parts = explained(read_mappings(smaps), known);
+    if (std::abs(proportional_size() - process.total) <= process.total / 100) break;
+  }
   return process;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <istream>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ void ask_malloc(KnownMemory& known);
 // The parts by kind, with what is in none of them left out.
 std::vector<MemoryShare> explained(const std::vector<Mapping>& mappings, const KnownMemory& known);
 
-// The process as it is now. `total` is the kernel's own sum.
-MemoryProcess this_process(KnownMemory known);
+// The process as it is now. `total` is the kernel's own sum. `ask` gives what is known now, but for malloc's word.
+// Tries again when much came or went while it looked.
+MemoryProcess this_process(const std::function<KnownMemory()>& ask);
 
 }  // namespace zero

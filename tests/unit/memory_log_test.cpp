@@ -138,6 +138,8 @@ TEST(MemoryLog, CountsWhatAnEngineBooks) {
   EXPECT_EQ(of(span.owners, MemoryOwner::parameter), 64);
   EXPECT_EQ(log.peak().bytes, 96);
   EXPECT_EQ(log.peak().units[0].bytes, 96);
+  EXPECT_EQ(log.peak().operators[0].name, "zero::Engine");
+  EXPECT_EQ(log.peak().running, "zero::Engine");
   EXPECT_EQ(of(log.peak().owners, MemoryOwner::communication), 32);
 }
 

@@ -93,11 +93,11 @@ class ThisProcess : public testing::Test {
   // What earlier tests left behind would be used again.
   ThisProcess() {
     malloc_trim(0);
-    before_ = this_process({});
+    before_ = this_process([] { return KnownMemory(); });
   }
 
   void grows(const char* name, KnownMemory known = {}) {
-    const MemoryProcess after = this_process(known);
+    const MemoryProcess after = this_process([&] { return known; });
     EXPECT_NEAR(static_cast<double>(part(after, name) - part(before_, name)), kSize, 0.02 * kSize) << name;
     std::int64_t sum = 0;
     for (const MemoryShare& each : after.parts) sum += each.bytes;
