@@ -45,6 +45,8 @@ class Module;
 
 namespace zero {
 
+class EngineObserver;
+
 struct Options {
   // Largest global L2 norm of the gradient; larger ones are scaled down to it. 0: no clipping.
   double clip = 0;
@@ -130,6 +132,9 @@ class Engine {
   // A copy of the main value of a parameter in fp32 (fp64), whole, on every rank; of the parameter itself where
   // there are no main weights. Collective.
   at::Tensor main_parameter(const at::Tensor& parameter) const;
+
+  // For MemoryAnalyzer::watch(), which see.
+  void observe(std::weak_ptr<EngineObserver> observer);
 
   class Impl;
 

@@ -33,6 +33,8 @@ class Optimizer;
 
 namespace zero {
 
+class Engine;
+
 class MemoryAnalyzer {
  public:
   // Throws StateError where another analyzer or LibTorch's profiler is on this thread.
@@ -47,6 +49,9 @@ class MemoryAnalyzer {
   // Its state, when it has one, under the names of the parameters. LibTorch's own kinds of optimizer; what others keep
   // is named by watch(tensor, MemoryOwner::optimizer). The optimizer outlives the analyzer.
   void watch(torch::optim::Optimizer& optimizer);
+  // What it holds, by owner and unit, and its phases. Its thread is the analyzer's. Either may end first; an engine
+  // is watched by one analyzer, the last.
+  void watch(Engine& engine);
   // One tensor's memory, and that of its gradient.
   void watch(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit = {});
 

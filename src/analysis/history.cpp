@@ -44,6 +44,11 @@ void History::add(MemoryActivity activity) {
   push(activities_, std::move(activity), kMostActivities);
 }
 
+int History::thread() {
+  const std::lock_guard lock(mutex_);
+  return threads_.try_emplace(std::this_thread::get_id(), static_cast<int>(threads_.size())).first->second;
+}
+
 void History::fill(MemoryReport& report) const {
   const std::lock_guard lock(mutex_);
   report.records.assign(records_.begin(), records_.end());

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "analysis/log.h"
@@ -17,6 +18,8 @@ class History {
   void add(const MemoryRecord& record);
   void add_phase(const std::string& name, const MemoryLog::Span& span, std::int64_t reserved);
   void add(MemoryActivity activity);
+  // The number of the calling thread.
+  int thread();
 
   void fill(MemoryReport& report) const;
 
@@ -35,6 +38,7 @@ class History {
   mutable std::mutex mutex_;
   std::deque<MemoryRecord> records_;
   std::deque<MemoryActivity> activities_;
+  std::map<std::thread::id, int> threads_;
   Sums tags_;
   Sums phases_;
 };

@@ -1,9 +1,11 @@
 #include "zero/memory_analyzer.h"
 
+#include "analysis/engine_watch.h"
 #include "analysis/history.h"
 #include "analysis/process.h"
 #include "analysis/reporter.h"
 #include "analysis/watched.h"
+#include "zero/engine.h"
 
 namespace zero {
 namespace {
@@ -19,9 +21,23 @@ KnownMemory known_memory() {
 
 }  // namespace
 
-class MemoryAnalyzer::Impl {
+class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
  public:
+  Impl() { history_->thread(); }
+
   Watched& watched() { return watched_; }
+
+  void watch(Engine& engine) {
+    std::vector<std::string> units;
+    for (const UnitLayout& unit : engine.layout().units()) units.push_back(unit.name());
+    engines_.push_back(std::make_shared<EngineWatch>(
+        EngineWatch::Sinks{log_, history_, [reporter = reporter_] { return reserved_by(*reporter); },
+                           [weak = weak_from_this()] {
+                             if (const auto self = weak.lock()) self->settle();
+                           }},
+        std::move(units)));
+    engine.observe(engines_.back());
+  }
 
   int begin_scope() {
     ++depth_;
@@ -38,8 +54,7 @@ class MemoryAnalyzer::Impl {
   }
 
   MemoryReport report() {
-    watched_.refresh();
-    log_->settle();
+    settle();
     MemoryReport report;
     history_->fill(report);
     report.peak = log_->peak();
@@ -49,14 +64,25 @@ class MemoryAnalyzer::Impl {
   }
 
  private:
-  std::int64_t reserved() const { return host_usage().reserved() + reporter_->reserved(); }
+  static std::int64_t reserved_by(const Reporter& gpus) { return host_usage().reserved() + gpus.reserved(); }
+
+  void settle() {
+    watched_.refresh();
+    log_->settle();
+  }
 
   MemoryRecord keep(const std::string& tag, int open) {
     watched_.refresh();
     const MemoryLog::Span span = log_->settle_and_close(open);
-    const MemoryRecord record{
-        tag,      depth_,     span.last, span.peak, reserved(), span.last - span.first, span.end - span.begin,
-        span.end, span.owners};
+    const MemoryRecord record{tag,
+                              depth_,
+                              span.last,
+                              span.peak,
+                              reserved_by(*reporter_),
+                              span.last - span.first,
+                              span.end - span.begin,
+                              span.end,
+                              span.owners};
     history_->add(record);
     return record;
   }
@@ -66,6 +92,7 @@ class MemoryAnalyzer::Impl {
   std::shared_ptr<Reporter> reporter_ = std::make_shared<Reporter>(log_);
   Watched watched_{log_};
   Listening listening_{reporter_};
+  std::vector<std::shared_ptr<EngineWatch>> engines_;
   int since_ = log_->open();
   int depth_ = 0;
 };
@@ -90,6 +117,9 @@ void MemoryAnalyzer::watch(const torch::nn::Module& module) {
 }
 void MemoryAnalyzer::watch(torch::optim::Optimizer& optimizer) {
   impl_->watched().add(optimizer);
+}
+void MemoryAnalyzer::watch(Engine& engine) {
+  impl_->watch(engine);
 }
 void MemoryAnalyzer::watch(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
   impl_->watched().add(tensor, owner, unit);

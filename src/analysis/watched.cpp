@@ -16,11 +16,22 @@
 namespace zero {
 namespace {
 
-// The memory behind a tensor, if it is its own, and no engine's.
-const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || Unit::of(tensor.unsafeGetTensorImpl()) != nullptr) return nullptr;
-  const c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return storage->data() == nullptr || storage->nbytes() == 0 ? nullptr : storage;
+// Undefined if it is not. Asks nothing of the tensor, whose memory may be paged out.
+at::Tensor alive(const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>& tensor) {
+  return at::Tensor(tensor.lock());
+}
+
+struct Memory {
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// Behind a tensor; none where it has none, or an engine's.
+Memory memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || Unit::of(tensor.unsafeGetTensorImpl()) != nullptr) return {};
+  c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  const void* const data = storage->_mutable_data_ptr_no_checks().get();
+  return {data, data == nullptr ? 0 : static_cast<std::int64_t>(storage->nbytes())};
 }
 
 std::vector<at::Tensor> tensors_in(const torch::optim::LBFGSParamState& state) {
@@ -58,8 +69,8 @@ class Watched::Hook final : public torch::autograd::PostAccumulateGradHook {
   Hook(std::shared_ptr<MemoryLog> log, std::string unit) : log_(std::move(log)), unit_(std::move(unit)) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
-    if (const c10::StorageImpl* const memory = memory_of(parameter.grad()))
-      log_->claim(memory->data(), static_cast<std::int64_t>(memory->nbytes()), MemoryOwner::gradient, unit_);
+    if (const auto [data, bytes] = memory_of(parameter.grad()); bytes > 0)
+      log_->claim(data, bytes, MemoryOwner::gradient, unit_);
   }
 
  private:
@@ -68,8 +79,8 @@ class Watched::Hook final : public torch::autograd::PostAccumulateGradHook {
 };
 
 Watched::~Watched() {
-  for (const Parameter& each : parameters_) {
-    const at::Tensor tensor = at::Tensor::wrap_tensor_impl(each.tensor.lock());
+  for (const WeakTensor& each : hooked_) {
+    const at::Tensor tensor = alive(each);
     if (!tensor.defined()) continue;
     auto& hook = torch::autograd::impl::post_acc_grad_hooks(tensor);
     if (dynamic_cast<const Hook*>(hook.get()) != nullptr) hook.reset();
@@ -82,6 +93,15 @@ void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string
   claim(tensor, owner, unit);
 }
 
+// Where nobody else has one.
+void Watched::hook(const at::Tensor& parameter, const std::string& unit) {
+  if (!parameter.requires_grad() || !parameter.is_leaf() || Unit::of(parameter.unsafeGetTensorImpl()) != nullptr ||
+      torch::autograd::impl::post_acc_grad_hooks(parameter))
+    return;
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(log_, unit));
+  hooked_.emplace_back(parameter.getIntrusivePtr());
+}
+
 void Watched::add(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers())
     if (item.value().defined()) add(item.value(), MemoryOwner::parameter, unit_of(item.key()));
@@ -90,9 +110,7 @@ void Watched::add(const torch::nn::Module& module) {
     if (!parameter.defined() || !units_.try_emplace(parameter.unsafeGetTensorImpl(), unit_of(item.key())).second)
       continue;
     add(parameter, MemoryOwner::parameter, unit_of(item.key()));
-    if (parameter.requires_grad() && parameter.is_leaf() && Unit::of(parameter.unsafeGetTensorImpl()) == nullptr &&
-        !torch::autograd::impl::post_acc_grad_hooks(parameter))
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(log_, unit_of(item.key())));
+    hook(parameter, unit_of(item.key()));
   }
   refresh();
 }
@@ -103,10 +121,9 @@ void Watched::add(torch::optim::Optimizer& optimizer) {
 }
 
 void Watched::claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
-  const c10::StorageImpl* const memory = memory_of(tensor);
-  if (memory == nullptr) return;
-  const auto number = log_->claim(memory->data(), static_cast<std::int64_t>(memory->nbytes()), owner, unit);
-  claims_.try_emplace(number, Claim{tensor.storage().getWeakStorageImpl(), memory->data()});
+  const auto [data, bytes] = memory_of(tensor);
+  if (bytes == 0) return;
+  claims_.try_emplace(log_->claim(data, bytes, owner, unit), Claim{tensor.storage().getWeakStorageImpl(), data});
 }
 
 void Watched::claim_state(torch::optim::Optimizer& optimizer) {
@@ -122,7 +139,7 @@ void Watched::drop_ended() {
   std::erase_if(claims_, [this](const auto& item) {
     const auto& [number, claim] = item;
     const auto storage = claim.storage.lock();
-    if (storage && storage->data() == claim.data) return false;
+    if (storage && storage->_mutable_data_ptr_no_checks().get() == claim.data) return false;
     log_->went(claim.data, number);
     return true;
   });
@@ -131,7 +148,7 @@ void Watched::drop_ended() {
 void Watched::refresh() {
   drop_ended();
   for (const Parameter& each : parameters_) {
-    const at::Tensor tensor = at::Tensor::wrap_tensor_impl(each.tensor.lock());
+    const at::Tensor tensor = alive(each.tensor);
     if (!tensor.defined()) continue;
     claim(tensor, each.owner, each.unit);
     if (tensor.is_leaf() && tensor.grad().defined()) claim(tensor.grad(), MemoryOwner::gradient, each.unit);

@@ -43,12 +43,14 @@ class Watched {
     const void* data;
   };
 
+  void hook(const at::Tensor& parameter, const std::string& unit);
   void claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
   void claim_state(torch::optim::Optimizer& optimizer);
   void drop_ended();
 
   std::shared_ptr<MemoryLog> log_;
   std::vector<Parameter> parameters_;
+  std::vector<WeakTensor> hooked_;
   std::unordered_map<const void*, std::string> units_;  // of parameters, by key
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::unordered_map<std::int64_t, Claim> claims_;  // by the block's number

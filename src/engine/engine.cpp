@@ -14,6 +14,7 @@ void Engine::backward(const at::Tensor& loss) {
   impl_->backward(loss);
 }
 StepReport Engine::step() {
+  const Acting acting(impl_->observer(), Activity::step);
   return impl_->step();
 }
 std::int64_t Engine::micro_batch() const {
@@ -67,6 +68,9 @@ std::int64_t Engine::skipped_steps() const {
 }
 double Engine::loss_scale() const {
   return impl_->loss_scale();
+}
+void Engine::observe(std::weak_ptr<EngineObserver> observer) {
+  impl_->observe(observer);
 }
 at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
   return impl_->main_parameter(parameter);

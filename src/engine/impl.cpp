@@ -323,6 +323,13 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset()).clone();
 }
 
+void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {
+  observer_ = observer;
+  exchange_.observe(observer);
+  pager_->observe(observer);
+  accounts_.observe(observer);
+}
+
 TrafficMeter& Engine::Impl::meter() {
   for (auto& unit : units_) pager_->settle_published(*unit);
   pager_->settle_renewed();

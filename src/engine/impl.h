@@ -41,6 +41,8 @@ class Engine::Impl final : public UnitHost {
   Memory memory() const { return common() ? Memory::common : Memory::separate; }
   std::optional<Trace> trace() const { return pager_->trace(); }
   Accounts& accounts() { return accounts_; }
+  void observe(const std::weak_ptr<EngineObserver>& observer);
+  const std::weak_ptr<EngineObserver>& observer() const { return observer_; }
   // The meter, when nothing is on its way.
   TrafficMeter& meter();
   Traffic setup_traffic() const { return setup_meter_->snapshot(); }
@@ -98,6 +100,7 @@ class Engine::Impl final : public UnitHost {
   std::int64_t window_ = 0;  // steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
+  std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
   bool broken_ = false;  // by a step that failed halfway
 };

@@ -81,11 +81,11 @@ void require_elementwise(const TorchOptimizer& optimizer) {
   if (!at::allclose(whole, matrix, 1e-4, 1e-5)) refuse("it treats matrices and vectors differently");
 }
 
-TorchStep::TorchStep(const TorchOptimizer& optimizer, Accounts& accounts)
-    : optimizer_(optimizer), accounts_(accounts) {}
+TorchStep::TorchStep(const TorchOptimizer& optimizer, Accounts& accounts, int unit)
+    : optimizer_(optimizer), accounts_(accounts), account_(Owner::optimizer, unit) {}
 
 TorchStep::~TorchStep() {
-  accounts_.add(Owner::optimizer, -booked_);
+  accounts_.add(account_, -booked_);
 }
 
 void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
@@ -111,8 +111,11 @@ void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
 
 void TorchStep::book() {
   std::int64_t bytes = 0;
-  for (const auto& [data, size] : kept_) bytes += size;
-  accounts_.add(Owner::optimizer, bytes - booked_);
+  for (const auto& [data, size] : kept_) {
+    accounts_.adopt(data);
+    bytes += size;
+  }
+  accounts_.add(account_, bytes - booked_);
   booked_ = bytes;
 }
 

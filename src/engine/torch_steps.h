@@ -20,7 +20,7 @@ void require_elementwise(const TorchOptimizer& optimizer);
 // booked to Owner::optimizer, where the engine's allocator is in use.
 class TorchStep {
  public:
-  TorchStep(const TorchOptimizer& optimizer, Accounts& accounts);
+  TorchStep(const TorchOptimizer& optimizer, Accounts& accounts, int unit);
   ~TorchStep();
   TorchStep(const TorchStep&) = delete;
   TorchStep& operator=(const TorchStep&) = delete;
@@ -32,6 +32,7 @@ class TorchStep {
 
   const TorchOptimizer& optimizer_;
   Accounts& accounts_;
+  Account account_;
   at::Tensor weights_;
   std::unique_ptr<torch::optim::Optimizer> made_;
   std::unordered_map<void*, std::int64_t> kept_;  // sizes of what it allocated and still holds

@@ -81,11 +81,11 @@ void Updater::prepare(Unit& unit, const at::Tensor& values) {
   auto state = std::make_unique<UnitState>();
   const at::Tensor mine = values.slice(0, origin(unit), origin(unit) + length(unit));
   if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
-    state->main = Buffer(accounts_, Owner::optimizer, length(unit), scalar_type(wide), unit.device());
+    state->main = Buffer(accounts_, {Owner::optimizer, unit.index()}, length(unit), scalar_type(wide), unit.device());
     state->main.tensor().copy_(mine);
   }
   if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
-    state->rest = Buffer(accounts_, Owner::optimizer, length(unit), scalar_type(stored), unit.device());
+    state->rest = Buffer(accounts_, {Owner::optimizer, unit.index()}, length(unit), scalar_type(stored), unit.device());
     keep_rest(static_cast<const float*>(mine.const_data_ptr()), static_cast<Bf16*>(state->rest.data()), length(unit));
   }
   prepare_moments(unit, *state);
@@ -100,7 +100,7 @@ void Updater::prepare_moments(const Unit& unit, UnitState& state) {
     const at::ScalarType dtype = scalar_type(array.dtype(layout.dtype()));
     Buffer values;
     if (places.length() > 0) {
-      values = Buffer(accounts_, Owner::optimizer, places.length(), dtype, unit.device());
+      values = Buffer(accounts_, {Owner::optimizer, unit.index()}, places.length(), dtype, unit.device());
       values.tensor().zero_();
     }
     state.moments.push_back({array, std::move(places), std::move(values)});
@@ -116,7 +116,7 @@ void Updater::prepare_moments(const Unit& unit, UnitState& state) {
     moment.values.tensor().slice(0, begin, begin + piece.end - piece.begin).fill_(first_moment(optimizer));
   }
   if (scales == 0) return;
-  state.scales = Buffer(accounts_, Owner::optimizer, scales, at::kFloat, unit.device());
+  state.scales = Buffer(accounts_, {Owner::optimizer, unit.index()}, scales, at::kFloat, unit.device());
   state.scales.tensor().zero_();
 }
 
@@ -211,7 +211,7 @@ void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer&
   if (torch == nullptr) return update(optimizer, factors, range);
   auto& steps = states_[index(unit)]->torch;
   if (steps.size() <= which) steps.resize(which + 1);
-  if (!steps[which]) steps[which] = std::make_unique<TorchStep>(*torch, accounts_);
+  if (!steps[which]) steps[which] = std::make_unique<TorchStep>(*torch, accounts_, unit.index());
   steps[which]->run(factors, range);
 }
 

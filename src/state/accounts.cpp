@@ -17,6 +17,34 @@ bool lasts(Owner owner) {
 
 }  // namespace
 
+void Accounts::add(Account account, std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  ledger_.add(account.owner, bytes);
+  const auto row = static_cast<std::size_t>(account.unit + 1);
+  if (row >= units_.size()) units_.resize(row + 1);
+  units_[row][static_cast<std::size_t>(account.owner)] += bytes;
+  if (account.owner == Owner::activation) return;
+  if (const auto observer = observer_.lock()) observer->booked(account.owner, account.unit, bytes);
+}
+
+void Accounts::adopt(const void* data) const {
+  std::lock_guard lock(mutex_);
+  if (const auto observer = observer_.lock()) observer->adopted(data);
+}
+
+void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
+  std::lock_guard lock(mutex_);
+  observer_ = std::move(observer);
+  const auto hearing = observer_.lock();
+  if (!hearing) return;
+  for (std::size_t row = 0; row < units_.size(); ++row)
+    for (int i = 0; i < kOwners; ++i) {
+      const auto owner = static_cast<Owner>(i);
+      const std::int64_t bytes = units_[row][static_cast<std::size_t>(i)];
+      if (owner != Owner::activation && bytes != 0) hearing->booked(owner, static_cast<int>(row) - 1, bytes);
+    }
+}
+
 void Accounts::reset_peaks() {
   std::lock_guard lock(mutex_);
   for (Ledger::Entry& entry : ledger_.entries) entry.peak = entry.bytes;
@@ -25,15 +53,15 @@ void Accounts::reset_peaks() {
 }
 
 // Memory of the CPU comes past LibTorch's memory reports, which see activations only.
-Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device)
-    : accounts_(&accounts), owner_(owner) {
+Buffer::Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype, at::Device device)
+    : accounts_(&accounts), account_(account) {
   const window::Blind blind;
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   if (device.is_cpu() && count > 0) {
     const std::size_t bytes = static_cast<std::size_t>(count) * c10::elementSize(dtype);
-    auto memory = lasts(owner) ? lasting_memory(bytes) : host_memory(bytes);
+    auto memory = lasts(account.owner) ? lasting_memory(bytes) : host_memory(bytes);
     void* const data = memory.get();
     tensor_ = at::from_blob(
         data, {count}, [memory = std::move(memory)](void*) {}, options);
@@ -43,8 +71,9 @@ Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarTy
   book();
 }
 
-Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, std::shared_ptr<void> memory)
-    : accounts_(&accounts), owner_(owner) {
+Buffer::Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype,
+               std::shared_ptr<void> memory)
+    : accounts_(&accounts), account_(account) {
   const window::Blind blind;
   c10::InferenceMode ordinary(false);
   void* const data = memory.get();
@@ -53,23 +82,24 @@ Buffer::Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarTy
   book();
 }
 
-Buffer Buffer::visible(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device) {
+Buffer Buffer::visible(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype,
+                       at::Device device) {
   const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(dtype));
   auto memory = device.is_cpu() && bytes > 0 ? accounts.own_memory(bytes) : nullptr;
-  if (memory == nullptr) return {accounts, owner, count, dtype, device};
-  return {accounts, owner, count, dtype, std::move(memory)};
+  if (memory == nullptr) return {accounts, account, count, dtype, device};
+  return {accounts, account, count, dtype, std::move(memory)};
 }
 
 void Buffer::book() {
   data_ = tensor_.mutable_data_ptr();
-  accounts_->add(owner_, static_cast<std::int64_t>(tensor_.nbytes()));
+  accounts_->add(account_, static_cast<std::int64_t>(tensor_.nbytes()));
 }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
   reset();
   accounts_ = std::exchange(other.accounts_, nullptr);
-  owner_ = other.owner_;
+  account_ = other.account_;
   tensor_ = std::exchange(other.tensor_, at::Tensor());
   data_ = std::exchange(other.data_, nullptr);
   return *this;
@@ -81,7 +111,7 @@ void Buffer::reset() {
 }
 
 at::Tensor Buffer::take() {
-  if (accounts_ != nullptr && tensor_.defined()) accounts_->add(owner_, -static_cast<std::int64_t>(tensor_.nbytes()));
+  if (accounts_ != nullptr && tensor_.defined()) accounts_->add(account_, -static_cast<std::int64_t>(tensor_.nbytes()));
   accounts_ = nullptr;
   data_ = nullptr;
   return std::exchange(tensor_, at::Tensor());

@@ -4,14 +4,25 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
+#include "state/observer.h"
 #include "zero/communicator.h"
 #include "zero/ledger.h"
 
 namespace zero {
+
+// Whose bytes they are, and of which unit of the layout; -1: of none, or not said.
+struct Account {
+  Account(Owner whose, int of_unit = -1) : owner(whose), unit(of_unit) {}
+
+  Owner owner;
+  int unit;
+};
 
 class Accounts {
  public:
@@ -21,10 +32,11 @@ class Accounts {
   std::shared_ptr<void> own_memory(std::int64_t bytes) const { return communicator_.own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) const { return communicator_.common_memory(bytes); }
 
-  void add(Owner owner, std::int64_t bytes) {
-    std::lock_guard lock(mutex_);
-    ledger_.add(owner, bytes);
-  }
+  void add(Account account, std::int64_t bytes);
+  // The memory of a tensor at `data` is booked, by an add() of its own.
+  void adopt(const void* data) const;
+  // Is told of what is held, and of every change.
+  void observe(std::weak_ptr<EngineObserver> observer);
   Ledger snapshot() const {
     std::lock_guard lock(mutex_);
     return ledger_;
@@ -35,17 +47,20 @@ class Accounts {
   Communicator communicator_;
   mutable std::mutex mutex_;
   Ledger ledger_;
+  std::vector<std::array<std::int64_t, kOwners>> units_;  // bytes, by unit + 1
+  std::weak_ptr<EngineObserver> observer_;
 };
 
 // Uninitialised memory for `count` elements on `device`, booked to `owner` as long as it lives.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device);
+  Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype, at::Device device);
   // The same in memory that is there already.
-  Buffer(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, std::shared_ptr<void> memory);
+  Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype, std::shared_ptr<void> memory);
   // The same where the peers can read it in place, if they can at all.
-  static Buffer visible(Accounts& accounts, Owner owner, std::int64_t count, at::ScalarType dtype, at::Device device);
+  static Buffer visible(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype,
+                        at::Device device);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { reset(); }
@@ -64,7 +79,7 @@ class Buffer {
   void book();
 
   Accounts* accounts_ = nullptr;
-  Owner owner_ = Owner::parameter;
+  Account account_ = Owner::parameter;
   at::Tensor tensor_;
   void* data_ = nullptr;
 };

@@ -23,6 +23,23 @@ const char* verb(std::int64_t kind) {
   return "?";
 }
 
+Activity activity_of(Exchange::Kind kind) {
+  switch (kind) {
+    case Exchange::Kind::gather: return Activity::gather;
+    case Exchange::Kind::reduce: return Activity::reduce;
+    case Exchange::Kind::publish: return Activity::publish;
+    case Exchange::Kind::direct: return Activity::direct;
+    case Exchange::Kind::vote: return Activity::vote;
+    case Exchange::Kind::setup:
+    case Exchange::Kind::read: break;
+  }
+  return Activity::read;
+}
+
+int unit_in(const Exchange::Operation& operation) {
+  return operation.kind == Exchange::Kind::gather ? unit_of_gather(operation.unit) : operation.unit;
+}
+
 }  // namespace
 
 Exchange::Exchange(Communicator communicator, Communicator setup, std::function<void(const Communicator&, int)> serve,
@@ -38,10 +55,12 @@ Exchange::~Exchange() = default;
 
 Pending Exchange::submit(Operation operation) {
   if (!worker_) {
+    const Acting acting(observer_, activity_of(operation.kind), unit_in(operation));
     operation.run(channel(operation.kind));
     return {};
   }
-  return worker_->submit([this, operation = std::move(operation)] {
+  return worker_->submit([this, operation = std::move(operation), observer = observer_] {
+    const Acting acting(observer, activity_of(operation.kind), unit_in(operation));
     if (failure_) std::rethrow_exception(failure_);
     try {
       carry_out(operation);

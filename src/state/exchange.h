@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/worker.h"
+#include "state/observer.h"
 #include "zero/communicator.h"
 
 namespace zero {
@@ -53,6 +54,9 @@ class Exchange {
   Pending submit(Operation operation);
   void run(Operation operation) { submit(std::move(operation)).wait(); }
 
+  // Hears of the operations that are submitted from now on.
+  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
 
@@ -69,6 +73,7 @@ class Exchange {
   Communicator setup_;
   std::function<void(const Communicator&, int)> serve_;
   std::function<std::string(int)> unit_name_;
+  std::weak_ptr<EngineObserver> observer_;
   std::int64_t sequence_ = 0;
   std::exception_ptr failure_;      // the first: after it the peers can no longer be trusted to be in step
   std::unique_ptr<Worker> worker_;  // last: joined before the rest goes

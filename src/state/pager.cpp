@@ -107,6 +107,8 @@ void Pager::settle(Unit& unit) {
   const auto index = static_cast<std::size_t>(unit.index());
   in_flight_[index] = 0;
   const Lap lap(waited_);
+  std::optional<Acting> gathering;
+  if (unit.common()) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     std::exchange(pending_[index], Pending()).wait();
   } catch (...) {
@@ -165,11 +167,13 @@ void Pager::begin_backward(bool more_to_come) {
   window::set_in_backward(true);
   in_backward_ = true;
   more_to_come_ = more_to_come;
+  backward_.emplace(observer_, Activity::backward);
   witness_.start();
 }
 
 void Pager::end_backward() {
   in_backward_ = false;
+  backward_.reset();
   window::set_in_backward(false);
   witness_.stop();
   last_ = std::exchange(current_, Trace());
@@ -178,6 +182,7 @@ void Pager::end_backward() {
 
 void Pager::abort() {
   close_window();
+  backward_.reset();
   witness_.stop();
   if (std::exchange(in_backward_, false)) window::set_in_backward(false);
   current_.touches.clear();
@@ -235,6 +240,7 @@ void Pager::open_window() {
   witness_.forget();
   witness_.start();
   evaluating_ = !at::GradMode::is_enabled();
+  forward_.emplace(observer_, Activity::forward);
   window::enter(this);
   if (!settings_.autocast) return;
   autocast_before_ = at::autocast::is_autocast_enabled(at::kCPU);
@@ -255,6 +261,7 @@ void Pager::refuse_recomputation() const {
 void Pager::close_window() {
   if (!std::exchange(window_open_, false)) return;
   window::leave(this);
+  forward_.reset();
   witness_.stop();
   if (!settings_.autocast) return;
   at::autocast::set_autocast_dtype(at::kCPU, autocast_dtype_before_);

@@ -20,6 +20,7 @@
 #include "partition/residency.h"
 #include "state/exchange.h"
 #include "state/float8_linear.h"
+#include "state/observer.h"
 #include "state/unit.h"
 #include "state/witness.h"
 #include "zero/estimate.h"
@@ -70,6 +71,9 @@ class Pager {
   void unpin(Unit& unit);
   bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
 
+  // Hears of forward, backward, and units that are read where they lie.
+  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+
   // Forgets what was written to a sharded unit.
   void discard(Unit& unit);
 
@@ -112,6 +116,9 @@ class Pager {
   bool autocast_before_ = false;
   bool cache_before_ = true;
   at::ScalarType autocast_dtype_before_ = at::kBFloat16;
+  std::weak_ptr<EngineObserver> observer_;
+  std::optional<Acting> forward_;
+  std::optional<Acting> backward_;
   at::Generator generator_;
   std::int64_t next_index_ = 0;
   double waited_ = 0;

@@ -46,7 +46,8 @@ Unit::~Unit() {
 Buffer Unit::flatten() const {
   const window::Blind blind;
   at::NoGradGuard no_grad;
-  Buffer values(accounts_, Owner::gathered, layout_.length(), scalar_type(accumulation(layout_.dtype())), device_);
+  Buffer values(accounts_, {Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())),
+                device_);
   for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     slot_view(values.tensor(), layout_.slots()[i], parameters_[i]).copy_(parameters_[i].detach());
@@ -75,13 +76,13 @@ void Unit::make_home() {
   if (sharded_) {
     if (device_.is_cpu() && wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
     const std::int64_t begin = shard_begin() * size_of(layout_.dtype());
-    shard_ = common_ ? Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(),
+    shard_ = common_ ? Buffer(accounts_, {Owner::parameter, index_}, layout_.shard_length(), dtype(),
                               std::shared_ptr<void>(common_, static_cast<char*>(common_.get()) + begin))
-                     : Buffer(accounts_, Owner::parameter, layout_.shard_length(), dtype(), device_);
+                     : Buffer(accounts_, {Owner::parameter, index_}, layout_.shard_length(), dtype(), device_);
     return;
   }
-  memory_ = published_ ? Buffer::visible(accounts_, Owner::parameter, layout_.length(), dtype(), device_)
-                       : Buffer(accounts_, Owner::parameter, layout_.length(), dtype(), device_);
+  memory_ = published_ ? Buffer::visible(accounts_, {Owner::parameter, index_}, layout_.length(), dtype(), device_)
+                       : Buffer(accounts_, {Owner::parameter, index_}, layout_.length(), dtype(), device_);
 }
 
 void Unit::point_at(void* data) {
@@ -96,7 +97,7 @@ void Unit::forbid(const char* why) {
 }
 
 View Unit::make_room() {
-  if (!memory_ && !common_) memory_ = Buffer(accounts_, Owner::gathered, layout_.length(), dtype(), device_);
+  if (!memory_ && !common_) memory_ = Buffer(accounts_, {Owner::gathered, index_}, layout_.length(), dtype(), device_);
   return whole();
 }
 

@@ -90,7 +90,7 @@ class Unit {
   // It is being replaced under the parameters (replicated units, after a step).
   void suspend();
   // Memory for the whole that is not the unit's own.
-  Buffer scratch() const { return {accounts_, Owner::gathered, layout_.length(), dtype(), device_}; }
+  Buffer scratch() const { return {accounts_, {Owner::gathered, index_}, layout_.length(), dtype(), device_}; }
   // Whole in memory of its own, which may be written, until share(); where it is common.
   void privatise();
   void share();
