@@ -1,5 +1,6 @@
 #include "plan_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -38,6 +39,8 @@ PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
   options.accumulate = agreed("--accumulate", options.accumulate, read.accumulate);
   options.precision = agreed("--precision", options.precision, read.precision);
   options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
+  if (read.plan && !options.plans.empty() && !std::ranges::count(options.plans, *read.plan))
+    throw UsageError("--plans contradicts --ds-config, which says " + *read.plan);
   if (options.plans.empty() && read.plan) options.plans = {*read.plan};
   return options;
 }

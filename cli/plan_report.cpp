@@ -135,10 +135,10 @@ void print_plans(std::ostream& out, const Answer& answer) {
 }
 
 void print_fit(std::ostream& out, const Answer& answer) {
-  out << '\n';
   int place = 0;
   for (const std::size_t i : planner::ranking(answer.costs)) {
     const Cost& cost = answer.costs[i];
+    if (place == 0) out << '\n';
     out << ++place << ". " << cost.plan.label() << " fits: " << significant(cost.seconds, 3) << " s a step, "
         << three_digits(static_cast<double>(-cost.excess) / 1e9) << " GB to spare.\n";
   }

@@ -66,7 +66,7 @@ std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
   for (std::size_t i = 0; i < costs.size(); ++i)
     if (costs[i].fits()) order.push_back(i);
   std::ranges::stable_sort(order, {},
-                           [&](std::size_t i) { return std::tuple(costs[i].seconds, costs[i].estimate.wire.bytes()); });
+                           [&](std::size_t i) { return std::tuple(rounded(costs[i].seconds, 3), costs[i].peak); });
   return order;
 }
 

@@ -10,7 +10,7 @@
 
 namespace planner {
 
-// Indices of the costs that fit, the fastest first; of equally fast ones, the one that receives least.
+// Indices of the costs that fit, the fastest first; of those alike to three digits, the one that holds least.
 std::vector<std::size_t> ranking(const std::vector<Cost>& costs);
 
 // Why it does not fit: by how many bytes, what takes most of the room, and what would help. One sentence each; empty

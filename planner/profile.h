@@ -22,7 +22,7 @@ inline constexpr double kCached = 1 << 20;
 
 struct Profile {
   std::string name;
-  int ranks = 0;  // that worked at once when it was measured; 0: any
+  int ranks = 0;                    // that worked at once when it was measured; 0: any
   Pace fp32, bf16, fp16, fp8;       // matrix_flops of 0: not known
   double copy_bandwidth = 0;        // bytes/s that a copy in memory reads and writes
   double update_bandwidth = 0;      // bytes/s that an optimizer's update reads and writes

@@ -74,6 +74,8 @@ Answer answer(Request request, std::string model, std::string optimizer) {
 std::vector<std::string> assumptions(const Answer& answer) {
   std::vector<std::string> sentences = answer.request.shape.assumed;
   sentences.push_back("the machine: profile " + answer.request.profile.name);
+  if (answer.request.memory == zero::Memory::common)
+    sentences.emplace_back("one host, whose memory holds sharded parameters for all ranks: --memory separate if not");
   if (!answer.request.device_memory) sentences.push_back("every plan fits, since no device memory is given");
   return sentences;
 }

@@ -186,8 +186,8 @@ TEST(PlannerFit, FastestFirstAndOnlyWhatFits) {
   costs[1].seconds = 1;
   costs[1].excess = 5;
   costs[2].seconds = 2;
-  costs[2].estimate.wire[zero::Collective::all_gather].bytes = 9;
-  costs[3].seconds = 2;
+  costs[2].peak = 9;
+  costs[3].seconds = 2.0001;
   EXPECT_EQ(ranking(costs), (std::vector<std::size_t>{3, 2, 0}));
 }
 
