@@ -53,8 +53,7 @@ std::string sharding(const std::string& state, const Cost& cost) {
   return {};
 }
 
-std::string help_of_ranks(const Request& request, const Cost& cost) {
-  const int ranks = least_ranks(request, cost.plan);
+std::string help_of_ranks(int ranks) {
   if (ranks == 0) return "no number of ranks helps: what each of them holds whole is too large";
   return "it fits on " + std::to_string(ranks) + " ranks";
 }
@@ -72,6 +71,11 @@ std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
 
 std::vector<std::string> reasons(const Request& request, const Cost& cost) {
   if (cost.fits()) return {};
+  return reasons(cost, largest_batch(request, cost), least_ranks(request, cost.plan));
+}
+
+std::vector<std::string> reasons(const Cost& cost, std::int64_t batch, int ranks) {
+  if (cost.fits()) return {};
   const Part part = largest_part(cost);
   const std::string kind = part.row == nullptr ? "" : " state";
   std::vector<std::string> result{"it needs " + gigabytes(cost.excess) + " more: " + gigabytes(cost.peak) +
@@ -79,10 +83,9 @@ std::vector<std::string> reasons(const Request& request, const Cost& cost) {
   result.push_back("most of it, " + gigabytes(part.bytes) + ", is " + part.name + kind);
   const std::string other = sharding(part.name, cost);
   if (!other.empty()) result.push_back(other + " shards it");
-  const std::int64_t batch = largest_batch(request, cost);
   if (batch > 0) result.push_back("it fits with a batch of " + std::to_string(batch));
   if (batch == 0 && part.name == kActivations) result.emplace_back("shorter sequences make them fewer");
-  result.push_back(help_of_ranks(request, cost));
+  result.push_back(help_of_ranks(ranks));
   return result;
 }
 

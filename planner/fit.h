@@ -16,6 +16,8 @@ std::vector<std::size_t> ranking(const std::vector<Cost>& costs);
 // Why it does not fit: by how many bytes, what takes most of the room, and what would help. One sentence each; empty
 // where it fits.
 std::vector<std::string> reasons(const Request& request, const Cost& cost);
+// With the largest batch and the least ranks, as below.
+std::vector<std::string> reasons(const Cost& cost, std::int64_t batch, int ranks);
 
 // The largest n >= 1 with bytes(n) <= limit, to a part of `precision` of it (0: exactly); 0 where not even 1 fits.
 // `bytes` does not fall; `start` is a guess.

@@ -12,10 +12,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Reach reach_of(const Request& request, const Cost& cost) {
-  return {.reasons = reasons(request, cost),
+  const std::int64_t batch = largest_batch(request, cost);
+  const int ranks = least_ranks(request, cost.plan);
+  return {.reasons = reasons(cost, batch, ranks),
           .largest_parameters = largest_parameters(request, cost.plan),
-          .largest_batch = largest_batch(request, cost),
-          .least_ranks = least_ranks(request, cost.plan)};
+          .largest_batch = batch,
+          .least_ranks = ranks};
 }
 
 Json encode(const Cost& cost) {
