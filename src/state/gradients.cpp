@@ -1,53 +1,18 @@
 #include "state/gradients.h"
 
-#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "base/lap.h"
+#include "state/flat.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
 
 namespace zero {
-namespace {
-
-char* at_element(void* data, std::int64_t element, Dtype dtype) {
-  return static_cast<char*>(data) + element * size_of(dtype);
-}
-
-std::size_t bytes_of(std::int64_t count, Dtype dtype) {
-  return static_cast<std::size_t>(count * size_of(dtype));
-}
-
-// The gradient's elements in the memory order of its parameter.
-at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) {
-  const bool same = !gradient.is_sparse() && gradient.strides() == parameter.strides() &&
-                    gradient.scalar_type() == parameter.scalar_type();
-  if (same) return gradient;
-  at::Tensor ordered = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options());
-  return ordered.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
-}
-
-void add_in_place(void* sum, const void* addend, Dtype dtype, Dtype sum_dtype, std::int64_t count) {
-  const at::Tensor target = at::from_blob(sum, {count}, at::TensorOptions().dtype(scalar_type(sum_dtype)));
-  target.add_(at::from_blob(const_cast<void*>(addend), {count}, at::TensorOptions().dtype(scalar_type(dtype))));
-}
-
-void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) {
-  if (from_dtype == to_dtype) {
-    std::memcpy(to, from, bytes_of(count, to_dtype));
-    return;
-  }
-  at::from_blob(to, {count}, at::TensorOptions().dtype(scalar_type(to_dtype)))
-      .copy_(at::from_blob(const_cast<void*>(from), {count}, at::TensorOptions().dtype(scalar_type(from_dtype))));
-}
-
-}  // namespace
 
 class Gradients::Hook : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -131,8 +96,9 @@ void Gradients::open(Pile& pile) {
   const at::ScalarType dtype = scalar_type(kept(pile.unit));
   for (int level = 0; level < accumulation_levels(plan_); ++level) {
     Buffer& buffer = pile.levels.emplace_back(
-        shards_between() ? Buffer(accounts_, Owner::gradient, length, dtype, pile.unit.device())
-                         : Buffer::visible(accounts_, Owner::gradient, length, dtype, pile.unit.device()));
+        shards_between()
+            ? Buffer(accounts_, {Owner::gradient, pile.unit.index()}, length, dtype, pile.unit.device())
+            : Buffer::visible(accounts_, {Owner::gradient, pile.unit.index()}, length, dtype, pile.unit.device()));
     if (micro_ > 0) buffer.tensor().zero_();
     if (shards_between()) continue;
     for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
@@ -297,7 +263,11 @@ void Gradients::reduce(Pile& pile) {
 // Room for the sum of this rank's slice.
 Buffer Gradients::slice_for(const Unit& unit) const {
   const UnitLayout& layout = unit.layout();
-  return {accounts_, Owner::reduction, layout.shard_length(), scalar_type(accumulation(layout.dtype())), unit.device()};
+  return {accounts_,
+          {Owner::reduction, unit.index()},
+          layout.shard_length(),
+          scalar_type(accumulation(layout.dtype())),
+          unit.device()};
 }
 
 // Where the mean over ranks is held.

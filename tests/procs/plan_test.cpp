@@ -146,7 +146,7 @@ TEST_P(Peaks, ArePredicted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Peaks, testing::ValuesIn(kSettings),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST(ReportFiles, AreWrittenByCompare) {
   const Folder folder;

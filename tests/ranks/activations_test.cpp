@@ -66,9 +66,9 @@ TEST_P(ActivationsOf, AreWhatIsAllocated) {
 
 INSTANTIATE_TEST_SUITE_P(All, ActivationsOf,
                          testing::Combine(testing::ValuesIn(kCases), testing::Values(Precision::fp32, Precision::bf16)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) + "_" +
-                                  std::string(name(std::get<1>(info.param)));
+                         [](const auto& each) {
+                           return std::string(std::get<0>(each.param).name) + "_" +
+                                  std::string(name(std::get<1>(each.param)));
                          });
 
 }  // namespace
