@@ -118,7 +118,8 @@ void add_output_group(CLI::App& command, RunOptions& options) {
       .add_option("--tensorboard", options.tensorboard, "Also write every step's figures to event files in this folder")
       ->group(group);
   command
-      .add_option("--profile", options.profile, "How fast the machine is, to predict seconds [zero bench profile's]")
+      .add_option("--profile", options.profile,
+                  "How fast the machine is, to predict seconds; or none [zero bench profile's]")
       ->group(group);
   command.add_flag("--timeline", options.timeline, "Memory and activities within a step in --json")->group(group);
 }

@@ -22,6 +22,9 @@ class UsageError : public zero::ConfigError {
   using ConfigError::ConfigError;
 };
 
+// Instead of a profile: seconds are not predicted.
+inline constexpr const char* kNoProfile = "none";
+
 struct RunOptions {
   std::vector<std::string> plans{"zero3"};
   int ranks = 0;  // 0: not given

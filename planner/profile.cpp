@@ -26,9 +26,9 @@ const std::array<Field<Profile>, 9> kFields{
 
 const std::array<Field<Pace>, 5> kPaceFields{
     {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
+     {.key = "matrix_bandwidth", .member = &Pace::matrix_bandwidth, .required = true, .least = kPositive},
      {.key = "attention_flops", .member = &Pace::attention_flops, .required = true, .least = kPositive},
      {.key = "sweep_bandwidth", .member = &Pace::sweep_bandwidth, .required = true, .least = kPositive},
-     {.key = "cached_bandwidth", .member = &Pace::cached_bandwidth, .required = true, .least = kPositive},
      {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true}}};
 
 constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
@@ -57,9 +57,9 @@ constexpr std::array<Peaks, 3> kPeaks{{{"a100", 2.039e12, 300e9, 25e9, 19.5e12, 
 Pace usual_pace(double flops, double memory) {
   const double sweeps = kOfMemory * memory;
   return {.matrix_flops = kOfProducts * flops,
+          .matrix_bandwidth = sweeps,
           .attention_flops = kOfProducts * flops,
           .sweep_bandwidth = sweeps,
-          .cached_bandwidth = sweeps,
           .operator_seconds = 5e-6};
 }
 

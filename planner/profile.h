@@ -12,13 +12,12 @@ namespace planner {
 // How fast one rank computes in one precision while all of its host's ranks do. Rates that are reached, not peaks.
 struct Pace {
   double matrix_flops = 0;      // flop/s of products of matrices
+  double matrix_bandwidth = 0;  // bytes/s of what they read and write
   double attention_flops = 0;   // flop/s of causal attention
   double sweep_bandwidth = 0;   // bytes/s of operators that go through their operands once
-  double cached_bandwidth = 0;  // the same where these are at most kCached bytes
   double operator_seconds = 0;  // to run an operator at all
   bool operator==(const Pace&) const = default;
 };
-inline constexpr double kCached = 1 << 20;
 
 struct Profile {
   std::string name;

@@ -10,8 +10,11 @@ namespace {
 
 class Counter final : public StepListener {
  public:
+  explicit Counter(zero::Precision precision) : size_(precision == zero::Precision::fp32 ? 4 : 2) {}
+
   void product(std::int64_t m, std::int64_t n, std::int64_t k) override {
     labour_.matrix_flops += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    labour_.matrix_bytes += size_ * static_cast<double>(m * n + n * k + m * k);
     ++labour_.operators;
   }
   void attention(double flops, bool) override {
@@ -19,13 +22,13 @@ class Counter final : public StepListener {
     ++labour_.operators;
   }
   void sweep(std::int64_t, std::int64_t bytes) override {
-    const auto size = static_cast<double>(bytes);
-    (size > kCached ? labour_.sweep_bytes : labour_.cached_bytes) += size;
+    labour_.sweep_bytes += static_cast<double>(bytes);
     ++labour_.operators;
   }
   const Labour& labour() const { return labour_; }
 
  private:
+  double size_;  // bytes of an element
   Labour labour_;
 };
 
@@ -33,7 +36,7 @@ constexpr std::size_t kKinds = 5;
 using Terms = std::array<double, kKinds>;
 
 Terms terms_of(const Labour& labour) {
-  return {labour.matrix_flops, labour.attention_flops, labour.sweep_bytes, labour.cached_bytes, labour.operators};
+  return {labour.matrix_flops, labour.matrix_bytes, labour.attention_flops, labour.sweep_bytes, labour.operators};
 }
 
 double per_second(double rate) {
@@ -41,8 +44,8 @@ double per_second(double rate) {
 }
 
 Terms costs_of(const Pace& pace) {
-  return {per_second(pace.matrix_flops), per_second(pace.attention_flops), per_second(pace.sweep_bandwidth),
-          per_second(pace.cached_bandwidth), pace.operator_seconds};
+  return {per_second(pace.matrix_flops), per_second(pace.matrix_bandwidth), per_second(pace.attention_flops),
+          per_second(pace.sweep_bandwidth), pace.operator_seconds};
 }
 
 // A rate that no run shows to cost anything is infinite; this is as good.
@@ -65,7 +68,7 @@ double read_in_place(const zero::Plan& plan, const zero::Estimate& estimate, con
 }  // namespace
 
 Labour labour_of(const MicroBatch& work) {
-  Counter counter;
+  Counter counter(work.precision);
   walk(work, counter);
   return counter.labour();
 }

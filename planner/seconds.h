@@ -14,9 +14,9 @@ namespace planner {
 // What the time of a micro-batch is made of; times a Pace's reciprocals it is seconds.
 struct Labour {
   double matrix_flops = 0;
+  double matrix_bytes = 0;  // read and written by products of matrices
   double attention_flops = 0;
-  double sweep_bytes = 0;   // in operators of more than kCached bytes
-  double cached_bytes = 0;  // in the others
+  double sweep_bytes = 0;
   double operators = 0;
 
   double seconds(const Pace& pace) const;

@@ -1,6 +1,7 @@
 #include "prediction.h"
 
 #include <filesystem>
+#include <iostream>
 
 #include "planner/price.h"
 #include "planner/seconds.h"
@@ -21,14 +22,22 @@ void predict_bytes(const zero::Estimate& estimate, const planner::Activations& a
   result.moment = peak.moment;
 }
 
-// By the option, or by what was measured on this machine, where that is of as many ranks and of this precision.
-std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Precision precision, int ranks) {
-  if (!options.profile.empty()) return planner::profile_named(options.profile);
+std::optional<planner::Profile> measured_here(int rank) try {
   const std::string usual = planner::usual_profile_path();
-  if (!std::filesystem::exists(usual)) return {};
-  const planner::Profile measured = planner::profile_named(usual);
-  const bool fits = measured.knows(precision) && (measured.ranks == 0 || measured.ranks == ranks);
-  return fits ? std::optional(measured) : std::nullopt;
+  return std::filesystem::exists(usual) ? std::optional(planner::profile_named(usual)) : std::nullopt;
+} catch (const zero::ConfigError& error) {
+  if (rank == 0) std::cerr << "zero: seconds are not predicted: " << error.what() << '\n';
+  return {};
+}
+
+// By the option, or by what was measured on this machine, where that is of as many ranks and of this precision.
+std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Precision precision,
+                                            const zero::World& world) {
+  if (options.profile == kNoProfile) return {};
+  if (!options.profile.empty()) return planner::profile_named(options.profile);
+  const std::optional<planner::Profile> measured = measured_here(world.rank());
+  if (!measured || !measured->knows(precision)) return {};
+  return measured->ranks == 0 || measured->ranks == world.size() ? measured : std::nullopt;
 }
 
 // Bytes that the optimizer keeps of each parameter.
@@ -40,7 +49,9 @@ double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::E
 
 }  // namespace
 
-void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, int ranks, RunResult& result) {
+void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, const zero::World& world,
+             RunResult& result) {
+  const int ranks = world.size();
   const zero::Plan plan = engine.plan().on(ranks);
   const zero::Layout& layout = engine.layout();
   const zero::Estimate estimate = zero::estimate(engine.plan(), layout, engine.rules(),
@@ -48,7 +59,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
   result.theory = theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));
-  if (const auto profile = profile_for(options, plan.precision(), ranks))
+  if (const auto profile = profile_for(options, plan.precision(), world))
     result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, {ranks, 1, engine.memory()});
 }
 

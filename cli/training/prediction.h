@@ -8,7 +8,9 @@
 
 namespace cli {
 
-// Fills in what `result` predicts. Throws zero::ConfigError where --profile cannot be used.
-void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, int ranks, RunResult& result);
+// Fills in what `result` predicts. Throws zero::ConfigError where --profile cannot be used; where what was measured on
+// this machine cannot, the first rank says so on standard error.
+void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, const zero::World& world,
+             RunResult& result);
 
 }  // namespace cli

@@ -2,7 +2,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -115,11 +117,11 @@ struct Trial {
 };
 
 // Small and large matrices, few and many tokens, a large vocabulary, long attention.
-constexpr Trial kTrials[] = {{64, 160, 8, 2, 256, 8, 64},      {128, 344, 4, 4, 256, 1, 64},
-                             {128, 344, 4, 4, 256, 4, 128},    {256, 688, 6, 8, 256, 4, 128},
-                             {256, 688, 2, 8, 256, 2, 512},    {256, 688, 3, 8, 4096, 2, 128},
-                             {512, 1408, 4, 8, 4096, 1, 128},  {512, 1408, 2, 8, 256, 4, 256},
-                             {768, 2048, 2, 12, 8192, 1, 128}, {1024, 2816, 1, 16, 1024, 1, 64}};
+constexpr Trial kTrials[] = {
+    {64, 160, 8, 2, 256, 8, 64},     {128, 344, 4, 4, 256, 1, 64},     {128, 344, 4, 4, 256, 4, 128},
+    {128, 344, 4, 4, 256, 1, 256},   {256, 688, 6, 8, 256, 1, 128},    {256, 688, 6, 8, 256, 4, 128},
+    {256, 688, 6, 8, 256, 1, 256},   {256, 688, 2, 8, 256, 2, 512},    {256, 688, 3, 8, 4096, 2, 128},
+    {512, 1408, 4, 8, 4096, 1, 128}, {768, 2048, 2, 12, 8192, 1, 128}, {1024, 2816, 1, 16, 1024, 1, 64}};
 constexpr std::int64_t kSteps = 7;
 
 models::LlamaConfig model_of(const Trial& trial) {
@@ -157,19 +159,36 @@ Trained train(const zero::World& world, const RunOptions& options, Work work, co
           static_cast<double>(result.update_bytes) / *result.update_seconds};
 }
 
-planner::Pace pace(const zero::World& world, const RunOptions& options, const Work& work, planner::Profile& profile) {
-  std::vector<planner::Measured> runs;
+struct Fit {
+  planner::Pace pace;
+  double farthest = 0;  // from a step that was measured, in relative terms
+};
+
+// Twice each, all of them in between, since machines change their speed.
+Fit fit(const zero::World& world, const RunOptions& options, const Work& work, planner::Profile& profile) {
+  constexpr int passes = 2;
+  std::vector<planner::Measured> runs(std::size(kTrials));
   std::vector<double> updates;
-  for (const Trial& trial : kTrials) {
-    const Trained trained = train(world, options, work, trial, profile);
-    runs.push_back(trained.computing);
-    updates.push_back(trained.update_bandwidth);
-  }
+  for (int pass = 0; pass < passes; ++pass)
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Trained trained = train(world, options, work, kTrials[i], profile);
+      runs[i].labour = trained.computing.labour;
+      runs[i].seconds += trained.computing.seconds / passes;
+      updates.push_back(trained.update_bandwidth);
+    }
   if (profile.update_bandwidth == 0) profile.update_bandwidth = median(updates);
-  return planner::fitted(runs);
+  Fit result{planner::fitted(runs)};
+  for (const planner::Measured& run : runs)
+    result.farthest = std::max(result.farthest, std::abs(run.labour.seconds(result.pace) / run.seconds - 1));
+  return result;
 }
 
-planner::Profile measure(const zero::World& world, const ProfileOptions& options) {
+struct Measurement {
+  planner::Profile profile;
+  std::vector<double> farthest;  // by precision
+};
+
+Measurement measure(const zero::World& world, const ProfileOptions& options) {
   planner::Profile profile;
   profile.name = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks") + " of this machine";
   profile.ranks = world.size();
@@ -182,28 +201,35 @@ planner::Profile measure(const zero::World& world, const ProfileOptions& options
   run.plans = {"ddp"};
   run.model = "micro";
   run.threads = options.threads;
+  run.profile = kNoProfile;
   const Work work = load(run);
+  std::vector<double> farthest;
   for (const std::string& precision : options.precisions) {
     run.precision = precision;
-    profile.*planner::pace_of(zero::precision_named(precision)) = pace(world, run, work, profile);
+    const Fit fitted = fit(world, run, work, profile);
+    profile.*planner::pace_of(zero::precision_named(precision)) = fitted.pace;
+    farthest.push_back(fitted.farthest);
   }
-  return profile;
+  return {profile, farthest};
 }
 
 std::string gigabytes(double bandwidth) {
   return fixed(bandwidth / 1e9, 2) + " GB/s";
 }
 
-void show(const planner::Profile& profile, const ProfileOptions& options, const std::string& path) {
+void show(const Measurement& measurement, const ProfileOptions& options, const std::string& path) {
+  const planner::Profile& profile = measurement.profile;
   std::cout << profile.name << ", each of them while all work: copies " << gigabytes(profile.copy_bandwidth)
             << ", updates " << gigabytes(profile.update_bandwidth) << ", collectives "
             << gigabytes(profile.collective_bandwidth) << " and " << fixed(1e6 * profile.collective_seconds, 1)
             << " us each, disk " << gigabytes(profile.disk_bandwidth) << "; network, as given, "
             << gigabytes(profile.network_bandwidth) << '\n';
-  for (const std::string& precision : options.precisions) {
-    const planner::Pace& pace = profile.pace(zero::precision_named(precision));
-    std::cout << precision << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
-              << fixed(1e6 * pace.operator_seconds, 1) << " us an operator\n";
+  for (std::size_t i = 0; i < options.precisions.size(); ++i) {
+    const planner::Pace& pace = profile.pace(zero::precision_named(options.precisions[i]));
+    std::cout << options.precisions[i] << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
+              << fixed(1e6 * pace.operator_seconds, 1) << " us an operator; of the " << std::size(kTrials)
+              << " models that were trained for it none is farther off than " << fixed(100 * measurement.farthest[i], 0)
+              << " %\n";
   }
   std::cout << "written to " << path << '\n';
 }
@@ -216,10 +242,10 @@ int profile_as_rank(const ProfileOptions& options) {
       std::filesystem::create_directories(folder);
     check_writable(path);
   }
-  const planner::Profile profile = measure(world, options);
+  const Measurement measurement = measure(world, options);
   if (world.rank() != 0) return 0;
-  write_file(path, planner::to_json(profile));
-  show(profile, options, path);
+  write_file(path, planner::to_json(measurement.profile));
+  show(measurement, options, path);
   return 0;
 }
 

@@ -64,7 +64,7 @@ class Run {
     result_.plan = plan;
     result_.optimizer_name = options.optimizer;
     result_.precision = options.precision;
-    predict(engine_, options, work, world.size(), result_);
+    predict(engine_, options, work, world, result_);
   }
 
   RunResult go() {
