@@ -69,7 +69,8 @@ void check_writable(const std::string& path) {
 
 void write_file(const std::string& path, const std::string& text) {
   if (special(path)) {
-    std::ofstream(path) << text;
+    std::ofstream out(path);
+    if (!(out << text).flush()) cannot("write", path);
     return;
   }
   NewFile file(path);

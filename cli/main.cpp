@@ -103,9 +103,15 @@ int run(int argc, char** argv) {
   return cli::training().launch(to_launch);
 }
 
+// Results that could not be written are a failure.
+int checked(int code) {
+  if (!std::cout.flush()) throw zero::Error("cannot write to standard output");
+  return code;
+}
+
 }  // namespace
 
-int main(int argc, char** argv) try { return run(argc, argv); } catch (const cli::UsageError& error) {
+int main(int argc, char** argv) try { return checked(run(argc, argv)); } catch (const cli::UsageError& error) {
   complain(std::string(error.what()) + "; see zero --help");
   return kUsage;
 } catch (const std::exception& error) {

@@ -82,10 +82,14 @@ zero::Memory memory_of(const PlanOptions& options) {
   return common ? zero::Memory::common : zero::Memory::separate;
 }
 
-planner::Profile profile_of(const PlanOptions& options) {
+planner::Profile profile_of(const PlanOptions& options, zero::Precision precision) {
   if (!options.profile.empty()) return planner::profile_named(options.profile);
   const std::string measured = planner::usual_profile_path();
-  return planner::profile_named(here(options) && std::filesystem::exists(measured) ? measured : "h100");
+  if (here(options) && std::filesystem::exists(measured)) {
+    const planner::Profile profile = planner::profile_named(measured);
+    if (profile.knows(precision)) return profile;
+  }
+  return planner::profile_named("h100");
 }
 
 planner::Request request_of(const PlanOptions& options, const Setting& setting) {
@@ -100,7 +104,7 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting) 
                            .seq = options.seq,
                            .optimizer = make_optimizer(run),
                            .memory = memory_of(options),
-                           .profile = profile_of(options)};
+                           .profile = profile_of(options, zero::precision_named(setting.precision))};
   if (!options.device_memory.empty()) request.device_memory = planner::bytes_of(options.device_memory);
   for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
   return request;
@@ -154,6 +158,7 @@ int plan(const PlanOptions& given) {
   if (read) setting.reduce_in = read->reduce_in.value_or("");
   planner::Answer answer = planner::answer(request_of(options, setting), options.model, setting.optimizer);
   answer.deepspeed = std::move(read);
+  if (options.fit && options.out == options.json) throw UsageError("--out and --json name the same file");
   if (options.fit) reorder(answer);
   std::ostream* const text = options.json == "-" ? nullptr : &std::cout;
   if (text) print_plans(*text, answer);

@@ -22,6 +22,8 @@ class Taking {
     into = static_cast<T>(value);
   }
 
+  bool missing(const char* option) const { return command_.count(option) == 0; }
+
  private:
   const CLI::App& command_;
   std::string file_;
@@ -36,6 +38,9 @@ void take(const planner::PlanFile& file, const Taking& taking, RunOptions& optio
   taking.take("--gather-in", options.gather_in, file.gather_in);
   taking.take("--optimizer", options.optimizer, file.optimizer);
   taking.take("--ranks", options.ranks, file.ranks);
+  if (file.model.empty() && taking.missing("--model"))
+    throw UsageError(
+        "--plan: the plan file names no model, since it was made from a number of parameters: give --model");
   if (!file.model.empty()) taking.take("--model", options.model, file.model);
   taking.take("--batch", options.batch, file.batch);
   taking.take("--seq", options.seq, file.seq);

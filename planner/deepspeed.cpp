@@ -173,7 +173,7 @@ class Reader {
 
   // Any two of the three sizes give the third.
   void batch() {
-    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    constexpr std::int64_t kMost = 1 << 20;
     const auto total = integer(kTotal, 1, kMost), micro = integer(kMicro, 1, kMost), steps = integer(kSteps, 1, kMost);
     if (total && micro && steps) {
       if (*total != *micro * *steps * ranks_) contradict(*total, *micro, *steps);

@@ -131,9 +131,14 @@ int least_ranks(const Request& request, const zero::Plan& plan) {
     other.hosts = several ? count : 1;
     return price(other, plan).fits();
   };
+  // Padding may let the largest number of ranks need a little more than fewer do.
+  const int most = std::max(kMostRanks / host, 1), given = several ? request.hosts : request.ranks;
   int high = 1;
-  if (!fits(kMostRanks / host)) return 0;
-  while (!fits(high)) high = std::min(2 * high, kMostRanks / host);
+  if (!fits(most) && !fits(given)) return 0;
+  while (!fits(high)) {
+    if (high >= most) return given * host;
+    high = high < given && 2 * high > given ? given : std::min(2 * high, most);
+  }
   int low = high / 2;
   while (high - low > 1) {
     const int middle = std::midpoint(low, high);

@@ -1,6 +1,7 @@
 #include "planner/price.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "partition/moments.h"
 #include "partition/slices.h"
@@ -14,7 +15,34 @@ namespace {
 using zero::Placement;
 using zero::State;
 
+// Beyond these, bytes of a rank could pass what 64 bits hold.
+constexpr double kMostParameters = 1e15;
+constexpr double kMostTokens = 1e10;  // of a micro-batch
+constexpr int kMostMicroBatches = 1 << 13;
+
+std::string in_words(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+void check_size(double value, double most, const std::string& what) {
+  if (!(value <= most)) throw zero::ConfigError(what + " are more than can be planned for: at most " + in_words(most));
+}
+
+void check_sizes(const Request& request) {
+  check_size(static_cast<double>(request.shape.parameters), kMostParameters, "the model's parameters");
+  check_size(static_cast<double>(request.batch) * static_cast<double>(request.seq), kMostTokens,
+             "the tokens of a micro-batch, batch times seq,");
+  for (const zero::Plan& plan : request.plans)
+    check_size(plan.accumulate(), kMostMicroBatches, "the micro-batches of a step");
+}
+
 void check(const Request& request) {
+  check_sizes(request);
+  if (request.hosts > 1 && request.memory == zero::Memory::common)
+    throw zero::ConfigError("memory is common on one host only, not on " + std::to_string(request.hosts),
+                            "leave --memory out, or give one host");
   if (request.ranks < 1 || request.hosts < 1 || request.ranks % request.hosts != 0)
     throw zero::ConfigError(
         std::to_string(request.ranks) + " ranks do not divide among " + std::to_string(request.hosts) + " hosts",
@@ -74,9 +102,8 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
   const WireSplit split = wire_split(cost.estimate.wire, plan.on(request.ranks), request.ranks, request.hosts);
   cost.wire_inside = split.inside;
   cost.wire_across = split.across;
-  if (request.profile.knows(plan.precision()))
-    cost.seconds = step_seconds(micro_batch(request, plan), plan, cost.estimate, request.profile,
-                                {request.ranks, request.hosts, request.memory});
+  cost.seconds = step_seconds(micro_batch(request, plan), plan, cost.estimate, request.profile,
+                              {request.ranks, request.hosts, request.memory});
   if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
   return cost;
 }
@@ -115,6 +142,7 @@ Cost price(const Request& request, const zero::Plan& plan) {
 }
 
 std::vector<Cost> price(const Request& request) {
+  check(request);
   std::vector<Cost> costs;
   for (const zero::Plan& plan : request.plans) costs.push_back(price(request, plan));
   return costs;

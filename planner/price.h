@@ -38,7 +38,7 @@ struct Cost {
   std::string moment = {};       // of the peak
   std::int64_t wire_across = 0;  // of a step, received from other hosts
   std::int64_t wire_inside = 0;  // and from ranks of the same host; see wire_split()
-  double seconds = 0;            // of a step; 0 where the profile does not know the precision
+  double seconds = 0;            // of a step
   std::int64_t excess = 0;       // of the peak over the device's memory; not positive: it fits
 
   bool fits() const { return excess <= 0; }

@@ -48,7 +48,7 @@ std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, cons
   const std::string_view rest(end, static_cast<std::size_t>(plain.data() + plain.size() - end));
   const auto suffix = std::ranges::find(suffixes, rest, &Suffix::name);
   const double product = suffix == suffixes.end() ? 0 : value * suffix->factor;
-  if (error != std::errc() || !(product >= 1) || product > 9e18)
+  if (error != std::errc() || !(product >= 1) || product > 1e18)
     throw zero::ConfigError("'" + std::string(text) + "' is not a size", example);
   return std::llround(product);
 }

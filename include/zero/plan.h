@@ -98,8 +98,8 @@ class Plan {
   Dtype compute_dtype(Dtype dtype) const;
   // The same for every parameter that is fp32; fp32 if these are computed with as they are.
   Dtype compute_dtype() const { return compute_dtype(Dtype::f32); }
-  // In which its gradient is held until the step: its own, where nothing is added to the gradient of one micro-batch,
-  // else the accumulation dtype.
+  // In which its gradient is held until the step: its own, where the plan computes in 16 bits and nothing is added to
+  // the gradient of one micro-batch, else the accumulation dtype. More backwards than planned widen it.
   Dtype gradient_dtype(Dtype stored) const;
   // Whether it is held as the mean over ranks, not the sum, which 16 bits might not hold.
   bool holds_mean() const { return gradient_dtype(compute_dtype()) != accumulation(compute_dtype()); }

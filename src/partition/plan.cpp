@@ -287,7 +287,8 @@ Dtype Plan::compute_dtype(Dtype dtype) const {
 
 // What is reproducible rounds no sum, so that it does not matter which sums are made here and which over ranks.
 Dtype Plan::gradient_dtype(Dtype stored) const {
-  return accumulate_ == 1 && !reproducible_ ? stored : accumulation(stored);
+  const bool narrow = column(precision_).stored != Dtype::f32;
+  return narrow && accumulate_ == 1 && !reproducible_ ? stored : accumulation(stored);
 }
 
 Dtype Plan::reduction_dtype(Dtype stored) const {

@@ -34,15 +34,25 @@ void Accounts::adopt(const void* data) const {
 
 void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
   std::lock_guard lock(mutex_);
+  tell_all(-1);
   observer_ = std::move(observer);
-  const auto hearing = observer_.lock();
-  if (!hearing) return;
+  tell_all(1);
+}
+
+// Books what is held, or takes it back.
+void Accounts::tell_all(int sign) const {
+  const auto observer = observer_.lock();
+  if (!observer) return;
   for (std::size_t row = 0; row < units_.size(); ++row)
     for (int i = 0; i < kOwners; ++i) {
       const auto owner = static_cast<Owner>(i);
       const std::int64_t bytes = units_[row][static_cast<std::size_t>(i)];
-      if (owner != Owner::activation && bytes != 0) hearing->booked(owner, static_cast<int>(row) - 1, bytes);
+      if (owner != Owner::activation && bytes != 0) observer->booked(owner, static_cast<int>(row) - 1, sign * bytes);
     }
+}
+
+Accounts::~Accounts() {
+  tell_all(-1);
 }
 
 void Accounts::reset_peaks() {

@@ -27,6 +27,9 @@ struct Account {
 class Accounts {
  public:
   explicit Accounts(Communicator communicator) : communicator_(std::move(communicator)) {}
+  ~Accounts();
+  Accounts(const Accounts&) = delete;
+  Accounts& operator=(const Accounts&) = delete;
 
   // See Communicator; null where the peers cannot read each other's memory.
   std::shared_ptr<void> own_memory(std::int64_t bytes) const { return communicator_.own_memory(bytes); }
@@ -35,7 +38,7 @@ class Accounts {
   void add(Account account, std::int64_t bytes);
   // The memory of a tensor at `data` is booked, by an add() of its own.
   void adopt(const void* data) const;
-  // Is told of what is held, and of every change.
+  // Is told of what is held, and of every change, until another is; then that nothing is held.
   void observe(std::weak_ptr<EngineObserver> observer);
   Ledger snapshot() const {
     std::lock_guard lock(mutex_);
@@ -44,6 +47,8 @@ class Accounts {
   void reset_peaks();
 
  private:
+  void tell_all(int sign) const;
+
   Communicator communicator_;
   mutable std::mutex mutex_;
   Ledger ledger_;

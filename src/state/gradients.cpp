@@ -9,6 +9,7 @@
 
 #include "base/lap.h"
 #include "state/flat.h"
+#include "state/pile.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
 
@@ -25,26 +26,11 @@ class Gradients::Hook : public torch::autograd::PostAccumulateGradHook {
   int slot_;
 };
 
-struct Gradients::Pile {
-  explicit Pile(Unit& u) : unit(u), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
-
-  Unit& unit;
-  std::vector<Buffer> levels;    // accumulated
-  std::shared_ptr<Buffer> flat;  // of this micro-batch, on its way to the shards
-  Buffer slice;                  // of it, reduced, about to be accumulated
-  std::vector<char> here;        // arrived in this backward
-  std::vector<char> ever;        // arrived in this step
-  bool used = false;             // trainable at one of this step's micro-batches
-  int expected = 0;
-  int arrived = 0;
-  bool complete = false;
-};
-
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
                      Accounts& accounts)
     : units_(units), exchange_(exchange), plan_(plan), row_(plan[State::gradient]), accounts_(accounts) {
   for (auto& unit : units_) {
-    piles_.push_back(std::make_unique<Pile>(*unit));
+    piles_.push_back(std::make_unique<Pile>(*unit, plan_.gradient_dtype(unit->layout().dtype())));
     for (std::size_t slot = 0; slot < unit->parameters().size(); ++slot)
       torch::autograd::impl::set_post_acc_grad_hooks(
           unit->parameters()[slot], std::make_unique<Hook>(*this, unit->index(), static_cast<int>(slot)));
@@ -71,6 +57,7 @@ void Gradients::begin(int micro) {
   micro_ = micro;
   next_ = 0;
   completed_.clear();
+  if (micro >= plan_.accumulate()) hold_wide();
   if (micro >= plan_.accumulate() && !shards_between() && exchange_.size() > 1) reopen();
   for (auto& pile : piles_) {
     const auto& parameters = pile->unit.parameters();
@@ -91,17 +78,41 @@ void Gradients::open(Pile& pile) {
       if (micro_ > 0) level.tensor().zero_();
     return;
   }
-  const UnitLayout& layout = pile.unit.layout();
-  const std::int64_t length = shards_between() ? layout.shard_length() : layout.length();
-  const at::ScalarType dtype = scalar_type(kept(pile.unit));
   for (int level = 0; level < accumulation_levels(plan_); ++level) {
-    Buffer& buffer = pile.levels.emplace_back(
-        shards_between()
-            ? Buffer(accounts_, {Owner::gradient, pile.unit.index()}, length, dtype, pile.unit.device())
-            : Buffer::visible(accounts_, {Owner::gradient, pile.unit.index()}, length, dtype, pile.unit.device()));
+    const Buffer& buffer = pile.levels.emplace_back(new_level(pile.unit));
     if (micro_ > 0) buffer.tensor().zero_();
     if (shards_between()) continue;
-    for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
+    for (const auto& [begin, end] : pile.unit.layout().gaps()) buffer.tensor().slice(0, begin, end).zero_();
+  }
+}
+
+Dtype Gradients::kept(const Unit& unit) const {
+  return piles_[static_cast<std::size_t>(unit.index())]->kept;
+}
+
+Dtype Gradients::wire(const Unit& unit) const {
+  const bool as_held = !shards_between() && !plan_.reduction();
+  return as_held ? kept(unit) : plan_.reduction_dtype(unit.layout().dtype());
+}
+
+Buffer Gradients::new_level(const Unit& unit) const {
+  const UnitLayout& layout = unit.layout();
+  const Account account{Owner::gradient, unit.index()};
+  const at::ScalarType dtype = scalar_type(kept(unit));
+  if (shards_between()) return {accounts_, account, layout.shard_length(), dtype, unit.device()};
+  return Buffer::visible(accounts_, account, layout.length(), dtype, unit.device());
+}
+
+// For sums over micro-batches that were not planned.
+void Gradients::hold_wide() {
+  for (auto& pile : piles_) {
+    const Dtype wide = accumulation(pile->unit.layout().dtype());
+    if (std::exchange(pile->kept, wide) == wide) continue;
+    for (Buffer& level : pile->levels) {
+      Buffer wider = new_level(pile->unit);
+      wider.tensor().copy_(level.tensor());
+      level = std::move(wider);
+    }
   }
 }
 
@@ -273,7 +284,7 @@ Buffer Gradients::slice_for(const Unit& unit) const {
 // Where the mean over ranks is held.
 void Gradients::scale_mean(void* sum, Dtype dtype, std::int64_t count) const {
   if (!plan_.holds_mean()) return;
-  at::from_blob(sum, {count}, at::TensorOptions().dtype(scalar_type(dtype))).mul_(1.0 / exchange_.size());
+  multiply(sum, dtype, count, 1.0 / exchange_.size());
 }
 
 // The sum of the slice goes to the held gradient, from its element `begin` on.
@@ -286,15 +297,15 @@ void Gradients::keep_sum(Pile& pile, const Fold& how, std::int64_t begin, const 
 void Gradients::reduce_partial(Pile& pile) {
   const UnitLayout& layout = pile.unit.layout();
   Unit& unit = pile.unit;
-  const Dtype held = kept(unit), wire = plan_.reduction_dtype(layout.dtype()), wide = accumulation(layout.dtype());
+  const Dtype held = kept(unit), sent_in = wire(unit), wide = accumulation(layout.dtype());
   void* const sum = pile.levels.back().data();
   const View whole = view_of(sum, held, 0, layout.length(), unit.device());
   const View mine = view_of(sum, held, unit.shard_begin(), layout.shard_length(), unit.device());
   View sent = whole;
-  if (wire != held) {
+  if (sent_in != held) {
     pile.flat = flat_for(unit);
-    convert(sum, held, pile.flat->data(), wire, layout.length());
-    sent = view_of(pile.flat->data(), wire, 0, layout.length(), unit.device());
+    convert(sum, held, pile.flat->data(), sent_in, layout.length());
+    sent = view_of(pile.flat->data(), sent_in, 0, layout.length(), unit.device());
   }
   const bool replicated = row_.placement == Placement::replicated;
   in_flight_.push_back(exchange_.submit(

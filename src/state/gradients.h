@@ -41,7 +41,7 @@ class Gradients {
   // The accumulated gradient of a unit: all of it where the plan holds it partial or replicated, else this
   // rank's slice. Null where nothing of the unit is trained in this step.
   void* data(int unit) const;
-  // In which it is held: see Plan::gradient_dtype.
+  // In which it is held: see Plan::gradient_dtype. The accumulation dtype once a step had more backwards than planned.
   Dtype dtype(int unit) const;
   // The unit's element at which data() begins.
   std::int64_t origin(int unit) const;
@@ -72,7 +72,10 @@ class Gradients {
   void agree_on_order();
   bool reduces_now() const;
   bool shards_between() const { return row_.between == Placement::sharded; }
-  Dtype kept(const Unit& unit) const { return plan_.gradient_dtype(unit.layout().dtype()); }
+  Dtype kept(const Unit& unit) const;  // in which its gradient is held
+  Dtype wire(const Unit& unit) const;  // in which it travels
+  Buffer new_level(const Unit& unit) const;
+  void hold_wide();
   std::vector<void*> levels(const Pile& pile, std::int64_t begin) const;
 
   std::vector<std::unique_ptr<Unit>>& units_;

@@ -123,6 +123,7 @@ void Pager::evict(int unit) {
   residency_.drop(unit);
   if (in_flight_[index]) {
     in_flight_[index] = 0;
+    const Lap lap(waited_);
     try {
       std::exchange(pending_[index], Pending()).wait();
     } catch (const std::exception&) {

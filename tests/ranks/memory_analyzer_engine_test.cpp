@@ -100,6 +100,8 @@ void expect_phases(const Job& job) {
     EXPECT_EQ(times(report, "forward"), 1);
     EXPECT_EQ(times(report, "backward"), 1);
     EXPECT_EQ(times(report, "step"), 1);
+    EXPECT_EQ(times(report, "vote"), 1);
+    EXPECT_GT(times(report, "reduce"), 0);
     EXPECT_LE(forward.second, backward.first);
     EXPECT_LE(backward.second, step.first);
     EXPECT_GE(vote.first, step.first);

@@ -70,6 +70,29 @@ void expect_backwards_to_add_up(int accumulate) {
   });
 }
 
+struct Linear : torch::nn::Module {
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(8, 4));
+  torch::Tensor loss() { return layer(torch::ones({2, 8})).square().mean(); }
+};
+
+// A sum in 16 bits would stop growing.
+TEST(Backward, ManyMoreTimesThanPlannedAddsUpIn16BitsToo) {
+  constexpr int kTimes = 600;
+  for (const Precision precision : {Precision::bf16, Precision::fp16})
+    under_every_plan({.plan = Plan::ddp().precision(precision),
+                      .ranks = 3,
+                      .optimizer = Sgd{.lr = 0},
+                      .options = {.loss_scale = LossScale::fixed(1)}},
+                     [](const Job& job) {
+                       on_ranks<Linear>(job, {}, [](Linear& model, Engine& engine, int) {
+                         engine.backward(model.loss());
+                         const double once = engine.step().grad_norm;
+                         for (int i = 0; i < kTimes; ++i) engine.backward(model.loss());
+                         EXPECT_NEAR(engine.step().grad_norm / once, kTimes, 0.01 * kTimes);
+                       });
+                     });
+}
+
 TEST(Backward, SeveralTimesBeforeOneStepAddsUp) {
   expect_backwards_to_add_up(1);
 }

@@ -66,12 +66,13 @@ TEST(Estimate, StateIsTheTheoryInFp32) {
   expect_theory(Dtype::f32, 4, 4, 8);
 }
 TEST(Estimate, StateIsThePapersIn16Bits) {
-  expect_theory(Dtype::bf16, 2, 2, 12);
-  expect_theory(Dtype::f16, 2, 2, 12);
+  expect_theory(Dtype::bf16, 2, 2, 12, [](const Plan& plan) { return plan.bf16(); });
+  expect_theory(Dtype::f16, 2, 2, 12, [](const Plan& plan) { return plan.precision(Precision::fp16); });
 }
 TEST(Estimate, GradientsThatAreAddedUpAreHeldInFp32) {
-  expect_theory(Dtype::bf16, 2, 4, 12, [](const Plan& plan) { return plan.accumulate(2); });
-  expect_theory(Dtype::bf16, 2, 4, 12, [](const Plan& plan) { return plan.reproducible(true); });
+  expect_theory(Dtype::bf16, 2, 4, 12, [](const Plan& plan) { return plan.bf16().accumulate(2); });
+  expect_theory(Dtype::bf16, 2, 4, 12, [](const Plan& plan) { return plan.bf16().reproducible(true); });
+  expect_theory(Dtype::bf16, 2, 4, 12);  // parameters of 16 bits in a plan that computes in fp32
 }
 TEST(Estimate, StateIsTheTheoryInFp64) {
   expect_theory(Dtype::f64, 8, 8, 16);
@@ -123,7 +124,7 @@ TEST(Estimate, ReductionIsTheLargestTrainableUnit) {
   specs[2].trainable = false;
   const Layout layout(specs, 4);
   constexpr std::int64_t flat = 4 * kUnit * 2, slice = kUnit * 4;
-  const auto reduction = [&](const Plan& plan) { return estimate(plan, layout, kAdamW).reduction; };
+  const auto reduction = [&](const Plan& plan) { return estimate(plan.bf16(), layout, kAdamW).reduction; };
   EXPECT_EQ(reduction(Plan::zero1()), slice);
   EXPECT_EQ(reduction(Plan::zero1().accumulate(2)), 0);
   EXPECT_EQ(reduction(Plan::zero2()), flat + slice);

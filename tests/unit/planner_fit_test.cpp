@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "planner/report.h"
@@ -247,6 +248,49 @@ TEST(PlannerJson, ATrillionOnTenThousandRanksIsPriced) {
   const auto json = answered(std::move(request));
   EXPECT_EQ(json["plans"][3]["state_gb"], 1.6);
   EXPECT_LT(json["plans"][3]["wire_bytes_across_hosts"], json["plans"][3]["wire_bytes_per_step"]);
+}
+
+std::string refusal(const std::function<void(Request&)>& change) {
+  Request request = request_of(shape_of(models::llama_preset("micro")), 4, 1'000'000'000);
+  change(request);
+  try {
+    price(request);
+  } catch (const zero::ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// No answer rather than one whose figures do not fit 64 bits, or one that takes minutes.
+TEST(PlannerPrice, RefusesWhatItCannotCount) {
+  EXPECT_NE(refusal([](Request& r) { r.batch = std::int64_t{1} << 62; }).find("batch times seq"), std::string::npos);
+  EXPECT_NE(refusal([](Request& r) { r.shape = shape_of(2'000'000'000'000'000); }).find("parameters"),
+            std::string::npos);
+  EXPECT_NE(refusal([](Request& r) { r.plans = {Plan::zero2().accumulate(1 << 20)}; }).find("micro-batches"),
+            std::string::npos);
+  models::LlamaConfig huge = models::llama_preset("micro");
+  huge.hidden_size = std::int64_t{1} << 62;
+  EXPECT_THROW(shape_of(huge), zero::ConfigError);
+}
+
+TEST(PlannerPrice, HasCommonMemoryOnOneHostOnly) {
+  EXPECT_NE(refusal([](Request& r) {
+              r.hosts = 2;
+              r.memory = zero::Memory::common;
+            }).find("one host only"),
+            std::string::npos);
+}
+
+TEST(PlannerFit, NeverDeniesTheRanksThatWereGiven) {
+  for (const int ranks : {3, 8, 100, 400'000}) {
+    Request request = request_of(shape_of(models::llama_preset("micro")), ranks, 0);
+    for (const Plan& plan : request.plans) {
+      request.device_memory = price(Request(request), plan).peak;
+      const int least = least_ranks(request, plan);
+      EXPECT_GE(least, 1);
+      EXPECT_LE(least, ranks) << plan.label();
+    }
+  }
 }
 
 }  // namespace
