@@ -10,7 +10,7 @@
 #include "zero/error.h"
 #include "zero/plan.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;
 }
 
@@ -27,13 +27,14 @@ inline constexpr const char* kNoProfile = "none";
 
 struct RunOptions {
   std::vector<std::string> plans{"zero3"};
-  int ranks = 0;  // 0: not given
   std::string model = "tiny";
   std::string data;  // empty: the default text
+  int ranks = 0;     // 0: not given
   int tokens = 0;    // bits of a token in a token file; 0: by the file's name
+  int accumulate = 1;
+  int threads = 1;
   std::int64_t steps = 20;
   std::int64_t batch = 4;
-  int accumulate = 1;
   std::int64_t seq = 128;
   std::string optimizer = "adamw";
   std::vector<std::string> optimizers;  // to compare under the first plan; empty: plans are compared
@@ -43,7 +44,6 @@ struct RunOptions {
   std::optional<std::int64_t> warmup;  // none: a tenth of the steps
   std::string precision = "fp32";
   double loss_scale = 0;  // 0: the engine's choice
-  bool fp32_norms = false;
   std::string fp8_scaling = "current";
   std::string reduce_in;             // empty: the plan's choice
   std::string gather_in = "native";  // of plans that shard parameters
@@ -51,15 +51,15 @@ struct RunOptions {
   std::uint64_t seed = 0;
   std::uint64_t resident_budget = 0;
   bool reproducible = false;
+  bool fp32_norms = false;
+  bool timeline = false;  // memory and activities within a step go to the result
   std::int64_t eval_every = 0;
-  int threads = 1;
   std::string json;
   std::string html;         // a page of what was measured
   std::string trace;        // of one step, in Chrome's format
   std::string tensorboard;  // a folder
   std::string profile;      // by which seconds are predicted; empty: the usual one, if it is there and fits
   std::string command;      // as it was typed
-  bool timeline = false;    // memory and activities within a step go to the result
 };
 
 void add_train_options(CLI::App& command, RunOptions& options);

@@ -86,7 +86,7 @@ planner::Profile profile_of(const PlanOptions& options, zero::Precision precisio
   if (!options.profile.empty()) return planner::profile_named(options.profile);
   const std::string measured = planner::usual_profile_path();
   if (here(options) && std::filesystem::exists(measured)) {
-    const planner::Profile profile = planner::profile_named(measured);
+    planner::Profile profile = planner::profile_named(measured);
     if (profile.knows(precision)) return profile;
   }
   return planner::profile_named("h100");
