@@ -107,7 +107,22 @@ class ThisProcess : public testing::Test {
   MemoryProcess before_;
 };
 
-// The sanitizers have a malloc of their own, of which malloc's figures say nothing.
+class Mapped {
+ public:
+  Mapped(std::size_t size, int flags) : size_(size) {
+    data_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    std::memset(data_, 1, size);
+  }
+  ~Mapped() { munmap(data_, size_); }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+
+ private:
+  std::size_t size_;
+  void* data_;
+};
+
+// The sanitizers have a malloc of their own, of which malloc's figures say nothing, and a shadow of all that is written.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(ThisProcess, FindsTheHeap) {
   std::vector<std::unique_ptr<char[]>> blocks;
@@ -129,22 +144,11 @@ TEST_F(ThisProcess, FindsWhatMallocKeeps) {
   grows("allocator slack");
 }
 
+TEST_F(ThisProcess, FindsOtherMemory) {
+  const Mapped mapped(kSize, MAP_PRIVATE);
+  grows("other");
+}
 #endif
-
-class Mapped {
- public:
-  Mapped(std::size_t size, int flags) : size_(size) {
-    data_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
-    std::memset(data_, 1, size);
-  }
-  ~Mapped() { munmap(data_, size_); }
-  Mapped(const Mapped&) = delete;
-  Mapped& operator=(const Mapped&) = delete;
-
- private:
-  std::size_t size_;
-  void* data_;
-};
 
 TEST_F(ThisProcess, FindsSharedMemory) {
   const Mapped mapped(kSize, MAP_SHARED);
@@ -154,11 +158,6 @@ TEST_F(ThisProcess, FindsSharedMemory) {
 TEST_F(ThisProcess, FindsAnEnginesState) {
   const Mapped mapped(kSize, MAP_PRIVATE);
   grows("engine state", {.state = kSize});
-}
-
-TEST_F(ThisProcess, FindsOtherMemory) {
-  const Mapped mapped(kSize, MAP_PRIVATE);
-  grows("other");
 }
 
 }  // namespace
