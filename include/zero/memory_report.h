@@ -36,7 +36,7 @@ struct MemoryRecord {
   int depth = 0;               // scopes around it
   std::int64_t allocated = 0;  // at its end
   std::int64_t peak = 0;       // within
-  std::int64_t reserved = 0;   // by the allocators, at its end, for all of the process
+  std::int64_t reserved = 0;   // by the allocators, and of memory that ranks share, for all of the process
   std::int64_t change = 0;     // of `allocated`, from its beginning to its end
   double seconds = 0;          // how long
   double at = 0;               // when it ended
@@ -92,7 +92,7 @@ struct MemoryProcess {
 
 struct MemoryReport {
   std::vector<MemoryRecord> records;       // the newest 1024, in the order of their ends
-  std::vector<MemoryPhase> tags;           // in the order of their first ends
+  std::vector<MemoryPhase> tags;           // in the order of their first ends; from 4096 on "(other tags)"
   std::vector<MemoryPhase> phases;         // likewise
   MemoryPeak peak;                         // of all time
   std::vector<MemorySample> timeline;      // at most 4096; among neighbours the largest was kept

@@ -7,6 +7,8 @@ namespace {
 
 constexpr std::size_t kMostRecords = 1024;
 constexpr std::size_t kMostActivities = 16384;
+constexpr std::size_t kMostNames = 4096;
+constexpr const char* kOtherNames = "(other tags)";
 
 template <class T>
 void push(std::deque<T>& newest, T value, std::size_t most) {
@@ -17,8 +19,10 @@ void push(std::deque<T>& newest, T value, std::size_t most) {
 }  // namespace
 
 void History::Sums::add(const MemoryPhase& once) {
-  const auto [found, added] = places_.try_emplace(once.name, all_.size());
-  if (added) all_.push_back({.name = once.name});
+  const bool room = all_.size() < kMostNames || places_.contains(once.name);
+  const std::string& name = room ? once.name : kOtherNames;
+  const auto [found, added] = places_.try_emplace(name, all_.size());
+  if (added) all_.push_back({.name = name});
   MemoryPhase& sum = all_[found->second];
   ++sum.count;
   sum.allocated = once.allocated;

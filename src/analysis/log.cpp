@@ -7,6 +7,8 @@ namespace {
 
 // Of a program that never ends a stretch: 8 MiB.
 constexpr std::size_t kMostEvents = 1 << 18;
+// Of a step of a small model: room that need not grow within it.
+constexpr std::size_t kUsualEvents = 1 << 12;
 
 // The operator of what is booked.
 constexpr std::string_view kEngine = "zero::Engine";
@@ -21,6 +23,12 @@ std::vector<MemoryShare> largest_first(const std::map<std::string, std::int64_t>
 
 }  // namespace
 
+MemoryLog::MemoryLog() : start_(Clock::now()) {
+  events_.reserve(kUsualEvents);
+  blocks_.reserve(kUsualEvents);
+  free_.reserve(kUsualEvents);
+}
+
 std::uint32_t MemoryLog::add(const void* data, std::int64_t bytes) {
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(blocks_.size()));
@@ -32,8 +40,8 @@ std::uint32_t MemoryLog::add(const void* data, std::int64_t bytes) {
   block.data = data;
   block.number = ++numbers_;
   block.bytes = bytes;
-  block.nodes = nodes_;
-  places_[data] = place;
+  block.passes = passes_;
+  places_.add(data, place);
   return place;
 }
 
@@ -47,7 +55,7 @@ void MemoryLog::note(Kind kind, std::uint32_t place, std::int64_t change) {
 
 void MemoryLog::came(const void* data, std::int64_t bytes, const Origin& origin) {
   const std::lock_guard lock(mutex_);
-  if (const auto other = places_.find(data); other != places_.end()) remove(other->second);
+  if (const auto other = places_.find(data)) remove(*other);
   const std::uint32_t place = add(data, bytes);
   Block& block = blocks_[place];
   block.operation = names_.number(origin.operation);
@@ -58,26 +66,26 @@ void MemoryLog::came(const void* data, std::int64_t bytes, const Origin& origin)
 
 void MemoryLog::remove(std::uint32_t place) {
   Block& block = blocks_[place];
-  places_.erase(block.data);
+  places_.remove(block.data);
   block.gone = true;
-  block.reached = nodes_ > block.nodes;
+  block.reached = passes_ > block.passes;
   note(Kind::went, place, -block.bytes);
 }
 
 void MemoryLog::went(const void* data) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = places_.find(data); found != places_.end()) remove(found->second);
+  if (const auto found = places_.find(data)) remove(*found);
 }
 
 void MemoryLog::went(const void* data, std::int64_t number) {
   const std::lock_guard lock(mutex_);
   const auto found = places_.find(data);
-  if (found != places_.end() && blocks_[found->second].number == number) remove(found->second);
+  if (found && blocks_[*found].number == number) remove(*found);
 }
 
-void MemoryLog::node_ran() {
+void MemoryLog::backward_began() {
   const std::lock_guard lock(mutex_);
-  ++nodes_;
+  ++passes_;
 }
 
 void MemoryLog::booked(MemoryOwner owner, const std::string& unit, std::int64_t change) {
@@ -92,9 +100,8 @@ void MemoryLog::booked(MemoryOwner owner, const std::string& unit, std::int64_t 
 
 std::int64_t MemoryLog::claim(const void* data, std::int64_t bytes, MemoryOwner owner, const std::string& unit) {
   const std::lock_guard lock(mutex_);
-  const auto found = places_.find(data);
-  const bool known = found != places_.end();
-  const std::uint32_t place = known ? found->second : add(data, bytes);
+  const auto known = places_.find(data);
+  const std::uint32_t place = known ? *known : add(data, bytes);
   Block& block = blocks_[place];
   if (!block.fresh) {
     of(settled_, block.owner) -= block.bytes;

@@ -12,11 +12,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "analysis/names.h"
+#include "analysis/places.h"
 #include "analysis/timeline.h"
 #include "zero/memory_report.h"
 
@@ -31,7 +31,7 @@ struct Origin {
 
 class MemoryLog {
  public:
-  MemoryLog() : start_(Clock::now()) {}
+  MemoryLog();
 
   double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
@@ -39,8 +39,8 @@ class MemoryLog {
   void came(const void* data, std::int64_t bytes, const Origin& origin);
   // Of blocks that did not come it takes no notice.
   void went(const void* data);
-  // A node of autograd's graph ran: what came before it, and was recorded, has lived into backward.
-  void node_ran();
+  // A pass backward through autograd's graph: what came before it, and was recorded, has lived into backward.
+  void backward_began();
   // An engine holds more, or less.
   void booked(MemoryOwner owner, const std::string& unit, std::int64_t change);
 
@@ -72,7 +72,7 @@ class MemoryLog {
     const void* data = nullptr;
     std::int64_t number = 0;
     std::int64_t bytes = 0;
-    std::int64_t nodes = 0;  // that had run when it came
+    std::int64_t passes = 0;  // backward that had begun when it came
     int operation = 0;
     int node = 0;
     int unit = 0;
@@ -80,7 +80,7 @@ class MemoryLog {
     bool claimed = false;
     bool recorded = false;
     bool fresh = true;     // came in this stretch
-    bool reached = false;  // a node ran while it lived
+    bool reached = false;  // a pass backward began while it lived
     bool gone = false;
   };
   struct Account {
@@ -132,14 +132,14 @@ class MemoryLog {
   Names names_;
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> free_;  // places in blocks_
-  std::unordered_map<const void*, std::uint32_t> places_;
+  Places places_;
   std::vector<Account> accounts_;
   std::map<std::pair<MemoryOwner, int>, std::uint32_t> account_places_;
   std::vector<Event> events_;  // of this stretch
   OwnedBytes settled_{};       // up to this stretch, and in replay() through it
   std::int64_t allocated_ = 0;
   std::int64_t settled_total_ = 0;
-  std::int64_t nodes_ = 0;
+  std::int64_t passes_ = 0;  // backward
   std::int64_t numbers_ = 0;
   std::map<int, Span> spans_;
   int next_span_ = 0;

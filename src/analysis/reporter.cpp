@@ -1,10 +1,14 @@
 #include "analysis/reporter.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <typeinfo>
+#include <unordered_map>
 #include <vector>
 
 #include "zero/error.h"
@@ -12,19 +16,18 @@
 namespace zero {
 namespace {
 
+using torch::autograd::get_current_graph_task_id;
+
 const c10::DebugInfoKind& kSlot = c10::DebugInfoKind::PROFILER_STATE;
 
-// The operators and nodes that run on this thread, outermost first.
-thread_local std::vector<const at::RecordFunction*> running;
+// Whose thread this is.
+thread_local const Reporter* at_home = nullptr;
 
-bool is_node(const at::RecordFunction& function) {
-  return function.scope() == at::RecordScope::BACKWARD_FUNCTION;
-}
+// The operators that run on this thread, outermost first, as far as they were listened to.
+thread_local std::vector<const at::RecordFunction*> running;
 
 std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) {
   running.push_back(&function);
-  if (is_node(function))
-    if (auto* const reporter = dynamic_cast<Reporter*>(c10::ThreadLocalDebugInfo::get(kSlot))) reporter->node_runs();
   return nullptr;
 }
 
@@ -41,18 +44,21 @@ bool only_allocates(std::string_view name) {
 }
 
 // The innermost operator that computes, else the outermost.
-Origin origin() {
-  Origin origin;
-  for (auto each = running.rbegin(); each != running.rend() && origin.node.empty(); ++each) {
-    const std::string_view name = (*each)->name();
-    if (is_node(**each)) {
-      origin.node = name;
-    } else if (origin.operation.empty() || only_allocates(origin.operation)) {
-      origin.operation = name;
-    }
+std::string_view running_operation() {
+  std::string_view operation;
+  for (auto each = running.rbegin(); each != running.rend(); ++each) {
+    operation = (*each)->name();
+    if (!only_allocates(operation)) break;
   }
-  origin.recorded = origin.node.empty() && at::GradMode::is_enabled();
-  return origin;
+  return operation;
+}
+
+// To name a node takes long.
+std::string_view name_of(const torch::autograd::Node& node) {
+  thread_local std::unordered_map<const std::type_info*, std::string> names;
+  const auto [found, added] = names.try_emplace(&typeid(node));
+  if (added) found->second = node.name();
+  return found->second;
 }
 
 const std::shared_ptr<Reporter>& alone(const std::shared_ptr<Reporter>& reporter) {
@@ -71,7 +77,69 @@ void Reporter::reportMemoryUsage(void* data, std::int64_t bytes, std::size_t, st
   if (!device.is_cpu() && device.has_index() && static_cast<std::size_t>(device.index()) < kMostDevices)
     reserved_[static_cast<std::size_t>(device.index())] = static_cast<std::int64_t>(reserved);
   if (bytes < 0) return log_->went(data);
-  if (data != nullptr && bytes > 0) log_->came(data, bytes, origin());
+  if (data != nullptr && bytes > 0) log_->came(data, bytes, origin(bytes));
+}
+
+void Reporter::ends(const void* data) {
+  if (at_home == this) note_backward(get_current_graph_task_id());
+  log_->went(data);
+}
+
+void Reporter::note_backward(int pass) {
+  if (pass != -1 && pass_.exchange(pass) != pass) log_->backward_began();
+}
+
+Origin Reporter::origin(std::int64_t bytes) {
+  const int pass = get_current_graph_task_id();
+  note_backward(pass);
+  const auto node = torch::autograd::get_current_node();
+  Origin origin;
+  origin.recorded = pass == -1 && at::GradMode::is_enabled();
+  AllocationSign sign{bytes};
+  if (node) {
+    const torch::autograd::Node& runs = *node;
+    origin.node = name_of(runs);
+    sign.node = &typeid(runs);
+  }
+  if (at_home == this) {
+    origin.operation = operation(sign, pass != -1);
+  } else {
+    elsewhere_ = true;
+    origin.operation = running_operation();
+  }
+  return origin;
+}
+
+std::string_view Reporter::operation(const AllocationSign& sign, bool in_backward) {
+  if (!in_backward && std::exchange(round_, pass_.load()) != pass_) begin_round();
+  if (listening_) {
+    const std::string_view running = running_operation();
+    repetition_.add(sign, running);
+    return running;
+  }
+  if (const std::string* const foretold = repetition_.next(sign)) return *foretold;
+  if (!in_backward) listen();
+  return {};
+}
+
+void Reporter::begin_round() {
+  const bool repeats = repetition_.end_round() && !elsewhere_;
+  if (repeats) {
+    turn_away();
+  } else if (!listening_) {
+    listen();
+  }
+}
+
+void Reporter::listen() {
+  at_home = this;
+  listening_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&begins, &zero::ends).scopes({at::RecordScope::FUNCTION}));
+}
+
+void Reporter::turn_away() {
+  if (listening_) at::removeCallback(*listening_);
+  listening_.reset();
 }
 
 torch::profiler::impl::ActiveProfilerType Reporter::profilerType() {
@@ -84,19 +152,16 @@ std::int64_t Reporter::reserved() const {
   return sum;
 }
 
-Listening::Listening(std::shared_ptr<Reporter> reporter)
-    : reporter_(alone(reporter)),
-      guard_(kSlot, reporter_),
-      callback_(
-          at::addThreadLocalCallback(at::RecordFunctionCallback(&begins, &ends)
-                                         .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}))) {
+Listening::Listening(std::shared_ptr<Reporter> reporter) : reporter_(alone(reporter)), guard_(kSlot, reporter_) {
+  reporter_->listen();
   use_reporting_allocator();
   add_listener(reporter_.get());
 }
 
 Listening::~Listening() {
   remove_listener(reporter_.get());
-  at::removeCallback(callback_);
+  reporter_->turn_away();
+  at_home = nullptr;
 }
 
 }  // namespace zero

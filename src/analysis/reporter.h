@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "analysis/log.h"
+#include "analysis/repetition.h"
 #include "tier/arena_allocator.h"
 
 namespace zero {
@@ -24,17 +26,31 @@ class Reporter final : public torch::profiler::impl::ProfilerStateBase, public E
   // LibTorch's own allocator of the CPU, from which older tensors are, then says nothing, also no warnings.
   bool memoryProfilingEnabled() const override { return false; }
   torch::profiler::impl::ActiveProfilerType profilerType() override;
-  void ends(const void* data) override { log_->went(data); }
+  void ends(const void* data) override;
 
-  void node_runs() { log_->node_ran(); }
+  // On the thread whose it is, outside of passes backward: to its operators, or no more. LibTorch tells each one of
+  // thousands in a step, which costs a small model's step some percent: so only until the program repeats itself.
+  void listen();
+  void turn_away();
+
   // By the allocators of GPUs.
   std::int64_t reserved() const;
 
  private:
   static constexpr std::size_t kMostDevices = 64;
 
+  Origin origin(std::int64_t bytes);
+  std::string_view operation(const AllocationSign& sign, bool in_backward);
+  void note_backward(int pass);
+  void begin_round();
+
   std::shared_ptr<MemoryLog> log_;
   std::array<std::atomic<std::int64_t>, kMostDevices> reserved_{};
+  std::atomic<int> pass_ = -1;           // the latest backward
+  std::atomic<bool> elsewhere_ = false;  // it has heard of other threads, where nothing is foretold
+  Repetition repetition_;
+  int round_ = -1;  // the pass backward after which it began
+  std::optional<at::CallbackHandle> listening_;
 };
 
 // While it lives, the reporter hears of this thread and of what works for it. Begins and ends on the same thread.
@@ -49,7 +65,6 @@ class Listening {
  private:
   std::shared_ptr<Reporter> reporter_;
   c10::DebugInfoGuard guard_;
-  at::CallbackHandle callback_;
 };
 
 }  // namespace zero

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "state/unit.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -88,8 +89,12 @@ Watched::~Watched() {
 }
 
 void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
+  if (!tensor.defined())
+    throw ConfigError("MemoryAnalyzer::watch: the tensor is not defined", "watch it when it has been made");
+  drop_ended();
   const void* const key = tensor.unsafeGetTensorImpl();
-  parameters_.push_back({WeakTensor(tensor.getIntrusivePtr()), key, owner, unit});
+  if (!units_.insert_or_assign(key, unit).second) std::erase_if(tensors_, [&](const auto& one) { return one.key == key; });
+  tensors_.push_back({WeakTensor(tensor.getIntrusivePtr()), key, owner, unit});
   claim(tensor, owner, unit);
 }
 
@@ -107,10 +112,10 @@ void Watched::add(const torch::nn::Module& module) {
     if (item.value().defined()) add(item.value(), MemoryOwner::parameter, unit_of(item.key()));
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
-    if (!parameter.defined() || !units_.try_emplace(parameter.unsafeGetTensorImpl(), unit_of(item.key())).second)
-      continue;
-    add(parameter, MemoryOwner::parameter, unit_of(item.key()));
-    hook(parameter, unit_of(item.key()));
+    if (!parameter.defined()) continue;
+    const void* const key = parameter.unsafeGetTensorImpl();
+    if (!units_.contains(key)) add(parameter, MemoryOwner::parameter, unit_of(item.key()));
+    hook(parameter, units_.at(key));
   }
   refresh();
 }
@@ -136,6 +141,8 @@ void Watched::claim_state(torch::optim::Optimizer& optimizer) {
 
 // Memory from elsewhere than libzero's allocator ends unheard.
 void Watched::drop_ended() {
+  std::erase_if(tensors_, [this](const Tensor& each) { return each.tensor.expired() && units_.erase(each.key) > 0; });
+  std::erase_if(hooked_, [](const WeakTensor& each) { return each.expired(); });
   std::erase_if(claims_, [this](const auto& item) {
     const auto& [number, claim] = item;
     const auto storage = claim.storage.lock();
@@ -147,7 +154,7 @@ void Watched::drop_ended() {
 
 void Watched::refresh() {
   drop_ended();
-  for (const Parameter& each : parameters_) {
+  for (const Tensor& each : tensors_) {
     const at::Tensor tensor = alive(each.tensor);
     if (!tensor.defined()) continue;
     claim(tensor, each.owner, each.unit);

@@ -32,9 +32,9 @@ class Watched {
  private:
   class Hook;
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  struct Parameter {
+  struct Tensor {
     WeakTensor tensor;
-    const void* key;  // of an optimizer's state
+    const void* key;  // its address, which is its own as long as it is here
     MemoryOwner owner;
     std::string unit;
   };
@@ -49,9 +49,9 @@ class Watched {
   void drop_ended();
 
   std::shared_ptr<MemoryLog> log_;
-  std::vector<Parameter> parameters_;
+  std::vector<Tensor> tensors_;
+  std::unordered_map<const void*, std::string> units_;  // of tensors_, by key
   std::vector<WeakTensor> hooked_;
-  std::unordered_map<const void*, std::string> units_;  // of parameters, by key
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::unordered_map<std::int64_t, Claim> claims_;  // by the block's number
 };

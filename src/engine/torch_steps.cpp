@@ -85,6 +85,7 @@ TorchStep::TorchStep(const TorchOptimizer& optimizer, Accounts& accounts, int un
     : optimizer_(optimizer), accounts_(accounts), account_(Owner::optimizer, unit) {}
 
 TorchStep::~TorchStep() {
+  accounts_.adopt(this, {});
   accounts_.add(account_, -booked_);
 }
 
@@ -111,10 +112,12 @@ void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
 
 void TorchStep::book() {
   std::int64_t bytes = 0;
+  std::vector<const void*> memory;
   for (const auto& [data, size] : kept_) {
-    accounts_.adopt(data);
+    memory.push_back(data);
     bytes += size;
   }
+  accounts_.adopt(this, std::move(memory));
   accounts_.add(account_, bytes - booked_);
   booked_ = bytes;
 }

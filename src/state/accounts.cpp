@@ -27,9 +27,15 @@ void Accounts::add(Account account, std::int64_t bytes) {
   if (const auto observer = observer_.lock()) observer->booked(account.owner, account.unit, bytes);
 }
 
-void Accounts::adopt(const void* data) const {
+void Accounts::adopt(const void* holder, std::vector<const void*> memory) {
   std::lock_guard lock(mutex_);
-  if (const auto observer = observer_.lock()) observer->adopted(data);
+  if (const auto observer = observer_.lock())
+    for (const void* data : memory) observer->adopted(data);
+  if (memory.empty()) {
+    adopted_.erase(holder);
+  } else {
+    adopted_[holder] = std::move(memory);
+  }
 }
 
 void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
@@ -37,6 +43,9 @@ void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
   tell_all(-1);
   observer_ = std::move(observer);
   tell_all(1);
+  if (const auto now = observer_.lock())
+    for (const auto& [holder, memory] : adopted_)
+      for (const void* data : memory) now->adopted(data);
 }
 
 // Books what is held, or takes it back.
@@ -87,6 +96,7 @@ Buffer::Buffer(Accounts& accounts, Account account, std::int64_t count, at::Scal
   const window::Blind blind;
   c10::InferenceMode ordinary(false);
   void* const data = memory.get();
+  memory = counted(std::move(memory), static_cast<std::size_t>(count) * c10::elementSize(dtype));
   tensor_ = at::from_blob(
       data, {count}, [memory = std::move(memory)](void*) {}, at::TensorOptions().dtype(dtype));
   book();

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -36,8 +37,8 @@ class Accounts {
   std::shared_ptr<void> common_memory(std::int64_t bytes) const { return communicator_.common_memory(bytes); }
 
   void add(Account account, std::int64_t bytes);
-  // The memory of a tensor at `data` is booked, by an add() of its own.
-  void adopt(const void* data) const;
+  // The memory of tensors that `holder` has, now these, is booked, by an add() of its own.
+  void adopt(const void* holder, std::vector<const void*> memory);
   // Is told of what is held, and of every change, until another is; then that nothing is held.
   void observe(std::weak_ptr<EngineObserver> observer);
   Ledger snapshot() const {
@@ -53,6 +54,7 @@ class Accounts {
   mutable std::mutex mutex_;
   Ledger ledger_;
   std::vector<std::array<std::int64_t, kOwners>> units_;  // bytes, by unit + 1
+  std::map<const void*, std::vector<const void*>> adopted_;  // by holder
   std::weak_ptr<EngineObserver> observer_;
 };
 

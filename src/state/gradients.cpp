@@ -148,7 +148,8 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived in one backward, and its sum in " + std::string(zero::name(summed)) +
                          " would depend on the plan",
-                     "nested backward passes need gradients that are added up in fp32");
+                     shards_between() ? "nested backward passes need Plan::reduce_in(Dtype::f32)"
+                                      : "nested backward passes need precision fp32 or Plan::accumulate above 1");
   at::NoGradGuard no_grad;
   const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
   if (shards_between()) {

@@ -129,6 +129,7 @@ class ArenaAllocator final : public c10::Allocator {
 };
 
 std::atomic<std::int64_t> lasting = 0;
+std::atomic<std::int64_t> elsewhere = 0;
 
 }  // namespace
 
@@ -144,7 +145,7 @@ void use_arena() {
 
 std::shared_ptr<void> host_memory(std::size_t bytes) {
   void* const data = ArenaAllocator::instance().take(bytes);
-  if (data == nullptr) return {c10::alloc_cpu(bytes), c10::free_cpu};
+  if (data == nullptr) return counted({c10::alloc_cpu(bytes), c10::free_cpu}, bytes);
   return {data, [](void* block) { ArenaAllocator::instance().arena()->give(block); }};
 }
 
@@ -165,6 +166,12 @@ std::shared_ptr<void> lasting_memory(std::size_t bytes) {
           }};
 }
 
+std::shared_ptr<void> counted(std::shared_ptr<void> memory, std::size_t bytes) {
+  void* const data = memory.get();
+  elsewhere += static_cast<std::int64_t>(bytes);
+  return {data, [memory = std::move(memory), bytes](void*) { elsewhere -= static_cast<std::int64_t>(bytes); }};
+}
+
 void trim_arena() {
   if (Arena* const arena = ArenaAllocator::instance().arena()) arena->trim();
 }
@@ -179,7 +186,7 @@ void remove_listener(EndListener* listener) {
 
 HostUsage host_usage() {
   const ArenaAllocator& allocator = ArenaAllocator::instance();
-  HostUsage usage{.small = allocator.small(), .lasting = lasting};
+  HostUsage usage{.small = allocator.small(), .lasting = lasting, .elsewhere = elsewhere};
   if (const Arena* const arena = allocator.arena()) {
     usage.arena_begin = arena->begin();
     usage.arena_end = arena->end();

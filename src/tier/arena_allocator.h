@@ -46,6 +46,9 @@ class EndListener {
 void add_listener(EndListener* listener);
 void remove_listener(EndListener* listener);
 
+// `memory` from elsewhere, which counts as HostUsage::elsewhere as long as the result lives.
+std::shared_ptr<void> counted(std::shared_ptr<void> memory, std::size_t bytes);
+
 // What the process has from here, in bytes.
 struct HostUsage {
   const void* arena_begin = nullptr;  // of its address space; null: it is not used
@@ -54,8 +57,9 @@ struct HostUsage {
   std::int64_t arena_waiting = 0;  // pages held for reuse
   std::int64_t small = 0;          // of tensors, from malloc
   std::int64_t lasting = 0;        // in mappings of lasting_memory()'s own
+  std::int64_t elsewhere = 0;      // counted(), and of host_memory() what is from malloc
 
-  std::int64_t reserved() const { return arena_live + arena_waiting + small + lasting; }
+  std::int64_t reserved() const { return arena_live + arena_waiting + small + lasting + elsewhere; }
 };
 HostUsage host_usage();
 

@@ -67,6 +67,34 @@ TEST(MemoryAnalyzerOfAnEngine, HoldsWhatTheLedgerHoldsOfLibTorchsOptimizers) {
   under_every_plan({.optimizer = TorchOptimizer{.make = make, .label = "adam"}}, expect_as_ledger_through_steps);
 }
 
+// Also where the engine is watched only after the optimizer has allocated under the analyzer's eyes.
+TEST(MemoryAnalyzerOfAnEngine, CountsLibTorchsOptimizersOnceWhenWatchedLate) {
+  use_arena();
+  const auto make = [](std::vector<at::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters), torch::optim::AdamOptions(1e-3));
+  };
+  const Job job{.optimizer = TorchOptimizer{.make = make, .label = "adam"}};
+  on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+    MemoryAnalyzer analyzer;
+    train_step(model, engine);
+    analyzer.watch(engine);
+    expect_as_ledger(analyzer, engine, "watched");
+  });
+}
+
+TEST(MemoryAnalyzerOfAnEngine, WhatIsReservedHoldsWhatIsAllocated) {
+  under_every_plan({}, [](const Job& job) {
+    on_ranks<Lm>(job, {}, [](Lm& model, Engine& engine, int) {
+      MemoryAnalyzer analyzer;
+      analyzer.watch(engine);
+      train_step(model, engine);
+      const MemoryRecord record = analyzer.record("step");
+      EXPECT_GT(record.allocated, 0);
+      EXPECT_GE(record.reserved, record.allocated);
+    });
+  });
+}
+
 TEST(MemoryAnalyzerOfAnEngine, CountsOneRankAlone) {
   under_every_plan({.ranks = 1}, expect_as_ledger_through_steps);
 }

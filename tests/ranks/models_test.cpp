@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numbers>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -340,6 +341,31 @@ TEST_F(LlamaFile, ReadsNestedRopeParameters) {
   EXPECT_EQ(read_with(R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"})").rope_theta, 5e5);
 }
 
+// The values are those of Llama 3.1, where the third pair is in between.
+TEST_F(LlamaFile, ScalesTheRotaryEmbedding) {
+  const LlamaConfig plain = read_with(R"("head_dim": 8, "rope_theta": 500000.0)");
+  const std::vector<double> slow = plain.rotary_frequencies();
+  ASSERT_EQ(slow.size(), 4u);
+  const std::vector<double> linear =
+      read_with(R"("head_dim": 8, "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0})")
+          .rotary_frequencies();
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_DOUBLE_EQ(slow[i], std::pow(5e5, -static_cast<double>(i) / 4));
+    EXPECT_DOUBLE_EQ(linear[i], slow[i] / 4);
+  }
+  const std::vector<double> llama3 =
+      read_with(R"("head_dim": 8, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0,
+                   "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0})")
+          .rotary_frequencies();
+  EXPECT_DOUBLE_EQ(llama3[0], 1);
+  EXPECT_DOUBLE_EQ(llama3[1], slow[1]);
+  const double wavelength = 2 * std::numbers::pi / slow[2], smooth = (8192 / wavelength - 1) / 3;
+  ASSERT_GT(smooth, 0);
+  ASSERT_LT(smooth, 1);
+  EXPECT_DOUBLE_EQ(llama3[2], (1 - smooth) * slow[2] / 8 + smooth * slow[2]);
+  EXPECT_DOUBLE_EQ(llama3[3], slow[3] / 8);
+}
+
 TEST_F(LlamaFile, FaultsNameFileAndKey) {
   expect_fault(R"("num_attention_heads": "8")", R"("num_attention_heads" is "8", not an integer)");
   expect_fault(R"("hidden_size": 64.5)", R"("hidden_size" is 64.5, not an integer)");
@@ -359,7 +385,15 @@ TEST_F(LlamaFile, RefusesWhatItDoesNotCompute) {
   expect_fault(R"("attention_bias": true)", R"("attention_bias" is true, which is not supported)");
   expect_fault(R"("mlp_bias": true)", R"("mlp_bias" is true, which is not supported)");
   expect_fault(R"("attention_dropout": 0.1)", R"("attention_dropout" is 0.1, which is not supported)");
-  expect_fault(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})", R"("rope_scaling.rope_type" is "llama3")");
+  expect_fault(R"("rope_scaling": {"rope_type": "yarn", "factor": 8.0})", R"("rope_scaling.rope_type" is "yarn")");
+  expect_fault(R"("rope_scaling": {"type": "dynamic", "factor": 8.0})", R"("rope_scaling.type" is "dynamic")");
+  expect_fault(R"("rope_scaling": {"type": "linear"})", R"("rope_scaling.factor" is missing)");
+  expect_fault(R"("rope_scaling": {"rope_type": "linear", "factor": 0})", R"("rope_scaling.factor" is 0, not positive)");
+  expect_fault(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})",
+               R"("rope_scaling.original_max_position_embeddings" is missing)");
+  expect_fault(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64,
+                   "low_freq_factor": 4, "high_freq_factor": 4})",
+               R"("rope_scaling.high_freq_factor" is not above "low_freq_factor")");
   expect_fault(R"("rope_parameters": {"rope_theta": "x"})", R"("rope_parameters.rope_theta" is "x", not a number)");
   expect_fault(R"("rope_parameters": 3)", R"("rope_parameters" is 3, not an object)");
 }

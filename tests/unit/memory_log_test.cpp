@@ -36,7 +36,7 @@ TEST(MemoryLog, TellsActivationsFromTemporariesByWhatTheyLiveThrough) {
   log.came(block(1), 10, kForward);   // ends before
   log.went(block(1));
   log.came(block(2), 1000, kOther);  // no gradients were recorded
-  log.node_ran();
+  log.backward_began();
   log.went(block(0));
   log.settle();
   EXPECT_EQ(of(log.peak().owners, MemoryOwner::activation), 100);

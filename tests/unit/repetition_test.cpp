@@ -1,0 +1,126 @@
+#include "analysis/repetition.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <unordered_map>
+
+#include "analysis/places.h"
+
+namespace zero {
+namespace {
+
+using Names = std::vector<std::pair<std::int64_t, const char*>>;
+
+const Names kForward{{100, "aten::mm"}, {100, "aten::add"}, {64, "aten::relu"}};
+const Names kLonger{{100, "aten::mm"}, {900, "aten::add"}, {64, "aten::relu"}};
+
+void listen(Repetition& repetition, const Names& round) {
+  for (const auto& [bytes, operation] : round) repetition.add({bytes, nullptr}, operation);
+}
+
+void expect_foretold(Repetition& repetition, const Names& round) {
+  for (const auto& [bytes, operation] : round) {
+    const std::string* const foretold = repetition.next({bytes, nullptr});
+    ASSERT_NE(foretold, nullptr) << operation;
+    EXPECT_EQ(*foretold, operation);
+  }
+}
+
+TEST(Repetition, IsSureOfARoundThatItHasSeenTwice) {
+  Repetition repetition;
+  listen(repetition, kForward);
+  EXPECT_FALSE(repetition.end_round());
+  listen(repetition, kForward);
+  EXPECT_TRUE(repetition.end_round());
+  for (int round = 0; round < 3; ++round) {
+    expect_foretold(repetition, kForward);
+    EXPECT_TRUE(repetition.end_round());
+  }
+}
+
+TEST(Repetition, TellsTheOneOfSeveralRoundsThatBeganLikeThis) {
+  Repetition repetition;
+  for (const Names* round : {&kForward, &kLonger, &kForward, &kLonger}) {
+    listen(repetition, *round);
+    repetition.end_round();
+  }
+  for (const Names* round : {&kForward, &kLonger, &kLonger, &kForward}) {
+    expect_foretold(repetition, *round);
+    EXPECT_TRUE(repetition.end_round());
+  }
+}
+
+TEST(Repetition, ARoundThatDepartsIsListenedToNextTime) {
+  Repetition repetition;
+  listen(repetition, kForward);
+  repetition.end_round();
+  EXPECT_NE(repetition.next({100, nullptr}), nullptr);
+  EXPECT_EQ(repetition.next({900, nullptr}), nullptr);
+  repetition.add({64, nullptr}, "aten::relu");
+  EXPECT_FALSE(repetition.end_round());
+  listen(repetition, kLonger);
+  EXPECT_FALSE(repetition.end_round());
+  expect_foretold(repetition, kLonger);
+  EXPECT_TRUE(repetition.end_round());
+}
+
+TEST(Repetition, TheSameSizeInAnotherNodeIsAnother) {
+  Repetition repetition;
+  const int node = 0;
+  repetition.add({100, &node}, "aten::mm");
+  repetition.end_round();
+  EXPECT_EQ(repetition.next({100, nullptr}), nullptr);
+  repetition.end_round();
+  EXPECT_NE(repetition.next({100, &node}), nullptr);
+}
+
+TEST(Repetition, AShorterRoundAndALongerOneAreNotWhatWasSeen) {
+  Repetition repetition;
+  listen(repetition, kForward);
+  repetition.end_round();
+  EXPECT_NE(repetition.next({100, nullptr}), nullptr);
+  EXPECT_FALSE(repetition.end_round());
+  expect_foretold(repetition, kForward);
+  EXPECT_EQ(repetition.next({1, nullptr}), nullptr);
+  EXPECT_FALSE(repetition.end_round());
+}
+
+TEST(Repetition, KeepsWithinBounds) {
+  Repetition repetition;
+  for (int round = 0; round < 200; ++round) {
+    repetition.add({round, nullptr}, "aten::mm");
+    EXPECT_FALSE(repetition.end_round());
+  }
+  EXPECT_NE(repetition.next({199, nullptr}), nullptr);
+  repetition.end_round();
+  EXPECT_EQ(repetition.next({0, nullptr}), nullptr);
+  repetition.end_round();
+  for (int i = 0; i < (1 << 16) + 10; ++i) repetition.add({7, nullptr}, "aten::mm");
+  EXPECT_FALSE(repetition.end_round());
+  EXPECT_EQ(repetition.next({7, nullptr}), nullptr);
+}
+
+TEST(Places, AreAMap) {
+  std::mt19937 random(7);
+  static const char memory[1 << 14] = {};
+  Places places;
+  std::unordered_map<const void*, std::uint32_t> expected;
+  for (std::uint32_t i = 0; i < 200'000; ++i) {
+    const void* const address = memory + random() % sizeof(memory);
+    if (expected.erase(address) > 0) {
+      places.remove(address);
+    } else {
+      places.add(address, i);
+      expected[address] = i;
+    }
+  }
+  EXPECT_GT(expected.size(), 4000u);
+  for (const char& each : memory) {
+    const auto found = expected.find(&each);
+    EXPECT_EQ(places.find(&each), found == expected.end() ? std::nullopt : std::optional(found->second));
+  }
+}
+
+}  // namespace
+}  // namespace zero
