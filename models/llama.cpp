@@ -28,8 +28,8 @@ struct Rotary {
 
   Rotary(const LlamaConfig& config, std::int64_t length, const at::Tensor& like) {
     const auto fp32 = like.options().dtype(at::kFloat).requires_grad(false);
-    const at::Tensor half = at::arange(0, config.head_size(), 2, fp32) / config.head_size();
-    const at::Tensor angles = at::outer(at::arange(length, fp32), at::pow(config.rope_theta, half).reciprocal());
+    const at::Tensor frequencies = at::tensor(config.rotary_frequencies(), fp32);
+    const at::Tensor angles = at::outer(at::arange(length, fp32), frequencies);
     cos = at::cat({angles, angles}, -1).cos().to(like.scalar_type());
     sin = at::cat({angles, angles}, -1).sin().to(like.scalar_type());
   }

@@ -1,8 +1,11 @@
 #include "models/llama_config.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <utility>
 
 #include "zero/error.h"
@@ -76,6 +79,12 @@ class Keys {
   std::int64_t integer(const char* key, std::int64_t fallback) const {
     return typed(key, fallback, &json::is_number_integer, "an integer");
   }
+  double positive(const char* key) const {
+    if (!has(key)) fail(key, "is missing", "add it");
+    const double value = number(key, 0);
+    if (!(value > 0)) fail(key, "is " + find(key)->dump() + ", not positive", "correct it");
+    return value;
+  }
   double number(const char* key, double fallback) const { return typed(key, fallback, &json::is_number, "a number"); }
   bool boolean(const char* key, bool fallback) const {
     return typed(key, fallback, &json::is_boolean, "true or false");
@@ -131,18 +140,36 @@ void refuse_unsupported(const Keys& keys) {
   keys.require(keys.number("attention_dropout", 0) == 0, "attention_dropout", "0");
 }
 
-// "rope_theta", or since version 5 "rope_parameters": {"rope_theta": ..., "rope_type": "default"}.
-double rope_theta(const Keys& keys) {
-  double theta = keys.number("rope_theta", 10000);
+// {"rope_type": "llama3", "factor": 8, ...}; files of before 2024 say "type".
+RopeScaling rope_scaling(const Keys& rope) {
+  const char* const key = rope.has("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.text(key, "default");
+  const bool llama3 = type == "llama3";
+  rope.require(llama3 || type == "linear" || type == "default", key, "\"default\", \"linear\" or \"llama3\"");
+  RopeScaling scaling;
+  if (type == "default") return scaling;
+  scaling.factor = rope.positive("factor");
+  if (!llama3) return scaling;
+  scaling.original_max_position_embeddings = rope.integer("original_max_position_embeddings");
+  scaling.low_freq_factor = rope.positive("low_freq_factor");
+  scaling.high_freq_factor = rope.positive("high_freq_factor");
+  if (scaling.original_max_position_embeddings < 1)
+    rope.fail("original_max_position_embeddings", "is not positive", "correct it");
+  if (scaling.high_freq_factor <= scaling.low_freq_factor)
+    rope.fail("high_freq_factor", "is not above \"low_freq_factor\"", "correct it");
+  return scaling;
+}
+
+// "rope_theta" and "rope_scaling", or since version 5 both in "rope_parameters".
+void read_rope(const Keys& keys, LlamaConfig& config) {
+  config.rope_theta = keys.number("rope_theta", 10000);
   for (const char* nested : {"rope_parameters", "rope_scaling"}) {
     if (!keys.has(nested)) continue;
     const Keys rope = keys.object(nested);
-    for (const char* type : {"rope_type", "type"})
-      rope.require(rope.text(type, "default") == "default", type, "\"default\"");
     rope.require(rope.number("partial_rotary_factor", 1) == 1, "partial_rotary_factor", "1");
-    theta = rope.number("rope_theta", theta);
+    config.rope_theta = rope.number("rope_theta", config.rope_theta);
+    config.rope_scaling = rope_scaling(rope);
   }
-  return theta;
 }
 
 LlamaConfig read(const Keys& keys) {
@@ -155,7 +182,7 @@ LlamaConfig read(const Keys& keys) {
   config.num_key_value_heads = keys.integer("num_key_value_heads", config.num_attention_heads);
   config.max_position_embeddings = keys.integer("max_position_embeddings", config.max_position_embeddings);
   config.head_dim = keys.integer("head_dim", 0);
-  config.rope_theta = rope_theta(keys);
+  read_rope(keys, config);
   config.rms_norm_eps = keys.number("rms_norm_eps", config.rms_norm_eps);
   config.tie_word_embeddings = keys.boolean("tie_word_embeddings", config.tie_word_embeddings);
   config.initializer_range = keys.number("initializer_range", config.initializer_range);
@@ -191,6 +218,19 @@ void check_heads(const LlamaConfig& config, std::vector<std::string>& faults) {
 }
 
 }  // namespace
+
+std::vector<double> LlamaConfig::rotary_frequencies() const {
+  const RopeScaling& scaling = rope_scaling;
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < head_size(); i += 2) {
+    const double frequency = std::pow(rope_theta, -static_cast<double>(i) / static_cast<double>(head_size()));
+    const double turns = frequency * static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi);
+    const double above = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+    const double kept = std::clamp(above, 0.0, 1.0);
+    frequencies.push_back(frequency * (kept + (1 - kept) / scaling.factor));
+  }
+  return frequencies;
+}
 
 std::vector<std::string> LlamaConfig::faults() const {
   std::vector<std::string> found;

@@ -9,6 +9,19 @@
 
 namespace models {
 
+// How rotary embedding turns slower than by rope_theta, for positions beyond those of the training before.
+struct RopeScaling {
+  double factor = 1;  // 1: not at all
+  // Llama 3's: pairs that turn more than high_freq_factor times within the positions of old keep their speed, those that
+  // turn less than low_freq_factor times have theirs divided by the factor, and between them it goes over. Without
+  // positions of old, linear: all are divided.
+  std::int64_t original_max_position_embeddings = 0;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
 // Named as in Hugging Face's config.json.
 struct LlamaConfig {
   std::int64_t hidden_size = 0;
@@ -20,11 +33,14 @@ struct LlamaConfig {
   std::int64_t max_position_embeddings = 2048;
   std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double rope_theta = 10000;
+  RopeScaling rope_scaling = {};
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
 
   std::int64_t head_size() const { return head_dim ? head_dim : hidden_size / num_attention_heads; }
+  // By how much each pair of a head turns from one position to the next: head_size() / 2 angles.
+  std::vector<double> rotary_frequencies() const;
 
   // Everything that is wrong with the sizes, one sentence each, the key first.
   std::vector<std::string> faults() const;
