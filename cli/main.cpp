@@ -1,6 +1,8 @@
 // zero train | compare | plan | bench profile | launch. Results go to standard output, all else to standard error. Exit
 // codes: 0, 1 for a failure, 2 for wrong usage; of `launch`, the first failing rank's.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <iostream>
 
@@ -65,6 +67,14 @@ std::string command_line(int argc, char** argv) {
   return line;
 }
 
+// "zero plan", as far as the first words are commands.
+std::string command_of(int argc, char** argv) {
+  constexpr std::array<std::string_view, 6> commands{"train", "compare", "plan", "bench", "profile", "launch"};
+  std::string text = "zero";
+  for (int i = 1; i < argc && std::ranges::count(commands, argv[i]) > 0; ++i) text += std::string(" ") + argv[i];
+  return text;
+}
+
 void complain(const std::string& text) {
   const char* rank = std::getenv("RANK");
   std::cerr << ("zero: " + (rank ? "rank " + std::string(rank) + ": " : "") + text + "\n") << std::flush;
@@ -112,7 +122,7 @@ int checked(int code) {
 }  // namespace
 
 int main(int argc, char** argv) try { return checked(run(argc, argv)); } catch (const cli::UsageError& error) {
-  complain(std::string(error.what()) + "; see zero --help");
+  complain(std::string(error.what()) + "; see " + command_of(argc, argv) + " --help");
   return kUsage;
 } catch (const std::exception& error) {
   complain(error.what());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <set>
 
 #include "model.h"
 #include "plan_report.h"
@@ -45,6 +46,12 @@ PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
   return options;
 }
 
+// Of equal ones, the first.
+void keep_first(std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  std::erase_if(names, [&](const std::string& each) { return !seen.insert(each).second; });
+}
+
 Setting setting_of(const PlanOptions& options) {
   Setting setting{.plans = options.plans,
                   .precision = options.precision.value_or("bf16"),
@@ -53,6 +60,7 @@ Setting setting_of(const PlanOptions& options) {
                   .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
   if (setting.plans.empty())
     for (const std::string_view preset : zero::Plan::presets()) setting.plans.emplace_back(preset);
+  keep_first(setting.plans);
   return setting;
 }
 
@@ -152,7 +160,7 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
 
 int plan(const PlanOptions& given) {
   std::optional<planner::DeepSpeed> read;
-  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks);
+  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
   const PlanOptions options = read ? with(given, *read) : given;
   Setting setting = setting_of(options);
   if (read) setting.reduce_in = read->reduce_in.value_or("");

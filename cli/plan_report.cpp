@@ -16,14 +16,6 @@ using planner::Answer;
 using planner::Cost;
 using planner::Reach;
 
-// Three digits, and all of those before the point.
-std::string three_digits(double value) {
-  const double near = planner::rounded(value, 3);
-  if (near == 0) return "0";
-  if (near >= 100) return fixed(value, 0);
-  return fixed(near, near >= 10 ? 1 : near >= 1 ? 2 : 3);
-}
-
 struct Scale {
   const char* name;
   double factor;
@@ -39,7 +31,8 @@ std::string counted(std::int64_t parameters) {
   constexpr std::array<Scale, 4> scales{{{" T", 1e12}, {" B", 1e9}, {" M", 1e6}, {"", 1}}};
   const auto value = static_cast<double>(parameters);
   const auto scale = std::ranges::find_if(scales, [&](const Scale& each) { return value >= each.factor; });
-  return scale == scales.end() ? "0" : significant(planner::rounded(value / scale->factor, 3), 3) + scale->name;
+  const char* const what = parameters == 1 ? " parameter" : " parameters";
+  return significant(planner::rounded(value / scale->factor, 3), 3) + scale->name + what;
 }
 
 std::string plural(std::int64_t count, const char* what) {
@@ -49,8 +42,8 @@ std::string plural(std::int64_t count, const char* what) {
 std::string heading(const Answer& answer) {
   const planner::Request& request = answer.request;
   const zero::Plan& plan = request.plans.front();
-  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + with_separators(request.shape.parameters) +
-                     " parameters, " + plural(request.ranks, "rank");
+  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + plural(request.shape.parameters, "parameter") + ", " +
+                     plural(request.ranks, "rank");
   if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
   text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
   text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";
@@ -60,7 +53,7 @@ std::string heading(const Answer& answer) {
 void print_costs(std::ostream& out, const Answer& answer) {
   const Scale scale = scale_of(answer);
   const bool limited = answer.request.device_memory.has_value(), spread = answer.request.hosts > 1;
-  const auto cell = [&](std::int64_t bytes) { return three_digits(static_cast<double>(bytes) / scale.factor); };
+  const auto cell = [&](std::int64_t bytes) { return planner::three_digits(static_cast<double>(bytes) / scale.factor); };
   Table table(1);
   std::vector<std::string> head{"plan",        "parameter", "gradient", "optimizer", "state",
                                 "activations", "buffers",   "peak",     "wire"};
@@ -72,7 +65,7 @@ void print_costs(std::ostream& out, const Answer& answer) {
     const zero::StateBytes& state = cost.estimate.state;
     std::vector<std::string> row{cost.plan.label(),     cell(state.parameter), cell(state.gradient),
                                  cell(state.optimizer), cell(state.total()),   cell(cost.activations.bytes),
-                                 cell(cost.buffers()),  cell(cost.peak),       cell(cost.estimate.wire.bytes())};
+                                 cell(cost.buffers()),  cell(cost.peak),       cell(cost.wire())};
     if (spread) row.push_back(cell(cost.wire_across));
     row.push_back(significant(cost.seconds, 3));
     if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
@@ -94,7 +87,7 @@ void print_moments(std::ostream& out, const Answer& answer) {
 
 std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer) {
   std::string text = cost.plan.label() + ": ";
-  text += reach.largest_parameters > 0 ? "models of up to " + counted(reach.largest_parameters) + " parameters fit"
+  text += reach.largest_parameters > 0 ? "models of up to " + counted(reach.largest_parameters) + " fit"
                                        : std::string("no model fits");
   text += reach.largest_batch > 0 ? "; this one with a batch of up to " + with_separators(reach.largest_batch)
                                   : "; this one with no batch";
@@ -105,7 +98,7 @@ std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer)
 
 void print_reach(std::ostream& out, const Answer& answer) {
   if (answer.reach.empty()) return;
-  out << "\nIn " << three_digits(static_cast<double>(*answer.request.device_memory) / 1e9) << " GB:\n";
+  out << "\nIn " << planner::in_units(*answer.request.device_memory) << ":\n";
   for (std::size_t i = 0; i < answer.costs.size(); ++i)
     out << "  " << sentence(answer.costs[i], answer.reach[i], answer) << ".\n";
 }
@@ -140,7 +133,7 @@ void print_fit(std::ostream& out, const Answer& answer) {
     const Cost& cost = answer.costs[i];
     if (place == 0) out << '\n';
     out << ++place << ". " << cost.plan.label() << " fits: " << significant(cost.seconds, 3) << " s a step, "
-        << three_digits(static_cast<double>(-cost.excess) / 1e9) << " GB to spare.\n";
+        << planner::in_units(-cost.excess) << " to spare.\n";
   }
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     if (answer.costs[i].fits()) continue;

@@ -50,7 +50,8 @@ constexpr std::array<NamedOptimizer, 10> kOptimizers{{{"adam", "adamw"},
 
 class Reader {
  public:
-  Reader(const Json& json, std::string source, int ranks) : source_(std::move(source)), ranks_(ranks) {
+  Reader(const Json& json, std::string source, int ranks, const Known& known)
+      : source_(std::move(source)), ranks_(ranks), known_(known) {
     flatten(json, "");
   }
 
@@ -84,7 +85,8 @@ class Reader {
     const KeyRule* const rule = rule_of_key(path);
     const std::string shown = path + " " + value.dump();
     if (rule == nullptr) {
-      faults_.push_back(path + ": this key is not known");
+      faults_.push_back(is_section(path) ? path + " is " + value.dump() + ", not an object"
+                                         : path + ": this key is not known");
     } else if (rule->fate == Fate::harmless) {
       result_.not_needed.push_back(shown + ": " + std::string(rule->text));
     } else if (value == "auto") {
@@ -171,10 +173,13 @@ class Reader {
     took("optimizer.type", *type + " is --optimizer " + *result_.optimizer);
   }
 
-  // Any two of the three sizes give the third.
+  // Any two of the three sizes give the third; what is known from elsewhere counts where the file leaves it open.
   void batch() {
     constexpr std::int64_t kMost = 1 << 20;
-    const auto total = integer(kTotal, 1, kMost), micro = integer(kMicro, 1, kMost), steps = integer(kSteps, 1, kMost);
+    const auto total = integer(kTotal, 1, kMost);
+    auto micro = integer(kMicro, 1, kMost), steps = integer(kSteps, 1, kMost);
+    if (!micro) micro = known_.batch;
+    if (!steps && known_.accumulate) steps = *known_.accumulate;
     if (total && micro && steps) {
       if (*total != *micro * *steps * ranks_) contradict(*total, *micro, *steps);
     } else if (total) {
@@ -190,8 +195,9 @@ class Reader {
     if (steps) result_.accumulate = static_cast<int>(*steps);
     if (micro) std::erase(result_.automatic, kMicro);
     if (steps) std::erase(result_.automatic, kSteps);
-    if (micro) took(kMicro, "batch " + std::to_string(*micro));
-    if (steps) took(kSteps, "accumulate " + std::to_string(*steps));
+    if (micro && (values_.contains(kMicro) || !known_.batch)) took(kMicro, "batch " + std::to_string(*micro));
+    if (steps && (values_.contains(kSteps) || !known_.accumulate))
+      took(kSteps, "accumulate " + std::to_string(*steps));
   }
 
   void contradict(std::int64_t total, std::int64_t micro, std::int64_t steps) {
@@ -234,6 +240,7 @@ class Reader {
 
   std::string source_;
   int ranks_;
+  Known known_;
   std::map<std::string, Json> values_;  // of keys that are read
   DeepSpeed result_;
   std::vector<std::string> faults_;
@@ -241,14 +248,14 @@ class Reader {
 
 }  // namespace
 
-DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks) {
+DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks, const Known& known) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) throw zero::ConfigError(source + " is not a JSON object", "correct its syntax");
-  return Reader(json, source, ranks).read();
+  return Reader(json, source, ranks, known).read();
 }
 
-DeepSpeed read_deepspeed(const std::string& path, int ranks) {
-  return Reader(read_json(path, "give DeepSpeed's configuration"), path, ranks).read();
+DeepSpeed read_deepspeed(const std::string& path, int ranks, const Known& known) {
+  return Reader(read_json(path, "give DeepSpeed's configuration"), path, ranks, known).read();
 }
 
 }  // namespace planner

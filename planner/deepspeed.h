@@ -22,10 +22,16 @@ struct DeepSpeed {
   std::vector<std::string> automatic;   // "auto": left to the command line
 };
 
+// What is known from elsewhere, for what the configuration leaves open.
+struct Known {
+  std::optional<std::int64_t> batch = {};
+  std::optional<int> accumulate = {};
+};
+
 // Throws zero::ConfigError: for what is no JSON object, and, all at once, for batch sizes that contradict each other on
 // so many ranks, values that cannot be, keys that are not known, and features that this version does not have, unless
 // they are switched off. `source` says in errors whose text it is.
-DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks);
-DeepSpeed read_deepspeed(const std::string& path, int ranks);
+DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks, const Known& known = {});
+DeepSpeed read_deepspeed(const std::string& path, int ranks, const Known& known = {});
 
 }  // namespace planner

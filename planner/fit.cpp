@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -16,13 +15,6 @@ namespace {
 constexpr const char* kActivations = "activations";
 constexpr double kThousandth = 1e-3;
 constexpr int kMostRanks = 1 << 17;
-
-std::string gigabytes(std::int64_t bytes) {
-  const double value = rounded(static_cast<double>(bytes) / 1e9, 3);
-  std::array<char, 64> text{};
-  const int length = std::snprintf(text.data(), text.size(), value < 1000 ? "%.3g" : "%.0f", value);
-  return std::string(text.data(), static_cast<std::size_t>(length)) + " GB";
-}
 
 struct Part {
   std::string name;
@@ -78,9 +70,10 @@ std::vector<std::string> reasons(const Cost& cost, std::int64_t batch, int ranks
   if (cost.fits()) return {};
   const Part part = largest_part(cost);
   const std::string kind = part.row == nullptr ? "" : " state";
-  std::vector<std::string> result{"it needs " + gigabytes(cost.excess) + " more: " + gigabytes(cost.peak) +
+  std::vector<std::string> result{"it needs " + in_units(cost.excess) + " more: " + in_units(cost.peak) +
                                   " at its peak (" + cost.moment + ")"};
-  result.push_back("most of it, " + gigabytes(part.bytes) + ", is " + part.name + kind);
+  const char* const how_much = 2 * part.bytes > cost.peak ? "most of it, " : "the largest part of it, ";
+  result.push_back(how_much + in_units(part.bytes) + ", is " + part.name + kind);
   const std::string other = sharding(part.name, cost);
   if (!other.empty()) result.push_back(other + " shards it");
   if (batch > 0) result.push_back("it fits with a batch of " + std::to_string(batch));

@@ -144,7 +144,8 @@ Cost price(const Request& request, const zero::Plan& plan) {
 std::vector<Cost> price(const Request& request) {
   check(request);
   std::vector<Cost> costs;
-  for (const zero::Plan& plan : request.plans) costs.push_back(price(request, plan));
+  for (const zero::Plan& plan : request.plans)
+    costs.push_back(price(request, plan, activations(micro_batch(request, plan))));
   return costs;
 }
 

@@ -42,6 +42,8 @@ struct Cost {
   std::int64_t excess = 0;       // of the peak over the device's memory; not positive: it fits
 
   bool fits() const { return excess <= 0; }
+  // Of a step, received by one rank.
+  std::int64_t wire() const { return wire_inside + wire_across; }
   // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
   std::int64_t buffers() const { return estimate.gathered + estimate.reduction + estimate.update; }
 };

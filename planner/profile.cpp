@@ -24,12 +24,13 @@ const std::array<Field<Profile>, 9> kFields{
      {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
      {.key = "overlap", .member = &Profile::overlap}}};
 
-const std::array<Field<Pace>, 5> kPaceFields{
+const std::array<Field<Pace>, 6> kPaceFields{
     {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
      {.key = "matrix_bandwidth", .member = &Pace::matrix_bandwidth, .required = true, .least = kPositive},
      {.key = "attention_flops", .member = &Pace::attention_flops, .required = true, .least = kPositive},
      {.key = "sweep_bandwidth", .member = &Pace::sweep_bandwidth, .required = true, .least = kPositive},
-     {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true}}};
+     {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true},
+     {.key = "waiting", .member = &Pace::waiting}}};
 
 constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
     {{"fp32", &Profile::fp32}, {"bf16", &Profile::bf16}, {"fp16", &Profile::fp16}, {"fp8", &Profile::fp8}}};

@@ -71,4 +71,21 @@ double rounded(double value, int digits) {
   return result;
 }
 
+std::string three_digits(double value) {
+  const double near = std::abs(rounded(value, 3));
+  if (near == 0) return "0";
+  const int decimals = near >= 100 ? 0 : near >= 10 ? 1 : near >= 1 ? 2 : 3;
+  char buffer[400];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, decimals).ptr;
+  return {buffer, end};
+}
+
+std::string in_units(std::int64_t bytes) {
+  constexpr std::array<Suffix, 3> units{{{" GB", 1e9}, {" MB", 1e6}, {" kB", 1e3}}};
+  const auto value = static_cast<double>(bytes);
+  for (const Suffix& unit : units)
+    if (rounded(std::abs(value), 3) >= unit.factor) return three_digits(value / unit.factor) + std::string(unit.name);
+  return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+}
+
 }  // namespace planner

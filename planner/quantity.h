@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace planner {
@@ -15,5 +16,10 @@ std::int64_t bytes_of(std::string_view text);
 
 // The nearest number with so many significant digits.
 double rounded(double value, int digits);
+
+// Three digits, and all of those before the point: "1234", "80.0", "0.056".
+std::string three_digits(double value);
+// "80.0 GB", "3.21 MB", "640 bytes".
+std::string in_units(std::int64_t bytes);
 
 }  // namespace planner

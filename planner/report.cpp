@@ -30,7 +30,7 @@ Json encode(const Cost& cost) {
           {"activation_bytes", cost.activations.bytes},
           {"buffer_bytes", cost.buffers()},
           {"peak_bytes", cost.peak},
-          {"wire_bytes_per_step", estimate.wire.bytes()},
+          {"wire_bytes_per_step", cost.wire()},
           {"step_seconds", cost.seconds},
           {"fits", cost.fits()},
           {"peak_moment", cost.moment},

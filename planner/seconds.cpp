@@ -90,9 +90,15 @@ double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate
          static_cast<double>(across) * per_second(profile.network_bandwidth);
 }
 
+double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, int ranks) {
+  const bool always_reduces = plan.on(ranks)[zero::State::gradient].between == zero::Placement::sharded;
+  const int unreduced = always_reduces ? 0 : plan.accumulate() - 1;
+  return (plan.accumulate() - pace.waiting * unreduced) * labour_of(work).seconds(pace);
+}
+
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
                     const Profile& profile, const Ranks& ranks) {
-  const double computing = plan.accumulate() * labour_of(work).seconds(profile.pace(work.precision));
+  const double computing = computing_seconds(work, plan, profile.pace(work.precision), ranks.count);
   const double update = static_cast<double>(estimate.update_traffic) * per_second(profile.update_bandwidth);
   const double collectives = collective_seconds(plan, estimate, profile, ranks);
   return computing + update + std::max(0.0, collectives - profile.overlap * computing);
@@ -115,7 +121,12 @@ Pace fitted(const std::vector<Measured>& runs) {
       }
       if (square > 0) costs[i] = std::max(0.0, along / square);
     }
-  return {rate_of(costs[0]), rate_of(costs[1]), rate_of(costs[2]), rate_of(costs[3]), costs[4]};
+  return {rate_of(costs[0]), rate_of(costs[1]), rate_of(costs[2]), rate_of(costs[3]), costs[4], 0};
+}
+
+double waiting_of(double accumulated, double once, int accumulate) {
+  const double spared = 1 - accumulated / (accumulate * once);
+  return std::clamp(spared * accumulate / (accumulate - 1), 0.0, 1.0);
 }
 
 }  // namespace planner

@@ -29,6 +29,9 @@ struct Ranks {
   zero::Memory memory = zero::Memory::separate;
 };
 
+// Of a step's micro-batches. Those after which gradients are not reduced wait for nobody.
+double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, int ranks);
+
 // `estimate` of the same plan. Sums up computing, the update and the collectives that computing does not hide.
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
                     const Profile& profile, const Ranks& ranks);
@@ -43,5 +46,9 @@ struct Measured {
   double seconds = 0;
 };
 Pace fitted(const std::vector<Measured>& runs);
+
+// Pace::waiting, from the measured computing of a step of which only the last of `accumulate` micro-batches has its
+// gradients reduced, and of one of a single micro-batch.
+double waiting_of(double accumulated, double once, int accumulate);
 
 }  // namespace planner

@@ -26,7 +26,9 @@ WireSplit wire_split(const zero::Traffic& wire, const zero::Plan& plan, int rank
   const bool summed_inside = std::has_single_bit(static_cast<unsigned>(host));
   const double sums = summed_inside ? others * growth_of_sums(plan) : peers - here;
   const double inside = (peers - others) * gathered + (summed_inside ? peers - others : here) * reduced;
-  return {std::llround(inside / peers), std::llround((others * gathered + sums * reduced) / peers)};
+  const double across = others * gathered + sums * reduced;
+  const std::int64_t within = std::llround(inside / peers);
+  return {within, std::llround((inside + across) / peers) - within};
 }
 
 }  // namespace planner

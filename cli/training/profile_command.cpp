@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <numeric>
 #include <vector>
 
 #include "collect.h"
@@ -31,11 +32,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // Of the slowest rank, in the middle of several rounds that all ranks begin together.
 template <class Work>
 double timed(const zero::World& world, const Work& work) {
@@ -46,7 +42,7 @@ double timed(const zero::World& world, const Work& work) {
     work();
     if (round > 0) rounds.push_back(seconds_since(begin));
   }
-  return largest(world, median(rounds));
+  return largest(world, middle(rounds));
 }
 
 double copy_bandwidth(const zero::World& world) {
@@ -124,6 +120,11 @@ constexpr Trial kTrials[] = {
     {512, 1408, 4, 8, 4096, 1, 128}, {768, 2048, 2, 12, 8192, 1, 128}, {1024, 2816, 1, 16, 1024, 1, 64}};
 constexpr std::int64_t kSteps = 7;
 
+// Of them, those that also accumulate.
+constexpr std::size_t kAccumulated[] = {2, 4};
+constexpr int kAccumulate = 4;
+constexpr std::int64_t kAccumulatedSteps = 5;
+
 models::LlamaConfig model_of(const Trial& trial) {
   models::LlamaConfig config = models::llama_preset("micro");
   config.hidden_size = trial.hidden;
@@ -139,12 +140,10 @@ struct Trained {
   double update_bandwidth = 0;
 };
 
-Trained train(const zero::World& world, const RunOptions& options, Work work, const Trial& trial,
+Trained train(const zero::World& world, RunOptions own, Work work, const Trial& trial,
               const planner::Profile& profile) {
-  RunOptions own = options;
   own.batch = trial.batch;
   own.seq = trial.seq;
-  own.steps = kSteps;
   work.config = model_of(trial);
   Listener silent;
   const RunResult result = run_plan(world, own, work, own.plans.front(), silent);
@@ -165,21 +164,37 @@ struct Fit {
 };
 
 // Twice each, all of them in between, since machines change their speed.
+constexpr int kPasses = 2;
+
+double waiting(const zero::World& world, const RunOptions& options, const Work& work, const planner::Profile& profile) {
+  RunOptions accumulated = options;
+  accumulated.accumulate = kAccumulate;
+  accumulated.steps = kAccumulatedSteps;
+  std::vector<double> parts;
+  for (int pass = 0; pass < kPasses; ++pass)
+    for (const std::size_t i : kAccumulated) {
+      const double once = train(world, options, work, kTrials[i], profile).computing.seconds;
+      const double several = train(world, accumulated, work, kTrials[i], profile).computing.seconds;
+      parts.push_back(planner::waiting_of(several, once, kAccumulate));
+    }
+  return std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(parts.size());
+}
+
 Fit fit(const zero::World& world, const RunOptions& options, const Work& work, planner::Profile& profile) {
-  constexpr int passes = 2;
   std::vector<planner::Measured> runs(std::size(kTrials));
   std::vector<double> updates;
-  for (int pass = 0; pass < passes; ++pass)
+  for (int pass = 0; pass < kPasses; ++pass)
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Trained trained = train(world, options, work, kTrials[i], profile);
       runs[i].labour = trained.computing.labour;
-      runs[i].seconds += trained.computing.seconds / passes;
+      runs[i].seconds += trained.computing.seconds / kPasses;
       updates.push_back(trained.update_bandwidth);
     }
-  if (profile.update_bandwidth == 0) profile.update_bandwidth = median(updates);
+  if (profile.update_bandwidth == 0) profile.update_bandwidth = middle(updates);
   Fit result{planner::fitted(runs)};
   for (const planner::Measured& run : runs)
     result.farthest = std::max(result.farthest, std::abs(run.labour.seconds(result.pace) / run.seconds - 1));
+  if (world.size() > 1) result.pace.waiting = waiting(world, options, work, profile);
   return result;
 }
 
@@ -200,6 +215,7 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
   RunOptions run;
   run.plans = {"ddp"};
   run.model = "micro";
+  run.steps = kSteps;
   run.threads = options.threads;
   run.profile = kNoProfile;
   const Work work = load(run);
@@ -227,7 +243,8 @@ void show(const Measurement& measurement, const ProfileOptions& options, const s
   for (std::size_t i = 0; i < options.precisions.size(); ++i) {
     const planner::Pace& pace = profile.pace(zero::precision_named(options.precisions[i]));
     std::cout << options.precisions[i] << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
-              << fixed(1e6 * pace.operator_seconds, 1) << " us an operator; of the " << std::size(kTrials)
+              << fixed(1e6 * pace.operator_seconds, 1) << " us an operator, " << fixed(100 * pace.waiting, 0)
+              << " % of it waiting where gradients are reduced; of the " << std::size(kTrials)
               << " models that were trained for it none is farther off than " << fixed(100 * measurement.farthest[i], 0)
               << " %\n";
   }

@@ -45,9 +45,7 @@ models::Llama build(const RunOptions& options, const Work& work) {
 // Without the first two, which warm up, where enough are left.
 double median_of_later(std::vector<double> values) {
   if (values.size() > 4) values.erase(values.begin(), values.begin() + 2);
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return middle(std::move(values));
 }
 
 class Run {

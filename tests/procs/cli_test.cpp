@@ -79,6 +79,16 @@ TEST(Help, GroupsOptionsByConcept) {
   }
 }
 
+TEST(Help, IsPointedToOfTheCommandThatWasMeant) {
+  for (const procs::Words& words : {procs::Words{"plan"}, {"train"}, {"bench", "profile"}}) {
+    const Result result = run(zero(joined(words, {"--no-such-option"})));
+    EXPECT_EQ(result.code, 2);
+    std::string command = "see zero";
+    for (const std::string& each : words) command += " " + each;
+    EXPECT_TRUE(contains(result.err, command + " --help\n")) << result.err;
+  }
+}
+
 struct BadWorld {
   Variables variables;
   std::string says;

@@ -52,6 +52,13 @@ TEST(PlanCommand, AnswersForATrillionParametersOnTenThousandRanks) {
   EXPECT_DOUBLE_EQ(answer.at("plans").at(3).at("state_gb"), 1.6);
 }
 
+TEST(PlanCommand, AnswersOncePerPlan) {
+  const Folder folder;
+  const json plans = planned(folder, {"--model", "7b", "--plans", "zero3,ddp,zero3"}).at("plans");
+  ASSERT_EQ(plans.size(), 2u);
+  EXPECT_EQ(plans.at(0).at("plan"), "zero3");
+}
+
 // zero plan, without LibTorch, and the engine's own account.
 TEST(PlanCommand, PredictsWhatCompareDoes) {
   const Folder folder;

@@ -48,6 +48,8 @@ TEST(DeepSpeedConfig, PrecisionIsWhatIsEnabled) {
   EXPECT_EQ(read(R"({"fp16": {"enabled": true, "loss_scale": 0}})").precision, "fp16");
   expect_in(error_of(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), {"fp16.enabled", "bf16.enabled"});
   expect_in(error_of(R"({"bf16": {"enabled": 1}})"), {"bf16.enabled is 1, not true or false"});
+  expect_in(error_of(R"({"bf16": true, "optimizer": "AdamW"})"),
+            {"bf16 is true, not an object", "optimizer is \"AdamW\", not an object"});
 }
 
 TEST(DeepSpeedConfig, BatchSizesCompleteEachOther) {
@@ -92,6 +94,21 @@ TEST(DeepSpeedConfig, AutoThatFollowsFromTheRestIsTaken) {
                                    "gradient_accumulation_steps": "auto"})");
   EXPECT_EQ(found.accumulate, 4);
   EXPECT_TRUE(found.automatic.empty());
+}
+
+TEST(DeepSpeedConfig, WhatIsKnownFromElsewhereCompletesTheBatch) {
+  const auto known = [](const char* text, Known other) { return deepspeed_from_json(text, "ds.json", 4, other); };
+  constexpr const char* total = R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto",
+                                    "gradient_accumulation_steps": "auto"})";
+  const DeepSpeed by_batch = known(total, {.batch = 2});
+  EXPECT_EQ(by_batch.batch, 2);
+  EXPECT_EQ(by_batch.accumulate, 8);
+  EXPECT_FALSE(mentions(by_batch.taken, "train_micro_batch_size_per_gpu"));
+  EXPECT_TRUE(mentions(by_batch.taken, "gradient_accumulation_steps: accumulate 8"));
+  EXPECT_EQ(known(total, {.accumulate = 4}).batch, 4);
+  EXPECT_EQ(known(R"({"train_micro_batch_size_per_gpu": 8})", {.batch = 2}).batch, 8);
+  EXPECT_THROW(known(total, {.batch = 2, .accumulate = 4}), zero::ConfigError);
+  EXPECT_THROW(known(total, {.batch = 3}), zero::ConfigError);
 }
 
 TEST(DeepSpeedConfig, OptimizersHaveOurNames) {

@@ -111,6 +111,20 @@ TEST(WireSplit, SumsOfAHostCrossInTheDtypeOfTheGradient) {
   EXPECT_EQ(split.inside, 12 * 2);
 }
 
+// With sums that widen on their way between hosts too.
+TEST(WireSplit, InsideAndAcrossAreAll) {
+  Request request = request_of(shape_of(models::llama_preset("7b")), 16, 80'000'000'000, 4);
+  request.hosts = 4;
+  const Answer spread = answer(request, "7b", "adamw");
+  const nlohmann::json json = nlohmann::json::parse(to_json(spread));
+  for (const nlohmann::json& plan : json.at("plans")) {
+    const std::int64_t inside = plan.at("wire_bytes_inside_hosts"), across = plan.at("wire_bytes_across_hosts");
+    EXPECT_EQ(plan.at("wire_bytes_per_step"), inside + across) << plan.at("plan");
+  }
+  request.hosts = 1;
+  for (const Cost& cost : price(request)) EXPECT_EQ(cost.wire(), cost.estimate.wire.bytes());
+}
+
 TEST(WireSplit, HostsWithoutAPowerOfTwoReduceBetweenAllRanks) {
   const WireSplit split = wire_split(traffic(0, 11 * 2), Plan::zero2().bf16(), 12, 4);
   EXPECT_EQ(split.across, 9 * 2);

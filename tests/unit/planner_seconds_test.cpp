@@ -38,6 +38,22 @@ TEST(Labour, GrowsWithTheTokens) {
   EXPECT_EQ(labour_of(work(256, 1, 128)).attention_flops, 4 * one.attention_flops);
 }
 
+TEST(Seconds, MicroBatchesWithoutReductionsDoNotWait) {
+  Pace pace = kPace;
+  const MicroBatch micro = work(128, 2, 64);
+  const auto seconds = [&](const Plan& plan, int ranks) { return computing_seconds(micro, plan, pace, ranks); };
+  const double once = seconds(Plan::ddp(), 4);
+  EXPECT_DOUBLE_EQ(seconds(Plan::ddp().accumulate(4), 4), 4 * once);
+  pace.waiting = 0.2;
+  EXPECT_DOUBLE_EQ(seconds(Plan::ddp(), 4), once);
+  EXPECT_DOUBLE_EQ(seconds(Plan::ddp().accumulate(4), 4), (4 - 3 * 0.2) * once);
+  EXPECT_DOUBLE_EQ(seconds(Plan::zero1().accumulate(4), 4), (4 - 3 * 0.2) * once);
+  EXPECT_DOUBLE_EQ(seconds(Plan::zero2().accumulate(4), 4), 4 * once);
+  EXPECT_DOUBLE_EQ(seconds(Plan::zero3().accumulate(4), 4), 4 * once);
+  EXPECT_NEAR(waiting_of(seconds(Plan::ddp().accumulate(4), 4), once, 4), 0.2, 1e-12);
+  EXPECT_EQ(waiting_of(5 * once, once, 4), 0);
+}
+
 TEST(Pace, IsFoundFromMeasuredSteps) {
   std::vector<Measured> runs;
   for (const auto& [hidden, batch, seq] : {std::tuple{64, 1, 32},

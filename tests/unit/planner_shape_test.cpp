@@ -166,6 +166,16 @@ TEST(PlannerQuantity, RefusesWhatIsNoSize) {
     EXPECT_THROW(bytes_of(text), zero::ConfigError) << text;
 }
 
+TEST(PlannerQuantity, SaysBytesInTheUnitThatFits) {
+  EXPECT_EQ(in_units(80'000'000'000), "80.0 GB");
+  EXPECT_EQ(in_units(1'234'000'000'000), "1234 GB");
+  EXPECT_EQ(in_units(999'900'000), "1.00 GB");
+  EXPECT_EQ(in_units(3'214'000), "3.21 MB");
+  EXPECT_EQ(in_units(-56'700), "-56.7 kB");
+  EXPECT_EQ(in_units(640), "640 bytes");
+  EXPECT_EQ(in_units(1), "1 byte");
+}
+
 TEST(PlannerQuantity, RoundsToSignificantDigits) {
   EXPECT_EQ(rounded(1.8756, 3), 1.88);
   EXPECT_EQ(rounded(31.406, 3), 31.4);
