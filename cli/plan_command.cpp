@@ -160,7 +160,8 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
 
 int plan(const PlanOptions& given) {
   std::optional<planner::DeepSpeed> read;
-  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
+  if (!given.ds_config.empty())
+    read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
   const PlanOptions options = read ? with(given, *read) : given;
   Setting setting = setting_of(options);
   if (read) setting.reduce_in = read->reduce_in.value_or("");

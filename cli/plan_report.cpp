@@ -42,8 +42,8 @@ std::string plural(std::int64_t count, const char* what) {
 std::string heading(const Answer& answer) {
   const planner::Request& request = answer.request;
   const zero::Plan& plan = request.plans.front();
-  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + plural(request.shape.parameters, "parameter") + ", " +
-                     plural(request.ranks, "rank");
+  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + plural(request.shape.parameters, "parameter") +
+                     ", " + plural(request.ranks, "rank");
   if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
   text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
   text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";
@@ -53,7 +53,9 @@ std::string heading(const Answer& answer) {
 void print_costs(std::ostream& out, const Answer& answer) {
   const Scale scale = scale_of(answer);
   const bool limited = answer.request.device_memory.has_value(), spread = answer.request.hosts > 1;
-  const auto cell = [&](std::int64_t bytes) { return planner::three_digits(static_cast<double>(bytes) / scale.factor); };
+  const auto cell = [&](std::int64_t bytes) {
+    return planner::three_digits(static_cast<double>(bytes) / scale.factor);
+  };
   Table table(1);
   std::vector<std::string> head{"plan",        "parameter", "gradient", "optimizer", "state",
                                 "activations", "buffers",   "peak",     "wire"};

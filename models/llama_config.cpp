@@ -224,7 +224,8 @@ std::vector<double> LlamaConfig::rotary_frequencies() const {
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < head_size(); i += 2) {
     const double frequency = std::pow(rope_theta, -static_cast<double>(i) / static_cast<double>(head_size()));
-    const double turns = frequency * static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi);
+    const double turns =
+        frequency * static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi);
     const double above = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
     const double kept = std::clamp(above, 0.0, 1.0);
     frequencies.push_back(frequency * (kept + (1 - kept) / scaling.factor));

@@ -12,8 +12,8 @@ namespace models {
 // How rotary embedding turns slower than by rope_theta, for positions beyond those of the training before.
 struct RopeScaling {
   double factor = 1;  // 1: not at all
-  // Llama 3's: pairs that turn more than high_freq_factor times within the positions of old keep their speed, those that
-  // turn less than low_freq_factor times have theirs divided by the factor, and between them it goes over. Without
+  // Llama 3's: pairs that turn more than high_freq_factor times within the positions of old keep their speed, those
+  // that turn less than low_freq_factor times have theirs divided by the factor, and between them it goes over. Without
   // positions of old, linear: all are divided.
   std::int64_t original_max_position_embeddings = 0;
   double low_freq_factor = 1;

@@ -196,8 +196,7 @@ class Reader {
     if (micro) std::erase(result_.automatic, kMicro);
     if (steps) std::erase(result_.automatic, kSteps);
     if (micro && (values_.contains(kMicro) || !known_.batch)) took(kMicro, "batch " + std::to_string(*micro));
-    if (steps && (values_.contains(kSteps) || !known_.accumulate))
-      took(kSteps, "accumulate " + std::to_string(*steps));
+    if (steps && (values_.contains(kSteps) || !known_.accumulate)) took(kSteps, "accumulate " + std::to_string(*steps));
   }
 
   void contradict(std::int64_t total, std::int64_t micro, std::int64_t steps) {

@@ -16,7 +16,7 @@ struct Pace {
   double attention_flops = 0;   // flop/s of causal attention
   double sweep_bandwidth = 0;   // bytes/s of operators that go through their operands once
   double operator_seconds = 0;  // to run an operator at all
-  double waiting = 0;           // part of the time of a micro-batch whose gradients are reduced, 0 to 1: for other ranks
+  double waiting = 0;  // part of the time of a micro-batch whose gradients are reduced, 0 to 1: for other ranks
   bool operator==(const Pace&) const = default;
 };
 

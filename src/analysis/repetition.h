@@ -43,10 +43,10 @@ class Repetition {
   using Round = std::vector<Entry>;
 
   std::unordered_set<std::string> names_;
-  std::list<Round> rounds_;  // that differ, the latest first
-  Round round_;              // this one
+  std::list<Round> rounds_;       // that differ, the latest first
+  Round round_;                   // this one
   const Round* alike_ = nullptr;  // one of rounds_ that has gone like this one so far; null: not looked for
-  bool whole_ = true;        // what allocated is known of all of it
+  bool whole_ = true;             // what allocated is known of all of it
 };
 
 }  // namespace zero

@@ -133,8 +133,8 @@ void Reporter::begin_round() {
 
 void Reporter::listen() {
   at_home = this;
-  listening_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&begins, &zero::ends).scopes({at::RecordScope::FUNCTION}));
+  listening_ =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&begins, &zero::ends).scopes({at::RecordScope::FUNCTION}));
 }
 
 void Reporter::turn_away() {

@@ -93,7 +93,8 @@ void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string
     throw ConfigError("MemoryAnalyzer::watch: the tensor is not defined", "watch it when it has been made");
   drop_ended();
   const void* const key = tensor.unsafeGetTensorImpl();
-  if (!units_.insert_or_assign(key, unit).second) std::erase_if(tensors_, [&](const auto& one) { return one.key == key; });
+  if (!units_.insert_or_assign(key, unit).second)
+    std::erase_if(tensors_, [&](const auto& one) { return one.key == key; });
   tensors_.push_back({WeakTensor(tensor.getIntrusivePtr()), key, owner, unit});
   claim(tensor, owner, unit);
 }

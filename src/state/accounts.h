@@ -53,7 +53,7 @@ class Accounts {
   Communicator communicator_;
   mutable std::mutex mutex_;
   Ledger ledger_;
-  std::vector<std::array<std::int64_t, kOwners>> units_;  // bytes, by unit + 1
+  std::vector<std::array<std::int64_t, kOwners>> units_;     // bytes, by unit + 1
   std::map<const void*, std::vector<const void*>> adopted_;  // by holder
   std::weak_ptr<EngineObserver> observer_;
 };

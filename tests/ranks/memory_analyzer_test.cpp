@@ -175,50 +175,6 @@ TEST(MemoryAnalyzer, NamesTheOperatorOfThePeakOfAStep) {
   EXPECT_EQ(sum(peak.units), peak.bytes);
 }
 
-// Steps that repeat themselves are not listened to any more; one that is another is, from where it departs.
-TEST(MemoryAnalyzer, NamesOperatorsOfStepsLikeThoseBeforeAndUnlikeThem) {
-  MemoryAnalyzer analyzer;
-  torch::nn::Linear layer(100, 100);
-  const auto step = [&](std::int64_t rows) {
-    layer(torch::ones({rows, 100})).relu().exp().square().sum().backward();
-    layer->zero_grad();
-  };
-  for (int i = 0; i < 6; ++i) step(50);
-  const MemoryPeak small = analyzer.report().peak;
-  step(500);
-  const MemoryPeak large = analyzer.report().peak;
-  EXPECT_GT(large.bytes, 2 * small.bytes);
-  const auto names = [](const MemoryPeak& peak) {
-    std::map<std::string, std::int64_t> bytes;
-    for (const MemoryShare& share : peak.operators) bytes[share.name] = share.bytes;
-    return bytes;
-  };
-  for (const char* each : {"aten::exp", "aten::pow"}) {
-    EXPECT_EQ(names(small)[each], 50 * 100 * 4) << each;
-    EXPECT_EQ(names(large)[each], 500 * 100 * 4) << each;
-  }
-  // What was the first to depart, as it was not yet listened to.
-  EXPECT_EQ(names(large)[""], 500 * 100 * 4);
-  EXPECT_EQ(large.running, "aten::mul in PowBackward0");
-}
-
-// LibTorch asks for no callbacks of operators once the steps repeat themselves.
-TEST(MemoryAnalyzer, DoesNotListenToStepsThatRepeatThemselves) {
-  MemoryAnalyzer analyzer;
-  Net net;
-  torch::optim::Adam optimizer(net.parameters(), 1e-3);
-  const auto step = [&] {
-    net.loss().backward();
-    optimizer.step();
-    optimizer.zero_grad();
-  };
-  EXPECT_TRUE(at::hasThreadLocalCallbacks());
-  for (int i = 0; i < 6; ++i) step();
-  EXPECT_FALSE(at::hasThreadLocalCallbacks());
-  torch::ones({1000}).neg();
-  EXPECT_TRUE(at::hasThreadLocalCallbacks());
-}
-
 TEST(MemoryAnalyzer, OwnersAreWhatTheyAreAndAddUpAtEveryRecord) {
   MemoryAnalyzer analyzer;
   Net net;
@@ -383,48 +339,6 @@ TEST(MemoryAnalyzer, OlderTensorsCountFromWatchOnAndNothingIsPrinted) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
-}
-
-TEST(MemoryAnalyzer, ForgetsTensorsThatHaveEnded) {
-  MemoryAnalyzer analyzer;
-  for (int i = 0; i < 100; ++i) {
-    torch::nn::Linear layer(8, 8);
-    analyzer.watch(*layer);
-    analyzer.watch(layer->weight, MemoryOwner::optimizer, "mine");
-    layer(torch::ones({1, 8})).sum().backward();
-    const MemoryRecord record = analyzer.record("step");
-    EXPECT_EQ(of(record.owners, MemoryOwner::parameter), 8 * 4);
-    EXPECT_EQ(of(record.owners, MemoryOwner::optimizer), 64 * 4);
-  }
-  EXPECT_EQ(analyzer.record("gone").allocated, 0);
-}
-
-TEST(MemoryAnalyzer, RefusesATensorThatIsNotDefined) {
-  MemoryAnalyzer analyzer;
-  EXPECT_THROW(analyzer.watch(at::Tensor(), MemoryOwner::parameter), ConfigError);
-}
-
-TEST(MemoryAnalyzer, KeepsSoManyTagsAndSumsUpTheRest) {
-  MemoryAnalyzer analyzer;
-  for (int i = 0; i < 5000; ++i) analyzer.record("step " + std::to_string(i));
-  const MemoryReport report = analyzer.report();
-  ASSERT_EQ(report.tags.size(), 4097u);
-  EXPECT_EQ(report.tags.back().name, "(other tags)");
-  EXPECT_EQ(report.tags.back().count, 5000 - 4096);
-}
-
-TEST(MemoryAnalyzer, KeepsWithinBoundsOverManySteps) {
-  MemoryAnalyzer analyzer;
-  for (int i = 0; i < 3000; ++i) {
-    const auto scope = analyzer.scope("step");
-    torch::zeros({4}).neg();
-  }
-  const MemoryReport report = analyzer.report();
-  EXPECT_EQ(report.records.size(), 1024u);
-  ASSERT_EQ(report.tags.size(), 1u);
-  EXPECT_EQ(report.tags[0].count, 3000);
-  EXPECT_EQ(report.tags[0].peak, 32);
-  EXPECT_LE(report.timeline.size(), 4096u);
 }
 
 TEST(MemoryAnalyzer, TheTimelineHasThePeakAndItsOwners) {

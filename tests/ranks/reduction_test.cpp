@@ -49,7 +49,8 @@ TEST(ReduceIn, HasTheSameBitsUnderEveryPlan) {
 
 // A gradient that is known: the data, once in 16 bits and once in full precision.
 struct Known : torch::nn::Module {
-  Known() : narrow(register_parameter("narrow", torch::ones({700}))), wide(register_parameter("wide", torch::ones(90))) {}
+  Known()
+      : narrow(register_parameter("narrow", torch::ones({700}))), wide(register_parameter("wide", torch::ones(90))) {}
   at::Tensor loss(std::int64_t index) {
     const auto product = [&](const at::Tensor& weights) {
       return (weights * numbers(index, weights.sizes()).to(weights.scalar_type())).to(at::kFloat).sum();
@@ -70,26 +71,27 @@ TEST(GradientsIn16Bits, AreTheMeanRoundedOnce) {
   constexpr int ranks = 3;
   const auto wide = [](const ParameterInfo& info) { return info.name == "wide"; };
   for (const double clip : {0.0, 2.0})
-    for (const auto& [precision, dtype, unit] : {std::tuple{Precision::bf16, at::kBFloat16, 0x1p-8},
-                                                 std::tuple{Precision::fp16, at::kHalf, 0x1p-11}})
+    for (const auto& [precision, dtype, unit] :
+         {std::tuple{Precision::bf16, at::kBFloat16, 0x1p-8}, std::tuple{Precision::fp16, at::kHalf, 0x1p-11}})
       for (const Plan& plan : all_plans()) {
         SCOPED_TRACE(plan.label() + " " + std::string(name(precision)) + " clip " + std::to_string(clip));
         const Options options{.clip = clip, .full_precision = wide, .loss_scale = LossScale::fixed(1)};
-        on_ranks<Known>({plan.precision(precision), ranks, Sgd{.lr = 1}, options}, {}, [&](Known& model, Engine& engine, int) {
-          const auto before = parameters_of(model, engine);
-          const StepReport report = train_step(model, engine);
-          const auto after = parameters_of(model, engine);
-          const at::Tensor narrow = mean_gradient(ranks, 700, dtype), full = mean_gradient(ranks, 90, at::kFloat);
-          const double norm = std::sqrt((narrow.square().sum() + full.square().sum()).item<double>());
-          EXPECT_NEAR(report.grad_norm / norm, 1, unit);
-          const double factor = clip > 0 ? clip / report.grad_norm : 1;
-          const auto error = [&](const std::string& name, const at::Tensor& mean) {
-            const at::Tensor moved = before.at(name).to(at::kDouble) - after.at(name).to(at::kDouble);
-            return (moved / factor - mean).abs();
-          };
-          EXPECT_TRUE((error("narrow", narrow) <= 1.001 * unit * narrow.abs() + 1e-6).all().item<bool>());
-          EXPECT_LT(error("wide", full).max().item<double>(), 1e-6);
-        });
+        on_ranks<Known>(
+            {plan.precision(precision), ranks, Sgd{.lr = 1}, options}, {}, [&](Known& model, Engine& engine, int) {
+              const auto before = parameters_of(model, engine);
+              const StepReport report = train_step(model, engine);
+              const auto after = parameters_of(model, engine);
+              const at::Tensor narrow = mean_gradient(ranks, 700, dtype), full = mean_gradient(ranks, 90, at::kFloat);
+              const double norm = std::sqrt((narrow.square().sum() + full.square().sum()).item<double>());
+              EXPECT_NEAR(report.grad_norm / norm, 1, unit);
+              const double factor = clip > 0 ? clip / report.grad_norm : 1;
+              const auto error = [&](const std::string& name, const at::Tensor& mean) {
+                const at::Tensor moved = before.at(name).to(at::kDouble) - after.at(name).to(at::kDouble);
+                return (moved / factor - mean).abs();
+              };
+              EXPECT_TRUE((error("narrow", narrow) <= 1.001 * unit * narrow.abs() + 1e-6).all().item<bool>());
+              EXPECT_LT(error("wide", full).max().item<double>(), 1e-6);
+            });
       }
 }
 

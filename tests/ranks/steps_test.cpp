@@ -182,9 +182,8 @@ TEST(Step, ReportsWhereItsTimeWent) {
       EXPECT_LE(waited(report) + report.update_seconds, took.count());
     });
   });
-  on_ranks<Lm>({.ranks = 1}, {}, [&](Lm& model, Engine& engine, int) {
-    EXPECT_LT(waited(train_step(model, engine)), 1e-3);
-  });
+  on_ranks<Lm>({.ranks = 1}, {},
+               [&](Lm& model, Engine& engine, int) { EXPECT_LT(waited(train_step(model, engine)), 1e-3); });
 }
 
 // One rank's gradient overflows at its second micro-batch; nobody updates, and training goes on.

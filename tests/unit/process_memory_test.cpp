@@ -122,7 +122,8 @@ class Mapped {
   void* data_;
 };
 
-// The sanitizers have a malloc of their own, of which malloc's figures say nothing, and a shadow of all that is written.
+// The sanitizers have a malloc of their own, of which malloc's figures say nothing, and a shadow of all that is
+// written.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(ThisProcess, FindsTheHeap) {
   std::vector<std::unique_ptr<char[]>> blocks;
