@@ -34,25 +34,13 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
       ->check(CLI::IsMember(precision_names()))
       ->capture_default_str()
       ->group(group);
-  command
-      .add_option("--resident-budget", options.resident_budget,
-                  "Bytes for gathered parameters: 500M, 2GiB; 0 is two units")
-      ->transform(CLI::AsSizeValue(true))
-      ->capture_default_str()
-      ->group(group);
+  add_exchange_options(command, options, group);
   command.add_option("--loss-scale", options.loss_scale, "A fixed one; 0 is dynamic in fp16 and none elsewhere")
       ->check(at_least(0.0))
       ->capture_default_str()
       ->group(group);
   command.add_option("--fp8-scaling", options.fp8_scaling, "By this tensor's largest value or by the last 16 steps'")
       ->check(CLI::IsMember({"current", "delayed"}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--reduce-in", options.reduce_in, "Dtype in which gradients travel [their own]")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-      ->group(group);
-  command.add_option("--gather-in", options.gather_in, "How sharded parameters travel: as they are, or in FP8")
-      ->check(CLI::IsMember({"native", "fp8"}))
       ->capture_default_str()
       ->group(group);
   command.add_flag("--fp32-norms", options.fp32_norms, "Compute norms with fp32 parameters")->group(group);
@@ -157,7 +145,8 @@ void add_optimizers(CLI::App& command, RunOptions& options) {
       ->needs(optimizers);
   command.callback([&command, &options] {
     if (options.optimizers.empty()) return;
-    if (!command.count("--plans")) options.plans = RunOptions{}.plans;
+    const RunOptions usual;
+    if (!command.count("--plans")) options.plans = usual.plans;
     options.plans.resize(1);
     expand_all(options.optimizers, optimizer_names());
     expand_all(options.precisions, precision_names());
@@ -169,6 +158,22 @@ bool present(const char* name) {
 }
 
 }  // namespace
+
+void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std::string& group) {
+  command
+      .add_option("--resident-budget", options.resident_budget,
+                  "Bytes for gathered parameters: 500M, 2GiB; 0 is two units")
+      ->transform(CLI::AsSizeValue(true))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--reduce-in", options.reduce_in, "Dtype in which gradients travel [their own]")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->group(group);
+  command.add_option("--gather-in", options.gather_in, "How sharded parameters travel: as they are, or in FP8")
+      ->check(CLI::IsMember({"native", "fp8"}))
+      ->capture_default_str()
+      ->group(group);
+}
 
 void add_train_options(CLI::App& command, RunOptions& options) {
   options.plans = {"zero3"};

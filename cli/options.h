@@ -25,7 +25,14 @@ class UsageError : public zero::ConfigError {
 // Instead of a profile: seconds are not predicted.
 inline constexpr const char* kNoProfile = "none";
 
-struct RunOptions {
+// What goes to and from the shards.
+struct ExchangeOptions {
+  std::uint64_t resident_budget = 0;  // bytes of gathered parameters; 0: two units
+  std::string reduce_in = {};         // empty: the plan's choice
+  std::string gather_in = "native";   // of plans that shard parameters
+};
+
+struct RunOptions : ExchangeOptions {
   std::vector<std::string> plans{"zero3"};
   std::string model = "tiny";
   std::string data;  // empty: the default text
@@ -45,11 +52,8 @@ struct RunOptions {
   std::string precision = "fp32";
   double loss_scale = 0;  // 0: the engine's choice
   std::string fp8_scaling = "current";
-  std::string reduce_in;             // empty: the plan's choice
-  std::string gather_in = "native";  // of plans that shard parameters
   double clip = 1;
   std::uint64_t seed = 0;
-  std::uint64_t resident_budget = 0;
   bool reproducible = false;
   bool fp32_norms = false;
   bool timeline = false;  // memory and activities within a step go to the result
@@ -62,6 +66,7 @@ struct RunOptions {
   std::string command;      // as it was typed
 };
 
+void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std::string& group);
 void add_train_options(CLI::App& command, RunOptions& options);
 void add_compare_options(CLI::App& command, RunOptions& options);
 

@@ -24,7 +24,6 @@ struct Setting {
   std::string optimizer;
   std::int64_t batch = 0;
   int accumulate = 0;
-  std::string reduce_in = {};
 };
 
 // Both may say it, if they say the same.
@@ -40,6 +39,8 @@ PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
   options.accumulate = agreed("--accumulate", options.accumulate, read.accumulate);
   options.precision = agreed("--precision", options.precision, read.precision);
   options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
+  const auto reduce_in = options.reduce_in.empty() ? std::nullopt : std::optional(options.reduce_in);
+  options.reduce_in = agreed("--reduce-in", reduce_in, read.reduce_in).value_or("");
   if (read.plan && !options.plans.empty() && !std::ranges::count(options.plans, *read.plan))
     throw UsageError("--plans contradicts --ds-config, which says " + *read.plan);
   if (options.plans.empty() && read.plan) options.plans = {*read.plan};
@@ -76,7 +77,7 @@ RunOptions run_options(const PlanOptions& options, const Setting& setting) {
   run.optimizer = setting.optimizer;
   run.accumulate = setting.accumulate;
   run.reproducible = options.reproducible;
-  run.reduce_in = setting.reduce_in;
+  static_cast<ExchangeOptions&>(run) = options;
   return run;
 }
 
@@ -85,8 +86,12 @@ bool here(const PlanOptions& options) {
   return options.hosts == 1 && options.device_memory.empty();
 }
 
+// What travels in FP8 is not read where it lies.
 zero::Memory memory_of(const PlanOptions& options) {
-  const bool common = options.memory == "common" || (options.memory == "auto" && here(options));
+  const bool as_it_lies = options.gather_in == "native";
+  if (options.memory == "common" && !as_it_lies)
+    throw UsageError("--memory common contradicts --gather-in " + options.gather_in + ": what travels is not common");
+  const bool common = options.memory == "common" || (options.memory == "auto" && here(options) && as_it_lies);
   return common ? zero::Memory::common : zero::Memory::separate;
 }
 
@@ -136,7 +141,9 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& settin
           .precision = setting.precision,
           .accumulate = setting.accumulate,
           .reproducible = options.reproducible,
-          .reduce_in = setting.reduce_in,
+          .resident_budget = chosen.resident_budget(),
+          .reduce_in = options.reduce_in,
+          .gather_in = options.gather_in,
           .optimizer = setting.optimizer,
           .ranks = options.ranks,
           .model = options.model,
@@ -163,8 +170,7 @@ int plan(const PlanOptions& given) {
   if (!given.ds_config.empty())
     read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
   const PlanOptions options = read ? with(given, *read) : given;
-  Setting setting = setting_of(options);
-  if (read) setting.reduce_in = read->reduce_in.value_or("");
+  const Setting setting = setting_of(options);
   planner::Answer answer = planner::answer(request_of(options, setting), options.model, setting.optimizer);
   answer.deepspeed = std::move(read);
   if (options.fit && options.out == options.json) throw UsageError("--out and --json name the same file");

@@ -10,7 +10,7 @@
 
 namespace cli {
 
-struct PlanOptions {
+struct PlanOptions : ExchangeOptions {
   std::string model;       // a preset or a config.json; empty: `parameters`
   std::string parameters;  // a count
   int ranks = 1;

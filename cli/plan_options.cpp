@@ -88,6 +88,7 @@ void add_setting_group(CLI::App& command, PlanOptions& options) {
   command.add_option("--optimizer", options.optimizer, "As `zero train` has them [adamw]")
       ->check(CLI::IsMember(optimizer_names()))
       ->group(group);
+  add_exchange_options(command, options, group);
   command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
   command
       .add_option("--ds-config", options.ds_config, "Take plan, precision, batch and optimizer from DeepSpeed's file")

@@ -244,7 +244,7 @@ void show(const Measurement& measurement, const ProfileOptions& options, const s
     const planner::Pace& pace = profile.pace(zero::precision_named(options.precisions[i]));
     std::cout << options.precisions[i] << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
               << fixed(1e6 * pace.operator_seconds, 1) << " us an operator, " << fixed(100 * pace.waiting, 0)
-              << " % of it waiting where gradients are reduced; of the " << std::size(kTrials)
+              << " % of the time waiting where gradients are reduced; of the " << std::size(kTrials)
               << " models that were trained for it none is farther off than " << fixed(100 * measurement.farthest[i], 0)
               << " %\n";
   }
