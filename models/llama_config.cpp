@@ -70,6 +70,7 @@ class Keys {
   Keys(const json& object, std::string source, std::string prefix = {})
       : object_(object), source_(std::move(source)), prefix_(std::move(prefix)) {}
 
+  bool empty() const { return object_.empty(); }
   bool has(const char* key) const { return find(key) != nullptr; }
 
   std::int64_t integer(const char* key) const {
@@ -155,20 +156,19 @@ RopeScaling rope_scaling(const Keys& rope) {
   scaling.high_freq_factor = rope.positive("high_freq_factor");
   if (scaling.original_max_position_embeddings < 1)
     rope.fail("original_max_position_embeddings", "is not positive", "correct it");
-  if (scaling.high_freq_factor <= scaling.low_freq_factor)
-    rope.fail("high_freq_factor", "is not above \"low_freq_factor\"", "correct it");
   return scaling;
 }
 
-// "rope_theta" and "rope_scaling", or since version 5 both in "rope_parameters".
+// "rope_theta" and "rope_scaling", or since version 5 both in "rope_parameters"; where both are, the former wins.
 void read_rope(const Keys& keys, LlamaConfig& config) {
   config.rope_theta = keys.number("rope_theta", 10000);
-  for (const char* nested : {"rope_parameters", "rope_scaling"}) {
-    if (!keys.has(nested)) continue;
+  for (const char* nested : {"rope_scaling", "rope_parameters"}) {
+    if (!keys.has(nested) || keys.object(nested).empty()) continue;
     const Keys rope = keys.object(nested);
     rope.require(rope.number("partial_rotary_factor", 1) == 1, "partial_rotary_factor", "1");
     config.rope_theta = rope.number("rope_theta", config.rope_theta);
     config.rope_scaling = rope_scaling(rope);
+    return;
   }
 }
 
@@ -206,6 +206,14 @@ void check_positive(const LlamaConfig& config, std::vector<std::string>& faults)
     if (!(value > 0)) faults.push_back(std::string(key) + " is " + std::to_string(value) + ", not positive");
 }
 
+void check_rope_scaling(const RopeScaling& scaling, std::vector<std::string>& faults) {
+  if (!(scaling.factor > 0))
+    faults.push_back("rope_scaling.factor is " + std::to_string(scaling.factor) + ", not positive");
+  const bool ordered = scaling.high_freq_factor > scaling.low_freq_factor && scaling.low_freq_factor > 0;
+  if (scaling.original_max_position_embeddings > 0 && !ordered)
+    faults.emplace_back("rope_scaling.high_freq_factor is not above low_freq_factor, or that is not positive");
+}
+
 void check_heads(const LlamaConfig& config, std::vector<std::string>& faults) {
   const std::string heads = "num_attention_heads " + std::to_string(config.num_attention_heads);
   if (config.head_dim < 0) faults.push_back("head_dim is " + std::to_string(config.head_dim) + ", not positive");
@@ -236,6 +244,7 @@ std::vector<double> LlamaConfig::rotary_frequencies() const {
 std::vector<std::string> LlamaConfig::faults() const {
   std::vector<std::string> found;
   check_positive(*this, found);
+  check_rope_scaling(rope_scaling, found);
   if (found.empty()) check_heads(*this, found);
   return found;
 }

@@ -178,13 +178,13 @@ class Reader {
     constexpr std::int64_t kMost = 1 << 20;
     const auto total = integer(kTotal, 1, kMost);
     auto micro = integer(kMicro, 1, kMost), steps = integer(kSteps, 1, kMost);
-    if (!micro) micro = known_.batch;
-    if (!steps && known_.accumulate) steps = *known_.accumulate;
+    if (!micro && known_.batch <= kMost) micro = known_.batch;
+    if (!steps && known_.accumulate <= kMost) steps = known_.accumulate;
     if (total && micro && steps) {
       if (*total != *micro * *steps * ranks_) contradict(*total, *micro, *steps);
     } else if (total) {
       const std::int64_t known = micro.value_or(1) * steps.value_or(1) * ranks_;
-      if (*total % known != 0) return indivisible(*total, known, micro ? kMicro : steps ? kSteps : "1");
+      if (*total % known != 0) return indivisible(*total, known, micro ? micro_name() : steps ? steps_name() : "1");
       return take_batch(micro.value_or(*total / known), micro ? *total / known : steps.value_or(1));
     }
     take_batch(micro, steps);
@@ -199,9 +199,13 @@ class Reader {
     if (steps && (values_.contains(kSteps) || !known_.accumulate)) took(kSteps, "accumulate " + std::to_string(*steps));
   }
 
+  // Where the sizes are from.
+  const char* micro_name() const { return values_.contains(kMicro) ? kMicro : "--batch"; }
+  const char* steps_name() const { return values_.contains(kSteps) ? kSteps : "--accumulate"; }
+
   void contradict(std::int64_t total, std::int64_t micro, std::int64_t steps) {
-    faults_.push_back(std::string(kTotal) + " " + std::to_string(total) + " contradicts " + kMicro + " " +
-                      std::to_string(micro) + " x " + kSteps + " " + std::to_string(steps) + " x " +
+    faults_.push_back(std::string(kTotal) + " " + std::to_string(total) + " contradicts " + micro_name() + " " +
+                      std::to_string(micro) + " x " + steps_name() + " " + std::to_string(steps) + " x " +
                       std::to_string(ranks_) + " ranks = " + std::to_string(micro * steps * ranks_));
   }
 

@@ -28,7 +28,8 @@ struct Field {
   const char* key;
   std::variant<std::string T::*, bool T::*, int T::*, std::int64_t T::*, double T::*> member;
   bool required = false;
-  double least = 0;           // of numbers
+  double least = 0;  // of numbers
+  double most = std::numeric_limits<double>::max();
   Choices choices = nullptr;  // of strings; none: any
 };
 
@@ -68,8 +69,8 @@ void read_field(T& into, const Field<T>& field, const Json& value, const std::st
             if (choice == read) return void(into.*member = read);
           refuse_choice(source, field.key, read, field.choices());
         } else if constexpr (!std::is_same_v<V, bool>) {
-          require_least(value.get<double>(), field.least, static_cast<double>(std::numeric_limits<V>::max()), source,
-                        field.key);
+          const double most = std::min(field.most, static_cast<double>(std::numeric_limits<V>::max()));
+          require_least(value.get<double>(), field.least, most, source, field.key);
         }
         into.*member = read;
       },

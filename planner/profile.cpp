@@ -22,7 +22,7 @@ const std::array<Field<Profile>, 9> kFields{
      {.key = "collective_seconds", .member = &Profile::collective_seconds, .required = true},
      {.key = "network_bandwidth", .member = &Profile::network_bandwidth, .required = true, .least = kPositive},
      {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
-     {.key = "overlap", .member = &Profile::overlap}}};
+     {.key = "overlap", .member = &Profile::overlap, .most = 1}}};
 
 const std::array<Field<Pace>, 6> kPaceFields{
     {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
@@ -30,7 +30,7 @@ const std::array<Field<Pace>, 6> kPaceFields{
      {.key = "attention_flops", .member = &Pace::attention_flops, .required = true, .least = kPositive},
      {.key = "sweep_bandwidth", .member = &Pace::sweep_bandwidth, .required = true, .least = kPositive},
      {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true},
-     {.key = "waiting", .member = &Pace::waiting}}};
+     {.key = "waiting", .member = &Pace::waiting, .most = 1}}};
 
 constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
     {{"fp32", &Profile::fp32}, {"bf16", &Profile::bf16}, {"fp16", &Profile::fp16}, {"fp8", &Profile::fp8}}};

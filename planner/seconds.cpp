@@ -125,6 +125,7 @@ Pace fitted(const std::vector<Measured>& runs) {
 }
 
 double waiting_of(double accumulated, double once, int accumulate) {
+  if (!(once > 0)) return 0;
   const double spared = 1 - accumulated / (accumulate * once);
   return std::clamp(spared * accumulate / (accumulate - 1), 0.0, 1.0);
 }

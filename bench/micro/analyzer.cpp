@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   });
   const std::size_t first = contest.add("first", step);
   contest.add("learns", [&] {
-    for (int i = 0; i < 3; ++i) step();
+    for (int i = 0; i < 5; ++i) step();
   });
   const std::size_t on = contest.add("on", step);
   contest.add("ends", [&] { analyzer.reset(); });

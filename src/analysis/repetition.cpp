@@ -20,7 +20,10 @@ const std::string* Repetition::next(const AllocationSign& sign) {
     whole_ = found != rounds_.end();
     alike_ = whole_ ? &*found : nullptr;
   }
-  if (!whole_) return nullptr;
+  if (!whole_) {
+    enough_ = std::min(2 * enough_, kMostRounds);
+    return nullptr;
+  }
   round_.push_back((*alike_)[place]);
   return round_.back().operation;
 }
@@ -34,7 +37,8 @@ bool Repetition::end_round() {
   round_.clear();
   alike_ = nullptr;
   whole_ = true;
-  return known;
+  alike_in_a_row_ = known ? alike_in_a_row_ + 1 : 0;
+  return alike_in_a_row_ >= enough_;
 }
 
 }  // namespace zero

@@ -27,7 +27,8 @@ class Repetition {
   void add(const AllocationSign& sign, std::string_view operation);
   // The operator of an allocation that was not; null if no earlier round went on like this one.
   const std::string* next(const AllocationSign& sign);
-  // Begins the next round. Whether this one was like an earlier one, so that the next may be as well.
+  // Begins the next round. Whether so many in a row have been like earlier ones that the next will be as well. How many
+  // that takes grows with each that departed: rounds may take turns.
   bool end_round();
 
  private:
@@ -47,6 +48,8 @@ class Repetition {
   Round round_;                   // this one
   const Round* alike_ = nullptr;  // one of rounds_ that has gone like this one so far; null: not looked for
   bool whole_ = true;             // what allocated is known of all of it
+  std::size_t alike_in_a_row_ = 0;
+  std::size_t enough_ = 2;
 };
 
 }  // namespace zero

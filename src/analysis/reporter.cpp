@@ -43,11 +43,13 @@ bool only_allocates(std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// The innermost operator that computes, else the outermost.
+// The innermost operator that computes, else the outermost; of what runs for a node, within the node.
 std::string_view running_operation() {
   std::string_view operation;
   for (auto each = running.rbegin(); each != running.rend(); ++each) {
-    operation = (*each)->name();
+    const std::string_view name = (*each)->name();
+    if (name.starts_with("autograd::engine::")) break;
+    operation = name;
     if (!only_allocates(operation)) break;
   }
   return operation;

@@ -92,6 +92,10 @@ void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string
   if (!tensor.defined())
     throw ConfigError("MemoryAnalyzer::watch: the tensor is not defined", "watch it when it has been made");
   drop_ended();
+  put(tensor, owner, unit);
+}
+
+void Watched::put(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
   const void* const key = tensor.unsafeGetTensorImpl();
   if (!units_.insert_or_assign(key, unit).second)
     std::erase_if(tensors_, [&](const auto& one) { return one.key == key; });
@@ -109,13 +113,15 @@ void Watched::hook(const at::Tensor& parameter, const std::string& unit) {
 }
 
 void Watched::add(const torch::nn::Module& module) {
+  drop_ended();
   for (const auto& item : module.named_buffers())
-    if (item.value().defined()) add(item.value(), MemoryOwner::parameter, unit_of(item.key()));
+    if (item.value().defined() && !units_.contains(item.value().unsafeGetTensorImpl()))
+      put(item.value(), MemoryOwner::parameter, unit_of(item.key()));
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
     if (!parameter.defined()) continue;
     const void* const key = parameter.unsafeGetTensorImpl();
-    if (!units_.contains(key)) add(parameter, MemoryOwner::parameter, unit_of(item.key()));
+    if (!units_.contains(key)) put(parameter, MemoryOwner::parameter, unit_of(item.key()));
     hook(parameter, units_.at(key));
   }
   refresh();

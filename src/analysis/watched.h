@@ -43,6 +43,7 @@ class Watched {
     const void* data;
   };
 
+  void put(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
   void hook(const at::Tensor& parameter, const std::string& unit);
   void claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
   void claim_state(torch::optim::Optimizer& optimizer);

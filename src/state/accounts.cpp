@@ -42,10 +42,10 @@ void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
   std::lock_guard lock(mutex_);
   tell_all(-1);
   observer_ = std::move(observer);
-  tell_all(1);
   if (const auto now = observer_.lock())
     for (const auto& [holder, memory] : adopted_)
       for (const void* data : memory) now->adopted(data);
+  tell_all(1);
 }
 
 // Books what is held, or takes it back.

@@ -14,6 +14,8 @@ namespace {
 
 // Steps that repeat themselves are not listened to any more; one that is another is, from where it departs.
 TEST(MemoryAnalyzerLimits, NamesOperatorsOfStepsLikeThoseBeforeAndUnlikeThem) {
+  // What is more from when it is watched on makes a peak of the step after.
+  const torch::Tensor older = torch::zeros({1000});
   MemoryAnalyzer analyzer;
   torch::nn::Linear layer(100, 100);
   const auto step = [&](std::int64_t rows) {
@@ -21,6 +23,9 @@ TEST(MemoryAnalyzerLimits, NamesOperatorsOfStepsLikeThoseBeforeAndUnlikeThem) {
     layer->zero_grad();
   };
   for (int i = 0; i < 6; ++i) step(50);
+  analyzer.watch(older, MemoryOwner::parameter);
+  step(50);
+  ASSERT_FALSE(at::hasThreadLocalCallbacks());
   const MemoryPeak small = analyzer.report().peak;
   step(500);
   const MemoryPeak large = analyzer.report().peak;
@@ -35,25 +40,27 @@ TEST(MemoryAnalyzerLimits, NamesOperatorsOfStepsLikeThoseBeforeAndUnlikeThem) {
     EXPECT_EQ(names(large)[each], 500 * 100 * 4) << each;
   }
   // What was the first to depart, as it was not yet listened to.
-  EXPECT_EQ(names(large)[""], 500 * 100 * 4);
+  EXPECT_EQ(names(large)[""], 500 * 100 * 4 + 4000);
   EXPECT_EQ(large.running, "aten::mul in PowBackward0");
 }
 
 // LibTorch asks for no callbacks of operators once the steps repeat themselves.
 TEST(MemoryAnalyzerLimits, DoesNotListenToStepsThatRepeatThemselves) {
-  MemoryAnalyzer analyzer;
-  torch::nn::LSTM lstm(torch::nn::LSTMOptions(8, 16));
-  torch::optim::Adam optimizer(lstm->parameters(), 1e-3);
-  const auto step = [&] {
-    std::get<0>(lstm(torch::ones({20, 3, 8}))).sum().backward();
-    optimizer.step();
-    optimizer.zero_grad();
-  };
-  EXPECT_TRUE(at::hasThreadLocalCallbacks());
-  for (int i = 0; i < 6; ++i) step();
-  EXPECT_FALSE(at::hasThreadLocalCallbacks());
-  torch::ones({1000}).neg();
-  EXPECT_TRUE(at::hasThreadLocalCallbacks());
+  for (const int micro_batches : {1, 2, 4}) {
+    MemoryAnalyzer analyzer;
+    torch::nn::LSTM lstm(torch::nn::LSTMOptions(8, 16));
+    torch::optim::Adam optimizer(lstm->parameters(), 1e-3);
+    const auto step = [&] {
+      for (int micro = 0; micro < micro_batches; ++micro) std::get<0>(lstm(torch::ones({20, 3, 8}))).sum().backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    EXPECT_TRUE(at::hasThreadLocalCallbacks());
+    for (int i = 0; i < 12; ++i) step();
+    EXPECT_FALSE(at::hasThreadLocalCallbacks()) << micro_batches;
+    torch::ones({1000}).neg();
+    EXPECT_TRUE(at::hasThreadLocalCallbacks());
+  }
 }
 
 TEST(MemoryAnalyzerLimits, ForgetsTensorsThatHaveEnded) {

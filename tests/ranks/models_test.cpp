@@ -75,8 +75,8 @@ class Reference {
     const std::int64_t half = head.size(1) / 2;
     for (std::int64_t t = 0; t < head.size(0); ++t)
       for (std::int64_t i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(t) * std::pow(config_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
+        const double angle = static_cast<double>(t) / config_.rope_scaling.factor *
+                             std::pow(config_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
         turned[t][i] = head[t][i] * std::cos(angle) - head[t][i + half] * std::sin(angle);
         turned[t][i + half] = head[t][i + half] * std::cos(angle) + head[t][i] * std::sin(angle);
       }
@@ -184,6 +184,16 @@ TEST_P(LlamaShapes, AgreesWithTheReference) {
   EXPECT_LT((logits.to(torch::kDouble) - expected).abs().max().item<double>(), 2e-5);
   const at::Tensor loss = -expected.log_softmax(-1).gather(2, targets.unsqueeze(2)).mean();
   EXPECT_NEAR(model->loss(ids, targets).item<double>(), loss.item<double>(), 1e-5);
+}
+
+TEST(Llama, AgreesWithTheReferenceWithScaledPositions) {
+  LlamaConfig config = odd_sizes();
+  config.rope_scaling.factor = 4;
+  torch::manual_seed(1);
+  Llama model(config);
+  const at::Tensor ids = random_ids(config, 1, 9);
+  const at::Tensor expected = Reference(config, *model).logits(ids[0]);
+  EXPECT_LT((model->forward(ids)[0].to(torch::kDouble) - expected).abs().max().item<double>(), 2e-5);
 }
 
 TEST_P(LlamaShapes, IsCausal) {
