@@ -9,6 +9,7 @@ namespace {
 constexpr std::size_t kMostEvents = 1 << 18;
 // Of a step of a small model: room that need not grow within it.
 constexpr std::size_t kUsualEvents = 1 << 12;
+constexpr std::size_t kMostNotices = 1 << 12;
 
 // The operator of what is booked.
 constexpr std::string_view kEngine = "zero::Engine";
@@ -24,6 +25,7 @@ std::vector<MemoryShare> largest_first(const std::map<std::string, std::int64_t>
 }  // namespace
 
 MemoryLog::MemoryLog() : start_(Clock::now()) {
+  notices_.reserve(kMostNotices);
   events_.reserve(kUsualEvents);
   blocks_.reserve(kUsualEvents);
   free_.reserve(kUsualEvents);
@@ -45,61 +47,88 @@ std::uint32_t MemoryLog::add(const void* data, std::int64_t bytes) {
   return place;
 }
 
-void MemoryLog::note(Kind kind, std::uint32_t place, std::int64_t change) {
+void MemoryLog::note(Kind kind, std::uint32_t place, std::int64_t change, double at) {
   allocated_ += change;
-  events_.push_back({now(), change, place, kind});
-  if (change > 0)
-    for (auto& [id, span] : spans_) span.peak = std::max(span.peak, allocated_);
-  if (events_.size() >= kMostEvents) settle_locked();
+  events_.push_back({at, change, place, kind});
+  recent_peak_ = std::max(recent_peak_, allocated_);
+  if (events_.size() >= kMostEvents) settle_noted();
+}
+
+void MemoryLog::notice(const Notice& notice) {
+  notices_.push_back(notice);
+  if (notices_.size() >= kMostNotices) catch_up();
+}
+
+void MemoryLog::catch_up() {
+  for (const Notice& notice : notices_) {
+    if (notice.bytes > 0) {
+      see_come(notice);
+    } else if (const auto found = places_.find(notice.data)) {
+      remove(*found, notice.at);
+    }
+  }
+  notices_.clear();
+}
+
+void MemoryLog::see_come(const Notice& notice) {
+  if (const auto other = places_.find(notice.data)) remove(*other, notice.at);
+  const std::uint32_t place = add(notice.data, notice.bytes);
+  Block& block = blocks_[place];
+  block.running = notice.origin.running;
+  block.recorded = notice.origin.recorded;
+  note(Kind::came, place, notice.bytes, notice.at);
+}
+
+int MemoryLog::number(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  return names_.number(name);
 }
 
 void MemoryLog::came(const void* data, std::int64_t bytes, const Origin& origin) {
   const std::lock_guard lock(mutex_);
-  if (const auto other = places_.find(data)) remove(*other);
-  const std::uint32_t place = add(data, bytes);
-  Block& block = blocks_[place];
-  block.operation = names_.number(origin.operation);
-  block.node = names_.number(origin.node);
-  block.recorded = origin.recorded;
-  note(Kind::came, place, bytes);
+  notice({now(), data, bytes, origin});
 }
 
-void MemoryLog::remove(std::uint32_t place) {
+void MemoryLog::remove(std::uint32_t place, double at) {
   Block& block = blocks_[place];
   places_.remove(block.data);
   block.gone = true;
   block.reached = passes_ > block.passes;
-  note(Kind::went, place, -block.bytes);
+  note(Kind::went, place, -block.bytes, at);
 }
 
 void MemoryLog::went(const void* data) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = places_.find(data)) remove(*found);
+  notice({now(), data, 0, {}});
 }
 
 void MemoryLog::went(const void* data, std::int64_t number) {
   const std::lock_guard lock(mutex_);
+  catch_up();
   const auto found = places_.find(data);
-  if (found && blocks_[*found].number == number) remove(*found);
+  if (found && blocks_[*found].number == number) remove(*found, now());
 }
 
 void MemoryLog::backward_began() {
   const std::lock_guard lock(mutex_);
+  catch_up();
   ++passes_;
 }
 
 void MemoryLog::booked(MemoryOwner owner, const std::string& unit, std::int64_t change) {
   const std::lock_guard lock(mutex_);
+  catch_up();
   const int number = names_.number(unit);
   const auto [found, added] =
       account_places_.try_emplace({owner, number}, static_cast<std::uint32_t>(accounts_.size()));
   if (added) accounts_.push_back({owner, number});
   accounts_[found->second].bytes += change;
-  note(Kind::booked, found->second, change);
+  note(Kind::booked, found->second, change, now());
 }
 
 std::int64_t MemoryLog::claim(const void* data, std::int64_t bytes, MemoryOwner owner, const std::string& unit) {
   const std::lock_guard lock(mutex_);
+  catch_up();
   const auto known = places_.find(data);
   const std::uint32_t place = known ? *known : add(data, bytes);
   Block& block = blocks_[place];
@@ -112,7 +141,7 @@ std::int64_t MemoryLog::claim(const void* data, std::int64_t bytes, MemoryOwner 
   block.claimed = true;
   claim_in_peak(block);
   const std::int64_t number = block.number;
-  if (!known) note(Kind::came, place, bytes);
+  if (!known) note(Kind::came, place, bytes, now());
   return number;
 }
 
@@ -129,6 +158,11 @@ void MemoryLog::settle() {
 }
 
 void MemoryLog::settle_locked() {
+  catch_up();
+  settle_noted();
+}
+
+void MemoryLog::settle_noted() {
   decide();
   if (const auto moment = replay()) keep_peak(*moment);
   forget_events();
@@ -168,7 +202,7 @@ std::optional<MemoryLog::Moment> MemoryLog::replay() {
 // What was there right after the event: what is there now, or went later, and came no later.
 void MemoryLog::keep_peak(const Moment& moment) {
   const Event& event = events_[moment.event];
-  peak_ = {moment.bytes, event.at, 0, 0, {}};
+  peak_ = {moment.bytes, event.at, {}, {}};
   std::vector<char> absent(blocks_.size());
   for (const std::uint32_t place : free_) absent[place] = 1;
   for (std::size_t i = 0; i < events_.size(); ++i) {
@@ -177,12 +211,9 @@ void MemoryLog::keep_peak(const Moment& moment) {
   }
   for (std::size_t place = 0; place < blocks_.size(); ++place) {
     const Block& block = blocks_[place];
-    if (!absent[place])
-      peak_.parts.push_back({block.number, block.bytes, block.owner, block.unit, block.operation, block.node});
+    if (!absent[place]) peak_.parts.push_back({block.number, block.bytes, block.owner, block.unit, block.running});
   }
-  const bool came = event.kind == Kind::came;
-  peak_.operation = came ? blocks_[event.place].operation : names_.number(kEngine);
-  peak_.node = came ? blocks_[event.place].node : 0;
+  peak_.running = event.kind == Kind::came ? blocks_[event.place].running : Running{names_.number(kEngine)};
   keep_accounts(moment.event);
   std::ranges::sort(peak_.parts, {}, &Peak::Part::number);
 }
@@ -193,7 +224,7 @@ void MemoryLog::keep_accounts(std::size_t event) {
   for (std::size_t i = event + 1; i < events_.size(); ++i)
     if (events_[i].kind == Kind::booked) bytes[events_[i].place] -= events_[i].change;
   for (std::size_t i = 0; i < accounts_.size(); ++i)
-    peak_.parts.push_back({0, bytes[i], accounts_[i].owner, accounts_[i].unit, names_.number(kEngine), 0});
+    peak_.parts.push_back({0, bytes[i], accounts_[i].owner, accounts_[i].unit, {names_.number(kEngine)}});
 }
 
 void MemoryLog::forget_events() {
@@ -204,19 +235,20 @@ void MemoryLog::forget_events() {
   events_.clear();
 }
 
-std::string MemoryLog::operator_name(int operation, int node) const {
+std::string MemoryLog::operator_name(const Running& running) const {
+  const auto [operation, node] = running;
   if (operation == 0 || operation == node) return names_.name(node);
   return node == 0 ? names_.name(operation) : names_.name(operation) + " in " + names_.name(node);
 }
 
 MemoryPeak MemoryLog::peak() const {
   const std::lock_guard lock(mutex_);
-  MemoryPeak peak{peak_.bytes, peak_.at, operator_name(peak_.operation, peak_.node), {}, {}, {}};
+  MemoryPeak peak{peak_.bytes, peak_.at, operator_name(peak_.running), {}, {}, {}};
   std::map<std::string, std::int64_t> units, operators;
   for (const Peak::Part& part : peak_.parts) {
     of(peak.owners, part.owner) += part.bytes;
     units[names_.name(part.unit)] += part.bytes;
-    operators[operator_name(part.operation, part.node)] += part.bytes;
+    operators[operator_name(part.running)] += part.bytes;
   }
   peak.units = largest_first(units);
   peak.operators = largest_first(operators);
@@ -230,11 +262,20 @@ std::vector<MemorySample> MemoryLog::timeline() const {
 
 int MemoryLog::open() {
   const std::lock_guard lock(mutex_);
+  tell_spans();
   spans_[next_span_] = {now(), 0, allocated_, 0, allocated_, {}};
   return next_span_++;
 }
 
+// Of the peak since one was opened or closed.
+void MemoryLog::tell_spans() {
+  catch_up();
+  for (auto& [id, span] : spans_) span.peak = std::max(span.peak, recent_peak_);
+  recent_peak_ = allocated_;
+}
+
 MemoryLog::Span MemoryLog::close_locked(int id) {
+  tell_spans();
   const auto found = spans_.find(id);
   Span span = found->second;
   spans_.erase(found);

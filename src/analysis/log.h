@@ -24,9 +24,8 @@ namespace zero {
 
 // What was going on when a block came.
 struct Origin {
-  std::string_view operation;  // empty: none
-  std::string_view node;       // of autograd's graph, that ran it; empty: none
-  bool recorded = false;       // gradients were recorded
+  Running running;        // by number()
+  bool recorded = false;  // gradients were recorded
 };
 
 class MemoryLog {
@@ -34,6 +33,9 @@ class MemoryLog {
   MemoryLog();
 
   double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  // A name's number; 0 for the empty one.
+  int number(std::string_view name);
 
   // A block that came where another one is says that the other went unseen.
   void came(const void* data, std::int64_t bytes, const Origin& origin);
@@ -73,8 +75,7 @@ class MemoryLog {
     std::int64_t number = 0;
     std::int64_t bytes = 0;
     std::int64_t passes = 0;  // backward that had begun when it came
-    int operation = 0;
-    int node = 0;
+    Running running;
     int unit = 0;
     MemoryOwner owner = MemoryOwner::temporary;
     bool claimed = false;
@@ -82,6 +83,13 @@ class MemoryLog {
     bool fresh = true;     // came in this stretch
     bool reached = false;  // a pass backward began while it lived
     bool gone = false;
+  };
+  // A block came or, of no bytes, went. Looked at many at a time, which leaves the caches to the program in between.
+  struct Notice {
+    double at;
+    const void* data;
+    std::int64_t bytes;
+    Origin origin;
   };
   struct Account {
     MemoryOwner owner;
@@ -100,11 +108,12 @@ class MemoryLog {
       std::int64_t number;  // of a block; 0: of an account
       std::int64_t bytes;
       MemoryOwner owner;
-      int unit, operation, node;
+      int unit;
+      Running running;
     };
     std::int64_t bytes = 0;
     double at = 0;
-    int operation = 0, node = 0;
+    Running running;
     std::vector<Part> parts;
   };
   struct Moment {
@@ -112,11 +121,16 @@ class MemoryLog {
     std::int64_t bytes;
   };
 
+  void tell_spans();
   Span close_locked(int span);
+  void notice(const Notice& notice);
+  void catch_up();
+  void see_come(const Notice& notice);
   std::uint32_t add(const void* data, std::int64_t bytes);
-  void note(Kind kind, std::uint32_t place, std::int64_t change);
-  void remove(std::uint32_t place);
+  void note(Kind kind, std::uint32_t place, std::int64_t change, double at);
+  void remove(std::uint32_t place, double at);
   void settle_locked();
+  void settle_noted();
   MemoryOwner owner_of(const Block& block) const;
   void decide();
   std::optional<Moment> replay();
@@ -125,10 +139,11 @@ class MemoryLog {
   void keep_accounts(std::size_t event);
   void forget_events();
   void claim_in_peak(const Block& block);
-  std::string operator_name(int operation, int node) const;
+  std::string operator_name(const Running& running) const;
 
   mutable std::mutex mutex_;
   Clock::time_point start_;
+  std::vector<Notice> notices_;  // that were not looked at; everything below is as of before them
   Names names_;
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> free_;  // places in blocks_
@@ -138,6 +153,7 @@ class MemoryLog {
   std::vector<Event> events_;  // of this stretch
   OwnedBytes settled_{};       // up to this stretch, and in replay() through it
   std::int64_t allocated_ = 0;
+  std::int64_t recent_peak_ = 0;  // of allocated_, since spans_ were told
   std::int64_t settled_total_ = 0;
   std::int64_t passes_ = 0;  // backward
   std::int64_t numbers_ = 0;

@@ -10,6 +10,14 @@
 
 namespace zero {
 
+// What runs, as numbers of names: an operator, and autograd's node that runs it. 0: none.
+struct Running {
+  int operation = 0;
+  int node = 0;
+
+  bool operator==(const Running&) const = default;
+};
+
 class Names {
  public:
   Names() { number(""); }

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <string>
-#include <string_view>
-#include <unordered_set>
+#include <span>
 #include <vector>
+
+#include "analysis/names.h"
 
 namespace zero {
 
@@ -23,10 +23,10 @@ struct AllocationSign {
 
 class Repetition {
  public:
-  // An allocation of this round that was listened to, by the operator of that name.
-  void add(const AllocationSign& sign, std::string_view operation);
-  // The operator of an allocation that was not; null if no earlier round went on like this one.
-  const std::string* next(const AllocationSign& sign);
+  // An allocation of this round that was listened to, and what ran.
+  void add(const AllocationSign& sign, const Running& running);
+  // What ran at an allocation that was not; null if no earlier round went on like this one.
+  const Running* next(const AllocationSign& sign);
   // Begins the next round. Whether so many in a row have been like earlier ones that the next will be as well. How many
   // that takes grows with each that departed: rounds may take turns.
   bool end_round();
@@ -37,17 +37,21 @@ class Repetition {
 
   struct Entry {
     AllocationSign sign;
-    const std::string* operation;
+    Running running;
 
     bool operator==(const Entry&) const = default;
   };
   using Round = std::vector<Entry>;
 
-  std::unordered_set<std::string> names_;
+  std::span<const Entry> so_far() const;
+  const Round* one_that_goes_on(const AllocationSign& sign) const;
+  void depart();
+
   std::list<Round> rounds_;       // that differ, the latest first
-  Round round_;                   // this one
-  const Round* alike_ = nullptr;  // one of rounds_ that has gone like this one so far; null: not looked for
-  bool whole_ = true;             // what allocated is known of all of it
+  const Round* alike_ = nullptr;  // one of rounds_ whose first length_ entries are those of this one
+  std::size_t length_ = 0;
+  Round round_;        // this one, without one alike
+  bool whole_ = true;  // what allocated is known of all of it
   std::size_t alike_in_a_row_ = 0;
   std::size_t enough_ = 2;
 };

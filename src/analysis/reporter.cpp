@@ -17,6 +17,7 @@ namespace zero {
 namespace {
 
 using torch::autograd::get_current_graph_task_id;
+using torch::autograd::Node;
 
 const c10::DebugInfoKind& kSlot = c10::DebugInfoKind::PROFILER_STATE;
 
@@ -56,7 +57,7 @@ std::string_view running_operation() {
 }
 
 // To name a node takes long.
-std::string_view name_of(const torch::autograd::Node& node) {
+std::string_view name_of(const Node& node) {
   thread_local std::unordered_map<const std::type_info*, std::string> names;
   const auto [found, added] = names.try_emplace(&typeid(node));
   if (added) found->second = node.name();
@@ -94,34 +95,29 @@ void Reporter::note_backward(int pass) {
 Origin Reporter::origin(std::int64_t bytes) {
   const int pass = get_current_graph_task_id();
   note_backward(pass);
-  const auto node = torch::autograd::get_current_node();
-  Origin origin;
-  origin.recorded = pass == -1 && at::GradMode::is_enabled();
-  AllocationSign sign{bytes};
-  if (node) {
-    const torch::autograd::Node& runs = *node;
-    origin.node = name_of(runs);
-    sign.node = &typeid(runs);
-  }
-  if (at_home == this) {
-    origin.operation = operation(sign, pass != -1);
-  } else {
-    elsewhere_ = true;
-    origin.operation = running_operation();
-  }
-  return origin;
+  const bool in_backward = pass != -1;
+  const auto node = in_backward ? torch::autograd::get_current_node() : nullptr;
+  const bool recorded = !in_backward && at::GradMode::is_enabled();
+  if (at_home == this) return {running_at_home(bytes, node.get(), in_backward), recorded};
+  elsewhere_ = true;
+  return {heard(node.get()), recorded};
 }
 
-std::string_view Reporter::operation(const AllocationSign& sign, bool in_backward) {
+Running Reporter::heard(const Node* node) {
+  return {log_->number(running_operation()), node == nullptr ? 0 : log_->number(name_of(*node))};
+}
+
+Running Reporter::running_at_home(std::int64_t bytes, const Node* node, bool in_backward) {
   if (!in_backward && std::exchange(round_, pass_.load()) != pass_) begin_round();
+  const AllocationSign sign{bytes, node == nullptr ? nullptr : &typeid(*node)};
   if (listening_) {
-    const std::string_view running = running_operation();
-    repetition_.add(sign, running);
-    return running;
+    const Running now = heard(node);
+    repetition_.add(sign, now);
+    return now;
   }
-  if (const std::string* const foretold = repetition_.next(sign)) return *foretold;
+  if (const Running* const foretold = repetition_.next(sign)) return *foretold;
   if (!in_backward) listen();
-  return {};
+  return {0, heard(node).node};
 }
 
 void Reporter::begin_round() {

@@ -40,7 +40,8 @@ class Reporter final : public torch::profiler::impl::ProfilerStateBase, public E
   static constexpr std::size_t kMostDevices = 64;
 
   Origin origin(std::int64_t bytes);
-  std::string_view operation(const AllocationSign& sign, bool in_backward);
+  Running running_at_home(std::int64_t bytes, const torch::autograd::Node* node, bool in_backward);
+  Running heard(const torch::autograd::Node* node);
   void note_backward(int pass);
   void begin_round();
 

@@ -18,10 +18,13 @@ class Timeline {
   const std::vector<MemorySample>& samples() const { return samples_; }
 
  private:
+  bool put(const MemorySample& sample);
   void halve();
 
   std::size_t most_;
-  double width_ = 0;  // samples nearer to each other than this are one
+  double width_ = 0;      // samples of a stretch as long as this are one
+  double slot_end_ = 0;   // of the stretch of the last one
+  std::size_t used_ = 0;  // of samples_; all of them but within halve()
   std::vector<MemorySample> samples_;
 };
 

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <shared_mutex>
 #include <vector>
 
 #include "tier/arena.h"
@@ -33,23 +32,23 @@ thread_local MemoryObserver* observer = nullptr;
 class Listeners {
  public:
   void add(EndListener* listener) {
-    const std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     all_.push_back(listener);
     any_ = true;
   }
   void remove(EndListener* listener) {
-    const std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     std::erase(all_, listener);
     any_ = !all_.empty();
   }
   void tell(const void* data) {
     if (!any_.load(std::memory_order_relaxed)) return;
-    const std::shared_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     for (EndListener* listener : all_) listener->ends(data);
   }
 
  private:
-  std::shared_mutex mutex_;
+  std::mutex mutex_;
   std::vector<EndListener*> all_;
   std::atomic<bool> any_ = false;
 };

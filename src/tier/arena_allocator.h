@@ -37,6 +37,7 @@ MemoryObserver* memory_observer();
 void observe_memory(MemoryObserver* observer);
 
 // Told of all memory of tensors of the CPU that is freed from now on, before it is, on whatever thread that happens.
+// One call at a time, in which no such memory is freed.
 class EndListener {
  public:
   virtual ~EndListener() = default;

@@ -10,9 +10,15 @@
 namespace zero {
 namespace {
 
-const Origin kForward{"aten::mm", "", true};
-const Origin kBackward{"aten::mm", "MmBackward0", false};
-const Origin kOther{"aten::randn", "", false};
+Origin forward(MemoryLog& log) {
+  return {{log.number("aten::mm")}, true};
+}
+Origin backward(MemoryLog& log) {
+  return {{log.number("aten::mm"), log.number("MmBackward0")}, false};
+}
+Origin other(MemoryLog& log) {
+  return {{log.number("aten::randn")}, false};
+}
 
 // Addresses to talk about.
 const void* block(int i) {
@@ -32,10 +38,10 @@ MemoryLog::Span now(MemoryLog& log) {
 
 TEST(MemoryLog, TellsActivationsFromTemporariesByWhatTheyLiveThrough) {
   MemoryLog log;
-  log.came(block(0), 100, kForward);  // ends in backward
-  log.came(block(1), 10, kForward);   // ends before
+  log.came(block(0), 100, forward(log));  // ends in backward
+  log.came(block(1), 10, forward(log));   // ends before
   log.went(block(1));
-  log.came(block(2), 1000, kOther);  // no gradients were recorded
+  log.came(block(2), 1000, other(log));  // no gradients were recorded
   log.backward_began();
   log.went(block(0));
   log.settle();
@@ -46,8 +52,8 @@ TEST(MemoryLog, TellsActivationsFromTemporariesByWhatTheyLiveThrough) {
 
 TEST(MemoryLog, WhatLivesBeyondItsStretchIsAnActivationIfGradientsWereRecorded) {
   MemoryLog log;
-  log.came(block(0), 100, kForward);
-  log.came(block(1), 10, kBackward);
+  log.came(block(0), 100, forward(log));
+  log.came(block(1), 10, backward(log));
   const OwnedBytes owners = now(log).owners;
   EXPECT_EQ(of(owners, MemoryOwner::activation), 100);
   EXPECT_EQ(of(owners, MemoryOwner::temporary), 10);
@@ -55,13 +61,13 @@ TEST(MemoryLog, WhatLivesBeyondItsStretchIsAnActivationIfGradientsWereRecorded) 
 
 TEST(MemoryLog, ThePeakIsTheSumOfWhatWasThereThen) {
   MemoryLog log;
-  log.came(block(0), 5, kForward);
+  log.came(block(0), 5, forward(log));
   log.settle();
-  log.came(block(1), 50, kForward);
-  log.came(block(2), 500, kBackward);  // the peak
+  log.came(block(1), 50, forward(log));
+  log.came(block(2), 500, backward(log));  // the peak
   log.went(block(0));
   log.went(block(2));
-  log.came(block(3), 400, kForward);
+  log.came(block(3), 400, forward(log));
   log.settle();
   const MemoryPeak peak = log.peak();
   EXPECT_EQ(peak.bytes, 555);
@@ -75,7 +81,7 @@ TEST(MemoryLog, ThePeakIsTheSumOfWhatWasThereThen) {
 
 TEST(MemoryLog, AClaimThatComesLateStillNamesWhatWasThereAtThePeak) {
   MemoryLog log;
-  log.came(block(0), 100, kForward);
+  log.came(block(0), 100, forward(log));
   log.settle();
   EXPECT_EQ(of(log.peak().owners, MemoryOwner::activation), 100);
   log.claim(block(0), 100, MemoryOwner::parameter, "layer");
@@ -107,20 +113,20 @@ TEST(MemoryLog, OlderBlocksCountFromTheirClaimOn) {
 
 TEST(MemoryLog, ABlockThatComesAgainHasGoneInBetween) {
   MemoryLog log;
-  log.came(block(0), 100, kForward);
-  log.came(block(0), 30, kForward);
+  log.came(block(0), 100, forward(log));
+  log.came(block(0), 30, forward(log));
   EXPECT_EQ(now(log).last, 30);
 }
 
 TEST(MemoryLog, SpansOverlapAndHaveTheirOwnPeaks) {
   MemoryLog log;
   const int outer = log.open();
-  log.came(block(0), 100, kForward);
+  log.came(block(0), 100, forward(log));
   log.went(block(0));
   const int inner = log.open();
-  log.came(block(1), 10, kForward);
+  log.came(block(1), 10, forward(log));
   const MemoryLog::Span first = log.close(outer);
-  log.came(block(2), 1, kForward);
+  log.came(block(2), 1, forward(log));
   const MemoryLog::Span second = log.close(inner);
   EXPECT_EQ(first.peak, 100);
   EXPECT_EQ(first.last, 10);
@@ -147,7 +153,7 @@ TEST(MemoryLog, SettlesByItselfAndAddsUpOverAnyNumberOfEvents) {
   MemoryLog log;
   const int span = log.open();
   for (int i = 0; i < 300'000; ++i) {
-    log.came(block(i % 512), i % 1000 + 1, kForward);
+    log.came(block(i % 512), i % 1000 + 1, forward(log));
     if (i % 3 == 0) log.went(block(i % 512));
   }
   for (int i = 0; i < 512; ++i) log.went(block(i));
@@ -166,7 +172,7 @@ TEST(MemoryLog, TakesEventsFromSeveralThreads) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 2000; ++i) {
         const void* const mine = block(t * 100 + i % 100);
-        log.came(mine, 7, kForward);
+        log.came(mine, 7, forward(log));
         if (i % 10 == 0) log.settle();
         log.went(mine);
       }

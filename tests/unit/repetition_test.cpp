@@ -10,20 +10,23 @@
 namespace zero {
 namespace {
 
-using Names = std::vector<std::pair<std::int64_t, const char*>>;
+constexpr Running kMatmul{1}, kAdd{2}, kRelu{3};
 
-const Names kForward{{100, "aten::mm"}, {100, "aten::add"}, {64, "aten::relu"}};
-const Names kLonger{{100, "aten::mm"}, {900, "aten::add"}, {64, "aten::relu"}};
+// The sizes, and what runs.
+using Allocations = std::vector<std::pair<std::int64_t, Running>>;
 
-void listen(Repetition& repetition, const Names& round) {
-  for (const auto& [bytes, operation] : round) repetition.add({bytes, nullptr}, operation);
+const Allocations kForward{{100, kMatmul}, {100, kAdd}, {64, kRelu}};
+const Allocations kLonger{{100, kMatmul}, {900, kAdd}, {64, kRelu}};
+
+void listen(Repetition& repetition, const Allocations& round) {
+  for (const auto& [bytes, running] : round) repetition.add({bytes, nullptr}, running);
 }
 
-void expect_foretold(Repetition& repetition, const Names& round) {
-  for (const auto& [bytes, operation] : round) {
-    const std::string* const foretold = repetition.next({bytes, nullptr});
-    ASSERT_NE(foretold, nullptr) << operation;
-    EXPECT_EQ(*foretold, operation);
+void expect_foretold(Repetition& repetition, const Allocations& round) {
+  for (const auto& [bytes, running] : round) {
+    const Running* const foretold = repetition.next({bytes, nullptr});
+    ASSERT_NE(foretold, nullptr) << running.operation;
+    EXPECT_EQ(*foretold, running);
   }
 }
 
@@ -41,11 +44,11 @@ TEST(Repetition, IsSureAfterTwoRoundsLikeEarlierOnes) {
 
 TEST(Repetition, TellsTheOneOfSeveralRoundsThatBeganLikeThis) {
   Repetition repetition;
-  for (const Names* round : {&kForward, &kLonger, &kForward, &kLonger}) {
+  for (const Allocations* round : {&kForward, &kLonger, &kForward, &kLonger}) {
     listen(repetition, *round);
     repetition.end_round();
   }
-  for (const Names* round : {&kForward, &kLonger, &kLonger, &kForward}) {
+  for (const Allocations* round : {&kForward, &kLonger, &kLonger, &kForward}) {
     expect_foretold(repetition, *round);
     EXPECT_TRUE(repetition.end_round());
   }
@@ -57,7 +60,7 @@ TEST(Repetition, ARoundThatDepartsIsListenedToNextTime) {
   repetition.end_round();
   EXPECT_NE(repetition.next({100, nullptr}), nullptr);
   EXPECT_EQ(repetition.next({900, nullptr}), nullptr);
-  repetition.add({64, nullptr}, "aten::relu");
+  repetition.add({64, nullptr}, kRelu);
   EXPECT_FALSE(repetition.end_round());
   listen(repetition, kLonger);
   EXPECT_FALSE(repetition.end_round());
@@ -69,11 +72,11 @@ TEST(Repetition, ARoundThatDepartsIsListenedToNextTime) {
 struct Heard {
   int listened = 0, departed = 0;
 };
-Heard hear(Repetition& repetition, bool& listening, const Names& round) {
+Heard hear(Repetition& repetition, bool& listening, const Allocations& round) {
   Heard heard;
-  for (const auto& [bytes, operation] : round) {
+  for (const auto& [bytes, running] : round) {
     if (listening) {
-      repetition.add({bytes, nullptr}, operation);
+      repetition.add({bytes, nullptr}, running);
       ++heard.listened;
     } else if (repetition.next({bytes, nullptr}) == nullptr) {
       listening = true;
@@ -106,7 +109,7 @@ TEST(Repetition, LearnsRoundsThatTakeTurns) {
 TEST(Repetition, TheSameSizeInAnotherNodeIsAnother) {
   Repetition repetition;
   const int node = 0;
-  repetition.add({100, &node}, "aten::mm");
+  repetition.add({100, &node}, kMatmul);
   repetition.end_round();
   EXPECT_EQ(repetition.next({100, nullptr}), nullptr);
   repetition.end_round();
@@ -127,14 +130,14 @@ TEST(Repetition, AShorterRoundAndALongerOneAreNotWhatWasSeen) {
 TEST(Repetition, KeepsWithinBounds) {
   Repetition repetition;
   for (int round = 0; round < 200; ++round) {
-    repetition.add({round, nullptr}, "aten::mm");
+    repetition.add({round, nullptr}, kMatmul);
     EXPECT_FALSE(repetition.end_round());
   }
   EXPECT_NE(repetition.next({199, nullptr}), nullptr);
   repetition.end_round();
   EXPECT_EQ(repetition.next({0, nullptr}), nullptr);
   repetition.end_round();
-  for (int i = 0; i < (1 << 16) + 10; ++i) repetition.add({7, nullptr}, "aten::mm");
+  for (int i = 0; i < (1 << 16) + 10; ++i) repetition.add({7, nullptr}, kMatmul);
   EXPECT_FALSE(repetition.end_round());
   EXPECT_EQ(repetition.next({7, nullptr}), nullptr);
 }
