@@ -1,6 +1,7 @@
 #include "planner/activations.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace planner {
 namespace {
@@ -18,22 +19,31 @@ class Sum final : public StepListener {
  public:
   void at(std::string_view moment) override {
     moment_ = moment;
-    late_ = moment == "backward";
+    if (moment == "backward") begin(result_.in_backward);
   }
   void hold(std::int64_t bytes) override {
     now_ += given(bytes);
-    if (late_) result_.in_backward = std::max(result_.in_backward, now_);
+    for (std::int64_t* const sum : reducing_) *sum = std::max(*sum, now_);
     if (now_ <= result_.bytes) return;
     result_.bytes = now_;
     result_.moment = moment_;
   }
   void drop(std::int64_t bytes) override { now_ -= given(bytes); }
+  void completes_layer() override {
+    if (result_.layers++ == 0) begin(result_.in_layers);
+  }
+  void completes_embedding() override { begin(result_.in_embedding); }
   const Activations& result() const { return result_; }
 
  private:
+  void begin(std::int64_t& largest) {
+    largest = now_;
+    reducing_.push_back(&largest);
+  }
+
   std::int64_t now_ = kScalars;
   std::string_view moment_;
-  bool late_ = false;
+  std::vector<std::int64_t*> reducing_;  // of result_
   Activations result_;
 };
 

@@ -10,9 +10,11 @@
 namespace planner {
 
 struct Activations {
-  std::int64_t bytes = 0;        // largest sum alive at once
-  std::string moment;            // when
-  std::int64_t in_backward = 0;  // largest sum while gradients of parameters are on their way
+  std::int64_t bytes = 0;  // largest sum alive at once
+  std::string moment;      // when
+  // Largest sums once gradients are complete of what lies behind the layers, of a layer, of the embedding.
+  std::int64_t in_backward = 0, in_layers = 0, in_embedding = 0;
+  std::int64_t layers = 0;
 };
 
 // By going through the micro-batch operator by operator: see llama_step.h. As LibTorch 2.13 on a CPU holds them, with

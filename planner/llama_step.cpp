@@ -216,6 +216,7 @@ class Walk {
     mlp_backward();
     norm_backward(true);
     attention_backward(first);
+    to_.completes_layer();
     norm_backward(true);
   }
 
@@ -278,6 +279,7 @@ class Walk {
       make(table(), 2);
       to_.drop(2 * table());
     }
+    to_.completes_embedding();
     to_.drop(table());
   }
 

@@ -27,6 +27,9 @@ class StepListener {
 
   // Where in the step what follows happens.
   virtual void at(std::string_view moment) { static_cast<void>(moment); }
+  // The gradients of a layer, or of the embedding, will be complete now.
+  virtual void completes_layer() {}
+  virtual void completes_embedding() {}
   // Bytes of one block.
   virtual void hold(std::int64_t bytes) { static_cast<void>(bytes); }
   virtual void drop(std::int64_t bytes) { static_cast<void>(bytes); }

@@ -110,12 +110,33 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
 
 }  // namespace
 
-// The state and what is kept from step to step is there all the time; a slice's sum only while gradients are reduced,
-// which is after the loss's backward.
+namespace {
+
+// The largest of units in the order of use.
+struct LargestSlices {
+  std::int64_t embedding = 0, layer = 0, behind = 0;
+};
+
+LargestSlices largest_slices(const std::vector<std::int64_t>& slices, std::int64_t layers) {
+  const auto units = static_cast<std::int64_t>(slices.size());
+  const std::int64_t first = units > layers ? 1 : 0, behind = std::min(first + layers, units);
+  const auto largest = [&](std::int64_t begin, std::int64_t end) {
+    return begin < end ? *std::max_element(slices.begin() + begin, slices.begin() + end) : 0;
+  };
+  return {largest(0, first), largest(first, behind), largest(behind, units)};
+}
+
+}  // namespace
+
+// The state and what is kept from step to step is there all the time; a slice's sum only while its unit is reduced,
+// which is once the unit's gradients are complete: first those behind the layers, at last the embedding's.
 Peak peak_of(const zero::Estimate& estimate, const Activations& activations) {
   const std::int64_t always =
-      estimate.state.total() + estimate.gathered + estimate.update + estimate.reduction - estimate.slice;
-  const std::int64_t reducing = activations.in_backward + estimate.slice;
+      estimate.state.total() + estimate.gathered + estimate.update + estimate.reduction - estimate.largest_slice();
+  const LargestSlices slices = largest_slices(estimate.slices, activations.layers);
+  const std::int64_t reducing =
+      std::max({activations.in_backward + slices.behind, activations.in_layers + std::max(slices.behind, slices.layer),
+                activations.in_embedding + estimate.largest_slice()});
   if (reducing > activations.bytes) return {always + reducing, "backward"};
   return {always + activations.bytes, activations.moment};
 }

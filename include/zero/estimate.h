@@ -3,6 +3,7 @@
 // not approximate (ZeRO, sections 5 and 7). No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -31,15 +32,17 @@ struct StateBytes {
 };
 
 struct Estimate {
-  StateBytes state;                 // per rank
-  std::int64_t gathered = 0;        // peak of parameters paged in, beside the shards
-  std::int64_t reduction = 0;       // flat gradient of the largest unit on its way to the shards
-  std::int64_t slice = 0;           // of it, the sum of a slice, which lives while a unit is reduced only
-  std::int64_t update = 0;          // what optimizers over whole tensors exchange of a unit, at most
-  std::int64_t update_traffic = 0;  // memory that a step's update reads and
-                                    // writes, but for what is exchanged
-  Traffic wire;                     // per rank and step (seconds stay zero)
-  int gathers = 0;                  // times a unit is paged in per step
+  StateBytes state;                  // per rank
+  std::int64_t gathered = 0;         // peak of parameters paged in, beside the shards
+  std::int64_t reduction = 0;        // flat gradient of the largest unit on its way to the shards, and its slice
+  std::vector<std::int64_t> slices;  // by unit: the sum of its slice, which lives while that unit is reduced only
+  std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most
+  std::int64_t update_traffic = 0;   // memory that a step's update reads and
+                                     // writes, but for what is exchanged
+  Traffic wire;                      // per rank and step (seconds stay zero)
+  int gathers = 0;                   // times a unit is paged in per step
+
+  std::int64_t largest_slice() const { return slices.empty() ? 0 : *std::ranges::max_element(slices); }
 };
 
 // Whether the ranks share a host's memory. There a sharded parameter lives once, every rank reads the

@@ -104,6 +104,7 @@ class Pricing {
   Estimate run(const Trace& trace) && {
     for (const UnitLayout& unit : layout_.units()) {
       state(unit);
+      estimate_.slices.push_back(0);
       if (!unit.trainable()) continue;
       reduction(unit);
       update(unit);
@@ -208,8 +209,8 @@ class Pricing {
     const std::int64_t flat = each || wire != kept ? unit.length() * size_of(wire) : 0;
     const bool apart = kept != wide || (each && plan_.accumulate() > 1);
     flat_ = std::max(flat_, flat);
-    estimate_.slice = std::max(estimate_.slice, apart ? unit.shard_length() * size_of(wide) : 0);
-    estimate_.reduction = flat_ + estimate_.slice;
+    if (apart) estimate_.slices.back() = unit.shard_length() * size_of(wide);
+    estimate_.reduction = flat_ + estimate_.largest_slice();
   }
 
   void update(const UnitLayout& unit) {

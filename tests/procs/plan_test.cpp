@@ -129,7 +129,9 @@ const Setting kSettings[] = {{"Narrow", 64, 6, 256, {"--seq", "96"}},
                              {"NarrowInBf16", 64, 6, 256, {"--seq", "96", "--precision", "bf16"}},
                              {"WideInBf16", 256, 2, 1000, {"--seq", "48", "--precision", "bf16", "--accumulate", "4"}},
                              {"Wide", 256, 2, 1000, {"--seq", "48"}},
-                             {"WideAndLong", 256, 2, 1000, {"--seq", "96", "--accumulate", "4"}}};
+                             {"WideAndLong", 256, 2, 1000, {"--seq", "96", "--accumulate", "4"}},
+                             {"LargeLayers", 320, 3, 301, {"--seq", "96", "--accumulate", "2"}},
+                             {"LargeLayersInBf16", 320, 3, 301, {"--seq", "96", "--precision", "bf16"}}};
 
 class Peaks : public testing::TestWithParam<Setting> {};
 

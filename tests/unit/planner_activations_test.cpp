@@ -65,19 +65,30 @@ TEST(Activations, NameTheMoment) {
   const Activations deep = activations({config, 4, 128, Precision::fp32});
   EXPECT_EQ(deep.moment, "backward");
   EXPECT_EQ(deep.in_backward, deep.bytes);
+  EXPECT_EQ(deep.layers, config.num_hidden_layers);
+  EXPECT_LT(deep.in_layers, deep.in_backward);
+  EXPECT_GT(deep.in_layers, deep.in_backward / 2);
+  EXPECT_GT(deep.in_embedding, 0);
+  EXPECT_LT(deep.in_embedding, deep.in_layers);
 }
 
-TEST(Peak, AddsASliceOnlyToWhatLivesWhileUnitsAreReduced) {
+// Slices of an embedding, two layers, a norm and a head.
+TEST(Peak, AddsASliceOnlyToWhatLivesWhileItsUnitIsReduced) {
   zero::Estimate estimate;
   estimate.state = {100, 100, 100};
-  estimate.reduction = 50;
-  estimate.slice = 20;
-  const Activations early{.bytes = 1000, .moment = "start of backward", .in_backward = 900};
-  EXPECT_EQ(peak_of(estimate, early).bytes, 300 + 30 + 1000);
-  EXPECT_EQ(peak_of(estimate, early).moment, "start of backward");
-  const Activations late{.bytes = 1000, .moment = "start of backward", .in_backward = 990};
-  EXPECT_EQ(peak_of(estimate, late).bytes, 300 + 30 + 990 + 20);
-  EXPECT_EQ(peak_of(estimate, late).moment, "backward");
+  estimate.reduction = 130;
+  estimate.slices = {100, 50, 50, 1, 20};
+  const auto peak = [&](std::int64_t in_backward, std::int64_t in_layers, std::int64_t in_embedding) {
+    return peak_of(estimate, {1000, "start of backward", in_backward, in_layers, in_embedding, 2});
+  };
+  EXPECT_EQ(peak(980, 950, 900).bytes, 300 + 30 + 1000);
+  EXPECT_EQ(peak(980, 950, 900).moment, "start of backward");
+  EXPECT_EQ(peak(990, 900, 900).bytes, 300 + 30 + 990 + 20);
+  EXPECT_EQ(peak(990, 900, 900).moment, "backward");
+  EXPECT_EQ(peak(990, 970, 900).bytes, 300 + 30 + 970 + 50);
+  EXPECT_EQ(peak(990, 970, 925).bytes, 300 + 30 + 925 + 100);
+  estimate.slices = {100, 100};  // nothing but layers
+  EXPECT_EQ(peak(1000, 890, 890).bytes, 300 + 30 + 1000);
 }
 
 }  // namespace
