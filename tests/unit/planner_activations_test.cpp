@@ -9,7 +9,6 @@
 namespace planner {
 namespace {
 
-using zero::Plan;
 using zero::Precision;
 
 MicroBatch work(std::int64_t layers, std::int64_t batch, std::int64_t seq, Precision precision = Precision::bf16) {
