@@ -34,6 +34,12 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
       {plan, what, with_separators(bytes.predicted), with_separators(bytes.measured), bytes.agree() ? "" : "differs"});
 }
 
+void add_wire(Table& table, const RunResult& run) {
+  constexpr const char* what = "wire, each step";
+  if (run.wire_measured()) return add_bytes(table, "", what, run.wire);
+  table.add({"", what, with_separators(run.wire.predicted), "-", "every step skipped, or after one that was"});
+}
+
 // Predictions of peaks may be a little above what is measured.
 void add_peak(Table& table, const char* what, const Bytes& bytes) {
   const double above = 100 * (static_cast<double>(bytes.predicted) / static_cast<double>(bytes.measured) - 1);
@@ -52,7 +58,7 @@ void print_bytes(std::ostream& out, const Report& report) {
     add_bytes(table, run.plan, "parameter", run.parameter);
     add_bytes(table, "", "gradient", run.gradient);
     add_bytes(table, "", "optimizer", run.optimizer);
-    add_bytes(table, "", "wire, each step", run.wire);
+    add_wire(table, run);
     add_peak(table, "activations", run.activation);
     add_peak(table, "peak", run.peak);
   }

@@ -70,7 +70,7 @@ class Run {
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
       if (step == options_.steps && options_.timeline) watch();
       train_step();
-      if (step == 1 && options_.steps > 1) count_from_here();
+      if (step == 1 && options_.steps > 1) leave_out();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
     }
     measure();
@@ -88,14 +88,15 @@ class Run {
   }
 
   void train_step() {
+    if (scales_loss_) count();
     const auto begin = Clock::now();
     for (int i = 0; i < options_.accumulate; ++i) engine_.backward(loss(engine_.micro_batch(), models::Split::train));
     const zero::StepReport report = engine_.step();
     seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     reports_.push_back(report);
-    ++counted_;
+    ++uncounted_;
     // A skipped step updates nothing, and the next finds what it gathered still there.
-    if (std::exchange(skipped_, report.skipped) || report.skipped) count_from_here();
+    if (std::exchange(skipped_, report.skipped) || report.skipped) leave_out();
     result_.losses.push_back(report.loss);
     result_.grad_norms.push_back(report.grad_norm);
     listener_.step({report, seconds_.back(), tokens_per_step() / seconds_.back(), engine_.ledger()});
@@ -105,7 +106,7 @@ class Run {
   // and thus the same at every world size. A rank without a batch of its own computes one that does not count.
   void evaluate(std::int64_t step) {
     const at::NoGradGuard no_grad;
-    const zero::Traffic before = engine_.traffic();
+    count();
     const std::int64_t available = work_.corpus.evaluation_batches(options_.batch, options_.seq);
     const std::int64_t count = std::min(available, kEvaluationBatches);
     model_->eval();
@@ -113,7 +114,7 @@ class Run {
     for (std::int64_t i = world_.rank(); i < count + world_.rank(); i += world_.size())
       mine.push_back(loss(i % available, models::Split::held_out).item<double>());
     model_->train();
-    add_difference(not_counted_, engine_.traffic(), before);
+    leave_out();
     result_.evaluations.push_back({step, mean_over_ranks(mine, count)});
     listener_.evaluated(result_.evaluations.back());
   }
@@ -133,6 +134,7 @@ class Run {
     result_.parameter.measured = largest(world_, ledger[zero::Owner::parameter].bytes);
     result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
     result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
+    count();
     result_.wire.measured = largest(world_, wire_per_step());
     measure_collectives();
     result_.activation.measured = largest(world_, ledger[zero::Owner::activation].peak);
@@ -144,7 +146,6 @@ class Run {
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
 
-  // This rank's, which are every rank's: a step's collectives are the same for all.
   // From here on, so that only one step is seen.
   void watch() {
     analyzer_ = std::make_unique<zero::MemoryAnalyzer>();
@@ -159,17 +160,11 @@ class Run {
     for (const zero::MemoryShare& share : report.process.parts) result_.process.push_back({share.name, share.bytes});
   }
 
+  // This rank's, which are every rank's: a step's collectives are the same for all.
   void measure_collectives() {
-    zero::Traffic counted;
-    add_difference(counted, engine_.traffic(), not_counted_);
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
       if (counted_ > 0)
-        result_.collectives.push_back({std::string(name(collective)), counted[collective].bytes / counted_});
-  }
-
-  static void add_difference(zero::Traffic& sum, const zero::Traffic& now, const zero::Traffic& before) {
-    for (std::size_t i = 0; i < sum.entries.size(); ++i)
-      sum.entries[i].bytes += now.entries[i].bytes - before.entries[i].bytes;
+        result_.collectives.push_back({std::string(name(collective)), traffic_[collective].bytes / counted_});
   }
 
   // The largest of each at its own time.
@@ -198,16 +193,24 @@ class Run {
     result_.seconds.compute = std::max(rest, 0.0);
   }
 
-  void count_from_here() {
-    not_counted_ = engine_.traffic();
-    counted_ = 0;
+  // The steps since the last of these calls count, or do not. To ask for the traffic waits for what is on its way, so
+  // that steps are only asked one by one where any of them may be skipped.
+  void count() {
+    const zero::Traffic now = engine_.traffic();
+    for (std::size_t i = 0; i < now.entries.size(); ++i)
+      traffic_.entries[i].bytes += now.entries[i].bytes - asked_.entries[i].bytes;
+    asked_ = now;
+    counted_ += std::exchange(uncounted_, 0);
+  }
+  void leave_out() {
+    asked_ = engine_.traffic();
+    uncounted_ = 0;
   }
 
-  // The mean over the last steps that are alike, without the first, which records the order in which parameters are
-  // used; 0 where there are none. To ask for the traffic waits for what is on its way, so no step is disturbed by it. A
-  // mean that is no integer is not as predicted.
+  // The mean over the steps that are alike, without the first, which records the order in which parameters are used; 0
+  // where there are none. A mean that is no integer is not as predicted.
   std::int64_t wire_per_step() const {
-    const std::int64_t total = engine_.traffic().bytes() - not_counted_.bytes();
+    const std::int64_t total = traffic_.bytes();
     const std::int64_t mean = counted_ > 0 ? total / counted_ : 0;
     return mean + (counted_ > 0 && total % counted_ != 0 && mean == result_.wire.predicted ? 1 : 0);
   }
@@ -220,9 +223,12 @@ class Run {
   zero::Engine engine_;
   std::unique_ptr<zero::MemoryAnalyzer> analyzer_;  // of the last step; null where no timeline is wanted
   RunResult result_;
-  zero::Traffic not_counted_;  // before the steps that count, and of evaluations
-  std::int64_t counted_ = 0;   // steps
-  bool skipped_ = false;       // the step before
+  const bool scales_loss_ = engine_.plan().precision() == zero::Precision::fp16;
+  zero::Traffic asked_;         // all of it, when it was asked for last
+  zero::Traffic traffic_;       // of the steps that count
+  std::int64_t counted_ = 0;    // steps
+  std::int64_t uncounted_ = 0;  // steps since it was asked for
+  bool skipped_ = false;        // the step before
   std::vector<double> seconds_;
   std::vector<zero::StepReport> reports_;
 };

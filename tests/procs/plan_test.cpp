@@ -1,6 +1,7 @@
 // What zero predicts, and the files that show it, as a user meets them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -158,6 +159,22 @@ TEST_P(Peaks, ArePredicted) {
 
 INSTANTIATE_TEST_SUITE_P(All, Peaks, testing::ValuesIn(kSettings),
                          [](const auto& each) { return std::string(each.param.name); });
+
+// Of six steps two are skipped at the usual first loss scale, all at a large one.
+TEST(CompareInFp16, LeavesOutOfTheWireWhatWasSkipped) {
+  const Folder folder;
+  const Words options{"compare", "--model", "micro",   "--precision", "fp16",   "--ranks",         "2", "--batch", "1",
+                      "--seq",   "16",      "--plans", "zero1,zero3", "--json", folder.path("out")};
+  const Result some = run_apart(folder, joined(options, {"--steps", "6"}));
+  EXPECT_EQ(some.code, 0) << some.err << some.out;
+  for (const json& each : folder.document("out").at("runs")) {
+    EXPECT_GT(std::ranges::count(each.at("grad_norms"), nullptr), 0);
+    EXPECT_EQ(each.at("wire_bytes_per_step").at("measured"), each.at("wire_bytes_per_step").at("predicted"));
+  }
+  const Result none = run_apart(folder, joined(options, {"--steps", "3", "--loss-scale", "1073741824"}));
+  EXPECT_EQ(none.code, 0) << none.err << none.out;
+  EXPECT_TRUE(contains(none.out, "-  every step skipped")) << none.out;
+}
 
 TEST(ReportFiles, AreWrittenByCompare) {
   const Folder folder;
