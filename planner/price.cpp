@@ -112,9 +112,9 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
 
 namespace {
 
-// The largest of units in the order of use.
+// The largest of the layers, and of the units behind them in the order of use. An embedding lies ahead of them.
 struct LargestSlices {
-  std::int64_t embedding = 0, layer = 0, behind = 0;
+  std::int64_t layer = 0, behind = 0;
 };
 
 LargestSlices largest_slices(const std::vector<std::int64_t>& slices, std::int64_t layers) {
@@ -123,7 +123,7 @@ LargestSlices largest_slices(const std::vector<std::int64_t>& slices, std::int64
   const auto largest = [&](std::int64_t begin, std::int64_t end) {
     return begin < end ? *std::max_element(slices.begin() + begin, slices.begin() + end) : 0;
   };
-  return {largest(0, first), largest(first, behind), largest(behind, units)};
+  return {largest(first, behind), largest(behind, units)};
 }
 
 }  // namespace
