@@ -108,14 +108,14 @@ class Run {
     const at::NoGradGuard no_grad;
     count();
     const std::int64_t available = work_.corpus.evaluation_batches(options_.batch, options_.seq);
-    const std::int64_t count = std::min(available, kEvaluationBatches);
+    const std::int64_t batches = std::min(available, kEvaluationBatches);
     model_->eval();
     std::vector<double> mine;
-    for (std::int64_t i = world_.rank(); i < count + world_.rank(); i += world_.size())
+    for (std::int64_t i = world_.rank(); i < batches + world_.rank(); i += world_.size())
       mine.push_back(loss(i % available, models::Split::held_out).item<double>());
     model_->train();
     leave_out();
-    result_.evaluations.push_back({step, mean_over_ranks(mine, count)});
+    result_.evaluations.push_back({step, mean_over_ranks(mine, batches)});
     listener_.evaluated(result_.evaluations.back());
   }
 
