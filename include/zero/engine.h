@@ -15,8 +15,9 @@
 // rank makes the same calls. Several engines may live in one process, on one thread or on several.
 //
 // What changes for the code around a module: gradients are the engine's, so `.grad()` is undefined and
-// clipping and the optimizer are the engine's too; parameters are written, saved and loaded inside
-// zero::gather; to() and load() that replace a parameter's memory are refused at the next backward.
+// clipping and the optimizer are the engine's too; parameters are written, saved and loaded (torch::save, torch::load)
+// inside zero::gather; elsewhere to() and load(), which replace a parameter's memory, are refused at the next backward.
+// A hook that the program has on a parameter's accumulated gradient is called with this backward's, before it is taken.
 // After a CommError the ranks can no longer be in step: end the process, or at least the engine.
 #pragma once
 
@@ -42,16 +43,30 @@
 namespace torch::nn {
 class Module;
 }
+namespace torch::jit {
+struct Module;
+}
 
 namespace zero {
 
 class EngineObserver;
 
+// What becomes of gradients that another engine's backward brings to an engine's parameters.
+enum class OutsideGradients : std::uint8_t {
+  // Nothing: as the loop of a GAN, which empties the discriminator's gradients between the generator's backward and its
+  // own.
+  drop,
+  // They are a micro-batch of their own, with that backward's loss; step() is to follow. Both engines need the same loss
+  // scale, and on all ranks such a backward has to reach the same engines.
+  add,
+};
+
 struct Options {
   // Largest global L2 norm of the gradient; larger ones are scaled down to it. 0: no clipping.
   double clip = 0;
-  // Seeds the random operators inside the model (dropout) by (seed, global micro-batch index).
-  std::uint64_t seed = 0;
+  // Seeds the random operators inside the model (dropout) by (seed, global micro-batch index). None: 0 for the world's
+  // first engine, and another for each engine that lives beside it.
+  std::optional<std::uint64_t> seed = {};
   // First group that takes a parameter wins; parameters in none use the optimizer's own values.
   std::vector<ParamGroup> groups = {};
   // Factor on the learning rate at a step, counted from 0.
@@ -62,6 +77,7 @@ struct Options {
   std::optional<LossScale> loss_scale = {};
   // Under Precision::fp8.
   Float8 float8 = {};
+  OutsideGradients outside = OutsideGradients::drop;
 };
 
 // What one step did, the same on every rank.
@@ -83,18 +99,23 @@ struct StepReport {
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
-  // Throws ConfigError for a plan, module or option that cannot work, listing every fault, and CommError
-  // when the ranks differ or do not answer, which may leave parameters empty.
+  // Throws ConfigError for a plan, module or option that cannot work, listing every fault, and CommError when the ranks
+  // differ or do not answer. If it throws, the module is as it was; until it returns, it holds the module's own memory
+  // beside the engine's.
   Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
-  // Leaves the module with whole parameters where the plan replicates them, and with empty ones where
-  // it shards them: call release() first to keep them whole.
+  // The same for a module of TorchScript (torch::jit::load).
+  Engine(torch::jit::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+         Options options = {});
+  // Leaves the module with whole parameters where the plan replicates them. Where it shards them the values are gone:
+  // call release() first to keep them. Shapes stay, and to read such a parameter throws.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Backward of a scalar loss of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
-  // Several calls before a step add up. If it throws on every rank, the gradients gathered for the step so
+  // Several calls before a step add up: those beyond `accumulate` one after the other, in the same order under every plan
+  // (a reproducible plan takes them where `accumulate` is 1). If it throws on every rank, the gradients gathered for the step so
   // far are dropped and the engine is ready for the next forward.
   void backward(const at::Tensor& loss);
 
@@ -143,7 +164,7 @@ class Engine {
 };
 
 // While it lives, the parameters given are whole and may be read by any code, also through raw
-// pointers, and written under torch::NoGradGuard; at its end what was written is kept: each rank
+// pointers, and written under torch::NoGradGuard, or replaced by torch::load or set_data(); at its end what was written is kept: each rank
 // keeps its part of its own copy, so all ranks must write the same, or `from_rank` is given and that
 // rank's copy wins. Left by an exception, it drops what was written. Parameters that no engine pages are
 // left alone. Collective at both ends; a step or release() inside throws StateError.

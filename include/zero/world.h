@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct InitOptions {
   bool arena = true;
 };
 
+class Seats;
+
 class World {
  public:
   World() = default;  // one rank
@@ -44,9 +47,14 @@ class World {
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   const Communicator& communicator() const { return communicator_; }
+  // The lowest number that none of this world's engines on this rank has, its own until it is let go of. Thread-safe.
+  std::shared_ptr<const int> take_seat() const;
 
  private:
+  static std::shared_ptr<Seats> new_seats();
+
   Communicator communicator_;
+  std::shared_ptr<Seats> seats_ = new_seats();
   int local_rank_ = 0;
   int local_size_ = 1;
 };

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "state/unit.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -48,11 +49,21 @@ std::string text(State state, const Row& row) {
   return result;
 }
 
-std::string text(const ParameterSpec& parameter, const ParameterInfo& info) {
-  std::string shape;
-  for (const std::int64_t length : info.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(length);
-  return "parameter '" + parameter.name + "' of shape [" + shape + "] " + std::string(name(parameter.dtype)) +
-         (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit + "'";
+std::string text(const std::vector<std::int64_t>& numbers) {
+  std::string list;
+  for (const std::int64_t number : numbers) list += (list.empty() ? "" : ", ") + std::to_string(number);
+  return "[" + list + "]";
+}
+
+// Empty for row-major order.
+std::string order_text(const at::Tensor& parameter) {
+  const std::vector<std::int64_t> order = memory_order(parameter);
+  return std::ranges::is_sorted(order) ? "" : ", dimensions in the memory order " + text(order);
+}
+
+std::string text(const ParameterSpec& parameter, const ParameterInfo& info, const at::Tensor& tensor) {
+  return "parameter '" + parameter.name + "' of shape " + text(info.shape) + " " + std::string(name(parameter.dtype)) +
+         order_text(tensor) + (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit + "'";
 }
 
 std::string text(const LossScale& scale) {
@@ -64,14 +75,18 @@ std::string text(const LossScale& scale) {
 
 }  // namespace
 
-std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
+std::vector<std::string> description(const Plan& plan, const Inventory& inventory,
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
-                                     const Options& options, const std::vector<std::int64_t>& buffers) {
+                                     const Options& options) {
+  const std::vector<ParameterSpec>& parameters = inventory.specs;
   std::vector<std::string> lines{
       "plan " + plan.label() + ", " + std::string(name(plan.precision())),
       "accumulate " + std::to_string(plan.accumulate()), plan.reproducible() ? "reproducible sums" : "running sums",
       "gradients reduced in " + (plan.reduction() ? std::string(name(*plan.reduction())) : "their own dtype")};
-  lines.push_back("seed " + std::to_string(options.seed) + ", clip " + shortest(options.clip));
+  lines.push_back((options.seed ? "seed " + std::to_string(*options.seed) : "no seed of its own") + ", clip " +
+                  shortest(options.clip));
+  lines.push_back(options.outside == OutsideGradients::add ? "gradients of other backwards are added"
+                                                           : "gradients of other backwards are dropped");
   lines.push_back(options.loss_scale ? text(*options.loss_scale) : "no loss scale of its own");
   if (plan.float8())
     lines.push_back(std::string(options.float8.scaling == Scaling::delayed ? "delayed" : "current") +
@@ -80,11 +95,16 @@ std::vector<std::string> description(const Plan& plan, const std::vector<Paramet
     lines.push_back(text(state, plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const bool float8 = plan.float8() && options.float8.takes(infos[i]);
-    lines.push_back(text(parameters[i], infos[i]) + (float8 ? ", in FP8" : ""));
+    lines.push_back(text(parameters[i], infos[i], inventory.parameters[i]) + (float8 ? ", in FP8" : ""));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
   }
-  for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
+  for (const MaxNorms::Table& each : inventory.max_norms)
+    lines.push_back("for parameter '" + each.name + "' a largest norm of rows of " + shortest(each.max_norm) +
+                    ", p = " + shortest(each.norm_type));
+  for (const Replicated& each : inventory.replicated)
+    lines.push_back("buffer '" + each.name + "' of shape " + text(each.tensor.sizes().vec()) + " " +
+                    c10::toString(each.tensor.scalar_type()));
   return lines;
 }
 

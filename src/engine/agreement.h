@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/takeover.h"
 #include "zero/communicator.h"
 #include "zero/engine.h"
 #include "zero/layout.h"
@@ -12,11 +13,11 @@
 
 namespace zero {
 
-// One line for each thing that the ranks must share: the plan's columns, settings, parameters and what
-// updates them, buffers (by their bytes).
-std::vector<std::string> description(const Plan& plan, const std::vector<ParameterSpec>& parameters,
+// One line for each thing that the ranks must share: the plan's columns, settings, parameters, their order in memory
+// and what updates them, buffers. `infos` and `rules` by parameter of the inventory.
+std::vector<std::string> description(const Plan& plan, const Inventory& inventory,
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
-                                     const Options& options, const std::vector<std::int64_t>& buffers);
+                                     const Options& options);
 
 // Throws CommError on every rank when their lines differ, telling what each has in the first such line. Collective.
 void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines);

@@ -4,9 +4,23 @@
 
 namespace zero {
 
+namespace {
+
+template <class AnyModule>
+Inventory inventory_of(const AnyModule& module, const World& world, const Plan& plan, const Options& options) {
+  plan.validate(world.size());
+  return take_inventory(module, plan, options.full_precision);
+}
+
+}  // namespace
+
 Engine::Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(std::make_unique<Impl>(module, world, plan, optimizer, std::move(options))) {}
+    : impl_(std::make_unique<Impl>(inventory_of(module, world, plan, options), world, plan, optimizer, options)) {}
+
+Engine::Engine(torch::jit::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+               Options options)
+    : impl_(std::make_unique<Impl>(inventory_of(module, world, plan, options), world, plan, optimizer, options)) {}
 
 Engine::~Engine() = default;
 

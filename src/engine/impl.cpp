@@ -2,12 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "base/random.h"
 #include "engine/agreement.h"
 #include "partition/slices.h"
 #include "state/window.h"
@@ -16,11 +16,6 @@
 
 namespace zero {
 namespace {
-
-const Plan& validated(const Plan& plan, int ranks) {
-  plan.validate(ranks);
-  return plan;
-}
 
 // A group of the engine's own, so that its prefetches never mix with the program's collectives.
 Communicator own_group(const World& world) {
@@ -45,6 +40,27 @@ std::optional<at::ScalarType> autocast_of(const Plan& plan) {
   return dtype == Dtype::f32 ? std::nullopt : std::optional(scalar_type(dtype));
 }
 
+// Puts a module's parameters back as they were, unless the engine is built.
+class Undo {
+ public:
+  explicit Undo(std::vector<std::unique_ptr<Unit>>& units) : units_(&units) {}
+  ~Undo() {
+    if (units_ == nullptr) return;
+    for (auto& unit : *units_) unit->restore();
+  }
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  void commit() {
+    for (auto& unit : *std::exchange(units_, nullptr)) {
+      unit->settle();
+      for (const at::Tensor& parameter : unit->parameters()) parameter.mutable_grad().reset();
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<Unit>>* units_;
+};
+
 LossScaler scaler_of(const Plan& plan, const Options& options) {
   const bool narrow = plan.compute_dtype() == Dtype::f16 || plan.reduction() == Dtype::f16;
   const LossScale usual = narrow ? LossScale{} : LossScale::fixed(1);
@@ -53,16 +69,12 @@ LossScaler scaler_of(const Plan& plan, const Options& options) {
 
 }  // namespace
 
-Engine::Impl::Impl(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
-                   Options options)
-    : Impl(take_inventory(module, validated(plan, world.size()), options.full_precision), world, plan, optimizer,
-           options) {}
-
 Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer,
                    Options options)
     : plan_(plan),
       resolved_(plan.on(world.size())),
       options_(std::move(options)),
+      seat_(world.take_seat()),
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
@@ -70,6 +82,7 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
       group_(own_group(world)),
+      seed_(seed()),
       accounts_(group_),
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, world.rank(), accounts_)),
@@ -80,19 +93,23 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
       float8_(float8_linears()),
-      updater_(layout_, resolved_, rules_, options_.seed, exchange_, accounts_),
+      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_),
       scaler_(scaler_of(plan_, options_)) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   agree(inventory);
-  adopt_units(inventory.replicated);
+  Undo undo(units_);
+  const std::vector<at::Tensor> buffers = adopt_units(inventory.replicated);
   pager_ = std::make_unique<Pager>(
       units_, exchange_, residency(resolved_, layout_), accounts_,
-      Pager::Settings{.autocast = autocast_of(plan_), .seed = options_.seed, .meter = meter_, .float8 = float8_});
+      Pager::Settings{.autocast = autocast_of(plan_), .seed = seed_, .meter = meter_, .float8 = float8_, .max_norms = inventory.max_norms});
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
+  if (options_.outside == OutsideGradients::add) gradients_->on_arrival_from_outside([this] { join_backward(); });
   pager_->next_micro_batch(micro_batch());
   reserve_room();
+  undo.commit();
+  for (std::size_t i = 0; i < buffers.size(); ++i) inventory.replicated[i].tensor.detach().copy_(buffers[i]);
   accounts_.reset_peaks();
   trim_arena();
   window::watch();
@@ -148,11 +165,16 @@ Engine::Impl::~Impl() {
   pager_->close_window();
 }
 
+// The one that was given, else by rank 0's seat: engines side by side are not to draw the same numbers.
+std::uint64_t Engine::Impl::seed() const {
+  std::int64_t seat = *seat_;
+  if (group_.size() > 1) Communicator(metered(group_.impl(), setup_meter_)).broadcast({&seat, 1, Dtype::i64}, 0).wait();
+  return options_.seed.value_or(seat == 0 ? 0 : derived(0, static_cast<std::uint64_t>(seat)));
+}
+
 void Engine::Impl::agree(const Inventory& inventory) const {
-  std::vector<std::int64_t> buffers;
-  for (const at::Tensor& buffer : inventory.replicated) buffers.push_back(static_cast<std::int64_t>(buffer.nbytes()));
   require_agreement(Communicator(metered(group_.impl(), setup_meter_)),
-                    description(plan_, inventory.specs, infos_, rules_, options_, buffers));
+                    description(plan_, inventory, infos_, rules_, options_));
 }
 
 // Rank 0's values win.
@@ -163,29 +185,29 @@ void Engine::Impl::broadcast(const at::Tensor& values, int unit) {
                  }});
 }
 
-void Engine::Impl::adopt_units(const std::vector<at::Tensor>& replicated) {
+// Returns rank 0's values of what is replicated.
+std::vector<at::Tensor> Engine::Impl::adopt_units(const std::vector<Replicated>& replicated) {
   const window::Blind blind;
   at::NoGradGuard no_grad;
   for (auto& unit : units_) {
     unit->host = this;
     if (unit->layout().length() == 0) continue;
-    for (const at::Tensor& parameter : unit->parameters()) parameter.mutable_grad().reset();
     Buffer values = unit->flatten();
     broadcast(values.tensor(), unit->index());
     if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor());
     unit->adopt(std::move(values));
   }
-  for (const at::Tensor& buffer : replicated) {
-    at::Tensor whole = buffer.contiguous();
-    broadcast(whole, -1);
-    if (!whole.is_same(buffer)) buffer.detach().copy_(whole);
+  std::vector<at::Tensor> buffers;
+  for (const Replicated& each : replicated) {
+    buffers.push_back(each.tensor.detach().clone(at::MemoryFormat::Contiguous));
+    broadcast(buffers.back(), -1);
   }
+  return buffers;
 }
 
 void Engine::Impl::check_alive() const {
-  if (broken_)
-    throw StateError(rank_text() + ": a step failed halfway: some parameters are updated and others are not",
-                     "end the engine, and start again from what was saved");
+  if (broken_ != nullptr)
+    throw StateError(rank_text() + ": " + broken_, "end the engine, and start again from what was saved");
   if (released_) throw StateError("the engine has ended by release()", "build a new engine to train on");
 }
 
@@ -203,42 +225,6 @@ void Engine::Impl::check_not_gathered(const char* call) const {
     if (pager_->pinned(*unit))
       throw StateError(rank_text() + ": " + call + " inside a zero::gather of unit '" + unit->layout().name() + "'",
                        "end the scope first");
-}
-
-void Engine::Impl::backward(const at::Tensor& loss) {
-  check_alive();
-  if (!loss.defined() || loss.numel() != 1)
-    throw ConfigError(rank_text() + ": backward needs a loss of one element", "reduce it, by mean() for example");
-  if (!loss.requires_grad())
-    throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
-                      "compute it from the module's output, with gradients enabled");
-  // In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
-  const at::Tensor root = loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
-  check_parameters();
-  gradients_->begin(micro_);
-  pager_->begin_backward(micro_ + 1 < plan_.accumulate());
-  try {
-    torch::autograd::backward({root}, {at::full_like(root, scaler_.value())});
-    gradients_->end();
-  } catch (...) {
-    discard();
-    throw;
-  }
-  pager_->end_backward();
-  losses_.resize(static_cast<std::size_t>(plan_.accumulate()));
-  losses_[static_cast<std::size_t>(micro_ % plan_.accumulate())] += loss.item<double>();
-  ++micro_;
-  pager_->next_micro_batch(micro_batch());
-}
-
-void Engine::Impl::discard() {
-  check_alive();
-  gradients_->abort();
-  pager_->abort();
-  if (float8_) float8_->forget();
-  losses_.clear();
-  micro_ = 0;
-  pager_->next_micro_batch(micro_batch());
 }
 
 std::int64_t Engine::Impl::micro_batch() const {
@@ -259,12 +245,14 @@ void Engine::Impl::let_go(Unit& unit) {
 }
 
 void Engine::Impl::drop(Unit& unit, const Buffer& before) {
+  unit.take_back(false);
   if (before) std::memcpy(unit.whole().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
   let_go(unit);
   if (!before && !pager_->pinned(unit)) pager_->discard(unit);
 }
 
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
+  unit.take_back(true);
   if (from_rank) {
     const View whole = unit.whole();
     exchange_.run({Exchange::Kind::read, unit.index(), whole.count,
@@ -285,12 +273,16 @@ void Engine::Impl::meet(const Unit& unit) {
 void Engine::Impl::release() {
   check_alive();
   check_not_gathered("release()");
+  std::vector<Pinned> whole;
   for (auto& unit : units_)
-    if (unit->adopted()) pager_->pin(*unit);
+    if (unit->adopted()) whole.emplace_back(*pager_, *unit);
+  broken_ = "release() failed halfway: some parameters are the module's own again and others are not";
   gradients_.reset();
   pager_->close_window();
+  std::ranges::for_each(whole, &Pinned::forget);
   for (auto& unit : units_)
     if (unit->adopted()) unit->abandon();
+  broken_ = nullptr;
   window::unwatch();
   released_ = true;
 }
@@ -303,15 +295,12 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   const window::Blind blind;
   at::NoGradGuard no_grad;
   const Buffer* main = updater_.main(*unit);
-  at::Tensor flat;
   if (main == nullptr) {
-    pager_->pin(*unit);
-    flat =
-        parameter.detach().to(scalar_type(accumulation(unit->layout().dtype())), /*non_blocking=*/false, /*copy=*/true);
-    pager_->unpin(*unit);
-    return flat;
+    const Pinned pinned(*pager_, *unit);
+    return parameter.detach().to(scalar_type(accumulation(unit->layout().dtype())), /*non_blocking=*/false,
+                                 /*copy=*/true);
   }
-  flat = at::empty({unit->layout().length()}, main->tensor().options());
+  const at::Tensor flat = at::empty({unit->layout().length()}, main->tensor().options());
   const View whole{flat.mutable_data_ptr(), flat.numel(), accumulation(unit->layout().dtype())};
   const View mine{main->data(), main->count(), whole.dtype};
   if (mine.count == whole.count) {

@@ -19,7 +19,8 @@ namespace zero {
 
 class Engine::Impl final : public UnitHost {
  public:
-  Impl(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
+  // Of a plan that is valid.
+  Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
   ~Impl() override;
 
   void backward(const at::Tensor& loss);
@@ -51,14 +52,18 @@ class Engine::Impl final : public UnitHost {
   double loss_scale() const { return scaler_.value(); }
 
  private:
-  Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
-
   void agree(const Inventory& inventory) const;
+  std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
   void check_float8() const;
-  void adopt_units(const std::vector<at::Tensor>& replicated);
+  std::vector<at::Tensor> adopt_units(const std::vector<Replicated>& replicated);
   void broadcast(const at::Tensor& values, int unit);
   void reserve_room() const;
+  struct Backward;
+  void begin_micro_batch();
+  void end_micro_batch(double loss);
+  void join_backward();
+  void drop_step();
   void check_alive() const;
   void check_parameters() const;
   void check_not_gathered(const char* call) const;
@@ -70,6 +75,8 @@ class Engine::Impl final : public UnitHost {
   double held_times() const;
   double scale_of(const Verdict& verdict) const;
   double update(const Verdict& verdict, double lr_factor);
+  void renormalise();
+  const at::Tensor& parameter_at(int index) const;
   void publish(Unit& unit);
   bool common() const;
   void renew(Exchange::Kind kind);
@@ -79,6 +86,7 @@ class Engine::Impl final : public UnitHost {
   Plan plan_;      // as given
   Plan resolved_;  // on this number of ranks
   Options options_;
+  std::shared_ptr<const int> seat_;  // among the world's engines
   double lr_;  // of parameters in no group
   std::vector<ParameterInfo> infos_;
   std::vector<ParameterRule> rules_;  // by parameter
@@ -86,6 +94,7 @@ class Engine::Impl final : public UnitHost {
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
   Communicator group_;
+  std::uint64_t seed_;
   Accounts accounts_;
   GatherWire wire_;
   std::vector<std::unique_ptr<Unit>> units_;
@@ -102,7 +111,7 @@ class Engine::Impl final : public UnitHost {
   std::int64_t skipped_ = 0;
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
-  bool broken_ = false;  // by a step that failed halfway
+  const char* broken_ = nullptr;  // what failed halfway
 };
 
 }  // namespace zero

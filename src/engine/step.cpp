@@ -4,6 +4,8 @@
 
 #include "base/lap.h"
 #include "engine/impl.h"
+#include "state/window.h"
+#include "zero/error.h"
 
 namespace zero {
 
@@ -87,9 +89,10 @@ StepReport Engine::Impl::step() {
     report.grad_norm = std::numeric_limits<double>::infinity();
     ++skipped_;
   } else {
-    broken_ = true;
+    broken_ = "a step failed halfway: some parameters are updated and others are not";
+    renormalise();
     report.update_seconds = update(verdict, lr_factor);
-    broken_ = false;
+    broken_ = nullptr;
     report.step = ++steps_;
   }
   report.gather_seconds = pager_->take_seconds();
@@ -98,6 +101,30 @@ StepReport Engine::Impl::step() {
   scaler_.update(report.skipped);
   if (float8_) float8_->set_loss_scale(scaler_.value());
   return report;
+}
+
+// Rows that were looked up get their largest norm where they live, as lookups have seen them.
+void Engine::Impl::renormalise() {
+  MaxNorms& max_norms = pager_->max_norms();
+  if (max_norms.empty()) return;
+  std::vector<MaxNorms::Due> due;
+  exchange_.run({Exchange::Kind::read, -1, 0, [&](const Communicator& c) { due = max_norms.settle(c); }});
+  const window::Blind blind;
+  for (const auto& [table, indices] : due) {
+    const at::Tensor& parameter = parameter_at(table.parameter);
+    Unit& unit = *Unit::of(parameter.unsafeGetTensorImpl());
+    const Pinned whole(*pager_, unit);
+    MaxNorms::renormalise(table, parameter.detach(), indices);
+    keep(unit, {});
+  }
+}
+
+// By its number in the layout.
+const at::Tensor& Engine::Impl::parameter_at(int index) const {
+  for (const auto& unit : units_)
+    for (std::size_t slot = 0; slot < unit->parameters().size(); ++slot)
+      if (unit->layout().slots()[slot].index == index) return unit->parameters()[slot];
+  throw StateError(rank_text() + ": there is no parameter " + std::to_string(index));
 }
 
 // Returns the seconds that the updates took.

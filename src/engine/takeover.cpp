@@ -5,7 +5,9 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/csrc/jit/api/module.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -17,20 +19,71 @@ namespace zero {
 namespace {
 
 using torch::nn::Module;
+using Scripted = torch::jit::Module;
 
+// Whether others than the parameter refer to its memory. A view has a base, which may be its alone.
+bool shared(const at::Tensor& parameter) {
+  if (parameter.numel() == 0) return false;
+  if (!parameter.is_view()) return parameter.storage().use_count() > 1;
+  return parameter.storage().use_count() > 2 || parameter._base().use_count() > 1;
+}
+
+// What both kinds of modules show of themselves.
 bool is_container(const Module& module) {
   return dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) != nullptr;
 }
-
 bool is_embedding(const Module& module) {
   return dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
 }
+std::string type_name(const Module& module) {
+  return module.name();
+}
 
-bool is_norm(const Module& module) {
-  return module.name().find("Norm") != std::string::npos;
+// The class's name, without where it was defined.
+std::string type_name(const Scripted& module) {
+  const auto name = module.type()->name();
+  return name ? name->name() : std::string();
+}
+bool is_container(const Scripted& module) {
+  const std::string name = type_name(module);
+  return name == "Sequential" || name == "ModuleList" || name == "ModuleDict";
+}
+bool is_embedding(const Scripted& module) {
+  return type_name(module).starts_with("Embedding");
+}
+
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+Named parameters_of(const Module& module) {
+  return module.named_parameters(/*recurse=*/false).pairs();
+}
+Named buffers_of(const Module& module) {
+  return module.named_buffers(/*recurse=*/false).pairs();
+}
+template <class List>
+Named pairs_of(const List& list) {
+  Named pairs;
+  for (const auto& item : list) pairs.emplace_back(item.name, item.value);
+  return pairs;
+}
+Named parameters_of(const Scripted& module) {
+  return pairs_of(module.named_parameters(/*recurse=*/false));
+}
+Named buffers_of(const Scripted& module) {
+  return pairs_of(module.named_buffers(/*recurse=*/false));
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_of(const Module& module) {
+  return module.named_children().pairs();
+}
+std::vector<std::pair<std::string, std::shared_ptr<Scripted>>> children_of(const Scripted& module) {
+  std::vector<std::pair<std::string, std::shared_ptr<Scripted>>> children;
+  for (const auto& child : module.named_children())
+    children.emplace_back(child.name, std::make_shared<Scripted>(child.value));
+  return children;
 }
 
 std::string join(const std::string& path, const std::string& name) {
@@ -43,20 +96,21 @@ class Collector {
       : plan_(plan), full_precision_(full_precision) {}
 
   // `unit` is empty outside of every unit.
-  void visit(const Module& module, const std::string& path, const std::string& unit) {
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      if (!item.value().defined()) continue;
-      add_parameter(item.value(),
-                    {join(path, item.key()), item.value().sizes().vec(), is_embedding(module), is_norm(module)},
-                    unit.empty() ? (path.empty() ? "model" : path) : unit);
-    }
-    for (const auto& item : module.named_buffers(/*recurse=*/false))
-      if (item.value().defined() && seen_.insert(item.value().unsafeGetTensorImpl()).second)
-        inventory_.replicated.push_back(item.value());
+  template <class AnyModule>
+  void visit(const AnyModule& module, const std::string& path, const std::string& unit) {
+    const bool norm = type_name(module).find("Norm") != std::string::npos;
+    for (const auto& [name, parameter] : parameters_of(module))
+      if (parameter.defined())
+        add_parameter(parameter, {join(path, name), parameter.sizes().vec(), is_embedding(module), norm},
+                      unit.empty() ? (path.empty() ? "model" : path) : unit);
+    add_max_norms(module);
+    for (const auto& [name, buffer] : buffers_of(module))
+      if (buffer.defined() && seen_.insert(buffer.unsafeGetTensorImpl()).second)
+        add_replicated("buffer", join(path, name), buffer);
     const bool splits = unit.empty() && is_container(module);
-    for (const auto& item : module.named_children()) {
-      const std::string child = join(path, item.key());
-      visit(*item.value(), child, splits && !is_container(*item.value()) ? child : unit);
+    for (const auto& [name, child] : children_of(module)) {
+      const std::string below = join(path, name);
+      visit(*child, below, splits && !is_container(*child) ? below : unit);
     }
   }
 
@@ -72,8 +126,7 @@ class Collector {
   void add_parameter(const at::Tensor& parameter, ParameterInfo info, const std::string& unit) {
     if (!seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
     if (!at::isFloatingType(parameter.scalar_type()) && !parameter.is_complex()) {
-      inventory_.replicated.push_back(parameter);
-      return;
+      return add_replicated("parameter", info.name, parameter);
     }
     if (!manageable(parameter, info.name)) return;
     const Dtype own = *dtype_of(parameter.scalar_type());
@@ -84,15 +137,58 @@ class Collector {
     inventory_.infos.push_back(std::move(info));
   }
 
+  // LibTorch's modules hand them on in fp32.
+  template <class Embedding>
+  void add_max_norm_of(const Embedding* module) {
+    if (module == nullptr || !module->options.max_norm()) return;
+    add_max_norm(module->weight, static_cast<float>(*module->options.max_norm()),
+                 static_cast<float>(module->options.norm_type()));
+  }
+  void add_max_norms(const Module& module) {
+    add_max_norm_of(dynamic_cast<const torch::nn::EmbeddingImpl*>(&module));
+    add_max_norm_of(dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module));
+  }
+
+  void add_max_norms(const Scripted& module) {
+    if (!is_embedding(module)) return;
+    const c10::IValue norm = module.attr("max_norm", c10::IValue());
+    if (!norm.isNone())
+      add_max_norm(module.attr("weight").toTensor(), norm.toDouble(), module.attr("norm_type", 2.0).toDouble());
+  }
+
+  // Once a table; a second one's differing norm shows when it is used.
+  void add_max_norm(const at::Tensor& weight, double max_norm, double norm_type) {
+    const auto& all = inventory_.parameters;
+    const auto found = std::ranges::find_if(all, [&](const at::Tensor& each) { return each.is_same(weight); });
+    if (found == all.end()) return;
+    const int index = static_cast<int>(found - all.begin());
+    if (std::ranges::any_of(inventory_.max_norms, [&](const auto& table) { return table.parameter == index; })) return;
+    inventory_.max_norms.push_back(
+        {index, inventory_.specs[static_cast<std::size_t>(index)].name, weight.size(0), max_norm, norm_type});
+  }
+
+  bool refuse(const std::string& what, const std::string& name, const std::string& why) {
+    faults_.push_back(what + " '" + name + "' " + why);
+    return false;
+  }
+
+  // Whether it is dense memory of the CPU.
+  bool plain(const std::string& what, const std::string& name, const at::Tensor& tensor) {
+    if (tensor.layout() != at::kStrided) return refuse(what, name, "is sparse: make it dense");
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
+      return refuse(what, name, "has elements that share memory, as expand() makes them: make it contiguous");
+    if (!tensor.device().is_cpu())
+      return refuse(what, name, "is not on the CPU: this version takes tensors of the CPU only");
+    return true;
+  }
+
+  void add_replicated(const std::string& what, const std::string& name, const at::Tensor& tensor) {
+    if (plain(what, name, tensor)) inventory_.replicated.push_back({name, tensor});
+  }
+
   bool manageable(const at::Tensor& parameter, const std::string& name) {
-    const auto refuse = [&](const std::string& why) {
-      faults_.push_back("parameter '" + name + "' " + why);
-      return false;
-    };
-    if (parameter.layout() != at::kStrided) return refuse("is sparse: make it dense");
-    if (at::has_internal_overlap(parameter) == at::MemOverlap::Yes)
-      return refuse("has elements that share memory, as expand() makes them: make it contiguous");
-    if (!parameter.device().is_cpu()) return refuse("is not on the CPU: this version pages CPU parameters only");
+    const auto refuse = [&](const std::string& why) { return this->refuse("parameter", name, why); };
+    if (!plain("parameter", name, parameter)) return false;
     if (!dtype_of(parameter.scalar_type()))
       return refuse("has dtype " + std::string(c10::toString(parameter.scalar_type())) +
                     ": fp64, fp32, bf16 and fp16 are supported");
@@ -101,6 +197,10 @@ class Collector {
     const auto [owner, fresh] = storages_.emplace(parameter.storage().unsafeGetStorageImpl(), name);
     if (!fresh && parameter.numel() > 0)
       return refuse("shares memory with '" + owner->second + "' without being the same tensor: tie them by assignment");
+    if (shared(parameter))
+      return refuse(
+          "shares memory with a tensor made of it before, which would keep the old values: a view, a detach(), a "
+          "buffer, or the graph of an earlier forward. Let go of it, or clone() it");
     return true;
   }
 
@@ -114,7 +214,14 @@ class Collector {
 
 }  // namespace
 
-Inventory take_inventory(Module& module, const Plan& plan,
+Inventory take_inventory(const Module& module, const Plan& plan,
+                         const std::function<bool(const ParameterInfo&)>& full_precision) {
+  Collector collector(plan, full_precision);
+  collector.visit(module, "", "");
+  return collector.result();
+}
+
+Inventory take_inventory(const Scripted& module, const Plan& plan,
                          const std::function<bool(const ParameterInfo&)>& full_precision) {
   Collector collector(plan, full_precision);
   collector.visit(module, "", "");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "state/max_norms.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
@@ -14,22 +15,35 @@
 namespace torch::nn {
 class Module;
 }
+namespace torch::jit {
+struct Module;
+}
 
 namespace zero {
+
+// A buffer, or a parameter of an integer type: every rank has all of it.
+struct Replicated {
+  std::string name;
+  at::Tensor tensor;
+};
 
 // Parameters that several modules share appear once, under the first name.
 struct Inventory {
   std::vector<ParameterSpec> specs;
   std::vector<at::Tensor> parameters;  // in the order of specs
   std::vector<ParameterInfo> infos;    // likewise
-  std::vector<at::Tensor> replicated;  // buffers, and parameters of integer types
+  std::vector<Replicated> replicated;
+  std::vector<MaxNorms::Table> max_norms;  // of embeddings
 };
 
 // A unit is a child of a ModuleList, ModuleDict or Sequential (of the innermost that is not itself
 // inside a unit); what is left over is grouped by the module that owns it. Throws ConfigError for
-// parameters that cannot be managed: sparse, complex, overlapping in memory, not on the CPU, or
-// trained by another engine.
-Inventory take_inventory(torch::nn::Module& module, const Plan& plan,
+// parameters that cannot be managed: sparse, complex, overlapping in memory, not on the CPU, trained by another engine,
+// or in memory that another tensor shares, which would go on without them; and for buffers that cannot be broadcast.
+// Nothing is changed.
+Inventory take_inventory(const torch::nn::Module& module, const Plan& plan,
+                         const std::function<bool(const ParameterInfo&)>& full_precision);
+Inventory take_inventory(const torch::jit::Module& module, const Plan& plan,
                          const std::function<bool(const ParameterInfo&)>& full_precision);
 
 }  // namespace zero

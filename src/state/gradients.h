@@ -7,10 +7,14 @@
 // order all ranks share: against the layout's at first, then as rank 0 completed them. At most one flat
 // array is on its way at a time; that of a unit with a trainable parameter that gets no gradient is held
 // until backward ends, since only then is it known.
+//
+// More backwards in a step than planned (losses that go backward one by one) are each reduced for themselves and added
+// to the sum over ranks, whatever the plan, so that all plans add up in one order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -30,9 +34,11 @@ class Gradients {
   ~Gradients();
 
   // One backward. `micro` counts the micro-batches of this step from 0. end() returns when every
-  // gradient of the micro-batch is where it belongs.
+  // gradient of the micro-batch is where it belongs. A begin() that throws is to be followed by abort().
   void begin(int micro);
   void end();
+  // Called when another engine's backward brings a gradient: begins this one's, or else the gradient is dropped.
+  void on_arrival_from_outside(std::function<void()> begin) { begin_from_outside_ = std::move(begin); }
   // Drops everything gathered for this step.
   void abort();
   // The next step begins with empty gradients; memory stays.
@@ -41,7 +47,7 @@ class Gradients {
   // The accumulated gradient of a unit: all of it where the plan holds it partial or replicated, else this
   // rank's slice. Null where nothing of the unit is trained in this step.
   void* data(int unit) const;
-  // In which it is held: see Plan::gradient_dtype. The accumulation dtype once a step had more backwards than planned.
+  // In which it is held: see Plan::gradient_dtype. The accumulation dtype in a step with more backwards than planned.
   Dtype dtype(int unit) const;
   // The unit's element at which data() begins.
   std::int64_t origin(int unit) const;
@@ -54,6 +60,8 @@ class Gradients {
   class Hook;
   struct Pile;  // one unit's gradients
 
+  void hook_in();
+  bool accepts(const std::string& parameter);
   void take(int unit, int slot, const at::Tensor& parameter);
   void add_partial(Pile& pile, int slot, const at::Tensor* gradient);
   void collect(Pile& pile, int slot, const at::Tensor* gradient);
@@ -68,13 +76,19 @@ class Gradients {
   void keep_sum(Pile& pile, const Fold& how, std::int64_t begin, const Buffer& slice);
   void scale_mean(void* sum, Dtype dtype, std::int64_t count) const;
   Buffer slice_for(const Unit& unit) const;
-  void reopen();
   void agree_on_order();
-  bool reduces_now() const;
+  bool reduces_now() const { return shards_between() || micro_ >= plan_.accumulate() - 1; }
+  bool beyond_plan() const { return micro_ >= plan_.accumulate(); }
+  // Whether this micro-batch is added up apart until it is reduced.
+  bool adds_apart() const { return beyond_plan() && !shards_between() && exchange_.size() > 1; }
+  Fold how() const;
   bool shards_between() const { return row_.between == Placement::sharded; }
-  Dtype kept(const Unit& unit) const;  // in which its gradient is held
-  Dtype wire(const Unit& unit) const;  // in which it travels
-  Buffer new_level(const Unit& unit) const;
+  Dtype kept(const Unit& unit) const;            // in which its gradient is held
+  Dtype added_in(const Pile& pile) const;        // in which this micro-batch's partial one is
+  Dtype reduced_from(const Pile& pile) const;    // in which a partial one travels
+  void* partial(const Pile& pile) const;         // this micro-batch's, or with those before it
+  Buffer new_level(const Unit& unit, Dtype dtype) const;
+  Buffer new_partial(const Unit& unit, Dtype dtype) const;
   void hold_wide();
   std::vector<void*> levels(const Pile& pile, std::int64_t begin) const;
 
@@ -93,6 +107,7 @@ class Gradients {
   int micro_ = 0;
   bool active_ = false;
   bool ordered_ = false;
+  std::function<void()> begin_from_outside_;
 };
 
 }  // namespace zero

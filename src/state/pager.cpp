@@ -3,6 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -42,6 +44,7 @@ Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Resi
       exchange_(exchange),
       witness_(accounts),
       settings_(settings),
+      max_norms_(settings.max_norms),
       residency_(std::move(residency)),
       pending_(units.size()),
       in_flight_(units.size()),
@@ -241,15 +244,34 @@ void Pager::open_window() {
   witness_.forget();
   witness_.start();
   evaluating_ = !at::GradMode::is_enabled();
+  held_ = false;
+  program_casts_ = at::autocast::is_autocast_enabled(at::kCPU);
   forward_.emplace(observer_, Activity::forward);
   window::enter(this);
-  if (!settings_.autocast) return;
-  autocast_before_ = at::autocast::is_autocast_enabled(at::kCPU);
-  autocast_dtype_before_ = at::autocast::get_autocast_dtype(at::kCPU);
-  cache_before_ = at::autocast::is_autocast_cache_enabled();
-  at::autocast::set_autocast_dtype(at::kCPU, *settings_.autocast);
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  at::autocast::set_autocast_cache_enabled(false);
+}
+
+void Pager::keep_window_for(const c10::TensorImpl& result) {
+  const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(result.autograd_meta());
+  if (evaluating_ || meta == nullptr || !meta->grad_fn_) return;
+  drop_ended_graphs();
+  graphs_.emplace_back(meta->grad_fn_);
+}
+
+// The newest first: a node that is referred to keeps what it saved.
+void Pager::drop_ended_graphs() {
+  while (!graphs_.empty() && graphs_.back().expired()) graphs_.pop_back();
+}
+
+bool Pager::over() {
+  if (evaluating_) return true;
+  if (held_) return false;
+  drop_ended_graphs();
+  return graphs_.empty();
+}
+
+std::optional<at::ScalarType> Pager::autocast(bool with_units) const {
+  const bool casts = with_units || !program_casts_ || at::autocast::is_autocast_enabled(at::kCPU);
+  return casts ? settings_.autocast : std::nullopt;
 }
 
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
@@ -262,12 +284,9 @@ void Pager::refuse_recomputation() const {
 void Pager::close_window() {
   if (!std::exchange(window_open_, false)) return;
   window::leave(this);
+  graphs_.clear();
   forward_.reset();
   witness_.stop();
-  if (!settings_.autocast) return;
-  at::autocast::set_autocast_dtype(at::kCPU, autocast_dtype_before_);
-  at::autocast::set_autocast_enabled(at::kCPU, autocast_before_);
-  at::autocast::set_autocast_cache_enabled(cache_before_);
 }
 
 }  // namespace zero

@@ -2,13 +2,15 @@
 // gathers, a byte budget evicts, the order recorded in one micro-batch prefetches in the next).
 //
 // The first use of a parameter also opens the micro-batch's window: inside it random operators draw
-// from the engine's generator, seeded by the global micro-batch index, and in a 16-bit precision
-// LibTorch's autocast is on. Backward and step close it, so that code outside the model is untouched.
+// from the engine's generator, seeded by the global micro-batch index, and in a 16-bit precision operators run under
+// LibTorch's autocast. Backward and step close it, and so does, at the next operator, that nothing is left of what
+// parameters were used for: to look at a weight between steps is no forward. So code outside the model is untouched.
 //
 // Thread-safety: runs on the thread that runs forward and backward.
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <memory>
 #include <optional>
@@ -20,10 +22,15 @@
 #include "partition/residency.h"
 #include "state/exchange.h"
 #include "state/float8_linear.h"
+#include "state/max_norms.h"
 #include "state/observer.h"
 #include "state/unit.h"
 #include "state/witness.h"
 #include "zero/estimate.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace zero {
 
@@ -34,6 +41,7 @@ class Pager {
     std::uint64_t seed = 0;
     std::shared_ptr<TrafficMeter> meter;  // of what is read where it lies
     c10::intrusive_ptr<Float8Linears> float8 = {};
+    std::vector<MaxNorms::Table> max_norms = {};
   };
 
   Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, Accounts& accounts,
@@ -63,8 +71,11 @@ class Pager {
 
   void open_window();
   void close_window();
-  // Whether the window was opened without gradients: it ends where gradients are enabled again.
-  bool evaluating() const { return evaluating_; }
+  // What keeps it open, where gradients are enabled: the graph of a result, or that a frozen parameter was used.
+  void keep_window_for(const c10::TensorImpl& result);
+  void hold_window() { held_ = true; }
+  // Whether the open window is over, now that gradients are enabled: it was an evaluation's, or nothing keeps it.
+  bool over();
 
   // Keeps a unit resident for a gather scope, in which it may be written.
   void pin(Unit& unit);
@@ -79,10 +90,13 @@ class Pager {
 
   const std::optional<Trace>& trace() const { return last_; }  // of the last micro-batch
   const at::Generator& generator() const { return generator_; }
-  bool autocast() const { return settings_.autocast.has_value(); }
+  // To which dtype an operator of the window is cast, one `with_units` or another. Where the program has autocast on
+  // itself, what has no parameters is cast only where it is still on.
+  std::optional<at::ScalarType> autocast(bool with_units) const;
   // Spent waiting for units since the last call.
   double take_seconds() { return std::exchange(waited_, 0.0); }
   const c10::intrusive_ptr<Float8Linears>& float8() const { return settings_.float8; }
+  MaxNorms& max_norms() { return max_norms_; }
 
  private:
   void record(Unit& unit);
@@ -91,6 +105,7 @@ class Pager {
   void start_gather(Unit& unit, int keep, bool exactly);
   View room_for(Unit& unit);
   void refuse_recomputation() const;
+  void drop_ended_graphs();
   void settle(Unit& unit);
   void prefetch_after(Unit& unit);
   int predicted_next() const;
@@ -100,6 +115,7 @@ class Pager {
   Exchange& exchange_;
   Witness witness_;
   Settings settings_;
+  MaxNorms max_norms_;
   Residency residency_;
   Pending renewed_;
   std::vector<Pending> pending_;
@@ -113,9 +129,9 @@ class Pager {
   bool more_to_come_ = false;
   bool window_open_ = false;
   bool evaluating_ = false;
-  bool autocast_before_ = false;
-  bool cache_before_ = true;
-  at::ScalarType autocast_dtype_before_ = at::kBFloat16;
+  bool held_ = false;
+  bool program_casts_ = false;
+  std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   std::weak_ptr<EngineObserver> observer_;
   std::optional<Acting> forward_;
   std::optional<Acting> backward_;
@@ -123,6 +139,23 @@ class Pager {
   std::int64_t next_index_ = 0;
   double waited_ = 0;
   bool seeded_ = false;
+};
+
+// A unit that is whole as long as this lives.
+class Pinned {
+ public:
+  Pinned(Pager& pager, Unit& unit) : pager_(&pager), unit_(&unit) { pager_->pin(unit); }
+  Pinned(Pinned&& other) noexcept : pager_(std::exchange(other.pager_, nullptr)), unit_(other.unit_) {}
+  Pinned& operator=(Pinned&&) = delete;
+  ~Pinned() {
+    if (pager_ != nullptr) pager_->unpin(*unit_);
+  }
+  // It has come to its end whole.
+  void forget() { pager_ = nullptr; }
+
+ private:
+  Pager* pager_;
+  Unit* unit_;
 };
 
 }  // namespace zero

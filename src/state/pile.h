@@ -9,11 +9,13 @@
 namespace zero {
 
 struct Gradients::Pile {
-  Pile(Unit& u, Dtype k) : unit(u), kept(k), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
+  Pile(Unit& u, Dtype k) : unit(u), planned(k), kept(k), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
 
   Unit& unit;
-  Dtype kept;                    // of levels
+  Dtype planned;                 // of levels
+  Dtype kept;                    // of levels in this step
   std::vector<Buffer> levels;    // accumulated
+  Buffer extra;                  // of a micro-batch beyond the planned ones, partial, as wide as planned
   std::shared_ptr<Buffer> flat;  // of this micro-batch, on its way to the shards
   Buffer slice;                  // of it, reduced, about to be accumulated
   std::vector<char> here;        // arrived in this backward

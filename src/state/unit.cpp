@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "state/window.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -27,6 +28,16 @@ at::Tensor slot_view(const at::Tensor& flat, const Slot& slot, const at::Tensor&
 
 }  // namespace
 
+std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
+  const std::vector<std::int64_t> strides = strides_in_unit(parameter);
+  std::vector<std::int64_t> order;
+  for (std::int64_t d = 0; d < parameter.dim(); ++d)
+    if (parameter.size(d) > 1) order.push_back(d);
+  std::ranges::stable_sort(
+      order, [&](auto a, auto b) { return strides[static_cast<std::size_t>(a)] > strides[static_cast<std::size_t>(b)]; });
+  return order;
+}
+
 Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
            const GatherWire& wire, Accounts& accounts)
     : layout_(layout),
@@ -40,7 +51,12 @@ Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std:
       device_(device_of(parameters_)) {}
 
 Unit::~Unit() {
-  if (adopted()) abandon(!sharded_ || gathered_exactly());
+  if (!adopted()) return;
+  try {
+    abandon(!sharded_ || gathered_exactly());
+  } catch (const std::exception&) {
+    abandon(false);  // there is no memory for the values
+  }
 }
 
 Buffer Unit::flatten() const {
@@ -64,11 +80,50 @@ void Unit::adopt(Buffer values) {
   values.reset();
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(layout_.bytes()),
                           at::DataPtr(memory_.data(), this, &tag, device_), nullptr, false);
-  const at::Tensor flat = at::empty({0}, home.options()).set_(storage_, 0, {layout_.length()}, {1});
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].set_data(slot_view(flat, layout_.slots()[i], parameters_[i]));
+  for (const at::Tensor& parameter : parameters_) before_.push_back(parameter.detach());
+  const at::Tensor whole =
+      at::empty({0}, at::TensorOptions().dtype(dtype()).device(device_)).set_(storage_, 0, {layout_.length()}, {1});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    places_.push_back(slot_view(whole, layout_.slots()[i], parameters_[i]));
+    parameters_[i].set_data(places_[i]);
+  }
   ready_ = true;
   if (sharded_) evict();
+}
+
+void Unit::settle() {
+  before_.clear();
+}
+
+void Unit::restore() {
+  for (std::size_t i = 0; i < before_.size(); ++i) parameters_[i].set_data(before_[i]);
+  before_.clear();
+  places_.clear();
+  storage_ = c10::Storage();
+}
+
+void Unit::take_back(bool with_values) {
+  const window::Blind blind;
+  at::NoGradGuard no_grad;
+  std::string misfits;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& parameter = parameters_[i];
+    if (fault(static_cast<int>(i)).empty()) continue;
+    const Slot& slot = layout_.slots()[i];
+    const at::Tensor values = parameter.detach();
+    const at::Tensor& place = places_[i];
+    parameter.set_data(place);
+    if (!with_values) continue;
+    if (values.sizes() == place.sizes()) {
+      place.copy_(values);
+    } else {
+      misfits += (misfits.empty() ? "" : ", ") + ("'" + slot.name + "'");
+    }
+  }
+  if (misfits.empty()) return;
+  throw StateError("rank " + std::to_string(rank_) + ": values of another shape were put in the place of parameters " +
+                       misfits + " inside zero::gather",
+                   "load values of the model's own shapes");
 }
 
 // Where the unit is at rest.
@@ -156,9 +211,15 @@ void Unit::evict() {
   forbid("are sharded over the ranks and not resident");
 }
 
-const std::string& Unit::name_at(std::int64_t element) const {
+std::size_t Unit::slot_at(std::int64_t element) const {
   const auto& slots = layout_.slots();
-  return std::find_if(slots.begin(), slots.end() - 1, [&](const Slot& slot) { return element < slot.end(); })->name;
+  return static_cast<std::size_t>(
+      std::find_if(slots.begin(), slots.end() - 1, [&](const Slot& slot) { return element < slot.end(); }) -
+      slots.begin());
+}
+
+const std::string& Unit::name_at(std::int64_t element) const {
+  return layout_.slots()[slot_at(element)].name;
 }
 
 std::string Unit::fault(int slot) const {
@@ -175,19 +236,24 @@ void Unit::abandon(bool with_values) {
   at::NoGradGuard no_grad;
   c10::StorageImpl* storage = storage_.unsafeGetStorageImpl();
   if (ready_ && with_values) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& parameter : parameters_)
+      copies.push_back(
+          at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
     // Kept alive under what autograd saved.
     void* const data = whole().data;
     using Keep = std::pair<at::Tensor, std::shared_ptr<void>>;
     auto* keep = new Keep(memory_.take(), common_);
     storage->set_data_ptr_noswap(at::DataPtr(
         data, keep, [](void* pair) { delete static_cast<Keep*>(pair); }, device_));
-    for (at::Tensor& parameter : parameters_)
-      parameter.set_data(
-          at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
+    for (std::size_t i = 0; i < copies.size(); ++i) parameters_[i].set_data(copies[i]);
   } else {
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, device_));
-    for (at::Tensor& parameter : parameters_) parameter.set_data(at::empty({0}, parameter.options()));
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        "zero: the engine that held the parameters of unit '" + layout_.name() +
+        "' in parts has ended, and their values with it; call engine.release() before it ends to keep them");
   }
+  places_.clear();
   storage_ = c10::Storage();
 }
 

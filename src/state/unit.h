@@ -44,6 +44,10 @@ class UnitHost {
   std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 
+// The dimensions of a dense tensor from the slowest to the fastest, those of length 1 left out: what its elements' order
+// in memory depends on. Any other tensor is row-major in a unit.
+std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
+
 class Unit {
  public:
   // `parameters` in the order of layout.slots(). Nothing is taken over yet.
@@ -62,8 +66,11 @@ class Unit {
 
   // The parameters' values as one flat array in the accumulation dtype, gaps zero.
   Buffer flatten() const;
-  // Makes the parameters views of the unit's storage, with these values (see flatten). Collective.
+  // Makes the parameters views of the unit's storage, with these values (see flatten). Collective. What they were is
+  // kept until settle(), and put back by restore().
   void adopt(Buffer values);
+  void settle();
+  void restore();
 
   const UnitLayout& layout() const { return layout_; }
   int index() const { return index_; }
@@ -104,9 +111,15 @@ class Unit {
 
   // The parameter in which an element of the unit lies.
   const std::string& name_at(std::int64_t element) const;
+  const Slot& slot_of(const at::Tensor& parameter) const { return layout_.slots()[slot_at(parameter.storage_offset())]; }
+  bool frozen_at(std::int64_t element) const { return !parameters_[slot_at(element)].requires_grad(); }
   std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
+  // Puts parameters that set_data() or torch::load() gave other memory back into the resident whole, with those values
+  // or with its own. Throws StateError, all being back, where values have another shape.
+  void take_back(bool with_values);
   bool adopted() const { return static_cast<bool>(storage_); }
-  // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else become empty.
+  // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
+  // them throws and says what to do.
   void abandon(bool with_values = true);
 
   Pager* pager = nullptr;  // the one that pages it in
@@ -114,6 +127,7 @@ class Unit {
 
  private:
   static void tag(void*) {}
+  std::size_t slot_at(std::int64_t element) const;
   void make_home();
   void point_at(void* data);
   void forbid(const char* why);
@@ -131,6 +145,8 @@ class Unit {
   Buffer memory_;                 // the whole, of this rank
   Buffer shard_;                  // this rank's slice, when sharded
   c10::Storage storage_;
+  std::vector<at::Tensor> places_;  // the parameters' views of it
+  std::vector<at::Tensor> before_;  // the parameters, until the engine is built
   bool ready_ = false;
 };
 

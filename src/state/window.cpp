@@ -7,11 +7,14 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "state/autocast.h"
+#include "state/operands.h"
 #include "state/pager.h"
 #include "zero/error.h"
 
@@ -23,61 +26,26 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 thread_local int watchers = 0;
 thread_local Pager* open_pager = nullptr;
 thread_local bool backward_running = false;
+// How many operators the fallback watches inside of.
+thread_local int watched_inside = 0;
+// Inside an operator that autocast has cast the arguments of.
+thread_local bool cast_already = false;
 
 using Stack = torch::jit::Stack;
 
-// The distinct units among an operator's arguments; more than a handful only for fused lists.
-class UnitSet {
+// A value for as long as this lives.
+template <class T>
+class Restore {
  public:
-  void add(Unit* unit) {
-    for (std::size_t i = 0; i < count_; ++i)
-      if (few_[i] == unit) return;
-    if (count_ < few_.size()) {
-      few_[count_++] = unit;
-    } else if (std::find(many_.begin(), many_.end(), unit) == many_.end()) {
-      many_.push_back(unit);
-    }
-  }
-  bool empty() const { return count_ == 0; }
-  std::vector<Unit*> all() const {
-    std::vector<Unit*> units(few_.begin(), few_.begin() + static_cast<std::ptrdiff_t>(count_));
-    units.insert(units.end(), many_.begin(), many_.end());
-    return units;
-  }
-  Unit* only() const { return count_ == 1 ? few_[0] : nullptr; }
+  Restore(T& place, T value) : place_(place), before_(std::exchange(place, value)) {}
+  ~Restore() { place_ = before_; }
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
 
  private:
-  std::array<Unit*, 8> few_{};
-  std::size_t count_ = 0;
-  std::vector<Unit*> many_;
+  T& place_;
+  T before_;
 };
-
-template <typename Visit>
-void for_each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.unsafeToTensorImpl());
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      if (!item.isTensor()) break;
-      visit(item.unsafeToTensorImpl());
-    }
-  }
-}
-
-UnitSet units_in(c10::ArrayRef<c10::IValue> arguments) {
-  UnitSet units;
-  for (const c10::IValue& value : arguments)
-    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
-      if (Unit* unit = Unit::of(tensor)) units.add(unit);
-    });
-  return units;
-}
-
-bool has_unit(const c10::IValue& value) {
-  bool found = false;
-  for_each_tensor(value, [&](const c10::TensorImpl* tensor) { found = found || Unit::of(tensor) != nullptr; });
-  return found;
-}
 
 bool composite(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
@@ -122,44 +90,6 @@ void refuse_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
   }
 }
 
-bool floating(const c10::TensorImpl* tensor) {
-  const auto type = c10::typeMetaToScalarType(tensor->dtype());
-  return type == at::kFloat || type == at::kDouble;
-}
-
-// Operators that neither promote their arguments nor are cast by autocast (norms, say) get their
-// 16-bit parameters in fp32 when something else among the arguments is fp32.
-bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
-  if (op.hasTag(at::Tag::pointwise) || op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) return false;
-  bool wide = false;
-  for (const c10::IValue& value : arguments)
-    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
-      wide = wide || (Unit::of(tensor) == nullptr && tensor->dim() > 0 && floating(tensor));
-    });
-  return wide;
-}
-
-at::Tensor widened(const at::Tensor& tensor) {
-  const bool narrow = tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) &&
-                      Unit::of(tensor.unsafeGetTensorImpl()) != nullptr;
-  return narrow ? tensor.to(at::kFloat) : tensor;
-}
-
-void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    c10::IValue& value = arguments[i];
-    const auto* alias = op.schema().arguments()[i].alias_info();
-    if (!has_unit(value) || (alias != nullptr && alias->isWrite())) continue;
-    if (value.isTensor()) {
-      value = widened(value.toTensor());
-    } else {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(widened(item));
-      value = std::move(list);
-    }
-  }
-}
-
 bool random(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -195,56 +125,105 @@ std::vector<std::vector<Unit*>> by_pager(const std::vector<Unit*>& units) {
   return groups;
 }
 
-// True when the units' engine computes under autocast.
-bool page_in(std::span<Unit* const> units) {
+void page_in(std::span<Unit* const> units) {
   Pager& pager = *units.front()->pager;
   pager.open_window();
   pager.touch(units);
-  return pager.autocast();
 }
 
-// Pages in what the operator needs; true when it must run with the fallback still watching inside it.
-bool prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, bool& with_units) {
+// What the fallback does with an operator.
+struct Call {
+  bool with_units = false;
+  bool inside = false;                            // it must run with the fallback still watching inside it
+  std::optional<at::ScalarType> autocast = {};  // it runs under autocast to this dtype
+};
+
+// At run time LibTorch asks whether oneDNN has a 16-bit LSTM for this processor only where the input is in 16 bits, not
+// where autocast would make it so.
+bool is_lstm(const c10::OperatorHandle& op) {
+  static const c10::OperatorHandle input = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lstm", "input");
+  static const c10::OperatorHandle data = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lstm", "data");
+  return op == input || op == data;
+}
+
+std::optional<at::ScalarType> autocast_of(bool with_units) {
+  if (open_pager == nullptr || cast_already) return {};
+  return open_pager->autocast(with_units);
+}
+
+// Pages in what the operator needs.
+Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   const c10::ArrayRef<c10::IValue> view(arguments.data(), arguments.size());
-  const UnitSet units = units_in(view);
-  with_units = !units.empty();
-  if (!with_units) return false;
-  if (only_views(op, view)) return composite(op);
+  const UnitSet units(view);
+  if (units.empty()) return {.autocast = autocast_of(false)};
+  Call call{.with_units = true};
+  if (only_views(op, view)) return {.with_units = true, .inside = composite(op)};
   if (writes_unit(op, view)) {
-    if (changes_metadata_only(op)) return false;
+    if (changes_metadata_only(op)) return call;
     refuse_writes(op, view);
   }
-  bool autocast = false;
   if (Unit* unit = units.only()) {
-    autocast = page_in(std::span(&unit, 1));
+    page_in(std::span(&unit, 1));
   } else {
-    for (const std::vector<Unit*>& group : by_pager(units.all())) autocast |= page_in(group);
+    for (const std::vector<Unit*>& group : by_pager(units.all())) page_in(group);
   }
-  if (autocast && needs_promotion(op, view)) promote(op, arguments);
-  return false;
+  if (open_pager != nullptr && units.frozen_forward()) open_pager->hold_window();
+  renormalise_lookup(op, arguments);
+  call.autocast = autocast_of(true);
+  if (!call.autocast) return call;
+  if (is_lstm(op)) {
+    narrow(arguments, *call.autocast);
+  } else if (needs_promotion(op, view)) {
+    promote(op, arguments);
+  }
+  return call;
 }
 
-// An evaluation is over when gradients are enabled again.
-void end_evaluation() {
-  if (open_pager != nullptr && open_pager->evaluating() && at::GradMode::is_enabled()) open_pager->close_window();
+// An evaluation is over when gradients are enabled again, a forward when nothing is left of it.
+void end_what_is_over() {
+  if (open_pager != nullptr && watched_inside == 0 && at::GradMode::is_enabled() && open_pager->over())
+    open_pager->close_window();
+}
+
+// What comes of parameters keeps the window open as long as a graph holds it.
+void note_results(const c10::OperatorHandle& op, const Stack& stack) {
+  if (open_pager == nullptr || !at::GradMode::is_enabled()) return;
+  const std::size_t results = op.schema().returns().size();
+  for (std::size_t i = stack.size() - std::min(results, stack.size()); i < stack.size(); ++i)
+    for_each_tensor(stack[i], [](const c10::TensorImpl* tensor) {
+      if (tensor->requires_grad()) open_pager->keep_window_for(*tensor);
+    });
+}
+
+// Runs the operator with the fallback watching those inside it. Its dispatch keys were computed outside of `call`.
+void run_inside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
+  const bool casts = call.autocast && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+  const AutocastScope autocast(casts ? call.autocast : std::nullopt);
+  const Restore cast(cast_already, cast_already || casts);
+  const Restore depth(watched_inside, watched_inside + 1);
+  keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  if (casts) keys = keys.add(c10::DispatchKey::AutocastCPU);
+  op.redispatchBoxed(keys, stack);
 }
 
 void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
-  end_evaluation();
-  bool with_units = false;
-  bool inside = prepare(op, arguments, with_units);
+  end_what_is_over();
+  if (note_renormalisation(op, stack)) return;
+  Call call = prepare(op, arguments);
   if (draws_here(op)) {
     give_generator(op, arguments);
-    inside = true;
+    call.inside = true;
   }
-  if (inside || runs_backward(op)) {
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  if (call.inside || runs_backward(op)) {
+    run_inside(op, keys, call, stack);
   } else {
+    const AutocastScope autocast(call.autocast);
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    if (!with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
+    if (!call.with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
   }
+  if (call.with_units) note_results(op, *stack);
 }
 
 }  // namespace

@@ -28,6 +28,11 @@ std::size_t physical_memory() {
 }
 
 thread_local MemoryObserver* observer = nullptr;
+std::atomic<AllocationProbe> probe = nullptr;
+
+void ask_probe(std::size_t bytes) {
+  if (const AllocationProbe ask = probe.load(std::memory_order_relaxed)) ask(bytes);
+}
 
 class Listeners {
  public:
@@ -74,6 +79,7 @@ class ArenaAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
+    ask_probe(bytes);
     void* data = take(bytes);
     const bool large = data != nullptr;
     if (!large) data = c10::alloc_cpu(bytes);
@@ -142,7 +148,12 @@ void use_arena() {
   use_reporting_allocator();
 }
 
+void set_allocation_probe(AllocationProbe ask) {
+  probe = ask;
+}
+
 std::shared_ptr<void> host_memory(std::size_t bytes) {
+  ask_probe(bytes);
   void* const data = ArenaAllocator::instance().take(bytes);
   if (data == nullptr) return counted({c10::alloc_cpu(bytes), c10::free_cpu}, bytes);
   return {data, [](void* block) { ArenaAllocator::instance().arena()->give(block); }};
@@ -151,6 +162,7 @@ std::shared_ptr<void> host_memory(std::size_t bytes) {
 // Aligned to huge pages. The last of them, which it would not fill, it takes in small ones.
 std::shared_ptr<void> lasting_memory(std::size_t bytes) {
   if (bytes < kHugePage) return host_memory(bytes);
+  ask_probe(bytes);
   const std::size_t size = bytes + kHugePage;
   void* const room = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) throw std::bad_alloc();

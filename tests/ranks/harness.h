@@ -24,6 +24,21 @@ struct RankError : std::runtime_error {
 };
 void run_ranks(int ranks, const std::function<void(const World&)>& rank);
 
+// What the exception that `call` throws says; empty if it throws none.
+inline std::string thrown_by(const std::function<void()>& call) try {
+  call();
+  return {};
+} catch (const std::exception& error) {
+  return error.what();
+}
+
+// Whether a text has all these words.
+inline testing::AssertionResult says(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words)
+    if (text.find(word) == std::string::npos) return testing::AssertionFailure() << "no '" << word << "' in: " << text;
+  return testing::AssertionSuccess();
+}
+
 // Random numbers and token ids that depend on the index alone.
 at::Tensor numbers(std::int64_t index, at::IntArrayRef shape);
 at::Tensor tokens(std::int64_t index, at::IntArrayRef shape, std::int64_t vocabulary);

@@ -1,0 +1,96 @@
+// One backward: of this engine, and of those to whose parameters its gradients go too.
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "engine/impl.h"
+#include "zero/error.h"
+
+namespace zero {
+
+// The backward that runs on a thread.
+struct Engine::Impl::Backward {
+  explicit Backward(Impl& engine) : leader(engine), outer(std::exchange(running, this)) {}
+  ~Backward() { running = outer; }
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+
+  Impl& leader;
+  std::vector<Impl*> joined = {};  // others, in the order in which gradients reached them
+  Backward* outer;
+
+  static thread_local Backward* running;
+};
+
+thread_local Engine::Impl::Backward* Engine::Impl::Backward::running = nullptr;
+
+void Engine::Impl::backward(const at::Tensor& loss) {
+  check_alive();
+  if (!loss.defined() || loss.numel() != 1)
+    throw ConfigError(rank_text() + ": backward needs a loss of one element", "reduce it, by mean() for example");
+  if (!loss.requires_grad())
+    throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
+                      "compute it from the module's output, with gradients enabled");
+  check_parameters();
+  Backward run(*this);
+  try {
+    // In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
+    const at::Tensor root = loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
+    const at::Tensor seed = at::full_like(root, scaler_.value());
+    begin_micro_batch();
+    torch::autograd::backward({root}, {seed});
+    const double value = loss.item<double>();
+    gradients_->end();
+    for (Impl* other : run.joined) other->gradients_->end();
+    for (Impl* other : run.joined) other->end_micro_batch(value);
+    end_micro_batch(value);
+  } catch (...) {
+    for (Impl* other : run.joined) other->drop_step();
+    drop_step();
+    throw;
+  }
+}
+
+void Engine::Impl::begin_micro_batch() {
+  gradients_->begin(micro_);
+  pager_->begin_backward(micro_ + 1 < plan_.accumulate());
+}
+
+void Engine::Impl::end_micro_batch(double loss) {
+  pager_->end_backward();
+  losses_.resize(static_cast<std::size_t>(plan_.accumulate()));
+  losses_[static_cast<std::size_t>(micro_ % plan_.accumulate())] += loss;
+  ++micro_;
+  pager_->next_micro_batch(micro_batch());
+}
+
+// The first gradient from another engine's backward has come.
+void Engine::Impl::join_backward() {
+  Backward* const run = Backward::running;
+  if (run == nullptr) return;
+  check_alive();
+  check_parameters();
+  if (scaler_.value() != run->leader.scaler_.value())
+    throw StateError(rank_text() + ": a backward with loss scale " + std::to_string(run->leader.scaler_.value()) +
+                         " brings gradients to an engine whose loss scale is " + std::to_string(scaler_.value()),
+                     "give both engines the same Options::loss_scale, a fixed one");
+  run->joined.push_back(this);
+  begin_micro_batch();
+}
+
+void Engine::Impl::discard() {
+  check_alive();
+  drop_step();
+}
+
+void Engine::Impl::drop_step() {
+  gradients_->abort();
+  pager_->abort();
+  if (float8_) float8_->forget();
+  losses_.clear();
+  micro_ = 0;
+  pager_->next_micro_batch(micro_batch());
+}
+
+}  // namespace zero

@@ -1,0 +1,68 @@
+// Embeddings whose rows have a largest norm. LibTorch renormalises, in place, the rows that a forward looks up. Here a
+// parameter may lie in parts, or be read by peers where it is: so a lookup reads a renormalised copy, and the rows that
+// any rank has looked up are renormalised where they live before the next update.
+//
+// Thread-safety: the thread that runs forward and step.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zero/communicator.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace zero {
+
+class MaxNorms {
+ public:
+  struct Table {
+    int parameter;  // of the layout
+    std::string name;
+    std::int64_t rows;
+    double max_norm;
+    double norm_type;  // p of the norm
+  };
+
+  explicit MaxNorms(const std::vector<Table>& tables);
+
+  bool empty() const { return tables_.empty(); }
+  // The parameter's rows at `indices` are looked up from now on. Throws StateError where it is not one of the tables, or
+  // has another norm.
+  void note(int parameter, const std::string& name, const at::Tensor& indices, double max_norm, double norm_type);
+  // The parameter as lookups see it: `weight` itself, or a copy whose gradient is that of `weight`.
+  at::Tensor seen(int parameter, const at::Tensor& weight) const;
+
+  struct Due {
+    Table table;
+    at::Tensor indices;  // of rows, not empty
+  };
+  // What any rank looked up, which is forgotten. Collective.
+  std::vector<Due> settle(const Communicator& communicator);
+  // On a table, or a copy.
+  static void renormalise(const Table& table, const at::Tensor& weight, const at::Tensor& indices);
+
+ private:
+  struct State {
+    Table table;
+    at::Tensor looked_up;  // u8, by row
+    bool pending = false;
+  };
+  State* find(int parameter);
+  const State* find(int parameter) const;
+
+  std::vector<State> tables_;
+};
+
+// True when the operator renormalises rows of a parameter of an engine, which is noted: its result is on the stack.
+bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Gives a lookup the renormalised rows. The unit has to be resident.
+void renormalise_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
+
+}  // namespace zero

@@ -1,0 +1,99 @@
+#include "state/operands.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "state/window.h"
+
+namespace zero {
+namespace {
+
+bool floating(const c10::TensorImpl* tensor) {
+  const auto type = c10::typeMetaToScalarType(tensor->dtype());
+  return type == at::kFloat || type == at::kDouble;
+}
+
+// Rewrites the tensors of a value, alone or in a list.
+template <typename Change>
+void rewrite(c10::IValue& value, const Change& change) {
+  if (value.isTensor()) {
+    value = change(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& item : value.toTensorVector()) list.push_back(change(item));
+    value = std::move(list);
+  }
+}
+
+at::Tensor widened(const at::Tensor& tensor) {
+  const bool narrow = tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) &&
+                      Unit::of(tensor.unsafeGetTensorImpl()) != nullptr;
+  return narrow ? tensor.to(at::kFloat) : tensor;
+}
+
+}  // namespace
+
+UnitSet::UnitSet(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& value : arguments)
+    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
+      Unit* const unit = Unit::of(tensor);
+      if (unit == nullptr) {
+        others_ = others_ || (tensor != c10::UndefinedTensorImpl::singleton() && tensor->dim() > 0);
+        return;
+      }
+      add(unit);
+      frozen_ = frozen_ || (!tensor->requires_grad() && unit->frozen_at(tensor->storage_offset()));
+    });
+}
+
+void UnitSet::add(Unit* unit) {
+  for (std::size_t i = 0; i < count_; ++i)
+    if (few_[i] == unit) return;
+  if (count_ < few_.size()) {
+    few_[count_++] = unit;
+  } else if (std::find(many_.begin(), many_.end(), unit) == many_.end()) {
+    many_.push_back(unit);
+  }
+}
+
+std::vector<Unit*> UnitSet::all() const {
+  std::vector<Unit*> units(few_.begin(), few_.begin() + static_cast<std::ptrdiff_t>(count_));
+  units.insert(units.end(), many_.begin(), many_.end());
+  return units;
+}
+
+bool has_unit(const c10::IValue& value) {
+  bool found = false;
+  for_each_tensor(value, [&](const c10::TensorImpl* tensor) { found = found || Unit::of(tensor) != nullptr; });
+  return found;
+}
+
+bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (op.hasTag(at::Tag::pointwise) || op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) return false;
+  bool wide = false;
+  for (const c10::IValue& value : arguments)
+    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
+      wide = wide || (Unit::of(tensor) == nullptr && tensor->dim() > 0 && floating(tensor));
+    });
+  return wide;
+}
+
+void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+  // Not to be paged once more, one by one: that could release one operand's unit for another's.
+  const window::Blind blind;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = op.schema().arguments()[i].alias_info();
+    if (!has_unit(arguments[i]) || (alias != nullptr && alias->isWrite())) continue;
+    rewrite(arguments[i], widened);
+  }
+}
+
+void narrow(std::span<c10::IValue> arguments, at::ScalarType dtype) {
+  const window::Blind blind;
+  for (c10::IValue& value : arguments)
+    rewrite(value, [&](const at::Tensor& tensor) {
+      return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(dtype) : tensor;
+    });
+}
+
+}  // namespace zero

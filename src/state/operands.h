@@ -1,0 +1,64 @@
+// What an operator is given: the units among its tensors, and tensors in other dtypes in their place.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
+
+#include "state/unit.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace zero {
+
+// Calls visit(tensor) for every tensor, an undefined one too.
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.unsafeToTensorImpl());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) {
+      if (!item.isTensor()) break;
+      visit(item.unsafeToTensorImpl());
+    }
+  }
+}
+
+// The distinct units among an operator's arguments; more than a handful only for fused lists.
+class UnitSet {
+ public:
+  explicit UnitSet(c10::ArrayRef<c10::IValue> arguments);
+
+  bool empty() const { return count_ == 0; }
+  std::vector<Unit*> all() const;
+  Unit* only() const { return count_ == 1 ? few_[0] : nullptr; }
+  // Whether a frozen parameter meets a tensor that is none: what a forward does without a graph to show for it.
+  bool frozen_forward() const { return frozen_ && others_; }
+
+ private:
+  void add(Unit* unit);
+
+  std::array<Unit*, 8> few_{};
+  std::size_t count_ = 0;
+  std::vector<Unit*> many_;
+  bool frozen_ = false;
+  bool others_ = false;
+};
+
+bool has_unit(const c10::IValue& value);
+
+// Operators that neither promote their arguments nor are cast by autocast (norms, say) get their 16-bit parameters in
+// fp32 when something else among the arguments is fp32 or fp64. The units have to be resident.
+bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
+
+// Tensors in fp32 become `dtype`.
+void narrow(std::span<c10::IValue> arguments, at::ScalarType dtype);
+
+}  // namespace zero
