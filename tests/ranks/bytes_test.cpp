@@ -81,17 +81,18 @@ TEST_P(Bytes, HeldAndSentAreAsEstimated) {
   expect_as_estimated({plan.accumulate(accumulate).precision(precision), ranks, optimizer});
 }
 
+std::string title_of_bytes(const testing::TestParamInfo<Bytes::ParamType>& tested) {
+  const auto& [ranks, accumulate, precision, which, plan] = tested.param;
+  return in_title(ranks, accumulate, precision) + (which == 0 ? "AdamW" : "Sgd") + name_of(plan);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Bytes,
                          testing::ValuesIn(covering(std::vector{1, 2, 3, 4}, std::vector{1, 3},
                                                     std::vector{Precision::fp32, Precision::bf16}, std::vector{0, 1},
                                                     std::vector{Plan::ddp(), Plan::zero1(), Plan::zero2(),
                                                                 Plan::zero3(), Plan::zero3().resident_budget(1),
                                                                 Plan::zero3().resident_budget(std::int64_t{1} << 40)})),
-                         [](const auto& tested) {
-                           const auto& [ranks, accumulate, precision, which, plan] = tested.param;
-                           return in_title(ranks, accumulate, precision) + (which == 0 ? "AdamW" : "Sgd") +
-                                  name_of(plan);
-                         });
+                         title_of_bytes);
 
 // Ranks, micro-batches a step, precision, plan.
 class ReproducibleBytes : public testing::TestWithParam<std::tuple<int, int, Precision, Plan>> {};
@@ -101,13 +102,15 @@ TEST_P(ReproducibleBytes, OfTheSumAreAsEstimated) {
   expect_as_estimated({plan.accumulate(accumulate).precision(precision).reproducible(true), ranks});
 }
 
+std::string title_of_reproducible_bytes(const testing::TestParamInfo<ReproducibleBytes::ParamType>& tested) {
+  const auto& [ranks, accumulate, precision, plan] = tested.param;
+  return in_title(ranks, accumulate, precision) + name_of(plan);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ReproducibleBytes,
                          testing::ValuesIn(covering(std::vector{1, 2, 3, 4}, std::vector{1, 3},
                                                     std::vector{Precision::fp32, Precision::bf16}, all_plans())),
-                         [](const auto& tested) {
-                           const auto& [ranks, accumulate, precision, plan] = tested.param;
-                           return in_title(ranks, accumulate, precision) + name_of(plan);
-                         });
+                         title_of_reproducible_bytes);
 
 // A stack in which every unit is used once forward and once backward.
 struct Stack : torch::nn::Module {

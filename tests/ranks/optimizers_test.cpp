@@ -54,14 +54,16 @@ TEST_P(Optimizers, HaveTheSameBitsUnderEveryPlan) {
   EXPECT_EQ(difference(run(other), run(plan)), "") << other.label();
 }
 
+std::string title_of_optimizers(const testing::TestParamInfo<Optimizers::ParamType>& tested) {
+  const auto& [which, ranks, precision, plan, accumulate] = tested.param;
+  return title(which, ranks, precision, plan) + "Times" + std::to_string(accumulate);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, Optimizers,
     testing::ValuesIn(covering(which_optimizers(), std::vector{1, 2, 4}, std::vector{Precision::fp32, Precision::bf16},
                                std::vector{Plan::zero1(), Plan::zero2(), Plan::zero3()}, std::vector{1, 4})),
-    [](const auto& tested) {
-      const auto& [which, ranks, precision, plan, accumulate] = tested.param;
-      return title(which, ranks, precision, plan) + "Times" + std::to_string(accumulate);
-    });
+    title_of_optimizers);
 
 // Which optimizer, ranks, precision, plan.
 class ReproducibleOptimizers : public testing::TestWithParam<std::tuple<std::size_t, int, Precision, Plan>> {};

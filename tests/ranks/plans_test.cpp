@@ -50,14 +50,16 @@ TEST_P(Plans, ThatReduceAtTheSameTimesHaveTheSameBits) {
   }
 }
 
+std::string title_of_plans(const testing::TestParamInfo<Plans::ParamType>& tested) {
+  const auto& [ranks, accumulate, precision, which] = tested.param;
+  return in_title(ranks, accumulate, precision) + recipes()[which].name;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Plans,
                          testing::ValuesIn(covering(std::vector{1, 2, 3, 4, 5}, std::vector{1, 3},
                                                     std::vector{Precision::fp32, Precision::bf16},
                                                     std::vector<std::size_t>{1, 3})),
-                         [](const auto& tested) {
-                           const auto& [ranks, accumulate, precision, which] = tested.param;
-                           return in_title(ranks, accumulate, precision) + recipes()[which].name;
-                         });
+                         title_of_plans);
 
 // Ranks, micro-batches a step, which recipe, plan.
 class PlansAndTorch : public testing::TestWithParam<std::tuple<int, int, std::size_t, Plan>> {};
@@ -68,15 +70,16 @@ TEST_P(PlansAndTorch, ComputeTheSame) {
   EXPECT_EQ(difference(train_plain<Lm>(job), train<Lm>(job), 1e-6), "");
 }
 
+std::string title_of_plans_and_torch(const testing::TestParamInfo<PlansAndTorch::ParamType>& tested) {
+  const auto& [ranks, accumulate, which, plan] = tested.param;
+  return in_title(ranks, accumulate, Precision::fp32) + recipes()[which].name + in_title(plan.label());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, PlansAndTorch,
                          testing::ValuesIn(covering(std::vector{1, 2, 3, 4, 5}, std::vector{1, 3},
                                                     std::vector<std::size_t>{0, 1, 2, 3, 4, 5},
                                                     std::vector{Plan::ddp(), Plan::zero3()})),
-                         [](const auto& tested) {
-                           const auto& [ranks, accumulate, which, plan] = tested.param;
-                           return in_title(ranks, accumulate, Precision::fp32) + recipes()[which].name +
-                                  in_title(plan.label());
-                         });
+                         title_of_plans_and_torch);
 
 TEST(Plans, InBf16StayNearTorchInFp32) {
   const Recipe& recipe = recipes()[0];

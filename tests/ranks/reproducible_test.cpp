@@ -56,13 +56,15 @@ TEST_P(Splits, MissingGradientsIncluded) {
   expect_one_result<Experts>({});
 }
 
+std::string title_of_splits(const testing::TestParamInfo<Splits::ParamType>& tested) {
+  const auto& [precision, plan, ranks] = tested.param;
+  return in_title(ranks, 8 / ranks, precision) + in_title(plan.label());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Splits,
                          testing::ValuesIn(covering(std::vector{Precision::fp32, Precision::bf16}, all_plans(),
                                                     std::vector{1, 2, 4, 8})),
-                         [](const auto& tested) {
-                           const auto& [precision, plan, ranks] = tested.param;
-                           return in_title(ranks, 8 / ranks, precision) + in_title(plan.label());
-                         });
+                         title_of_splits);
 
 class Reproducible : public testing::TestWithParam<Precision> {};
 
