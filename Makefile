@@ -4,11 +4,12 @@ JOBS ?= $(shell nproc)
 DEMO ?= --model tiny --ranks 4 --steps 20
 PEERS ?= --growth 200
 BUILD := build/$(PRESET)
+GENERATOR := if command -v ninja >/dev/null; then export CMAKE_GENERATOR="$${CMAKE_GENERATOR-Ninja}"; fi
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build bench bench-setup clean configure demo docs help lint setup test test-setup
+.PHONY: build bench bench-setup clean configure demo docs help lint sanitizers setup test test-long test-setup
 
 build: configure ## everything but the benchmarks
 	@cmake --build --preset $(PRESET)
@@ -17,8 +18,16 @@ demo: configure ## trains a language model on 4 ranks under every plan and compa
 	@cmake --build --preset $(PRESET) --target zero_cli
 	$(BUILD)/zero compare $(DEMO)
 
-test: test-setup build ## every test
+test: test-setup build sanitizers ## every test, of long matrices the rows in which every two values meet
 	@ctest --preset $(PRESET) --parallel $(JOBS)
+
+test-long: test-setup build sanitizers ## every test, every row and every repetition
+	@ZERO_TEST_LONG=1 ctest --preset $(PRESET) --parallel $(JOBS) --build-config Long
+
+sanitizers:
+	@$(GENERATOR); for sanitizer in asan tsan; do \
+	  cmake --preset $$sanitizer >build/$$sanitizer.log || { cat build/$$sanitizer.log; exit 1; }; \
+	  cmake --build --preset $$sanitizer || exit; done
 
 bench: bench-setup configure ## kernels, collectives and training steps, each against its peers
 	@cmake --build --preset $(PRESET) --target benches zero_cli
@@ -46,8 +55,7 @@ setup: ## Debian packages and LibTorch
 	@scripts/setup.sh
 
 configure: setup
-	@command -v ninja >/dev/null && export CMAKE_GENERATOR="$${CMAKE_GENERATOR-Ninja}"; \
-	cmake --preset $(PRESET) -DCMAKE_PREFIX_PATH="$$(cat build/torch.prefix)" >build/configure.log || { cat build/configure.log; exit 1; }
+	@$(GENERATOR); cmake --preset $(PRESET) -DCMAKE_PREFIX_PATH="$$(cat build/torch.prefix)" >build/configure.log || { cat build/configure.log; exit 1; }
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 16

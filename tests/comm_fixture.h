@@ -20,12 +20,13 @@
 namespace zero::test {
 
 using Timeout = std::chrono::milliseconds;
+inline constexpr Timeout kNoHang = std::chrono::hours(1);  // only a hang meets it
 using MakeRank = std::function<std::shared_ptr<CommunicatorImpl>(int rank)>;
 
 struct Backend {
   const char* name;
   MakeRank (*group)(int size, Timeout timeout);
-  Timeout patience;      // long enough for the ranks to join
+  Timeout patience;      // in which the ranks of a quick machine join
   std::int64_t several;  // elements of a slice that travels in several chunks
 };
 
@@ -42,7 +43,7 @@ class CommunicatorSuite : public testing::TestWithParam<std::tuple<Backend, int>
   std::int64_t several() const { return std::get<0>(GetParam()).several; }
 
   // Runs `body` once a rank, each a thread; the text of what each rank threw.
-  std::vector<std::string> errors(const Body& body, const Wrap& wrap = {}, Timeout timeout = std::chrono::minutes(2)) {
+  std::vector<std::string> errors(const Body& body, const Wrap& wrap = {}, Timeout timeout = kNoHang) {
     std::vector<std::string> texts(static_cast<std::size_t>(size()));
     const MakeRank make = std::get<0>(GetParam()).group(size(), timeout);
     std::vector<std::thread> threads;

@@ -146,14 +146,14 @@ TEST(Launch, LeavesTheProgramsOptionsAlone) {
 }
 
 TEST(Launch, FirstFailureEndsTheOthersAndIsTheExitCode) {
-  const Result result = run(zero({"launch", "-n", "3", "sh", "-c", "[ $RANK = 1 ] && exit 7; sleep 60"}));
+  const Result result = run(zero({"launch", "-n", "3", "sh", "-c", "[ $RANK = 1 ] && exit 7; sleep 3600"}));
   EXPECT_EQ(result.code, 7);
   EXPECT_EQ(result.err, "zero: rank 1 failed with exit code 7\n");
 }
 
 TEST(Launch, KillsThoseThatDoNotEnd) {
-  const Result result =
-      run(zero({"launch", "-n", "2", "--grace", "0.1", "sh", "-c", "[ $RANK = 1 ] && exit 7; trap '' TERM; sleep 60"}));
+  const Result result = run(
+      zero({"launch", "-n", "2", "--grace", "0.1", "sh", "-c", "[ $RANK = 1 ] && exit 7; trap '' TERM; sleep 3600"}));
   EXPECT_EQ(result.code, 7);
 }
 
@@ -164,7 +164,8 @@ TEST(Launch, NamesTheSignalThatKilledARank) {
 }
 
 TEST(Launch, PassesSignalsOn) {
-  Program program(zero({"launch", "-n", "2", "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; sleep 60 & wait"}));
+  Program program(
+      zero({"launch", "-n", "2", "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; sleep 3600 & wait"}));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(contains(program.line(), "ready"));
   ::kill(program.pid(), SIGTERM);
   const Result result = program.finish();
@@ -173,7 +174,7 @@ TEST(Launch, PassesSignalsOn) {
 }
 
 TEST(Launch, EndsByTheSignalOfItsRanks) {
-  Program program(zero({"launch", "-n", "2", "sh", "-c", "echo ready; exec sleep 60"}));
+  Program program(zero({"launch", "-n", "2", "sh", "-c", "echo ready; exec sleep 3600"}));
   for (int i = 0; i < 2; ++i) program.line();
   ::kill(program.pid(), SIGINT);
   EXPECT_EQ(program.finish().code, 128 + SIGINT);
@@ -181,14 +182,14 @@ TEST(Launch, EndsByTheSignalOfItsRanks) {
 
 TEST(Launch, LeavesNoProcessBehind) {
   const procs::Orphanage orphanage;
-  EXPECT_EQ(run(zero({"launch", "-n", "2", "sh", "-c", "sleep 60 & exit 0"})).code, 0);
-  EXPECT_EQ(run(zero({"launch", "-n", "2", "sh", "-c", "sleep 60 & [ $RANK = 1 ] && exit 3; wait"})).code, 3);
+  EXPECT_EQ(run(zero({"launch", "-n", "2", "sh", "-c", "sleep 3600 & exit 0"})).code, 0);
+  EXPECT_EQ(run(zero({"launch", "-n", "2", "sh", "-c", "sleep 3600 & [ $RANK = 1 ] && exit 3; wait"})).code, 3);
   EXPECT_EQ(orphanage.survivors(), 0);
 }
 
 TEST(Launch, RanksDieWithTheLauncher) {
   const procs::Orphanage orphanage;
-  Program program(zero({"launch", "-n", "2", "sleep", "60"}));
+  Program program(zero({"launch", "-n", "2", "sleep", "3600"}));
   while (!procs::rank_of(program.pid(), 1)) continue;
   ::kill(program.pid(), SIGKILL);
   EXPECT_EQ(program.finish().code, -SIGKILL);

@@ -22,7 +22,7 @@ using procs::zero;
 
 constexpr int kRanks = 3;
 constexpr int kKills = 24;
-constexpr std::chrono::minutes kWatchdog{2};
+constexpr std::chrono::hours kWatchdog{1};
 const std::string kDay = "86400";
 const char* const kMark = "ZERO_TEST_KILL";
 

@@ -73,16 +73,14 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
-constexpr Timeout kTimeout = std::chrono::seconds(60);
-
 // How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo.
 MakeRank transport(int ranks) {
   const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
   const std::string_view wanted = name == nullptr ? "threads" : name;
-  if (wanted == "shared") return shared_group(ranks, kTimeout);
-  if (wanted == "gloo") return gloo_group(ranks, kTimeout);
+  if (wanted == "shared") return shared_group(ranks, kNoHang);
+  if (wanted == "gloo") return gloo_group(ranks, kNoHang);
   if (wanted != "threads") throw std::runtime_error("ZERO_TEST_TRANSPORT=" + std::string(wanted));
-  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = kTimeout}));
+  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = kNoHang}));
   return [worlds](int rank) {
     return std::exchange((*worlds)[static_cast<std::size_t>(rank)], World()).communicator().impl();
   };
@@ -163,6 +161,16 @@ std::string describe(const Job& job) {
          " micro-batches, " + std::string(name(job.plan.precision()));
 }
 
+std::string in_title(std::string text) {
+  std::erase_if(text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
+  return text;
+}
+
+std::string in_title(int ranks, int accumulate, Precision precision) {
+  return std::to_string(ranks) + "ranks" + std::to_string(accumulate) + "micro" +
+         in_title(std::string(name(precision)));
+}
+
 std::map<std::string, at::Tensor> parameters_of(torch::nn::Module& module, const Engine& engine) {
   const torch::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> values;
@@ -223,6 +231,68 @@ Outcome PlainTrainer::finish() {
   for (const auto& [name, parameter] : distinct_parameters(module_))
     if (parameter.numel() > 0) run_.parameters[name] = parameter.detach().clone();
   return run_;
+}
+
+void on_each_rank(const Job& job, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+                  const std::function<void(torch::nn::Module&, Engine&, int)>& body) {
+  run_ranks(job.ranks, [&](const World& world) {
+    const std::shared_ptr<torch::nn::Module> module = make();
+    initialise(*module, kSeed + world.rank());
+    Engine engine(*module, world, job.plan, job.optimizer, job.options);
+    body(*module, engine, world.rank());
+  });
+}
+
+Outcome train_by_loop(const Job& job, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+                      const AnyLoop& loop) {
+  std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
+  on_each_rank(job, make, [&](torch::nn::Module& module, Engine& engine, int rank) {
+    Outcome& run = runs[static_cast<std::size_t>(rank)];
+    loop(module, engine, run, rank);
+    run.parameters = parameters_of(module, engine);
+  });
+  return agreed(runs);
+}
+
+Outcome train_any(const Job& job, const MakeModel& make) {
+  std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
+  run_ranks(job.ranks, [&](const World& world) {
+    const AnyModel model = make();
+    initialise(*model.module, kSeed + world.rank());
+    Engine engine(*model.module, world, job.plan, job.optimizer, job.options);
+    Outcome& run = runs[static_cast<std::size_t>(world.rank())];
+    for (int step = 0; step < job.steps; ++step) {
+      model.before_step(step);
+      for (int i = 0; i < job.plan.accumulate(); ++i) engine.backward(model.loss(engine.micro_batch()));
+      run.record(engine.step());
+    }
+    run.parameters = parameters_of(*model.module, engine);
+  });
+  return agreed(runs);
+}
+
+Outcome train_any_plain(const Job& job, const MakeModel& make) {
+  const AnyModel model = make();
+  initialise(*model.module, kSeed);
+  PlainTrainer trainer(*model.module, job);
+  const int micro_batches = job.ranks * job.plan.accumulate();
+  for (int step = 0; step < job.steps; ++step) {
+    model.before_step(step);
+    for (int i = 0; i < micro_batches; ++i) trainer.backward(model.loss(step * micro_batches + i));
+    trainer.step();
+  }
+  return trainer.finish();
+}
+
+void expect_any_as_torch(Job job, const MakeModel& make, double tolerance) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    job.plan = Plan::ddp().precision(precision).accumulate(job.plan.accumulate());
+    const Outcome ddp = train_any(job, make);
+    if (precision == Precision::fp32) {
+      EXPECT_EQ(difference(train_any_plain(job, make), ddp, tolerance), "");
+    }
+    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train_any(each, make)), ""); });
+  }
 }
 
 }  // namespace zero::test

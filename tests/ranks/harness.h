@@ -73,10 +73,10 @@ std::string describe(const Job& job);
 
 // Parameters of a parameterised test: ranks, micro-batches a step, precision.
 using Shape = std::tuple<int, int, Precision>;
-inline std::string shape_name(const testing::TestParamInfo<Shape>& info) {
-  const auto& [ranks, accumulate, precision] = info.param;
-  return std::to_string(ranks) + "ranks" + std::to_string(accumulate) + "micro" + std::string(name(precision));
-}
+
+// Letters and digits only, as a test's name must have them.
+std::string in_title(int ranks, int accumulate, Precision precision);
+std::string in_title(std::string text);
 
 // Collective.
 std::map<std::string, at::Tensor> parameters_of(torch::nn::Module& module, const Engine& engine);
@@ -111,14 +111,32 @@ struct Course {
   std::function<void(Model& model, int step)> before_step = [](Model&, int) {};
 };
 
+// The same whatever the model is, so that what trains it is compiled once.
+struct AnyModel {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor(std::int64_t index)> loss;
+  std::function<void(int step)> before_step;
+};
+using MakeModel = std::function<AnyModel()>;
+
+template <class Model>
+MakeModel any_model(const Course<Model>& course) {
+  return [course] {
+    const std::shared_ptr<Model> model = course.make();
+    return AnyModel{model, [model](std::int64_t index) { return model->loss(index); },
+                    [model, course](int step) { course.before_step(*model, step); }};
+  };
+}
+
+// Calls body(module, engine, rank) on every rank of the job with a module of its own.
+void on_each_rank(const Job& job, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+                  const std::function<void(torch::nn::Module&, Engine&, int)>& body);
+
 // Calls body(model, engine, rank) on every rank of the job with a model of its own.
 template <class Model, class Body>
 void on_ranks(const Job& job, const Course<Model>& course, const Body& body) {
-  run_ranks(job.ranks, [&](const World& world) {
-    const std::shared_ptr<Model> model = course.make();
-    initialise(*model, kSeed + world.rank());
-    Engine engine(*model, world, job.plan, job.optimizer, job.options);
-    body(*model, engine, world.rank());
+  on_each_rank(job, course.make, [&](torch::nn::Module& module, Engine& engine, int rank) {
+    body(static_cast<Model&>(module), engine, rank);
   });
 }
 
@@ -129,41 +147,32 @@ StepReport train_step(Model& model, Engine& engine) {
   return engine.step();
 }
 
-// A run of loop(model, engine, outcome, rank), which records its steps in the outcome.
+// A run of loop(module, engine, outcome, rank), which records its steps in the outcome.
+using AnyLoop = std::function<void(torch::nn::Module&, Engine&, Outcome&, int)>;
+Outcome train_by_loop(const Job& job, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+                      const AnyLoop& loop);
+
 template <class Model, class Loop>
 Outcome train_by(const Job& job, const Course<Model>& course, const Loop& loop) {
-  std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
-  on_ranks<Model>(job, course, [&](Model& model, Engine& engine, int rank) {
-    Outcome& run = runs[static_cast<std::size_t>(rank)];
-    loop(model, engine, run, rank);
-    run.parameters = parameters_of(model, engine);
+  return train_by_loop(job, course.make, [&](torch::nn::Module& module, Engine& engine, Outcome& run, int rank) {
+    loop(static_cast<Model&>(module), engine, run, rank);
   });
-  return agreed(runs);
 }
+
+// The usual loop.
+Outcome train_any(const Job& job, const MakeModel& make);
 
 template <class Model>
 Outcome train(const Job& job, const Course<Model>& course = {}) {
-  return train_by<Model>(job, course, [&](Model& model, Engine& engine, Outcome& run, int) {
-    for (int step = 0; step < job.steps; ++step) {
-      course.before_step(model, step);
-      run.record(train_step(model, engine));
-    }
-  });
+  return train_any(job, any_model(course));
 }
 
 // The same global batches in one process with torch::optim.
+Outcome train_any_plain(const Job& job, const MakeModel& make);
+
 template <class Model>
 Outcome train_plain(const Job& job, const Course<Model>& course = {}) {
-  const std::shared_ptr<Model> model = course.make();
-  initialise(*model, kSeed);
-  PlainTrainer trainer(*model, job);
-  const int micro_batches = job.ranks * job.plan.accumulate();
-  for (int step = 0; step < job.steps; ++step) {
-    course.before_step(*model, step);
-    for (int i = 0; i < micro_batches; ++i) trainer.backward(model->loss(step * micro_batches + i));
-    trainer.step();
-  }
-  return trainer.finish();
+  return train_any_plain(job, any_model(course));
 }
 
 // Calls body(job) with the job under every plan.
@@ -178,16 +187,11 @@ void under_every_plan(Job job, const Body& body) {
 }
 
 // Every plan gives ddp's bits in fp32 and bf16, and in fp32 what torch::optim computes.
+void expect_any_as_torch(Job job, const MakeModel& make, double tolerance);
+
 template <class Model>
-void expect_as_torch(Job job = {}, const Course<Model>& course = {}, double tolerance = 1e-6) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    job.plan = Plan::ddp().precision(precision).accumulate(job.plan.accumulate());
-    const Outcome ddp = train<Model>(job, course);
-    if (precision == Precision::fp32) {
-      EXPECT_EQ(difference(train_plain<Model>(job, course), ddp, tolerance), "");
-    }
-    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train<Model>(each, course)), ""); });
-  }
+void expect_as_torch(const Job& job = {}, const Course<Model>& course = {}, double tolerance = 1e-6) {
+  expect_any_as_torch(job, any_model(course), tolerance);
 }
 
 }  // namespace zero::test

@@ -1,6 +1,7 @@
 // Precisions: the same bits under every plan, the bytes predicted, and what becomes of small updates.
 #include <torch/torch.h>
 
+#include "covering.h"
 #include "lm.h"
 #include "optimizers.h"
 
@@ -13,67 +14,60 @@ std::vector<Precision> every_precision() {
   return all;
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Precision, int>>& info) {
-  const auto& [precision, ranks] = info.param;
-  std::string text = std::string(name(precision)) + "On" + std::to_string(ranks);
-  std::erase(text, '-');
-  return text;
+std::vector<Optimizer> some_optimizers() {
+  std::vector<Optimizer> all = narrow_moments();
+  all.push_back(AdamW{.lr = 2e-3, .eps = 1e-4});
+  all.push_back(Sgd{.lr = 0.1, .momentum = 0.9});
+  return all;
 }
 
-class Precisions : public testing::TestWithParam<std::tuple<Precision, int>> {
+// Precision, ranks, which optimizer, plan.
+class Precisions : public testing::TestWithParam<std::tuple<Precision, int, std::size_t, Plan>> {
  protected:
-  static std::vector<Optimizer> optimizers() {
-    std::vector<Optimizer> all = narrow_moments();
-    all.push_back(AdamW{.lr = 2e-3, .eps = 1e-4});
-    all.push_back(Sgd{.lr = 0.1, .momentum = 0.9});
-    return all;
-  }
+  Plan preset() const { return std::get<Plan>(GetParam()); }
   Plan plan(const Plan& preset, int accumulate = 1) const {
-    return preset.accumulate(accumulate).precision(std::get<0>(GetParam()));
+    return preset.accumulate(accumulate).precision(std::get<Precision>(GetParam()));
   }
-  int ranks() const { return std::get<1>(GetParam()); }
+  int ranks() const { return std::get<int>(GetParam()); }
+  Optimizer optimizer() const { return some_optimizers()[std::get<std::size_t>(GetParam())]; }
 };
 
+std::string name_of(const testing::TestParamInfo<Precisions::ParamType>& info) {
+  const auto& [precision, ranks, which, plan] = info.param;
+  return in_title(std::string(name(precision))) + "On" + std::to_string(ranks) + in_title(plan.label()) + "By" +
+         std::to_string(which);
+}
+
 TEST_P(Precisions, HaveTheSameBitsUnderEveryPlan) {
-  for (const Optimizer& optimizer : optimizers()) {
-    SCOPED_TRACE(describe(optimizer));
-    const auto run = [&](const Plan& preset) {
-      return train<Lm>({plan(preset), ranks(), optimizer, {.clip = 1, .seed = 3}, 6}, lm_with_dropout(0.1));
-    };
-    const Outcome ddp = run(Plan::ddp());
-    for (const Plan& preset : {Plan::zero1(), Plan::zero2(), Plan::zero3()})
-      EXPECT_EQ(difference(ddp, run(preset)), "") << preset.label();
-  }
+  const auto run = [&](const Plan& preset) {
+    return train<Lm>({plan(preset), ranks(), optimizer(), {.clip = 1, .seed = 3}, 6}, lm_with_dropout(0.1));
+  };
+  EXPECT_EQ(difference(run(Plan::ddp()), run(preset())), "") << describe(optimizer());
 }
 
 TEST_P(Precisions, HaveTheBitsOfOneProcess) {
-  for (const Optimizer& optimizer : optimizers()) {
-    SCOPED_TRACE(describe(optimizer));
-    const auto run = [&](const Plan& preset, int on) {
-      return train<Lm>({plan(preset, 4 / on).reproducible(true), on, optimizer, {.seed = 3}, 6}, lm_with_dropout(0.1));
-    };
-    EXPECT_EQ(difference(run(Plan::ddp(), 1), run(Plan::zero3(), ranks())), "");
-  }
+  const auto run = [&](const Plan& preset, int on) {
+    return train<Lm>({plan(preset, 4 / on).reproducible(true), on, optimizer(), {.seed = 3}, 6}, lm_with_dropout(0.1));
+  };
+  EXPECT_EQ(difference(run(Plan::ddp(), 1), run(preset(), ranks())), "") << describe(optimizer());
 }
 
 TEST_P(Precisions, HoldTheBytesEstimated) {
-  for (const Optimizer& optimizer : optimizers())
-    for (const Plan& preset : all_plans()) {
-      SCOPED_TRACE(describe(optimizer) + " " + preset.label());
-      std::mutex mutex;
-      std::int64_t most = 0, estimated = 0;
-      on_ranks<Lm>({plan(preset), ranks(), optimizer}, {}, [&](Lm& model, Engine& engine, int) {
-        train_step(model, engine);
-        const std::lock_guard lock(mutex);
-        most = std::max(most, engine.ledger()[Owner::optimizer].bytes);
-        estimated = engine.estimate().state.optimizer;
-      });
-      EXPECT_EQ(most, estimated);
-    }
+  std::mutex mutex;
+  std::int64_t most = 0, estimated = 0;
+  on_ranks<Lm>({plan(preset()), ranks(), optimizer()}, {}, [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    const std::lock_guard lock(mutex);
+    most = std::max(most, engine.ledger()[Owner::optimizer].bytes);
+    estimated = engine.estimate().state.optimizer;
+  });
+  EXPECT_EQ(most, estimated) << describe(optimizer());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Precisions,
-                         testing::Combine(testing::ValuesIn(every_precision()), testing::Values(1, 2, 4)), name_of);
+                         testing::ValuesIn(covering(every_precision(), std::vector{1, 2, 4},
+                                                    std::vector<std::size_t>{0, 1, 2, 3, 4}, all_plans())),
+                         name_of);
 
 // One large matrix, so that padding does not count.
 struct Square : torch::nn::Module {

@@ -2,40 +2,18 @@
 // accumulation steps, under any plan.
 #include <torch/torch.h>
 
+#include "covering.h"
 #include "lm.h"
 
 namespace zero::test {
 namespace {
 
-constexpr std::pair<int, int> kSplits[] = {{1, 8}, {2, 4}, {4, 2}, {8, 1}};  // ranks, micro-batches of each
-
-class Reproducible : public testing::TestWithParam<Precision> {
- protected:
-  static Job job(const Plan& plan, int ranks, int accumulate) {
-    return {.plan = plan.precision(GetParam()).reproducible(true).accumulate(accumulate),
-            .ranks = ranks,
-            .optimizer = AdamW{.lr = 1e-2},
-            .options = {.clip = 0.5, .seed = 11, .groups = {no_decay_on_norms_biases_embeddings()}},
-            .steps = 3};
-  }
-
-  template <class Model>
-  static void expect_one_result(const Course<Model>& course) {
-    const Outcome expected = train<Model>(job(Plan::ddp(), 1, 8), course);
-    for (const Plan& plan : all_plans())
-      for (const auto& [ranks, accumulate] : kSplits) {
-        const Job split = job(plan, ranks, accumulate);
-        EXPECT_EQ(difference(expected, train<Model>(split, course)), "") << describe(split);
-      }
-  }
-};
-
-TEST_P(Reproducible, EveryPlanAndSplitGivesOneLossCurve) {
-  expect_one_result<Lm>(lm_with_dropout(0));
-}
-
-TEST_P(Reproducible, DropoutIncluded) {
-  expect_one_result<Lm>(lm_with_dropout(0.3));
+Job job_of(const Plan& plan, int ranks, int accumulate) {
+  return {.plan = plan.reproducible(true).accumulate(accumulate),
+          .ranks = ranks,
+          .optimizer = AdamW{.lr = 1e-2},
+          .options = {.clip = 0.5, .seed = 11, .groups = {no_decay_on_norms_biases_embeddings()}},
+          .steps = 3};
 }
 
 // Micro-batches that use different parameters, and one that uses none of the experts.
@@ -55,18 +33,49 @@ struct Experts : torch::nn::Module {
   torch::nn::Linear head;
 };
 
-TEST_P(Reproducible, MissingGradientsIncluded) {
+// Precision, plan, ranks among which eight micro-batches a step are split.
+class Splits : public testing::TestWithParam<std::tuple<Precision, Plan, int>> {
+ protected:
+  template <class Model>
+  static void expect_one_result(const Course<Model>& course) {
+    const auto& [precision, plan, ranks] = GetParam();
+    const Outcome expected = train<Model>(job_of(Plan::ddp().precision(precision), 1, 8), course);
+    EXPECT_EQ(difference(expected, train<Model>(job_of(plan.precision(precision), ranks, 8 / ranks), course)), "");
+  }
+};
+
+TEST_P(Splits, UnderEveryPlanGiveOneLossCurve) {
+  expect_one_result<Lm>(lm_with_dropout(0));
+}
+
+TEST_P(Splits, DropoutIncluded) {
+  expect_one_result<Lm>(lm_with_dropout(0.3));
+}
+
+TEST_P(Splits, MissingGradientsIncluded) {
   expect_one_result<Experts>({});
 }
 
+std::string title_of_splits(const testing::TestParamInfo<Splits::ParamType>& tested) {
+  const auto& [precision, plan, ranks] = tested.param;
+  return in_title(ranks, 8 / ranks, precision) + in_title(plan.label());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Splits,
+                         testing::ValuesIn(covering(std::vector{Precision::fp32, Precision::bf16}, all_plans(),
+                                                    std::vector{1, 2, 4, 8})),
+                         title_of_splits);
+
+class Reproducible : public testing::TestWithParam<Precision> {};
+
 TEST_P(Reproducible, AnotherSeedGivesAnotherDropout) {
-  Job one = job(Plan::zero3(), 2, 1), other = one;
+  Job one = job_of(Plan::zero3().precision(GetParam()), 2, 1), other = one;
   other.options.seed = 12;
   EXPECT_NE(difference(train<Lm>(one, lm_with_dropout(0.3)), train<Lm>(other, lm_with_dropout(0.3))), "");
 }
 
 TEST_P(Reproducible, TakesExactlyThePlannedMicroBatches) {
-  on_ranks<Lm>(job(Plan::zero2(), 2, 2), {}, [](Lm& model, Engine& engine, int) {
+  on_ranks<Lm>(job_of(Plan::zero2().precision(GetParam()), 2, 2), {}, [](Lm& model, Engine& engine, int) {
     for (int i = 0; i < 2; ++i) engine.backward(model.loss(i));
     EXPECT_THROW(engine.backward(model.loss(2)), StateError);
     EXPECT_TRUE(engine.step().applied);
