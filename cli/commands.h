@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "meeting.h"
 #include "options.h"
 
 namespace cli {
@@ -27,6 +28,7 @@ struct ProfileOptions {
 int train(const RunOptions& options);
 // Likewise; ranks of its own are started anew for every plan, so that peaks of memory do not mix.
 int compare(const RunOptions& options);
+// Without LibTorch, unless the ranks meet.
 int launch(const LaunchOptions& options);
 // Measures what this machine can do, likewise.
 int profile(const ProfileOptions& options);
@@ -35,8 +37,8 @@ int profile(const ProfileOptions& options);
 struct Training {
   int (*train)(const RunOptions& options);
   int (*compare)(const RunOptions& options);
-  int (*launch)(const LaunchOptions& options);
   int (*profile)(const ProfileOptions& options);
+  ServeStore serve_store;
 };
 inline constexpr const char* kTrainingEntry = "zero_training";
 using TrainingEntry = const Training*();

@@ -110,7 +110,7 @@ int run(int argc, char** argv) {
   if (profile->parsed()) return cli::training().profile(to_profile);
   if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
   to_launch.command = program_of(*launch);
-  return cli::training().launch(to_launch);
+  return cli::launch(to_launch);
 }
 
 // Results that could not be written are a failure.

@@ -35,9 +35,13 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
 }
 
 void add_wire(Table& table, const RunResult& run) {
-  constexpr const char* what = "wire, each step";
-  if (run.wire_measured()) return add_bytes(table, "", what, run.wire);
-  table.add({"", what, with_separators(run.wire.predicted), "-", "every step skipped, or after one that was"});
+  const WireBytes& wire = run.wire;
+  const std::string accounted = wire.known() ? with_separators(wire.accounted) : "-";
+  const char* const note = !wire.known()  ? "every step skipped, or after one that was"
+                           : wire.agree() ? ""
+                           : wire.uneven  ? "differs between steps"
+                                          : "differs";
+  table.add({"", "wire each step, accounted", with_separators(wire.predicted), accounted, note});
 }
 
 // Predictions of peaks may be a little above what is measured.

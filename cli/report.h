@@ -19,6 +19,16 @@ struct Bytes {
   bool agree() const { return predicted == measured; }
 };
 
+// What a rank receives in a step. Accounted, not measured: by the sizes of the collectives that were made.
+struct WireBytes {
+  std::int64_t predicted = 0;
+  std::int64_t accounted = 0;  // the mean of steps; 0: of none
+  bool uneven = false;         // not all of them received as much
+  bool agree() const { return predicted == accounted && !uneven; }
+  // False where no step was like the others: after the first, all were skipped, or followed one that was.
+  bool known() const { return accounted > 0 || predicted == 0; }
+};
+
 struct Evaluation {
   std::int64_t step = 0;
   double loss = 0;
@@ -46,12 +56,12 @@ struct RunResult {
   std::vector<double> grad_norms;
   std::vector<Evaluation> evaluations;
   Bytes parameter, gradient, optimizer;  // per rank
-  Bytes wire;                            // per rank and step
-  std::vector<Share> collectives;        // of `wire`, as measured
+  WireBytes wire;                        // per rank
+  std::vector<Share> collectives;        // of `wire`, as accounted
   Bytes activation, buffers, peak;       // per rank, at their largest
   std::string moment;                    // of the predicted peak
   std::int64_t peak_bytes = 0;           // of a rank's process, above what it held when the run began
-  std::vector<Share> process;            // what the first rank's process holds at the end, by kind; see --timeline
+  std::vector<Share> process;            // what the first rank's process holds after its last step; see --timeline
   std::int64_t process_bytes = 0;        // all of it, as the kernel counts it
   std::int64_t update_bytes = 0;         // per rank, that a step's update reads and writes
   std::optional<double> update_seconds;  // none: no step was applied
@@ -62,10 +72,8 @@ struct RunResult {
   Theory theory;
   std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
 
-  // False where no step was like the others: after the first, all were skipped, or followed one that was.
-  bool wire_measured() const { return wire.measured > 0 || wire.predicted == 0; }
   bool bytes_agree() const {
-    return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire_measured());
+    return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire.known());
   }
 };
 

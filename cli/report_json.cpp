@@ -23,8 +23,16 @@ Json encode(const Bytes& bytes) {
   return {{"predicted", bytes.predicted}, {"measured", bytes.measured}};
 }
 
+Json encode(const WireBytes& bytes) {
+  return {{"predicted", bytes.predicted}, {"accounted", bytes.accounted}, {"uneven", bytes.uneven}};
+}
+
 Bytes decode_bytes(const Json& json) {
   return {json.at("predicted"), json.at("measured")};
+}
+
+WireBytes decode_wire(const Json& json) {
+  return {json.at("predicted"), json.at("accounted"), json.at("uneven")};
 }
 
 Json encode(const std::vector<Share>& shares) {
@@ -141,7 +149,7 @@ RunResult decode_run(const Json& json) {
   run.parameter = decode_bytes(state.at("parameter"));
   run.gradient = decode_bytes(state.at("gradient"));
   run.optimizer = decode_bytes(state.at("optimizer"));
-  run.wire = decode_bytes(json.at("wire_bytes_per_step"));
+  run.wire = decode_wire(json.at("wire_bytes_per_step"));
   run.peak_bytes = json.at("peak_bytes");
   run.update_bytes = json.at("update_bytes");
   run.update_seconds = decode_optional(json.at("update_seconds"));

@@ -62,7 +62,7 @@ function runsTable() {
     ["state of a rank", (run) => stateBytes(run, "measured"), humanBytes],
     ["peak", (run) => run.peak?.measured, humanBytes],
     ["peak of the process", (run) => run.peak_bytes, humanBytes],
-    ["wire, each step", (run) => run.wire_bytes_per_step?.measured, humanBytes],
+    ["wire each step, accounted", (run) => run.wire_bytes_per_step?.accounted, humanBytes],
     ["step", (run) => run.step_seconds, humanSeconds],
     ["step, predicted", (run) => run.predicted_step_seconds, humanSeconds],
     ["tokens/s", (run) => run.tokens_per_second, (value) => fixed(value, 0)],
@@ -115,13 +115,13 @@ function theorySection() {
   });
   if (!pairs.length) return null;
   const rows = pairs.map(([row, run]) => {
-    const state = run && stateBytes(run, "measured"), wire = run?.wire_bytes_per_step?.measured;
+    const state = run && stateBytes(run, "measured"), wire = run?.wire_bytes_per_step?.accounted;
     const cells = (formula, theory, value) =>
       [formula, shown(theory, separated), shown(value, separated), difference(value, theory)];
     const volume = cells(row.volume, row.volume_bytes, wire);
     return [run?.name ?? row.plan, ...cells(row.state, row.state_bytes, state), ...volume];
   });
-  const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "measured", "difference"];
+  const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "accounted", "difference"];
   return [table("Theory and measurement", headers, rows)];
 }
 
@@ -162,31 +162,31 @@ function timelineSection() {
 
 function wireParts(run) {
   const named = Object.entries(run.wire_bytes_by_collective ?? {}).filter(([, bytes]) => isNumber(bytes));
-  const entries = named.length ? named : [["wire", run.wire_bytes_per_step.measured]];
+  const entries = named.length ? named : [["wire", run.wire_bytes_per_step.accounted]];
   const keys = colourKeys(entries.map(([name]) => name));
   return entries.map(([name, value]) => ({ key: keys.get(name), name: name.replace(/_/g, " "), value }));
 }
 
 function wireSection() {
   const known = runs.filter((run) => run.wire_bytes_per_step);
-  if (!known.some((run) => run.wire_bytes_per_step.predicted || run.wire_bytes_per_step.measured)) return null;
+  if (!known.some((run) => run.wire_bytes_per_step.predicted || run.wire_bytes_per_step.accounted)) return null;
   const groups = known.map((run) => {
-    const { predicted, measured } = run.wire_bytes_per_step;
+    const { predicted, accounted } = run.wire_bytes_per_step;
     const whole = [{ name: "all collectives", value: predicted, whole: true }];
     return { name: run.name, bars: [
       { name: "predicted", parts: whole, label: humanBytes(predicted) },
-      { name: "measured", parts: wireParts(run), label: humanBytes(measured) }] };
+      { name: "accounted", parts: wireParts(run), label: humanBytes(accounted) }] };
   });
   const keys = new Map(known.flatMap(wireParts).filter((part) => part.value > 0).map((part) => [part.name, part.key]));
   const names = [...keys.keys()];
   const rows = known.map((run) => {
-    const { predicted, measured } = run.wire_bytes_per_step;
+    const { predicted, accounted } = run.wire_bytes_per_step;
     const parts = new Map(wireParts(run).map((part) => [part.name, part.value]));
     const split = names.map((name) => shown(parts.get(name), separated));
-    return [run.name, ...split, separated(measured), separated(predicted), difference(measured, predicted)];
+    return [run.name, ...split, separated(accounted), separated(predicted), difference(accounted, predicted)];
   });
   return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Bytes on the wire", groups, BYTES),
-    asTable("Bytes on the wire", ["run", ...names, "measured", "predicted", "difference"], rows)];
+    asTable("Bytes on the wire", ["run", ...names, "accounted", "predicted", "difference"], rows)];
 }
 
 // What the named parts leave of a step is shown as "other".

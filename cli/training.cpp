@@ -18,7 +18,10 @@ const Training& load() {
   const std::filesystem::path path = library();
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const entry = handle ? ::dlsym(handle, kTrainingEntry) : nullptr;
-  if (!entry) throw zero::Error("cannot load what trains: " + std::string(::dlerror()));
+  if (!entry)
+    throw zero::Error("cannot load what trains: " + std::string(::dlerror()),
+                      "it needs the LibTorch that zero was built with, in " ZERO_LIBTORCH_FOLDER
+                      " or in a folder that LD_LIBRARY_PATH names");
   return *reinterpret_cast<TrainingEntry*>(entry)();
 }
 

@@ -1,6 +1,6 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
-list(FILTER model_sources EXCLUDE REGEX "/llama_config\\.cpp$")
+list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config)\\.cpp$")
 zero_glob(cli_sources cli/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
 list(REMOVE_ITEM cli_sources ${report_sources})
@@ -17,9 +17,9 @@ set_target_properties(zero_models PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
 # Without LibTorch, so that it starts at once; what trains is loaded when it is needed.
 set(shared_cli_sources ${cli_sources})
-list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/(main|training)\\.cpp$")
+list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/(launch|main|training)\\.cpp$")
 add_library(zero_cli_shared OBJECT ${shared_cli_sources})
-add_executable(zero_cli cli/main.cpp cli/training.cpp)
+add_executable(zero_cli cli/main.cpp cli/launch.cpp cli/training.cpp)
 add_library(zero_training MODULE ${training_sources})
 foreach(target zero_cli_shared zero_cli zero_training)
   zero_compile(${target})
@@ -33,10 +33,14 @@ target_link_options(zero_training PRIVATE LINKER:--no-undefined)
 add_dependencies(zero_cli zero_training)
 set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 set_target_properties(zero_training PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+cmake_path(APPEND LibTorch_PREFIX lib OUTPUT_VARIABLE libtorch_libraries)
 target_compile_definitions(
-  zero_cli PRIVATE ZERO_TRAINING_FILE="zero_training${CMAKE_SHARED_MODULE_SUFFIX}"
+  zero_cli PRIVATE ZERO_LIBTORCH_FOLDER="${libtorch_libraries}"
+                   ZERO_TRAINING_FILE="zero_training${CMAKE_SHARED_MODULE_SUFFIX}"
                    ZERO_TRAINING_INSTALLED="../${CMAKE_INSTALL_LIBDIR}/zero/zero_training${CMAKE_SHARED_MODULE_SUFFIX}")
 target_compile_definitions(zero_training PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies in this project's folder, as LibTorch in .venv does.
+set_property(TARGET zero_training APPEND PROPERTY INSTALL_RPATH "${libtorch_libraries}")
 
 if(ZERO_EXAMPLES)
   foreach(source IN LISTS example_sources)

@@ -1,4 +1,4 @@
-# What shows a report, without LibTorch: the HTML page, the trace, TensorBoard's files.
+# Reports and what shows them, without LibTorch: tables, JSON, the HTML page, the trace, TensorBoard's files.
 find_package(nlohmann_json REQUIRED)
 
 set(page_sources report_page.html report_page.css report_page_values.js report_page_charts.js report_page_plots.js
@@ -13,7 +13,7 @@ add_custom_command(
   COMMENT "Embedding the report's page"
   VERBATIM)
 
-set(report_sources page.cpp tensorboard.cpp tensorboard_report.cpp trace.cpp)
+set(report_sources format.cpp page.cpp report.cpp report_json.cpp tensorboard.cpp tensorboard_report.cpp trace.cpp)
 list(TRANSFORM report_sources PREPEND "${PROJECT_SOURCE_DIR}/cli/")
 add_library(zero_report STATIC ${report_sources} "${page_cpp}")
 zero_compile(zero_report)

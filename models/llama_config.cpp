@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <limits>
 #include <numbers>
 #include <utility>
 
+#include "models/json.h"
 #include "zero/error.h"
 
 namespace models {
 namespace {
-
-using nlohmann::json;
 
 struct Preset {
   std::string_view name;
@@ -67,7 +65,7 @@ std::string listed(const std::vector<std::string>& items) {
 // Typed access to one JSON object; null counts as absent, as Hugging Face writes it.
 class Keys {
  public:
-  Keys(const json& object, std::string source, std::string prefix = {})
+  Keys(const Json& object, std::string source, std::string prefix = {})
       : object_(object), source_(std::move(source)), prefix_(std::move(prefix)) {}
 
   bool empty() const { return object_.empty(); }
@@ -78,7 +76,8 @@ class Keys {
     return integer(key, 0);
   }
   std::int64_t integer(const char* key, std::int64_t fallback) const {
-    return typed(key, fallback, &json::is_number_integer, "an integer");
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();  // what is too small has a fault of its own
+    return has(key) ? integer_of(*find(key), -most, most, source_, prefix_ + key) : fallback;
   }
   double positive(const char* key) const {
     if (!has(key)) fail(key, "is missing", "add it");
@@ -86,15 +85,15 @@ class Keys {
     if (!(value > 0)) fail(key, "is " + find(key)->dump() + ", not positive", "correct it");
     return value;
   }
-  double number(const char* key, double fallback) const { return typed(key, fallback, &json::is_number, "a number"); }
+  double number(const char* key, double fallback) const { return typed(key, fallback, &Json::is_number, "a number"); }
   bool boolean(const char* key, bool fallback) const {
-    return typed(key, fallback, &json::is_boolean, "true or false");
+    return typed(key, fallback, &Json::is_boolean, "true or false");
   }
   std::string text(const char* key, const std::string& fallback) const {
-    return typed(key, fallback, &json::is_string, "a string");
+    return typed(key, fallback, &Json::is_string, "a string");
   }
   Keys object(const char* key) const {
-    const json* value = find(key);
+    const Json* value = find(key);
     if (!value->is_object()) fail(key, "is " + value->dump() + ", not an object", "correct it");
     return Keys(*value, source_, prefix_ + key + ".");
   }
@@ -106,32 +105,22 @@ class Keys {
   }
 
  private:
-  const json* find(const char* key) const {
+  const Json* find(const char* key) const {
     auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
   template <class T>
-  T typed(const char* key, T fallback, bool (json::*is)() const noexcept, const char* type) const {
-    const json* value = find(key);
+  T typed(const char* key, T fallback, bool (Json::*is)() const noexcept, const char* type) const {
+    const Json* value = find(key);
     if (!value) return fallback;
     if (!(value->*is)()) fail(key, "is " + value->dump() + ", not " + type, "correct it");
     return value->get<T>();
   }
 
-  const json& object_;
+  const Json& object_;
   std::string source_;
   std::string prefix_;
 };
-
-json parse(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path))
-    throw zero::ConfigError("cannot read the model file " + path.string(),
-                            "give a Hugging Face style config.json or the name of a preset");
-  json parsed = json::parse(file, nullptr, false);
-  if (!parsed.is_object()) throw zero::ConfigError(path.string() + " is not a JSON object", "correct its syntax");
-  return parsed;
-}
 
 void refuse_unsupported(const Keys& keys) {
   keys.require(keys.text("model_type", "llama") == "llama", "model_type", "\"llama\"");
@@ -225,6 +214,18 @@ void check_heads(const LlamaConfig& config, std::vector<std::string>& faults) {
     faults.push_back(heads + " does not divide by num_key_value_heads " + std::to_string(config.num_key_value_heads));
 }
 
+// By floating point, which does not overflow as the integers would.
+void check_count(const LlamaConfig& config, std::vector<std::string>& faults) {
+  constexpr double most = 1e15, most_layers = 1e5;
+  const auto size = [](std::int64_t value) { return static_cast<double>(value); };
+  const double head = size(config.head_size());
+  const double widths = 2 * (size(config.num_attention_heads) + size(config.num_key_value_heads)) * head +
+                        3 * size(config.intermediate_size);
+  const double layers = size(config.num_hidden_layers);
+  if (!(size(config.hidden_size) * (layers * widths + 2 * size(config.vocab_size)) <= most && layers <= most_layers))
+    faults.emplace_back("these sizes make more than 1e15 parameters, or more than 100000 layers");
+}
+
 }  // namespace
 
 std::vector<double> LlamaConfig::rotary_frequencies() const {
@@ -246,6 +247,7 @@ std::vector<std::string> LlamaConfig::faults() const {
   check_positive(*this, found);
   check_rope_scaling(rope_scaling, found);
   if (found.empty()) check_heads(*this, found);
+  if (found.empty()) check_count(*this, found);
   return found;
 }
 
@@ -270,7 +272,7 @@ std::vector<std::string_view> llama_presets() {
 }
 
 LlamaConfig llama_from_file(const std::filesystem::path& path) {
-  const json parsed = parse(path);
+  const Json parsed = json_file(path.string(), "give a Hugging Face style config.json or the name of a preset");
   const Keys keys(parsed, path.string());
   refuse_unsupported(keys);
   LlamaConfig config = read(keys);

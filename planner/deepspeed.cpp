@@ -105,11 +105,9 @@ class Reader {
   std::optional<std::int64_t> integer(const std::string& path, std::int64_t least, std::int64_t most) {
     const auto found = values_.find(path);
     if (found == values_.end()) return {};
-    const Json& value = found->second;
-    if (value.is_number_integer() && value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most)
-      return value.get<std::int64_t>();
-    wrong(path, least == 0 ? "a stage from 0 to 3" : "a positive integer");
-    return {};
+    const auto number = models::integer_within(found->second, least, most);
+    if (!number) wrong(path, least == 0 ? "a stage from 0 to 3" : "a positive integer of at most 1048576");
+    return number;
   }
 
   std::optional<double> number(const std::string& path) {
@@ -180,12 +178,13 @@ class Reader {
     auto micro = integer(kMicro, 1, kMost), steps = integer(kSteps, 1, kMost);
     if (!micro && known_.batch <= kMost) micro = known_.batch;
     if (!steps && known_.accumulate <= kMost) steps = known_.accumulate;
+    const auto known = models::product({micro.value_or(1), steps.value_or(1), ranks_});
+    if (!known) return uncountable(micro.value_or(1), steps.value_or(1));
     if (total && micro && steps) {
-      if (*total != *micro * *steps * ranks_) contradict(*total, *micro, *steps);
+      if (*total != *known) contradict(*total, *micro, *steps, *known);
     } else if (total) {
-      const std::int64_t known = micro.value_or(1) * steps.value_or(1) * ranks_;
-      if (*total % known != 0) return indivisible(*total, known, micro ? micro_name() : steps ? steps_name() : "1");
-      return take_batch(micro.value_or(*total / known), micro ? *total / known : steps.value_or(1));
+      if (*total % *known != 0) return indivisible(*total, *known, micro ? micro_name() : steps ? steps_name() : "1");
+      return take_batch(micro.value_or(*total / *known), micro ? *total / *known : steps.value_or(1));
     }
     take_batch(micro, steps);
   }
@@ -203,10 +202,18 @@ class Reader {
   const char* micro_name() const { return values_.contains(kMicro) ? kMicro : "--batch"; }
   const char* steps_name() const { return values_.contains(kSteps) ? kSteps : "--accumulate"; }
 
-  void contradict(std::int64_t total, std::int64_t micro, std::int64_t steps) {
-    faults_.push_back(std::string(kTotal) + " " + std::to_string(total) + " contradicts " + micro_name() + " " +
-                      std::to_string(micro) + " x " + steps_name() + " " + std::to_string(steps) + " x " +
-                      std::to_string(ranks_) + " ranks = " + std::to_string(micro * steps * ranks_));
+  std::string factors(std::int64_t micro, std::int64_t steps) const {
+    return std::string(micro_name()) + " " + std::to_string(micro) + " x " + steps_name() + " " +
+           std::to_string(steps) + " x " + std::to_string(ranks_) + " ranks";
+  }
+
+  void uncountable(std::int64_t micro, std::int64_t steps) {
+    faults_.push_back(factors(micro, steps) + " are more sequences than can be counted");
+  }
+
+  void contradict(std::int64_t total, std::int64_t micro, std::int64_t steps, std::int64_t product) {
+    faults_.push_back(std::string(kTotal) + " " + std::to_string(total) + " contradicts " + factors(micro, steps) +
+                      " = " + std::to_string(product));
   }
 
   void indivisible(std::int64_t total, std::int64_t known, const std::string& other) {
@@ -252,13 +259,11 @@ class Reader {
 }  // namespace
 
 DeepSpeed deepspeed_from_json(const std::string& text, const std::string& source, int ranks, const Known& known) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) throw zero::ConfigError(source + " is not a JSON object", "correct its syntax");
-  return Reader(json, source, ranks, known).read();
+  return Reader(models::json_object(text, source), source, ranks, known).read();
 }
 
 DeepSpeed read_deepspeed(const std::string& path, int ranks, const Known& known) {
-  return Reader(read_json(path, "give DeepSpeed's configuration"), path, ranks, known).read();
+  return Reader(models::json_file(path, "give DeepSpeed's configuration"), path, ranks, known).read();
 }
 
 }  // namespace planner

@@ -1,18 +1,8 @@
 #include "planner/fields.h"
 
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 namespace planner {
-
-Json read_json(const std::string& path, const std::string& hint) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) throw zero::ConfigError("cannot read '" + path + "'", hint);
-  Json json = Json::parse(file, nullptr, false);
-  if (!json.is_object()) throw zero::ConfigError(path + " is not a JSON object", "correct its syntax");
-  return json;
-}
 
 namespace fields_detail {
 namespace {
@@ -41,7 +31,7 @@ void require_type(bool good, const Json& value, const char* type, const std::str
   if (!good) fail(source, key, "is " + value.dump() + ", not " + type, "correct it");
 }
 
-void require_least(double value, double least, double most, const std::string& source, const std::string& key) {
+void require_within(double value, double least, double most, const std::string& source, const std::string& key) {
   if (!(value >= least)) fail(source, key, "is " + in_words(value) + ", below " + in_words(least), "correct it");
   if (value > most) fail(source, key, "is " + in_words(value) + ", too large", "correct it");
 }

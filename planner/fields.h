@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,14 +12,12 @@
 #include <variant>
 #include <vector>
 
+#include "models/json.h"
 #include "zero/error.h"
 
 namespace planner {
 
-using Json = nlohmann::ordered_json;
-
-// What the file at `path` says; `hint` says what it should be. Throws zero::ConfigError, naming the file.
-Json read_json(const std::string& path, const std::string& hint);
+using models::Json;
 
 template <class T>
 struct Field {
@@ -41,18 +38,26 @@ namespace fields_detail {
                                 const std::vector<std::string_view>& choices);
 // Of the type that is to be read, or fails.
 void require_type(bool good, const Json& value, const char* type, const std::string& source, const std::string& key);
-void require_least(double value, double least, double most, const std::string& source, const std::string& key);
+void require_within(double value, double least, double most, const std::string& source, const std::string& key);
 
+// The bound as an integer that the type holds.
 template <class V>
-V read_value(const Json& value, const std::string& source, const std::string& key) {
+std::int64_t bound(double value) {
+  const auto highest = static_cast<double>(std::numeric_limits<V>::max());
+  return value >= highest ? std::numeric_limits<V>::max() : static_cast<std::int64_t>(value);
+}
+
+template <class V, class T>
+V read_value(const Json& value, const Field<T>& field, const std::string& source) {
   if constexpr (std::is_same_v<V, std::string>) {
-    require_type(value.is_string(), value, "a string", source, key);
+    require_type(value.is_string(), value, "a string", source, field.key);
   } else if constexpr (std::is_same_v<V, bool>) {
-    require_type(value.is_boolean(), value, "true or false", source, key);
+    require_type(value.is_boolean(), value, "true or false", source, field.key);
   } else if constexpr (std::is_same_v<V, double>) {
-    require_type(value.is_number(), value, "a number", source, key);
+    require_type(value.is_number(), value, "a number", source, field.key);
+    require_within(value.get<double>(), field.least, field.most, source, field.key);
   } else {
-    require_type(value.is_number_integer(), value, "an integer", source, key);
+    return static_cast<V>(models::integer_of(value, bound<V>(field.least), bound<V>(field.most), source, field.key));
   }
   return value.get<V>();
 }
@@ -62,16 +67,12 @@ void read_field(T& into, const Field<T>& field, const Json& value, const std::st
   std::visit(
       [&](auto member) {
         using V = std::remove_reference_t<decltype(into.*member)>;
-        const V read = read_value<V>(value, source, field.key);
-        if constexpr (std::is_same_v<V, std::string>) {
-          if (!field.choices) return void(into.*member = read);
-          for (const std::string_view choice : field.choices())
-            if (choice == read) return void(into.*member = read);
-          refuse_choice(source, field.key, read, field.choices());
-        } else if constexpr (!std::is_same_v<V, bool>) {
-          const double most = std::min(field.most, static_cast<double>(std::numeric_limits<V>::max()));
-          require_least(value.get<double>(), field.least, most, source, field.key);
-        }
+        const V read = read_value<V>(value, field, source);
+        if constexpr (std::is_same_v<V, std::string>)
+          if (field.choices) {
+            const auto choices = field.choices();
+            if (std::ranges::find(choices, read) == choices.end()) refuse_choice(source, field.key, read, choices);
+          }
         into.*member = read;
       },
       field.member);

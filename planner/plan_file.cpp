@@ -36,11 +36,11 @@ std::string to_json(const PlanFile& file) {
 }
 
 PlanFile plan_file_from_json(const std::string& text, const std::string& source) {
-  return read_fields<PlanFile>(Json::parse(text, nullptr, false), kFields, source);
+  return read_fields<PlanFile>(models::json_object(text, source), kFields, source);
 }
 
 PlanFile read_plan_file(const std::string& path) {
-  return read_fields<PlanFile>(read_json(path, "give a file that `zero plan --fit` wrote"), kFields, path);
+  return read_fields<PlanFile>(models::json_file(path, "give a file that `zero plan --fit` wrote"), kFields, path);
 }
 
 zero::Plan plan_of(const PlanFile& file) {

@@ -19,6 +19,8 @@ using zero::State;
 constexpr double kMostParameters = 1e15;
 constexpr double kMostTokens = 1e10;  // of a micro-batch
 constexpr int kMostMicroBatches = 1 << 13;
+constexpr double kMostReduced = 1e17;   // parameters times micro-batches
+constexpr double kMostElements = 1e16;  // that go through a micro-batch's operators
 
 std::string in_words(double value) {
   std::ostringstream text;
@@ -30,12 +32,28 @@ void check_size(double value, double most, const std::string& what) {
   if (!(value <= most)) throw zero::ConfigError(what + " are more than can be planned for: at most " + in_words(most));
 }
 
+double size(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+// Columns of the results of all products of matrices, and of what flows between them.
+double columns(const models::LlamaConfig& config) {
+  const double heads = size(config.num_attention_heads) + size(config.num_key_value_heads);
+  const double layer =
+      2 * (size(config.hidden_size) + heads * size(config.head_size())) + 3 * size(config.intermediate_size);
+  return size(config.num_hidden_layers) * layer + size(config.vocab_size);
+}
+
 void check_sizes(const Request& request) {
-  check_size(static_cast<double>(request.shape.parameters), kMostParameters, "the model's parameters");
-  check_size(static_cast<double>(request.batch) * static_cast<double>(request.seq), kMostTokens,
-             "the tokens of a micro-batch, batch times seq,");
-  for (const zero::Plan& plan : request.plans)
+  const double parameters = size(request.shape.parameters), tokens = size(request.batch) * size(request.seq);
+  check_size(parameters, kMostParameters, "the model's parameters");
+  check_size(tokens, kMostTokens, "the tokens of a micro-batch, batch times seq,");
+  check_size(tokens * columns(request.shape.config), kMostElements, "the elements of a micro-batch's activations");
+  for (const zero::Plan& plan : request.plans) {
     check_size(plan.accumulate(), kMostMicroBatches, "the micro-batches of a step");
+    check_size(parameters * plan.accumulate(), kMostReduced,
+               "the gradients of a step, parameters times micro-batches,");
+  }
 }
 
 void check(const Request& request) {

@@ -82,7 +82,7 @@ Profile usual(const Peaks& peaks) {
 Profile read(Json json, const std::string& source) {
   Profile paces;
   for (const auto& [key, member] : kPaces)
-    if (json.is_object() && json.contains(key)) {
+    if (json.contains(key)) {
       paces.*member = read_fields<Pace>(json[key], kPaceFields, source + ": \"" + key + "\"");
       json.erase(key);
     }
@@ -123,7 +123,7 @@ std::vector<std::string_view> given_profiles() {
 Profile profile_named(const std::string& name_or_path) {
   const auto given = std::ranges::find_if(kPeaks, [&](const Peaks& peaks) { return name_or_path == peaks.name; });
   if (given != kPeaks.end()) return usual(*given);
-  return read(read_json(name_or_path, "give a profile's file, or a100, h100 or h200"), name_or_path);
+  return read(models::json_file(name_or_path, "give a profile's file, or a100, h100 or h200"), name_or_path);
 }
 
 std::string usual_profile_path() {
@@ -143,7 +143,7 @@ std::string to_json(const Profile& profile) {
 }
 
 Profile profile_from_json(const std::string& text, const std::string& source) {
-  return read(Json::parse(text, nullptr, false), source);
+  return read(models::json_object(text, source), source);
 }
 
 }  // namespace planner

@@ -100,24 +100,10 @@ std::vector<std::string> sentences(const models::LlamaConfig& config) {
               text(config.intermediate_size) + " and a vocabulary of " + text(config.vocab_size)};
 }
 
-// By floating point, which does not overflow.
-void check_count(const models::LlamaConfig& config) {
-  constexpr double most = 1e15, most_layers = 1e5;
-  const auto size = [](std::int64_t value) { return static_cast<double>(value); };
-  const double hidden = size(config.hidden_size), layers = size(config.num_hidden_layers);
-  const double widths =
-      2 * (size(config.num_attention_heads) + size(config.num_key_value_heads)) * size(config.head_size()) +
-      3 * size(config.intermediate_size);
-  if (hidden * (layers * widths + 2 * size(config.vocab_size)) > most || layers > most_layers)
-    throw zero::ConfigError("the model is larger than can be planned for",
-                            "at most 1e15 parameters in 100,000 layers: correct its sizes");
-}
-
 }  // namespace
 
 Shape shape_of(const models::LlamaConfig& config) {
   models::validate(config, "the model");
-  check_count(config);
   Builder builder(config);
   builder.unit("model.embed_tokens").embedding(config.vocab_size, config.hidden_size);
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) add_layer(builder, config, i);

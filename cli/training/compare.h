@@ -22,7 +22,7 @@ std::vector<Contender> contenders(const RunOptions& options);
 std::vector<int> promises(const RunOptions& options, int ranks);
 
 // Prints the tables and, of plans, "losses identical: yes" or "no". Returns 0, or 1 where a promise was not kept or a
-// measured size is not the predicted one.
+// size is not the predicted one.
 int conclude(std::ostream& out, const RunOptions& options, const Report& report);
 
 }  // namespace cli

@@ -12,9 +12,9 @@
 #include "compare.h"
 #include "format.h"
 #include "outputs.h"
+#include "own_ranks.h"
 #include "progress.h"
 #include "scalars.h"
-#include "spawn.h"
 #include "train.h"
 
 namespace cli {

@@ -1,8 +1,9 @@
 #include "commands.h"
+#include "own_ranks.h"
 
 extern "C" const cli::Training* zero_training();
 
 const cli::Training* zero_training() {
-  static constexpr cli::Training commands{cli::train, cli::compare, cli::launch, cli::profile};
+  static constexpr cli::Training commands{cli::train, cli::compare, cli::profile, cli::serve_store};
   return &commands;
 }

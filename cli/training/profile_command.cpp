@@ -14,10 +14,10 @@
 #include "collect.h"
 #include "commands.h"
 #include "format.h"
+#include "own_ranks.h"
 #include "planner/price.h"
 #include "planner/seconds.h"
 #include "recipe.h"
-#include "spawn.h"
 #include "train.h"
 
 namespace cli {

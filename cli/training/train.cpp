@@ -68,8 +68,11 @@ class Run {
   RunResult go() {
     listener_.begin(engine_, result_);
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
-      if (step == options_.steps && options_.timeline) watch();
-      train_step();
+      if (step == options_.steps && options_.timeline) {
+        watch_step();
+      } else {
+        train_step();
+      }
       if (step == 1 && options_.steps > 1) leave_out();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
     }
@@ -79,7 +82,8 @@ class Run {
 
  private:
   double tokens_per_step() const {
-    return static_cast<double>(world_.size() * options_.accumulate * options_.batch * options_.seq);
+    return 1.0 * world_.size() * options_.accumulate * static_cast<double>(options_.batch) *
+           static_cast<double>(options_.seq);
   }
 
   at::Tensor loss(std::int64_t index, models::Split split) {
@@ -135,33 +139,29 @@ class Run {
     result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
     result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
     count();
-    result_.wire.measured = largest(world_, wire_per_step());
-    measure_collectives();
+    account_wire();
     result_.activation.measured = largest(world_, ledger[zero::Owner::activation].peak);
     result_.buffers.measured = largest(world_, buffers(ledger));
     result_.peak.measured = largest(world_, ledger.peak_total);
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
-    measure_process();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
 
-  // From here on, so that only one step is seen.
-  void watch() {
-    analyzer_ = std::make_unique<zero::MemoryAnalyzer>();
-    analyzer_->watch(engine_);
-  }
-
-  void measure_process() {
-    if (!analyzer_) return;
-    const zero::MemoryReport report = analyzer_->report();
+  // Of one step, with what it left on its way, and nothing that comes after it.
+  void watch_step() {
+    zero::MemoryAnalyzer analyzer;
+    analyzer.watch(engine_);
+    train_step();
+    static_cast<void>(engine_.traffic());  // waits for it
+    const zero::MemoryReport report = analyzer.report();
     result_.timeline = timeline_of(report);
     result_.process_bytes = report.process.total;
     for (const zero::MemoryShare& share : report.process.parts) result_.process.push_back({share.name, share.bytes});
   }
 
   // This rank's, which are every rank's: a step's collectives are the same for all.
-  void measure_collectives() {
+  void account_collectives() {
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
       if (counted_ > 0)
         result_.collectives.push_back({std::string(name(collective)), traffic_[collective].bytes / counted_});
@@ -208,11 +208,12 @@ class Run {
   }
 
   // The mean over the steps that are alike, without the first, which records the order in which parameters are used; 0
-  // where there are none. A mean that is no integer is not as predicted.
-  std::int64_t wire_per_step() const {
-    const std::int64_t total = traffic_.bytes();
-    const std::int64_t mean = counted_ > 0 ? total / counted_ : 0;
-    return mean + (counted_ > 0 && total % counted_ != 0 && mean == result_.wire.predicted ? 1 : 0);
+  // where there are none. Where it is no integer they were not alike.
+  void account_wire() {
+    const std::int64_t total = traffic_.bytes(), steps = std::max<std::int64_t>(counted_, 1);
+    result_.wire.accounted = largest(world_, total / steps);
+    result_.wire.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0;
+    account_collectives();
   }
 
   const zero::World& world_;
@@ -221,7 +222,6 @@ class Run {
   Listener& listener_;
   models::Llama model_;
   zero::Engine engine_;
-  std::unique_ptr<zero::MemoryAnalyzer> analyzer_;  // of the last step; null where no timeline is wanted
   RunResult result_;
   const bool scales_loss_ = engine_.plan().precision() == zero::Precision::fp16;
   zero::Traffic asked_;         // all of it, when it was asked for last
@@ -237,6 +237,7 @@ class Run {
 
 RunResult run_plan(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
                    Listener& listener) {
+  check_count(options, world.size());
   const PeakMemory memory;
   Run run(world, options, work, plan, listener);
   RunResult result = run.go();

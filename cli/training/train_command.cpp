@@ -5,9 +5,9 @@
 #include "commands.h"
 #include "format.h"
 #include "outputs.h"
+#include "own_ranks.h"
 #include "progress.h"
 #include "scalars.h"
-#include "spawn.h"
 #include "train.h"
 
 namespace cli {

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "model.h"
+#include "models/json.h"
 #include "outputs.h"
 #include "report.h"
 
@@ -40,7 +41,14 @@ Work load(const RunOptions& options) {
   return work;
 }
 
+void check_count(const RunOptions& options, int ranks) {
+  if (models::product({options.steps, options.accumulate, ranks, options.batch, options.seq})) return;
+  throw UsageError("--steps x --accumulate x --batch x --seq on " + std::to_string(ranks) +
+                   " ranks are more tokens than can be counted");
+}
+
 void check(const RunOptions& options, int ranks) {
+  check_count(options, ranks);
   for (const std::string& plan : options.plans) make_plan(options, plan, ranks);
   load(options);
   check_outputs(options);

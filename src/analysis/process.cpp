@@ -11,7 +11,6 @@ namespace zero {
 namespace {
 
 constexpr std::uint64_t kMallocHeap = 64 << 20;  // glibc's HEAP_MAX_SIZE: size and alignment of a thread's heap
-constexpr std::uint64_t kGuard = 4096;           // under a thread's stack
 constexpr int kAttempts = 5;                     // to look while other threads allocate and free
 
 enum class Kind { arena, heap, shared, library, stack, unnamed };
@@ -35,8 +34,11 @@ bool closed(const Mapping& mapping) {
   return mapping.file.empty() && mapping.permissions.starts_with("---");
 }
 
+// By the one page that is closed under a thread's stack.
 bool guarded_below(const std::vector<Mapping>& all, std::size_t i) {
-  return i > 0 && closed(all[i - 1]) && all[i - 1].end == all[i].begin && all[i - 1].end - all[i - 1].begin == kGuard;
+  if (i == 0) return false;
+  const Mapping& guard = all[i - 1];
+  return closed(guard) && guard.end == all[i].begin && guard.end - guard.begin == guard.page;
 }
 
 // Of malloc: what a thread's heap has not grown into yet is closed.
@@ -73,6 +75,7 @@ std::vector<Mapping> read_mappings(std::istream& smaps) {
       mappings.push_back(std::move(next));
     } else if (!mappings.empty()) {
       mappings.back().bytes += kilobytes(line, "Pss:");
+      mappings.back().page += static_cast<std::uint64_t>(kilobytes(line, "KernelPageSize:"));
     }
   }
   return mappings;

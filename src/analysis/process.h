@@ -18,6 +18,7 @@ struct Mapping {
   std::string permissions;  // "rw-p"
   std::string file;         // or "[heap]"; empty: anonymous
   std::int64_t bytes = 0;   // proportional set size
+  std::uint64_t page = 0;   // bytes
 };
 std::vector<Mapping> read_mappings(std::istream& smaps);
 

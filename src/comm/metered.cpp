@@ -39,22 +39,22 @@ class Metered final : public CommunicatorImpl {
   std::string_view backend() const override { return inner_->backend(); }
 
   Pending all_gather(ConstView shard, View whole) override {
-    return measure(Collective::all_gather, whole, [&] { return inner_->all_gather(shard, whole); });
+    return account(Collective::all_gather, whole, [&] { return inner_->all_gather(shard, whole); });
   }
   Pending reduce_scatter(ConstView whole, View shard) override {
-    return measure(Collective::reduce_scatter, whole, [&] { return inner_->reduce_scatter(whole, shard); });
+    return account(Collective::reduce_scatter, whole, [&] { return inner_->reduce_scatter(whole, shard); });
   }
   Pending all_reduce(View values) override {
-    return measure(Collective::all_reduce, values, [&] { return inner_->all_reduce(values); });
+    return account(Collective::all_reduce, values, [&] { return inner_->all_reduce(values); });
   }
   Pending all_to_all(ConstView input, View output) override {
-    return measure(Collective::all_to_all, input, [&] { return inner_->all_to_all(input, output); });
+    return account(Collective::all_to_all, input, [&] { return inner_->all_to_all(input, output); });
   }
   Pending broadcast(View values, int root) override {
-    return measure(Collective::broadcast, values, [&] { return inner_->broadcast(values, root); });
+    return account(Collective::broadcast, values, [&] { return inner_->broadcast(values, root); });
   }
   Pending barrier() override {
-    return measure(Collective::barrier, {}, [&] { return inner_->barrier(); });
+    return account(Collective::barrier, {}, [&] { return inner_->barrier(); });
   }
   std::shared_ptr<void> own_memory(std::int64_t bytes) override { return inner_->own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) override { return inner_->common_memory(bytes); }
@@ -64,7 +64,7 @@ class Metered final : public CommunicatorImpl {
 
  private:
   template <class Call>
-  Pending measure(Collective operation, ConstView view, Call call) {
+  Pending account(Collective operation, ConstView view, Call call) {
     const auto start = Clock::now();
     Pending pending = call();
     meter_->count(operation, wire_bytes(operation, view.bytes(), size_of(view.dtype), size()));

@@ -14,8 +14,8 @@ namespace zero {
 
 class Arena {
  public:
-  // Reserves address space only. Throws std::bad_alloc.
-  explicit Arena(std::size_t address_space);
+  // Reserves address space only. `page` is what the system can give back one of, or a multiple. Throws std::bad_alloc.
+  explicit Arena(std::size_t address_space, std::size_t page = system_page());
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -39,6 +39,9 @@ class Arena {
   };
   Usage usage() const;
 
+  // 4 KiB, on other processors than x86 also 16 or 64 KiB.
+  static std::size_t system_page();
+
  private:
   enum class Kind { live, waiting, absent };
   struct Range {
@@ -55,8 +58,11 @@ class Arena {
   char* carve(Kind kind, std::size_t size);
   void make_absent(std::size_t bytes);
 
-  char* base_;
+  std::size_t page_;
   std::size_t size_;
+  std::size_t mapped_;
+  void* mapping_;
+  char* base_;
   mutable std::mutex mutex_;
   Ranges ranges_;  // all of the address space, neighbours of one kind joined unless live
   BySize waiting_;

@@ -165,22 +165,6 @@ TEST(Step, ReportsLossNormAndLearningRate) {
   });
 }
 
-TEST(Step, ReportsWhereItsTimeWent) {
-  under_every_plan({}, [](const Job& job) {
-    on_ranks<Lm>(job, {}, [](Lm& model, Engine& engine, int) {
-      train_step(model, engine);
-      const auto begin = std::chrono::steady_clock::now();
-      const StepReport report = train_step(model, engine);
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      EXPECT_GT(report.reduce_seconds, 0);
-      EXPECT_GT(report.vote_seconds, 0);
-      EXPECT_GT(report.update_seconds, 0);
-      const double waited = report.gather_seconds + report.reduce_seconds + report.vote_seconds;
-      EXPECT_LE(waited + report.update_seconds, took.count());
-    });
-  });
-}
-
 // One rank's gradient overflows at its second micro-batch; nobody updates, and training goes on.
 void expect_skipped(double poison) {
   under_every_plan({.ranks = 3}, [poison](const Job& job) {

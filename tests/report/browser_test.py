@@ -125,7 +125,8 @@ class Charts(Page):
 
     def test_theory_stands_beside_what_was_measured(self) -> None:
         for row, theory, run in zip(self.cells("theory"), FULL["theory"], FULL["runs"]):
-            state, wire = sum(run["state_bytes"][s]["measured"] for s in STATES), run["wire_bytes_per_step"]["measured"]
+            state = sum(run["state_bytes"][s]["measured"] for s in STATES)
+            wire = run["wire_bytes_per_step"]["accounted"]
             self.assertEqual(row[:4], [run["plan"], theory["state"], f"{theory['state_bytes']:,}", f"{state:,}"])
             self.assertEqual(row[5:8], [theory["volume"], f"{theory['volume_bytes']:,}", f"{wire:,}"])
             pairs = ((row[4], state, theory["state_bytes"]), (row[8], wire, theory["volume_bytes"]))
@@ -214,6 +215,11 @@ class Losses(Page):
         self.assertIn("zero2: gradient +", verdicts[0][1])
         self.assertIn("below it for zero2", verdicts[1][1])
         self.assertIn("Losses of zero3 differ from those of ddp from step 3 on", verdicts[2][1])
+
+    def test_steps_of_different_bytes_are_a_difference(self) -> None:
+        self.show("uneven")
+        text = "Bytes differ from the predicted: zero1: wire differs between steps"
+        self.assertEqual(self.verdicts()[0], ["false", text])
 
     def test_those_of_different_optimizers_are_not_compared(self) -> None:
         self.show("optimizers")

@@ -135,6 +135,16 @@ TEST_F(LlamaFile, FaultsNameFileAndKey) {
   expect_fault(R"("head_dim": 7)", "head_dim 7 is odd");
 }
 
+TEST_F(LlamaFile, SizesThatCannotBeCountedAreFaults) {
+  expect_fault(R"("vocab_size": 9223372036854775808)", R"("vocab_size" is 9223372036854775808, too large)");
+  expect_fault(R"("vocab_size": -9223372036854775808)", R"("vocab_size" is -9223372036854775808)");
+  expect_fault(R"("vocab_size": 9223372036854775807)", "more than 1e15 parameters");
+  expect_fault(R"("num_hidden_layers": 4611686018427387904)", "more than 1e15 parameters");
+  expect_fault(R"("num_hidden_layers": 100001)", "more than 100000 layers");
+  expect_fault(R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 1e3})",
+               R"("rope_scaling.original_max_position_embeddings" is 1000.0, not an integer)");
+}
+
 TEST_F(LlamaFile, RefusesWhatItDoesNotCompute) {
   expect_fault(R"("model_type": "mistral")", R"("model_type" is "mistral", which is not supported)");
   expect_fault(R"("hidden_act": "gelu")", R"("hidden_act" is "gelu", which is not supported)");

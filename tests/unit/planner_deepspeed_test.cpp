@@ -78,6 +78,18 @@ TEST(DeepSpeedConfig, ContradictoryBatchSizesAreErrors) {
   expect_in(error_of(R"({"train_batch_size": 0})"), {"train_batch_size is 0"});
 }
 
+TEST(DeepSpeedConfig, BatchSizesThatCannotBeCountedAreErrors) {
+  const char* const large = R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1048576,
+                                "gradient_accumulation_steps": 1048576})";
+  expect_in(error_of(large, 1 << 30), {"ds.json", "train_micro_batch_size_per_gpu 1048576",
+                                       "gradient_accumulation_steps 1048576", "1073741824 ranks", "can be counted"});
+  expect_in(error_of(large, 4), {"train_batch_size 64 contradicts", "= 4398046511104"});
+  for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+    for (const char* value : {"9223372036854775808", "18446744073709551617", "1048577"})
+      expect_in(error_of(("{\"" + std::string(key) + "\": " + value + "}").c_str()),
+                {"ds.json", key, "not a positive integer of at most 1048576"});
+}
+
 TEST(DeepSpeedConfig, AutoIsNamedAndLeftOpen) {
   const DeepSpeed found = read(R"({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"},
                                    "zero_optimization": {"stage": "auto"}})");

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "planner/plan_file.h"
@@ -68,6 +69,17 @@ TEST(PlanFile, ErrorsNameFileAndKey) {
   expect_in(plan_file_error(R"({"ranks": 4})"), {"x.json", "\"plan\"", "missing"});
   expect_in(plan_file_error("[1]"), {"x.json", "not a JSON object"});
   expect_in(plan_file_error("{"), {"x.json", "not a JSON object"});
+}
+
+TEST(PlanFile, IntegersHaveTheRangeOfWhatHoldsThem) {
+  const std::string most = "9223372036854775807", beyond = "9223372036854775808";
+  const auto with = [](const std::string& batch) { return R"({"plan": "zero1", "batch": )" + batch + "}"; };
+  EXPECT_EQ(plan_file_from_json(with(most), "x.json").batch, std::numeric_limits<std::int64_t>::max());
+  expect_in(plan_file_error(with(beyond).c_str()), {"x.json", "\"batch\" is 9223372036854775808", "too large"});
+  expect_in(plan_file_error(with("-" + beyond).c_str()), {"x.json", "\"batch\" is -9223372036854775808", "below 1"});
+  for (const char* larger : {"18446744073709551615", "18446744073709551616", "-9223372036854775809"})
+    expect_in(plan_file_error(with(larger).c_str()), {"x.json", "\"batch\" is "});
+  expect_in(plan_file_error(R"({"plan": "zero1", "ranks": 2147483648})"), {"x.json", "\"ranks\"", "2147483647"});
 }
 
 TEST(PlanFile, NamesTheFileThatCannotBeRead) {

@@ -282,6 +282,17 @@ TEST(PlannerPrice, RefusesWhatItCannotCount) {
             std::string::npos);
   EXPECT_NE(refusal([](Request& r) { r.plans = {Plan::zero2().accumulate(1 << 20)}; }).find("micro-batches"),
             std::string::npos);
+  const auto many = [](Request& r) {
+    r.shape = shape_of(900'000'000'000'000);
+    r.plans = {Plan::zero3().accumulate(1 << 13)};
+  };
+  EXPECT_NE(refusal(many).find("parameters times micro-batches"), std::string::npos);
+  const auto wide = [](Request& r) {
+    r.shape = shape_of(900'000'000'000'000);
+    r.batch = 1'000'000;
+    r.seq = 10'000;
+  };
+  EXPECT_NE(refusal(wide).find("activations"), std::string::npos);
   models::LlamaConfig huge = models::llama_preset("micro");
   huge.hidden_size = std::int64_t{1} << 62;
   EXPECT_THROW(shape_of(huge), zero::ConfigError);

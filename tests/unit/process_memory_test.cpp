@@ -25,6 +25,7 @@ constexpr const char* kSmaps =
     "7f0000100000-7f0004000000 ---p 00000000 00:00 0 \n"
     "Pss:                   0 kB\n"
     "7f1000000000-7f1000001000 ---p 00000000 00:00 0 \n"  // a thread's stack
+    "KernelPageSize:        4 kB\n"
     "Pss:                   0 kB\n"
     "7f1000001000-7f1000801000 rw-p 00000000 00:00 0 \n"
     "Pss:                  12 kB\n"
@@ -68,6 +69,18 @@ TEST(ProcessMemory, SortsMappingsByKind) {
       {"tensors", 250 + 60}, {"engine state", 300}, {"shared memory", 30}, {"allocator slack", 150 + 40},
       {"heap", 310 - 60},    {"libraries", 100},    {"thread stacks", 20}, {"other", 400}};
   EXPECT_EQ(by_name(explained(read_mappings(smaps), known)), expected);
+}
+
+TEST(ProcessMemory, KnowsStacksByTheirGuardWhateverThePage) {
+  for (const int page : {4, 16, 64}) {
+    std::ostringstream smaps;
+    smaps << std::hex << "7f1000000000-" << 0x7f1000000000 + page * 1024 << std::dec << " ---p 00000000 00:00 0 \n"
+          << "KernelPageSize: " << page << " kB\nPss: 0 kB\n"
+          << std::hex << 0x7f1000000000 + page * 1024 << "-7f1000801000 rw-p 00000000 00:00 0 \n"
+          << std::dec << "KernelPageSize: " << page << " kB\nPss: 12 kB\n";
+    std::istringstream text(smaps.str());
+    EXPECT_EQ(by_name(explained(read_mappings(text), {})).at("thread stacks"), 12) << page << " KiB";
+  }
 }
 
 TEST(ProcessMemory, WhatWasHandedOutButNeverWrittenIsNotThere) {

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "relay.h"
-#include "rendezvous.h"
 #include "zero/error.h"
 
 namespace cli {
@@ -147,7 +146,7 @@ class Descriptor {
 
 class Ranks {
  public:
-  Ranks(const Job& job, const Signals& signals) : job_(job), signals_(signals) {}
+  Ranks(const Job& job, const Signals& signals) : job_(job), signals_(signals), meeting_(job.serve) {}
   ~Ranks() {
     signal_all(SIGKILL);
     for (pid_t pid : pids_)
@@ -156,14 +155,15 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  void start(int port) {
-    for (int rank = 0; rank < job_.ranks; ++rank) start(rank, port);
+  void start() {
+    for (int rank = 0; rank < job_.ranks; ++rank) start(rank);
   }
 
   Outcome supervise() {
     while (running()) {
       wait_for_event();
       relay_.pump();
+      meeting_.pump();
       while (const auto signal = signals_.next()) handle(*signal);
       if (deadline_ && Clock::now() >= *deadline_) signal_all(SIGKILL);
     }
@@ -177,9 +177,9 @@ class Ranks {
                                            : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
   }
 
-  void start(int rank, int port) {
+  void start(int rank) {
     std::vector<std::string> arguments = job_.arguments;
-    std::vector<std::string> environment = environment_of(rank, job_.ranks, port);
+    std::vector<std::string> environment = environment_of(rank, job_.ranks, meeting_.port());
     const auto argv = pointers(arguments), envp = pointers(environment);
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     const Descriptor out(output_of(rank, 1)), error(output_of(rank, 2));
@@ -220,6 +220,7 @@ class Ranks {
   void wait_for_event() const {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
     relay_.watch(polled);
+    meeting_.watch(polled);
     int timeout = -1;
     if (deadline_) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
@@ -274,6 +275,7 @@ class Ranks {
   const Job& job_;
   const Signals& signals_;
   Relay relay_;
+  Meeting meeting_;
   std::vector<pid_t> pids_;
   std::optional<Clock::time_point> deadline_;
   Outcome outcome_;
@@ -284,14 +286,9 @@ class Ranks {
 Outcome run_ranks(const Job& job) {
   std::cout.flush();
   const Signals signals;
-  const Rendezvous rendezvous = serve_rendezvous();
   Ranks ranks(job, signals);
-  ranks.start(rendezvous.port);
+  ranks.start();
   return ranks.supervise();
-}
-
-Job own_ranks(std::vector<std::string> arguments, int ranks) {
-  return {.program = "/proc/self/exe", .arguments = std::move(arguments), .ranks = ranks};
 }
 
 int exit_code(const Outcome& outcome, const std::string& context) {

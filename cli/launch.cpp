@@ -12,6 +12,7 @@ int launch(const LaunchOptions& options) {
   job.ranks = options.ranks;
   job.output = options.plain ? Output::inherit : Output::prefixed;
   job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(options.grace * 1000));
+  job.serve = [](int socket, int port) { return training().serve_store(socket, port); };
   const Outcome outcome = run_ranks(job);
   if (outcome.code) std::cerr << "zero: " << outcome.message << '\n';
   return outcome.code;

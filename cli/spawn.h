@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "meeting.h"
+
 namespace cli {
 
 enum class Output {
@@ -23,6 +25,7 @@ struct Job {
   int ranks = 1;
   Output output = Output::inherit;
   std::chrono::milliseconds grace = std::chrono::seconds(10);
+  ServeStore serve = nullptr;
 };
 
 struct Outcome {
@@ -32,11 +35,8 @@ struct Outcome {
 };
 
 // The ranks get torchrun's variables and a store that we serve, and OMP_NUM_THREADS=1 unless it is set.
-// Throws zero::Error when the command cannot be started; none of its ranks is left then.
+// Throws zero::Error when the command cannot be started, or the store not be served; none of its ranks is left then.
 Outcome run_ranks(const Job& job);
-
-// `zero` itself, as the ranks of a job: `arguments` from argv[0] on.
-Job own_ranks(std::vector<std::string> arguments, int ranks);
 
 // Says on standard error, after `context`, how a rank failed. Returns the exit code of a command that needed
 // the ranks: 0, 1, 2 where they found their usage wrong, 128 + n after signal n was passed on.
