@@ -5,7 +5,7 @@
 
 namespace cli {
 
-// Serves until it is destroyed, on a port that the system chose when it was bound: no two can clash.
+// Serves this host until it is destroyed, on a port that the system chose when it was bound: no two can clash.
 struct Rendezvous {
   std::shared_ptr<void> store;
   int port = 0;
