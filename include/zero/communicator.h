@@ -60,9 +60,12 @@ class Pending {
   std::shared_ptr<State> state_;
 };
 
+class SplitQueue;
+
 // One backend. Contracts of the operations: class Communicator.
 class CommunicatorImpl {
  public:
+  CommunicatorImpl();
   virtual ~CommunicatorImpl() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -76,6 +79,13 @@ class CommunicatorImpl {
   virtual std::shared_ptr<CommunicatorImpl> split(int color, int key) = 0;
   virtual std::shared_ptr<void> own_memory(std::int64_t) { return nullptr; }
   virtual std::shared_ptr<void> common_memory(std::int64_t) { return nullptr; }
+  // How long an operation waits for the peers.
+  virtual std::chrono::milliseconds time_limit() const = 0;
+  // For engines that are built on several threads at once.
+  SplitQueue& splits() const { return *splits_; }
+
+ private:
+  std::shared_ptr<SplitQueue> splits_;
 };
 
 class Communicator {

@@ -124,6 +124,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return "gloo"; }
+  std::chrono::milliseconds time_limit() const override { return options_.timeout; }
 
   Pending all_gather(ConstView shard, View whole) override;
   Pending reduce_scatter(ConstView whole, View shard) override;

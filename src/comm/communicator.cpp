@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/backend.h"
+#include "comm/keyed_split.h"
 #include "comm/tree_sum.h"
 #include "zero/error.h"
 
@@ -30,6 +31,7 @@ class SelfCommunicator final : public CommunicatorImpl {
   }
 
   std::shared_ptr<CommunicatorImpl> split(int, int) override { return std::make_shared<SelfCommunicator>(); }
+  std::chrono::milliseconds time_limit() const override { return {}; }
 
  private:
   Pending copy(Collective operation, ConstView from, View to) {
@@ -102,6 +104,8 @@ std::string_view name(Collective collective) {
   }
   return "?";
 }
+
+CommunicatorImpl::CommunicatorImpl() : splits_(std::make_shared<SplitQueue>()) {}
 
 Communicator::Communicator() : impl_(std::make_shared<SelfCommunicator>()) {}
 

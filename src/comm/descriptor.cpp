@@ -31,30 +31,56 @@ struct Address {
   socklen_t length;
 };
 
-Descriptor local_socket() {
-  Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+Descriptor local_socket(int flags = 0) {
+  Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
   if (!fd) fail_sharing("no local socket");
   return fd;
 }
 
-void await_readable(int fd, std::chrono::milliseconds timeout, const StillWanted& still_wanted, const char* what) {
-  const auto deadline = Clock::now() + timeout;
-  for (;;) {
-    pollfd entry{fd, POLLIN, 0};
-    const int ready = poll(&entry, 1, kPatience);
-    if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) fail_sharing("poll");
-    still_wanted();
-    if (Clock::now() < deadline) continue;
+class Wait {
+ public:
+  Wait(std::chrono::milliseconds timeout, const StillWanted& still_wanted)
+      : deadline_(Clock::now() + timeout), still_wanted_(still_wanted) {}
+
+  // Throws when the time is up, or whoever waits wants it no more.
+  void check(const char* what) const {
+    still_wanted_();
+    if (Clock::now() < deadline_) return;
     errno = ETIMEDOUT;
     fail_sharing(what);
   }
-}
 
-bool same_user(int connection) {
+  void until_readable(int fd, const char* what) const {
+    for (;;) {
+      pollfd entry{fd, POLLIN, 0};
+      const int ready = poll(&entry, 1, kPatience);
+      if (ready > 0) return;
+      if (ready < 0 && errno != EINTR) fail_sharing("poll");
+      check(what);
+    }
+  }
+
+ private:
+  Clock::time_point deadline_;
+  const StillWanted& still_wanted_;
+};
+
+// Whether the process at the other end was `user`'s when it connected, or began to listen.
+bool belongs_to(uid_t user, int connection) {
   ucred peer{};
   socklen_t length = sizeof peer;
-  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
+  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == user;
+}
+
+// Whether accept() failed for what became of one connection.
+bool concerns_one_connection(int error) {
+  return error == EAGAIN || error == EINTR || error == ECONNABORTED;
+}
+
+// A connection attempt blocks while too many others wait to be accepted.
+void limit_connecting(int fd, std::chrono::milliseconds timeout) {
+  const timeval time{timeout.count() / 1000, timeout.count() % 1000 * 1000};
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) != 0) fail_sharing("no time limit for a connection");
 }
 
 // One byte, with a descriptor beside it.
@@ -103,34 +129,43 @@ Descriptor::~Descriptor() {
   if (fd_ >= 0) close(fd_);
 }
 
-Handout::Handout() : name_(random_name("zero-")), socket_(local_socket()) {
+Handout::Handout(uid_t user) : name_(random_name("zero-")), user_(user), socket_(local_socket(SOCK_NONBLOCK)) {
   const Address address(name_);
   if (bind(socket_.get(), address.get(), address.length) != 0 || listen(socket_.get(), SOMAXCONN) != 0)
     fail_sharing("a local socket cannot listen");
 }
 
 void Handout::give(int fd, int takers, std::chrono::milliseconds timeout, const StillWanted& still_wanted) const {
-  const auto deadline = Clock::now() + timeout;
+  const Wait wait(timeout, still_wanted);
+  const char* const missing = "not all of them came";
   while (takers > 0) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    await_readable(socket_.get(), left, still_wanted, "not all of them came");
+    wait.until_readable(socket_.get(), missing);
     const Descriptor connection(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!connection || !same_user(connection.get())) continue;
-    send_descriptor(connection.get(), fd);
-    --takers;
+    if (!connection && !concerns_one_connection(errno)) fail_sharing("one of them came and cannot be answered");
+    if (connection && belongs_to(user_, connection.get())) {
+      send_descriptor(connection.get(), fd);
+      --takers;
+    } else {
+      wait.check(missing);
+    }
   }
 }
 
-Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds timeout,
-                            const StillWanted& still_wanted) {
+Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds timeout, const StillWanted& still_wanted,
+                            uid_t user) {
   const Descriptor connection = local_socket();
   const Address address(name);
+  limit_connecting(connection.get(), timeout);
   if (connect(connection.get(), address.get(), address.length) != 0) fail_sharing("the first of them does not answer");
-  await_readable(connection.get(), timeout, still_wanted, "the first of them keeps silent");
+  if (!belongs_to(user, connection.get())) {
+    errno = EPERM;
+    fail_sharing("what is offered in the name of the first of them is another user's");
+  }
+  Wait(timeout, still_wanted).until_readable(connection.get(), "the first of them keeps silent");
   Message message;
   const bool received = recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) == 1;
   const cmsghdr* const item = CMSG_FIRSTHDR(&message.header);
-  if (!received || item == nullptr || item->cmsg_type != SCM_RIGHTS) {
+  if (!received || item == nullptr || item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
     errno = ECONNRESET;
     fail_sharing("the first of them has gone");
   }

@@ -1,6 +1,9 @@
 // A file descriptor that closes itself, and how one process gives it to others of the same user: over a
-// socket whose name, in the abstract namespace, leaves nothing behind however the processes end.
+// socket whose name, in the abstract namespace, leaves nothing behind however the processes end. Any process may use
+// such a name, so both sides ask the kernel whose process the other is.
 #pragma once
+
+#include <unistd.h>
 
 #include <chrono>
 #include <functional>
@@ -26,6 +29,7 @@ class Descriptor {
   ~Descriptor();
 
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
@@ -35,23 +39,25 @@ class Descriptor {
 // Called now and then during a wait; may throw to end it.
 using StillWanted = std::function<void()>;
 
-// Where a descriptor can be fetched, by any number of processes, while the object lives.
+// Where a descriptor can be fetched, by any number of `user`'s processes, while the object lives.
 class Handout {
  public:
   // A name that nobody else has. Throws CommError.
-  Handout();
+  explicit Handout(uid_t user = geteuid());
 
   const std::string& name() const { return name_; }
-  // Gives `fd` to `takers` processes. Throws CommError when they do not come in time.
+  // Gives `fd` to `takers` processes; other users' are turned away. Throws CommError when they do not come in time, or
+  // when this process has no descriptor left to talk to them.
   void give(int fd, int takers, std::chrono::milliseconds timeout, const StillWanted& still_wanted) const;
 
  private:
   std::string name_;
+  uid_t user_;
   Descriptor socket_;
 };
 
-// Throws CommError when nobody gives a descriptor under this name in time.
-Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds timeout,
-                            const StillWanted& still_wanted);
+// Throws CommError when nobody gives a descriptor under this name in time, or not a process of `user`.
+Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds timeout, const StillWanted& still_wanted,
+                            uid_t user = geteuid());
 
 }  // namespace zero

@@ -56,6 +56,7 @@ struct Gate::Control {
 struct Gate::Desk {
   alignas(64) std::atomic<std::uint32_t> arrivals;
   std::atomic<std::uint32_t> left;
+  std::atomic<std::uint64_t> failed;  // the number of the last call in which the rank failed
   GateMessage messages[2];
 };
 
@@ -81,7 +82,7 @@ GateMessage& Gate::message(int rank, std::uint64_t sequence) {
 }
 
 void Gate::meet(const Fingerprint& where, const StillWanted& still_wanted) {
-  if (control_->broken.load() != 0) fail(where.text());
+  if (control_->broken.load() != 0) fail(where);
   const std::uint32_t generation = control_->generation.load();
   desk(rank_).arrivals.store(generation + 1);
   if (control_->arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks_)) {
@@ -90,7 +91,7 @@ void Gate::meet(const Fingerprint& where, const StillWanted& still_wanted) {
     if (control_->sleepers.load() != 0) futex_wake_all(control_->generation);
     return;
   }
-  if (!spin(generation) && !sleep(generation, still_wanted)) fail(where.text());
+  if (!spin(generation) && !sleep(generation, still_wanted)) fail(where);
 }
 
 bool Gate::spin(std::uint32_t generation) const {
@@ -130,11 +131,12 @@ bool Gate::find_fault(std::uint32_t generation) {
   return find_dead();
 }
 
-// A rank that died may have come half-way to a meeting: nobody can rely on it any more.
+// A rank that died may have come half-way to a meeting: nobody can rely on it any more. One that leaves says so before
+// it lets go of its lock, so the lock is looked at first.
 bool Gate::find_dead() {
   for (int r = 0; r < ranks_ && control_->broken.load() == 0; ++r) {
-    const bool joined = desk(r).arrivals.load() != 0 && desk(r).left.load() == 0;
-    if (r != rank_ && joined && !segment_->alive(r)) give_up(Cause::died, r);
+    const bool gone = r != rank_ && desk(r).arrivals.load() != 0 && !segment_->alive(r);
+    if (gone && desk(r).left.load() == 0) give_up(Cause::died, r);
   }
   return control_->broken.load() != 0;
 }
@@ -152,17 +154,23 @@ void Gate::leave() {
   futex_wake_all(control_->generation);
 }
 
-void Gate::check(const std::string& where) {
-  if (find_dead()) fail(where);
+void Gate::fail_in(std::uint64_t sequence) {
+  desk(rank_).failed.store(sequence);
 }
 
-void Gate::fail(const std::string& where) const {
+void Gate::check(const Fingerprint& call, std::span<const int> members) {
+  if (find_dead()) fail(call);
+  for (const int r : members)
+    if (desk(r).failed.load() == call.sequence)
+      throw CommError(name(rank_) + ": " + call.text() + ": " + name(r) + " failed", "see that rank's own error");
+}
+
+void Gate::fail(const Fingerprint& where) const {
   const std::uint32_t broken = control_->broken.load();
-  const auto name = [&](int rank) { return "rank " + std::to_string(first_rank_ + rank); };
   const std::string late = "did not arrive within " + std::to_string(timeout_.count()) + " ms";
   const std::string what[] = {"", "died", "left the group", late};
   throw CommError(
-      name(rank_) + ": " + where + ": " + name(static_cast<int>(broken & kRankMask)) + " " + what[broken >> 24],
+      name(rank_) + ": " + where.text() + ": " + name(static_cast<int>(broken & kRankMask)) + " " + what[broken >> 24],
       "see that rank's own error, or raise ZERO_TIMEOUT");
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "comm/backend.h"
@@ -45,8 +46,10 @@ class Gate {
       const Fingerprint& where, const StillWanted& still_wanted = [] {});
   // No rank will come again after this one has left.
   void leave();
-  // Throws if a rank has died. `where` is what to call it.
-  void check(const std::string& where);
+  // This rank fails in the call of that number, and stays.
+  void fail_in(std::uint64_t sequence);
+  // Throws if a rank has died, or one of `members` has failed in `call`.
+  void check(const Fingerprint& call, std::span<const int> members);
 
  private:
   enum class Cause : std::uint32_t { none, died, left, late };
@@ -58,7 +61,8 @@ class Gate {
   bool find_fault(std::uint32_t generation);
   bool find_dead();
   void give_up(Cause cause, int rank);
-  [[noreturn]] void fail(const std::string& where) const;
+  [[noreturn]] void fail(const Fingerprint& where) const;
+  std::string name(int rank) const { return "rank " + std::to_string(first_rank_ + rank); }
   bool missing(int rank, std::uint32_t generation) const;
   Desk& desk(int rank) const;
 

@@ -9,6 +9,7 @@
 #include "comm/checked.h"
 #include "comm/hosts.h"
 #include "comm/launcher_env.h"
+#include "comm/listener.h"
 #include "comm/rendezvous.h"
 #include "comm/shared.h"
 #include "comm/two_level.h"
@@ -21,10 +22,6 @@ const char* environment(const char* variable) {
   return std::getenv(variable);
 }
 
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
-}
-
 void require_interface(const LauncherEnv& env) {
   if (env.interface.empty() || if_nametoindex(env.interface.c_str()) != 0) return;
   throw ConfigError(
@@ -34,7 +31,7 @@ void require_interface(const LauncherEnv& env) {
 
 // Where the peers reach this rank: loopback on one host, else the interface towards rank 0.
 GlooOptions network(const LauncherEnv& env, const Rendezvous& meeting, std::chrono::milliseconds timeout) {
-  GlooOptions options{timeout, "127.0.0.1", env.interface};
+  GlooOptions options{timeout, kLoopback, env.interface};
   if (env.one_host() || !options.interface.empty()) return options;
   options.address = address_towards(meeting.host(), env.port);
   if (is_loopback(options.address))

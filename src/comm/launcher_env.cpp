@@ -1,5 +1,6 @@
 #include "comm/launcher_env.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -168,7 +169,7 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
     if (error != std::errc{} || end != value.data() + value.size() || !(seconds > 0 && seconds <= kMaxSeconds))
       throw ConfigError("ZERO_TIMEOUT=" + value + " is not a positive number of seconds");
-    options.timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
+    options.timeout = std::chrono::milliseconds(std::max(1LL, std::llround(seconds * 1000)));
   }
   override_switch(env, "ZERO_CHECK", options.check);
   override_switch(env, "ZERO_ARENA", options.arena);

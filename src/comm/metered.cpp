@@ -37,6 +37,7 @@ class Metered final : public CommunicatorImpl {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string_view backend() const override { return inner_->backend(); }
+  std::chrono::milliseconds time_limit() const override { return inner_->time_limit(); }
 
   Pending all_gather(ConstView shard, View whole) override {
     return account(Collective::all_gather, whole, [&] { return inner_->all_gather(shard, whole); });

@@ -58,6 +58,7 @@ class NcclCommunicator final : public CommunicatorImpl {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return "nccl"; }
+  std::chrono::milliseconds time_limit() const override { return options_.timeout; }
 
   Pending all_gather(ConstView shard, View whole) override {
     return submit(Collective::all_gather, shard, whole, -1, [=, this] { gather(tensor(shard), tensor(whole)); });

@@ -1,27 +1,23 @@
 #include "comm/rendezvous.h"
 
-#include <netdb.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <future>
-#include <memory>
+#include <map>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/worker.h"
+#include "comm/listener.h"
+#include "comm/meeting_file.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr auto kPoll = std::chrono::milliseconds(10);
 
 std::string who(const LauncherEnv& env) {
@@ -44,24 +40,6 @@ void require_meeting_place(const LauncherEnv& env) {
   if (env.job.empty()) throw ConfigError(who(env) + env.launcher + " does not name its job", change);
 }
 
-bool alive(pid_t process) {
-  return kill(process, 0) == 0 || errno == EPERM;
-}
-
-bool ours(const std::string& file) {
-  struct stat info {};
-  return lstat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == getuid();
-}
-
-// The port of the process that wrote `file`; 0: no file yet, or left behind by a dead process.
-int read_port(const std::string& file) {
-  if (!ours(file)) return 0;
-  std::ifstream in(file);
-  int port = 0;
-  pid_t process = 0;
-  return in >> port >> process && alive(process) ? port : 0;
-}
-
 // The first of the ranks, by their keys, that the store has not seen, if it still answers.
 std::string absent(c10d::Store& store, const std::vector<std::string>& keys) try {
   for (std::size_t r = 0; r < keys.size(); ++r)
@@ -69,6 +47,19 @@ std::string absent(c10d::Store& store, const std::vector<std::string>& keys) try
   return "";
 } catch (const std::exception&) {
   return "; rank 0 does not answer any more";
+}
+
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+c10d::TCPStoreOptions client_options(int port, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  return options;
 }
 
 // Built on a thread that a Worker starts, for the sake of the thread that the server starts. It is left behind when
@@ -83,58 +74,52 @@ c10::intrusive_ptr<c10d::TCPStore> connected(const std::string& host, const c10d
   return store.get();
 }
 
-struct AddressDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
+std::string own_address(const LauncherEnv& env) try {
+  return address_towards(env.host, env.port);
+} catch (const CommError& error) {
+  throw CommError(who(env) + error.what());
+}
 
-class Socket {
- public:
-  explicit Socket(int family) : fd_(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  // Our own address when talking to `peer`; empty when there is no route.
-  std::string towards(const addrinfo& peer) const {
-    sockaddr_storage own{};
-    socklen_t length = sizeof(own);
-    char text[NI_MAXHOST];
-    if (fd_ < 0 || ::connect(fd_, peer.ai_addr, peer.ai_addrlen) != 0) return "";
-    if (getsockname(fd_, reinterpret_cast<sockaddr*>(&own), &length) != 0) return "";
-    if (getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
-      return "";
-    return text;
-  }
-
- private:
-  int fd_;
-};
+// Where this rank finds rank 0: on rank 0 itself, and where all ranks share a host, the one address at which it
+// listens.
+std::string meeting_address(const LauncherEnv& env) {
+  if (env.host.empty()) return kLoopback;
+  if (env.agent_store || (env.rank != 0 && !env.one_host())) return env.host;
+  const std::string own = own_address(env);
+  if (env.one_host()) return is_loopback(own) ? own : kLoopback;
+  if (!is_loopback(own)) return own;
+  throw ConfigError(
+      who(env) + '"' + env.host + "\" is this host's loopback address, which the ranks on other hosts cannot reach",
+      "set MASTER_ADDR to an address of this host that all hosts see");
+}
 
 }  // namespace
 
-std::string address_towards(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) throw CommError("the host \"" + host + "\" is unknown: " + gai_strerror(error), "check MASTER_ADDR");
-  const std::unique_ptr<addrinfo, AddressDeleter> list(found);
-  for (const addrinfo* peer = found; peer; peer = peer->ai_next)
-    if (std::string own = Socket(peer->ai_family).towards(*peer); !own.empty()) return own;
-  throw CommError("no route to the host \"" + host + "\"", "check MASTER_ADDR and the network");
+// What a process keeps of where it has met before.
+struct Rendezvous::Place {
+  int port = 0;
+  c10::intrusive_ptr<c10d::Store> server;  // of a rank that listens
+  int meetings = 0;
+};
+
+std::pair<std::unique_lock<std::mutex>, Rendezvous::Place&> Rendezvous::kept(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, Place> places;
+  std::unique_lock lock(mutex);
+  return {std::move(lock), places[name]};
 }
 
-Rendezvous::Rendezvous(const LauncherEnv& env, std::chrono::milliseconds timeout) : host_(env.host), port_(env.port) {
-  if (host_.empty()) {
+Rendezvous::Rendezvous(const LauncherEnv& env, std::chrono::milliseconds timeout)
+    : host_(meeting_address(env)), port_(env.port) {
+  if (env.host.empty()) {
     require_meeting_place(env);
     file_ = meeting_file(env);
-    host_ = kLoopback;
-    if (env.rank != 0) look_up(timeout);
   }
+  place_ = file_.empty() ? address() : file_;
+  if (port_ == 0) port_ = kept(place_).second.port;
+  if (env.rank == 0 && !env.agent_store) listen(env, timeout);
+  if (port_ == 0) look_up(timeout);
   connect(env, timeout);
-  if (!file_.empty() && env.rank == 0) publish();
   await_ranks(env, timeout);
 }
 
@@ -143,39 +128,38 @@ Rendezvous::~Rendezvous() {
   if (published_) std::filesystem::remove(file_, ignored);
 }
 
-void Rendezvous::connect(const LauncherEnv& env, std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(port_);
-  options.isServer = env.rank == 0 && !env.agent_store;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  const std::string place = host_ + ":" + std::to_string(port_);
+void Rendezvous::listen(const LauncherEnv& env, std::chrono::milliseconds timeout) {
+  const auto [lock, place] = kept(place_);
   try {
-    auto tcp = connected(host_, options);
-    port_ = tcp->getPort();
-    store_ = c10::make_intrusive<c10d::PrefixStore>("zero/" + env.attempt, tcp);
-    store_->setTimeout(timeout);
+    if (!place.server) {
+      Listener listener = bind_listener(host_, port_);
+      port_ = listener.port;
+      c10d::TCPStoreOptions options = client_options(port_, timeout);
+      options.isServer = true;
+      options.masterListenFd = listener.socket.release();
+      place.server = connected(host_, options);
+    }
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    if (options.isServer)
-      throw CommError(who(env) + "cannot listen at " + place + ": " + text.substr(0, text.find('\n')),
-                      "another program may use the port: set MASTER_PORT to a free one");
-    throw CommError(who(env) + "nobody answers at " + place + ": " + text.substr(0, text.find('\n')),
-                    "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name it");
+    throw CommError(who(env) + "cannot listen at " + address() + ": " + first_line(error),
+                    "another program may use the port: set MASTER_PORT to a free one");
   }
+  if (file_.empty()) return;
+  publish_port(file_, port_);
+  published_ = true;
 }
 
-// Written aside and renamed, so that a reader sees all of it or nothing.
-void Rendezvous::publish() {
-  const std::string draft = file_ + "." + std::to_string(getpid());
-  std::ofstream out(draft, std::ios::trunc);
-  out << port_ << ' ' << getpid() << '\n';
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(draft, file_, error);
-  if (!out || error)
-    throw CommError("rank 0: cannot write " + file_, "make the folder writable, or set MASTER_ADDR and MASTER_PORT");
-  published_ = true;
+void Rendezvous::connect(const LauncherEnv& env, std::chrono::milliseconds timeout) {
+  try {
+    store_ = connected(host_, client_options(port_, timeout));
+  } catch (const std::exception& error) {
+    throw CommError(who(env) + "nobody answers at " + address() + ": " + first_line(error),
+                    "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name it");
+  }
+  const auto [lock, place] = kept(place_);
+  place.port = port_;
+  const std::string prefix = "zero/" + env.attempt + "/" + std::to_string(place.meetings++);
+  store_ = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+  store_->setTimeout(timeout);
 }
 
 void Rendezvous::look_up(std::chrono::milliseconds timeout) {
@@ -193,12 +177,11 @@ void Rendezvous::await_ranks(const LauncherEnv& env, std::chrono::milliseconds t
   const auto key = [](int rank) { return "rank/" + std::to_string(rank); };
   std::vector<std::string> keys;
   for (int r = 0; r < env.size; ++r) keys.push_back(key(r));
-  const std::string place = host_ + ":" + std::to_string(port_);
   try {
     store_->set(key(env.rank), std::vector<std::uint8_t>{1});
     store_->wait(keys, timeout);
   } catch (const std::exception&) {
-    throw CommError(who(env) + "not all " + std::to_string(env.size) + " ranks came to " + place + " within " +
+    throw CommError(who(env) + "not all " + std::to_string(env.size) + " ranks came to " + address() + " within " +
                         std::to_string(timeout.count()) + " ms" + absent(*store_, keys),
                     "see their own errors, or raise ZERO_TIMEOUT");
   }

@@ -2,19 +2,24 @@
 #pragma once
 
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "comm/launcher_env.h"
 
 namespace zero {
 
 // Ranks find each other at the launcher's address or, without one, when they share a host, by a file
-// in the temporary folder named after user and job.
+// in the temporary folder named after user and job. Rank 0 listens unless the launcher's agent does: on
+// the loopback interface where all ranks share a host, else on the one towards the others, for as long as its process
+// lives, so that the ranks can meet again. Each meeting of a process has names of its own in the store: the ranks must
+// meet equally often.
 class Rendezvous {
  public:
-  // Rank 0 listens unless the launcher's agent does. Throws ConfigError when there is no address and
-  // the ranks do not share a host, CommError naming host and port when the ranks do not meet.
+  // Throws ConfigError when there is no address that all ranks reach, CommError naming host and port when the ranks do
+  // not meet.
   Rendezvous(const LauncherEnv& env, std::chrono::milliseconds timeout);
   ~Rendezvous();  // removes the file
   Rendezvous(const Rendezvous&) = delete;
@@ -24,20 +29,21 @@ class Rendezvous {
   const std::string& host() const { return host_; }
 
  private:
-  void connect(const LauncherEnv& env, std::chrono::milliseconds timeout);
-  void publish();
+  struct Place;
+  static std::pair<std::unique_lock<std::mutex>, Place&> kept(const std::string& name);
+
+  void listen(const LauncherEnv& env, std::chrono::milliseconds timeout);
   void look_up(std::chrono::milliseconds timeout);
+  void connect(const LauncherEnv& env, std::chrono::milliseconds timeout);
   void await_ranks(const LauncherEnv& env, std::chrono::milliseconds timeout) const;
+  std::string address() const { return host_ + ":" + std::to_string(port_); }
 
   std::string host_;
   int port_;
   std::string file_;
+  std::string place_;  // file or address
   bool published_ = false;
   c10::intrusive_ptr<c10d::Store> store_;
 };
-
-// The address of this host by which it reaches `host`; needs no answer from there. Throws CommError
-// when the name does not resolve or there is no route.
-std::string address_towards(const std::string& host, int port);
 
 }  // namespace zero

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <string>
 
 #include "zero/error.h"
@@ -25,14 +27,22 @@ std::int64_t pages(std::int64_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-// The host's memory, and of the address space no more than an eighth in all.
-std::int64_t room_for(int ranks) {
-  const std::int64_t memory = pages(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE));
-  return std::min(std::max(memory, kLeastRoom), kMostRoom / (1 + ranks) / kPage * kPage);
-}
-
 std::int64_t before_rooms(const Segment::Shape& shape) {
   return pages(shape.control) + shape.ranks * pages(shape.staging);
+}
+
+// How long a file may be made (ulimit -f): who makes one longer gets a signal that ends the process.
+std::int64_t longest_file() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) fail_sharing("the limit of a file's size is unknown");
+  return static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+}
+
+// The host's memory, of the address space no more than an eighth in all, and what the limit of a file's size leaves.
+std::int64_t room_for(const Segment::Shape& shape) {
+  const std::int64_t memory = pages(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE));
+  const std::int64_t most = std::min(kMostRoom, longest_file() - before_rooms(shape));
+  return std::min(std::max(memory, kLeastRoom), most / (1 + shape.ranks) / kPage * kPage);
 }
 
 // A lock of the byte `rank`, held by an open file and thus given up by the kernel when its process ends.
@@ -74,7 +84,12 @@ void Heap::give(std::int64_t offset, std::int64_t bytes) {
 Descriptor Segment::create(const Shape& shape) {
   Descriptor file(memfd_create("zero", MFD_CLOEXEC));
   if (!file) fail_sharing("no anonymous file");
-  const std::int64_t size = before_rooms(shape) + (1 + shape.ranks) * room_for(shape.ranks);
+  const std::int64_t room = room_for(shape);
+  if (room <= 0) {
+    errno = EFBIG;
+    fail_sharing("the limit of a file's size (ulimit -f) has no room for " + std::to_string(shape.ranks) + " ranks");
+  }
+  const std::int64_t size = before_rooms(shape) + (1 + shape.ranks) * room;
   if (ftruncate(file.get(), size) != 0) fail_sharing("a file of " + std::to_string(size >> 30) + " GiB, sparse");
   return file;
 }
@@ -136,8 +151,8 @@ std::int64_t Segment::take(Heap& heap, std::int64_t bytes) {
   const std::int64_t offset = heap.take(bytes);
   if (offset >= 0) return offset;
   throw ConfigError("rank " + std::to_string(rank_) + ": " + std::to_string(bytes) +
-                        " bytes of shared memory are more than the host has",
-                    "train a smaller model, or shard it over more ranks");
+                        " bytes of shared memory are more than the host has, or than its limit of a file's size allows",
+                    "train a smaller model, shard it over more ranks, or raise ulimit -f where it is lower than that");
 }
 
 std::shared_ptr<void> Segment::own_memory(std::int64_t bytes) {

@@ -34,6 +34,7 @@ class SharedMemoryCommunicator final : public DirectCommunicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return "shared memory"; }
+  std::chrono::milliseconds time_limit() const override { return timeout_; }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
   std::shared_ptr<void> own_memory(std::int64_t bytes) override { return segment_->own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) override;
@@ -99,7 +100,8 @@ std::shared_ptr<void> SharedMemoryCommunicator::common_memory(std::int64_t bytes
   return segment_->common_memory(bytes);
 }
 
-// The first rank of each new group makes its segment and tells the others the name in a second meeting.
+// The first rank of each new group makes its segment and tells the others the name in a second meeting. Whoever fails
+// behind that says so, and the group that is split remains as it was.
 std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int key) {
   const Fingerprint call = Fingerprint::split(next_sequence());
   gate_.mine(call.sequence).split = {color, key};
@@ -109,7 +111,7 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
   const std::vector<int> members = split_group(calls, rank_);
   const auto self = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
   const Fingerprint naming = Fingerprint::split(next_sequence());
-  SharedMemoryOptions options{timeout_, [this] { gate_.check("split"); },
+  SharedMemoryOptions options{timeout_, [&] { gate_.check(naming, members); },
                               [&](const std::string& name) {
                                 char* const text = gate_.mine(naming.sequence).data;
                                 std::memset(text, 0, kNameBytes);
@@ -122,7 +124,33 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
                               }};
   if (static_cast<int>(members.size()) == size_ && std::is_sorted(members.begin(), members.end()))
     options.first_rank = first_rank_;
-  return shared_memory_communicator(self, static_cast<int>(members.size()), options);
+  try {
+    return shared_memory_communicator(self, static_cast<int>(members.size()), options);
+  } catch (...) {
+    gate_.fail_in(naming.sequence);
+    throw;
+  }
+}
+
+struct Offer {
+  Descriptor file;
+  Handout handout;
+};
+
+// A segment that the others can fetch. They are told when there is none.
+Offer offer(int size, const SharedMemoryOptions& options) try {
+  return {Segment::create(SharedMemoryCommunicator::shape(size)), Handout()};
+} catch (...) {
+  options.publish("");
+  throw;
+}
+
+Descriptor fetch(int rank, const SharedMemoryOptions& options) {
+  const std::string name = options.look_up();
+  if (!name.empty()) return fetch_descriptor(name, options.timeout, options.still_wanted);
+  throw CommError("rank " + std::to_string(options.first_rank + rank) + ": rank " + std::to_string(options.first_rank) +
+                      " could not make memory to share",
+                  "see that rank's own error");
 }
 
 }  // namespace
@@ -131,12 +159,11 @@ std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size,
   const auto join = [&](const Descriptor& file) {
     return std::make_shared<SharedMemoryCommunicator>(file, rank, size, options);
   };
-  if (rank != 0) return join(fetch_descriptor(options.look_up(), options.timeout, options.still_wanted));
-  const Descriptor file = Segment::create(SharedMemoryCommunicator::shape(size));
-  const Handout handout;
-  options.publish(handout.name());
-  handout.give(file.get(), size - 1, options.timeout, options.still_wanted);
-  return join(file);
+  if (rank != 0) return join(fetch(rank, options));
+  const Offer offered = offer(size, options);
+  options.publish(offered.handout.name());
+  offered.handout.give(offered.file.get(), size - 1, options.timeout, options.still_wanted);
+  return join(offered.file);
 }
 
 }  // namespace zero

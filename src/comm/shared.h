@@ -15,7 +15,7 @@ struct SharedMemoryOptions {
   std::chrono::milliseconds timeout{};
   // Called now and then while the ranks have not met; may throw to end the wait.
   std::function<void()> still_wanted = [] {};
-  // How rank 0 makes a name known that the others look up. Both may block, and throw.
+  // How rank 0 makes a name known that the others look up: none when it has failed. Both may block, and throw.
   std::function<void(const std::string& name)> publish = {};
   std::function<std::string()> look_up = {};
   // In messages the ranks are called by their numbers from here: by those of the world.

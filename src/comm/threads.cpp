@@ -122,6 +122,7 @@ class ThreadCommunicator final : public DirectCommunicator {
   int rank() const override { return rank_; }
   int size() const override { return hub_->size(); }
   std::string_view backend() const override { return "threads"; }
+  std::chrono::milliseconds time_limit() const override { return hub_->timeout(); }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
 
  private:

@@ -18,6 +18,7 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
   int rank() const override { return levels_.all->rank(); }
   int size() const override { return levels_.all->size(); }
   std::string_view backend() const override { return "hosts"; }
+  std::chrono::milliseconds time_limit() const override { return levels_.all->time_limit(); }
 
   Pending all_gather(ConstView shard, View whole) override;
   Pending reduce_scatter(ConstView whole, View shard) override;

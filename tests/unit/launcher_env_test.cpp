@@ -177,6 +177,13 @@ InitOptions overridden(const char* name, const char* value, const InitOptions& g
   return override_options(given, lookup_in(variables));
 }
 
+TEST(LauncherEnv, NoTimeLimitBecomesNone) {
+  using std::chrono::milliseconds;
+  for (const char* little : {"0.0004", "1e-300", "0.001"})
+    EXPECT_EQ(overridden("ZERO_TIMEOUT", little).timeout, milliseconds(1)) << little;
+  EXPECT_EQ(overridden("ZERO_TIMEOUT", "0.1").timeout, milliseconds(100));
+}
+
 void expect_refused(const std::string& name, const std::vector<std::string>& values) {
   for (const std::string& value : values) {
     const std::string text = refusal({{name, value}});

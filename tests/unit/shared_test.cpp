@@ -1,6 +1,7 @@
 #include "comm/shared.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,6 +157,43 @@ TEST(Heap, GivesTheLowestRoomThatIsLongEnough) {
   EXPECT_EQ(heap.take(4 * 4096), -1);
 }
 
+// A limit of this process, lowered for a while.
+class Limited {
+ public:
+  Limited(__rlimit_resource resource, rlim_t most) : resource_(resource) {
+    getrlimit(resource_, &before_);
+    rlimit lower = before_;
+    lower.rlim_cur = most;
+    setrlimit(resource_, &lower);
+  }
+  ~Limited() { setrlimit(resource_, &before_); }
+  Limited(const Limited&) = delete;
+  Limited& operator=(const Limited&) = delete;
+
+ private:
+  __rlimit_resource resource_;
+  rlimit before_{};
+};
+
+// The kernel ends a process that makes a file too long.
+TEST(SharedProcesses, KeepToTheLimitOfAFilesSize) {
+  const auto joined = [] { return Communicator(shared_group(1, std::chrono::minutes(2))(0)); };
+  {
+    const Limited scope(RLIMIT_FSIZE, 64 << 20);
+    const Communicator c = joined();
+    EXPECT_NE(c.own_memory(16 << 20), nullptr);
+    EXPECT_NE(c.common_memory(16 << 20), nullptr);
+    EXPECT_THROW(c.own_memory(32 << 20), ConfigError);
+  }
+  const Limited scope(RLIMIT_FSIZE, 64 << 10);
+  try {
+    joined();
+    ADD_FAILURE() << "a longer file than is allowed";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("ulimit -f"), std::string::npos) << error.what();
+  }
+}
+
 // What a process tells another: the name of a group.
 class Pipe {
  public:
@@ -203,6 +241,45 @@ TEST(SharedProcesses, AKilledRankIsNamed) {
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
   }
   EXPECT_EQ(descriptors(), before + 2);  // the pipe
+}
+
+// What splits a group of two processes: both fail when `limited` has no descriptors, and then it works.
+void expect_split_to_fail_for_both(int limited, const std::string& child_error, const std::string& parent_error) {
+  const Pipe pipe, answer;
+  SharedMemoryOptions options{std::chrono::minutes(2)};
+  options.publish = [&](const std::string& name) { pipe.write(name); };
+  options.look_up = [&] { return pipe.read(); };
+  const auto run = [&](int rank) -> std::string {
+    const Communicator c(shared_memory_communicator(rank, 2, options));
+    std::string error = "none";
+    try {
+      const Limited scope(RLIMIT_NOFILE, rank == limited ? 0 : 1024);
+      c.split(0, rank);
+    } catch (const CommError& thrown) {
+      error = thrown.what();
+    }
+    c.split(0, rank).barrier().wait();
+    c.barrier().wait();
+    return error;
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      answer.write(run(1));
+    } catch (const std::exception& error) {
+      answer.write(error.what());
+    }
+    _exit(0);
+  }
+  const std::string own = run(0), theirs = answer.read();
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_NE(own.find(parent_error), std::string::npos) << own;
+  EXPECT_NE(theirs.find(child_error), std::string::npos) << theirs;
+}
+
+TEST(SharedProcesses, NobodyWaitsForOneWhoCannotSplit) {
+  expect_split_to_fail_for_both(0, "rank 1: rank 0 could not make memory to share", "Too many open files");
+  expect_split_to_fail_for_both(1, "Too many open files", "rank 0: split #2: rank 1 failed");
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+// Where this host can be reached, and sockets that listen at one of its addresses only.
+#pragma once
+
+#include <string>
+
+#include "comm/descriptor.h"
+
+namespace zero {
+
+inline constexpr const char* kLoopback = "127.0.0.1";
+
+// Whether an address in digits reaches nobody but this host.
+bool is_loopback(const std::string& address);
+
+// The address of this host by which it reaches `host`, in digits; needs no answer from there. Where `host` is this
+// one, that is its own. Throws CommError when the name is unknown or there is no route.
+std::string address_towards(const std::string& host, int port);
+
+// A TCP socket that is bound but does not listen yet.
+struct Listener {
+  Descriptor socket;
+  int port;
+};
+
+// At `address`, in digits, and `port`; 0: any that is free. Throws CommError.
+Listener bind_listener(const std::string& address, int port);
+
+}  // namespace zero
