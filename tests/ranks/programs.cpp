@@ -126,7 +126,8 @@ void in_case(const Job& job, const Body& body) {
   try {
     body();
   } catch (const std::exception& error) {
-    ADD_FAILURE() << error.what();
+    const std::string text = error.what();
+    ADD_FAILURE() << text.substr(0, text.find("\nException raised from"));
   }
 }
 
@@ -215,7 +216,7 @@ std::vector<Outcome> Run::finish() {
   std::vector<Outcome> outcomes;
   outcomes.reserve(trainers_.size() + 1);
   for (const auto& trainer : trainers_) outcomes.push_back(trainer->finish());
-  outcomes.push_back({.parameters = recorded_});
+  outcomes.push_back({{}, {}, recorded_});
   return outcomes;
 }
 

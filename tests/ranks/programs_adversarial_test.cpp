@@ -127,7 +127,9 @@ struct TwinCritics : Program {
       : of_actor(run.trainer(*actor, kAdamW)),
         of_first(run.trainer(*first, kAdamW)),
         of_second(run.trainer(*second, kAdamW)),
-        target(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(first->clone())) {}
+        target(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(first->clone())) {
+    target->to(at::kFloat);
+  }
   static Sequential critic() { return Sequential(Linear(kNoise + 3, 40), torch::nn::ReLU(), Linear(40, 1)); }
 
   void step(Run& run, int step) override {
@@ -155,7 +157,7 @@ struct TwinCritics : Program {
     const torch::NoGradGuard no_grad;
     const auto scope = gather(first->parameters());
     for (std::size_t i = 0; i < target->parameters().size(); ++i)
-      target->parameters()[i].lerp_(first->parameters()[i].to(target->parameters()[i].scalar_type()), 0.25);
+      target->parameters()[i].lerp_(first->parameters()[i].to(at::kFloat), 0.25);
   }
   void finish(Run& run) override {
     for (const auto& item : target->named_parameters()) run.record("target " + item.key(), item.value());

@@ -99,6 +99,9 @@ struct BoundedLookups : Program {
 MakeProgram bounded(const EmbeddingOptions& options, const Optimizer& optimizer) {
   return [=](Run& run) { return std::make_unique<BoundedLookups<Bounded>>(run, Bounded(options), optimizer); };
 }
+MakeProgram bounded_bags() {
+  return [](Run& run) { return std::make_unique<BoundedLookups<BoundedBag>>(run, BoundedBag(), kAdamW); };
+}
 
 TEST(EmbeddingPrograms, SkipGramWithSparseGradients) {
   expect_as_plain<Lookups<SkipGram>>();
@@ -115,7 +118,7 @@ TEST(EmbeddingPrograms, RowsOfBoundedNormWithSparseGradients) {
   expect_as_plain(bounded(EmbeddingOptions(kRows, kWidth).max_norm(0.5).norm_type(1).sparse(true), kPlainSgd), {});
 }
 TEST(EmbeddingPrograms, BagsOfBoundedNorm) {
-  expect_as_plain([](Run& run) { return std::make_unique<BoundedLookups<BoundedBag>>(run, BoundedBag(), kAdamW); }, {});
+  expect_as_plain(bounded_bags(), {});
 }
 
 }  // namespace

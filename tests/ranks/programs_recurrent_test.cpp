@@ -44,6 +44,34 @@ struct Truncated : Program {
   std::map<int, CharacterModelImpl::State> states;
 };
 
+// The same over measurements in fp32, in both directions.
+struct ForecastImpl : torch::nn::Module {
+  at::Tensor loss(std::int64_t index, CharacterModelImpl::State& state) {
+    const at::Tensor x = numbers(index, {kBatch, kChunk, 7});
+    auto [output, next] = lstm(x, state);
+    state = {std::get<0>(next).detach().to(at::kFloat), std::get<1>(next).detach().to(at::kFloat)};
+    return F::mse_loss(head(output).to(at::kFloat), x.roll(-1, 1));
+  }
+  torch::nn::LSTM lstm =
+      register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(7, 16).bidirectional(true).batch_first(true)));
+  Linear head = register_module("head", Linear(32, 7));
+};
+TORCH_MODULE(Forecast);
+
+struct Forecasts : Program {
+  explicit Forecasts(Run& run) : trainer(run.trainer(*model, kSgdMomentum, kClipped)) {}
+  void step(Run& run, int step) override {
+    run.each(step, [&](int lane, std::int64_t index) {
+      if (!states.contains(lane)) states[lane] = {at::zeros({2, kBatch, 16}), at::zeros({2, kBatch, 16})};
+      trainer.backward(model->loss(index, states.at(lane)));
+    });
+    trainer.step();
+  }
+  Forecast model;
+  Trainer& trainer;
+  std::map<int, CharacterModelImpl::State> states;
+};
+
 // Cells in a loop of the program's, with a length that differs between micro-batches, and so between ranks.
 struct TaggerImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, at::Tensor& hidden) {
@@ -130,6 +158,9 @@ struct Translation : Program {
 TEST(RecurrentPrograms, LstmWithCarriedStateAndClipping) {
   expect_as_plain<Truncated>();
   expect_same_on_one_rank<Truncated>();
+}
+TEST(RecurrentPrograms, LstmInBothDirectionsOverMeasurements) {
+  expect_as_plain<Forecasts>();
 }
 TEST(RecurrentPrograms, CellsOverSequencesOfAnyLength) {
   expect_as_plain<OfAnyLength>();

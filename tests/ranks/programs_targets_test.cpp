@@ -75,7 +75,11 @@ struct AveragedOneByOne : Program {
 // Deep Q-learning: the target is a copy taken now and then with clone(), outside any engine.
 struct DeepQ : Program {
   explicit DeepQ(Run& run) : trainer(run.trainer(*network, kAdamW)) { follow(); }
-  void follow() { target = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(network->clone()); }
+  // The copy has the dtype that the network is stored in.
+  void follow() {
+    target = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(network->clone());
+    target->to(at::kFloat);
+  }
   void step(Run& run, int step) override {
     run.each(step, [&](int, std::int64_t index) {
       const at::Tensor state = numbers(index, {kBatch, 7}), next = numbers(index + 3000, {kBatch, 7});
