@@ -1,0 +1,125 @@
+// Tables of which a micro-batch uses some rows: sparse gradients, bags, rows whose norm is bounded.
+#include <torch/torch.h>
+
+#include "programs.h"
+
+namespace zero::test {
+namespace {
+
+namespace F = torch::nn::functional;
+using torch::nn::Embedding;
+using torch::nn::EmbeddingOptions;
+using torch::nn::Linear;
+
+constexpr std::int64_t kRows = 90, kWidth = 14, kBatch = 6;
+const Sgd kPlainSgd{.lr = 0.3};  // torch::optim's others refuse sparse gradients
+
+// Skip-gram with negative samples: two tables with sparse gradients and nothing else.
+struct SkipGramImpl : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor words = in(tokens(3 * index, {kBatch}, kRows)).unsqueeze(2);
+    const at::Tensor near = out(tokens(3 * index + 1, {kBatch, 2}, kRows));
+    const at::Tensor far = out(tokens(3 * index + 2, {kBatch, 5}, kRows));
+    const auto score = [&](const at::Tensor& others) { return torch::bmm(others, words).squeeze(2).to(at::kFloat); };
+    return -(torch::log_sigmoid(score(near)).sum(1) + torch::log_sigmoid(-score(far)).sum(1)).mean();
+  }
+  Embedding in = register_module("in", Embedding(EmbeddingOptions(kRows, kWidth).sparse(true)));
+  Embedding out = register_module("out", Embedding(EmbeddingOptions(kRows, kWidth).sparse(true)));
+};
+TORCH_MODULE(SkipGram);
+
+// Features of a click: bags with sparse gradients beside dense layers.
+struct ClicksImpl : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor rows = tokens(index, {kBatch * 3}, kRows), offsets = at::arange(0, kBatch * 3, 3);
+    const at::Tensor x = torch::cat({bag(rows, offsets).to(at::kFloat), numbers(index, {kBatch, 6})}, 1);
+    const at::Tensor output = out(torch::relu(in(x))).squeeze(1).to(at::kFloat);
+    return F::binary_cross_entropy_with_logits(output, tokens(index + 1, {kBatch}, 2).to(at::kFloat));
+  }
+  torch::nn::EmbeddingBag bag = register_module(
+      "bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(kRows, kWidth).mode(torch::kSum).sparse(true)));
+  Linear in = register_module("in", Linear(kWidth + 6, 40)), out = register_module("out", Linear(40, 1));
+};
+TORCH_MODULE(Clicks);
+
+// Rows are scaled down to the norm where they are looked up. All micro-batches of a step look the same rows up (which
+// vary from step to step), each with labels of its own; some rows twice.
+at::Tensor looked_up(int step, std::int64_t first) {
+  return at::arange(0, kBatch).mul(step + 2).add(first).remainder(kRows / 2).repeat({2});
+}
+struct BoundedImpl : torch::nn::Module {
+  explicit BoundedImpl(const EmbeddingOptions& options) : table(register_module("table", Embedding(options))) {}
+  at::Tensor loss(int step, std::int64_t index) {
+    const at::Tensor left = table(looked_up(step, 0)), right = table(looked_up(step, 7));  // twice in one forward
+    const at::Tensor output = head(torch::cat({left, right}, 1)).to(at::kFloat);
+    return F::cross_entropy(output, tokens(index, {2 * kBatch}, 5));
+  }
+  Embedding table;
+  Linear head = register_module("head", Linear(2 * kWidth, 5));
+};
+TORCH_MODULE(Bounded);
+
+struct BoundedBagImpl : torch::nn::Module {
+  at::Tensor loss(int step, std::int64_t index) {
+    const at::Tensor output = head(bag(looked_up(step, 0).view({3, 4}))).to(at::kFloat);
+    return F::cross_entropy(output, tokens(index, {3}, 5));
+  }
+  torch::nn::EmbeddingBag bag = register_module(
+      "bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(kRows, kWidth).mode(torch::kMean).max_norm(0.5)));
+  Linear head = register_module("head", Linear(kWidth, 5));
+};
+TORCH_MODULE(BoundedBag);
+
+template <class Model>
+struct Lookups : Program {
+  explicit Lookups(Run& run) : trainer(run.trainer(*model, kPlainSgd)) {}
+  void step(Run& run, int step) override {
+    run.each(step, [&](int, std::int64_t index) { trainer.backward(model->loss(index)); });
+    trainer.step();
+  }
+  Model model;
+  Trainer& trainer;
+};
+
+template <class Model>
+struct BoundedLookups : Program {
+  BoundedLookups(Run& run, Model network, const Optimizer& optimizer)
+      : model(std::move(network)), trainer(run.trainer(*model, optimizer)) {}
+  void step(Run& run, int step) override {
+    run.each(step, [&](int, std::int64_t index) { trainer.backward(model->loss(step, index)); });
+    trainer.step();
+    // An evaluation looks rows up too, other ones.
+    const torch::NoGradGuard no_grad;
+    run.record("evaluated " + std::to_string(step), model->loss(step + 20, 0));
+  }
+  Model model;
+  Trainer& trainer;
+};
+
+MakeProgram bounded(const EmbeddingOptions& options, const Optimizer& optimizer) {
+  return [=](Run& run) { return std::make_unique<BoundedLookups<Bounded>>(run, Bounded(options), optimizer); };
+}
+MakeProgram bounded_bags() {
+  return [](Run& run) { return std::make_unique<BoundedLookups<BoundedBag>>(run, BoundedBag(), kAdamW); };
+}
+
+TEST(EmbeddingPrograms, SkipGramWithSparseGradients) {
+  expect_as_plain<Lookups<SkipGram>>();
+  expect_same_on_one_rank<Lookups<SkipGram>>();
+}
+TEST(EmbeddingPrograms, BagsWithSparseGradients) {
+  expect_as_plain<Lookups<Clicks>>();
+  expect_same_on_one_rank<Lookups<Clicks>>();
+}
+TEST(EmbeddingPrograms, RowsOfBoundedNorm) {
+  expect_as_plain(bounded(EmbeddingOptions(kRows, kWidth).max_norm(0.5), kAdamW), {});
+}
+TEST(EmbeddingPrograms, RowsOfBoundedNormWithSparseGradients) {
+  expect_as_plain(bounded(EmbeddingOptions(kRows, kWidth).max_norm(0.5).norm_type(1).sparse(true), kPlainSgd), {});
+}
+TEST(EmbeddingPrograms, BagsOfBoundedNorm) {
+  expect_as_plain(bounded_bags(), {});
+}
+
+}  // namespace
+}  // namespace zero::test
