@@ -69,23 +69,25 @@ class Plan {
   static Plan named(std::string_view preset);
   static std::vector<std::string_view> presets();
 
-  const std::string& label() const { return label_; }
+  // The preset whose rows these are, in placements and tiers; "custom" where there is none. On one rank, which shards
+  // nothing, the preset's it was.
+  std::string label() const;
   const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }
 
   // Copies with one setting changed.
-  Plan fp32() const;
-  Plan bf16() const;
-  Plan precision(Precision precision) const;
-  Plan accumulate(int micro_batches) const;  // micro-batches a rank computes for one step
-  Plan reproducible(bool on) const;          // sums over micro-batches along one tree
+  [[nodiscard]] Plan fp32() const;
+  [[nodiscard]] Plan bf16() const;
+  [[nodiscard]] Plan precision(Precision precision) const;
+  [[nodiscard]] Plan accumulate(int micro_batches) const;  // micro-batches a rank computes for one step
+  [[nodiscard]] Plan reproducible(bool on) const;          // sums over micro-batches along one tree
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
   // dtype; not those of fp64 parameters. On one rank nothing travels.
-  Plan reduce_in(Dtype dtype) const;
+  [[nodiscard]] Plan reduce_in(Dtype dtype) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.
-  Plan gather_in(Wire wire) const;
-  Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
+  [[nodiscard]] Plan gather_in(Wire wire) const;
+  [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
@@ -111,7 +113,7 @@ class Plan {
   std::int64_t remainder_bytes(Dtype stored) const;
 
   // The table as it is on a group of `ranks`: one rank shards nothing.
-  Plan on(int ranks) const;
+  [[nodiscard]] Plan on(int ranks) const;
 
   // Everything that is wrong with the plan on `ranks` ranks, one sentence each.
   std::vector<std::string> faults(int ranks) const;
@@ -121,7 +123,10 @@ class Plan {
   bool operator==(const Plan&) const = default;
 
  private:
-  std::string label_;
+  bool has_rows_of(const Plan& other) const;
+
+  std::string label_;   // of the preset that it began as
+  bool alone_ = false;  // on one rank
   std::array<Row, kStates> rows_{};
   Precision precision_ = Precision::fp32;
   int accumulate_ = 1;

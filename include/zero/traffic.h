@@ -1,4 +1,5 @@
-// Bytes on the wire by collective, as measured by the metering communicator.
+// Bytes on the wire by collective: accounted for by the calls that were made and their sizes, not counted by
+// transports.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// A communicator that counts calls, bytes and seconds; the figures are those of zero/traffic.h.
+// A communicator that counts calls and seconds, and accounts for bytes: those that a call of that size takes, whatever
+// the transport did. The figures are those of zero/traffic.h.
 #pragma once
 
 #include <memory>
@@ -25,7 +26,7 @@ class TrafficMeter {
 // `element` bytes.
 std::int64_t wire_bytes(Collective operation, std::int64_t bytes, std::int64_t element, int size);
 
-// `inner`, metered; groups split from it share the meter. Calls and bytes are counted when a call has
+// `inner`, metered; groups split from it share the meter. Calls and bytes are booked when a call has
 // been accepted, seconds when its completion is first waited for.
 std::shared_ptr<CommunicatorImpl> metered(std::shared_ptr<CommunicatorImpl> inner, std::shared_ptr<TrafficMeter> meter);
 

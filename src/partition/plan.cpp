@@ -238,6 +238,23 @@ std::vector<std::string_view> Plan::presets() {
   return names;
 }
 
+// The wire is a setting of its own.
+bool Plan::has_rows_of(const Plan& other) const {
+  for (int i = 0; i < kStates; ++i) {
+    const Row& mine = rows_[static_cast<std::size_t>(i)];
+    const Row& theirs = other.rows_[static_cast<std::size_t>(i)];
+    if (mine.placement != theirs.placement || mine.between != theirs.between || mine.tier != theirs.tier) return false;
+  }
+  return true;
+}
+
+std::string Plan::label() const {
+  for (const Preset& preset : kPresets)
+    if (alone_ ? preset.name == label_ && has_rows_of(preset.make().on(1)) : has_rows_of(preset.make()))
+      return std::string(preset.name);
+  return "custom";
+}
+
 Plan Plan::fp32() const {
   return precision(Precision::fp32);
 }
@@ -312,6 +329,8 @@ std::int64_t Plan::remainder_bytes(Dtype stored) const {
 Plan Plan::on(int ranks) const {
   Plan plan = *this;
   if (ranks != 1) return plan;
+  plan.label_ = label();
+  plan.alone_ = true;
   for (const State state : {State::parameter, State::gradient, State::optimizer}) {
     Row& row = plan[state];
     if (!holds(row, Placement::sharded)) continue;
@@ -328,8 +347,8 @@ std::vector<std::string> Plan::faults(int ranks) const {
 void Plan::validate(int ranks) const {
   const std::vector<std::string> found = faults(ranks);
   if (found.empty()) return;
-  const std::string who = label_.empty() ? "the plan" : "the plan '" + label_ + "'";
-  throw ConfigError(who + " cannot run on " + std::to_string(ranks) + " ranks: " + joined(found, "; "));
+  throw ConfigError("the plan '" + label() + "' cannot run on " + std::to_string(ranks) +
+                    " ranks: " + joined(found, "; "));
 }
 
 }  // namespace zero

@@ -69,6 +69,33 @@ TEST(Plan, SettersChangeCopies) {
   EXPECT_EQ(other.fp32().accumulate(1).reproducible(false).resident_budget(0), plan);
 }
 
+TEST(Plan, IsCalledByItsRows) {
+  for (const std::string_view preset : Plan::presets()) {
+    Plan plan = Plan::named(preset).bf16().accumulate(2).gather_in(Wire::fp8);
+    EXPECT_EQ(plan.label(), preset) << "settings are not rows";
+    EXPECT_EQ(plan.on(1).label(), preset);
+    EXPECT_EQ(plan.on(1).on(1).label(), preset);
+    plan[State::optimizer].tier = Tier::host;
+    EXPECT_EQ(plan.label(), "custom");
+    EXPECT_EQ(plan.on(1).label(), "custom");
+    plan[State::optimizer].tier = Tier::device;
+    EXPECT_EQ(plan.label(), preset);
+    plan[State::activation] = kSharded;
+    EXPECT_EQ(plan.label(), "custom");
+  }
+  Plan plan = Plan::zero3();
+  plan[State::parameter] = kReplicated;
+  EXPECT_EQ(plan.label(), "zero2");
+  plan[State::gradient] = kReduced;
+  EXPECT_EQ(plan.label(), "custom");
+  plan[State::optimizer] = kReplicated;
+  EXPECT_EQ(plan.label(), "ddp");
+  Plan alone = Plan::zero1().on(1);
+  alone[State::optimizer] = kSharded;
+  EXPECT_EQ(alone.label(), "custom");
+  EXPECT_EQ(Plan().label(), "custom");
+}
+
 TEST(Plan, OnlySinglePrecisionIsComputedInBf16) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i64}) {
     EXPECT_EQ(Plan::ddp().compute_dtype(dtype), dtype);
