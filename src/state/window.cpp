@@ -110,6 +110,25 @@ bool runs_backward(const c10::OperatorHandle& op) {
   return op == backward;
 }
 
+// torch::load gives a tensor other memory by set_(), whose dtype it does not look at. What a scope holds gets the values
+// instead.
+bool copy_instead_of_set(const c10::OperatorHandle& op, Stack* stack) {
+  static const c10::OperatorHandle set = c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_", "source_Tensor");
+  if (op != set) return false;
+  const at::Tensor source = stack->back().toTensor(), target = (*stack)[stack->size() - 2].toTensor();
+  const Unit* const unit = Unit::of(target.unsafeGetTensorImpl());
+  if (unit == nullptr) return false;
+  if (target.sizes() != source.sizes())
+    throw StateError("rank " + std::to_string(unit->rank()) + ": values of another shape were loaded into parameter '" +
+                         unit->name_at(target.storage_offset()) + "'",
+                     "load values of the model's own shapes");
+  const window::Blind blind;
+  const at::NoGradGuard no_grad;
+  target.copy_(source);
+  torch::jit::pop(*stack);
+  return true;
+}
+
 // Units of several engines may meet in one operator; each pager pages its own.
 std::vector<std::vector<Unit*>> by_pager(const std::vector<Unit*>& units) {
   std::vector<std::vector<Unit*>> groups;
@@ -212,6 +231,7 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   end_what_is_over();
   if (note_renormalisation(op, stack)) return;
   Call call = prepare(op, arguments);
+  if (call.with_units && copy_instead_of_set(op, stack)) return;
   if (draws_here(op)) {
     give_generator(op, arguments);
     call.inside = true;

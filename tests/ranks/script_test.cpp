@@ -24,7 +24,7 @@ Scripted scripted() {
   net.register_module("first", submodule("First", {70, 6}, 1, linear));
   net.register_module("second", submodule("Second", {3, 70}, 2, linear));
   net.register_buffer("shift", at::ones({3}));
-  net.define("def forward(self, x):\n  return self.second(torch.relu(self.first(x))) + self.shift\n");
+  net.define("def forward(self, x):\n  return self.second.forward(torch.relu(self.first.forward(x))) + self.shift\n");
   return net;
 }
 
