@@ -11,6 +11,7 @@ namespace zero {
 namespace {
 
 constexpr std::size_t kLongestLine = 240;
+constexpr std::size_t kLongestName = 80;
 
 std::vector<std::int64_t> gathered(const Communicator& communicator, const std::vector<std::int64_t>& mine) {
   const auto count = static_cast<std::int64_t>(mine.size());
@@ -79,13 +80,19 @@ std::vector<std::string> description(const Plan& plan, const std::vector<Paramet
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const bool float8 = plan.float8() && options.float8.takes(infos[i]);
+    const bool float8 = plan.float8() && options.float8.takes && options.float8.takes(infos[i]);
     lines.push_back(text(parameters[i], infos[i]) + (float8 ? ", in FP8" : ""));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
   }
   for (const std::int64_t bytes : buffers) lines.push_back("a buffer of " + std::to_string(bytes) + " bytes");
   return lines;
+}
+
+std::string agreement_key(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += line + '\n';
+  return "an engine of " + lines.front().substr(0, kLongestName) + ", " + std::to_string(fnv1a(all));
 }
 
 void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines) {

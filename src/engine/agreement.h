@@ -18,6 +18,9 @@ std::vector<std::string> description(const Plan& plan, const std::vector<Paramet
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
                                      const Options& options, const std::vector<std::int64_t>& buffers);
 
+// By which ranks of the same lines find each other.
+std::string agreement_key(const std::vector<std::string>& lines);
+
 // Throws CommError on every rank when their lines differ, telling what each has in the first such line. Collective.
 void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "comm/keyed_split.h"
 #include "engine/agreement.h"
 #include "partition/slices.h"
 #include "state/window.h"
@@ -22,9 +23,11 @@ const Plan& validated(const Plan& plan, int ranks) {
   return plan;
 }
 
-// A group of the engine's own, so that its prefetches never mix with the program's collectives.
-Communicator own_group(const World& world) {
-  return world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
+// A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
+Communicator own_group(const World& world, const std::vector<std::string>& lines) {
+  if (world.size() == 1) return world.communicator();
+  return split_by_key(world.communicator(),
+                      {agreement_key(lines), [&lines](const Communicator& all) { require_agreement(all, lines); }});
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
@@ -69,7 +72,7 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       layout_(inventory.specs, world.size(), slices_of(plan, rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
-      group_(own_group(world)),
+      group_(own_group(world, description_of(inventory))),
       accounts_(group_),
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, world.rank(), accounts_)),
@@ -148,11 +151,14 @@ Engine::Impl::~Impl() {
   pager_->close_window();
 }
 
-void Engine::Impl::agree(const Inventory& inventory) const {
+std::vector<std::string> Engine::Impl::description_of(const Inventory& inventory) const {
   std::vector<std::int64_t> buffers;
   for (const at::Tensor& buffer : inventory.replicated) buffers.push_back(static_cast<std::int64_t>(buffer.nbytes()));
-  require_agreement(Communicator(metered(group_.impl(), setup_meter_)),
-                    description(plan_, inventory.specs, infos_, rules_, options_, buffers));
+  return description(plan_, inventory.specs, infos_, rules_, options_, buffers);
+}
+
+void Engine::Impl::agree(const Inventory& inventory) const {
+  require_agreement(Communicator(metered(group_.impl(), setup_meter_)), description_of(inventory));
 }
 
 // Rank 0's values win.

@@ -53,6 +53,7 @@ class Engine::Impl final : public UnitHost {
  private:
   Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
 
+  std::vector<std::string> description_of(const Inventory& inventory) const;
   void agree(const Inventory& inventory) const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
   void check_float8() const;
