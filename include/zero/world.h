@@ -63,6 +63,7 @@ class World {
 // torchrun and `zero launch` (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
 // MASTER_PORT; the agent's store is used when TORCHELASTIC_USE_AGENT_STORE says so), Open MPI
 // (OMPI_COMM_WORLD_*), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID); none of them: one rank.
+// May be called again, by every rank equally often.
 // Throws ConfigError for variables that contradict each other, CommError when the ranks do not meet.
 World init(const InitOptions& options = {});
 

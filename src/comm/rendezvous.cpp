@@ -97,6 +97,12 @@ std::string meeting_address(const LauncherEnv& env) {
 
 // What a process keeps of where it has met before.
 struct Rendezvous::Place {
+  // A process that was forked has no thread of the server to wait for.
+  ~Place() {
+    if (getpid() != process) static_cast<void>(server.release());
+  }
+
+  pid_t process = getpid();
   int port = 0;
   c10::intrusive_ptr<c10d::Store> server;  // of a rank that listens
   int meetings = 0;
@@ -138,6 +144,7 @@ void Rendezvous::listen(const LauncherEnv& env, std::chrono::milliseconds timeou
       options.isServer = true;
       options.masterListenFd = listener.socket.release();
       place.server = connected(host_, options);
+      place.port = port_;
     }
   } catch (const std::exception& error) {
     throw CommError(who(env) + "cannot listen at " + address() + ": " + first_line(error),

@@ -12,6 +12,7 @@ namespace zero {
 namespace {
 
 constexpr std::size_t kLongestLine = 240;
+constexpr std::size_t kLongestName = 80;
 
 std::vector<std::int64_t> gathered(const Communicator& communicator, const std::vector<std::int64_t>& mine) {
   const auto count = static_cast<std::int64_t>(mine.size());
@@ -94,7 +95,7 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
     lines.push_back(text(state, plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const bool float8 = plan.float8() && options.float8.takes(infos[i]);
+    const bool float8 = plan.float8() && options.float8.takes && options.float8.takes(infos[i]);
     lines.push_back(text(parameters[i], infos[i], inventory.parameters[i]) + (float8 ? ", in FP8" : ""));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
@@ -106,6 +107,12 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
     lines.push_back("buffer '" + each.name + "' of shape " + text(each.tensor.sizes().vec()) + " " +
                     c10::toString(each.tensor.scalar_type()));
   return lines;
+}
+
+std::string agreement_key(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += line + '\n';
+  return "an engine of " + lines.front().substr(0, kLongestName) + ", " + std::to_string(fnv1a(all));
 }
 
 void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines) {

@@ -19,6 +19,9 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
                                      const Options& options);
 
+// By which ranks of the same lines find each other.
+std::string agreement_key(const std::vector<std::string>& lines);
+
 // Throws CommError on every rank when their lines differ, telling what each has in the first such line. Collective.
 void require_agreement(const Communicator& communicator, const std::vector<std::string>& lines);
 

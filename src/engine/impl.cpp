@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "comm/keyed_split.h"
 #include "engine/agreement.h"
 #include "partition/slices.h"
 #include "state/window.h"
@@ -17,9 +18,11 @@
 namespace zero {
 namespace {
 
-// A group of the engine's own, so that its prefetches never mix with the program's collectives.
-Communicator own_group(const World& world) {
-  return world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
+// A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
+Communicator own_group(const World& world, const std::vector<std::string>& lines) {
+  if (world.size() == 1) return world.communicator();
+  return split_by_key(world.communicator(),
+                      {agreement_key(lines), [&lines](const Communicator& all) { require_agreement(all, lines); }});
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
@@ -81,7 +84,7 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
       layout_(inventory.specs, world.size(), slices_of(plan, rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
-      group_(own_group(world)),
+      group_(own_group(world, description_of(inventory))),
       seed_(seed()),
       accounts_(group_),
       wire_(layout_, resolved_, accounts_),
@@ -172,9 +175,12 @@ std::uint64_t Engine::Impl::seed() const {
   return options_.seed.value_or(seat == 0 ? 0 : derived(0, static_cast<std::uint64_t>(seat)));
 }
 
+std::vector<std::string> Engine::Impl::description_of(const Inventory& inventory) const {
+  return description(plan_, inventory, infos_, rules_, options_);
+}
+
 void Engine::Impl::agree(const Inventory& inventory) const {
-  require_agreement(Communicator(metered(group_.impl(), setup_meter_)),
-                    description(plan_, inventory, infos_, rules_, options_));
+  require_agreement(Communicator(metered(group_.impl(), setup_meter_)), description_of(inventory));
 }
 
 // Rank 0's values win.

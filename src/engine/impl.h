@@ -52,6 +52,7 @@ class Engine::Impl final : public UnitHost {
   double loss_scale() const { return scaler_.value(); }
 
  private:
+  std::vector<std::string> description_of(const Inventory& inventory) const;
   void agree(const Inventory& inventory) const;
   std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;

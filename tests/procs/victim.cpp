@@ -5,6 +5,8 @@
 // victim killed RANK PLAN PHASE MICROSECONDS: all train without end, and the kernel kills that rank so long
 // after PHASE has begun: start, joined or training. A rank that has joined says so; SIGTERM ends only those
 // that have not.
+//
+// victim meets-again: all join 50 times, each time before they leave what they joined before.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <torch/torch.h>
@@ -191,9 +193,23 @@ class Rank {
   int step_ = 0;
 };
 
+void meet_again() {
+  constexpr int kMeetings = 50;
+  zero::World before;
+  for (int meeting = 0; meeting < kMeetings; ++meeting) {
+    zero::World world = zero::init();
+    float sum = static_cast<float>(meeting);
+    world.communicator().all_reduce({&sum, 1}).wait();
+    if (sum != static_cast<float>(meeting * world.size())) throw std::runtime_error("met somebody else");
+    before = std::move(world);
+  }
+  std::cout << "met " << kMeetings << " times as " << before.rank() << " of " << before.size() << std::endl;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
+  if (argc == 2 && argv[1] == std::string("meets-again")) return meet_again(), 0;
   const std::string fault = argv[1], plan = argc > 3 ? argv[3] : "zero3";
   const int victim = std::atoi(argv[2]);
   const Death death = argc > 5 ? Death{argv[4], std::atoll(argv[5])} : Death{};

@@ -9,6 +9,7 @@
 #include "comm/threads.h"
 #include "comm_fixture.h"
 #include "shared_group.h"
+#include "told.h"
 
 namespace zero::test {
 namespace {
@@ -21,35 +22,6 @@ MakeRank threads_group(int size, Timeout timeout) {
 }
 
 constexpr Backend kThreads{"threads", threads_group, kShort, 0};
-
-// A communicator that tells of its calls.
-class Told final : public CommunicatorImpl {
- public:
-  Told(std::shared_ptr<CommunicatorImpl> inner, std::function<void(Collective)> tell)
-      : inner_(std::move(inner)), tell_(std::move(tell)) {}
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  std::chrono::milliseconds time_limit() const override { return inner_->time_limit(); }
-  Pending all_gather(ConstView shard, View whole) override {
-    tell_(Collective::all_gather);
-    return inner_->all_gather(shard, whole);
-  }
-  Pending broadcast(View values, int root) override {
-    tell_(Collective::broadcast);
-    return inner_->broadcast(values, root);
-  }
-  Pending reduce_scatter(ConstView whole, View shard) override { return inner_->reduce_scatter(whole, shard); }
-  Pending all_reduce(View values) override { return inner_->all_reduce(values); }
-  Pending all_to_all(ConstView input, View output) override { return inner_->all_to_all(input, output); }
-  Pending barrier() override { return inner_->barrier(); }
-  std::shared_ptr<CommunicatorImpl> split(int color, int key) override { return inner_->split(color, key); }
-
- private:
-  std::shared_ptr<CommunicatorImpl> inner_;
-  std::function<void(Collective)> tell_;
-};
 
 // What the ranks of a group of `key` say must be of that key.
 void expect_group_of(const std::string& key, const Communicator& group, const Communicator& parent) {
