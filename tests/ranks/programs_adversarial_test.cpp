@@ -157,7 +157,7 @@ struct TwinCritics : Program {
     const torch::NoGradGuard no_grad;
     const auto scope = gather(first->parameters());
     for (std::size_t i = 0; i < target->parameters().size(); ++i)
-      target->parameters()[i].lerp_(first->parameters()[i].to(at::kFloat), 0.25);
+      target->parameters()[i].lerp_(first->parameters()[i], 0.25);
   }
   void finish(Run& run) override {
     for (const auto& item : target->named_parameters()) run.record("target " + item.key(), item.value());

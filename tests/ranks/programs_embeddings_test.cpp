@@ -99,6 +99,17 @@ struct BoundedLookups : Program {
 MakeProgram bounded(const EmbeddingOptions& options, const Optimizer& optimizer) {
   return [=](Run& run) { return std::make_unique<BoundedLookups<Bounded>>(run, Bounded(options), optimizer); };
 }
+// Rows of each micro-batch's own, the same ones for some: what any of them looked up is scaled for all.
+struct ManyBoundedImpl : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor output = head(table(tokens(index, {kBatch}, kRows / 4))).to(at::kFloat);
+    return F::cross_entropy(output, tokens(index + 1, {kBatch}, 5));
+  }
+  Embedding table = register_module("table", Embedding(EmbeddingOptions(kRows, kWidth).max_norm(0.5)));
+  Linear head = register_module("head", Linear(kWidth, 5));
+};
+TORCH_MODULE(ManyBounded);
+
 MakeProgram bounded_bags() {
   return [](Run& run) { return std::make_unique<BoundedLookups<BoundedBag>>(run, BoundedBag(), kAdamW); };
 }
@@ -116,6 +127,10 @@ TEST(EmbeddingPrograms, RowsOfBoundedNorm) {
 }
 TEST(EmbeddingPrograms, RowsOfBoundedNormWithSparseGradients) {
   expect_as_plain(bounded(EmbeddingOptions(kRows, kWidth).max_norm(0.5).norm_type(1).sparse(true), kPlainSgd), {});
+}
+TEST(EmbeddingPrograms, RowsOfBoundedNormThatDifferBetweenRanks) {
+  expect_as_plain<Lookups<ManyBounded>>();
+  expect_same_on_one_rank<Lookups<ManyBounded>>();
 }
 TEST(EmbeddingPrograms, BagsOfBoundedNorm) {
   expect_as_plain(bounded_bags(), {});
