@@ -28,14 +28,16 @@ struct SkipGramImpl : torch::nn::Module {
 };
 TORCH_MODULE(SkipGram);
 
-// A siamese network: one table, looked up twice in a forward.
+// A siamese network: one table, looked up twice in a forward, whose sparse gradients autograd adds.
 struct SiameseImpl : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
-    const at::Tensor left = table(tokens(2 * index, {kBatch}, kRows)).to(at::kFloat);
-    const at::Tensor right = table(tokens(2 * index + 1, {kBatch}, kRows)).to(at::kFloat);
-    return (torch::pairwise_distance(left, right) - 1).square().mean();
+    const at::Tensor left = table(tokens(2 * index, {kBatch}, kRows)),
+                     right = table(tokens(2 * index + 1, {kBatch}, kRows));
+    const at::Tensor output = head(torch::cat({left, right}, 1)).to(at::kFloat);
+    return F::cross_entropy(output, tokens(index, {kBatch}, 5));
   }
   Embedding table = register_module("table", Embedding(EmbeddingOptions(kRows, kWidth).sparse(true)));
+  Linear head = register_module("head", Linear(2 * kWidth, 5));
 };
 TORCH_MODULE(Siamese);
 
