@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <string>
+
 #include "state/window.h"
 
 namespace zero {
@@ -11,6 +13,12 @@ namespace {
 bool floating(const c10::TensorImpl* tensor) {
   const auto type = c10::typeMetaToScalarType(tensor->dtype());
   return type == at::kFloat || type == at::kDouble;
+}
+
+// Pointwise operators promote their arguments themselves, but for this one.
+bool promotes(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return op.hasTag(at::Tag::pointwise) && name != "aten::lerp" && name != "aten::lerp_";
 }
 
 // Rewrites the tensors of a value, alone or in a list.
@@ -69,7 +77,7 @@ bool has_unit(const c10::IValue& value) {
 }
 
 bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
-  if (op.hasTag(at::Tag::pointwise) || op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) return false;
+  if (promotes(op) || op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) return false;
   bool wide = false;
   for (const c10::IValue& value : arguments)
     for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
