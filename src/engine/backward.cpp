@@ -33,6 +33,7 @@ void Engine::Impl::backward(const at::Tensor& loss) {
     throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
                       "compute it from the module's output, with gradients enabled");
   check_parameters();
+  gradients_->require_planned(micro_);
   Backward run(*this);
   try {
     // In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
@@ -75,6 +76,7 @@ void Engine::Impl::join_backward() {
     throw StateError(rank_text() + ": a backward with loss scale " + std::to_string(run->leader.scaler_.value()) +
                          " brings gradients to an engine whose loss scale is " + std::to_string(scaler_.value()),
                      "give both engines the same Options::loss_scale, a fixed one");
+  gradients_->require_planned(micro_);
   run->joined.push_back(this);
   begin_micro_batch();
 }

@@ -243,6 +243,7 @@ void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
   if (from_rank && (*from_rank < 0 || *from_rank >= exchange_.size()))
     throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
                       std::to_string(exchange_.size()));
+  if (!pager_->pinned(unit)) renormalise();
   pager_->pin(unit);
 }
 
@@ -279,6 +280,7 @@ void Engine::Impl::meet(const Unit& unit) {
 void Engine::Impl::release() {
   check_alive();
   check_not_gathered("release()");
+  renormalise();
   std::vector<Pinned> whole;
   for (auto& unit : units_)
     if (unit->adopted()) whole.emplace_back(*pager_, *unit);
@@ -298,6 +300,7 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   Unit* unit = Unit::of(parameter.unsafeGetTensorImpl());
   if (unit == nullptr || unit->host != this)
     throw ConfigError("main_parameter was given a tensor that is not a parameter of this engine");
+  renormalise();
   const window::Blind blind;
   at::NoGradGuard no_grad;
   const Buffer* main = updater_.main(*unit);

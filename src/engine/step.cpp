@@ -103,7 +103,8 @@ StepReport Engine::Impl::step() {
   return report;
 }
 
-// Rows that were looked up get their largest norm where they live, as lookups have seen them.
+// Rows that were looked up get their largest norm where they live, as lookups have seen them: before an update, and
+// before anybody reads them otherwise.
 void Engine::Impl::renormalise() {
   MaxNorms& max_norms = pager_->max_norms();
   if (max_norms.empty()) return;

@@ -77,11 +77,14 @@ Gradients::~Gradients() {
         torch::autograd::impl::set_post_acc_grad_hooks(parameter, ours->release_other());
 }
 
-void Gradients::begin(int micro) {
+void Gradients::require_planned(int micro) const {
   if (plan_.reproducible() && plan_.accumulate() > 1 && micro >= plan_.accumulate())
     throw StateError(
         "backward number " + std::to_string(micro + 1) + " of a step planned for " + std::to_string(plan_.accumulate()),
         "a reproducible plan adds exactly `accumulate` micro-batches: raise it, or call step()");
+}
+
+void Gradients::begin(int micro) {
   hook_in();
   micro_ = micro;
   next_ = 0;

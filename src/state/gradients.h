@@ -33,6 +33,8 @@ class Gradients {
   Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, Accounts& accounts);
   ~Gradients();
 
+  // Throws StateError, nothing being changed, where the plan takes no micro-batch of this number.
+  void require_planned(int micro) const;
   // One backward. `micro` counts the micro-batches of this step from 0. end() returns when every
   // gradient of the micro-batch is where it belongs. A begin() that throws is to be followed by abort().
   void begin(int micro);

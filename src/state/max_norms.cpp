@@ -119,12 +119,16 @@ bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stac
   return true;
 }
 
-void renormalise_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+void adjust_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   if (!looks_up(op)) return;
-  const at::Tensor& table = arguments[0].toTensor();
+  const at::Tensor table = arguments[0].toTensor();
   const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->pager->max_norms().empty()) return;
-  arguments[0] = unit->pager->max_norms().seen(unit->slot_of(table).index, table);
+  if (unit == nullptr) return;
+  if (at::isReducedFloatingType(table.scalar_type()))
+    for (std::size_t i = 0; i < arguments.size(); ++i)
+      if (op.schema().arguments()[i].name() == "sparse") arguments[i] = false;
+  if (MaxNorms& max_norms = unit->pager->max_norms(); !max_norms.empty())
+    arguments[0] = max_norms.seen(unit->slot_of(table).index, table);
 }
 
 }  // namespace zero

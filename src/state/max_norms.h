@@ -1,6 +1,6 @@
 // Embeddings whose rows have a largest norm. LibTorch renormalises, in place, the rows that a forward looks up. Here a
 // parameter may lie in parts, or be read by peers where it is: so a lookup reads a renormalised copy, and the rows that
-// any rank has looked up are renormalised where they live before the next update.
+// any rank has looked up are renormalised where they live before the next update, scope or other look at the table.
 //
 // Thread-safety: the thread that runs forward and step.
 #pragma once
@@ -62,7 +62,8 @@ class MaxNorms {
 
 // True when the operator renormalises rows of a parameter of an engine, which is noted: its result is on the stack.
 bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-// Gives a lookup the renormalised rows. The unit has to be resident.
-void renormalise_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
+// Gives a lookup in a parameter the renormalised rows; and in 16 bits a dense gradient, as the engine holds it anyway:
+// LibTorch cannot add sparse ones there. The unit has to be resident.
+void adjust_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
 }  // namespace zero

@@ -187,7 +187,7 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
     for (const std::vector<Unit*>& group : by_pager(units.all())) page_in(group);
   }
   if (open_pager != nullptr && units.frozen_forward()) open_pager->hold_window();
-  renormalise_lookup(op, arguments);
+  adjust_lookup(op, arguments);
   call.autocast = autocast_of(true);
   if (!call.autocast) return call;
   if (is_lstm(op)) {

@@ -74,13 +74,13 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo.
-MakeRank transport(int ranks) {
+MakeRank transport(int ranks, Timeout limit) {
   const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
   const std::string_view wanted = name == nullptr ? "threads" : name;
-  if (wanted == "shared") return shared_group(ranks, kNoHang);
-  if (wanted == "gloo") return gloo_group(ranks, kNoHang);
+  if (wanted == "shared") return shared_group(ranks, limit);
+  if (wanted == "gloo") return gloo_group(ranks, limit);
   if (wanted != "threads") throw std::runtime_error("ZERO_TEST_TRANSPORT=" + std::string(wanted));
-  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = kNoHang}));
+  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = limit}));
   return [worlds](int rank) {
     return std::exchange((*worlds)[static_cast<std::size_t>(rank)], World()).communicator().impl();
   };
@@ -92,8 +92,8 @@ World join(const MakeRank& make, int rank, int ranks) {
 
 }  // namespace
 
-void run_ranks(int ranks, const std::function<void(const World&)>& rank) {
-  const MakeRank make = transport(ranks);
+void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::chrono::milliseconds limit) {
+  const MakeRank make = transport(ranks, limit);
   std::mutex mutex;
   std::string first;
   std::vector<std::thread> threads;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,7 +23,11 @@ namespace zero::test {
 struct RankError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-void run_ranks(int ranks, const std::function<void(const World&)>& rank);
+// `limit` of time for each operation; by default only a hang meets it.
+void run_ranks(int ranks, const std::function<void(const World&)>& rank,
+               std::chrono::milliseconds limit = std::chrono::hours(1));
+// For ranks that are to disagree, which is said after a hundredth of the limit.
+inline constexpr std::chrono::minutes kToDisagree{2};
 
 // What the exception that `call` throws says; empty if it throws none.
 inline std::string thrown_by(const std::function<void()>& call) try {

@@ -323,8 +323,8 @@ TEST(Refused, ParametersThatShareMemoryWithoutBeingOne) {
 // Ranks that build different models: `make(rank)`.
 void expect_disagreement(const std::function<std::shared_ptr<torch::nn::Module>(int)>& make,
                          const std::vector<std::string>& words) {
-  for (const Plan& plan : {Plan::ddp(), Plan::zero3()})
-    run_ranks(2, [&](const World& world) {
+  for (const Plan& plan : {Plan::ddp(), Plan::zero3()}) {
+    const auto rank = [&](const World& world) {
       const auto model = make(world.rank());
       try {
         Engine engine(*model, world, plan, AdamW{});
@@ -333,7 +333,9 @@ void expect_disagreement(const std::function<std::shared_ptr<torch::nn::Module>(
         for (const std::string& word : words)
           EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
       }
-    });
+    };
+    run_ranks(2, rank, kToDisagree);
+  }
 }
 
 std::shared_ptr<torch::nn::Module> linear(int in, int out) {
