@@ -51,7 +51,7 @@ struct RoundedAtRandom {
   std::uint32_t first;
   float load(std::int64_t i) const { return widen(at[i]); }
   void store(float value, std::int64_t i) const {
-    narrow_at_random(value, random_bits(key, first + static_cast<std::uint32_t>(i)) >> 16, at[i]);
+    narrow_at_random(value, upper_random_bits(key, first + static_cast<std::uint32_t>(i)), at[i]);
   }
   RoundedAtRandom from(std::int64_t i) const { return {at + i, key, first + static_cast<std::uint32_t>(i)}; }
 };
@@ -62,9 +62,13 @@ struct Compensated {
   Bf16* rest;
   float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
   void store(float value, std::int64_t i) const {
-    narrow(value, at[i]);
-    const bool finite = (at[i].bits & 0x7f80) != 0x7f80;
-    cut(finite ? value - widen(at[i]) : 0, rest[i]);
+    Bf16 rounded, left;
+    narrow(value, rounded);
+    cut(value - widen(rounded), left);
+    at[i] = rounded;
+    // Not a choice, which the compiler would merge with that of narrow() into branches.
+    const std::uint32_t finite = (rounded.bits & 0x7f80) != 0x7f80;
+    rest[i].bits = static_cast<std::uint16_t>(left.bits & (0 - finite));
   }
   Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
 };
@@ -88,12 +92,16 @@ struct Aside {
   }
 };
 
-// The one loop of all optimizers; `a`, `b` and `c` are moments.
+// Elements that a loop takes at most: its index then fits the lanes of fp32.
+constexpr std::int64_t kSweep = std::int64_t{1} << 30;
+
+// The one loop of all optimizers; `a`, `b` and `c` are moments. At most kSweep elements.
 template <class Rule, class T, class Weights, class Moments>
 ZERO_MULTIVERSION void sweep(const Rule rule, const T scale, const T* const gradient, const Weights weights,
                              const Moments first, const Moments second, const Moments third, const std::int64_t n) {
+  const auto count = static_cast<std::int32_t>(n);
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (std::int32_t i = 0; i < count; ++i) {
     const T g = gradient[i] * scale;
     T w = weights.load(i);
     if constexpr (Rule::kMoments == 0) {
@@ -132,7 +140,7 @@ class GradientOf {
   explicit GradientOf(const UpdateRange& range) : range_(range) {}
 
   // How many elements read() gives at a time.
-  std::int64_t stretch() const { return range_.narrow_gradient ? kStateBlock : range_.count; }
+  std::int64_t stretch() const { return range_.narrow_gradient ? kStateBlock : kSweep; }
   // Elements [begin, begin + n), valid until the next call.
   const T* read(std::int64_t begin, std::int64_t n) {
     if constexpr (std::is_same_v<T, float>) {
@@ -375,8 +383,10 @@ void descend(double kept, double size, const void* step, const UpdateFactors& f,
   with_weights(f, r, [&](const auto& weights) {
     using T = Wide<std::decay_t<decltype(weights)>>;
     const Values<T> none{nullptr};
-    sweep(rules::Along<T>{static_cast<T>(kept), static_cast<T>(size)}, T{1}, static_cast<const T*>(step), weights, none,
-          none, none, r.count);
+    const rules::Along<T> along{static_cast<T>(kept), static_cast<T>(size)};
+    for (std::int64_t begin = 0; begin < r.count; begin += kSweep)
+      sweep(along, T{1}, static_cast<const T*>(step) + begin, weights.from(begin), none, none, none,
+            std::min(kSweep, r.count - begin));
   });
 }
 

@@ -167,13 +167,22 @@ std::vector<double> spread(Random& random, std::size_t count, int orders) {
   return values;
 }
 
+ExactSum::Extent extent_of(const std::vector<double>& values) {
+  ExactSum::Extent extent{std::numeric_limits<double>::infinity(), 0};
+  for (const double value : values) {
+    if (value > 0) extent.smallest = std::min(extent.smallest, value);
+    if (value > extent.largest) extent.largest = value;
+  }
+  return extent;
+}
+
 TEST(ExactSum, ManyValuesAddUpLikeOneByOne) {
   Random random(8);
-  for (const int orders : {1, 2, 28, 29, 30, 31, 200})
-    for (const std::size_t count : {0, 1, 3, 255, 256, 257, 1300}) {
+  for (const int orders : {1, 2, 36, 37, 38, 39, 40, 200})
+    for (const std::size_t count : {0, 1, 3, 8, 255, 256, 257, 1304}) {
       const std::vector<double> values = spread(random, count, orders);
       ExactSum together, apart;
-      EXPECT_EQ(together.add_finite(values), 0);
+      EXPECT_EQ(together.add_finite(values, extent_of(values)), 0);
       for (const double value : values) apart.add(value);
       ASSERT_EQ(limbs(together), limbs(apart)) << count << " values of " << orders << " orders";
     }
@@ -182,12 +191,41 @@ TEST(ExactSum, ManyValuesAddUpLikeOneByOne) {
 TEST(ExactSum, LeavesOutWhatIsNotFinite) {
   using Limits = std::numeric_limits<double>;
   for (const double odd : {Limits::infinity(), Limits::quiet_NaN(), -Limits::quiet_NaN()}) {
-    std::vector<double> values(300, 0.5);
+    std::vector<double> values(304, 0.5);
     values[7] = values[290] = odd;
     ExactSum sum;
-    EXPECT_EQ(sum.add_finite(values), 2);
-    EXPECT_EQ(sum.value(), 149);
+    EXPECT_EQ(sum.add_finite(values, extent_of(values)), 2);
+    EXPECT_EQ(sum.value(), 151);
+    std::vector<double> zeros(16);
+    zeros[3] = odd;
+    EXPECT_EQ(sum.add_finite(zeros, extent_of(zeros)), 1);
+    EXPECT_EQ(sum.value(), 151);
   }
+}
+
+// All at the most that a batch is made for: the upper parts add up to 2^53 units, the rests as far as they can.
+TEST(ExactSum, FullBatchesStayExact) {
+  for (const double rest : {0x1p-45, -0x1p-45, 0x1p-44})
+    for (const double least : {0x1p-37, 0x1.fffffffffffffp-37}) {
+      std::vector<double> values(256, 2 - 0x1p-52 + rest);
+      for (std::size_t i = 0; i < values.size(); i += 3) values[i] = 1 + rest;
+      values[17] = least;
+      ExactSum together, apart;
+      EXPECT_EQ(together.add_finite(values, extent_of(values)), 0);
+      for (const double value : values) apart.add(value);
+      EXPECT_EQ(limbs(together), limbs(apart));
+    }
+}
+
+TEST(ExactSum, TakesNegativeValues) {
+  Random random(10);
+  ExactSum sum;
+  std::vector<double> values(1000);
+  for (double& value : values) value = any_double(random);
+  for (const double value : values) sum.add(-value);
+  sum.add(3);
+  for (const double value : values) sum.add(value);
+  EXPECT_EQ(sum.value(), 3);
 }
 
 TEST(ExactSum, ManyValuesAtTheEndsOfTheRange) {
@@ -195,7 +233,7 @@ TEST(ExactSum, ManyValuesAtTheEndsOfTheRange) {
   for (const double end : {Limits::denorm_min(), Limits::min(), Limits::max(), 0.0}) {
     const std::vector<double> values(256, end);
     ExactSum together, apart;
-    together.add_finite(values);
+    together.add_finite(values, extent_of(values));
     for (const double value : values) apart.add(value);
     EXPECT_EQ(limbs(together), limbs(apart)) << end;
   }
@@ -280,6 +318,73 @@ TYPED_TEST(SumOfSquares, CountsBlocksThatAreNotFinite) {
   sum_of_squares(std::span<const TypeParam>(values), sum, nonfinite);
   EXPECT_EQ(nonfinite, 2);
   EXPECT_EQ(sum.value(), 48);
+}
+
+enum class Values { alike, of_many_orders, subnormal, huge, odd, any_bits, mostly_zero };
+constexpr Values kValues[] = {Values::alike, Values::of_many_orders, Values::subnormal,  Values::huge,
+                              Values::odd,   Values::any_bits,       Values::mostly_zero};
+
+template <class T>
+T draw(Random& random, Values kind) {
+  using Limits = std::numeric_limits<T>;
+  const T value = std::normal_distribution<T>()(random);
+  const std::uint64_t bits = random();
+  switch (kind) {
+    case Values::alike: return value;
+    case Values::of_many_orders: return std::ldexp(value, static_cast<int>(bits % 60) - 40);
+    case Values::subnormal: return value * 4 * Limits::denorm_min();
+    case Values::huge: return value * Limits::max() / 64;
+    case Values::odd:
+      return bits % 97 == 0 ? Limits::infinity() : bits % 101 == 0 ? Limits::quiet_NaN() : value;
+    case Values::any_bits:
+      if constexpr (sizeof(T) == 4) return std::bit_cast<T>(static_cast<std::uint32_t>(bits));
+      if constexpr (sizeof(T) == 8) return std::bit_cast<T>(bits);
+    case Values::mostly_zero: break;
+  }
+  return bits % 50 == 0 ? value : 0;
+}
+
+// Sanitized programs run what the least processor does.
+template <class T>
+void expect_as_block_by_block(const std::vector<T>& values, Dtype dtype) {
+  ExactSum sum, expected;
+  std::int64_t nonfinite = 0, odd = 0;
+  sum_of_squares(values.data(), dtype, static_cast<std::int64_t>(values.size()), sum, nonfinite);
+  for (std::size_t begin = 0; begin < values.size(); begin += kSquareBlock) {
+    std::array<double, kSquareBlock> lanes{};
+    for (std::size_t i = begin; i < std::min(values.size(), begin + kSquareBlock); ++i) {
+      const double wide = widen(values[i]);
+      lanes[i - begin] = wide * wide;
+    }
+    for (std::size_t half = kSquareBlock / 2; half > 0; half /= 2)
+      for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    if (std::isfinite(lanes[0])) expected.add(lanes[0]);
+    odd += !std::isfinite(lanes[0]);
+  }
+  EXPECT_EQ(limbs(sum), limbs(expected)) << values.size() << " " << name(dtype);
+  EXPECT_EQ(nonfinite, odd);
+}
+
+TEST(SumOfSquares, HasTheBitsOfBlocksAddedOneByOne) {
+  Random random(11);
+  for (const Values kind : kValues)
+    for (const std::size_t count : {1, 17, 64, 80, 127, 128, 1000, 4096, 70'000}) {
+      SCOPED_TRACE(testing::Message() << "values of kind " << static_cast<int>(kind));
+      std::vector<float> floats(count);
+      std::vector<double> doubles(count);
+      std::vector<Bf16> bf16(count);
+      std::vector<Fp16> fp16(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        floats[i] = draw<float>(random, kind);
+        doubles[i] = draw<double>(random, kind);
+        narrow(floats[i], bf16[i]);
+        narrow(floats[i], fp16[i]);
+      }
+      expect_as_block_by_block(floats, Dtype::f32);
+      expect_as_block_by_block(doubles, Dtype::f64);
+      expect_as_block_by_block(bf16, Dtype::bf16);
+      expect_as_block_by_block(fp16, Dtype::f16);
+    }
 }
 
 TEST(SumOfSquaresRange, LargeFloatsDoNotOverflowButLargeDoublesDo) {
