@@ -22,8 +22,8 @@ constexpr int kMaxExponent = 0x7fe;
 constexpr int kLastBit = ExactSum::kBias - 1075;  // position of the last bit of a double, less its exponent
 
 // Blocks whose sums are added together, and how many binary orders those may span. The unit of their upper parts is
-// kUnit orders below the largest: 2^8 values below 2^(kUnit + 1) units are at most 2^53 units. What is left of each is at
-// most a unit either way, in all at most 2^8 units, which are 2^53 last bits of the smallest.
+// kUnit orders below the largest: 2^8 values below 2^(kUnit + 1) units are at most 2^53 units. What is left of each is
+// at most a unit either way, in all at most 2^8 units, which are 2^53 last bits of the smallest.
 constexpr std::int64_t kBatch = 256;
 constexpr int kUnit = 44;
 constexpr int kSpread = 37;
@@ -46,8 +46,8 @@ struct Parts {
   double high, low;
 };
 
-// The sum in two parts: that of the multiples of the last bit of `shifter` next to each value, and that of what is left.
-// Two sums at a time, since one waits for its last addition.
+// The sum in two parts: that of the multiples of the last bit of `shifter` next to each value, and that of what is
+// left. Two sums at a time, since one waits for its last addition.
 ZERO_MULTIVERSION Parts split_sum(const double* values, std::int64_t octets, double shifter) {
   Quad high[2] = {}, low[2] = {};
   for (std::int64_t i = 0; i < octets; ++i)
