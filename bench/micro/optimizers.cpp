@@ -36,11 +36,12 @@ const std::vector<Case>& cases() {
                                      {"AdamW", zero::AdamW{}, fp32, 0.75},
                                      {"AMSGrad", zero::AdamW{.amsgrad = true}, fp32, 0.75},
                                      {"Lion", zero::Lion{}, fp32, 0.75},
-                                     {"AdamW", zero::AdamW{}, bf16, 0.75},
-                                     {"AdamW", zero::AdamW{}, fp16, 0.75},
+                                     {"AdamW", zero::AdamW{}, bf16, 0.9},
+                                     {"AdamW", zero::AdamW{}, fp16, 0.9},
                                      {"AdamW, bf16 moments", kBf16, bf16, 0},
                                      {"AdamW, 8-bit moments", kBlock8, bf16, 0},
-                                     {"AdamW", zero::AdamW{}, bf16_sr, 0},
+                                     {"AdamW", zero::AdamW{}, bf16_sr, 0.9},
+                                     {"AdamW", zero::AdamW{}, bf16_kahan, 0.9},
                                      {"AdamW, bf16 moments", kBf16, bf16_sr, 0},
                                      {"AdamW, bf16 moments", kBf16, bf16_kahan, 0}};
   return all;

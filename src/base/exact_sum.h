@@ -1,4 +1,4 @@
-// An exact sum of non-negative doubles: a fixed-point number wide enough for every finite double, so
+// An exact sum of doubles that is not negative: a fixed-point number wide enough for every finite double, so
 // that the result depends neither on the order of the addends nor on how they are split over ranks.
 #pragma once
 
@@ -16,11 +16,15 @@ class ExactSum {
   static constexpr int kLimbs = 70;
   static constexpr int kBias = 1088;
 
-  // Adds a finite value >= 0 without rounding.
+  // Adds a finite value without rounding. The sum may be negative in between, not where it is read.
   void add(double value);
-  // The same for each of `values`, quicker where they are of similar size. Those that are not finite are
-  // left out; returns how many.
-  std::int64_t add_finite(std::span<const double> values);
+  // From the smallest to the largest of some values that are positive; infinity and 0 where none is.
+  struct Extent {
+    double smallest, largest;
+  };
+  // The same for each of `values`, none of them negative, quicker where their extent, or a larger one that is given, is
+  // small. Those that are not finite are left out; returns how many.
+  std::int64_t add_finite(std::span<const double> values, Extent extent);
   // Adds the limbs() of another sum. Throws ConfigError unless there are kLimbs of them.
   void add(std::span<const std::int64_t> limbs);
 
@@ -34,9 +38,9 @@ class ExactSum {
  private:
   static constexpr std::int64_t kSafeAdds = std::int64_t{1} << 30;
   // Adds mantissa * 2^(position - kBias).
-  void add(std::uint64_t mantissa, int position);
-  // Adds `values`, a batch at most; false, and nothing added, when they are not of similar size.
-  bool add_similar(std::span<const double> values);
+  void add(std::int64_t mantissa, int position);
+  // Adds `values`, a batch at most; false, and nothing added, unless they are of similar size and come in eights.
+  bool add_similar(std::span<const double> values, Extent extent);
   void count();
 
   std::array<std::int64_t, kLimbs> limbs_{};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace zero {
@@ -45,9 +46,9 @@ inline double widen(double value) {
 
 inline void narrow(float value, Bf16& out) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const std::uint32_t quiet_nan = (bits >> 16) | 0x40;
-  out.bits = static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+  const std::uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const std::uint32_t quiet_nan = bits | 0x400000;
+  out.bits = static_cast<std::uint16_t>((std::isnan(value) ? quiet_nan : rounded) >> 16);
 }
 
 // Towards zero.
@@ -58,11 +59,13 @@ inline void cut(float value, Bf16& out) {
 // Up or down with a chance as large as what is cut off is to the step (stochastic rounding); `random` has 16
 // random bits. What is exact stays, what is finite stays finite: beyond the largest number it is cut off.
 inline void narrow_at_random(float value, std::uint32_t random, Bf16& out) {
+  constexpr std::int32_t largest = 0x7f7fffff;
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffff;
-  const std::uint32_t rounded = std::min((magnitude + (random & 0xffff)) >> 16, 0x7f7fU);
-  const std::uint32_t special = magnitude > 0x7f800000 ? (magnitude >> 16) | 0x40 : 0x7f80;
-  out.bits = static_cast<std::uint16_t>((magnitude < 0x7f800000 ? rounded : special) | (bits >> 16 & 0x8000));
+  const auto magnitude = static_cast<std::int32_t>(bits & 0x7fffffff);
+  const auto raised = static_cast<std::int32_t>((bits & 0x7fffffff) + (random & 0xffff));
+  const auto rounded = static_cast<std::uint32_t>(std::max(std::min(raised, largest), magnitude));
+  const std::uint32_t quiet = std::isnan(value) ? 0x400000 : 0;
+  out.bits = static_cast<std::uint16_t>((rounded | quiet | (bits & 0x80000000)) >> 16);
 }
 
 // Below 2^-14 the processor rounds: the last bit of 1/2 is that of a subnormal number. From there on the

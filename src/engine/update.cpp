@@ -9,91 +9,25 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/simd.h"
+#include "engine/arrays.h"
 #include "engine/rules.h"
 #include "partition/moments.h"
 
 namespace zero {
 namespace {
 
-// Where weights and moments are read from and written to, element by element.
+using namespace arrays;
 
-template <class T>
-struct Values {
-  T* at;
-  std::remove_const_t<T> load(std::int64_t i) const { return at[i]; }
-  void store(T value, std::int64_t i) const { at[i] = value; }
-  Values from(std::int64_t i) const { return {at + i}; }
-};
+// Elements that a loop takes at most: its index then fits the lanes of fp32.
+constexpr std::int64_t kSweep = std::int64_t{1} << 30;
 
-// The parameters are a copy.
-template <class Out>
-struct MainWeights {
-  float* main;
-  Out* copy;
-  float load(std::int64_t i) const { return main[i]; }
-  void store(float value, std::int64_t i) const {
-    main[i] = value;
-    narrow(value, copy[i]);
-  }
-  MainWeights from(std::int64_t i) const { return {main + i, copy + i}; }
-};
-
-struct Rounded {
-  Bf16* at;
-  float load(std::int64_t i) const { return widen(at[i]); }
-  void store(float value, std::int64_t i) const { narrow(value, at[i]); }
-  Rounded from(std::int64_t i) const { return {at + i}; }
-};
-
-struct RoundedAtRandom {
-  Bf16* at;
-  RandomKey key;
-  std::uint32_t first;
-  float load(std::int64_t i) const { return widen(at[i]); }
-  void store(float value, std::int64_t i) const {
-    narrow_at_random(value, random_bits(key, first + static_cast<std::uint32_t>(i)) >> 16, at[i]);
-  }
-  RoundedAtRandom from(std::int64_t i) const { return {at + i, key, first + static_cast<std::uint32_t>(i)}; }
-};
-
-// What is left is cut, not rounded: to the nearest it could reach half a step, and the sum round to a neighbour.
-struct Compensated {
-  Bf16* at;
-  Bf16* rest;
-  float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
-  void store(float value, std::int64_t i) const {
-    narrow(value, at[i]);
-    const bool finite = (at[i].bits & 0x7f80) != 0x7f80;
-    cut(finite ? value - widen(at[i]) : 0, rest[i]);
-  }
-  Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
-};
-
-template <class T>
-struct Zeros {
-  T load(std::int64_t) const { return 0; }
-  Zeros from(std::int64_t) const { return {}; }
-};
-
-// Read in one place, written to another.
-template <class In, class Out>
-struct Aside {
-  In in;
-  Out out;
-  Aside from(std::int64_t i) const { return {in.from(i), out.from(i)}; }
-  auto load(std::int64_t i) const { return in.load(i); }
-  template <class T>
-  void store(T value, std::int64_t i) const {
-    out.store(value, i);
-  }
-};
-
-// The one loop of all optimizers; `a`, `b` and `c` are moments.
+// The one loop of all optimizers; `a`, `b` and `c` are moments. At most kSweep elements.
 template <class Rule, class T, class Weights, class Moments>
 ZERO_MULTIVERSION void sweep(const Rule rule, const T scale, const T* const gradient, const Weights weights,
                              const Moments first, const Moments second, const Moments third, const std::int64_t n) {
+  const auto count = static_cast<std::int32_t>(n);
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (std::int32_t i = 0; i < count; ++i) {
     const T g = gradient[i] * scale;
     T w = weights.load(i);
     if constexpr (Rule::kMoments == 0) {
@@ -132,7 +66,7 @@ class GradientOf {
   explicit GradientOf(const UpdateRange& range) : range_(range) {}
 
   // How many elements read() gives at a time.
-  std::int64_t stretch() const { return range_.narrow_gradient ? kStateBlock : range_.count; }
+  std::int64_t stretch() const { return range_.narrow_gradient ? kStateBlock : kSweep; }
   // Elements [begin, begin + n), valid until the next call.
   const T* read(std::int64_t begin, std::int64_t n) {
     if constexpr (std::is_same_v<T, float>) {
@@ -375,8 +309,10 @@ void descend(double kept, double size, const void* step, const UpdateFactors& f,
   with_weights(f, r, [&](const auto& weights) {
     using T = Wide<std::decay_t<decltype(weights)>>;
     const Values<T> none{nullptr};
-    sweep(rules::Along<T>{static_cast<T>(kept), static_cast<T>(size)}, T{1}, static_cast<const T*>(step), weights, none,
-          none, none, r.count);
+    const rules::Along<T> along{static_cast<T>(kept), static_cast<T>(size)};
+    for (std::int64_t begin = 0; begin < r.count; begin += kSweep)
+      sweep(along, T{1}, static_cast<const T*>(step) + begin, weights.from(begin), none, none, none,
+            std::min(kSweep, r.count - begin));
   });
 }
 

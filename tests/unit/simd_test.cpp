@@ -2,12 +2,16 @@
 // set in a namespace of its own.
 #include "base/simd.h"
 
+#include <bit>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <type_traits>
 
 #include "base/random.h"
 #include "comm/tree_sum.h"
 #include "comm_reference.h"
+#include "engine/arrays.h"
 #include "engine/rules.h"
 #include "engine/update.h"
 #include "optimizers.h"
@@ -161,9 +165,21 @@ Shard updated_plainly(const Optimizer& optimizer, Shard shard, std::int64_t coun
   return shard;
 }
 
-void expect_same_bits(const Optimizer& optimizer, Dtype dtype, Remainder remainder) {
+template <class T>
+void make_odd(Array& array) {
+  using Limits = std::numeric_limits<T>;
+  constexpr T odd[] = {Limits::quiet_NaN(),  Limits::infinity(), -Limits::infinity(), Limits::max(), Limits::lowest(),
+                       Limits::denorm_min(), -Limits::min() / 4, Limits::min(),       T{0},          -T{0}};
+  for (std::int64_t i = 0; i < array.count; i += 3)
+    array.at<T>(i) = odd[static_cast<std::size_t>(i / 3) % std::size(odd)];
+}
+
+enum class Gradient { usual, odd };
+
+void expect_same_bits(const Optimizer& optimizer, Dtype dtype, Remainder remainder, Gradient kind) {
   for (const std::int64_t count : kCounts) {
-    const Shard start(optimizer, dtype, remainder, count);
+    Shard start(optimizer, dtype, remainder, count);
+    if (kind == Gradient::odd) dtype == Dtype::f64 ? make_odd<double>(start.gradient) : make_odd<float>(start.gradient);
     const Shard expected = updated_plainly(optimizer, start, count);
     EXPECT_NE(expected, start);
     for (const InstructionSet& set : instruction_sets()) {
@@ -174,15 +190,98 @@ void expect_same_bits(const Optimizer& optimizer, Dtype dtype, Remainder remaind
   }
 }
 
-TEST(InstructionSets, UpdateToTheSameBits) {
+void expect_same_bits_of_all(Gradient kind) {
   for (const auto& list : {every_optimizer(), narrow_moments()})
     for (const Optimizer& optimizer : list) {
       SCOPED_TRACE(describe(optimizer));
       for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
-        expect_same_bits(optimizer, dtype, Remainder::main_weights);
+        expect_same_bits(optimizer, dtype, Remainder::main_weights, kind);
       for (const Remainder remainder : {Remainder::lost, Remainder::random, Remainder::kept})
-        expect_same_bits(optimizer, Dtype::bf16, remainder);
+        expect_same_bits(optimizer, Dtype::bf16, remainder, kind);
     }
+}
+
+TEST(InstructionSets, UpdateToTheSameBits) {
+  expect_same_bits_of_all(Gradient::usual);
+}
+
+TEST(InstructionSets, UpdateToTheSameBitsFromOddGradients) {
+  expect_same_bits_of_all(Gradient::odd);
+}
+
+// Of Fowler, Noll and Vo.
+class Checksum {
+ public:
+  void add(const void* data, std::size_t bytes) {
+    const auto* const at = static_cast<const unsigned char*>(data);
+    for (std::size_t i = 0; i < bytes; ++i) value_ = (value_ ^ at[i]) * 0x100000001b3;
+  }
+  void add(const Array& array) { add(array.bytes.data(), array.bytes.size()); }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325;
+};
+
+std::uint64_t checksum_of_updates(Dtype dtype, Remainder remainder, Gradient kind) {
+  Checksum sum;
+  for (const auto& list : {every_optimizer(), narrow_moments()})
+    for (const Optimizer& optimizer : list) {
+      Shard shard(optimizer, dtype, remainder, 1061);
+      if (kind == Gradient::odd)
+        dtype == Dtype::f64 ? make_odd<double>(shard.gradient) : make_odd<float>(shard.gradient);
+      update(optimizer, {.scale = 0.37, .lr = 1e-2, .step = 1, .seed = 11}, shard.range(0, 1061));
+      for (const Array* array : {&shard.main, &shard.parameter, &shard.rest}) sum.add(*array);
+      for (const Array& moments : shard.moments) sum.add(moments);
+      for (const Array& scales : shard.scales) sum.add(scales);
+    }
+  return sum.value();
+}
+
+// A quicker kernel must not change them.
+TEST(Kernels, UpdateToTheBitsThatTheyAlwaysHad) {
+  using enum Remainder;
+  struct Case {
+    Dtype dtype;
+    Remainder remainder;
+    std::uint64_t usual, odd;
+  };
+  for (const Case& c : {Case{Dtype::f32, main_weights, 0x78fd0f70fadf16b6, 0x97e17f0bc13f976d},
+                        Case{Dtype::f64, main_weights, 0xeadb6f021fdd2b83, 0x31c88ada6b579926},
+                        Case{Dtype::bf16, main_weights, 0x3eebdf276f3da450, 0xfd4434bed393598b},
+                        Case{Dtype::f16, main_weights, 0x61567fdeb224a4ee, 0x2e56cff9aa94841e},
+                        Case{Dtype::bf16, lost, 0x9dfa33a51ef9ea74, 0xc30840816e246a3d},
+                        Case{Dtype::bf16, Remainder::random, 0xc64e837fe7691fc3, 0x3cd0db49a75a1e81},
+                        Case{Dtype::bf16, kept, 0x4bb81a20460b1564, 0xe9162b7b614c6a44}}) {
+    SCOPED_TRACE(testing::Message() << name(c.dtype) << ", remainder " << static_cast<int>(c.remainder));
+    EXPECT_EQ(checksum_of_updates(c.dtype, c.remainder, Gradient::usual), c.usual);
+    EXPECT_EQ(checksum_of_updates(c.dtype, c.remainder, Gradient::odd), c.odd);
+  }
+}
+
+// Of every exponent and sign, and of all that is near to a tie.
+TEST(Kernels, RoundToTheBitsThatTheyAlwaysHad) {
+  Checksum bf16, random, fp16, wide;
+  for (std::uint32_t high = 0; high < 0x10000; ++high) {
+    for (const std::uint32_t low : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xf000u, 0xffffu}) {
+      const auto value = std::bit_cast<float>(high << 16 | low);
+      Bf16 nearest, either;
+      narrow(value, nearest);
+      narrow_at_random(value, (high + low) * 0x9e3779b9U, either);
+      const Fp16 half(value);
+      bf16.add(&nearest, 2);
+      random.add(&either, 2);
+      fp16.add(&half, 2);
+    }
+    Fp16 half;
+    half.bits = static_cast<std::uint16_t>(high);
+    const float widened[] = {widen(half), widen(Bf16{half.bits})};
+    wide.add(widened, sizeof widened);
+  }
+  EXPECT_EQ(bf16.value(), 0x6ff78804f089d405);
+  EXPECT_EQ(random.value(), 0x022578873bedb0c3);
+  EXPECT_EQ(fp16.value(), 0x3633f9c5570192f5);
+  EXPECT_EQ(wide.value(), 0xdb9af8dc89617ea5);
 }
 
 void widen_into(Array& narrow, Array& wide) {
