@@ -56,7 +56,8 @@ enum class OutsideGradients : std::uint8_t {
   // Nothing: as the loop of a GAN, which empties the discriminator's gradients between the generator's backward and its
   // own.
   drop,
-  // They are a micro-batch of their own, with that backward's loss; step() is to follow. Both engines need the same loss
+  // They are a micro-batch of their own, with that backward's loss; step() is to follow. Both engines need the same
+  // loss
   // scale, and on all ranks such a backward has to reach the same engines.
   add,
 };
@@ -114,9 +115,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Backward of a scalar loss of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
-  // Several calls before a step add up: those beyond `accumulate` one after the other, in the same order under every plan
-  // (a reproducible plan takes them where `accumulate` is 1). If it throws on every rank, the gradients gathered for the step so
-  // far are dropped and the engine is ready for the next forward.
+  // Several calls before a step add up: those beyond `accumulate` one after the other, in the same order under every
+  // plan (a reproducible plan takes them where `accumulate` is 1). If it throws on every rank, the gradients gathered
+  // for the step so far are dropped and the engine is ready for the next forward.
   void backward(const at::Tensor& loss);
 
   // Drops the gradients gathered for the step so far and what a forward that threw left behind: its
@@ -164,8 +165,8 @@ class Engine {
 };
 
 // While it lives, the parameters given are whole and may be read by any code, also through raw
-// pointers, and written under torch::NoGradGuard, or replaced by torch::load or set_data(); at its end what was written is kept: each rank
-// keeps its part of its own copy, so all ranks must write the same, or `from_rank` is given and that
+// pointers, and written under torch::NoGradGuard, or replaced by torch::load or set_data(); at its end what was written
+// is kept: each rank keeps its part of its own copy, so all ranks must write the same, or `from_rank` is given and that
 // rank's copy wins. Left by an exception, it drops what was written. Parameters that no engine pages are
 // left alone. Collective at both ends; a step or release() inside throws StateError.
 class Gather {

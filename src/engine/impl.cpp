@@ -102,9 +102,12 @@ Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, co
   agree(inventory);
   Undo undo(units_);
   const std::vector<at::Tensor> buffers = adopt_units(inventory.replicated);
-  pager_ = std::make_unique<Pager>(
-      units_, exchange_, residency(resolved_, layout_), accounts_,
-      Pager::Settings{.autocast = autocast_of(plan_), .seed = seed_, .meter = meter_, .float8 = float8_, .max_norms = inventory.max_norms});
+  pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), accounts_,
+                                   Pager::Settings{.autocast = autocast_of(plan_),
+                                                   .seed = seed_,
+                                                   .meter = meter_,
+                                                   .float8 = float8_,
+                                                   .max_norms = inventory.max_norms});
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);

@@ -88,7 +88,7 @@ class Engine::Impl final : public UnitHost {
   Plan resolved_;  // on this number of ranks
   Options options_;
   std::shared_ptr<const int> seat_;  // among the world's engines
-  double lr_;  // of parameters in no group
+  double lr_;                        // of parameters in no group
   std::vector<ParameterInfo> infos_;
   std::vector<ParameterRule> rules_;  // by parameter
   Layout layout_;

@@ -1,11 +1,11 @@
 #include "engine/takeover.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/csrc/jit/api/module.h>
 
 #include <algorithm>
 #include <unordered_map>

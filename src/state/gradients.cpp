@@ -110,8 +110,7 @@ void Gradients::begin(int micro) {
 void Gradients::open(Pile& pile) {
   if (pile.levels.empty()) {
     std::vector<Buffer> levels;
-    for (int level = 0; level < accumulation_levels(plan_); ++level)
-      levels.push_back(new_level(pile.unit, pile.kept));
+    for (int level = 0; level < accumulation_levels(plan_); ++level) levels.push_back(new_level(pile.unit, pile.kept));
     pile.levels = std::move(levels);
   }
   for (const Buffer& level : pile.levels)
@@ -142,8 +141,8 @@ Buffer Gradients::new_level(const Unit& unit, Dtype dtype) const {
 // Of the whole unit, zero where no parameter lies.
 Buffer Gradients::new_partial(const Unit& unit, Dtype dtype) const {
   const UnitLayout& layout = unit.layout();
-  Buffer buffer = Buffer::visible(accounts_, {Owner::gradient, unit.index()}, layout.length(), scalar_type(dtype),
-                                  unit.device());
+  Buffer buffer =
+      Buffer::visible(accounts_, {Owner::gradient, unit.index()}, layout.length(), scalar_type(dtype), unit.device());
   for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
   return buffer;
 }

@@ -85,10 +85,10 @@ class Gradients {
   bool adds_apart() const { return beyond_plan() && !shards_between() && exchange_.size() > 1; }
   Fold how() const;
   bool shards_between() const { return row_.between == Placement::sharded; }
-  Dtype kept(const Unit& unit) const;            // in which its gradient is held
-  Dtype added_in(const Pile& pile) const;        // in which this micro-batch's partial one is
-  Dtype reduced_from(const Pile& pile) const;    // in which a partial one travels
-  void* partial(const Pile& pile) const;         // this micro-batch's, or with those before it
+  Dtype kept(const Unit& unit) const;          // in which its gradient is held
+  Dtype added_in(const Pile& pile) const;      // in which this micro-batch's partial one is
+  Dtype reduced_from(const Pile& pile) const;  // in which a partial one travels
+  void* partial(const Pile& pile) const;       // this micro-batch's, or with those before it
   Buffer new_level(const Unit& unit, Dtype dtype) const;
   Buffer new_partial(const Unit& unit, Dtype dtype) const;
   void hold_wide();

@@ -27,8 +27,7 @@ struct Renormalised : torch::autograd::Function<Renormalised> {
 };
 
 const c10::OperatorHandle& renorm() {
-  static const c10::OperatorHandle op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding_renorm_", "");
+  static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding_renorm_", "");
   return op;
 }
 

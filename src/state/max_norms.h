@@ -33,8 +33,8 @@ class MaxNorms {
   explicit MaxNorms(const std::vector<Table>& tables);
 
   bool empty() const { return tables_.empty(); }
-  // The parameter's rows at `indices` are looked up from now on. Throws StateError where it is not one of the tables, or
-  // has another norm.
+  // The parameter's rows at `indices` are looked up from now on. Throws StateError where it is not one of the tables,
+  // or has another norm.
   void note(int parameter, const std::string& name, const at::Tensor& indices, double max_norm, double norm_type);
   // The parameter as lookups see it: `weight` itself, or a copy whose gradient is that of `weight`.
   at::Tensor seen(int parameter, const at::Tensor& weight) const;

@@ -9,7 +9,8 @@
 namespace zero {
 
 struct Gradients::Pile {
-  Pile(Unit& u, Dtype k) : unit(u), planned(k), kept(k), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
+  Pile(Unit& u, Dtype k)
+      : unit(u), planned(k), kept(k), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
 
   Unit& unit;
   Dtype planned;                 // of levels

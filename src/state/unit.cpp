@@ -33,8 +33,9 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
   std::vector<std::int64_t> order;
   for (std::int64_t d = 0; d < parameter.dim(); ++d)
     if (parameter.size(d) > 1) order.push_back(d);
-  std::ranges::stable_sort(
-      order, [&](auto a, auto b) { return strides[static_cast<std::size_t>(a)] > strides[static_cast<std::size_t>(b)]; });
+  std::ranges::stable_sort(order, [&](auto a, auto b) {
+    return strides[static_cast<std::size_t>(a)] > strides[static_cast<std::size_t>(b)];
+  });
   return order;
 }
 

@@ -44,8 +44,8 @@ class UnitHost {
   std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 
-// The dimensions of a dense tensor from the slowest to the fastest, those of length 1 left out: what its elements' order
-// in memory depends on. Any other tensor is row-major in a unit.
+// The dimensions of a dense tensor from the slowest to the fastest, those of length 1 left out: what its elements'
+// order in memory depends on. Any other tensor is row-major in a unit.
 std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
 
 class Unit {
@@ -111,7 +111,9 @@ class Unit {
 
   // The parameter in which an element of the unit lies.
   const std::string& name_at(std::int64_t element) const;
-  const Slot& slot_of(const at::Tensor& parameter) const { return layout_.slots()[slot_at(parameter.storage_offset())]; }
+  const Slot& slot_of(const at::Tensor& parameter) const {
+    return layout_.slots()[slot_at(parameter.storage_offset())];
+  }
   bool frozen_at(std::int64_t element) const { return !parameters_[slot_at(element)].requires_grad(); }
   std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
   // Puts parameters that set_data() or torch::load() gave other memory back into the resident whole, with those values

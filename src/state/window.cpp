@@ -110,8 +110,8 @@ bool runs_backward(const c10::OperatorHandle& op) {
   return op == backward;
 }
 
-// torch::load gives a tensor other memory by set_(), whose dtype it does not look at. What a scope holds gets the values
-// instead.
+// torch::load gives a tensor other memory by set_(), whose dtype it does not look at. What a scope holds gets the
+// values instead.
 bool copy_instead_of_set(const c10::OperatorHandle& op, Stack* stack) {
   static const c10::OperatorHandle set = c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_", "source_Tensor");
   if (op != set) return false;
@@ -153,7 +153,7 @@ void page_in(std::span<Unit* const> units) {
 // What the fallback does with an operator.
 struct Call {
   bool with_units = false;
-  bool inside = false;                            // it must run with the fallback still watching inside it
+  bool inside = false;                          // it must run with the fallback still watching inside it
   std::optional<at::ScalarType> autocast = {};  // it runs under autocast to this dtype
 };
 

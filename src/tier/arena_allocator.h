@@ -22,8 +22,8 @@ std::shared_ptr<void> host_memory(std::size_t bytes);
 // The same for what stays: on huge pages, as far as it fills them, where the system has them.
 std::shared_ptr<void> lasting_memory(std::size_t bytes);
 
-// For tests of what happens when memory ends: called, on the thread that asks, before a block is taken here for a tensor
-// or another; what it throws goes to who asked. Null: none.
+// For tests of what happens when memory ends: called, on the thread that asks, before a block is taken here for a
+// tensor or another; what it throws goes to who asked. Null: none.
 using AllocationProbe = void (*)(std::size_t bytes);
 void set_allocation_probe(AllocationProbe probe);
 

@@ -1,5 +1,5 @@
-// Memory that ends at any point of construction, forward, backward, step and scopes: the engine goes on as if nothing had
-// been tried, or says that it cannot.
+// Memory that ends at any point of construction, forward, backward, step and scopes: the engine goes on as if nothing
+// had been tried, or says that it cannot.
 #include <torch/torch.h>
 
 #include <new>
@@ -49,8 +49,8 @@ std::vector<Job> jobs() {
   const auto job = [](const Plan& plan, int ranks) {
     return Job{.plan = plan, .ranks = ranks, .options = {.seed = 3}, .steps = 2};
   };
-  return {job(Plan::ddp().bf16(), 1), job(Plan::ddp().bf16(), 2), job(Plan::zero1(), 2), job(Plan::zero2().bf16(), 2),
-          job(Plan::zero3(), 2), job(Plan::zero3().bf16(), 2)};
+  return {job(Plan::ddp().bf16(), 1),   job(Plan::ddp().bf16(), 2), job(Plan::zero1(), 2),
+          job(Plan::zero2().bf16(), 2), job(Plan::zero3(), 2),      job(Plan::zero3().bf16(), 2)};
 }
 
 // The engine of the run, anew where it is broken.

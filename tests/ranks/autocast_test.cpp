@@ -125,8 +125,8 @@ TEST(Autocast, AProgramThatHasItOnMayLeaveARegionOut) {
   });
 }
 
-// To look at weights is no forward, whether gradients are enabled or not. One rank: the program's generator is one for all
-// threads of a process.
+// To look at weights is no forward, whether gradients are enabled or not. One rank: the program's generator is one for
+// all threads of a process.
 TEST(Autocast, LookingAtAWeightBetweenStepsOpensNothing) {
   on_ranks<Net>({.plan = Plan::ddp().bf16(), .ranks = 1}, {}, [](Net& net, Engine& engine, int) {
     train_step(net, engine);

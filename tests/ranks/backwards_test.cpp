@@ -193,8 +193,7 @@ TEST(Backwards, MayTrainTheParametersOfAnotherEngine) {
   PlainTrainer for_generator(generator, job), for_critic(critic, job);
   for (int step = 0; step < job.steps; ++step) {
     for (int rank = 0; rank < job.ranks; ++rank)
-      for_generator.backward(
-          critic.forward(generator.forward(numbers(step * job.ranks + rank, {5, 4}))).square());
+      for_generator.backward(critic.forward(generator.forward(numbers(step * job.ranks + rank, {5, 4}))).square());
     for_generator.step();
     for_critic.step();
   }

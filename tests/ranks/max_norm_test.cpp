@@ -19,8 +19,8 @@ struct Tables : torch::nn::Module {
   }
   bool together;
   int count;
-  torch::nn::Embedding table = register_module(
-      "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kRows, 6).max_norm(0.35)));
+  torch::nn::Embedding table =
+      register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kRows, 6).max_norm(0.35)));
   torch::nn::EmbeddingBag bag = register_module(
       "bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(7, 6).max_norm(0.2).norm_type(1.0)));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(6, 3));
