@@ -12,8 +12,8 @@ using Scripted = torch::jit::Module;
 // A module of a class of its own, as a script has it.
 Scripted submodule(const std::string& name, at::IntArrayRef shape, std::int64_t seed, const std::string& forward) {
   Scripted module(name);
-  module.register_parameter("weight", numbers(seed, shape) * 0.3, /*is_buffer=*/false);
-  module.register_parameter("bias", at::zeros({shape[0]}), /*is_buffer=*/false);
+  module.register_parameter("weight", (numbers(seed, shape) * 0.3).requires_grad_(), /*is_buffer=*/false);
+  module.register_parameter("bias", at::zeros({shape[0]}).requires_grad_(), /*is_buffer=*/false);
   module.define(forward);
   return module;
 }
