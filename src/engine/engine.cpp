@@ -1,6 +1,9 @@
 #include "zero/engine.h"
 
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
+
 #include "engine/impl.h"
+#include "zero/error.h"
 
 namespace zero {
 
@@ -12,6 +15,18 @@ Inventory inventory_of(const AnyModule& module, const World& world, const Plan& 
   return take_inventory(module, plan, options.full_precision);
 }
 
+// TorchScript differentiates some operators by scripts of its own, which multiply gradients in fp32 by weights in 16
+// bits.
+Inventory inventory_of_script(const torch::jit::Module& module, const World& world, const Plan& plan,
+                              const Options& options) {
+  if (plan.compute_dtype() != Dtype::f32 && torch::jit::getGraphExecutorOptimize())
+    throw ConfigError(
+        "a module of TorchScript in " + std::string(name(plan.precision())) +
+            " needs its operators one by one: what TorchScript differentiates itself takes one dtype only",
+        "call torch::jit::setGraphExecutorOptimize(false) on this thread, or use fp32");
+  return inventory_of(module, world, plan, options);
+}
+
 }  // namespace
 
 Engine::Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
@@ -20,7 +35,8 @@ Engine::Engine(torch::nn::Module& module, const World& world, const Plan& plan, 
 
 Engine::Engine(torch::jit::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(std::make_unique<Impl>(inventory_of(module, world, plan, options), world, plan, optimizer, options)) {}
+    : impl_(
+          std::make_unique<Impl>(inventory_of_script(module, world, plan, options), world, plan, optimizer, options)) {}
 
 Engine::~Engine() = default;
 

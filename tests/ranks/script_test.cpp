@@ -1,5 +1,6 @@
 // Modules of TorchScript, which run in its interpreter.
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
 
 #include "harness.h"
 #include "zero/error.h"
@@ -36,6 +37,11 @@ std::vector<std::vector<double>> train_scripted(const Job& job) {
   std::vector<std::vector<double>> losses(static_cast<std::size_t>(job.ranks));
   run_ranks(job.ranks, [&](const World& world) {
     Scripted net = scripted();
+    if (job.plan.precision() != Precision::fp32) {
+      EXPECT_TRUE(says(thrown_by([&] { Engine engine(net, world, job.plan, job.optimizer); }),
+                       {"setGraphExecutorOptimize(false)"}));
+      torch::jit::setGraphExecutorOptimize(false);
+    }
     Engine engine(net, world, job.plan, job.optimizer);
     EXPECT_EQ(engine.layout().units().size(), 2u);
     for (int step = 0; step < 4; ++step) {
