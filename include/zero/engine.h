@@ -105,8 +105,7 @@ class Engine {
   // beside the engine's.
   Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
-  // The same for a module of TorchScript (torch::jit::load). In 16 bits call
-  // torch::jit::setGraphExecutorOptimize(false) on the thread first: TorchScript's own derivatives take one dtype only.
+  // The same for a module of TorchScript (torch::jit::load), in fp32.
   Engine(torch::jit::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
   // Leaves the module with whole parameters where the plan replicates them. Where it shards them the values are gone:

@@ -1,7 +1,5 @@
 #include "zero/engine.h"
 
-#include <torch/csrc/jit/python/update_graph_executor_opt.h>
-
 #include "engine/impl.h"
 #include "zero/error.h"
 
@@ -15,15 +13,12 @@ Inventory inventory_of(const AnyModule& module, const World& world, const Plan& 
   return take_inventory(module, plan, options.full_precision);
 }
 
-// TorchScript differentiates some operators by scripts of its own, which multiply gradients in fp32 by weights in 16
-// bits.
+// TorchScript has derivatives and a mixed precision of its own, which take no weights in 16 bits beside inputs in fp32.
 Inventory inventory_of_script(const torch::jit::Module& module, const World& world, const Plan& plan,
                               const Options& options) {
-  if (plan.compute_dtype() != Dtype::f32 && torch::jit::getGraphExecutorOptimize())
-    throw ConfigError(
-        "a module of TorchScript in " + std::string(name(plan.precision())) +
-            " needs its operators one by one: what TorchScript differentiates itself takes one dtype only",
-        "call torch::jit::setGraphExecutorOptimize(false) on this thread, or use fp32");
+  if (plan.compute_dtype() != Dtype::f32)
+    throw ConfigError("a module of TorchScript cannot be trained in " + std::string(name(plan.precision())),
+                      "use fp32, or the module in C++");
   return inventory_of(module, world, plan, options);
 }
 
