@@ -96,11 +96,19 @@ void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   }
 }
 
-void narrow(std::span<c10::IValue> arguments, at::ScalarType dtype) {
+void narrow(std::span<c10::IValue> values, at::ScalarType dtype) {
   const window::Blind blind;
-  for (c10::IValue& value : arguments)
+  for (c10::IValue& value : values)
     rewrite(value, [&](const at::Tensor& tensor) {
       return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(dtype) : tensor;
+    });
+}
+
+void widen(std::span<c10::IValue> values) {
+  const window::Blind blind;
+  for (c10::IValue& value : values)
+    rewrite(value, [](const at::Tensor& tensor) {
+      return tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
     });
 }
 

@@ -58,7 +58,8 @@ bool has_unit(const c10::IValue& value);
 bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
-// Tensors in fp32 become `dtype`.
-void narrow(std::span<c10::IValue> arguments, at::ScalarType dtype);
+// Tensors in fp32 become `dtype`, or those in 16 bits fp32. Units have to be resident.
+void narrow(std::span<c10::IValue> values, at::ScalarType dtype);
+void widen(std::span<c10::IValue> values);
 
 }  // namespace zero

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "state/autocast.h"
+#include "state/lstm.h"
 #include "state/operands.h"
 #include "state/pager.h"
 #include "zero/error.h"
@@ -155,15 +156,8 @@ struct Call {
   bool with_units = false;
   bool inside = false;                          // it must run with the fallback still watching inside it
   std::optional<at::ScalarType> autocast = {};  // it runs under autocast to this dtype
+  std::optional<at::ScalarType> rounds = {};    // it runs in fp32, without autocast, and its results become this dtype
 };
-
-// At run time LibTorch asks whether oneDNN has a 16-bit LSTM for this processor only where the input is in 16 bits, not
-// where autocast would make it so.
-bool is_lstm(const c10::OperatorHandle& op) {
-  static const c10::OperatorHandle input = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lstm", "input");
-  static const c10::OperatorHandle data = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lstm", "data");
-  return op == input || op == data;
-}
 
 std::optional<at::ScalarType> autocast_of(bool with_units) {
   if (open_pager == nullptr || cast_already) return {};
@@ -191,7 +185,12 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   call.autocast = autocast_of(true);
   if (!call.autocast) return call;
   if (is_lstm(op)) {
-    narrow(arguments, *call.autocast);
+    if (has_lstm(*call.autocast)) {
+      narrow(arguments, *call.autocast);
+    } else {
+      widen(arguments);
+      call.rounds = std::exchange(call.autocast, std::nullopt);
+    }
   } else if (needs_promotion(op, view)) {
     promote(op, arguments);
   }
@@ -218,11 +217,25 @@ void note_results(const c10::OperatorHandle& op, const Stack& stack) {
 void run_inside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
   const bool casts = call.autocast && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
   const AutocastScope autocast(casts ? call.autocast : std::nullopt);
-  const Restore cast(cast_already, cast_already || casts);
+  const Restore cast(cast_already, cast_already || casts || call.rounds.has_value());
   const Restore depth(watched_inside, watched_inside + 1);
   keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (casts) keys = keys.add(c10::DispatchKey::AutocastCPU);
   op.redispatchBoxed(keys, stack);
+}
+
+void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
+  if (call.inside || runs_backward(op)) return run_inside(op, keys, call, stack);
+  const AutocastScope autocast(call.autocast);
+  const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+  if (!call.with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
+}
+
+void run_in_fp32(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
+  run(op, keys.remove(c10::DispatchKey::AutocastCPU), call, stack);
+  const std::size_t results = op.schema().returns().size();
+  narrow(std::span(stack->data() + (stack->size() - results), results), *call.rounds);
 }
 
 void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -236,12 +249,10 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
     give_generator(op, arguments);
     call.inside = true;
   }
-  if (call.inside || runs_backward(op)) {
-    run_inside(op, keys, call, stack);
+  if (call.rounds) {
+    run_in_fp32(op, keys, call, stack);
   } else {
-    const AutocastScope autocast(call.autocast);
-    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    if (!call.with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
+    run(op, keys, call, stack);
   }
   if (call.with_units) note_results(op, *stack);
 }

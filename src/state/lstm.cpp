@@ -1,0 +1,40 @@
+#include "state/lstm.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+
+#include "state/autocast.h"
+#include "state/window.h"
+
+namespace zero {
+namespace {
+
+// The library says that it cannot only when it is asked to.
+bool runs(at::ScalarType dtype) {
+  const window::Blind blind;
+  const at::NoGradGuard no_grad;
+  const AutocastScope autocast(dtype);
+  const at::Tensor one = at::zeros({1, 1, 1}), weight = at::zeros({4, 1}), bias = at::zeros({4});
+  try {
+    at::lstm(one, {one, one}, {weight, weight, bias, bias}, true, 1, 0.0, false, false, false);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+bool is_lstm(const c10::OperatorHandle& op) {
+  static const c10::OperatorHandle input = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lstm", "input");
+  static const c10::OperatorHandle data = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lstm", "data");
+  return op == input || op == data;
+}
+
+bool has_lstm(at::ScalarType dtype) {
+  static const bool bf16 = runs(at::kBFloat16), f16 = runs(at::kHalf);
+  return dtype == at::kHalf ? f16 : bf16;
+}
+
+}  // namespace zero
