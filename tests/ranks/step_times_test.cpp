@@ -35,9 +35,9 @@ TEST(StepTimes, ArePartsOfTheStep) {
         const double voting = inside(engine, Collective::all_gather) - before;
         EXPECT_LE(waited(report) + report.update_seconds, took.count());
         EXPECT_GT(voting, 0);
-        if (gathers_at_the_end) continue;
+        // Elsewhere more is gathered or announced in step() than the vote.
+        if (gathers_at_the_end || plan[State::parameter].placement == Placement::sharded) continue;
         EXPECT_GE(report.vote_seconds, voting);
-        if (plan[State::parameter].placement == Placement::sharded) continue;
         EXPECT_EQ(report.gather_seconds, 0) << "nothing is gathered";
       }
     });
