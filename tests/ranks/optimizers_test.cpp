@@ -126,18 +126,26 @@ class Race {
   at::Tensor furthest_ = at::zeros({kCount});
 };
 
-// LibTorch's root is not always rounded to the nearest, ours is; all else is the same to the bit. A unit of a root
-// is up to two of a step, and of the weight where the step is the larger part of it.
+// Whether LibTorch's sum of a tensor and a scaled one rounds once: its kernels for the least processors round twice.
+bool torch_fuses() {
+  constexpr double factor = 1 + 0x1p-12;
+  return at::add(at::full({64}, -1.0F), at::full({64}, factor), factor).equal(at::full({64}, 0x1p-11 + 0x1p-24));
+}
+
+// LibTorch's root is not always rounded to the nearest, ours is; all else is the same to the bit where it fuses. A unit
+// of a root is up to two of a step, and of the weight where the step is the larger part of it.
 TEST(OptimizersAndTorch, AreTheSameForARootsLastUnitIn100Steps) {
+  const bool fuses = torch_fuses();
   for (const Optimizer& optimizer : every_optimizer()) {
     SCOPED_TRACE(describe(optimizer));
     const bool rootless = std::holds_alternative<Sgd>(optimizer) || std::holds_alternative<Lion>(optimizer);
+    const bool same = fuses && rootless;
     Race together(optimizer), apart(optimizer);
     together.run(/*reset=*/true);
-    EXPECT_LE(together.furthest(), rootless ? 0 : 4);
+    EXPECT_LE(together.furthest(), same ? 0 : 4);
     apart.run(/*reset=*/false);
-    EXPECT_LE(apart.apart_on_average(), rootless ? 0 : 0.5);
-    EXPECT_TRUE(!rootless || apart.furthest() == 0);
+    EXPECT_LE(apart.apart_on_average(), same ? 0 : fuses ? 0.5 : 1);
+    EXPECT_TRUE(!same || apart.furthest() == 0);
   }
 }
 
