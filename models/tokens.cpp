@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -19,8 +21,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kHeaderBytes = 1024;  // 256 integers: magic, version, number of tokens
-constexpr std::uint64_t kMagic16 = 20240520;
-constexpr std::uint64_t kMagic32 = 20240801;
+
+struct Header {
+  std::uint64_t magic;
+  std::uint64_t version;
+  TokenFormat format;
+};
+constexpr std::array<Header, 2> kHeaders{{{20240520, 1, TokenFormat::u16}, {20240801, 7, TokenFormat::u32}}};
+constexpr std::uint64_t kEvaluations = 20240522;  // the magic of multiple-choice questions
 
 [[noreturn]] void fail_to_read(const fs::path& path, int error) {
   throw zero::ConfigError("cannot read the data " + path.string() + ": " + std::generic_category().message(error),
@@ -82,9 +90,12 @@ int width_of(TokenFormat format) {
   return format == TokenFormat::u32 ? 4 : format == TokenFormat::u16 ? 2 : 1;
 }
 
-TokenFormat resolve(const fs::path& path, TokenFormat format) {
-  if (format != TokenFormat::automatic) return format;
-  const std::string extension = fs::is_directory(path) ? "" : path.extension().string();
+std::string described(TokenFormat format) {
+  return format == TokenFormat::text ? "text" : std::to_string(8 * width_of(format)) + " bit tokens";
+}
+
+TokenFormat by_name(const fs::path& path) {
+  const std::string extension = path.extension().string();
   if (extension == ".u32") return TokenFormat::u32;
   return extension == ".bin" || extension == ".u16" ? TokenFormat::u16 : TokenFormat::text;
 }
@@ -109,17 +120,20 @@ std::string bytes_text(std::int64_t bytes) {
 
 class TokenSource::Builder {
  public:
-  Builder(const fs::path& path, TokenFormat format) : width_(width_of(format)) {
-    source_.path_ = path.string();
-    source_.text_ = format == TokenFormat::text;
-  }
+  Builder(const fs::path& path, TokenFormat format) : asked_(format) { source_.path_ = path.string(); }
 
   void add(const fs::path& path, std::string name) {
-    Mapping mapping = map(path);
+    const Mapping mapping = map(path);
     if (mapping.size == 0) return;
-    Part part{std::move(name), mapping.bytes, width_, source_.size_, mapping.size / width_};
-    if (!skip_header(mapping, part, path) && mapping.size % width_ != 0)
-      fail(path, "has " + bytes_text(mapping.size) + ", which does not divide into tokens of " + bytes_text(width_));
+    const Header* const header = header_of(mapping, path);
+    require_one_format(header ? header->format : asked_ == TokenFormat::automatic ? by_name(path) : asked_, path);
+    const int width = width_of(*format_);
+    Part part{std::move(name), mapping.bytes, width, source_.size_, mapping.size / width};
+    if (header) {
+      skip_header(mapping, part, path);
+    } else if (mapping.size % width != 0) {
+      fail(path, "has " + bytes_text(mapping.size) + ", which does not divide into tokens of " + bytes_text(width));
+    }
     if (part.count == 0) return;
     source_.size_ += part.count;
     source_.parts_.push_back(std::move(part));
@@ -133,30 +147,51 @@ class TokenSource::Builder {
  private:
   [[noreturn]] static void fail(const fs::path& path, const std::string& what) {
     throw zero::ConfigError("the data " + path.string() + " " + what,
-                            "give text, a folder of text, or a file of 16 or 32 bit tokens");
+                            "give text or 16 or 32 bit tokens, as a file or a folder of files of one format");
   }
 
-  bool skip_header(const Mapping& mapping, Part& part, const fs::path& path) const {
-    if (source_.text_ || mapping.size < kHeaderBytes) return false;
+  // Null for a file without one.
+  const Header* header_of(const Mapping& mapping, const fs::path& path) const {
+    if (asked_ == TokenFormat::text || mapping.size < 8) return nullptr;
     const std::uint64_t magic = little_endian(mapping.bytes.get(), 4);
-    if (magic != kMagic16 && magic != kMagic32) return false;
-    part.width = magic == kMagic16 ? 2 : 4;
+    if (magic == kEvaluations) fail(path, "holds llm.c's questions for evaluation, not tokens to train on");
+    const auto known = std::ranges::find(kHeaders, magic, &Header::magic);
+    if (known == kHeaders.end()) return nullptr;
+    const std::uint64_t version = little_endian(mapping.bytes.get() + 4, 4);
+    if (version != known->version)
+      fail(path, "has a header of llm.c of version " + std::to_string(version) + "; of " + described(known->format) +
+                     " version " + std::to_string(known->version) + " is known");
+    if (mapping.size < kHeaderBytes) fail(path, "ends within its header of llm.c, after " + bytes_text(mapping.size));
+    return &*known;
+  }
+
+  void require_one_format(TokenFormat format, const fs::path& path) {
+    if (!format_) {
+      format_ = format;
+      first_ = path.string();
+      source_.text_ = format == TokenFormat::text;
+    }
+    if (format != *format_) fail(path, "is " + described(format) + ", and " + first_ + " is " + described(*format_));
+  }
+
+  static void skip_header(const Mapping& mapping, Part& part, const fs::path& path) {
     part.count = static_cast<std::int64_t>(little_endian(mapping.bytes.get() + 8, 4));
     part.bytes = {mapping.bytes, mapping.bytes.get() + kHeaderBytes};
     const std::int64_t expected = kHeaderBytes + part.count * part.width;
     if (mapping.size != expected)
       fail(path, "has " + bytes_text(mapping.size) + ", but its header announces " + bytes_text(expected));
-    return true;
   }
 
-  int width_;
+  TokenFormat asked_;
+  std::optional<TokenFormat> format_;  // of the files so far
+  std::string first_;                  // of them
   TokenSource source_;
 };
 
 TokenSource TokenSource::open(const fs::path& path, TokenFormat format,
                               const std::vector<std::string>& extensions) try {
   if (!fs::exists(path)) fail_to_read(path, ENOENT);
-  Builder builder(path, resolve(path, format));
+  Builder builder(path, format);
   if (!fs::is_directory(path)) {
     builder.add(path, path.filename().string());
   } else {

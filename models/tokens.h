@@ -12,19 +12,20 @@
 namespace models {
 
 enum class TokenFormat : std::uint8_t {
-  automatic,  // by name: *.bin and *.u16 hold 16 bit, *.u32 32 bit, all else and every folder is text
+  automatic,  // by llm.c's header, or by name: *.bin and *.u16 hold 16 bit, *.u32 32 bit, all else is text
   text,       // one token a byte
   u16,        // unsigned, little-endian
   u32,
 };
 
-// A header of llm.c (magic 20240520: 16 bit, 20240801: 32 bit) in a 16 or 32 bit file is recognised and
-// skipped, and decides the width. Immutable; safe to read from several threads.
+// A header of llm.c (magic 20240520, version 1: 16 bit; 20240801, version 7: 32 bit) is recognised and skipped, and
+// decides the width, unless the file is to be read as text. Immutable; safe to read from several threads.
 class TokenSource {
  public:
   // Files of a folder are taken recursively, ordered by the bytes of their relative paths, the same on
   // every machine; `extensions` (".h") keeps only those, empty keeps all. Throws zero::ConfigError for
-  // a path that is missing, unreadable or empty, and for a file whose size does not fit its format.
+  // a path that is missing, unreadable or empty, for a file whose size does not fit its format or whose header is of
+  // another version, and for a folder whose files are not all of one format.
   static TokenSource open(const std::filesystem::path& path, TokenFormat format = TokenFormat::automatic,
                           const std::vector<std::string>& extensions = {});
 

@@ -36,10 +36,10 @@ std::vector<T> counting(std::int64_t count, T first = 0) {
   return values;
 }
 
-std::string llmc_header(std::int32_t magic, std::int32_t tokens) {
+std::string llmc_header(std::int32_t magic, std::int32_t tokens, std::int32_t version = 1) {
   std::vector<std::int32_t> header(256);
   header[0] = magic;
-  header[1] = 1;
+  header[1] = version;
   header[2] = tokens;
   return raw(header);
 }
@@ -138,10 +138,42 @@ TEST_F(Data, SkipsTheHeadersOfLlmC) {
   const auto wide = counting<std::uint32_t>(50, 100007);
   EXPECT_EQ(all(TokenSource::open(write("a.bin", llmc_header(20240520, 50) + raw(tokens)))),
             counting<std::int64_t>(50, 7));
-  EXPECT_EQ(all(TokenSource::open(write("b.bin", llmc_header(20240801, 50) + raw(wide)))),
+  EXPECT_EQ(all(TokenSource::open(write("b.bin", llmc_header(20240801, 50, 7) + raw(wide)))),
             counting<std::int64_t>(50, 100007));
   expect_fault([&] { TokenSource::open(write("c.bin", llmc_header(20240520, 51) + raw(tokens))); },
                "has 1124 bytes, but its header announces 1126 bytes");
+}
+
+TEST_F(Data, ReadsFoldersOfTokens) {
+  const auto first = counting<std::uint16_t>(50, 7), second = counting<std::uint16_t>(30, 57);
+  write("shards/train_000001.bin", llmc_header(20240520, 50) + raw(first));
+  write("shards/train_000002.bin", llmc_header(20240520, 30) + raw(second));
+  EXPECT_EQ(all(TokenSource::open(folder_ / "shards")), counting<std::int64_t>(80, 7));
+  EXPECT_FALSE(TokenSource::open(folder_ / "shards").text());
+  write("named/a.u16", raw(first));
+  write("named/b", llmc_header(20240520, 30) + raw(second));
+  EXPECT_EQ(all(TokenSource::open(folder_ / "named")), counting<std::int64_t>(80, 7));
+  const auto wide = counting<std::uint32_t>(50, 100007);
+  write("wide/a.bin", llmc_header(20240801, 50, 7) + raw(wide));
+  EXPECT_EQ(all(TokenSource::open(folder_ / "wide")), counting<std::int64_t>(50, 100007));
+}
+
+TEST_F(Data, FaultsOfFormats) {
+  const auto tokens = counting<std::uint16_t>(50, 7);
+  const auto opens = [&](const fs::path& path) { return [=] { TokenSource::open(path); }; };
+  expect_fault(opens(write("a.bin", llmc_header(20240520, 50, 99) + raw(tokens))),
+               "has a header of llm.c of version 99; of 16 bit tokens version 1 is known");
+  expect_fault(opens(write("b.bin", llmc_header(20240801, 25, 1) + raw(tokens))),
+               "of 32 bit tokens version 7 is known");
+  expect_fault(opens(write("c.bin", llmc_header(20240520, 50).substr(0, 100))), "ends within its header of llm.c");
+  expect_fault(opens(write("d.bin", llmc_header(20240522, 50) + raw(tokens))), "holds llm.c's questions");
+  write("mixed/a.bin", raw(tokens));
+  write("mixed/b.txt", "text");
+  expect_fault(opens(folder_ / "mixed"),
+               "b.txt is text, and " + (folder_ / "mixed/a.bin").string() + " is 16 bit tokens");
+  write("widths/a.bin", raw(tokens));
+  write("widths/b.u32", raw(tokens));
+  expect_fault(opens(folder_ / "widths"), "b.u32 is 32 bit tokens, and");
 }
 
 TEST_F(Data, FaultsOfSources) {
