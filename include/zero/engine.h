@@ -57,8 +57,7 @@ enum class OutsideGradients : std::uint8_t {
   // own.
   drop,
   // They are a micro-batch of their own, with that backward's loss; step() is to follow. Both engines need the same
-  // loss
-  // scale, and on all ranks such a backward has to reach the same engines.
+  // loss scale, and on all ranks such a backward has to reach the same engines.
   add,
 };
 
@@ -70,7 +69,8 @@ struct Options {
   std::optional<std::uint64_t> seed = {};
   // First group that takes a parameter wins; parameters in none use the optimizer's own values.
   std::vector<ParamGroup> groups = {};
-  // Factor on the learning rate at a step, counted from 0.
+  // Factor on the learning rate at a step, counted from 0. A function of the step alone, and the same on every rank:
+  // some of its values are compared when the engine is built.
   Schedule schedule = {};
   // Parameters that are computed with in their own dtype whatever the plan's precision, `norms` for example.
   std::function<bool(const ParameterInfo&)> full_precision = {};

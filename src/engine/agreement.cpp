@@ -74,6 +74,21 @@ std::string text(const LossScale& scale) {
          shortest(scale.backoff) + " after " + std::to_string(scale.hysteresis) + " overflows";
 }
 
+// A program's own schedule may end with its training.
+std::string factor_at(const Schedule& schedule, std::int64_t step) try {
+  return "a factor of " + shortest(schedule(step));
+} catch (...) {
+  return "no factor";
+}
+
+// Early steps one by one, then ever farther apart.
+void add_schedule(const Schedule& schedule, std::vector<std::string>& lines) {
+  constexpr std::int64_t each = 16, last = std::int64_t{1} << 24;
+  lines.emplace_back(schedule ? "a schedule of the learning rate" : "no schedule of the learning rate");
+  for (std::int64_t step = 0; schedule && step <= last; step += step < each ? 1 : step / 4)
+    lines.push_back(factor_at(schedule, step) + " on the learning rate at step " + std::to_string(step));
+}
+
 }  // namespace
 
 std::vector<std::string> description(const Plan& plan, const Inventory& inventory,
@@ -89,6 +104,7 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
   lines.push_back(options.outside == OutsideGradients::add ? "gradients of other backwards are added"
                                                            : "gradients of other backwards are dropped");
   lines.push_back(options.loss_scale ? text(*options.loss_scale) : "no loss scale of its own");
+  add_schedule(options.schedule, lines);
   if (plan.float8())
     lines.push_back(std::string(options.float8.scaling == Scaling::delayed ? "delayed" : "current") +
                     " FP8 scaling, history " + std::to_string(options.float8.history));

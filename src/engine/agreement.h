@@ -13,8 +13,8 @@
 
 namespace zero {
 
-// One line for each thing that the ranks must share: the plan's columns, settings, parameters, their order in memory
-// and what updates them, buffers. `infos` and `rules` by parameter of the inventory.
+// One line for each thing that the ranks must share: the plan's columns, settings, the schedule at some steps,
+// parameters, their order in memory and what updates them, buffers. `infos` and `rules` by parameter of the inventory.
 std::vector<std::string> description(const Plan& plan, const Inventory& inventory,
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
                                      const Options& options);

@@ -191,5 +191,34 @@ TEST(OptimizerGroups, MustBeTheSameOnEveryRank) {
   }
 }
 
+// What two ranks with a schedule each are told; empty where they train.
+std::string told_of(const Schedule& first, const Schedule& second) {
+  try {
+    const auto rank = [&](const World& world) {
+      Lm model;
+      Options options;
+      options.schedule = world.rank() == 0 ? first : second;
+      Engine engine(model, world, Plan::ddp(), AdamW{}, options);
+    };
+    run_ranks(2, rank, kToDisagree);
+    return "";
+  } catch (const RankError& error) {
+    return error.what();
+  }
+}
+
+TEST(Schedules, MustBeTheSameOnEveryRank) {
+  const auto finds = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const Schedule cosine = cosine_schedule({2, 20});
+  EXPECT_TRUE(finds(told_of(cosine, {}), "rank 1 has no schedule"));
+  EXPECT_TRUE(finds(told_of(cosine, linear_schedule({2, 20})), "on the learning rate at step 3"));
+  // Alike as long as they warm up.
+  EXPECT_TRUE(finds(told_of(cosine_schedule({2, 2000}), cosine_schedule({2, 3000})), "at step 3"));
+  const std::vector<double> factors{1, 0.5, 0.25};
+  const Schedule table = [&](std::int64_t step) { return factors.at(static_cast<std::size_t>(step)); };
+  EXPECT_TRUE(finds(told_of(table, constant_schedule()), "a factor of 0.5 on the learning rate at step 1"));
+  EXPECT_EQ(told_of(table, table), "");
+}
+
 }  // namespace
 }  // namespace zero::test
