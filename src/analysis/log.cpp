@@ -152,6 +152,18 @@ void MemoryLog::claim_in_peak(const Block& block) {
   part->unit = block.unit;
 }
 
+void MemoryLog::begin_telling() {
+  const std::lock_guard lock(mutex_);
+  settle_locked();
+  ++tellings_;
+}
+
+void MemoryLog::end_telling() {
+  const std::lock_guard lock(mutex_);
+  settle_locked();
+  if (--tellings_ == 0) timeline_.add({now(), settled_total_, settled_});
+}
+
 void MemoryLog::settle() {
   const std::lock_guard lock(mutex_);
   settle_locked();
@@ -191,7 +203,7 @@ std::optional<MemoryLog::Moment> MemoryLog::replay() {
   std::int64_t bytes = peak_.bytes;
   for (std::size_t i = 0; i < events_.size(); ++i) {
     apply(events_[i]);
-    timeline_.add({events_[i].at, settled_total_, settled_});
+    if (tellings_ == 0) timeline_.add({events_[i].at, settled_total_, settled_});
     if (settled_total_ <= bytes) continue;
     bytes = settled_total_;
     most = Moment{i, bytes};

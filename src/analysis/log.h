@@ -51,6 +51,10 @@ class MemoryLog {
   // The block of that number went, if it is there still.
   void went(const void* data, std::int64_t number);
 
+  // What was there before it was watched: told from the first of these to the second, it is one sample of the timeline.
+  void begin_telling();
+  void end_telling();
+
   // Settles what happened since the last time.
   void settle();
   // As far as it is settled.
@@ -161,6 +165,7 @@ class MemoryLog {
   int next_span_ = 0;
   Peak peak_;
   Timeline timeline_{4096};
+  int tellings_ = 0;
 };
 
 }  // namespace zero

@@ -25,9 +25,15 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl() { history_->thread(); }
 
-  Watched& watched() { return watched_; }
+  // `tell` says whose is what is there already.
+  template <class Tell>
+  void tell(const Tell& tell) {
+    const Telling telling{*log_};
+    tell(watched_);
+  }
 
   void watch(Engine& engine) {
+    const Telling telling{*log_};
     std::vector<std::string> units;
     for (const UnitLayout& unit : engine.layout().units()) units.push_back(unit.name());
     engines_.push_back(std::make_shared<EngineWatch>(
@@ -64,6 +70,14 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
+  struct Telling {
+    MemoryLog& log;
+    explicit Telling(MemoryLog& of) : log(of) { log.begin_telling(); }
+    ~Telling() { log.end_telling(); }
+    Telling(const Telling&) = delete;
+    Telling& operator=(const Telling&) = delete;
+  };
+
   static std::int64_t reserved_by(const Reporter& gpus) { return host_usage().reserved() + gpus.reserved(); }
 
   void settle() {
@@ -113,16 +127,16 @@ MemoryAnalyzer::MemoryAnalyzer() : impl_(std::make_shared<Impl>()) {}
 MemoryAnalyzer::~MemoryAnalyzer() = default;
 
 void MemoryAnalyzer::watch(const torch::nn::Module& module) {
-  impl_->watched().add(module);
+  impl_->tell([&](Watched& watched) { watched.add(module); });
 }
 void MemoryAnalyzer::watch(torch::optim::Optimizer& optimizer) {
-  impl_->watched().add(optimizer);
+  impl_->tell([&](Watched& watched) { watched.add(optimizer); });
 }
 void MemoryAnalyzer::watch(Engine& engine) {
   impl_->watch(engine);
 }
 void MemoryAnalyzer::watch(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
-  impl_->watched().add(tensor, owner, unit);
+  impl_->tell([&](Watched& watched) { watched.add(tensor, owner, unit); });
 }
 
 MemoryRecord MemoryAnalyzer::record(const std::string& tag) {

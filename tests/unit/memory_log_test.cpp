@@ -165,6 +165,20 @@ TEST(MemoryLog, SettlesByItselfAndAddsUpOverAnyNumberOfEvents) {
   EXPECT_LE(log.timeline().size(), 4096u);
 }
 
+TEST(MemoryLog, TellsWhatWasThereBeforeAsOneSample) {
+  MemoryLog log;
+  log.came(block(1), 10, forward(log));
+  log.begin_telling();
+  for (int i = 0; i < 20; ++i) log.booked(MemoryOwner::parameter, "unit", 100);
+  log.end_telling();
+  log.booked(MemoryOwner::optimizer, "unit", 5);
+  log.settle();
+  std::vector<std::int64_t> seen;
+  for (const MemorySample& sample : log.timeline()) seen.push_back(sample.allocated);
+  EXPECT_EQ(seen, (std::vector<std::int64_t>{10, 2010, 2015}));
+  EXPECT_EQ(log.peak().bytes, 2015);
+}
+
 TEST(MemoryLog, TakesEventsFromSeveralThreads) {
   MemoryLog log;
   std::vector<std::thread> threads;
