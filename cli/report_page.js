@@ -102,24 +102,15 @@ function stateSection() {
     asTable("Memory of a rank", ["run", "bytes", "predicted", "measured", "difference"], known.flatMap(memoryRows), 2)];
 }
 
-// The theory is of one optimizer and precision, where the report names them.
-function isOf(row, run) {
-  const same = (key) => (row[key] ?? report[key] ?? run[key]) === run[key];
-  return row.plan === run.plan && same("optimizer") && same("precision");
-}
-
 function theorySection() {
-  const pairs = (report.theory ?? []).flatMap((row) => {
-    const own = runs.filter((run) => isOf(row, run));
-    return own.length ? own.map((run) => [row, run]) : [[row, undefined]];
-  });
-  if (!pairs.length) return null;
-  const rows = pairs.map(([row, run]) => {
-    const state = run && stateBytes(run, "measured"), wire = run?.wire_bytes_per_step?.accounted;
-    const cells = (formula, theory, value) =>
-      [formula, shown(theory, separated), shown(value, separated), difference(value, theory)];
-    const volume = cells(row.volume, row.volume_bytes, wire);
-    return [run?.name ?? row.plan, ...cells(row.state, row.state_bytes, state), ...volume];
+  const known = runs.filter((run) => run.theory);
+  if (!known.length) return null;
+  const rows = known.map((run) => {
+    const { theory } = run, wire = run.wire_bytes_per_step?.accounted;
+    const cells = (formula, bytes, value) =>
+      [formula, shown(bytes, separated), shown(value, separated), difference(value, bytes)];
+    const volume = cells(theory.volume, theory.volume_bytes, wire);
+    return [run.name, ...cells(theory.state, theory.state_bytes, stateBytes(run, "measured")), ...volume];
   });
   const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "accounted", "difference"];
   return [table("Theory and measurement", headers, rows)];

@@ -15,7 +15,7 @@ const text = (x, y, content, kind = "", anchor = "start") =>
 const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind });
 const rect = (x, y, width, height, attributes) => svg("rect", { x, y, width, height, ...attributes });
 const colour = (key) => `var(--${key})`;
-const DARK = ["parameter", "compute", "extra2", "buffer"]; // light type on these, in the light scheme
+const DARK = ["parameter", "compute", "buffer"]; // light type on these, in the light scheme
 
 const spoken = ({ title, rows }) => [title, ...rows.map((row) => row.join(" "))].join(", ");
 

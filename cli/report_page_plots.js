@@ -120,7 +120,7 @@ function timelinePlot(run) {
   });
 }
 
-const CURVE_KEYS = ["ink", "parameter", "reduction", "optimizer", "update", "gradient"];
+const CURVE_KEYS = ["ink", "curve1", "curve2", "curve3", "curve4", "curve5"];
 const CURVE_DASHES = ["", "7 4", "2 3", "9 3 2 3"];
 const cycle = (values, i) => values[i % values.length];
 const curveStyle = (i) => ({ key: cycle(CURVE_KEYS, i), dash: cycle(CURVE_DASHES, i) });

@@ -70,28 +70,45 @@ function memoryParts(run) {
   return parts.filter((part) => isNumber(part.predicted) || isNumber(part.measured));
 }
 
-// What a file may name, by the colour that shows it.
+// What a file may name, by the colour that shows it: names that share one mean the same, in memory, on the wire or in
+// time.
 const COLOURS = {
   parameter: ["parameter", "parameters"],
   gradient: ["gradient", "gradients"],
   optimizer: ["optimizer"],
   gathered: ["gathered", "gather", "all_gather", "publish"],
   reduction: ["reduction", "reduce", "reduce_scatter", "all_reduce"],
-  update: ["update", "step"],
+  update: ["update"],
   activation: ["activation", "activations"],
   buffer: ["buffer", "buffers", "communication"],
-  compute: ["compute", "forward", "backward"],
+  compute: ["compute"],
+  forward: ["forward"],
+  backward: ["backward"],
+  step: ["step"],
+  direct: ["direct"],
+  read: ["read"],
   wait: ["wait", "vote"],
-  other: ["other", "wire", "temporary"],
+  wire: ["wire"],
+  temporary: ["temporary"],
+  other: ["other"],
   broadcast: ["broadcast"],
+  tensors: ["tensors"],
+  state: ["engine state"],
+  shared: ["shared memory"],
+  slack: ["allocator slack"],
+  heap: ["heap"],
+  libraries: ["libraries"],
+  stacks: ["thread stacks"],
 };
-const EXTRA_COLOURS = 5;
+const COLOUR_OF = new Map(Object.entries(COLOURS).flatMap(([key, all]) => all.map((name) => [name, key])));
+const OWN_COLOURS = COLOUR_OF.size;
+const EXTRA_COLOURS = 8;
 
-// By name; what has no colour of its own gets one by its place among `names`.
+// By name. What has no colour of its own gets the next of the others, for the whole page.
 function colourKeys(names) {
-  const own = new Map(Object.entries(COLOURS).flatMap(([key, all]) => all.map((name) => [name, key])));
-  let extra = 0;
-  return new Map(unique(names).map((name) => [name, own.get(name) ?? `extra${extra++ % EXTRA_COLOURS}`]));
+  for (const name of names)
+    if (!COLOUR_OF.has(name)) COLOUR_OF.set(name, `extra${(COLOUR_OF.size - OWN_COLOURS) % EXTRA_COLOURS}`);
+  return new Map(unique(names).map((name) => [name, COLOUR_OF.get(name)]));
 }
 
 const sameLosses = (a, b) => a.length === b.length && a.every((loss, i) => Object.is(loss, b[i]));

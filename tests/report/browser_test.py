@@ -80,6 +80,16 @@ class EveryReport(Page):
                     rights = f"{drawn}.map((n) => n.getBoundingClientRect().right)"
                     self.assertLessEqual(self.value(f"Math.max(0, ...{rights})"), width)
 
+    def test_tables_scroll_within_a_narrow_window(self) -> None:
+        self.show(width=500)
+        widths = "(t => [t.scrollWidth > t.clientWidth, getComputedStyle(t).overflowX, t.tabIndex])"
+        runs = 'document.querySelector("#runs .scroll")'
+        self.assertEqual(self.value(f"{widths}({runs})"), [True, "auto", 0])
+        self.assertGreater(self.value(f"(t => (t.scrollLeft = 1000, t.scrollLeft))({runs})"), 0)
+        last = f"{runs}.querySelector('th:last-child').getBoundingClientRect().right"
+        self.assertLessEqual(self.value(last), 500)
+        self.assertEqual(self.value("document.documentElement.scrollWidth"), 500)
+
     def test_shows_the_sections_that_there_is_data_for(self) -> None:
         there = {"as_before": ["runs", "state", "wire", "time", "losses"], "empty": []}
         there["one_rank"] = ["runs", "state", "theory", "time", "losses"]
@@ -123,8 +133,26 @@ class Charts(Page):
             self.assertGreater(len(colours), 4, owner)
             self.assertEqual(len(set(colours)), 1, owner)
 
+    def test_a_colour_has_one_meaning(self) -> None:
+        script = f"""(() => {{{RGB} return [...document.querySelectorAll("rect.piece, path.area, path.curve")].map((n) =>
+          [n.dataset.part ?? n.dataset.runs ?? n.parentNode.dataset.name ?? n.parentNode.dataset.part,
+           rgb(n, n.matches(".curve") ? "stroke" : "fill").join()])}})()"""
+        same = [{"gathered", "gather", "all gather"}, {"reduction", "reduce", "reduce scatter"}]
+        same += [{"activation", "activations"}, {"buffer", "buffers"}]
+        for name in ("full", "apart", "optimizers"):
+            self.show(name)
+            names: dict[str, set[str]] = {}
+            for part, colour in self.value(script):
+                names.setdefault(colour, set()).add(part)
+            self.assertGreater(len(names), 12)
+            for colour, parts in names.items():
+                self.assertTrue(len(parts) == 1 or any(parts <= each for each in same), f"{name}: {colour} is {parts}")
+
     def test_theory_stands_beside_what_was_measured(self) -> None:
-        for row, theory, run in zip(self.cells("theory"), FULL["theory"], FULL["runs"]):
+        rows = self.cells("theory")
+        self.assertEqual(len(rows), len(FULL["runs"]))
+        for row, run in zip(rows, FULL["runs"]):
+            theory = run["theory"]
             state = sum(run["state_bytes"][s]["measured"] for s in STATES)
             wire = run["wire_bytes_per_step"]["accounted"]
             self.assertEqual(row[:4], [run["plan"], theory["state"], f"{theory['state_bytes']:,}", f"{state:,}"])
@@ -227,7 +255,7 @@ class Losses(Page):
         names = self.value('[...document.querySelectorAll("#runs td:first-child")].map((each) => each.textContent)')
         self.assertEqual(names, ["adamw fp32", "adamw bf16", "lion fp32"])
         theory = [row[0] for row in self.cells("theory")]
-        self.assertEqual(theory, ["ddp", "zero1", "zero2", "adamw fp32", "adamw bf16"])
+        self.assertEqual(theory, names)
 
     def test_a_long_run_has_a_short_table(self) -> None:
         self.show("long")

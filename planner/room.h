@@ -1,0 +1,20 @@
+// How much memory this host has left for a run. No torch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace planner {
+
+struct Room {
+  std::int64_t bytes = 0;  // that can still be taken, swap included
+  std::string limited_by;  // "the host's memory", or the control group whose limit is nearer
+};
+
+// The kernel's MemAvailable, or what a control group of this process (version 1 or 2, or one above it) leaves below its
+// limit when its page cache is dropped. None where the kernel does not tell. `root` is what files are looked for under.
+std::optional<Room> room_of_host(const std::filesystem::path& root = "/");
+
+}  // namespace planner
