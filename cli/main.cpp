@@ -61,9 +61,18 @@ std::vector<std::string> program_of(const CLI::App& command) {
   return words;
 }
 
+// As a shell reads it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 std::string command_line(int argc, char** argv) {
   std::string line = "zero";
-  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
+  for (int i = 1; i < argc; ++i) line += " " + quoted(argv[i]);
   return line;
 }
 
@@ -103,7 +112,8 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw cli::UsageError(error.what());
   }
-  to_train.command = to_compare.command = command_line(argc, argv);
+  for (cli::RunOptions* options : {&to_train, &to_compare})
+    if (options->command.empty()) options->command = command_line(argc, argv);
   if (train->parsed()) return cli::training().train(to_train);
   if (compare->parsed()) return cli::training().compare(to_compare);
   if (plan->parsed()) return cli::plan(to_plan);

@@ -109,6 +109,10 @@ void add_output_group(CLI::App& command, RunOptions& options) {
       .add_option("--profile", options.profile,
                   "How fast the machine is, to predict seconds; or none [zero bench profile's]")
       ->group(group);
+  command
+      .add_flag("!--no-memory-check", options.memory_check,
+                "Start even where the run will not find the memory it needs")
+      ->group(group);
   command.add_flag("--timeline", options.timeline, "Memory and activities within a step in --json")->group(group);
 }
 
@@ -117,6 +121,7 @@ void add_common(CLI::App& command, RunOptions& options, const char* default_rank
   add_model_group(command, options);
   add_training_group(command, options);
   add_output_group(command, options);
+  command.add_option("--command", options.command)->group("");  // of who started this rank; not in the help
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
 }
 
@@ -200,6 +205,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   std::vector<std::string> result{"zero", "train", "--plan=" + plan};
   const auto add = [&](const char* name, const auto& value) { result.push_back(name + ("=" + text(value))); };
   if (!json.empty()) add("--json", json);
+  if (options.ranks) add("--ranks", options.ranks);
   add("--precision", options.precision);
   add("--loss-scale", options.loss_scale);
   add("--fp8-scaling", options.fp8_scaling);
@@ -225,6 +231,8 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   if (!options.trace.empty()) add("--trace", options.trace);
   if (!options.tensorboard.empty()) add("--tensorboard", options.tensorboard);
   if (!options.profile.empty()) add("--profile", options.profile);
+  if (!options.command.empty()) add("--command", options.command);
+  if (!options.memory_check) result.push_back("--no-memory-check");
   if (options.timeline) result.push_back("--timeline");
   if (options.fp32_norms) result.push_back("--fp32-norms");
   if (options.reproducible) result.push_back("--reproducible");

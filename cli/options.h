@@ -56,7 +56,8 @@ struct RunOptions : ExchangeOptions {
   std::uint64_t seed = 0;
   bool reproducible = false;
   bool fp32_norms = false;
-  bool timeline = false;  // memory and activities within a step go to the result
+  bool memory_check = true;  // before ranks are started
+  bool timeline = false;     // memory and activities within a step go to the result
   std::int64_t eval_every = 0;
   std::string json;
   std::string html;         // a page of what was measured
@@ -64,6 +65,9 @@ struct RunOptions : ExchangeOptions {
   std::string tensorboard;  // a folder
   std::string profile;      // by which seconds are predicted; empty: the usual one, if it is there and fits
   std::string command;      // as it was typed
+
+  // Whether a run is to record what happens within a step.
+  bool wants_timeline() const { return timeline || !html.empty() || !trace.empty(); }
 };
 
 void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std::string& group);

@@ -46,6 +46,8 @@ void add_wire(Table& table, const RunResult& run) {
 
 // Predictions of peaks may be a little above what is measured.
 void add_peak(Table& table, const char* what, const Bytes& bytes) {
+  if (bytes.measured == kUnmeasured)
+    return table.add({"", what, with_separators(bytes.predicted), "-", "not measured without the arena"});
   const double above = 100 * (static_cast<double>(bytes.predicted) / static_cast<double>(bytes.measured) - 1);
   table.add({"", what, with_separators(bytes.predicted), with_separators(bytes.measured),
              bytes.measured > 0 ? (above < 0 ? "" : "+") + fixed(above, 2) + " %" : ""});
@@ -72,8 +74,8 @@ void print_bytes(std::ostream& out, const Report& report) {
 void print_costs(std::ostream& out, const Report& report) {
   const auto first = static_cast<double>(state_bytes(report.runs.front()));
   Table table(1);
-  table.add({"plan", "state", "of " + report.runs.front().plan, "theory", "peak process", "s/step, predicted", "s/step",
-             "tokens/s", "last loss"});
+  table.add({"plan", "state", "of " + report.runs.front().plan, "theory", "process, peak", "s/step, predicted",
+             "s/step", "tokens/s", "last loss"});
   for (const RunResult& run : report.runs) {
     const std::string part = fixed(100 * static_cast<double>(state_bytes(run)) / first, 1) + " %";
     table.add({run.plan, human_bytes(state_bytes(run)), part, run.theory.state, human_bytes(run.peak_bytes),

@@ -13,6 +13,8 @@
 
 namespace cli {
 
+inline constexpr std::int64_t kUnmeasured = -1;
+
 struct Bytes {
   std::int64_t predicted = 0;
   std::int64_t measured = 0;
@@ -58,9 +60,11 @@ struct RunResult {
   Bytes parameter, gradient, optimizer;  // per rank
   WireBytes wire;                        // per rank
   std::vector<Share> collectives;        // of `wire`, as accounted
-  Bytes activation, buffers, peak;       // per rank, at their largest
+  // Per rank, at their largest. Activations, and with them the peak, are not measured where LibTorch's allocator was
+  // left in place (ZERO_ARENA=0).
+  Bytes activation, buffers, peak;
   std::string moment;                    // of the predicted peak
-  std::int64_t peak_bytes = 0;           // of a rank's process, above what it held when the run began
+  std::int64_t peak_bytes = 0;           // the largest resident size of a rank's process while the run went on
   std::vector<Share> process;            // what the first rank's process holds after its last step; see --timeline
   std::int64_t process_bytes = 0;        // all of it, as the kernel counts it
   std::int64_t update_bytes = 0;         // per rank, that a step's update reads and writes

@@ -19,8 +19,12 @@ std::vector<double> numbers(const Json& json) {
   return result;
 }
 
+Json measured(std::int64_t bytes) {
+  return bytes == kUnmeasured ? Json() : Json(bytes);
+}
+
 Json encode(const Bytes& bytes) {
-  return {{"predicted", bytes.predicted}, {"measured", bytes.measured}};
+  return {{"predicted", bytes.predicted}, {"measured", measured(bytes.measured)}};
 }
 
 Json encode(const WireBytes& bytes) {
@@ -28,7 +32,8 @@ Json encode(const WireBytes& bytes) {
 }
 
 Bytes decode_bytes(const Json& json) {
-  return {json.at("predicted"), json.at("measured")};
+  const Json& measured = json.at("measured");
+  return {json.at("predicted"), measured.is_null() ? kUnmeasured : measured.get<std::int64_t>()};
 }
 
 WireBytes decode_wire(const Json& json) {
@@ -88,31 +93,32 @@ std::optional<double> decode_optional(const Json& json) {
 Json encode(const RunResult& run) {
   Json evaluations = Json::array();
   for (const Evaluation& each : run.evaluations) evaluations.push_back({{"step", each.step}, {"loss", each.loss}});
-  return {{"plan", run.plan},
-          {"optimizer", run.optimizer_name},
-          {"precision", run.precision},
-          {"losses", run.losses},
-          {"grad_norms", run.grad_norms},
-          {"evaluations", evaluations},
-          {"state_bytes",
-           {{"parameter", encode(run.parameter)},
-            {"gradient", encode(run.gradient)},
-            {"optimizer", encode(run.optimizer)}}},
-          {"activation_bytes", encode(run.activation)},
-          {"buffer_bytes", encode(run.buffers)},
-          {"peak", {{"predicted", run.peak.predicted}, {"measured", run.peak.measured}, {"moment", run.moment}}},
-          {"wire_bytes_per_step", encode(run.wire)},
-          {"wire_bytes_by_collective", encode_collectives(run.collectives)},
-          {"peak_bytes", run.peak_bytes},
-          {"process", encode(run.process)},
-          {"process_bytes", run.process_bytes},
-          {"update_bytes", run.update_bytes},
-          {"update_seconds", optional_number(run.update_seconds)},
-          {"seconds", encode(run.seconds)},
-          {"step_seconds", run.step_seconds},
-          {"predicted_step_seconds", optional_number(run.predicted_seconds)},
-          {"tokens_per_second", run.tokens_per_second},
-          {"theory", encode(run.theory)}};
+  return {
+      {"plan", run.plan},
+      {"optimizer", run.optimizer_name},
+      {"precision", run.precision},
+      {"losses", run.losses},
+      {"grad_norms", run.grad_norms},
+      {"evaluations", evaluations},
+      {"state_bytes",
+       {{"parameter", encode(run.parameter)},
+        {"gradient", encode(run.gradient)},
+        {"optimizer", encode(run.optimizer)}}},
+      {"activation_bytes", encode(run.activation)},
+      {"buffer_bytes", encode(run.buffers)},
+      {"peak", {{"predicted", run.peak.predicted}, {"measured", measured(run.peak.measured)}, {"moment", run.moment}}},
+      {"wire_bytes_per_step", encode(run.wire)},
+      {"wire_bytes_by_collective", encode_collectives(run.collectives)},
+      {"peak_bytes", run.peak_bytes},
+      {"process", encode(run.process)},
+      {"process_bytes", run.process_bytes},
+      {"update_bytes", run.update_bytes},
+      {"update_seconds", optional_number(run.update_seconds)},
+      {"seconds", encode(run.seconds)},
+      {"step_seconds", run.step_seconds},
+      {"predicted_step_seconds", optional_number(run.predicted_seconds)},
+      {"tokens_per_second", run.tokens_per_second},
+      {"theory", encode(run.theory)}};
 }
 
 Json encode_with_timeline(const RunResult& run) {
@@ -163,17 +169,11 @@ RunResult decode_run(const Json& json) {
 
 std::string to_json(const Report& report) {
   Json runs = Json::array();
-  Json theory = Json::array();
-  for (const RunResult& run : report.runs) {
-    runs.push_back(encode_with_timeline(run));
-    theory.push_back(encode(run.theory));
-    theory.back()["plan"] = run.plan;
-  }
+  for (const RunResult& run : report.runs) runs.push_back(encode_with_timeline(run));
   Json json{{"ranks", report.ranks}, {"parameters", report.parameters}};
   if (!report.model.empty()) json["model"] = report.model;
   json.update({{"batch", report.batch}, {"seq", report.seq}, {"accumulate", report.accumulate}});
   if (!report.command.empty()) json["command"] = report.command;
-  json["theory"] = theory;
   if (!report.precision.empty()) json["precision"] = report.precision;
   json["runs"] = runs;
   return json.dump(2) + "\n";

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "common.h"
 #include "compare.h"
 #include "format.h"
 #include "outputs.h"
@@ -68,6 +69,8 @@ int compare_as_rank(const RunOptions& options) {
   const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
+  check_room(options, work, world.size(), world.local_size());  // before a rank takes any of it
+  require_common(world, options, work);
   if (first) check_outputs(options);
   Report report = report_for(options, work, world.size());
   for (const Contender& contender : contenders(options)) {
@@ -76,9 +79,7 @@ int compare_as_rank(const RunOptions& options) {
     std::optional<Scalars> scalars;
     if (first && !own.tensorboard.empty()) scalars.emplace(own.tensorboard + "/" + label, *listener);
     Listener& heard = scalars ? static_cast<Listener&>(*scalars) : *listener;
-    RunOptions each = own;
-    each.timeline = wants_timeline(options);
-    report.runs.push_back(run_plan(world, each, work, own.plans.front(), heard));
+    report.runs.push_back(run_plan(world, own, work, own.plans.front(), heard));
     if (first) announce(contender, report.runs.back());
   }
   report.precision = common_precision(report.runs);
@@ -88,7 +89,7 @@ int compare_as_rank(const RunOptions& options) {
 
 // What the run of one contender is asked for.
 RunOptions alone(RunOptions options, const std::string& label) {
-  options.timeline = wants_timeline(options);
+  options.timeline = options.wants_timeline();
   options.html.clear();
   options.trace.clear();
   if (!options.tensorboard.empty()) options.tensorboard += "/" + label;

@@ -32,11 +32,10 @@ std::int64_t shares_of_others() {
 PeakMemory::PeakMemory() {
   ::malloc_trim(0);
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts over
-  before_ = status("VmRSS:");
 }
 
 std::int64_t PeakMemory::bytes() const {
-  return std::max<std::int64_t>(status("VmHWM:") - shares_of_others() - before_, 0);
+  return std::max<std::int64_t>(status("VmHWM:") - shares_of_others(), 0);
 }
 
 }  // namespace cli

@@ -5,15 +5,12 @@
 
 namespace cli {
 
-// Peak resident bytes from now on, above what is resident now. Memory that ranks share counts by this rank's
-// share of it.
+// The largest resident size of the process from now on, the program and its libraries included. Memory that ranks share
+// counts by this rank's share of it.
 class PeakMemory {
  public:
   PeakMemory();
   std::int64_t bytes() const;
-
- private:
-  std::int64_t before_;
 };
 
 }  // namespace cli

@@ -23,8 +23,4 @@ void write_outputs(const RunOptions& options, const Report& report) {
   if (!options.trace.empty()) write_file(options.trace, chrome_trace(json));
 }
 
-bool wants_timeline(const RunOptions& options) {
-  return options.timeline || !options.html.empty() || !options.trace.empty();
-}
-
 }  // namespace cli

@@ -11,7 +11,4 @@ namespace cli {
 void check_outputs(const RunOptions& options);
 void write_outputs(const RunOptions& options, const Report& report);
 
-// Whether a run is to record what happens within a step.
-bool wants_timeline(const RunOptions& options);
-
 }  // namespace cli

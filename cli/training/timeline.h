@@ -7,8 +7,8 @@
 
 namespace cli {
 
-// {"owners", "samples", "phases", "activities"} of what the analyzer saw: seconds from its construction, bytes by
-// owner.
+// {"owners", "samples", "phases", "activities"} of what the analyzer saw: seconds from when it was told what there is,
+// bytes by owner.
 std::string timeline_of(const zero::MemoryReport& report);
 
 }  // namespace cli

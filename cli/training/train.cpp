@@ -68,7 +68,7 @@ class Run {
   RunResult go() {
     listener_.begin(engine_, result_);
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
-      if (step == options_.steps && options_.timeline) {
+      if (step == options_.steps && options_.wants_timeline()) {
         watch_step();
       } else {
         train_step();
@@ -140,9 +140,11 @@ class Run {
     result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
     count();
     account_wire();
-    result_.activation.measured = largest(world_, ledger[zero::Owner::activation].peak);
+    const std::int64_t activations = largest(world_, ledger[zero::Owner::activation].peak);
+    const std::int64_t peak = largest(world_, ledger.peak_total);
+    result_.activation.measured = activations > 0 ? activations : kUnmeasured;
+    result_.peak.measured = activations > 0 ? peak : kUnmeasured;
     result_.buffers.measured = largest(world_, buffers(ledger));
-    result_.peak.measured = largest(world_, ledger.peak_total);
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
@@ -254,6 +256,7 @@ Report report_for(const RunOptions& options, const Work& work, int ranks) {
   report.seq = options.seq;
   report.accumulate = options.accumulate;
   report.command = options.command;
+  if (options.ranks == 0 && ranks > 1) report.command += " --ranks " + std::to_string(ranks);  // which a launcher said
   return report;
 }
 

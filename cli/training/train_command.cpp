@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "common.h"
 #include "format.h"
 #include "outputs.h"
 #include "own_ranks.h"
@@ -68,9 +69,11 @@ class Printer : public Listener {
 };
 
 int train_as_rank(const RunOptions& options) {
-  const zero::World world = launched() ? join(options) : zero::World();
+  const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
+  check_room(options, work, world.size(), world.local_size());  // before a rank takes any of it
+  require_common(world, options, work);
   if (first) check_outputs(options);
   Listener silent;
   std::optional<Printer> printer;

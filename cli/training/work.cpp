@@ -2,10 +2,12 @@
 
 #include <filesystem>
 
+#include "compare.h"
 #include "model.h"
 #include "models/json.h"
 #include "outputs.h"
 #include "report.h"
+#include "room.h"
 
 namespace cli {
 namespace {
@@ -47,10 +49,16 @@ void check_count(const RunOptions& options, int ranks) {
                    " ranks are more tokens than can be counted");
 }
 
+void check_room(const RunOptions& options, const Work& work, int ranks, int here) {
+  const auto room = planner::room_of_host();
+  if (!room || !options.memory_check) return;
+  for (const Contender& each : contenders(options)) check_room(each.options, work.config, ranks, here, *room);
+}
+
 void check(const RunOptions& options, int ranks) {
   check_count(options, ranks);
   for (const std::string& plan : options.plans) make_plan(options, plan, ranks);
-  load(options);
+  check_room(options, load(options), ranks, ranks);
   check_outputs(options);
 }
 
