@@ -22,13 +22,13 @@ at::Tensor alive(const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTe
   return at::Tensor(tensor.lock());
 }
 
-struct Memory {
+struct BlockBehind {
   const void* data = nullptr;
   std::int64_t bytes = 0;
 };
 
 // Behind a tensor; none where it has none, or an engine's.
-Memory memory_of(const at::Tensor& tensor) {
+BlockBehind memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || Unit::of(tensor.unsafeGetTensorImpl()) != nullptr) return {};
   c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   const void* const data = storage->_mutable_data_ptr_no_checks().get();

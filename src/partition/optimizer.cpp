@@ -131,9 +131,9 @@ Fields fields_of(const Lamb& o) {
 }
 
 // Collects sentences about one optimizer.
-class Inspection {
+class OptimizerFaults {
  public:
-  explicit Inspection(std::string_view name) : name_(name) {}
+  explicit OptimizerFaults(std::string_view name) : name_(name) {}
 
   void not_negative(const char* what, double value) { expect(what, value, value >= 0, "not negative"); }
   void fraction(const char* what, double value) { expect(what, value, value >= 0 && value < 1, "in [0, 1)"); }
@@ -278,11 +278,11 @@ std::string describe(const Optimizer& optimizer) {
 }
 
 std::vector<std::string> faults(const Optimizer& optimizer) {
-  Inspection inspection(name(optimizer));
-  inspection.not_negative("lr", learning_rate(optimizer));
-  inspection.not_negative("weight_decay", weight_decay(optimizer));
-  std::visit([&](const auto& value) { inspection.fields(value); }, optimizer);
-  return std::move(inspection).faults();
+  OptimizerFaults found(name(optimizer));
+  found.not_negative("lr", learning_rate(optimizer));
+  found.not_negative("weight_decay", weight_decay(optimizer));
+  std::visit([&](const auto& value) { found.fields(value); }, optimizer);
+  return std::move(found).faults();
 }
 
 std::vector<ParameterRule> parameter_rules(const Optimizer& optimizer, const std::vector<ParamGroup>& groups,
