@@ -9,11 +9,10 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kStaging = 1 << 20;  // bytes
-
 class TwoLevelCommunicator final : public CommunicatorImpl {
  public:
-  TwoLevelCommunicator(Levels levels, const Hosts& hosts) : levels_(std::move(levels)), hosts_(hosts) {}
+  TwoLevelCommunicator(Levels levels, const Hosts& hosts, std::int64_t staging)
+      : levels_(std::move(levels)), hosts_(hosts), staging_(staging) {}
 
   int rank() const override { return levels_.all->rank(); }
   int size() const override { return levels_.all->size(); }
@@ -30,12 +29,13 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
 
  private:
   // Elements of a slice that are on their way at a time.
-  std::int64_t step(std::int64_t element) const { return std::max<std::int64_t>(kStaging / size() / element, 1); }
+  std::int64_t step(std::int64_t element) const { return std::max<std::int64_t>(staging_ / size() / element, 1); }
   template <class Action>
   void for_slices(Action action) const;
 
   Levels levels_;
   Hosts hosts_;
+  std::int64_t staging_;     // bytes
   std::vector<char> here_;   // what this rank sends to its host, or gets from it
   std::vector<char> there_;  // what it gets from other hosts, or sends to them
 };
@@ -108,13 +108,13 @@ std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key
   if (!same) return all;
   return two_level_communicator({std::move(all), levels_.inside->split(0, levels_.inside->rank()),
                                  levels_.across->split(0, levels_.across->rank())},
-                                hosts_);
+                                hosts_, staging_);
 }
 
 }  // namespace
 
-std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts) {
-  return std::make_shared<TwoLevelCommunicator>(std::move(levels), hosts);
+std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts, std::int64_t staging) {
+  return std::make_shared<TwoLevelCommunicator>(std::move(levels), hosts, staging);
 }
 
 }  // namespace zero

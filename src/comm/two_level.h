@@ -16,7 +16,9 @@ struct Levels {
 };
 
 // `levels` has the shape of `hosts`. Gathers and, where a host's ranks are a power of two and thus a
-// subtree of every sum, reductions take two levels; everything else goes by `all`.
-std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts);
+// subtree of every sum, reductions take two levels; everything else goes by `all`. Slices travel in pieces, of which
+// those of all ranks take `staging` bytes.
+std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts,
+                                                         std::int64_t staging = std::int64_t{1} << 20);
 
 }  // namespace zero

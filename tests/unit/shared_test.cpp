@@ -42,25 +42,33 @@ class InPlace : public CommunicatorSuite {
 };
 
 TEST_P(InPlace, CollectivesGiveTheSameAsAnywhere) {
+  struct Inputs {
+    std::int64_t count;
+    std::vector<Array> all;
+    Array sum;
+  };
+  std::vector<Inputs> inputs;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+    for (const std::int64_t count : kCounts) {
+      const auto all = every_rank(dtype, count * size());
+      inputs.push_back({count, all, reference_sum(all)});
+    }
   run([&](const Communicator& c) {
-    for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
-      for (const std::int64_t count : kCounts) {
-        const auto all = every_rank(dtype, count * size());
-        const Array whole_sum = reference_sum(all);
-        for (const Placed here : kPlaced) {
-          std::vector<std::shared_ptr<void>> keep;
-          Array mine = all[static_cast<std::size_t>(c.rank())];
-          const View view = here(c.rank()) ? placed(c, mine, keep) : mine.view();
-          Array sum(accumulation(dtype), count);
-          c.reduce_scatter(view, sum.view()).wait();
-          EXPECT_EQ(sum, part(whole_sum, c.rank() * count, count));
-          Array swapped(dtype, count * size());
-          c.all_to_all(view, swapped.view()).wait();
-          for (int r = 0; r < size(); ++r)
-            EXPECT_EQ(part(swapped, r * count, count), part(all[static_cast<std::size_t>(r)], c.rank() * count, count));
-          c.broadcast(view, size() - 1).wait();
-          EXPECT_EQ(taken(view), all.back());
-        }
+    for (const auto& [count, all, whole_sum] : inputs)
+      for (const Placed here : kPlaced) {
+        std::vector<std::shared_ptr<void>> keep;
+        const Dtype dtype = all.front().dtype;
+        Array mine = all[static_cast<std::size_t>(c.rank())];
+        const View view = here(c.rank()) ? placed(c, mine, keep) : mine.view();
+        Array sum(accumulation(dtype), count);
+        c.reduce_scatter(view, sum.view()).wait();
+        EXPECT_EQ(sum, part(whole_sum, c.rank() * count, count));
+        Array swapped(dtype, count * size());
+        c.all_to_all(view, swapped.view()).wait();
+        for (int r = 0; r < size(); ++r)
+          EXPECT_EQ(part(swapped, r * count, count), part(all[static_cast<std::size_t>(r)], c.rank() * count, count));
+        c.broadcast(view, size() - 1).wait();
+        EXPECT_EQ(taken(view), all.back());
       }
   });
 }

@@ -6,6 +6,8 @@
 namespace zero::test {
 namespace {
 
+constexpr std::int64_t kStaging = 1 << 16;  // bytes: pieces as many as of the usual ones, and smaller
+
 // Three groups for each rank, all of threads, which a test may wrap.
 class Cluster {
  public:
@@ -33,12 +35,12 @@ class Cluster {
 template <int ranks_per_host>
 MakeRank hosts_of(int size, Timeout timeout) {
   const auto cluster = std::make_shared<Cluster>(Hosts{size / ranks_per_host, ranks_per_host}, timeout);
-  return [cluster](int rank) { return two_level_communicator(cluster->take(rank), cluster->hosts()); };
+  return [cluster](int rank) { return two_level_communicator(cluster->take(rank), cluster->hosts(), kStaging); };
 }
 
 template <int ranks_per_host>
 constexpr Backend of(const char* name) {
-  return {name, hosts_of<ranks_per_host>, Timeout(50), 140'003};
+  return {name, hosts_of<ranks_per_host>, Timeout(50), 14'003};
 }
 
 const auto kClusters =
@@ -54,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(TwoLevels, CommunicatorSuite, kClusters, title);
 class TwoLevel : public CommunicatorSuite {
  protected:
   // Elements that travel in one piece, of `element` bytes.
-  std::int64_t piece(std::int64_t element) const { return (1 << 20) / size() / element; }
+  std::int64_t piece(std::int64_t element) const { return kStaging / size() / element; }
 
   std::vector<std::int64_t> lengths(Dtype dtype) const {
     const std::int64_t step = piece(size_of(dtype));
