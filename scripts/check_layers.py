@@ -12,6 +12,7 @@ ALSO_USES = {"planner": ["partition"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
 LONGEST_FILE, LONGEST_FUNCTION = 400, 120
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
+PLACEMENT = re.compile(r"\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
 CONTAINER = re.compile(r"(inline )?(namespace|class|struct|enum|extern)\b")
 
 
@@ -43,6 +44,14 @@ def layer_faults(path, lines):
             yield f"{path}:{number}: {user}/ uses the public headers zero/..., not {name}"
 
 
+def placement_faults(path, lines):
+    if path.parts[0] != "src" or path.parts[1] == "partition":
+        return
+    for number, line in enumerate(lines, 1):
+        if PLACEMENT.search(line.split("//")[0]):
+            yield f"{path}:{number}: asks a row for its placement; partition/transitions.h says what follows from it"
+
+
 def length_faults(path, lines):
     if len(lines) > LONGEST_FILE:
         yield f"{path}: {len(lines)} lines, at most {LONGEST_FILE}"
@@ -63,7 +72,8 @@ def main():
             if path.suffix in (".h", ".cpp"):
                 lines = path.read_text().splitlines()
                 relative = path.relative_to(ROOT)
-                faults += [*layer_faults(relative, lines), *length_faults(relative, lines)]
+                faults += [*layer_faults(relative, lines), *placement_faults(relative, lines)]
+                faults += length_faults(relative, lines)
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0
 

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "partition/transitions.h"
 #include "state/unit.h"
 #include "zero/error.h"
 
@@ -41,13 +42,6 @@ std::vector<std::int64_t> hashes(const Communicator& communicator, const std::ve
   std::transform(lines.begin(), lines.end(), mine.begin(),
                  [](const std::string& line) { return static_cast<std::int64_t>(fnv1a(line)); });
   return gathered(communicator, mine);
-}
-
-std::string text(State state, const Row& row) {
-  std::string result(name(state));
-  for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire)})
-    result += ' ' + std::string(column);
-  return result;
 }
 
 std::string text(const std::vector<std::int64_t>& numbers) {
@@ -109,7 +103,7 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
     lines.push_back(std::string(options.float8.scaling == Scaling::delayed ? "delayed" : "current") +
                     " FP8 scaling, history " + std::to_string(options.float8.history));
   for (const State state : {State::parameter, State::gradient, State::optimizer, State::activation})
-    lines.push_back(text(state, plan[state]));
+    lines.push_back(std::string(name(state)) + " " + describe(plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const bool float8 = plan.float8() && options.float8.takes && options.float8.takes(infos[i]);
     lines.push_back(text(parameters[i], infos[i], inventory.parameters[i]) + (float8 ? ", in FP8" : ""));

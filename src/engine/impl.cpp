@@ -11,6 +11,7 @@
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
 #include "partition/slices.h"
+#include "partition/transitions.h"
 #include "state/window.h"
 #include "tier/arena_allocator.h"
 #include "zero/error.h"
@@ -157,7 +158,7 @@ void Engine::Impl::check_float8() const {
 // reserved.
 void Engine::Impl::reserve_room() const {
   const Estimate needed = estimate();
-  const bool partial = resolved_[State::gradient].between == Placement::partial;
+  const bool partial = !movement(resolved_).reduces_each;
   static_cast<void>(accounts_.own_memory((partial ? needed.state.gradient : 0) + needed.reduction));
 }
 

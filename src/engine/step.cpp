@@ -4,6 +4,7 @@
 
 #include "base/lap.h"
 #include "engine/impl.h"
+#include "partition/transitions.h"
 #include "state/window.h"
 #include "zero/error.h"
 
@@ -159,9 +160,7 @@ void Engine::Impl::renew(Exchange::Kind kind) {
 
 // Replicated parameters of which each rank updated its slice.
 void Engine::Impl::publish(Unit& unit) {
-  const bool gathered = resolved_[State::parameter].placement == Placement::replicated &&
-                        resolved_[State::optimizer].placement == Placement::sharded;
-  if (!gathered || exchange_.size() == 1) return;
+  if (!movement(resolved_).publishes) return;
   const View shard = unit.shard();
   const View whole = unit.whole();
   unit.suspend();

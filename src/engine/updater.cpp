@@ -51,7 +51,6 @@ void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
                  Exchange& exchange, Accounts& accounts)
     : plan_(plan),
-      sharded_(plan[State::optimizer].placement == Placement::sharded),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
@@ -69,10 +68,6 @@ void Updater::check_torch(const Slot& slot, Dtype stored) const {
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
   require_elementwise(*torch);
-}
-
-std::int64_t Updater::length(const Unit& unit) const {
-  return sharded_ ? unit.layout().shard_length() : unit.layout().length();
 }
 
 void Updater::prepare(Unit& unit, const at::Tensor& values) {
@@ -121,7 +116,7 @@ void Updater::prepare_moments(const Unit& unit, UnitState& state) {
 }
 
 std::vector<Piece> Updater::pieces(const Unit& unit) const {
-  return sharded_ ? unit.layout().pieces(unit.rank()) : unit.layout().pieces();
+  return unit.layout().pieces_between(origin(unit), origin(unit) + length(unit));
 }
 
 void Updater::prepare_late(Unit& unit) {

@@ -9,6 +9,7 @@
 #include "engine/whole.h"
 #include "partition/moments.h"
 #include "partition/runs.h"
+#include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gradients.h"
 #include "state/unit.h"
@@ -39,8 +40,8 @@ class Updater {
 
   // This rank's main weights of a unit; null where the parameters are the main weights themselves.
   const Buffer* main(const Unit& unit) const;
-  std::int64_t origin(const Unit& unit) const { return sharded_ ? unit.shard_begin() : 0; }
-  std::int64_t length(const Unit& unit) const;
+  std::int64_t origin(const Unit& unit) const { return held(unit).begin; }
+  std::int64_t length(const Unit& unit) const { return held(unit).count; }
 
  private:
   struct Moment {
@@ -59,6 +60,7 @@ class Updater {
 
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
+  Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
   void check_torch(const Slot& slot, Dtype stored) const;
   void prepare_moments(const Unit& unit, UnitState& state);
@@ -71,7 +73,6 @@ class Updater {
                                    double lr_factor);
 
   Plan plan_;
-  bool sharded_;
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;  // by parameter
   std::vector<std::int64_t> steps_;   // by parameter: updates so far

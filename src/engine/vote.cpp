@@ -5,6 +5,7 @@
 #include <span>
 
 #include "comm/tree_sum.h"
+#include "partition/transitions.h"
 #include "partition/vote.h"
 
 namespace zero {
@@ -22,7 +23,7 @@ double tree_total(const std::vector<double>& values) {
 
 std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro) {
   const int slot = micro % plan.accumulate();
-  if (plan[State::gradient].between == Placement::sharded) return std::int64_t{slot} * ranks + rank;
+  if (movement(plan).reduces_each) return std::int64_t{slot} * ranks + rank;
   return std::int64_t{rank} * plan.accumulate() + slot;
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/exact_sum.h"
 #include "engine/update.h"
+#include "partition/transitions.h"
 #include "partition/whole.h"
 #include "state/accounts.h"
 #include "state/exchange.h"
@@ -65,7 +66,7 @@ class WholeTensors {
   const std::vector<ParameterRule>& rules_;
   Exchange& exchange_;
   Accounts& accounts_;
-  bool sharded_;
+  bool updates_slices_;
   std::vector<WholeUnit> units_;
   std::vector<int> owners_;         // by parameter
   std::vector<Factored> factored_;  // by parameter

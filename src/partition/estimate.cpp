@@ -9,6 +9,7 @@
 #include "partition/moments.h"
 #include "partition/residency.h"
 #include "partition/runs.h"
+#include "partition/transitions.h"
 #include "partition/vote.h"
 #include "partition/whole.h"
 #include "partition/wire.h"
@@ -22,10 +23,6 @@ std::size_t parameters_of(const Layout& layout) {
   std::size_t count = 0;
   for (const UnitLayout& unit : layout.units()) count += unit.slots().size();
   return count;
-}
-
-bool sharded(Placement placement) {
-  return placement == Placement::sharded;
 }
 
 // The trace over and over, without units that have no elements.
@@ -98,8 +95,14 @@ class Pricing {
         rules_(rules),
         owners_(owners(layout, rules)),
         uniform_(uniform()),
+        movement_(movement(plan)),
+        transitions_(transitions(plan, layout)),
+        uses_(layout.units().size()),
         memory_(memory),
-        peers_(layout.ranks() - 1) {}
+        peers_(layout.ranks() - 1) {
+    for (const Transition& each : transitions_)
+      if (each.when == Moment::use) uses_[static_cast<std::size_t>(each.unit)] = each;
+  }
 
   Estimate run(const Trace& trace) && {
     for (const UnitLayout& unit : layout_.units()) {
@@ -112,23 +115,22 @@ class Pricing {
     estimate_.update = inputs_ + steps_;
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
-    if (sharded(plan_[State::parameter].placement)) page(trace);
+    if (movement_.gathers) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
   }
 
  private:
-  std::int64_t held(const UnitLayout& unit, Placement placement) const {
-    return sharded(placement) ? unit.shard_length() : unit.length();
-  }
+  // As much as on every other rank.
+  std::int64_t held(const UnitLayout& unit, State state) const { return held_at_rest(plan_, state, unit, 0).count; }
 
   void state(const UnitLayout& unit) {
     StateBytes& state = estimate_.state;
-    state.parameter += held(unit, plan_[State::parameter].placement) * size_of(unit.dtype());
+    state.parameter += held(unit, State::parameter) * size_of(unit.dtype());
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
-    state.gradient += held(unit, plan_[State::gradient].between) * size_of(dtype) * accumulation_levels(plan_);
-    const std::int64_t updated = held(unit, plan_[State::optimizer].placement);
+    state.gradient += held_between(plan_, State::gradient, unit, 0).count * size_of(dtype) * accumulation_levels(plan_);
+    const std::int64_t updated = held(unit, State::optimizer);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
     const bool narrow =
         accumulation(unit.dtype()) != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;
@@ -152,9 +154,9 @@ class Pricing {
 
   // Slices within one parameter, or behind the last, keep as much as each other.
   void moments_of_ranks(const UnitLayout& unit, PerRank& bytes) const {
-    const bool split = sharded(plan_[State::optimizer].placement);
+    const bool split = movement_.updates_slices;
     const int ranks = layout_.ranks();
-    const std::int64_t length = held(unit, plan_[State::optimizer].placement);
+    const std::int64_t length = held(unit, State::optimizer);
     if (length == 0) return;
     int next = 0;
     const auto alike = [&](std::int64_t first, std::int64_t last) {
@@ -203,7 +205,7 @@ class Pricing {
   // added.
   void reduction(const UnitLayout& unit) {
     if (peers_ == 0) return;
-    const bool each = sharded(plan_[State::gradient].between);
+    const bool each = movement_.reduces_each;
     const Dtype wide = accumulation(unit.dtype()), wire = plan_.reduction_dtype(unit.dtype());
     const Dtype kept = plan_.gradient_dtype(unit.dtype());
     const std::int64_t flat = each || wire != kept ? unit.length() * size_of(wire) : 0;
@@ -216,7 +218,7 @@ class Pricing {
   void update(const UnitLayout& unit) {
     const WholeUnit work = whole_unit(unit, rules_);
     inputs_ = std::max(inputs_, input_bytes(unit, work));
-    steps_ = std::max(steps_, step_bytes(unit, work, held(unit, plan_[State::optimizer].placement)));
+    steps_ = std::max(steps_, step_bytes(unit, work, held(unit, State::optimizer)));
   }
 
   void page(const Trace& trace) {
@@ -236,48 +238,42 @@ class Pricing {
   }
 
   void gather(int index, const Residency& residents) {
-    const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(index)];
     ++estimate_.gathers;
     if (memory_ == Memory::separate) {
       estimate_.gathered = std::max(estimate_.gathered, residents.bytes() + wire_room(layout_, plan_));
       announce();
     }
-    call(Collective::all_gather, slice_bytes(unit, plan_[State::parameter].wire));
+    call(uses_[static_cast<std::size_t>(index)]);
   }
 
   void exchange() {
     std::int64_t parameters = 0;
     for (const UnitLayout& unit : layout_.units()) {
       parameters += static_cast<std::int64_t>(unit.slots().size());
-      if (!unit.trainable() || unit.length() == 0) continue;
-      reduce(unit);
-      agree_on_steps(unit);
-      publish(unit);
+      if (unit.trainable() && unit.length() > 0) agree_on_steps(unit);
     }
+    for (const Transition& each : transitions_)
+      if (each.when != Moment::use) carry_out(each);
     operation(Collective::all_gather, vote_bytes(parameters, plan_.accumulate(), plan_.float8()));
     if (memory_ == Memory::common) renew();
   }
 
   // Common parameters have been updated.
   void renew() {
-    if (!sharded(plan_[State::parameter].placement)) return;
-    operation(Collective::barrier, 0);
+    if (movement_.gathers) operation(Collective::barrier, 0);
   }
 
-  void reduce(const UnitLayout& unit) {
-    const bool each = sharded(plan_[State::gradient].between);
-    const std::int64_t slice = unit.shard_length() * size_of(plan_.reduction_dtype(unit.dtype()));
-    for (int i = 0; i < (each ? plan_.accumulate() : 1); ++i) {
-      operation(Collective::reduce_scatter, slice);
+  void carry_out(const Transition& transition) {
+    for (int i = 0; i < (transition.when == Moment::gradient ? plan_.accumulate() : 1); ++i) {
+      if (!transition.joined) announce();
+      call(transition);
     }
-    if (!sharded(plan_[State::gradient].placement))
-      call(Collective::all_gather, unit.shard_length() * size_of(plan_.gradient_dtype(unit.dtype())));
   }
 
   // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.
   void agree_on_steps(const UnitLayout& unit) {
     const WholeUnit work = whole_unit(unit, rules_);
-    const bool split = sharded(plan_[State::optimizer].placement);
+    const bool split = movement_.updates_slices;
     if (work.owned) {
       const std::int64_t slice = unit.shard_length() * size_of(work.wire);
       if (split) operation(Collective::all_gather, slice);
@@ -292,12 +288,11 @@ class Pricing {
     call(collective, bytes);
   }
 
-  void publish(const UnitLayout& unit) {
-    if (!sharded(plan_[State::optimizer].placement) || sharded(plan_[State::parameter].placement)) return;
-    operation(Collective::all_gather, unit.shard_length() * size_of(unit.dtype()));
-  }
-
   void announce() { call(Collective::all_gather, kAnnouncementBytes); }
+
+  void call(const Transition& transition) {
+    call(transition.collective(), transition.bytes(layout_.units()[static_cast<std::size_t>(transition.unit)]));
+  }
 
   // One collective in which every other rank sends `bytes`.
   void call(Collective collective, std::int64_t bytes) {
@@ -311,6 +306,9 @@ class Pricing {
   const std::vector<ParameterRule>& rules_;
   std::vector<int> owners_;  // by parameter
   bool uniform_;
+  Movement movement_;
+  std::vector<Transition> transitions_;
+  std::vector<Transition> uses_;  // those of that moment, by unit
   Memory memory_;
   int peers_;
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most

@@ -48,7 +48,7 @@ torch::autograd::PostAccumulateGradHook* hook_of(const at::Tensor& parameter) {
 
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
                      Accounts& accounts)
-    : units_(units), exchange_(exchange), plan_(plan), row_(plan[State::gradient]), accounts_(accounts) {
+    : units_(units), exchange_(exchange), plan_(plan), movement_(movement(plan)), accounts_(accounts) {
   for (auto& unit : units_)
     piles_.push_back(std::make_unique<Pile>(*unit, plan_.gradient_dtype(unit->layout().dtype())));
   order_.resize(units_.size());
@@ -134,7 +134,7 @@ void* Gradients::partial(const Pile& pile) const {
 }
 
 Buffer Gradients::new_level(const Unit& unit, Dtype dtype) const {
-  if (!shards_between()) return new_partial(unit, dtype);
+  if (!reduces_each()) return new_partial(unit, dtype);
   return {accounts_, {Owner::gradient, unit.index()}, unit.layout().shard_length(), scalar_type(dtype), unit.device()};
 }
 
@@ -188,16 +188,16 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
                          "' arrived after its unit was reduced",
                      "nested backward passes must not reach parameters twice");
   const Dtype dtype = pile.unit.layout().dtype();
-  const Dtype summed = shards_between() ? plan_.reduction_dtype(dtype) : added_in(pile);
+  const Dtype summed = reduces_each() ? plan_.reduction_dtype(dtype) : added_in(pile);
   if (pile.here[static_cast<std::size_t>(slot)] && summed != accumulation(dtype))
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived in one backward, and its sum in " + std::string(zero::name(summed)) +
                          " would depend on the plan",
-                     shards_between() ? "nested backward passes need Plan::reduce_in(Dtype::f32)"
-                                      : "nested backward passes need precision fp32 or Plan::accumulate above 1");
+                     reduces_each() ? "nested backward passes need Plan::reduce_in(Dtype::f32)"
+                                    : "nested backward passes need precision fp32 or Plan::accumulate above 1");
   at::NoGradGuard no_grad;
   const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
-  if (shards_between()) {
+  if (reduces_each()) {
     collect(pile, slot, &gradient);
   } else {
     add_partial(pile, slot, &gradient);
@@ -251,7 +251,7 @@ void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
 void Gradients::complete(Pile& pile) {
   for (std::size_t slot = 0; slot < pile.here.size(); ++slot) {
     if (pile.here[slot]) continue;
-    if (shards_between()) {
+    if (reduces_each()) {
       collect(pile, static_cast<int>(slot), nullptr);
     } else {
       add_partial(pile, static_cast<int>(slot), nullptr);
@@ -309,7 +309,7 @@ Dtype Gradients::dtype(int unit) const {
 }
 
 std::int64_t Gradients::origin(int unit) const {
-  return shards_between() ? units_[static_cast<std::size_t>(unit)]->shard_begin() : 0;
+  return held_between(plan_, State::gradient, units_[static_cast<std::size_t>(unit)]->layout(), exchange_.rank()).begin;
 }
 
 bool Gradients::arrived(int unit, int slot) const {

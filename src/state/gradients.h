@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/accumulate.h"
 #include "state/exchange.h"
@@ -79,12 +80,12 @@ class Gradients {
   void scale_mean(void* sum, Dtype dtype, std::int64_t count) const;
   Buffer slice_for(const Unit& unit) const;
   void agree_on_order();
-  bool reduces_now() const { return shards_between() || micro_ >= plan_.accumulate() - 1; }
+  bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
   bool beyond_plan() const { return micro_ >= plan_.accumulate(); }
   // Whether this micro-batch is added up apart until it is reduced.
-  bool adds_apart() const { return beyond_plan() && !shards_between() && exchange_.size() > 1; }
+  bool adds_apart() const { return beyond_plan() && !reduces_each() && exchange_.size() > 1; }
   Fold how() const;
-  bool shards_between() const { return row_.between == Placement::sharded; }
+  bool reduces_each() const { return movement_.reduces_each; }
   Dtype kept(const Unit& unit) const;          // in which its gradient is held
   Dtype added_in(const Pile& pile) const;      // in which this micro-batch's partial one is
   Dtype reduced_from(const Pile& pile) const;  // in which a partial one travels
@@ -97,7 +98,7 @@ class Gradients {
   std::vector<std::unique_ptr<Unit>>& units_;
   Exchange& exchange_;
   Plan plan_;
-  Row row_;
+  Movement movement_;
   Accounts& accounts_;
   std::vector<std::unique_ptr<Pile>> piles_;
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit

@@ -46,7 +46,7 @@ void Gradients::launch_ready() {
 
 void Gradients::reduce(Pile& pile) {
   if (exchange_.size() == 1) return;
-  if (!shards_between()) return reduce_partial(pile);
+  if (!reduces_each()) return reduce_partial(pile);
   const UnitLayout& layout = pile.unit.layout();
   const Dtype wide = accumulation(layout.dtype());
   const Dtype wire = plan_.reduction_dtype(layout.dtype());
@@ -104,7 +104,7 @@ void Gradients::reduce_partial(Pile& pile) {
     convert(sent.data, held, pile.flat->data(), sent_in, layout.length());
     sent = view_of(pile.flat->data(), sent_in, 0, layout.length(), unit.device());
   }
-  const bool replicated = row_.placement == Placement::replicated;
+  const bool replicated = movement_.gathers_sum;
   const int top = static_cast<int>(pile.levels.size()) - 1;
   const Fold add = adds_apart() ? Fold{{top}, top} : Fold{{}, top};
   const bool apart = adds_apart() || mine.dtype != wide;

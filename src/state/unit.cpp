@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "partition/transitions.h"
 #include "state/window.h"
 #include "zero/error.h"
 
@@ -44,8 +45,8 @@ Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std:
     : layout_(layout),
       index_(index),
       rank_(rank),
-      sharded_(plan[State::parameter].placement == Placement::sharded),
-      published_(!sharded_ && plan[State::optimizer].placement == Placement::sharded),
+      sharded_(movement(plan).gathers),
+      published_(movement(plan).publishes),
       parameters_(std::move(parameters)),
       wire_(wire),
       accounts_(accounts),

@@ -1,0 +1,89 @@
+// What the engine does to each unit in a step is what the list of transitions says.
+#include "partition/transitions.h"
+
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "harness.h"
+#include "lm.h"
+#include "state/observer.h"
+
+namespace zero::test {
+namespace {
+
+using Done = std::map<std::pair<std::string, int>, int>;  // how often, by activity and unit
+
+// Of the activities that move a unit.
+class Log : public EngineObserver {
+ public:
+  void booked(Owner, int, std::int64_t) override {}
+  void adopted(const void*) override {}
+  int began(Activity activity, int unit) override {
+    const std::lock_guard lock(mutex_);
+    if (activity == Activity::gather || activity == Activity::reduce || activity == Activity::publish)
+      if (unit >= 0) ++done_[{std::string(name(activity)), unit}];
+    return 0;
+  }
+  void ended(int) noexcept override {}
+  Done done() const {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Done done_;
+};
+
+const char* activity_of(Moment moment) {
+  if (moment == Moment::use) return "gather";
+  return moment == Moment::update ? "publish" : "reduce";
+}
+
+// How often a unit is gathered depends on what stays resident: that it is.
+Done listed(const Plan& plan, const Layout& layout) {
+  Done done;
+  for (const Transition& each : transitions(plan.on(layout.ranks()), layout)) {
+    const int times = each.when == Moment::gradient ? plan.accumulate() : 1;
+    if (!each.joined) done[{activity_of(each.when), each.unit}] += times;
+  }
+  return done;
+}
+
+Done with_gathers_once(Done done) {
+  for (auto& [what, times] : done)
+    if (what.first == "gather") times = 1;
+  return done;
+}
+
+class Executed : public testing::TestWithParam<std::tuple<int, int, Precision, Plan>> {};
+
+TEST_P(Executed, IsTheListOfTransitions) {
+  const auto& [ranks, accumulate, precision, preset] = GetParam();
+  const Job job{.plan = preset.accumulate(accumulate).precision(precision), .ranks = ranks};
+  on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    static_cast<void>(engine.traffic());  // waits for what is under way
+    const auto log = std::make_shared<Log>();
+    engine.observe(log);
+    train_step(model, engine);
+    static_cast<void>(engine.traffic());
+    EXPECT_EQ(with_gathers_once(log->done()), listed(job.plan, engine.layout()));
+  });
+}
+
+std::string title_of(const testing::TestParamInfo<Executed::ParamType>& info) {
+  return std::apply([](int ranks, int accumulate, Precision precision,
+                       const Plan& plan) { return in_title(ranks, accumulate, precision) + in_title(plan.label()); },
+                    info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Executed,
+                         testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 3),
+                                          testing::Values(Precision::fp32, Precision::bf16),
+                                          testing::ValuesIn(all_plans())),
+                         title_of);
+
+}  // namespace
+}  // namespace zero::test
