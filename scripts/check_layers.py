@@ -12,7 +12,7 @@ ALSO_USES = {"planner": ["partition"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
 LONGEST_FILE, LONGEST_FUNCTION = 400, 120
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
-PLACEMENT = re.compile(r"\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
+PLACEMENT = re.compile(r"(\]|\brow_?)\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
 CONTAINER = re.compile(r"(inline )?(namespace|class|struct|enum|extern)\b")
 
 
