@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ["base", "partition", "comm", "tier", "state", "engine", "analysis", "persist", "parallel"]
+LAYERS = ["base", "partition", "memory", "device", "comm", "state", "engine", "persist", "analysis", "parallel"]
 USERS = ["models", "planner", "cli", "examples"]
 ALSO_USES = {"planner": ["partition"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]

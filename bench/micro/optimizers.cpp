@@ -10,7 +10,7 @@
 #include "base/blockwise.h"
 #include "bench/timing.h"
 #include "comm/dtypes.h"
-#include "engine/update.h"
+#include "device/update.h"
 #include "partition/moments.h"
 #include "state/accounts.h"
 

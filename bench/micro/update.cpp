@@ -3,7 +3,7 @@
 // parameters and gradients bf16: LibTorch's kernel wants one dtype, so casts go around it.
 //
 //   update [elements] [rounds]
-#include "engine/update.h"
+#include "device/update.h"
 
 #include <torch/torch.h>
 

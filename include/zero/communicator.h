@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "zero/dtype.h"
+#include "zero/pending.h"
 
 namespace zero {
 
@@ -36,29 +37,6 @@ struct View {
 enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier };
 inline constexpr int kCollectives = 6;
 std::string_view name(Collective collective);
-
-// The completion of an asynchronous operation. Default-constructed: complete.
-class Pending {
- public:
-  class State {
-   public:
-    virtual ~State() = default;
-    virtual void wait() = 0;
-    virtual bool done() = 0;
-  };
-
-  Pending() = default;
-  explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-  // Blocks until the operation is complete. Throws CommError if it failed; waiting again rethrows.
-  void wait() {
-    if (state_) state_->wait();
-  }
-  bool done() const { return !state_ || state_->done(); }
-
- private:
-  std::shared_ptr<State> state_;
-};
 
 class SplitQueue;
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "zero/communicator.h"
+#include "zero/pending.h"
 
 namespace zero {
 

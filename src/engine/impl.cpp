@@ -13,7 +13,7 @@
 #include "partition/slices.h"
 #include "partition/transitions.h"
 #include "state/window.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {

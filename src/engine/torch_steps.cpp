@@ -4,7 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "comm/dtypes.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/update.h"
+#include "device/update.h"
 #include "state/accounts.h"
 #include "zero/optimizer.h"
 

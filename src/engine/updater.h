@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/torch_steps.h"
-#include "engine/update.h"
+#include "device/update.h"
 #include "engine/whole.h"
 #include "partition/moments.h"
 #include "partition/runs.h"

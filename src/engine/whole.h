@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
-#include "engine/update.h"
+#include "device/update.h"
 #include "partition/transitions.h"
 #include "partition/whole.h"
 #include "state/accounts.h"

@@ -5,7 +5,7 @@
 
 #include "comm/join.h"
 #include "comm/launcher_env.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {

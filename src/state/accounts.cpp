@@ -5,7 +5,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "state/window.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 
 namespace zero {
 

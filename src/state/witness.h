@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "state/accounts.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 
 namespace zero {
 

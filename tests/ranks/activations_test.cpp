@@ -4,7 +4,7 @@
 #include "harness.h"
 #include "models/llama.h"
 #include "planner/price.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 
 namespace zero::test {
 namespace {

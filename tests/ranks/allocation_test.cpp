@@ -7,7 +7,7 @@
 
 #include "harness.h"
 #include "lm.h"
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero::test {

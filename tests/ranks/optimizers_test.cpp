@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "covering.h"
-#include "engine/update.h"
+#include "device/update.h"
 #include "lm.h"
 #include "torch_optimizers.h"
 

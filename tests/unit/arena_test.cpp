@@ -1,4 +1,4 @@
-#include "tier/arena.h"
+#include "memory/arena.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/update.h"
+#include "device/update.h"
 #include "optimizers.h"
 #include "partition/runs.h"
 #include "zero/error.h"

@@ -11,9 +11,9 @@
 #include "base/random.h"
 #include "comm/tree_sum.h"
 #include "comm_reference.h"
-#include "engine/arrays.h"
-#include "engine/rules.h"
-#include "engine/update.h"
+#include "device/arrays.h"
+#include "device/rules.h"
+#include "device/update.h"
 #include "optimizers.h"
 #include "partition/moments.h"
 #include "zero/error.h"
@@ -33,7 +33,7 @@ using namespace zero;
 #define ZERO_MULTIVERSION
 #define zero plain
 #include "comm/tree_sum.cpp"
-#include "engine/update.cpp"
+#include "device/update.cpp"
 #undef zero
 
 #ifdef __x86_64__
@@ -41,14 +41,14 @@ using namespace zero;
 #define ZERO_MULTIVERSION __attribute__((target("arch=x86-64-v3")))
 #define zero avx2
 #include "comm/tree_sum.cpp"
-#include "engine/update.cpp"
+#include "device/update.cpp"
 #undef zero
 
 #undef ZERO_MULTIVERSION
 #define ZERO_MULTIVERSION __attribute__((target("arch=x86-64-v4")))
 #define zero avx512
 #include "comm/tree_sum.cpp"
-#include "engine/update.cpp"
+#include "device/update.cpp"
 #undef zero
 #endif
 // NOLINTEND(bugprone-suspicious-include)

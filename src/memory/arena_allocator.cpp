@@ -1,4 +1,4 @@
-#include "tier/arena_allocator.h"
+#include "memory/arena_allocator.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -14,7 +14,7 @@
 #include <new>
 #include <vector>
 
-#include "tier/arena.h"
+#include "memory/arena.h"
 
 namespace zero {
 namespace {

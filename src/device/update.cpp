@@ -1,4 +1,4 @@
-#include "engine/update.h"
+#include "device/update.h"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/simd.h"
-#include "engine/arrays.h"
-#include "engine/rules.h"
+#include "device/arrays.h"
+#include "device/rules.h"
 #include "partition/moments.h"
 
 namespace zero {
