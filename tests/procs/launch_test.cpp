@@ -41,9 +41,10 @@ class NothingStays : public testing::Test {
   Variables variables() const { return {{kMark, mark_}}; }
   std::vector<pid_t> left() const { return procs::processes_with(kMark, mark_); }
 
-  static pid_t keeper_of(const Program& program) {
+  // Waits until that rank runs.
+  static pid_t rank_of(const Program& program, int number) {
     for (;;)
-      if (const pid_t rank = procs::rank_of(program.pid(), 0)) return procs::parent_of(rank);
+      if (const pid_t rank = procs::rank_of(program.pid(), number)) return rank;
   }
   static void expect_ends(const Program& program) { ASSERT_TRUE(program.ends_within(kWatchdog)); }
 
@@ -67,7 +68,7 @@ TEST_F(AReaderThatStalls, DoesNotKeepSignalsFromActing) {
 
 TEST_F(AReaderThatStalls, DoesNotKeepADeadRankFromEndingTheOthers) {
   writer_.stall();
-  ::kill(procs::rank_of(writer_.pid(), 1), SIGKILL);
+  ::kill(rank_of(writer_, 1), SIGKILL);
   expect_ends(writer_);
   EXPECT_EQ(writer_.finish().code, 128 + SIGKILL);
 }
@@ -145,7 +146,7 @@ TEST_F(Launched, ProcessesDieWithALauncherThatIsKilled) {
 TEST_F(Launched, ProcessesDieWithAKeeperThatIsKilled) {
   Program program(zero({"launch", "-n", "2", "sh", "-c", kFamily}), variables());
   for (int i = 0; i < 4; ++i) program.line();
-  ::kill(keeper_of(program), SIGKILL);
+  ::kill(procs::parent_of(rank_of(program, 0)), SIGKILL);
   const Result result = program.finish();
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.err, "zero: the process that looks after the ranks was killed by signal 9, and the ranks with it\n");
@@ -173,8 +174,7 @@ TEST_F(Launched, RanksThatEndWellOnASignalWereStopped) {
 
 TEST_F(Launched, ARankThatIsStoppedEndsAtOnceWhenTold) {
   Program program(zero({"launch", "-n", "1", "--grace", kDay, "sh", "-c", "kill -STOP $$; sleep 3600"}), variables());
-  keeper_of(program);
-  const pid_t rank = procs::rank_of(program.pid(), 0);
+  const pid_t rank = rank_of(program, 0);
   while (!procs::status_of(rank, "State").starts_with("T")) ::usleep(1000);
   ::kill(program.pid(), SIGTERM);
   expect_ends(program);
@@ -218,9 +218,10 @@ TEST_F(Launched, RanksDieOfAFileThatIsTooLargeAndZeroSaysSo) {
   EXPECT_EQ(killed.code, 128 + SIGXFSZ);
   EXPECT_EQ(killed.err, "zero: rank 0 was killed by signal 25 (File size limit exceeded)\n");
   const std::string plan = folder.path("plan.json");
-  const Result ours = run(shell("ulimit -f 1; exec \"$0\" plan --model micro --ranks 2 --out " + plan));
+  const Result ours = run(
+      shell("ulimit -f 0; exec \"$0\" plan --model micro --ranks 2 --device-memory 1GB --fit --out " + plan + " 2>&1"));
   EXPECT_EQ(ours.code, 1);
-  EXPECT_TRUE(contains(ours.err, "cannot write '" + plan + "': File too large")) << ours.err;
+  EXPECT_TRUE(contains(ours.out, "zero: cannot write '" + plan + "': File too large\n")) << ours.out;
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path("")), {}), 2)
       << "the text and the rank's file";
 }
