@@ -1,6 +1,7 @@
 // The subcommands. Each returns the exit code and throws for what it cannot do.
 #pragma once
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct LaunchOptions {
   int ranks = 1;
   bool plain = false;
   double grace = 10;
+  void (*file_size_signal)(int) = SIG_DFL;  // what the program does about SIGXFSZ
   std::vector<std::string> command;
 };
 

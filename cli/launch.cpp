@@ -1,5 +1,3 @@
-#include <iostream>
-
 #include "commands.h"
 #include "spawn.h"
 
@@ -13,9 +11,8 @@ int launch(const LaunchOptions& options) {
   job.output = options.plain ? Output::inherit : Output::prefixed;
   job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(options.grace * 1000));
   job.serve = [](int socket, int port) { return training().serve_store(socket, port); };
-  const Outcome outcome = run_ranks(job);
-  if (outcome.code) std::cerr << "zero: " << outcome.message << '\n';
-  return outcome.code;
+  job.file_size_signal = options.file_size_signal;
+  return run_ranks(job).code;
 }
 
 }  // namespace cli

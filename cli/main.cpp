@@ -1,10 +1,15 @@
 // zero train | compare | plan | bench profile | launch. Results go to standard output, all else to standard error. Exit
 // codes: 0, 1 for a failure, 2 for wrong usage; of `launch`, the first failing rank's.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <span>
 
 #include "commands.h"
 #include "plan_command.h"
@@ -13,6 +18,13 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
+
+struct LaunchFormatter : CLI::Formatter {
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    const std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    return usage.substr(0, usage.find_last_not_of('\n') + 1) + " PROGRAM [ARGUMENT...]\n";
+  }
+};
 
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   command.add_option("-n,--ranks", options.ranks, "Ranks to start")
@@ -26,7 +38,8 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
   command.prefix_command();
-  command.footer("PROGRAM and its arguments follow the options.");
+  command.formatter(std::make_shared<LaunchFormatter>());
+  command.footer("PROGRAM and its arguments follow the options, after -- where that helps.");
 }
 
 CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
@@ -53,11 +66,21 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   return command;
 }
 
-std::vector<std::string> program_of(const CLI::App& command) {
+// The words before the first "--" of `zero launch`, where CLI11 would look for options of `zero` itself.
+std::span<char*> options_of(std::span<char*> words) {
+  if (words.size() < 2 || std::string_view(words[1]) != "launch") return words;
+  const auto end = std::ranges::find(words, std::string_view("--"));
+  return words.first(static_cast<std::size_t>(end - words.begin()));
+}
+
+// `rest`: from the first "--" on, which is the program's where the program came before it.
+std::vector<std::string> program_of(const CLI::App& command, std::span<char*> rest) {
   std::vector<std::string> words = command.remaining();
-  if (!words.empty() && words.front() == "--") words.erase(words.begin());
+  if (words.empty() && !rest.empty()) rest = rest.subspan(1);
+  words.insert(words.end(), rest.begin(), rest.end());
   if (words.empty()) throw cli::UsageError("launch: no program to start");
-  if (words.front().starts_with("-")) throw cli::UsageError("launch: unknown option '" + words.front() + "'");
+  if (command.remaining_size() > 0 && words.front().starts_with("-"))
+    throw cli::UsageError("launch: unknown option '" + words.front() + "'");
   return words;
 }
 
@@ -85,11 +108,22 @@ std::string command_of(int argc, char** argv) {
 }
 
 void complain(const std::string& text) {
-  const char* rank = std::getenv("RANK");
-  std::cerr << ("zero: " + (rank ? "rank " + std::string(rank) + ": " : "") + text + "\n") << std::flush;
+  const char* const number = std::getenv("RANK");
+  const std::string rank = number ? "rank " + std::string(number) + ": " : "";
+  std::cerr << ("zero: " + (text.starts_with(rank) ? "" : rank) + text + "\n") << std::flush;
+}
+
+// A descriptor that is closed would be given to the next file that is opened. One that cannot be read where it is to be
+// written, and the other way round, fails like one that is closed.
+void occupy_standard_files() {
+  for (const int fd : {0, 1, 2})
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
 }
 
 int run(int argc, char** argv) {
+  occupy_standard_files();
+  // A file that grows too large is then an error of the write, which is reported.
+  const auto file_size_signal = std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Trains language models under the stages of ZeRO.", "zero");
   app.require_subcommand(0, 1);
   cli::RunOptions to_train, to_compare;
@@ -106,8 +140,9 @@ int run(int argc, char** argv) {
   cli::add_compare_options(*compare, to_compare);
   cli::add_plan_options(*plan, to_plan);
   add_launch_options(*launch, to_launch);
+  const std::span<char*> all(argv, static_cast<std::size_t>(argc)), words = options_of(all);
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw cli::UsageError(error.what());
@@ -119,7 +154,8 @@ int run(int argc, char** argv) {
   if (plan->parsed()) return cli::plan(to_plan);
   if (profile->parsed()) return cli::training().profile(to_profile);
   if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
-  to_launch.command = program_of(*launch);
+  to_launch.command = program_of(*launch, all.subspan(words.size()));
+  to_launch.file_size_signal = file_size_signal;
   return cli::launch(to_launch);
 }
 

@@ -6,22 +6,20 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
+#include "refusal.h"
 #include "zero/error.h"
 
 namespace cli {
 namespace {
 
-[[noreturn]] void fail(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
+constexpr const char* kOpen = "cannot open a port of the loopback interface, where the ranks meet";
 
 }  // namespace
 
 Meeting::Meeting(ServeStore serve)
     : serve_(serve), socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
-  if (socket_ < 0) fail("socket");
+  if (socket_ < 0) refuse(kOpen, errno);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -29,8 +27,9 @@ Meeting::Meeting(ServeStore serve)
   auto* const own = reinterpret_cast<sockaddr*>(&address);
   if (::bind(socket_, own, length) != 0 || ::getsockname(socket_, own, &length) != 0 ||
       ::listen(socket_, SOMAXCONN) != 0) {
+    const int error = errno;
     ::close(socket_);
-    fail("a port of the loopback");
+    refuse(kOpen, error);
   }
   port_ = ntohs(address.sin_port);
 }
@@ -47,7 +46,7 @@ void Meeting::pump() {
   pollfd polled{socket_, POLLIN, 0};
   if (store_ || ::poll(&polled, 1, 0) <= 0) return;
   const int taken = ::fcntl(socket_, F_DUPFD_CLOEXEC, 0);
-  if (taken < 0) fail("a descriptor for the ranks' store");
+  if (taken < 0) refuse("cannot serve the store in which the ranks meet", errno);
   try {
     store_ = serve_(taken, port_);
   } catch (const std::exception& error) {

@@ -2,24 +2,21 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <iostream>
-#include <map>
 #include <optional>
-#include <system_error>
-#include <utility>
 
+#include "keeper.h"
+#include "out_of_memory.h"
+#include "refusal.h"
 #include "relay.h"
+#include "signals.h"
 #include "zero/error.h"
 
 namespace cli {
@@ -27,257 +24,185 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-[[noreturn]] void fail(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
+constexpr const char* kOutOfMemory =
+    ": the system was out of memory (start fewer ranks, let each hold less, or give them more; zero plan says what a "
+    "model needs)";
+
+std::string named(int signal) {
+  return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
 }
 
-// Signals as something to poll, while it lives. Those that we were started to ignore stay ignored.
-class Signals {
- public:
-  Signals() {
-    std::signal(SIGCHLD, SIG_DFL);
-    sigset_t watched;
-    sigemptyset(&watched);
-    sigaddset(&watched, SIGCHLD);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE})
-      if (!ignored(signal)) sigaddset(&watched, signal);
-    pthread_sigmask(SIG_BLOCK, &watched, &previous_);
-    fd_ = ::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (fd_ < 0) fail("signalfd");
-  }
-  ~Signals() {
-    ::close(fd_);
-    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
+std::string describe(const RankEnd& end) {
+  const std::string who = "rank " + std::to_string(end.rank);
+  if (end.how == CLD_EXITED) return who + " failed with exit code " + std::to_string(end.status);
+  return who + " was killed by " + named(end.status);
+}
 
-  int fd() const { return fd_; }
-  const sigset_t& previous() const { return previous_; }
-  std::optional<int> next() const {
-    signalfd_siginfo info;
-    if (::read(fd_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return {};
-    return static_cast<int>(info.ssi_signo);
+// As many open files as the system allows us, while it lives: each rank takes four until all are started.
+class ManyFiles {
+ public:
+  ManyFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit most = before_;
+    most.rlim_cur = most.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &most);
   }
+  ~ManyFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  ManyFiles(const ManyFiles&) = delete;
+  ManyFiles& operator=(const ManyFiles&) = delete;
+
+  const rlimit& before() const { return before_; }
 
  private:
-  static bool ignored(int signal) {
-    struct sigaction action;
-    return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-  }
-
-  sigset_t previous_;
-  int fd_ = -1;
-};
-
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (std::string& text : strings) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-std::vector<std::string> environment_of(int rank, int ranks, int port) {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string text = *entry;
-    const auto equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  variables.emplace("OMP_NUM_THREADS", "1");
-  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) variables[name] = std::to_string(rank);
-  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"})
-    variables[name] = std::to_string(ranks);
-  variables["GROUP_RANK"] = "0";
-  variables["GROUP_WORLD_SIZE"] = "1";
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(port);
-  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  variables["TORCHELASTIC_RESTART_COUNT"] = "0";
-  std::vector<std::string> result;
-  for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
-  return result;
-}
-
-std::string describe(int rank, const siginfo_t& end) {
-  const std::string who = "rank " + std::to_string(rank);
-  if (end.si_code == CLD_EXITED) return who + " failed with exit code " + std::to_string(end.si_status);
-  return who + " was killed by signal " + std::to_string(end.si_status) + " (" + ::strsignal(end.si_status) + ")";
-}
-
-// What a rank is started with; everything is prepared before the fork.
-struct Start {
-  const char* program;
-  char* const* arguments;
-  char* const* environment;
-  const sigset_t* mask;
-  pid_t parent;
-  int input, output, error, report;
-};
-
-// Between fork and exec, where only async-signal-safe calls are allowed.
-[[noreturn]] void become(const Start& start) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != start.parent) ::_exit(1);
-  ::dup2(start.input, 0);
-  ::dup2(start.output, 1);
-  ::dup2(start.error, 2);
-  pthread_sigmask(SIG_SETMASK, start.mask, nullptr);
-  ::execvpe(start.program, start.arguments, start.environment);
-  const int error = errno;
-  [[maybe_unused]] const ssize_t told = ::write(start.report, &error, sizeof error);
-  ::_exit(127);
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {
-    if (fd < 0) fail("open");
-  }
-  ~Descriptor() { ::close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
+  rlimit before_{};
 };
 
 class Ranks {
  public:
-  Ranks(const Job& job, const Signals& signals) : job_(job), signals_(signals), meeting_(job.serve) {}
-  ~Ranks() {
-    signal_all(SIGKILL);
-    for (pid_t pid : pids_)
-      if (pid > 0) ::waitpid(pid, nullptr, 0);
-  }
-  Ranks(const Ranks&) = delete;
-  Ranks& operator=(const Ranks&) = delete;
-
-  void start() {
-    for (int rank = 0; rank < job_.ranks; ++rank) start(rank);
-  }
+  Ranks(const Job& job, const Signals& signals) : job_(job), signals_(signals), meeting_(job.serve) { start(); }
 
   Outcome supervise() {
-    while (running()) {
+    while (!keeper_->done()) {
       wait_for_event();
       relay_.pump();
       meeting_.pump();
-      while (const auto signal = signals_.next()) handle(*signal);
-      if (deadline_ && Clock::now() >= *deadline_) signal_all(SIGKILL);
+      tend();
+      if (late() && !std::exchange(killed_, true)) keeper_->signal(SIGKILL);
     }
-    relay_.finish();
+    deliver();
+    conclude();
+    deliver();
     return outcome_;
   }
 
  private:
-  int output_of(int rank, int fd) {
-    return job_.output == Output::prefixed ? relay_.open("[" + std::to_string(rank) + "] ", fd)
-                                           : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  }
-
-  void start(int rank) {
-    std::vector<std::string> arguments = job_.arguments;
-    std::vector<std::string> environment = environment_of(rank, job_.ranks, meeting_.port());
-    const auto argv = pointers(arguments), envp = pointers(environment);
+  void start() {
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-    const Descriptor out(output_of(rank, 1)), error(output_of(rank, 2));
-    // In the background of a terminal, reading from it would stop the rank.
-    const int input = rank == 0 && !::isatty(0) ? 0 : null.fd();
-    int report[2];
-    if (::pipe2(report, O_CLOEXEC) != 0) fail("pipe");
-    const Descriptor read_end(report[0]);
-    std::optional<Descriptor> write_end(report[1]);
-    const Start start{job_.program.c_str(),
-                      argv.data(),
-                      envp.data(),
-                      &signals_.previous(),
-                      ::getpid(),
-                      input,
-                      job_.output == Output::quiet ? null.fd() : out.fd(),
-                      error.fd(),
-                      report[1]};
-    const pid_t pid = ::fork();
-    if (pid < 0) fail("fork");
-    if (pid == 0) become(start);
-    pids_.push_back(pid);
-    ::setpgid(pid, pid);
-    write_end.reset();
-    check_started(read_end.fd());
+    if (!null) refuse("cannot open /dev/null", errno);
+    std::vector<Descriptor> pipes;
+    Orders orders{job_.program,          job_.arguments, {}, meeting_.port(), signals_.previous(),
+                  job_.file_size_signal, files_.before()};
+    for (int rank = 0; rank < job_.ranks; ++rank) {
+      RankOutput output{job_.output == Output::quiet ? null.get() : 1, 2};
+      if (job_.output == Output::prefixed)
+        for (int* const to : {&output.output, &output.error}) *to = pipes.emplace_back(open_pipe(rank, *to)).get();
+      orders.outputs.push_back(output);
+    }
+    keeper_.emplace(orders);
   }
 
-  void check_started(int report) const {
-    int error = 0;
-    if (::read(report, &error, sizeof error) != static_cast<ssize_t>(sizeof error)) return;
-    throw zero::Error("cannot start '" + job_.program + "': " + std::strerror(error));
+  Descriptor open_pipe(int rank, int to) {
+    Descriptor pipe = relay_.open("[" + std::to_string(rank) + "] ", to);
+    if (!pipe)
+      refuse("cannot open the pipes of rank " + std::to_string(rank) + " of " + std::to_string(job_.ranks), errno);
+    return pipe;
   }
 
-  bool running() const {
-    return std::any_of(pids_.begin(), pids_.end(), [](pid_t pid) { return pid > 0; });
-  }
+  bool late() const { return deadline_ && Clock::now() >= *deadline_; }
 
   void wait_for_event() const {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
     relay_.watch(polled);
-    meeting_.watch(polled);
+    if (!keeper_->done()) {
+      polled.push_back({keeper_->fd(), POLLIN, 0});
+      meeting_.watch(polled);
+    }
     int timeout = -1;
-    if (deadline_) {
+    if (deadline_ && !killed_) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
-      timeout = static_cast<int>(std::max<std::int64_t>(left.count(), 1));
+      timeout = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
     }
     ::poll(polled.data(), polled.size(), timeout);
   }
 
-  void signal_all(int signal) const {
-    for (pid_t pid : pids_)
-      if (pid > 0) ::kill(-pid, signal);
+  // Signals come first: a rank that ends because of one is no failure.
+  void tend() {
+    while (const auto signal = signals_.next()) handle(*signal);
+    if (!keeper_->done()) report(keeper_->news());
+    say_what_is_not_written();
   }
 
   void end_all(int signal) {
-    signal_all(signal);
+    sent_ = signal;
+    if (!keeper_->done()) keeper_->signal(signal);
     if (!deadline_) deadline_ = Clock::now() + job_.grace;
   }
 
   void handle(int signal) {
-    if (signal == SIGCHLD) return collect();
-    outcome_.passed_on = signal;
+    if (signal == SIGCHLD) return;
+    if (signal == SIGPIPE) reader_left_ = true;
+    if (outcome_.code == 0) outcome_.passed_on = signal;
     end_all(signal == SIGPIPE ? SIGTERM : signal);
   }
 
   // Of several that ended since the last look, one that was killed is the cause, not the effect.
-  void collect() {
-    std::optional<std::pair<int, siginfo_t>> first;
-    for (int rank = 0; rank < job_.ranks; ++rank) {
-      const auto end = collect(pids_[static_cast<std::size_t>(rank)]);
-      if (!end || (end->si_code == CLD_EXITED && end->si_status == 0)) continue;
-      if (!first || (first->second.si_code == CLD_EXITED && end->si_code != CLD_EXITED)) first = {rank, *end};
-    }
-    if (first && outcome_.code == 0) report(first->first, first->second);
-  }
-
-  // The group is ended before its leader is waited for, while its number cannot be another's.
-  static std::optional<siginfo_t> collect(pid_t& pid) {
-    siginfo_t end{};
-    if (pid <= 0 || ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG | WNOWAIT) != 0) return {};
-    if (end.si_pid != pid) return {};
-    ::kill(-pid, SIGKILL);
-    ::waitpid(std::exchange(pid, 0), nullptr, 0);
-    return end;
-  }
-
-  void report(int rank, const siginfo_t& end) {
-    outcome_.code = end.si_code == CLD_EXITED ? end.si_status : 128 + end.si_status;
-    outcome_.message = describe(rank, end);
+  void report(const std::vector<RankEnd>& ends) {
+    const RankEnd* first = nullptr;
+    for (const RankEnd& end : ends)
+      if (end.failed() && !(outcome_.passed_on && ended_by_us(end)))
+        if (!first || (first->how == CLD_EXITED && end.how != CLD_EXITED)) first = &end;
+    if (!first || outcome_.code) return;
+    outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
+    message_ = describe(*first);
+    if (killed_for_memory(*first)) message_ += kOutOfMemory;
     if (!deadline_) end_all(SIGTERM);
   }
 
+  bool ended_by_us(const RankEnd& end) const { return end.killed_by(sent_) || (killed_ && end.killed_by(SIGKILL)); }
+
+  // A shell reports a command that was killed as an exit code of its own.
+  bool killed_for_memory(const RankEnd& end) const {
+    const bool killed = end.how == CLD_EXITED ? end.status == 128 + SIGKILL : end.status == SIGKILL;
+    return killed && !killed_ && memory_.ran_out();
+  }
+
+  // Whatever the ranks do is worth more than what they say: they run on.
+  void say_what_is_not_written() {
+    constexpr std::array<const char*, 3> names{"", "standard output", "standard error"};
+    for (const int to : {1, 2}) {
+      const int error = relay_.error(to);
+      if (error == 0 || unwritten_ || (error == EPIPE && reader_left_)) continue;
+      unwritten_ = true;
+      say(std::string("cannot write to ") + names[static_cast<std::size_t>(to)] + ": " + std::strerror(error) +
+          "; what the ranks write there is lost");
+    }
+  }
+
+  // When nothing is left that came from the ranks.
+  void deliver() {
+    while (!relay_.finish() && !late()) {
+      wait_for_event();
+      tend();
+    }
+    say_what_is_not_written();
+  }
+
+  void conclude() {
+    const bool lost = late() && relay_.unwritten() > 0;
+    if (const int signal = outcome_.passed_on) {
+      message_ = "stopped by " + named(signal) + (message_.empty() ? "" : "; ") + message_;
+      if (outcome_.code == 0) outcome_.code = 128 + signal;
+    }
+    if (!message_.empty()) say(message_);
+    if (lost) say("what the ranks wrote last is lost: nobody read it within the grace period");
+    if (outcome_.code == 0 && unwritten_) outcome_.code = 1;
+  }
+
+  void say(const std::string& text) { relay_.say(2, "zero: " + job_.context + text + '\n'); }
+
   const Job& job_;
   const Signals& signals_;
+  const ManyFiles files_;
+  const MemoryWatch memory_{job_.system};
   Relay relay_;
   Meeting meeting_;
-  std::vector<pid_t> pids_;
+  std::optional<Keeper> keeper_;
   std::optional<Clock::time_point> deadline_;
+  int sent_ = 0;              // the last signal to the ranks
+  bool killed_ = false;       // SIGKILL was sent to them
+  bool reader_left_ = false;  // as SIGPIPE says
+  bool unwritten_ = false;    // output was lost
+  std::string message_;
   Outcome outcome_;
 };
 
@@ -285,19 +210,13 @@ class Ranks {
 
 Outcome run_ranks(const Job& job) {
   std::cout.flush();
-  const Signals signals;
-  Ranks ranks(job, signals);
-  ranks.start();
-  return ranks.supervise();
+  const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+  return Ranks(job, signals).supervise();
 }
 
-int exit_code(const Outcome& outcome, const std::string& context) {
+int exit_code(const Outcome& outcome) {
   if (outcome.code == 0) return 0;
-  if (const int signal = outcome.passed_on) {
-    std::cerr << "zero: " << context << "stopped by signal " << signal << " (" << ::strsignal(signal) << ")\n";
-    return 128 + signal;
-  }
-  std::cerr << "zero: " << context << outcome.message << '\n';
+  if (outcome.passed_on) return 128 + outcome.passed_on;
   return outcome.code == 2 ? 2 : 1;
 }
 

@@ -112,7 +112,7 @@ class Gloo : public bench::Group {
 
   zero::LauncherEnv env_ =
       zero::read_launcher_env([](const char* variable) -> const char* { return std::getenv(variable); });
-  zero::Rendezvous meeting_{env_, std::chrono::minutes(5)};
+  zero::Rendezvous meeting_{env_, zero::InitOptions{}};
   c10d::ProcessGroupGloo group_{meeting_.store(), env_.rank, env_.size, options()};
 };
 

@@ -105,7 +105,8 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
     const std::string result = folder.path() + "/" + label + ".json";
     Job job = own_ranks(train_arguments(alone(own, label), own.plans.front(), result), ranks);
     job.output = Output::quiet;
-    if (const int code = exit_code(run_ranks(job), label + ": ")) return code;
+    job.context = label + ": ";
+    if (const int code = exit_code(run_ranks(job))) return code;
     std::vector<RunResult> before = std::move(report.runs);
     report = from_json(read_file(result));
     before.push_back(std::move(report.runs.front()));

@@ -32,6 +32,9 @@ struct InitOptions {
   // of their size: no page faults in a steady step, no fragmentation, never more pages than were in use at
   // once. For the whole process, from the first init() that wants it. ZERO_ARENA=0|1 overrides it.
   bool arena = true;
+  // Shows what LibTorch itself says when ranks do not meet: its log, which is otherwise withheld in the whole process
+  // while they do, and all of its exceptions' texts. ZERO_DEBUG=0|1 overrides it.
+  bool debug = false;
 };
 
 class Seats;

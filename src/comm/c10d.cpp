@@ -13,6 +13,7 @@
 #include "base/worker.h"
 #include "comm/backend.h"
 #include "comm/fingerprint.h"
+#include "comm/torch_log.h"
 #include "comm/tree_sum.h"
 #include "zero/error.h"
 
@@ -25,14 +26,6 @@ constexpr std::int64_t kStaging = 1 << 20;   // bytes for the peers' chunks of a
 constexpr std::int64_t kLeastChunk = 64;     // elements
 constexpr std::uint32_t kRounds = 1u << 16;  // with a tag of their own in one call
 constexpr std::uint32_t kMarks = 1u << 14;
-
-// The first sentence of a backend's message, without the place in its sources.
-std::string gist(const std::exception& error) {
-  const std::string_view text(error.what());
-  std::string_view view = text.substr(0, text.find('\n'));
-  if (const auto place = view.find("] "); view.starts_with('[') && place != view.npos) view.remove_prefix(place + 2);
-  return std::string(view.substr(0, view.find(". ")));
-}
 
 // Part of the tag of a call's messages. Ranks that call different operations thus wait until their time is up:
 // Gloo would end the process over a message of a size that it does not expect.
@@ -173,12 +166,13 @@ GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int ra
 
 // On the worker, like all that touches the group: see Worker for why.
 void GlooCommunicator::join() {
+  const QuietTorch quiet(options_.debug);
   try {
     store_->setTimeout(options_.timeout);
     group_ = make_group(store_, rank_, size_, options_);
     meet();
   } catch (const std::exception& error) {
-    throw failure("joining " + std::to_string(size_) + " ranks", gist(error));
+    throw failure("joining " + std::to_string(size_) + " ranks", gist(error, options_.debug));
   }
 }
 
@@ -201,9 +195,9 @@ void GlooCommunicator::run(const Fingerprint& call, const std::function<void()>&
     mark_ = mark(call);
     body();
   } catch (const std::exception& error) {
-    broken_ = call.text() + ": " + gist(error);
+    broken_ = call.text() + ": " + gist(error, options_.debug);
     group_.reset();
-    throw failure(call.text(), gist(error));
+    throw failure(call.text(), gist(error, options_.debug));
   }
 }
 

@@ -16,6 +16,7 @@ struct GlooOptions {
   std::string address = "127.0.0.1";  // of this host, where the peers connect
   std::string interface = {};         // instead of an address when not empty
   int world_rank = -1;                // what messages call this rank, where that is not its number in the group
+  bool debug = false;                 // see InitOptions
 };
 
 // Joins `size` ranks that meet in `store`, which may go away once all have returned unless the group

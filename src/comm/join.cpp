@@ -12,6 +12,7 @@
 #include "comm/listener.h"
 #include "comm/rendezvous.h"
 #include "comm/shared.h"
+#include "comm/torch_log.h"
 #include "comm/two_level.h"
 #include "zero/error.h"
 
@@ -47,7 +48,7 @@ using Bytes = std::vector<std::uint8_t>;
 class Joining {
  public:
   Joining(const LauncherEnv& env, const InitOptions& options)
-      : env_(env), options_(options), meeting_(env, options.timeout), hosts_(find_hosts()) {}
+      : env_(env), options_(options), meeting_(env, options), hosts_(find_hosts()) {}
 
   std::shared_ptr<CommunicatorImpl> group() {
     if (hosts_.ranks_per_host == 1) return gloo("all", env_.rank, env_.size);
@@ -103,6 +104,7 @@ class Joining {
     auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting_.store());
     GlooOptions options = network(env_, meeting_, options_.timeout);
     options.world_rank = env_.rank;
+    options.debug = options_.debug;
     return gloo_communicator(std::move(store), rank, size, options);
   }
 
@@ -117,6 +119,7 @@ class Joining {
 
   const LauncherEnv& env_;
   const InitOptions& options_;
+  const QuietTorch quiet_{options_.debug};
   Rendezvous meeting_;
   Hosts hosts_;
 };

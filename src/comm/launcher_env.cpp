@@ -173,6 +173,7 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
   }
   override_switch(env, "ZERO_CHECK", options.check);
   override_switch(env, "ZERO_ARENA", options.arena);
+  override_switch(env, "ZERO_DEBUG", options.debug);
   if (const std::string value = env.text("ZERO_TRANSPORT"); !value.empty()) {
     if (value != "auto" && value != "gloo") throw ConfigError("ZERO_TRANSPORT=" + value + " is neither auto nor gloo");
     options.transport = value == "gloo" ? Transport::gloo : Transport::automatic;

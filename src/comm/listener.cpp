@@ -2,11 +2,14 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "zero/error.h"
 
@@ -17,6 +20,9 @@ struct AddressDeleter {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
 };
 using Addresses = std::unique_ptr<addrinfo, AddressDeleter>;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPause = std::chrono::milliseconds(20);  // between tries
 
 Addresses find_addresses(const std::string& host, int port, int type, int flags = 0) {
   addrinfo hints{};
@@ -25,7 +31,30 @@ Addresses find_addresses(const std::string& host, int port, int type, int flags 
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error == 0) return Addresses(found);
-  throw CommError("the host \"" + host + "\" is unknown: " + gai_strerror(error), "check MASTER_ADDR");
+  throw CommError("the host \"" + host + "\" is unknown: " + gai_strerror(error));
+}
+
+// 0 when a connection was taken by `end`, else errno's value.
+int try_connecting(const addrinfo& peer, Clock::time_point end) {
+  const Descriptor fd(socket(peer.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return errno;
+  if (connect(fd.get(), peer.ai_addr, peer.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd polled{fd.get(), POLLOUT, 0};
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+  if (poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30))) <= 0) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof error;
+  return getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+// Likewise, at one of the addresses, each of which has an equal share of the time.
+int try_connecting(const Addresses& list, Clock::time_point end) {
+  int left = 0, error = EADDRNOTAVAIL;
+  for (const addrinfo* peer = list.get(); peer; peer = peer->ai_next) ++left;
+  for (const addrinfo* peer = list.get(); peer && error != 0; peer = peer->ai_next, --left)
+    error = try_connecting(*peer, Clock::now() + (end - Clock::now()) / left);
+  return error;
 }
 
 struct Own {
@@ -59,7 +88,22 @@ std::string address_towards(const std::string& host, int port) {
     if (!fd || connect(fd.get(), peer->ai_addr, peer->ai_addrlen) != 0) continue;
     if (std::string own = own_address(fd.get()).address; !own.empty()) return own;
   }
-  throw CommError("no route to the host \"" + host + "\"", "check MASTER_ADDR and the network");
+  throw CommError("there is no route to the host \"" + host + '"');
+}
+
+void await_listener(const std::string& host, int port, Clock::time_point deadline) {
+  for (;;) {
+    std::string reason;
+    try {
+      const int error = try_connecting(find_addresses(host, port, SOCK_STREAM), deadline);
+      if (error == 0) return;
+      reason = std::strerror(error);
+    } catch (const CommError& unknown) {
+      reason = unknown.what();
+    }
+    if (Clock::now() + kPause > deadline) throw CommError(reason);
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 Listener bind_listener(const std::string& address, int port) {

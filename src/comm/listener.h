@@ -1,6 +1,7 @@
 // Where this host can be reached, and sockets that listen at one of its addresses only.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "comm/descriptor.h"
@@ -15,6 +16,10 @@ bool is_loopback(const std::string& address);
 // The address of this host by which it reaches `host`, in digits; needs no answer from there. Where `host` is this
 // one, that is its own. Throws CommError when the name is unknown or there is no route.
 std::string address_towards(const std::string& host, int port);
+
+// Returns when somebody takes connections at `host` and `port`, which is tried until `deadline`. Throws CommError
+// saying why nobody does.
+void await_listener(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
 
 // A TCP socket that is bound but does not listen yet.
 struct Listener {

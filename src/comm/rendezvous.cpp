@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <future>
@@ -13,12 +14,20 @@
 #include "base/worker.h"
 #include "comm/listener.h"
 #include "comm/meeting_file.h"
+#include "comm/torch_log.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr auto kPoll = std::chrono::milliseconds(10);
+constexpr const char* kCheckAddress = "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name it";
+
+std::chrono::milliseconds until(Clock::time_point deadline) {
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()), std::chrono::milliseconds(1));
+}
 
 std::string who(const LauncherEnv& env) {
   return "rank " + std::to_string(env.rank) + ": ";
@@ -49,35 +58,32 @@ std::string absent(c10d::Store& store, const std::vector<std::string>& keys) try
   return "; rank 0 does not answer any more";
 }
 
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-c10d::TCPStoreOptions client_options(int port, std::chrono::milliseconds timeout) {
+// c10d gives up before we do, so that what it says then is still withheld.
+c10d::TCPStoreOptions client_options(int port, Clock::time_point deadline) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = until(deadline) * 9 / 10;
   return options;
 }
 
 // Built on a thread that a Worker starts, for the sake of the thread that the server starts. It is left behind when
 // what listens at the port never says a word, since the handshake of c10d waits for it without end.
-c10::intrusive_ptr<c10d::TCPStore> connected(const std::string& host, const c10d::TCPStoreOptions& options) {
+c10::intrusive_ptr<c10d::TCPStore> connected(const std::string& host, const c10d::TCPStoreOptions& options,
+                                             Clock::time_point deadline) {
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect(
       [host, options] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
   auto store = connect.get_future();
   Worker().submit([&] { std::thread(std::move(connect)).detach(); }).wait();
-  if (store.wait_for(2 * options.timeout) != std::future_status::ready)
-    throw CommError("there is no store, or it keeps silent");
+  if (store.wait_until(deadline) != std::future_status::ready) throw CommError("it keeps silent");
   return store.get();
 }
 
 std::string own_address(const LauncherEnv& env) try {
   return address_towards(env.host, env.port);
 } catch (const CommError& error) {
-  throw CommError(who(env) + error.what());
+  throw CommError(who(env) + "there is no way to " + env.host + ":" + std::to_string(env.port) + ": " + error.what(),
+                  "check MASTER_ADDR and the network");
 }
 
 // Where this rank finds rank 0: on rank 0 itself, and where all ranks share a host, the one address at which it
@@ -115,18 +121,22 @@ std::pair<std::unique_lock<std::mutex>, Rendezvous::Place&> Rendezvous::kept(con
   return {std::move(lock), places[name]};
 }
 
-Rendezvous::Rendezvous(const LauncherEnv& env, std::chrono::milliseconds timeout)
-    : host_(meeting_address(env)), port_(env.port) {
+Rendezvous::Rendezvous(const LauncherEnv& env, const InitOptions& options)
+    : timeout_(options.timeout),
+      deadline_(Clock::now() + timeout_),
+      debug_(options.debug),
+      host_(meeting_address(env)),
+      port_(env.port) {
   if (env.host.empty()) {
     require_meeting_place(env);
     file_ = meeting_file(env);
   }
   place_ = file_.empty() ? address() : file_;
   if (port_ == 0) port_ = kept(place_).second.port;
-  if (env.rank == 0 && !env.agent_store) listen(env, timeout);
-  if (port_ == 0) look_up(timeout);
-  connect(env, timeout);
-  await_ranks(env, timeout);
+  if (env.rank == 0 && !env.agent_store) listen(env);
+  if (port_ == 0) look_up(env);
+  connect(env);
+  await_ranks(env);
 }
 
 Rendezvous::~Rendezvous() {
@@ -134,20 +144,20 @@ Rendezvous::~Rendezvous() {
   if (published_) std::filesystem::remove(file_, ignored);
 }
 
-void Rendezvous::listen(const LauncherEnv& env, std::chrono::milliseconds timeout) {
+void Rendezvous::listen(const LauncherEnv& env) {
   const auto [lock, place] = kept(place_);
   try {
     if (!place.server) {
       Listener listener = bind_listener(host_, port_);
       port_ = listener.port;
-      c10d::TCPStoreOptions options = client_options(port_, timeout);
+      c10d::TCPStoreOptions options = client_options(port_, deadline_);
       options.isServer = true;
       options.masterListenFd = listener.socket.release();
-      place.server = connected(host_, options);
+      place.server = connected(host_, options, deadline_);
       place.port = port_;
     }
   } catch (const std::exception& error) {
-    throw CommError(who(env) + "cannot listen at " + address() + ": " + first_line(error),
+    throw CommError(who(env) + "cannot listen at " + named(env) + ": " + gist(error, debug_),
                     "another program may use the port: set MASTER_PORT to a free one");
   }
   if (file_.empty()) return;
@@ -155,43 +165,54 @@ void Rendezvous::listen(const LauncherEnv& env, std::chrono::milliseconds timeou
   published_ = true;
 }
 
-void Rendezvous::connect(const LauncherEnv& env, std::chrono::milliseconds timeout) {
+// c10d is let in only where somebody listens.
+void Rendezvous::connect(const LauncherEnv& env) {
   try {
-    store_ = connected(host_, client_options(port_, timeout));
+    await_listener(host_, port_, deadline_);
+  } catch (const CommError& error) {
+    throw CommError(who(env) + "nobody answers at " + named(env) + " within " + limit() + ": " + error.what(),
+                    kCheckAddress);
+  }
+  try {
+    store_ = connected(host_, client_options(port_, deadline_), deadline_);
   } catch (const std::exception& error) {
-    throw CommError(who(env) + "nobody answers at " + address() + ": " + first_line(error),
-                    "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name it");
+    throw CommError(who(env) + "what answers at " + named(env) + " is not rank 0's store: " + gist(error, debug_),
+                    std::string(kCheckAddress) + ", or set MASTER_PORT to a port that no other program uses");
   }
   const auto [lock, place] = kept(place_);
   place.port = port_;
   const std::string prefix = "zero/" + env.attempt + "/" + std::to_string(place.meetings++);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
-  store_->setTimeout(timeout);
+  store_->setTimeout(timeout_);
 }
 
-void Rendezvous::look_up(std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+void Rendezvous::look_up(const LauncherEnv& env) {
   while ((port_ = read_port(file_)) == 0) {
-    if (std::chrono::steady_clock::now() > deadline)
-      throw CommError(
-          "rank 0 has not published its port in " + file_ + " within " + std::to_string(timeout.count()) + " ms",
-          "see rank 0's error, or set MASTER_ADDR and MASTER_PORT");
+    if (Clock::now() > deadline_)
+      throw CommError(who(env) + "rank 0 has not published its port in " + file_ + " within " + limit(),
+                      "see rank 0's error, or set MASTER_ADDR and MASTER_PORT");
     std::this_thread::sleep_for(kPoll);
   }
 }
 
-void Rendezvous::await_ranks(const LauncherEnv& env, std::chrono::milliseconds timeout) const {
+void Rendezvous::await_ranks(const LauncherEnv& env) const {
   const auto key = [](int rank) { return "rank/" + std::to_string(rank); };
   std::vector<std::string> keys;
   for (int r = 0; r < env.size; ++r) keys.push_back(key(r));
   try {
     store_->set(key(env.rank), std::vector<std::uint8_t>{1});
-    store_->wait(keys, timeout);
+    store_->wait(keys, until(deadline_));
   } catch (const std::exception&) {
-    throw CommError(who(env) + "not all " + std::to_string(env.size) + " ranks came to " + address() + " within " +
-                        std::to_string(timeout.count()) + " ms" + absent(*store_, keys),
-                    "see their own errors, or raise ZERO_TIMEOUT");
+    throw CommError(who(env) + "not all " + std::to_string(env.size) + " ranks came to " + named(env) + " within " +
+                        limit() + absent(*store_, keys),
+                    "see their own errors, check that all have the same MASTER_ADDR and MASTER_PORT, or raise "
+                    "ZERO_TIMEOUT");
   }
+}
+
+// As the user has written it too, where another address stands for that.
+std::string Rendezvous::named(const LauncherEnv& env) const {
+  return address() + (env.host.empty() || env.host == host_ ? "" : " (MASTER_ADDR=" + env.host + ")");
 }
 
 }  // namespace zero

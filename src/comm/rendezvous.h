@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/launcher_env.h"
+#include "zero/world.h"
 
 namespace zero {
 
@@ -19,8 +20,8 @@ namespace zero {
 class Rendezvous {
  public:
   // Throws ConfigError when there is no address that all ranks reach, CommError naming host and port when the ranks do
-  // not meet.
-  Rendezvous(const LauncherEnv& env, std::chrono::milliseconds timeout);
+  // not meet within the time limit.
+  Rendezvous(const LauncherEnv& env, const InitOptions& options);
   ~Rendezvous();  // removes the file
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -32,12 +33,17 @@ class Rendezvous {
   struct Place;
   static std::pair<std::unique_lock<std::mutex>, Place&> kept(const std::string& name);
 
-  void listen(const LauncherEnv& env, std::chrono::milliseconds timeout);
-  void look_up(std::chrono::milliseconds timeout);
-  void connect(const LauncherEnv& env, std::chrono::milliseconds timeout);
-  void await_ranks(const LauncherEnv& env, std::chrono::milliseconds timeout) const;
+  void listen(const LauncherEnv& env);
+  void look_up(const LauncherEnv& env);
+  void connect(const LauncherEnv& env);
+  void await_ranks(const LauncherEnv& env) const;
   std::string address() const { return host_ + ":" + std::to_string(port_); }
+  std::string named(const LauncherEnv& env) const;
+  std::string limit() const { return std::to_string(timeout_.count()) + " ms"; }
 
+  std::chrono::milliseconds timeout_;
+  std::chrono::steady_clock::time_point deadline_;
+  bool debug_;
   std::string host_;
   int port_;
   std::string file_;

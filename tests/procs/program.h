@@ -68,6 +68,13 @@ class Program {
     return text;
   }
 
+  // Waits until whoever writes into its standard output would have to wait.
+  void stall() const {
+    const int writer = ::open(("/proc/self/fd/" + std::to_string(output_)).c_str(), O_WRONLY | O_CLOEXEC);
+    for (pollfd room{writer, POLLOUT, 0}; ::poll(&room, 1, 0) > 0;) ::usleep(1000);
+    ::close(writer);
+  }
+
   // Whether it ends in this time. Its output must fit a pipe.
   bool ends_within(std::chrono::milliseconds time) const {
     pollfd end{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
@@ -159,11 +166,23 @@ inline std::vector<pid_t> processes_with(const std::string& name, const std::str
   return found;
 }
 
-// The child of `parent` that runs as rank `rank`, or 0.
-inline pid_t rank_of(pid_t parent, int rank) {
-  const std::string mark = "\nPPid:\t" + std::to_string(parent) + "\n";
+// A line of /proc/PROCESS/status, without its name.
+inline std::string status_of(pid_t process, const std::string& name) {
+  const std::string text = read_all("/proc/" + std::to_string(process) + "/status");
+  const auto begin = text.find("\n" + name + ":\t");
+  return begin == std::string::npos
+             ? ""
+             : text.substr(begin + name.size() + 3, text.find('\n', begin + 1) - begin - name.size() - 3);
+}
+
+inline pid_t parent_of(pid_t process) {
+  return std::atoi(status_of(process, "PPid").c_str());
+}
+
+// The process that `launcher` runs as rank `rank`, or 0. Between the two is the keeper.
+inline pid_t rank_of(pid_t launcher, int rank) {
   for (pid_t process : processes_with("RANK", std::to_string(rank)))
-    if (read_all("/proc/" + std::to_string(process) + "/status").find(mark) != std::string::npos) return process;
+    if (parent_of(parent_of(process)) == launcher) return process;
   return 0;
 }
 

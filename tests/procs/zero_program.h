@@ -85,6 +85,7 @@ class Port {
   Port& operator=(const Port&) = delete;
 
   const std::string& number() const { return number_; }
+  int fd() const { return fd_; }
 
  private:
   int fd_;

@@ -221,5 +221,15 @@ TEST(LauncherEnv, OverridesTheArena) {
   expect_refused("ZERO_ARENA", {"2", "on", "true", "-1"});
 }
 
+TEST(LauncherEnv, OverridesWhetherLibTorchIsHeard) {
+  InitOptions loud;
+  loud.debug = true;
+  EXPECT_TRUE(overridden("ZERO_DEBUG", "1").debug);
+  EXPECT_FALSE(overridden("ZERO_DEBUG", "0", loud).debug);
+  EXPECT_TRUE(overridden("ZERO_DEBUG", "", loud).debug);
+  EXPECT_FALSE(InitOptions().debug);
+  expect_refused("ZERO_DEBUG", {"2", "on", "true", "-1"});
+}
+
 }  // namespace
 }  // namespace zero

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "comm/listener.h"
 #include "comm/meeting_file.h"
@@ -108,6 +110,26 @@ TEST(Listener, IsAtOneAddressOnly) {
   EXPECT_THROW(bind_listener(kLoopback, any.port), CommError);
   EXPECT_EQ(bind_listener("127.0.0.2", any.port).port, any.port);
   EXPECT_THROW(bind_listener("no-number", 0), CommError);
+}
+
+// Why nobody listens there, or "" when somebody does.
+std::string awaited(const std::string& host, int port, std::chrono::milliseconds time) try {
+  await_listener(host, port, std::chrono::steady_clock::now() + time);
+  return "";
+} catch (const CommError& error) {
+  return error.what();
+}
+
+TEST(Listener, IsAwaited) {
+  using namespace std::chrono_literals;
+  const Listener place = bind_listener(kLoopback, 0);
+  EXPECT_EQ(awaited(kLoopback, place.port, 0ms), "Connection refused");
+  EXPECT_EQ(awaited(kLoopback, place.port, 100ms), "Connection refused");
+  const std::string unknown = "the host \"no-such-host.invalid\" is unknown: ";
+  EXPECT_EQ(awaited("no-such-host.invalid", 1, 0ms).substr(0, unknown.size()), unknown);
+  std::thread late([&] { ASSERT_EQ(listen(place.socket.get(), 1), 0); });
+  EXPECT_EQ(awaited(kLoopback, place.port, 1h), "");
+  late.join();
 }
 
 TEST(Listener, KnowsItsWayAround) {
