@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
+#include "checks.h"
 #include "commands.h"
 #include "compare.h"
 #include "format.h"
@@ -22,8 +24,8 @@ namespace {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "zero.XXXXXX").string()) {
-    if (!::mkdtemp(path_.data())) throw zero::Error("cannot make '" + path_ + "': " + std::strerror(errno));
+  TemporaryFolder() : path_(temporary_folder() + "/zero.XXXXXX") {
+    if (!::mkdtemp(path_.data())) throw zero::Error("cannot make " + zero::quoted(path_) + ": " + std::strerror(errno));
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -61,7 +63,7 @@ std::string common_precision(const std::vector<RunResult>& runs) {
 
 int finish(const RunOptions& options, const Report& report) {
   write_outputs(options, report);
-  return conclude(std::cout, options, report);
+  return conclude(text_of(options), options, report);
 }
 
 int compare_as_rank(const RunOptions& options) {
@@ -80,6 +82,7 @@ int compare_as_rank(const RunOptions& options) {
     each.timeline = wants_timeline(options);
     report.runs.push_back(run_plan(world, each, work, own.plans.front(), heard));
     if (first) announce(contender, report.runs.back());
+    if (first) says_all_skipped(report.runs.back());
   }
   report.precision = common_precision(report.runs);
   std::ostream nowhere(nullptr);
@@ -96,7 +99,7 @@ RunOptions alone(RunOptions options, const std::string& label) {
 }
 
 int compare_with_own_ranks(const RunOptions& options, int ranks) {
-  check(options, ranks);
+  load(options);
   const TemporaryFolder folder;
   Report report;
   for (const Contender& contender : contenders(options)) {
@@ -104,7 +107,9 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
     const std::string result = folder.path() + "/" + label + ".json";
     Job job = own_ranks(train_arguments(alone(own, label), own.plans.front(), result), ranks);
     job.output = Output::quiet;
-    if (const int code = exit_code(run_ranks(job), label + ": ")) return code;
+    const Outcome outcome = run_ranks(job);
+    // One that updated nothing fails and has said so, but has a result.
+    if (outcome.passed_on || !std::filesystem::exists(result)) return exit_code(outcome, label + ": ");
     std::vector<RunResult> before = std::move(report.runs);
     report = from_json(read_file(result));
     before.push_back(std::move(report.runs.front()));

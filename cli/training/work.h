@@ -16,10 +16,4 @@ struct Work {
 // that is missing or cannot be trained on as asked.
 Work load(const RunOptions& options);
 
-// Throws UsageError where the tokens of a run on so many ranks are more than 64 bits count.
-void check_count(const RunOptions& options, int ranks);
-
-// Everything that can be known before ranks are started: model, data, plans and the JSON file.
-void check(const RunOptions& options, int ranks);
-
 }  // namespace cli

@@ -156,7 +156,7 @@ TEST(LauncherEnv, NamesWhatIsMalformedOrOutOfRange) {
     const std::string text = refusal(with(kTorchrun, {{name, value}}));
     EXPECT_NE(text.find(name + "=" + value), -1ul) << text;
   }
-  for (const char* number : {"1x", "1.5", " 1", "99999999999"})
+  for (const char* number : {"1x", "1.5", " 1", "+1", "01", "99999999999"})
     EXPECT_NE(refusal(with(kTorchrun, {{"RANK", number}})), "accepted") << number;
 }
 
