@@ -21,7 +21,7 @@ void check_positions(const RunOptions& options) {
   const std::int64_t positions = load_model(options.model).max_position_embeddings;
   if (options.seq > positions)
     throw UsageError("--seq: " + std::to_string(options.seq) + " tokens are more than the " +
-                     std::to_string(positions) + " positions of model " + zero::quoted(options.model));
+                     std::to_string(positions) + " positions of model " + zero::in_quotes(options.model));
 }
 
 void check_profile(const RunOptions& options) {

@@ -20,7 +20,7 @@ namespace cli {
 namespace {
 
 std::string cannot(const char* verb, const std::string& path, int error) {
-  return std::string("cannot ") + verb + " " + zero::quoted(path) + ": " + std::strerror(error);
+  return std::string("cannot ") + verb + " " + zero::in_quotes(path) + ": " + std::strerror(error);
 }
 
 std::optional<struct stat> status_of(const std::string& path) {

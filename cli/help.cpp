@@ -86,7 +86,7 @@ std::shared_ptr<CLI::FormatterBase> help_format() {
 
 std::string unknown_option(const CLI::App& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
-  return "unknown option " + zero::quoted(name) + zero::did_you_mean(name, words_of(command, true));
+  return "unknown option " + zero::in_quotes(name) + zero::did_you_mean(name, words_of(command, true));
 }
 
 std::string unknown_word(const CLI::App& app) {
@@ -98,7 +98,7 @@ std::string unknown_word(const CLI::App& app) {
   if (option != words.end()) return unknown_option(*command, *option);
   const std::vector<std::string> known = words_of(*command, false);
   const std::string word = words.empty() ? "" : words.front();
-  return (known.empty() ? "unexpected argument " : "unknown command ") + zero::quoted(word) +
+  return (known.empty() ? "unexpected argument " : "unknown command ") + zero::in_quotes(word) +
          zero::did_you_mean(word, known);
 }
 

@@ -23,7 +23,7 @@ models::LlamaConfig load_model(const std::string& name) {
     return models::llama_from_file(name);
   std::string list;
   for (const auto preset : presets) list += (list.empty() ? "" : ", ") + std::string(preset);
-  throw UsageError("--model: " + zero::quoted(name) + " is neither a preset (" + list + ") nor a file" +
+  throw UsageError("--model: " + zero::in_quotes(name) + " is neither a preset (" + list + ") nor a file" +
                    zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
 }
 

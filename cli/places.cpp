@@ -19,9 +19,9 @@ using Use = Place::Use;
 
 fs::path location_of(const std::string& path) {
   std::error_code error;
-  const fs::path target = target_of(path);
+  const fs::path target = fs::absolute(target_of(path), error);
   const fs::path location = fs::weakly_canonical(target, error);
-  return error ? fs::absolute(target, error).lexically_normal() : location;
+  return error ? target.lexically_normal() : location;
 }
 
 // The file that a path means, by whatever name; none for what can be shared: pipes, terminals, /dev/null.
@@ -47,13 +47,13 @@ void check_apart(const Place& a, const Place& b) {
     throw UsageError(both(a, b) + " cannot both be standard output");
   const auto identity = identity_of(a.path);
   if (identity && identity == identity_of(b.path))
-    throw UsageError(both(a, b) + " are the same file, " + zero::quoted(b.path));
+    throw UsageError(both(a, b) + " are the same file, " + zero::in_quotes(b.path));
 }
 
 void check_outside(const Place& written, const Place& read) {
   std::error_code error;
   if (!fs::is_directory(read.path, error) || !lies_in(written.path, read.path)) return;
-  throw UsageError(std::string(written.option) + " " + zero::quoted(written.path) + " would lie in the folder of " +
+  throw UsageError(std::string(written.option) + " " + zero::in_quotes(written.path) + " would lie in the folder of " +
                    read.option + ", and be read there the next time");
 }
 

@@ -58,7 +58,7 @@ void take_plan_file(const CLI::App& command, RunOptions& options) {
   if (!std::filesystem::exists(name, error)) {
     std::string known;
     for (const std::string_view preset : presets) known += (known.empty() ? "" : ", ") + std::string(preset);
-    throw UsageError("--plan: " + zero::quoted(name) + " is neither a preset (" + known + ") nor a file" +
+    throw UsageError("--plan: " + zero::in_quotes(name) + " is neither a preset (" + known + ") nor a file" +
                      zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
   }
   options.plan_file = name;

@@ -70,7 +70,7 @@ std::string host_name() {
 }
 
 [[noreturn]] void cannot_write(const std::string& path, int error) {
-  throw zero::Error("cannot write " + zero::quoted(path) + ": " + std::strerror(error));
+  throw zero::Error("cannot write " + zero::in_quotes(path) + ": " + std::strerror(error));
 }
 
 void make_folder(const std::string& folder) {

@@ -34,7 +34,7 @@ CLI::Validator choice(const std::vector<std::string>& names) {
   return CLI::Validator(
       [names](const std::string& given) -> std::string {
         if (std::ranges::count(names, given)) return {};
-        return zero::quoted(given) + " is not one of " + joined(names) + zero::did_you_mean(given, names);
+        return zero::in_quotes(given) + " is not one of " + joined(names) + zero::did_you_mean(given, names);
       },
       "", "");
 }

@@ -51,7 +51,7 @@ template <class V, class T = typename validators_detail::Held<V>::type>
 CLI::Option* add_number(CLI::App& command, const std::string& names, V& value, const std::string& text,
                         std::type_identity_t<T> least, std::type_identity_t<T> most = std::numeric_limits<T>::max()) {
   const auto read = [&value, least, most, name = validators_detail::long_name(names)](const std::string& given) {
-    const auto number = zero::read_number(given, least, most);
+    const auto number = zero::read_number<T>(given, least, most);
     if (!number.fault.empty()) throw UsageError(name + ": " + number.fault);
     value = number.value;
   };

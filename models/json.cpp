@@ -135,7 +135,7 @@ class Descriptor {
 };
 
 [[noreturn]] void cannot_read(const std::string& path, const std::string& why, const std::string& hint) {
-  throw zero::ConfigError("cannot read " + zero::quoted(path) + ": " + why, hint);
+  throw zero::ConfigError("cannot read " + zero::in_quotes(path) + ": " + why, hint);
 }
 
 // Waits for no pipe's other end, and reads no device.
@@ -171,7 +171,7 @@ std::string shown(const Json& value) {
 }
 
 std::string shown_key(const std::string& key) {
-  return zero::quoted(key, '"');
+  return zero::in_quotes(key, '"');
 }
 
 std::optional<std::int64_t> integer_within(const Json& value, std::int64_t least, std::int64_t most) {

@@ -263,7 +263,7 @@ LlamaConfig llama_preset(std::string_view name) {
     if (preset.name == name) return preset.config;
     known += (known.empty() ? "" : ", ") + std::string(preset.name);
   }
-  throw zero::ConfigError("no model is called " + zero::quoted(name), "use one of " + known);
+  throw zero::ConfigError("no model is called " + zero::in_quotes(name), "use one of " + known);
 }
 
 std::vector<std::string_view> llama_presets() {

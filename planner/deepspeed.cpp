@@ -165,7 +165,7 @@ class Reader {
     if (!type) return;
     const auto known = std::ranges::find_if(kOptimizers, [&](const auto& each) { return *type == each.deepspeed; });
     if (known == kOptimizers.end()) {
-      faults_.push_back("optimizer.type " + zero::quoted(*type, '"') +
+      faults_.push_back("optimizer.type " + zero::in_quotes(*type, '"') +
                         " is not supported in this version: see --optimizer");
       return;
     }
@@ -241,7 +241,7 @@ class Reader {
     if (*kept == "fp32" || (once && (*kept == "bf16" || *kept == "fp16"))) {
       took("data_types.grad_accum_dtype", "sums of micro-batches are fp32; one micro-batch's gradients are not summed");
     } else {
-      faults_.push_back("data_types.grad_accum_dtype " + zero::quoted(*kept, '"') +
+      faults_.push_back("data_types.grad_accum_dtype " + zero::in_quotes(*kept, '"') +
                         " is not supported in this version: gradients are accumulated in fp32");
     }
   }

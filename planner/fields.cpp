@@ -27,7 +27,11 @@ void refuse_choice(const std::string& source, const std::string& key, const std:
   std::string list;
   for (const std::string_view choice : choices) list += (list.empty() ? "" : ", ") + std::string(choice);
   const std::vector<std::string> known(choices.begin(), choices.end());
-  fail(source, key, "is " + zero::quoted(value, '"') + zero::did_you_mean(value, known), "use one of " + list);
+  fail(source, key, "is " + zero::in_quotes(value, '"') + zero::did_you_mean(value, known), "use one of " + list);
+}
+
+void refuse_other_than_object(const std::string& source) {
+  throw zero::ConfigError(zero::shown(source) + " is not a JSON object", "correct its syntax");
 }
 
 void refuse_key(const std::string& source, const std::string& key, const std::vector<std::string>& known) {

@@ -36,6 +36,7 @@ namespace fields_detail {
                        const std::string& hint);
 [[noreturn]] void refuse_choice(const std::string& source, const std::string& key, const std::string& value,
                                 const std::vector<std::string_view>& choices);
+[[noreturn]] void refuse_other_than_object(const std::string& source);
 [[noreturn]] void refuse_key(const std::string& source, const std::string& key, const std::vector<std::string>& known);
 // Of the type that is to be read, or fails.
 void require_type(bool good, const Json& value, const char* type, const std::string& source, const std::string& key);
@@ -93,7 +94,7 @@ Json write_fields(const T& value, std::span<const Field<T>> fields) {
 template <class T>
 T read_fields(const Json& json, std::span<const Field<T>> fields, const std::string& source) {
   namespace detail = fields_detail;
-  if (!json.is_object()) throw zero::ConfigError(source + " is not a JSON object", "correct its syntax");
+  if (!json.is_object()) detail::refuse_other_than_object(source);
   T result;
   std::vector<std::string> known;
   for (const Field<T>& field : fields) known.emplace_back(field.key);

@@ -109,7 +109,7 @@ bool Profile::knows(zero::Precision precision) const {
 
 const Pace& Profile::pace(zero::Precision precision) const {
   if (!knows(precision))
-    throw zero::ConfigError("the profile " + zero::quoted(name) + " does not say how fast " +
+    throw zero::ConfigError("the profile " + zero::in_quotes(name) + " does not say how fast " +
                                 std::string(zero::name(precision)) + " is computed in",
                             "measure it: zero bench profile --precisions ...");
   return this->*pace_of(precision);

@@ -71,7 +71,7 @@ std::optional<std::int64_t> times(std::string_view number, std::int64_t factor) 
     if (__builtin_mul_overflow(integer.value, factor, &count) || count > most) return {};
     return count;
   }
-  const auto real = zero::read_number(number, 0.0, kMost);
+  const auto real = zero::read_number<double>(number, 0, kMost);
   const double product = real.value * static_cast<double>(factor);
   if (!real.fault.empty() || product > kMost || (product > 0 && product < 1)) return {};
   return std::llround(product);
@@ -82,7 +82,8 @@ std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, std:
   const auto suffix = std::ranges::find(suffixes, unit, &Suffix::name);
   const auto count = suffix == suffixes.end() ? std::nullopt : times(number, suffix->factor);
   if (!count || *count < least)
-    throw zero::ConfigError(zero::quoted(text) + " is not a size from " + std::to_string(least) + " to 1e18", example);
+    throw zero::ConfigError(zero::in_quotes(text) + " is not a size from " + std::to_string(least) + " to 1e18",
+                            example);
   return *count;
 }
 
@@ -97,7 +98,7 @@ std::int64_t bytes_of(std::string_view text, std::int64_t least) {
   const std::int64_t bytes = whole(text, kBytes, least, example);
   if (bytes > 0 && bytes < kMillion && parted(text).second.empty())
     throw zero::ConfigError(
-        zero::quoted(text) + " has no unit, so it is " + in_units(bytes),
+        zero::in_quotes(text) + " has no unit, so it is " + in_units(bytes),
         "write " + std::string(trimmed(text)) + "GB, or " + std::string(trimmed(text)) + "B if bytes are meant");
   return bytes;
 }

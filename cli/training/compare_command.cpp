@@ -25,7 +25,8 @@ namespace {
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(temporary_folder() + "/zero.XXXXXX") {
-    if (!::mkdtemp(path_.data())) throw zero::Error("cannot make " + zero::quoted(path_) + ": " + std::strerror(errno));
+    if (!::mkdtemp(path_.data()))
+      throw zero::Error("cannot make " + zero::in_quotes(path_) + ": " + std::strerror(errno));
   }
   ~TemporaryFolder() {
     std::error_code ignored;

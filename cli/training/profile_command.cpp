@@ -86,7 +86,7 @@ class TemporaryFile {
  public:
   TemporaryFile() : path_(temporary_folder() + "/zero.XXXXXX") {
     fd_ = ::mkstemp(path_.data());
-    if (fd_ < 0) throw zero::Error("cannot make " + zero::quoted(path_) + ": " + std::strerror(errno));
+    if (fd_ < 0) throw zero::Error("cannot make " + zero::in_quotes(path_) + ": " + std::strerror(errno));
     ::unlink(path_.c_str());
   }
   ~TemporaryFile() { ::close(fd_); }
@@ -96,7 +96,7 @@ class TemporaryFile {
   void write(const std::vector<char>& bytes) const {
     const auto size = static_cast<ssize_t>(bytes.size());
     if (::pwrite(fd_, bytes.data(), bytes.size(), 0) != size || ::fsync(fd_) != 0)
-      throw zero::Error("cannot write " + zero::quoted(path_) + ": " + std::strerror(errno));
+      throw zero::Error("cannot write " + zero::in_quotes(path_) + ": " + std::strerror(errno));
   }
 
  private:

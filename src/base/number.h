@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 
 #include "base/text.h"
 
@@ -41,21 +42,21 @@ inline bool leads_with_zero(std::string_view digits) {
 
 template <class T>
 std::string outside(std::string_view text, bool low, T least, T most) {
-  return quoted(text) + (low ? " is below " + bound(least) : " is above " + bound(most));
+  return in_quotes(text) + (low ? " is below " + bound(least) : " is above " + bound(most));
 }
 
 }  // namespace number_detail
 
 // The decimal integer from `least` to `most` that all of `text` is: no blanks, no "+", no leading zeros.
 template <std::integral T>
-Reading<T> read_number(std::string_view text, T least, T most) {
+Reading<T> read_number(std::string_view text, std::type_identity_t<T> least, std::type_identity_t<T> most) {
   namespace detail = number_detail;
   const bool negative = text.starts_with('-');
   const std::string_view digits = text.substr(negative ? 1 : 0);
   if (digits.empty() || !std::ranges::all_of(digits, detail::is_digit))
-    return {{}, quoted(text) + " is not an integer"};
+    return {{}, in_quotes(text) + " is not an integer"};
   if (detail::leads_with_zero(digits))
-    return {{}, quoted(text) + " begins with a zero, which some take for octal: leave it out"};
+    return {{}, in_quotes(text) + " begins with a zero, which some take for octal: leave it out"};
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value < least || value > most)
@@ -65,16 +66,17 @@ Reading<T> read_number(std::string_view text, T least, T most) {
 
 // The finite decimal number from `least` to `most` that all of `text` is, likewise; with a point or an exponent, or
 // not.
-inline Reading<double> read_number(std::string_view text, double least, double most) {
+template <std::floating_point T>
+Reading<T> read_number(std::string_view text, std::type_identity_t<T> least, std::type_identity_t<T> most) {
   namespace detail = number_detail;
-  double value = 0;
+  T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::invalid_argument || end != text.data() + text.size())
-    return {{}, quoted(text) + " is not a number"};
+    return {{}, in_quotes(text) + " is not a number"};
   if (detail::leads_with_zero(text.substr(text.starts_with('-') ? 1 : 0)))
-    return {{}, quoted(text) + " begins with a zero: leave it out"};
-  if (error != std::errc()) return {{}, quoted(text) + " is beyond the numbers of 64 bits"};
-  if (!std::isfinite(value)) return {{}, quoted(text) + " is not a finite number"};
+    return {{}, in_quotes(text) + " begins with a zero: leave it out"};
+  if (error != std::errc()) return {{}, in_quotes(text) + " is beyond the numbers of 64 bits"};
+  if (!std::isfinite(value)) return {{}, in_quotes(text) + " is not a finite number"};
   if (value < least || value > most) return {{}, detail::outside(text, value < least, least, most)};
   return {value, {}};
 }

@@ -71,7 +71,7 @@ inline std::string shown(std::string_view text) {
   return result;
 }
 
-inline std::string quoted(std::string_view text, char mark = '\'') {
+inline std::string in_quotes(std::string_view text, char mark = '\'') {
   return mark + shown(text) + mark;
 }
 
@@ -101,7 +101,7 @@ inline std::string did_you_mean(std::string_view word, std::span<const std::stri
   };
   const auto best = std::ranges::min_element(known, {}, apart);
   if (best == known.end() || apart(*best) > std::max<std::size_t>(1, best->size() / 3)) return {};
-  return "; did you mean " + quoted(*best) + "?";
+  return "; did you mean " + in_quotes(*best) + "?";
 }
 
 }  // namespace zero

@@ -88,7 +88,7 @@ int tasks_of_node(const std::string& list, int node) {
     if (node < times) return tasks;
     node -= times;
   }
-  throw ConfigError("the list of Slurm's tasks per node, " + quoted(list, '"') + ", does not name this node",
+  throw ConfigError("the list of Slurm's tasks per node, " + in_quotes(list, '"') + ", does not name this node",
                     "start the program with srun");
 }
 
@@ -164,7 +164,7 @@ LauncherEnv read_launcher_env(const EnvLookup& lookup) {
 InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
   const Env env(lookup);
   if (const std::string value = env.text("ZERO_TIMEOUT"); !value.empty()) {
-    const auto seconds = read_number(value, 0.0, kMaxSeconds);
+    const auto seconds = read_number<double>(value, 0, kMaxSeconds);
     if (!seconds.fault.empty() || seconds.value == 0)
       throw ConfigError("ZERO_TIMEOUT=" + shown(value) + " is not a positive number of seconds, of 1e9 at most");
     options.timeout = std::chrono::milliseconds(std::max(1LL, std::llround(seconds.value * 1000)));

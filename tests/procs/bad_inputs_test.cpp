@@ -113,7 +113,7 @@ class Check {
   static constexpr const char* kRaw[] = {"terminate called",
                                          "what():",
                                          "filesystem error",
-                                         "c10",
+                                         "c10::",
                                          "Exception raised",
                                          "json.exception",
                                          "std::",

@@ -19,7 +19,7 @@ std::string fault(const char* text) {
   return read_number<std::int64_t>(text, 0, kMost).fault;
 }
 std::string real_fault(const char* text) {
-  return read_number(text, 0.0, 1e300).fault;
+  return read_number<double>(text, 0, 1e300).fault;
 }
 
 TEST(Numbers, AreReadToTheEndsOfTheirRange) {
@@ -28,9 +28,9 @@ TEST(Numbers, AreReadToTheEndsOfTheirRange) {
   EXPECT_EQ(read_number<std::uint64_t>("18446744073709551615", 0, kLargest).value, kLargest);
   EXPECT_EQ(read_number<int>("0", 0, 7).value, 0);
   EXPECT_EQ(read_number<int>("7", 0, 7).value, 7);
-  EXPECT_EQ(read_number("2.5e-3", 0, 1).value, 2.5e-3);
-  EXPECT_EQ(read_number("0.1", 0, 1).value, 0.1);
-  EXPECT_EQ(read_number("-0.5", -1, 1).value, -0.5);
+  EXPECT_EQ(read_number<double>("2.5e-3", 0, 1).value, 2.5e-3);
+  EXPECT_EQ(read_number<double>("0.1", 0, 1).value, 0.1);
+  EXPECT_EQ(read_number<double>("-0.5", -1, 1).value, -0.5);
 }
 
 TEST(Numbers, NeverWrapOrSaturate) {
@@ -47,30 +47,30 @@ TEST(Numbers, NeverWrapOrSaturate) {
 TEST(Numbers, AreDecimalAndAllOfTheText) {
   for (const char* text :
        {"", " ", "-", "x", "1x", "1 ", " 1", "+1", "1.0", "1e3", "0x10", "--1", "1,000", "1_000", "٣"})
-    EXPECT_EQ(fault(text), quoted(text) + " is not an integer");
+    EXPECT_EQ(fault(text), in_quotes(text) + " is not an integer");
   for (const char* text : {"010", "00", "-01"})
     EXPECT_NE(fault(text).find("begins with a zero"), std::string::npos) << text;
   for (const char* text : {"", " ", "x", "1x", "1 ", "+1", "0x10", "1,5", "1e", "."})
-    EXPECT_EQ(real_fault(text), quoted(text) + " is not a number");
+    EXPECT_EQ(real_fault(text), in_quotes(text) + " is not a number");
   EXPECT_NE(real_fault("010.5").find("begins with a zero"), std::string::npos);
 }
 
 TEST(Numbers, AreFinite) {
   for (const char* text : {"inf", "-inf", "nan", "infinity", "NaN"})
-    EXPECT_EQ(real_fault(text), quoted(text) + " is not a finite number");
+    EXPECT_EQ(real_fault(text), in_quotes(text) + " is not a finite number");
   for (const char* text : {"1e999", "1e-999"})
-    EXPECT_EQ(real_fault(text), quoted(text) + " is beyond the numbers of 64 bits");
+    EXPECT_EQ(real_fault(text), in_quotes(text) + " is beyond the numbers of 64 bits");
   EXPECT_EQ(real_fault("-1e-9"), "'-1e-9' is below 0");
   EXPECT_EQ(real_fault("1e301"), "'1e301' is above 1e+300");
 }
 
 TEST(Messages, ShowNothingThatControlsATerminal) {
-  EXPECT_EQ(quoted("a\nb\tc\rd"), R"('a\nb\tc\rd')");
-  EXPECT_EQ(quoted("\x1b[31m\x7f"), R"('\x1b[31m\x7f')");
-  EXPECT_EQ(quoted(std::string("a\0b", 3)), R"('a\x00b')");
-  EXPECT_EQ(quoted("\xc2\x9b"), R"('\xc2\x9b')") << "the same in one character";
-  EXPECT_EQ(quoted("größe \xf0\x9f\x98\x80", '"'), "\"größe \xf0\x9f\x98\x80\"");
-  EXPECT_EQ(quoted("\xff\xc3"), R"('\xff\xc3')");
+  EXPECT_EQ(in_quotes("a\nb\tc\rd"), R"('a\nb\tc\rd')");
+  EXPECT_EQ(in_quotes("\x1b[31m\x7f"), R"('\x1b[31m\x7f')");
+  EXPECT_EQ(in_quotes(std::string("a\0b", 3)), R"('a\x00b')");
+  EXPECT_EQ(in_quotes("\xc2\x9b"), R"('\xc2\x9b')") << "the same in one character";
+  EXPECT_EQ(in_quotes("größe \xf0\x9f\x98\x80", '"'), "\"größe \xf0\x9f\x98\x80\"");
+  EXPECT_EQ(in_quotes("\xff\xc3"), R"('\xff\xc3')");
   EXPECT_EQ(escaped(escaped("\x1b")), R"(\x1b)");
 }
 

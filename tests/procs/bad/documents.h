@@ -50,7 +50,7 @@ inline std::vector<Fault> faults_of(const std::string& key) {
           {{"it", "", Kind::socket}, "cannot read './it'"},
           {{"it", "/dev/zero", Kind::link}, "it is a device, not a file"},
           {{"it", "/proc/self/mem", Kind::link}, "cannot read './it'"},
-          {{"it", "10000000000000", Kind::sparse}, "larger than 64 MiB"},
+          {{"it", "100000000", Kind::sparse}, "larger than 64 MiB"},
           {{"it", "none", Kind::link}, "./it"},
           {{"it", "it", Kind::link}, "./it"}};
 }

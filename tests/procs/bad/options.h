@@ -132,7 +132,7 @@ inline Rows of_words() {
           row("compare --plan zero1", {"did you mean '--plans'?"}),
           row("plan --device_memory 80GB", {"did you mean '--device-memory'?"}),
           row("plan --modle 7b", {"did you mean '--model'?"}),
-          row("bench profile --network-speed 3", {"did you mean '--network'?"}),
+          row("bench profile --netwrok 3", {"did you mean '--network'?"}),
           row("launch -n 1 --no-prefixes true", {"did you mean '--no-prefix'?"}),
           {.words = {"train", "--\x1b[2J"}, .says = {R"('--\x1b[2J')"}},
           {.words = {"train", "--" + std::string(100'000, 'o')}, .says = {"ooo...ooo"}},

@@ -90,7 +90,8 @@ inline Rows of_limits() {
   };
   const std::string train = "train --model micro --data text --steps 1 --seq 8";
   return {limited("ulimit -v 150000", train, "cannot load what trains"),
-          limited("ulimit -n 5", train, "cannot load what trains")};
+          limited("ulimit -v 150000", "compare --model micro", "cannot load what trains"),
+          limited("ulimit -v 150000", "bench profile --out x", "cannot load what trains")};
 }
 
 }  // namespace procs::bad
