@@ -94,10 +94,11 @@ std::string unknown_word(const CLI::App& app) {
   while (command->remaining().empty() && !command->get_subcommands().empty())
     command = command->get_subcommands().front();
   const std::vector<std::string> words = command->remaining();
+  if (words.empty() || command->get_prefix_command()) return {};
   const auto option = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-'); });
   if (option != words.end()) return unknown_option(*command, *option);
   const std::vector<std::string> known = words_of(*command, false);
-  const std::string word = words.empty() ? "" : words.front();
+  const std::string& word = words.front();
   return (known.empty() ? "unexpected argument " : "unknown command ") + zero::in_quotes(word) +
          zero::did_you_mean(word, known);
 }

@@ -102,11 +102,10 @@ int run(int argc, char** argv) {
   add_launch_options(*launch, to_launch);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ExtrasError&) {
-    throw cli::UsageError(cli::unknown_word(app));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    throw cli::UsageError(error.what());
+    const std::string unknown = cli::unknown_word(app);
+    throw cli::UsageError(unknown.empty() ? error.what() : unknown);
   }
   to_train.command = to_compare.command = command_line(argc, argv);
   if (train->parsed()) return checked(to_train, 1).train(to_train);
@@ -127,7 +126,8 @@ int written(int code) {
 }  // namespace
 
 int main(int argc, char** argv) try { return written(run(argc, argv)); } catch (const cli::UsageError& error) {
-  cli::complain(std::string(error.what()) + "; see " + command_of(argc, argv) + " --help");
+  const std::string text = error.what();
+  cli::complain(text + (text.ends_with('?') ? " See " : "; see ") + command_of(argc, argv) + " --help");
   return kUsage;
 } catch (const zero::ConfigError& error) {
   cli::complain(error.what());

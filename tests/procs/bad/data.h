@@ -37,7 +37,7 @@ inline Rows of_data() {
       data({"d.bin", shard(0, 0)}, "the data d.bin is empty")};
   add(rows, {row("train --data none", {"cannot read the data none: No such file"}),
              row("train --data none/x", {"cannot read the data none/x"}),
-             row("train --data text/x", {"cannot read the data text/x: Not a directory"}),
+             row("train --data text/x", {"cannot read the data text/x"}),
              row("compare --data none", {"cannot read the data none"}),
              row("train --ranks 2 --model micro --data none", {"cannot read the data none"}),
              row("compare --model micro --data /dev/zero", {"the data /dev/zero is a device"}),

@@ -111,11 +111,11 @@ inline Rows of_models() {
 }
 
 inline Row plan_file(const std::string& fields, const std::string& says) {
-  return row("train --plan p.json", {"p.json", says}, {{"p.json", "{" + fields + "}"}});
+  return row("train --plan p.json", {says}, {{"p.json", "{" + fields + "}"}});
 }
 
 inline Rows of_plan_files() {
-  return {plan_file("", R"("plan" is missing)"),
+  return {plan_file("", R"(p.json: "plan" is missing)"),
           plan_file(R"("plan": "zer3")", "did you mean 'zero3'?"),
           plan_file(R"("plan": 3)", R"("plan" is 3, not a string)"),
           plan_file(R"("plan": "zero3", "rank": 2)", R"("rank" is not known; did you mean 'ranks'?)"),
@@ -125,7 +125,7 @@ inline Rows of_plan_files() {
           plan_file(R"("plan": "zero3", "resident_budget": -1)", R"("resident_budget" is -1, below 0)"),
           plan_file(R"("plan": "zero3", "reproducible": "yes")", "not true or false"),
           plan_file(R"("plan": "zero3", "precision": "fp4")", "use one of fp32"),
-          plan_file(R"("plan": "zero3", "model": "micro", "optimizer": "adamz")", "--optimizer"),
+          plan_file(R"("plan": "zero3", "model": "micro", "optimizer": "adamz")", "there is no 'adamz'"),
           plan_file(R"("plan": "zero3", "model": "none.json")", "none.json"),
           plan_file(R"("plan": "zero3")", "names no model"),
           plan_file("\"" + std::string(100'000, 'k') + "\": 1", "kkk...kkk"),

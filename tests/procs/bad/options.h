@@ -106,7 +106,6 @@ inline Rows of_choices() {
   }
   add(rows, {value("train --data text", "--tokens", "8", "'8' is not one of 16, 32"),
              value("train --data text", "--tokens", "020", "'020' is not one of 16, 32"),
-             value("compare", "--plans", "ddp,,zero1", "'' is not one of"),
              value("train", "--precision", std::string(100'000, 'x'), "xxx...xxx"),
              value("train", "--precision", "\x1b[31mfp32\n", R"('\x1b[31mfp32\n' is not one of)"),
              value("train", "--precision", "\xff\xfe", R"('\xff\xfe' is not one of)"),
