@@ -9,6 +9,8 @@
 #include "models/json.h"
 #include "places.h"
 #include "planner/profile.h"
+#include "recipe.h"
+#include "zero/loss_scale.h"
 
 namespace cli {
 namespace {
@@ -30,6 +32,12 @@ void check_profile(const RunOptions& options) {
   for (const std::string& precision : precisions_of(options)) profile.pace(zero::precision_named(precision));
 }
 
+void check_loss_scale(const RunOptions& options) {
+  if (options.loss_scale == 0) return;
+  for (const std::string& fault : zero::faults(zero::LossScale::fixed(options.loss_scale)))
+    throw UsageError("--loss-scale: " + fault);
+}
+
 void check_plans(const RunOptions& options, int ranks) {
   RunOptions each = options;
   for (const std::string& precision : precisions_of(options)) {
@@ -45,6 +53,8 @@ void check_settings(const RunOptions& options, int ranks) {
   check_positions(options);
   if (ranks > 0) check_count(options, ranks);
   if (ranks > 0) check_plans(options, ranks);
+  check_loss_scale(options);
+  make_optimizer(options);
   check_profile(options);
   if (!options.data.empty()) open_data(options);
   if (options.data.empty() && options.tokens) throw UsageError("--tokens says how to read --data, which is missing");

@@ -82,7 +82,7 @@ int tasks_of_node(const std::string& list, int node) {
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const auto open = item.find("(x");
     const bool repeated = open != item.npos && item.back() == ')';
-    const int tasks = count_of(item.substr(0, open));
+    const int tasks = count_of(item.substr(0, repeated ? open : item.npos));
     const int times = repeated ? count_of(item.substr(open + 2, item.size() - open - 3)) : 1;
     if (tasks < 1 || times < 1) break;
     if (node < times) return tasks;

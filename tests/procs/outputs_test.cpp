@@ -110,14 +110,14 @@ TEST(Outputs, MayHaveTheLongestName) {
 
 TEST(Outputs, WithoutRoomLeaveWhatWasThere) {
   const Folder folder;
-  fs::create_directory(folder.path("loop"));
-  std::ofstream(folder.path("loop/plan")) << "old";
-  const Result result = run(joined({"bash", "-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""},
-                                   zero(joined(kSmallPlan, {"--out", folder.path("loop/plan")}))));
+  fs::create_directory(folder.path("full"));
+  std::ofstream(folder.path("full/plan")) << "old";
+  const Result result = run(joined({"bash", "-c", "ulimit -f 1; trap '' XFSZ; exec \"$0\" \"$@\""},
+                                   zero({"plan", "--model", "micro", "--json", folder.path("full/plan")})));
   EXPECT_EQ(result.code, 1);
-  EXPECT_TRUE(contains(result.err, "loop/plan': File too large")) << result.err;
-  EXPECT_EQ(procs::read_all(folder.path("loop/plan")), "old");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("loop")), {}), 1);
+  EXPECT_TRUE(contains(result.err, "full/plan': File too large")) << result.err;
+  EXPECT_EQ(procs::read_all(folder.path("full/plan")), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("full")), {}), 1);
 }
 
 // Standard output alone, whoever starts the ranks; the text goes to standard error.
@@ -172,7 +172,7 @@ TEST(StandardOutput, HasAPlanFileAlone) {
 // No finite gradient: a loss scale beyond what fp16 holds.
 TEST(SkippedSteps, OfAWholeRunAreAFailure) {
   const Folder folder;
-  const Words scale{"--precision", "fp16", "--loss-scale", "1e9", "--json", folder.path("out")};
+  const Words scale{"--precision", "fp16", "--loss-scale", "1073741824", "--json", folder.path("out")};
   for (const Words& command : {training(folder, scale), joined(training(folder, scale), {"--ranks", "2"})}) {
     fs::remove(folder.path("out"));
     const Result result = run(zero(command));

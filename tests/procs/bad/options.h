@@ -155,6 +155,7 @@ inline Rows of_contradictions() {
           row("plan --model 7b --out x.json", {"--fit"}),
           row("plan --model 7b --ranks 8 --hosts 3", {"8 ranks do not divide among 3 hosts"}),
           row("plan --model 7b --memory common --gather-in fp8", {"--memory common contradicts --gather-in"}),
+          row("train --model micro --loss-scale 3", {"--loss-scale: initial must be a power of two, not 3"}),
           row("plan --model 7b --batch 9223372036854775807", {"batch"}),
           row("plan --model 7b --accumulate 2147483647", {"micro-batches"}),
           row("plan --parameters 1e18", {"parameters"}),
