@@ -1,5 +1,6 @@
 // zero train | compare | plan | bench profile | launch. Results go to standard output, all else to standard error. Exit
-// codes: 0, 1 for a failure, 2 for wrong usage; of `launch`, the first failing rank's.
+// codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options, variables, files. Of
+// `launch`, the first failing rank's.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -7,12 +8,16 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <iostream>
+#include <new>
 #include <span>
 
+#include "checks.h"
 #include "commands.h"
+#include "complain.h"
+#include "help.h"
 #include "plan_command.h"
+#include "validators.h"
 
 namespace {
 
@@ -27,13 +32,12 @@ struct LaunchFormatter : CLI::Formatter {
 };
 
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
-  command.add_option("-n,--ranks", options.ranks, "Ranks to start")
+  cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start", 1, cli::kMostRanks)
       ->required()
-      ->check(CLI::Range(1, 1 << 20))
+      ->default_str("")
       ->group("Ranks");
-  command.add_option("--grace", options.grace, "Seconds from SIGTERM to SIGKILL for ranks that are to end")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str()
+  cli::add_number(command, "--grace", options.grace, "Seconds from SIGTERM to SIGKILL for ranks that are to end", 0,
+                  1e6)
       ->group("Ranks");
   command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
@@ -44,24 +48,16 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
 
 CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   CLI::App* const command = bench.add_subcommand("profile", "Measure what this machine's ranks can do, for zero plan");
-  command->add_option("-n,--ranks", options.ranks, "Ranks that work at once")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
-      ->group("Machine");
-  command->add_option("--precisions", options.precisions, "Of what is computed")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "fp8"}))
-      ->capture_default_str()
-      ->group("Machine");
-  command->add_option("--threads", options.threads, "Threads of an operator")
-      ->check(CLI::Range(1, 1 << 12))
-      ->capture_default_str()
-      ->group("Machine");
-  command->add_option("--network", options.network, "Gbit/s between hosts, for a rank: taken as given")
-      ->check(CLI::Range(1e-3, 1e6))
-      ->capture_default_str()
-      ->group("Machine");
-  command->add_option("--out", options.out, "File to write [profile.json in the user's cache folder]")->group("Output");
+  const std::string group = "Machine";
+  cli::add_number(*command, "-n,--ranks", options.ranks, "Ranks that work at once", 1, cli::kMostRanks)->group(group);
+  cli::add_choices(*command, "--precisions", options.precisions, "Of what is computed", {"fp32", "bf16", "fp16", "fp8"})
+      ->group(group);
+  cli::add_number(*command, "--threads", options.threads, "Threads of an operator", 1, cli::kMostThreads)->group(group);
+  cli::add_number(*command, "--network", options.network, "Gbit/s between hosts, for a rank: taken as given", 1e-3, 1e6)
+      ->group(group);
+  cli::add_path(*command, "--out", options.out,
+                "File to write [profile.json in the user's cache folder]; - is standard output alone")
+      ->group("Output");
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;
 }
@@ -80,7 +76,7 @@ std::vector<std::string> program_of(const CLI::App& command, std::span<char*> re
   words.insert(words.end(), rest.begin(), rest.end());
   if (words.empty()) throw cli::UsageError("launch: no program to start");
   if (command.remaining_size() > 0 && words.front().starts_with("-"))
-    throw cli::UsageError("launch: unknown option '" + words.front() + "'");
+    throw cli::UsageError("launch: " + cli::unknown_option(command, words.front()));
   return words;
 }
 
@@ -107,17 +103,21 @@ std::string command_of(int argc, char** argv) {
   return text;
 }
 
-void complain(const std::string& text) {
-  const char* const number = std::getenv("RANK");
-  const std::string rank = number ? "rank " + std::string(number) + ": " : "";
-  std::cerr << ("zero: " + (text.starts_with(rank) ? "" : rank) + text + "\n") << std::flush;
-}
-
 // A descriptor that is closed would be given to the next file that is opened. One that cannot be read where it is to be
 // written, and the other way round, fails like one that is closed.
 void occupy_standard_files() {
   for (const int fd : {0, 1, 2})
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+}
+
+// What trains, loaded when nothing can be found wrong without it.
+const cli::Training& checked(const cli::RunOptions& options, int usual_ranks) {
+  cli::check_settings(options, cli::launched() ? 0 : options.ranks ? options.ranks : usual_ranks);
+  return cli::training();
+}
+const cli::Training& checked(const cli::ProfileOptions& options) {
+  cli::check_settings(options);
+  return cli::training();
 }
 
 int run(int argc, char** argv) {
@@ -126,6 +126,8 @@ int run(int argc, char** argv) {
   const auto file_size_signal = std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Trains language models under the stages of ZeRO.", "zero");
   app.require_subcommand(0, 1);
+  app.formatter(cli::help_format());
+  app.set_version_flag("--version", "zero " ZERO_VERSION, "Print the version");
   cli::RunOptions to_train, to_compare;
   cli::PlanOptions to_plan;
   cli::ProfileOptions to_profile;
@@ -145,14 +147,15 @@ int run(int argc, char** argv) {
     app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    throw cli::UsageError(error.what());
+    const std::string unknown = cli::unknown_word(app);
+    throw cli::UsageError(unknown.empty() ? error.what() : unknown);
   }
   for (cli::RunOptions* options : {&to_train, &to_compare})
     if (options->command.empty()) options->command = command_line(argc, argv);
-  if (train->parsed()) return cli::training().train(to_train);
-  if (compare->parsed()) return cli::training().compare(to_compare);
+  if (train->parsed()) return checked(to_train, 1).train(to_train);
+  if (compare->parsed()) return checked(to_compare, 4).compare(to_compare);
   if (plan->parsed()) return cli::plan(to_plan);
-  if (profile->parsed()) return cli::training().profile(to_profile);
+  if (profile->parsed()) return checked(to_profile).profile(to_profile);
   if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
   to_launch.command = program_of(*launch, all.subspan(words.size()));
   to_launch.file_size_signal = file_size_signal;
@@ -160,17 +163,24 @@ int run(int argc, char** argv) {
 }
 
 // Results that could not be written are a failure.
-int checked(int code) {
+int written(int code) {
   if (!std::cout.flush()) throw zero::Error("cannot write to standard output");
   return code;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try { return checked(run(argc, argv)); } catch (const cli::UsageError& error) {
-  complain(std::string(error.what()) + "; see " + command_of(argc, argv) + " --help");
+int main(int argc, char** argv) try { return written(run(argc, argv)); } catch (const cli::UsageError& error) {
+  const std::string text = error.what();
+  cli::complain(text + (text.ends_with('?') ? " See " : "; see ") + command_of(argc, argv) + " --help");
   return kUsage;
+} catch (const zero::ConfigError& error) {
+  cli::complain(error.what());
+  return kUsage;
+} catch (const std::bad_alloc&) {
+  cli::complain("out of memory");
+  return kFailed;
 } catch (const std::exception& error) {
-  complain(error.what());
+  cli::complain(error.what());
   return kFailed;
 }

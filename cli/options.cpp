@@ -24,24 +24,19 @@ std::vector<std::string> precision_names() {
 
 void add_plan_group(CLI::App& command, RunOptions& options, const char* default_ranks) {
   const std::string group = "Plan";
-  command.add_option("-n,--ranks", options.ranks, std::string("Ranks to start [") + default_ranks + "]")
-      ->check(at_least(1))
+  add_number(command, "-n,--ranks", options.ranks, std::string("Ranks to start [") + default_ranks + "]", 1, kMostRanks)
+      ->default_str("")
       ->group(group);
-  command
-      .add_option("--precision", options.precision,
-                  "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main "
-                  "weights; bf16 without, rounded at random (sr), with a remainder (kahan), or neither (pure)")
-      ->check(CLI::IsMember(precision_names()))
-      ->capture_default_str()
+  add_choice(command, "--precision", options.precision,
+             "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
+             "with a remainder (kahan), or neither (pure)",
+             precision_names())
       ->group(group);
   add_exchange_options(command, options, group);
-  command.add_option("--loss-scale", options.loss_scale, "A fixed one; 0 is dynamic in fp16 and none elsewhere")
-      ->check(at_least(0.0))
-      ->capture_default_str()
+  add_number(command, "--loss-scale", options.loss_scale, "A fixed one; 0 is dynamic in fp16 and none elsewhere", 0)
       ->group(group);
-  command.add_option("--fp8-scaling", options.fp8_scaling, "By this tensor's largest value or by the last 16 steps'")
-      ->check(CLI::IsMember({"current", "delayed"}))
-      ->capture_default_str()
+  add_choice(command, "--fp8-scaling", options.fp8_scaling, "By this tensor's largest value or by the last 16 steps'",
+             {"current", "delayed"})
       ->group(group);
   command.add_flag("--fp32-norms", options.fp32_norms, "Compute norms with fp32 parameters")->group(group);
   command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
@@ -49,65 +44,50 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
 
 void add_model_group(CLI::App& command, RunOptions& options) {
   const std::string group = "Model and data";
-  command.add_option("--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json")
+  add_path(command, "--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json", "MODEL")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--data", options.data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")
+  add_path(command, "--data", options.data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")
       ->group(group);
-  command.add_option("--tokens", options.tokens, "Bits of a token in the token file --data")
-      ->check(CLI::IsMember({16, 32}))
+  add_number(command, "--tokens", options.tokens, "Bits of a token in the token file --data: 16 or 32", 16, 32)
+      ->check(choice({"16", "32"}))
+      ->default_str("")
       ->group(group);
-  command.add_option("--seq", options.seq, "Tokens of a sequence")
-      ->check(at_least<std::int64_t>(1))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--batch", options.batch, "Sequences of a micro-batch, on each rank")
-      ->check(at_least<std::int64_t>(1))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--accumulate", options.accumulate, "Micro-batches of a step, on each rank")
-      ->check(at_least(1))
-      ->capture_default_str()
-      ->group(group);
+  add_number(command, "--seq", options.seq, "Tokens of a sequence", 1)->group(group);
+  add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank", 1)->group(group);
+  add_number(command, "--accumulate", options.accumulate, "Micro-batches of a step, on each rank", 1)->group(group);
 }
 
 void add_training_group(CLI::App& command, RunOptions& options) {
   const std::string group = "Training";
-  const auto add = [&](const char* name, auto& value, const char* text, auto least) {
-    command.add_option(name, value, text)->check(at_least(least))->capture_default_str()->group(group);
-  };
-  add("--steps", options.steps, "Steps to train", std::int64_t{1});
-  const auto choose = [&](const char* name, std::string& value, const char* text, const std::vector<std::string>& of) {
-    command.add_option(name, value, text)->check(CLI::IsMember(of))->capture_default_str()->group(group);
-  };
-  choose("--optimizer", options.optimizer, "What updates the parameters", optimizer_names());
-  command.add_option("--lr", options.lr, "Highest learning rate [1e-3 for adamw, for others what suits them]")
-      ->check(at_least(0.0))
+  add_number(command, "--steps", options.steps, "Steps to train", 1)->group(group);
+  add_choice(command, "--optimizer", options.optimizer, "What updates the parameters", optimizer_names())->group(group);
+  add_number(command, "--lr", options.lr, "Highest learning rate [1e-3 for adamw, for others what suits them]", 0)
       ->group(group);
-  choose("--schedule", options.schedule, "Of the learning rate, after the warm-up", schedule_names());
-  command.add_option("--warmup", options.warmup, "Steps of linear warm-up [a tenth of --steps]")
-      ->check(at_least<std::int64_t>(0))
+  add_choice(command, "--schedule", options.schedule, "Of the learning rate, after the warm-up", schedule_names())
       ->group(group);
-  add("--clip", options.clip, "Largest gradient norm; 0 does not clip", 0.0);
-  add("--seed", options.seed, "Of weights, dropout and the order of the data", std::uint64_t{0});
-  add("--threads", options.threads, "Threads of an operator; 1 gives the same bits at any --ranks", 1);
+  add_number(command, "--warmup", options.warmup, "Steps of linear warm-up [a tenth of --steps]", 0)->group(group);
+  add_number(command, "--clip", options.clip, "Largest gradient norm; 0 does not clip", 0)->group(group);
+  add_number(command, "--seed", options.seed, "Of weights, dropout and the order of the data", 0)->group(group);
+  add_number(command, "--threads", options.threads, "Threads of an operator; 1 gives the same bits at any --ranks", 1,
+             kMostThreads)
+      ->group(group);
 }
 
 void add_output_group(CLI::App& command, RunOptions& options) {
   const std::string group = "Output";
-  command.add_option("--eval-every", options.eval_every, "Steps between evaluations on held-out data; 0 for none")
-      ->check(at_least<std::int64_t>(0))
-      ->capture_default_str()
+  add_number(command, "--eval-every", options.eval_every, "Steps between evaluations on held-out data; 0 for none", 0)
       ->group(group);
-  command.add_option("--json", options.json, "Also write the result to this file")->group(group);
-  command.add_option("--html", options.html, "Also write it as a page to look at")->group(group);
-  command.add_option("--trace", options.trace, "Also write one step as a trace for Perfetto or Chrome")->group(group);
-  command
-      .add_option("--tensorboard", options.tensorboard, "Also write every step's figures to event files in this folder")
+  add_path(command, "--json", options.json, "Also write the result to this file; - is standard output alone")
       ->group(group);
-  command
-      .add_option("--profile", options.profile,
-                  "How fast the machine is, to predict seconds; or none [zero bench profile's]")
+  add_path(command, "--html", options.html, "Also write it as a page to look at; or -")->group(group);
+  add_path(command, "--trace", options.trace, "Also write one step as a trace for Perfetto or Chrome; or -")
+      ->group(group);
+  add_path(command, "--tensorboard", options.tensorboard,
+           "Also write every step's figures to event files in this folder", "FOLDER")
+      ->group(group);
+  add_path(command, "--profile", options.profile,
+           "How fast the machine is, to predict seconds; or none [zero bench profile's]")
       ->group(group);
   command
       .add_flag("!--no-memory-check", options.memory_check,
@@ -129,11 +109,7 @@ void add_common(CLI::App& command, RunOptions& options, const char* default_rank
 CLI::Option* add_several(CLI::App& command, CLI::Option* one, std::vector<std::string>& values,
                          std::vector<std::string> names, const char* text) {
   names.emplace_back("all");
-  return command.add_option(one->get_name() + "s", values, text)
-      ->delimiter(',')
-      ->check(CLI::IsMember(names))
-      ->excludes(one)
-      ->group(one->get_group());
+  return add_choices(command, one->get_name() + "s", values, text, names)->excludes(one)->group(one->get_group());
 }
 
 void expand_all(std::vector<std::string>& values, const std::vector<std::string>& names) {
@@ -165,25 +141,21 @@ bool present(const char* name) {
 }  // namespace
 
 void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std::string& group) {
-  command
-      .add_option("--resident-budget", options.resident_budget,
-                  "Bytes for gathered parameters: 500M, 2GiB; 0 is two units")
-      ->transform(CLI::AsSizeValue(true))
-      ->capture_default_str()
+  add_size(command, "--resident-budget", options.resident_budget,
+           "Bytes for gathered parameters: 500M, 2GiB; 0 is two units")
       ->group(group);
-  command.add_option("--reduce-in", options.reduce_in, "Dtype in which gradients travel [their own]")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+  add_choice(command, "--reduce-in", options.reduce_in, "Dtype in which gradients travel [their own]",
+             {"fp32", "bf16", "fp16"})
       ->group(group);
-  command.add_option("--gather-in", options.gather_in, "How sharded parameters travel: as they are, or in FP8")
-      ->check(CLI::IsMember({"native", "fp8"}))
-      ->capture_default_str()
+  add_choice(command, "--gather-in", options.gather_in, "How sharded parameters travel: as they are, or in FP8",
+             {"native", "fp8"})
       ->group(group);
 }
 
 void add_train_options(CLI::App& command, RunOptions& options) {
   options.plans = {"zero3"};
-  command
-      .add_option("--plan", options.plans.front(), "ddp, zero1, zero2 or zero3, or a file that zero plan --fit wrote")
+  add_path(command, "--plan", options.plans.front(), "ddp, zero1, zero2 or zero3, or a file that zero plan --fit wrote",
+           "PLAN")
       ->capture_default_str()
       ->group("Plan");
   add_common(command, options, "1");
@@ -192,10 +164,7 @@ void add_train_options(CLI::App& command, RunOptions& options) {
 
 void add_compare_options(CLI::App& command, RunOptions& options) {
   options.plans = preset_names();
-  command.add_option("--plans", options.plans, "Plans to compare, the first being the reference")
-      ->delimiter(',')
-      ->check(CLI::IsMember(preset_names()))
-      ->capture_default_str()
+  add_choices(command, "--plans", options.plans, "Plans to compare, the first being the reference", preset_names())
       ->group("Plan");
   add_common(command, options, "4");
   add_optimizers(command, options);
@@ -211,7 +180,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--fp8-scaling", options.fp8_scaling);
   if (!options.reduce_in.empty()) add("--reduce-in", options.reduce_in);
   add("--gather-in", options.gather_in);
-  add("--resident-budget", options.resident_budget);
+  add("--resident-budget", text(options.resident_budget) + "B");
   add("--model", options.model);
   if (!options.data.empty()) add("--data", options.data);
   if (options.tokens) add("--tokens", options.tokens);
@@ -255,10 +224,11 @@ zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks
   throw UsageError(error.what());
 }
 
+// One task of Slurm's is nobody's rank.
 bool launched() {
   if (present("RANK") || present("WORLD_SIZE") || present("OMPI_COMM_WORLD_SIZE")) return true;
   const char* tasks = std::getenv("SLURM_NTASKS");
-  return present("SLURM_PROCID") && tasks && std::atoi(tasks) > 1;
+  return present("SLURM_PROCID") && tasks && std::string_view(tasks) != "1";
 }
 
 }  // namespace cli

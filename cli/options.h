@@ -16,7 +16,7 @@ class App;
 
 namespace cli {
 
-// The command line asks for something that cannot be: exit code 2. All other failures: 1.
+// The command line asks for something that cannot be; the command's --help says what can.
 class UsageError : public zero::ConfigError {
  public:
   using ConfigError::ConfigError;
@@ -34,6 +34,7 @@ struct ExchangeOptions {
 
 struct RunOptions : ExchangeOptions {
   std::vector<std::string> plans{"zero3"};
+  std::string plan_file;  // that `plans` is from; empty: from a preset
   std::string model = "tiny";
   std::string data;  // empty: the default text
   int ranks = 0;     // 0: not given
@@ -59,7 +60,7 @@ struct RunOptions : ExchangeOptions {
   bool memory_check = true;  // before ranks are started
   bool timeline = false;     // memory and activities within a step go to the result
   std::int64_t eval_every = 0;
-  std::string json;
+  std::string json;         // of these three "-" is standard output
   std::string html;         // a page of what was measured
   std::string trace;        // of one step, in Chrome's format
   std::string tensorboard;  // a folder

@@ -5,7 +5,10 @@
 #include <iostream>
 #include <set>
 
+#include "complain.h"
+#include "files.h"
 #include "model.h"
+#include "places.h"
 #include "plan_report.h"
 #include "planner/fit.h"
 #include "planner/plan_file.h"
@@ -98,7 +101,8 @@ zero::Memory memory_of(const PlanOptions& options) {
 planner::Profile profile_of(const PlanOptions& options, zero::Precision precision) {
   if (!options.profile.empty()) return planner::profile_named(options.profile);
   const std::string measured = planner::usual_profile_path();
-  if (here(options) && std::filesystem::exists(measured)) {
+  std::error_code error;
+  if (here(options) && std::filesystem::exists(measured, error)) {
     planner::Profile profile = planner::profile_named(measured);
     if (profile.knows(precision)) return profile;
   }
@@ -155,6 +159,7 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
   if (text) print_fit(*text, answer);
   if (!answer.costs.front().fits()) {
     if (text) *text << "\nNo plan fits.\n";
+    if (!text) complain("no plan fits");
     return 1;
   }
   const zero::Plan& chosen = answer.costs.front().plan;
@@ -163,9 +168,24 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
   return 0;
 }
 
+void check_outputs(const PlanOptions& options) {
+  const std::string out = options.fit ? options.out : "";
+  const auto file = [](const std::string& name, const auto& presets) {
+    return std::ranges::count(presets, name) ? std::string() : name;
+  };
+  check_apart({{"--model", file(options.model, models::llama_presets()), Place::Use::reads},
+               {"--profile", file(options.profile, planner::given_profiles()), Place::Use::reads},
+               {"--ds-config", options.ds_config, Place::Use::reads},
+               {"--json", options.json, Place::Use::writes},
+               {"--out", out, Place::Use::writes}});
+  for (const std::string& path : {options.json, out})
+    if (!path.empty()) check_writable(path);
+}
+
 }  // namespace
 
 int plan(const PlanOptions& given) {
+  check_outputs(given);
   std::optional<planner::DeepSpeed> read;
   if (!given.ds_config.empty())
     read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
@@ -173,13 +193,12 @@ int plan(const PlanOptions& given) {
   const Setting setting = setting_of(options);
   planner::Answer answer = planner::answer(request_of(options, setting), options.model, setting.optimizer);
   answer.deepspeed = std::move(read);
-  if (options.fit && options.out == options.json) throw UsageError("--out and --json name the same file");
   if (options.fit) reorder(answer);
-  std::ostream* const text = options.json == "-" ? nullptr : &std::cout;
+  const bool other = is_standard_output(options.json) || (options.fit && is_standard_output(options.out));
+  std::ostream* const text = other ? nullptr : &std::cout;
   if (text) print_plans(*text, answer);
   const int code = options.fit ? fit(options, setting, answer, text) : 0;
-  if (!text) std::cout << planner::to_json(answer);
-  if (text && !options.json.empty()) write_file(options.json, planner::to_json(answer));
+  if (!options.json.empty()) write_file(options.json, planner::to_json(answer));
   return code;
 }
 

@@ -28,7 +28,7 @@ struct PlanOptions : ExchangeOptions {
   std::string ds_config;
   bool fit = false;
   std::string out = "zero-plan.json";
-  std::string json;  // "-": to standard output, which has nothing else then
+  std::string json;  // of both, "-" is standard output, which has nothing else then
 };
 
 void add_plan_options(CLI::App& command, PlanOptions& options);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/text.h"
 #include "planner/plan_file.h"
 #include "validators.h"
 
@@ -17,7 +18,7 @@ class Taking {
   template <class T, class V>
   void take(const char* option, T& into, const V& value) const {
     if (command_.count(option) > 0 && into != static_cast<T>(value))
-      throw UsageError(std::string(option) + " " + text(into) + " contradicts the plan file " + file_ +
+      throw UsageError(std::string(option) + " " + text(into) + " contradicts the plan file " + zero::shown(file_) +
                        ", which says " + text(value));
     into = static_cast<T>(value);
   }
@@ -53,11 +54,14 @@ void take_plan_file(const CLI::App& command, RunOptions& options) {
   const std::string name = options.plans.front();
   const auto presets = zero::Plan::presets();
   if (std::ranges::find(presets, name) != presets.end()) return;
-  if (!std::filesystem::exists(name)) {
+  std::error_code error;
+  if (!std::filesystem::exists(name, error)) {
     std::string known;
     for (const std::string_view preset : presets) known += (known.empty() ? "" : ", ") + std::string(preset);
-    throw UsageError("--plan: '" + name + "' is neither a preset (" + known + ") nor a file");
+    throw UsageError("--plan: " + zero::in_quotes(name) + " is neither a preset (" + known + ") nor a file" +
+                     zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
   }
+  options.plan_file = name;
   take(planner::read_plan_file(name), Taking(command, name), options);
 }
 

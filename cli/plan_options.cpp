@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <functional>
 
 #include "plan_command.h"
 #include "planner/profile.h"
@@ -14,7 +15,7 @@ std::vector<std::string> texts(const std::vector<std::string_view>& names) {
 }
 
 // A size that `read` understands.
-CLI::Validator size(std::int64_t (*read)(std::string_view)) {
+CLI::Validator size(const std::function<std::int64_t(std::string_view)>& read) {
   return CLI::Validator(
       [read](const std::string& input) -> std::string {
         try {
@@ -29,69 +30,49 @@ CLI::Validator size(std::int64_t (*read)(std::string_view)) {
 
 void add_model_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Model and data";
-  CLI::Option* const model =
-      command.add_option("--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json")
-          ->group(group);
+  CLI::Option* const model = add_path(command, "--model", options.model,
+                                      "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json", "MODEL")
+                                 ->group(group);
   command.add_option("--parameters", options.parameters, "Instead of a model, its size: 7.5e9, 7.5B, 350M, 1T")
       ->check(size(planner::parameters_of))
+      ->type_name("COUNT")
       ->excludes(model)
       ->group(group);
-  command.add_option("--seq", options.seq, "Tokens of a sequence")
-      ->check(at_least<std::int64_t>(1))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--batch", options.batch, "Sequences of a micro-batch, on each rank [4]")
-      ->check(at_least<std::int64_t>(1))
-      ->group(group);
-  command.add_option("--accumulate", options.accumulate, "Micro-batches of a step, on each rank [1]")
-      ->check(at_least(1))
-      ->group(group);
+  add_number(command, "--seq", options.seq, "Tokens of a sequence", 1)->group(group);
+  add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank [4]", 1)->group(group);
+  add_number(command, "--accumulate", options.accumulate, "Micro-batches of a step, on each rank [1]", 1)->group(group);
 }
 
 void add_machine_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Machine";
-  command.add_option("-n,--ranks", options.ranks, "Ranks of the run")
-      ->check(at_least(1))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--hosts", options.hosts, "Hosts that have as many of the ranks each")
-      ->check(at_least(1))
-      ->capture_default_str()
+  add_number(command, "-n,--ranks", options.ranks, "Ranks of the run", 1, kMostRanks)->group(group);
+  add_number(command, "--hosts", options.hosts, "Hosts that have as many of the ranks each", 1, kMostRanks)
       ->group(group);
   command.add_option("--device-memory", options.device_memory, "Memory for a rank: 80GB, 80GiB [no limit]")
-      ->check(size(planner::bytes_of))
+      ->check(size([](std::string_view text) { return planner::bytes_of(text); }))
+      ->type_name("SIZE")
       ->group(group);
-  command
-      .add_option("--profile", options.profile,
-                  "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
-                  "--device-memory; else h100]")
-      ->capture_default_str()
+  add_path(command, "--profile", options.profile,
+           "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
+           "--device-memory; else h100]")
       ->group(group);
-  command
-      .add_option("--memory", options.memory,
-                  "Whether sharded parameters lie in memory common to the ranks; auto: on one host, without "
-                  "--device-memory")
-      ->check(CLI::IsMember({"auto", "common", "separate"}))
-      ->capture_default_str()
+  add_choice(command, "--memory", options.memory,
+             "Whether sharded parameters lie in memory common to the ranks; auto is common on one host without "
+             "--device-memory",
+             {"auto", "common", "separate"})
       ->group(group);
 }
 
 void add_setting_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Plan";
-  command.add_option("--plans", options.plans, "Of ddp, zero1, zero2 and zero3 [all]")
-      ->delimiter(',')
-      ->check(CLI::IsMember(texts(zero::Plan::presets())))
+  add_choices(command, "--plans", options.plans, "Those to price [all]", texts(zero::Plan::presets()))->group(group);
+  add_choice(command, "--precision", options.precision, "As `zero train` has them [bf16]", texts(zero::precisions()))
       ->group(group);
-  command.add_option("--precision", options.precision, "fp32, bf16, fp16, fp8, bf16-pure, bf16-sr, bf16-kahan [bf16]")
-      ->check(CLI::IsMember(texts(zero::precisions())))
-      ->group(group);
-  command.add_option("--optimizer", options.optimizer, "As `zero train` has them [adamw]")
-      ->check(CLI::IsMember(optimizer_names()))
+  add_choice(command, "--optimizer", options.optimizer, "As `zero train` has them [adamw]", optimizer_names())
       ->group(group);
   add_exchange_options(command, options, group);
   command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
-  command
-      .add_option("--ds-config", options.ds_config, "Take plan, precision, batch and optimizer from DeepSpeed's file")
+  add_path(command, "--ds-config", options.ds_config, "Take plan, precision, batch and optimizer from DeepSpeed's file")
       ->group(group);
 }
 
@@ -100,11 +81,11 @@ void add_output_group(CLI::App& command, PlanOptions& options) {
   CLI::Option* const fit = command.add_flag("--fit", options.fit, "Rank the plans that fit, write the first to --out")
                                ->needs(command.get_option("--device-memory"))
                                ->group(group);
-  command.add_option("--out", options.out, "The plan file, for `zero train --plan`")
+  add_path(command, "--out", options.out, "The plan file, for `zero train --plan`; - is standard output alone")
       ->needs(fit)
       ->capture_default_str()
       ->group(group);
-  command.add_option("--json", options.json, "Also write the answer to this file; - is standard output alone")
+  add_path(command, "--json", options.json, "Also write the answer to this file; - is standard output alone")
       ->group(group);
   command.set_help_flag("-h,--help", "Print this help")->group(group);
 }

@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "base/text.h"
+
 namespace cli {
 namespace {
 
@@ -81,7 +83,9 @@ std::vector<std::string> names(const auto& table) {
 
 const auto& find(const auto& table, const std::string& name, const char* option) {
   const auto found = std::ranges::find_if(table, [&](const auto& entry) { return entry.name == name; });
-  if (found == table.end()) throw UsageError(std::string(option) + ": there is no '" + name + "'");
+  if (found == table.end())
+    throw UsageError(std::string(option) + ": there is no " + zero::in_quotes(name) +
+                     zero::did_you_mean(name, names(table)));
   return *found;
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace cli {
@@ -69,7 +70,7 @@ std::string host_name() {
 }
 
 [[noreturn]] void cannot_write(const std::string& path, int error) {
-  throw zero::Error("cannot write '" + path + "': " + std::strerror(error));
+  throw zero::Error("cannot write " + zero::in_quotes(path) + ": " + std::strerror(error));
 }
 
 void make_folder(const std::string& folder) {

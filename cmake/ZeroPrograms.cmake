@@ -1,6 +1,6 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
-list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config)\\.cpp$")
+list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config|tokens)\\.cpp$")
 zero_glob(cli_sources cli/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
 list(REMOVE_ITEM cli_sources ${process_sources} ${report_sources})
@@ -35,7 +35,7 @@ set_target_properties(zero_cli PROPERTIES OUTPUT_NAME zero RUNTIME_OUTPUT_DIRECT
 set_target_properties(zero_training PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 cmake_path(APPEND LibTorch_PREFIX lib OUTPUT_VARIABLE libtorch_libraries)
 target_compile_definitions(
-  zero_cli PRIVATE ZERO_LIBTORCH_FOLDER="${libtorch_libraries}"
+  zero_cli PRIVATE ZERO_VERSION="${PROJECT_VERSION}" ZERO_LIBTORCH_FOLDER="${libtorch_libraries}"
                    ZERO_TRAINING_FILE="zero_training${CMAKE_SHARED_MODULE_SUFFIX}"
                    ZERO_TRAINING_INSTALLED="../${CMAKE_INSTALL_LIBDIR}/zero/zero_training${CMAKE_SHARED_MODULE_SUFFIX}")
 target_compile_definitions(zero_training PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")

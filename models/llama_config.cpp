@@ -7,6 +7,7 @@
 #include <numbers>
 #include <utility>
 
+#include "base/text.h"
 #include "models/json.h"
 #include "zero/error.h"
 
@@ -82,7 +83,7 @@ class Keys {
   double positive(const char* key) const {
     if (!has(key)) fail(key, "is missing", "add it");
     const double value = number(key, 0);
-    if (!(value > 0)) fail(key, "is " + find(key)->dump() + ", not positive", "correct it");
+    if (!(value > 0)) fail(key, "is " + shown(*find(key)) + ", not positive", "correct it");
     return value;
   }
   double number(const char* key, double fallback) const { return typed(key, fallback, &Json::is_number, "a number"); }
@@ -94,14 +95,14 @@ class Keys {
   }
   Keys object(const char* key) const {
     const Json* value = find(key);
-    if (!value->is_object()) fail(key, "is " + value->dump() + ", not an object", "correct it");
+    if (!value->is_object()) fail(key, "is " + shown(*value) + ", not an object", "correct it");
     return Keys(*value, source_, prefix_ + key + ".");
   }
   void require(bool supported, const char* key, const char* want) const {
-    if (!supported) fail(key, "is " + find(key)->dump() + ", which is not supported", std::string("use ") + want);
+    if (!supported) fail(key, "is " + shown(*find(key)) + ", which is not supported", std::string("use ") + want);
   }
   [[noreturn]] void fail(const char* key, const std::string& what, const std::string& hint) const {
-    throw zero::ConfigError(source_ + ": \"" + prefix_ + key + "\" " + what, hint);
+    throw zero::ConfigError(zero::shown(source_) + ": \"" + prefix_ + key + "\" " + what, hint);
   }
 
  private:
@@ -113,7 +114,7 @@ class Keys {
   T typed(const char* key, T fallback, bool (Json::*is)() const noexcept, const char* type) const {
     const Json* value = find(key);
     if (!value) return fallback;
-    if (!(value->*is)()) fail(key, "is " + value->dump() + ", not " + type, "correct it");
+    if (!(value->*is)()) fail(key, "is " + shown(*value) + ", not " + type, "correct it");
     return value->get<T>();
   }
 
@@ -253,7 +254,7 @@ std::vector<std::string> LlamaConfig::faults() const {
 
 void validate(const LlamaConfig& config, std::string_view source) {
   const std::vector<std::string> faults = config.faults();
-  if (!faults.empty()) throw zero::ConfigError(std::string(source) + ": " + listed(faults), "correct these sizes");
+  if (!faults.empty()) throw zero::ConfigError(zero::shown(source) + ": " + listed(faults), "correct these sizes");
 }
 
 LlamaConfig llama_preset(std::string_view name) {
@@ -262,7 +263,7 @@ LlamaConfig llama_preset(std::string_view name) {
     if (preset.name == name) return preset.config;
     known += (known.empty() ? "" : ", ") + std::string(preset.name);
   }
-  throw zero::ConfigError("no model is called '" + std::string(name) + "'", "use one of " + known);
+  throw zero::ConfigError("no model is called " + zero::in_quotes(name), "use one of " + known);
 }
 
 std::vector<std::string_view> llama_presets() {

@@ -13,6 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file_kind.h"
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace models {
@@ -31,9 +33,10 @@ constexpr std::array<Header, 2> kHeaders{{{20240520, 1, TokenFormat::u16}, {2024
 constexpr std::uint64_t kEvaluations = 20240522;  // the magic of multiple-choice questions
 
 [[noreturn]] void fail_to_read(const fs::path& path, int error) {
-  throw zero::ConfigError("cannot read the data " + path.string() + ": " + std::generic_category().message(error),
-                          error == ENOMEM ? "too many files to map: join them or filter them by extension"
-                                          : "check the path and its permissions");
+  throw zero::ConfigError(
+      "cannot read the data " + zero::shown(path.string()) + ": " + std::generic_category().message(error),
+      error == ENOMEM ? "too many files to map: join them or filter them by extension"
+                      : "check the path and its permissions");
 }
 
 struct Mapping {
@@ -43,7 +46,7 @@ struct Mapping {
 
 class Descriptor {
  public:
-  explicit Descriptor(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit Descriptor(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) fail_to_read(path, errno);
   }
   ~Descriptor() { ::close(fd_); }
@@ -55,11 +58,13 @@ class Descriptor {
   int fd_;
 };
 
-// An empty file maps to nothing.
+// An empty file maps to nothing. No pipe is waited for.
 Mapping map(const fs::path& path) {
   const Descriptor file(path);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_to_read(path, errno);
+  if (const char* const other = zero::other_than_file(status.st_mode))
+    throw zero::ConfigError("the data " + zero::shown(path.string()) + " is " + other, "give a file or a folder");
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return {};
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
@@ -146,7 +151,7 @@ class TokenSource::Builder {
 
  private:
   [[noreturn]] static void fail(const fs::path& path, const std::string& what) {
-    throw zero::ConfigError("the data " + path.string() + " " + what,
+    throw zero::ConfigError("the data " + zero::shown(path.string()) + " " + what,
                             "give text or 16 or 32 bit tokens, as a file or a folder of files of one format");
   }
 

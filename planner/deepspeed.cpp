@@ -5,6 +5,7 @@
 #include <cctype>
 #include <map>
 
+#include "base/text.h"
 #include "planner/deepspeed_keys.h"
 #include "planner/fields.h"
 #include "zero/plan.h"
@@ -63,7 +64,7 @@ class Reader {
     clip();
     dtypes();
     if (faults_.empty()) return std::move(result_);
-    std::string text = source_ + " cannot be planned:";
+    std::string text = zero::shown(source_) + " cannot be planned:";
     for (const std::string& fault : faults_) text += "\n  - " + fault;
     throw zero::ConfigError(text);
   }
@@ -83,10 +84,9 @@ class Reader {
 
   void sort(const std::string& path, const Json& value) {
     const KeyRule* const rule = rule_of_key(path);
-    const std::string shown = path + " " + value.dump();
+    const std::string shown = zero::shown(path) + " " + models::shown(value);
     if (rule == nullptr) {
-      faults_.push_back(is_section(path) ? path + " is " + value.dump() + ", not an object"
-                                         : path + ": this key is not known");
+      faults_.push_back(is_section(path) ? path + " is " + models::shown(value) + ", not an object" : unknown(path));
     } else if (rule->fate == Fate::harmless) {
       result_.not_needed.push_back(shown + ": " + std::string(rule->text));
     } else if (value == "auto") {
@@ -98,8 +98,12 @@ class Reader {
     }
   }
 
+  static std::string unknown(const std::string& path) {
+    return zero::shown(path) + ": this key is not known" + zero::did_you_mean(path, known_keys());
+  }
+
   void wrong(const std::string& path, const char* wanted) {
-    faults_.push_back(path + " is " + values_.at(path).dump() + ", not " + wanted);
+    faults_.push_back(path + " is " + models::shown(values_.at(path)) + ", not " + wanted);
   }
 
   std::optional<std::int64_t> integer(const std::string& path, std::int64_t least, std::int64_t most) {
@@ -161,7 +165,8 @@ class Reader {
     if (!type) return;
     const auto known = std::ranges::find_if(kOptimizers, [&](const auto& each) { return *type == each.deepspeed; });
     if (known == kOptimizers.end()) {
-      faults_.push_back("optimizer.type \"" + *type + "\" is not supported in this version: see --optimizer");
+      faults_.push_back("optimizer.type " + zero::in_quotes(*type, '"') +
+                        " is not supported in this version: see --optimizer");
       return;
     }
     result_.optimizer = known->ours;
@@ -236,8 +241,8 @@ class Reader {
     if (*kept == "fp32" || (once && (*kept == "bf16" || *kept == "fp16"))) {
       took("data_types.grad_accum_dtype", "sums of micro-batches are fp32; one micro-batch's gradients are not summed");
     } else {
-      faults_.push_back("data_types.grad_accum_dtype \"" + *kept +
-                        "\" is not supported in this version: gradients are accumulated in fp32");
+      faults_.push_back("data_types.grad_accum_dtype " + zero::in_quotes(*kept, '"') +
+                        " is not supported in this version: gradients are accumulated in fp32");
     }
   }
 

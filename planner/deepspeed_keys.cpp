@@ -173,6 +173,14 @@ const KeyRule* rule_of_key(std::string_view path) {
   return nullptr;
 }
 
+std::vector<std::string> known_keys() {
+  std::vector<std::string> keys;
+  for (const std::span<const KeyRule> rules : kTables)
+    for (const KeyRule& rule : rules)
+      if (!rule.path.ends_with('*')) keys.emplace_back(rule.path);
+  return keys;
+}
+
 bool is_section(std::string_view path) {
   const auto holds = [&](const KeyRule& rule) {
     const bool below = rule.path.starts_with(path) && rule.path.substr(path.size()).starts_with('.');

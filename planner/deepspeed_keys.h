@@ -2,7 +2,9 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace planner {
 
@@ -22,6 +24,8 @@ struct KeyRule {
 
 // The rule of a key, or nullptr for one that DeepSpeed does not document.
 const KeyRule* rule_of_key(std::string_view path);
+// Of what may be written.
+std::vector<std::string> known_keys();
 // Whether a key only holds others, and without any says nothing.
 bool is_section(std::string_view path);
 

@@ -36,6 +36,8 @@ namespace fields_detail {
                        const std::string& hint);
 [[noreturn]] void refuse_choice(const std::string& source, const std::string& key, const std::string& value,
                                 const std::vector<std::string_view>& choices);
+[[noreturn]] void refuse_other_than_object(const std::string& source);
+[[noreturn]] void refuse_key(const std::string& source, const std::string& key, const std::vector<std::string>& known);
 // Of the type that is to be read, or fails.
 void require_type(bool good, const Json& value, const char* type, const std::string& source, const std::string& key);
 void require_within(double value, double least, double most, const std::string& source, const std::string& key);
@@ -92,12 +94,14 @@ Json write_fields(const T& value, std::span<const Field<T>> fields) {
 template <class T>
 T read_fields(const Json& json, std::span<const Field<T>> fields, const std::string& source) {
   namespace detail = fields_detail;
-  if (!json.is_object()) throw zero::ConfigError(source + " is not a JSON object", "correct its syntax");
+  if (!json.is_object()) detail::refuse_other_than_object(source);
   T result;
+  std::vector<std::string> known;
+  for (const Field<T>& field : fields) known.emplace_back(field.key);
   for (const auto& [key, value] : json.items()) {
     const std::string& name = key;
     const auto field = std::ranges::find_if(fields, [&](const Field<T>& each) { return name == each.key; });
-    if (field == fields.end()) detail::fail(source, key, "is not known", "remove it, or correct its name");
+    if (field == fields.end()) detail::refuse_key(source, key, known);
     detail::read_field(result, *field, value, source);
   }
   for (const Field<T>& field : fields)

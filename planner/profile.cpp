@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/text.h"
 #include "planner/fields.h"
 
 namespace planner {
@@ -108,9 +109,9 @@ bool Profile::knows(zero::Precision precision) const {
 
 const Pace& Profile::pace(zero::Precision precision) const {
   if (!knows(precision))
-    throw zero::ConfigError(
-        "the profile '" + name + "' does not say how fast " + std::string(zero::name(precision)) + " is computed in",
-        "measure it: zero bench profile --precisions ...");
+    throw zero::ConfigError("the profile " + zero::in_quotes(name) + " does not say how fast " +
+                                std::string(zero::name(precision)) + " is computed in",
+                            "measure it: zero bench profile --precisions ...");
   return this->*pace_of(precision);
 }
 

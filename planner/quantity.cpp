@@ -5,9 +5,14 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "base/number.h"
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -15,52 +20,87 @@ namespace {
 
 struct Suffix {
   std::string_view name;
-  double factor;
+  std::int64_t factor;
 };
 
-constexpr std::array<Suffix, 6> kCounts{{{"", 1}, {"k", 1e3}, {"m", 1e6}, {"b", 1e9}, {"g", 1e9}, {"t", 1e12}}};
+constexpr std::int64_t kThousand = 1000, kMillion = 1'000'000, kBillion = 1'000'000'000, kTrillion = 1'000'000'000'000;
+constexpr double kMost = 1e18;
+
+constexpr std::array<Suffix, 6> kCounts{
+    {{"", 1}, {"k", kThousand}, {"m", kMillion}, {"b", kBillion}, {"g", kBillion}, {"t", kTrillion}}};
 constexpr std::array<Suffix, 14> kBytes{{{"", 1},
                                          {"b", 1},
-                                         {"k", 1e3},
-                                         {"kb", 1e3},
-                                         {"kib", 0x1p10},
-                                         {"m", 1e6},
-                                         {"mb", 1e6},
-                                         {"mib", 0x1p20},
-                                         {"g", 1e9},
-                                         {"gb", 1e9},
-                                         {"gib", 0x1p30},
-                                         {"t", 1e12},
-                                         {"tb", 1e12},
-                                         {"tib", 0x1p40}}};
+                                         {"k", kThousand},
+                                         {"kb", kThousand},
+                                         {"kib", std::int64_t{1} << 10},
+                                         {"m", kMillion},
+                                         {"mb", kMillion},
+                                         {"mib", std::int64_t{1} << 20},
+                                         {"g", kBillion},
+                                         {"gb", kBillion},
+                                         {"gib", std::int64_t{1} << 30},
+                                         {"t", kTrillion},
+                                         {"tb", kTrillion},
+                                         {"tib", std::int64_t{1} << 40}}};
 
-std::string lower_without_spaces(std::string_view text) {
-  std::string result;
-  for (const char c : text)
-    if (c != ' ') result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return result;
 }
 
-std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, const char* example) {
-  const std::string plain = lower_without_spaces(text);
-  double value = 0;
-  const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
-  const std::string_view rest(end, static_cast<std::size_t>(plain.data() + plain.size() - end));
-  const auto suffix = std::ranges::find(suffixes, rest, &Suffix::name);
-  const double product = suffix == suffixes.end() ? 0 : value * suffix->factor;
-  if (error != std::errc() || !(product >= 1) || product > 1e18)
-    throw zero::ConfigError("'" + std::string(text) + "' is not a size", example);
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  return begin == text.npos ? std::string_view() : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+}
+
+// "80" and "gb". An "e" between digits is the number's.
+std::pair<std::string_view, std::string> parted(std::string_view text) {
+  text = trimmed(text);
+  double ignored = 0;
+  const char* const end = std::from_chars(text.data(), text.data() + text.size(), ignored).ptr;
+  const auto length = static_cast<std::size_t>(end - text.data());
+  return {text.substr(0, length), lower(trimmed(text.substr(length)))};
+}
+
+// Integers are counted exactly.
+std::optional<std::int64_t> times(std::string_view number, std::int64_t factor) {
+  constexpr auto most = static_cast<std::int64_t>(kMost);
+  std::int64_t count = 0;
+  if (const auto integer = zero::read_number<std::int64_t>(number, 0, most); integer.fault.empty()) {
+    if (__builtin_mul_overflow(integer.value, factor, &count) || count > most) return {};
+    return count;
+  }
+  const auto real = zero::read_number<double>(number, 0, kMost);
+  const double product = real.value * static_cast<double>(factor);
+  if (!real.fault.empty() || product > kMost || (product > 0 && product < 1)) return {};
   return std::llround(product);
+}
+
+std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, std::int64_t least, const char* example) {
+  const auto [number, unit] = parted(text);
+  const auto suffix = std::ranges::find(suffixes, unit, &Suffix::name);
+  const auto count = suffix == suffixes.end() ? std::nullopt : times(number, suffix->factor);
+  if (!count || *count < least)
+    throw zero::ConfigError(zero::in_quotes(text) + " is not a size from " + std::to_string(least) + " to 1e18",
+                            example);
+  return *count;
 }
 
 }  // namespace
 
 std::int64_t parameters_of(std::string_view text) {
-  return whole(text, kCounts, "write 7.5e9, 7.5B, 350M or 1T");
+  return whole(text, kCounts, 1, "write 7.5e9, 7.5B, 350M or 1T");
 }
 
-std::int64_t bytes_of(std::string_view text) {
-  return whole(text, kBytes, "write 80GB for 80e9 bytes, or 80GiB");
+std::int64_t bytes_of(std::string_view text, std::int64_t least) {
+  constexpr const char* example = "write 80GB for 80e9 bytes, or 80GiB";
+  const std::int64_t bytes = whole(text, kBytes, least, example);
+  if (bytes > 0 && bytes < kMillion && parted(text).second.empty())
+    throw zero::ConfigError(
+        zero::in_quotes(text) + " has no unit, so it is " + in_units(bytes),
+        "write " + std::string(trimmed(text)) + "GB, or " + std::string(trimmed(text)) + "B if bytes are meant");
+  return bytes;
 }
 
 double rounded(double value, int digits) {
@@ -81,10 +121,12 @@ std::string three_digits(double value) {
 }
 
 std::string in_units(std::int64_t bytes) {
-  constexpr std::array<Suffix, 3> units{{{" GB", 1e9}, {" MB", 1e6}, {" kB", 1e3}}};
+  constexpr std::array<Suffix, 3> units{{{" GB", kBillion}, {" MB", kMillion}, {" kB", kThousand}}};
   const auto value = static_cast<double>(bytes);
-  for (const Suffix& unit : units)
-    if (rounded(std::abs(value), 3) >= unit.factor) return three_digits(value / unit.factor) + std::string(unit.name);
+  for (const Suffix& unit : units) {
+    const auto factor = static_cast<double>(unit.factor);
+    if (rounded(std::abs(value), 3) >= factor) return three_digits(value / factor) + std::string(unit.name);
+  }
   return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
 }
 

@@ -11,8 +11,9 @@ namespace planner {
 // for what is no whole number of at least 1.
 std::int64_t parameters_of(std::string_view text);
 
-// "80GB" (or "80G") is 80e9 bytes, "80GiB" 80 x 2^30; "80e9" and "500 MB" will do. Throws zero::ConfigError likewise.
-std::int64_t bytes_of(std::string_view text);
+// "80GB" (or "80G") is 80e9 bytes, "80GiB" 80 x 2^30; "80e9" and "500 MB" will do. Throws zero::ConfigError for what is
+// no whole number of at least `least`, and for less than a million without a unit, where one was forgotten.
+std::int64_t bytes_of(std::string_view text, std::int64_t least = 1);
 
 // The nearest number with so many significant digits.
 double rounded(double value, int digits);

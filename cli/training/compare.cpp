@@ -83,8 +83,10 @@ int conclude(std::ostream& out, const RunOptions& options, const Report& report)
   else
     conclude_optimizers(out, options, report);
   const bool predicted = bytes_agree(out, report);
+  const bool updated =
+      std::ranges::all_of(report.runs, [](const RunResult& run) { return run.update_seconds.has_value(); });
   out.flush();
-  return kept && predicted ? 0 : 1;
+  return kept && predicted && updated ? 0 : 1;
 }
 
 }  // namespace cli

@@ -21,8 +21,8 @@ std::vector<Contender> contenders(const RunOptions& options);
 // another order, else those that reduce at the same times.
 std::vector<int> promises(const RunOptions& options, int ranks);
 
-// Prints the tables and, of plans, "losses identical: yes" or "no". Returns 0, or 1 where a promise was not kept or a
-// size is not the predicted one.
+// Prints the tables and, of plans, "losses identical: yes" or "no". Returns 0, or 1 where a promise was not kept, a
+// size is not the predicted one, or a run skipped every step.
 int conclude(std::ostream& out, const RunOptions& options, const Report& report);
 
 }  // namespace cli

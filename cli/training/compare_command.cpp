@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
+#include "checks.h"
 #include "commands.h"
 #include "common.h"
 #include "compare.h"
@@ -23,8 +25,9 @@ namespace {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "zero.XXXXXX").string()) {
-    if (!::mkdtemp(path_.data())) throw zero::Error("cannot make '" + path_ + "': " + std::strerror(errno));
+  TemporaryFolder() : path_(temporary_folder() + "/zero.XXXXXX") {
+    if (!::mkdtemp(path_.data()))
+      throw zero::Error("cannot make " + zero::in_quotes(path_) + ": " + std::strerror(errno));
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -62,14 +65,14 @@ std::string common_precision(const std::vector<RunResult>& runs) {
 
 int finish(const RunOptions& options, const Report& report) {
   write_outputs(options, report);
-  return conclude(std::cout, options, report);
+  return conclude(text_of(options), options, report);
 }
 
 int compare_as_rank(const RunOptions& options) {
   const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
-  check_room(options, work, world.size(), world.local_size());  // before a rank takes any of it
+  check_room(options, world.size(), world.local_size());  // before a rank takes any of it
   require_common(world, options, work);
   if (first) check_outputs(options);
   Report report = report_for(options, work, world.size());
@@ -81,6 +84,7 @@ int compare_as_rank(const RunOptions& options) {
     Listener& heard = scalars ? static_cast<Listener&>(*scalars) : *listener;
     report.runs.push_back(run_plan(world, own, work, own.plans.front(), heard));
     if (first) announce(contender, report.runs.back());
+    if (first) says_all_skipped(report.runs.back());
   }
   report.precision = common_precision(report.runs);
   std::ostream nowhere(nullptr);
@@ -97,7 +101,7 @@ RunOptions alone(RunOptions options, const std::string& label) {
 }
 
 int compare_with_own_ranks(const RunOptions& options, int ranks) {
-  check(options, ranks);
+  load(options);
   const TemporaryFolder folder;
   Report report;
   for (const Contender& contender : contenders(options)) {
@@ -106,7 +110,9 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
     Job job = own_ranks(train_arguments(alone(own, label), own.plans.front(), result), ranks);
     job.output = Output::quiet;
     job.context = label + ": ";
-    if (const int code = exit_code(run_ranks(job))) return code;
+    const Outcome outcome = run_ranks(job);
+    // One that updated nothing fails and has said so, but has a result.
+    if (outcome.passed_on || !std::filesystem::exists(result)) return exit_code(outcome);
     std::vector<RunResult> before = std::move(report.runs);
     report = from_json(read_file(result));
     before.push_back(std::move(report.runs.front()));

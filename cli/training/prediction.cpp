@@ -1,8 +1,8 @@
 #include "prediction.h"
 
 #include <filesystem>
-#include <iostream>
 
+#include "complain.h"
 #include "planner/price.h"
 #include "planner/seconds.h"
 
@@ -24,9 +24,10 @@ void predict_bytes(const zero::Estimate& estimate, const planner::Activations& a
 
 std::optional<planner::Profile> measured_here(int rank) try {
   const std::string usual = planner::usual_profile_path();
-  return std::filesystem::exists(usual) ? std::optional(planner::profile_named(usual)) : std::nullopt;
+  std::error_code error;
+  return std::filesystem::exists(usual, error) ? std::optional(planner::profile_named(usual)) : std::nullopt;
 } catch (const zero::ConfigError& error) {
-  if (rank == 0) std::cerr << "zero: seconds are not predicted: " << error.what() << '\n';
+  if (rank == 0) complain(std::string("seconds are not predicted: ") + error.what());
   return {};
 }
 

@@ -11,6 +11,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/text.h"
+#include "checks.h"
 #include "collect.h"
 #include "commands.h"
 #include "format.h"
@@ -82,9 +84,9 @@ double collective_latency(const zero::World& world) {
 
 class TemporaryFile {
  public:
-  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "zero.XXXXXX").string()) {
+  TemporaryFile() : path_(temporary_folder() + "/zero.XXXXXX") {
     fd_ = ::mkstemp(path_.data());
-    if (fd_ < 0) throw zero::Error("cannot make '" + path_ + "': " + std::strerror(errno));
+    if (fd_ < 0) throw zero::Error("cannot make " + zero::in_quotes(path_) + ": " + std::strerror(errno));
     ::unlink(path_.c_str());
   }
   ~TemporaryFile() { ::close(fd_); }
@@ -94,7 +96,7 @@ class TemporaryFile {
   void write(const std::vector<char>& bytes) const {
     const auto size = static_cast<ssize_t>(bytes.size());
     if (::pwrite(fd_, bytes.data(), bytes.size(), 0) != size || ::fsync(fd_) != 0)
-      throw zero::Error("cannot write '" + path_ + "': " + std::strerror(errno));
+      throw zero::Error("cannot write " + zero::in_quotes(path_) + ": " + std::strerror(errno));
   }
 
  private:
@@ -235,32 +237,29 @@ std::string gigabytes(double bandwidth) {
 
 void show(const Measurement& measurement, const ProfileOptions& options, const std::string& path) {
   const planner::Profile& profile = measurement.profile;
-  std::cout << profile.name << ", each of them while all work: copies " << gigabytes(profile.copy_bandwidth)
-            << ", updates " << gigabytes(profile.update_bandwidth) << ", collectives "
-            << gigabytes(profile.collective_bandwidth) << " and " << fixed(1e6 * profile.collective_seconds, 1)
-            << " us each, disk " << gigabytes(profile.disk_bandwidth) << "; network, as given, "
-            << gigabytes(profile.network_bandwidth) << '\n';
+  std::ostream& out = is_standard_output(path) ? std::cerr : std::cout;
+  out << profile.name << ", each of them while all work: copies " << gigabytes(profile.copy_bandwidth) << ", updates "
+      << gigabytes(profile.update_bandwidth) << ", collectives " << gigabytes(profile.collective_bandwidth) << " and "
+      << fixed(1e6 * profile.collective_seconds, 1) << " us each, disk " << gigabytes(profile.disk_bandwidth)
+      << "; network, as given, " << gigabytes(profile.network_bandwidth) << '\n';
   for (std::size_t i = 0; i < options.precisions.size(); ++i) {
     const planner::Pace& pace = profile.pace(zero::precision_named(options.precisions[i]));
-    std::cout << options.precisions[i] << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
-              << fixed(1e6 * pace.operator_seconds, 1) << " us an operator, " << fixed(100 * pace.waiting, 0)
-              << " % of the time waiting where gradients are reduced; of the " << std::size(kTrials)
-              << " models that were trained for it none is farther off than " << fixed(100 * measurement.farthest[i], 0)
-              << " %\n";
+    out << options.precisions[i] << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
+        << fixed(1e6 * pace.operator_seconds, 1) << " us an operator, " << fixed(100 * pace.waiting, 0)
+        << " % of the time waiting where gradients are reduced; of the " << std::size(kTrials)
+        << " models that were trained for it none is farther off than " << fixed(100 * measurement.farthest[i], 0)
+        << " %\n";
   }
-  std::cout << "written to " << path << '\n';
+  if (!is_standard_output(path)) out << "written to " << path << '\n';
 }
 
 int profile_as_rank(const ProfileOptions& options) {
   const zero::World world = launched() ? zero::init() : zero::World();
-  const std::string path = options.out.empty() ? planner::usual_profile_path() : options.out;
-  if (world.rank() == 0) {
-    if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
-      std::filesystem::create_directories(folder);
-    check_writable(path);
-  }
+  const std::string path = output_of(options);
   const Measurement measurement = measure(world, options);
   if (world.rank() != 0) return 0;
+  std::error_code error;  // of which writing the file says more
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   write_file(path, planner::to_json(measurement.profile));
   show(measurement, options, path);
   return 0;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "checks.h"
 #include "collect.h"
 #include "memory.h"
 #include "models/llama.h"

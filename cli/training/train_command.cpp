@@ -2,6 +2,7 @@
 #include <iostream>
 #include <optional>
 
+#include "checks.h"
 #include "commands.h"
 #include "common.h"
 #include "format.h"
@@ -18,24 +19,24 @@ namespace {
 class Printer : public Listener {
  public:
   Printer(const RunOptions& options, int ranks)
-      : ranks_(ranks),
+      : out_(text_of(options)),
+        ranks_(ranks),
         steps_(options.steps),
         every_(std::max<std::int64_t>(options.steps / 100, 1)),
         progress_(options.plans.front(), options.steps) {}
 
   void begin(const zero::Engine& engine, const RunResult& predicted) override {
     const zero::Plan& plan = engine.plan();
-    std::cout << "plan " << plan.label() << ", " << name(plan.precision()) << ", " << ranks_
-              << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel())
-              << " parameters\n\n";
+    out_ << "plan " << plan.label() << ", " << name(plan.precision()) << ", " << ranks_
+         << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel()) << " parameters\n\n";
     Table table(4);
     table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
     add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), predicted.parameter.predicted);
     add(table, plan, zero::State::gradient, zero::Dtype::f32, predicted.gradient.predicted);
     add(table, plan, zero::State::optimizer, zero::Dtype::f32, predicted.optimizer.predicted);
     table.add({"wire, each step", "", "", "", with_separators(predicted.wire.predicted)});
-    table.print(std::cout);
-    std::cout << std::endl;
+    table.print(out_);
+    out_ << std::endl;
   }
 
   void step(const Progression& now) override {
@@ -43,16 +44,16 @@ class Printer : public Listener {
     const std::int64_t step = ++done_;
     if (step % every_ == 0 || step == steps_ || step == 1) {
       progress_.clear();
-      std::cout << "step " << step << "  loss " << fixed(report.loss, 6) << "  norm " << fixed(report.grad_norm, 4)
-                << "  lr " << significant(report.lr, 4) << "  " << fixed(now.tokens_per_second, 0) << " tokens/s"
-                << (report.skipped ? "  skipped: the gradient is not finite" : "") << std::endl;
+      out_ << "step " << step << "  loss " << fixed(report.loss, 6) << "  norm " << fixed(report.grad_norm, 4)
+           << "  lr " << significant(report.lr, 4) << "  " << fixed(now.tokens_per_second, 0) << " tokens/s"
+           << (report.skipped ? "  skipped: the gradient is not finite" : "") << std::endl;
     }
     progress_.show(step, report.loss, now.tokens_per_second, now.ledger.total());
   }
 
   void evaluated(const Evaluation& evaluation) override {
     progress_.clear();
-    std::cout << "step " << evaluation.step << "  held-out loss " << fixed(evaluation.loss, 6) << std::endl;
+    out_ << "step " << evaluation.step << "  held-out loss " << fixed(evaluation.loss, 6) << std::endl;
   }
 
  private:
@@ -61,6 +62,7 @@ class Printer : public Listener {
                std::string(name(plan[state].placement)), std::string(name(dtype)), with_separators(bytes)});
   }
 
+  std::ostream& out_;
   int ranks_;
   std::int64_t steps_;
   std::int64_t every_;
@@ -72,7 +74,7 @@ int train_as_rank(const RunOptions& options) {
   const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
-  check_room(options, work, world.size(), world.local_size());  // before a rank takes any of it
+  check_room(options, world.size(), world.local_size());  // before a rank takes any of it
   require_common(world, options, work);
   if (first) check_outputs(options);
   Listener silent;
@@ -87,10 +89,11 @@ int train_as_rank(const RunOptions& options) {
   report.runs = {run_plan(world, options, work, options.plans.front(), listener)};
   printer.reset();
   if (!first) return 0;
-  std::cout << '\n';
-  print_report(std::cout, report);
+  std::ostream& out = text_of(options);
+  out << '\n';
+  print_report(out, report);
   write_outputs(options, report);
-  return 0;
+  return says_all_skipped(report.runs.front()) ? 1 : 0;
 }
 
 }  // namespace
@@ -98,7 +101,7 @@ int train_as_rank(const RunOptions& options) {
 int train(const RunOptions& options) {
   const int ranks = options.ranks ? options.ranks : 1;
   if (launched() || ranks == 1) return train_as_rank(options);
-  check(options, ranks);
+  load(options);
   return exit_code(run_ranks(own_ranks(train_arguments(options, options.plans.front(), options.json), ranks)));
 }
 

@@ -1,12 +1,12 @@
 #include "comm/launcher_env.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
 
+#include "base/number.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -29,11 +29,11 @@ class Env {
   int number(const char* variable, int low, int high) const {
     const std::string value = text(variable);
     if (value.empty()) throw ConfigError(std::string(variable) + " is not set", advice());
-    int result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (error != std::errc{} || end != value.data() + value.size() || result < low || result > high)
-      throw ConfigError(std::string(variable) + "=" + value + " is not an integer " + bounds(low, high), advice());
-    return result;
+    const auto read = read_number<int>(value, low, high);
+    if (!read.fault.empty())
+      throw ConfigError(std::string(variable) + "=" + shown(value) + " is not an integer " + bounds(low, high),
+                        advice());
+    return read.value;
   }
 
   int number_or(const char* variable, int low, int high, int otherwise) const {
@@ -69,10 +69,9 @@ std::optional<Names> find_launcher(const Env& env) {
   return std::nullopt;
 }
 
-int parse_int(std::string_view text) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() ? value : -1;
+// 0 where it is no count.
+int count_of(std::string_view text) {
+  return read_number<int>(text, 1, kAny).value;
 }
 
 // The entry of node `node` in Slurm's list of tasks per node: "4(x2),3" is 4, 4, 3.
@@ -83,13 +82,13 @@ int tasks_of_node(const std::string& list, int node) {
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const auto open = item.find("(x");
     const bool repeated = open != item.npos && item.back() == ')';
-    const int tasks = parse_int(item.substr(0, open));
-    const int times = repeated ? parse_int(item.substr(open + 2, item.size() - open - 3)) : 1;
+    const int tasks = count_of(item.substr(0, repeated ? open : item.npos));
+    const int times = repeated ? count_of(item.substr(open + 2, item.size() - open - 3)) : 1;
     if (tasks < 1 || times < 1) break;
     if (node < times) return tasks;
     node -= times;
   }
-  throw ConfigError("the list of Slurm's tasks per node, \"" + list + "\", does not name this node",
+  throw ConfigError("the list of Slurm's tasks per node, " + in_quotes(list, '"') + ", does not name this node",
                     "start the program with srun");
 }
 
@@ -142,7 +141,7 @@ bool is_true(const std::string& value) {
 void override_switch(const Env& env, const char* name, bool& option) {
   const std::string value = env.text(name);
   if (value.empty()) return;
-  if (value != "0" && value != "1") throw ConfigError(std::string(name) + "=" + value + " is neither 0 nor 1");
+  if (value != "0" && value != "1") throw ConfigError(std::string(name) + "=" + shown(value) + " is neither 0 nor 1");
   option = value == "1";
 }
 
@@ -165,23 +164,23 @@ LauncherEnv read_launcher_env(const EnvLookup& lookup) {
 InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
   const Env env(lookup);
   if (const std::string value = env.text("ZERO_TIMEOUT"); !value.empty()) {
-    double seconds = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
-    if (error != std::errc{} || end != value.data() + value.size() || !(seconds > 0 && seconds <= kMaxSeconds))
-      throw ConfigError("ZERO_TIMEOUT=" + value + " is not a positive number of seconds");
-    options.timeout = std::chrono::milliseconds(std::max(1LL, std::llround(seconds * 1000)));
+    const auto seconds = read_number<double>(value, 0, kMaxSeconds);
+    if (!seconds.fault.empty() || seconds.value == 0)
+      throw ConfigError("ZERO_TIMEOUT=" + shown(value) + " is not a positive number of seconds, of 1e9 at most");
+    options.timeout = std::chrono::milliseconds(std::max(1LL, std::llround(seconds.value * 1000)));
   }
   override_switch(env, "ZERO_CHECK", options.check);
   override_switch(env, "ZERO_ARENA", options.arena);
   override_switch(env, "ZERO_DEBUG", options.debug);
   if (const std::string value = env.text("ZERO_TRANSPORT"); !value.empty()) {
-    if (value != "auto" && value != "gloo") throw ConfigError("ZERO_TRANSPORT=" + value + " is neither auto nor gloo");
+    if (value != "auto" && value != "gloo")
+      throw ConfigError("ZERO_TRANSPORT=" + shown(value) + " is neither auto nor gloo");
     options.transport = value == "gloo" ? Transport::gloo : Transport::automatic;
   }
   if (const std::string value = env.text("ZERO_RANKS_PER_HOST"); !value.empty()) {
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), options.ranks_per_host);
-    if (error != std::errc{} || end != value.data() + value.size() || options.ranks_per_host < 0)
-      throw ConfigError("ZERO_RANKS_PER_HOST=" + value + " is not a number of ranks");
+    const auto ranks = read_number<int>(value, 0, kAny);
+    if (!ranks.fault.empty()) throw ConfigError("ZERO_RANKS_PER_HOST=" + shown(value) + " is not a number of ranks");
+    options.ranks_per_host = ranks.value;
   }
   return options;
 }

@@ -37,7 +37,11 @@ std::string meeting_file(const LauncherEnv& env) {
   std::string job = env.job;
   for (char& c : job)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
-  return (std::filesystem::temp_directory_path() / ("zero-" + std::to_string(getuid()) + "-" + job)).string();
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error)
+    throw ConfigError(who(env) + "there is no folder for temporary files: " + error.message(), "correct TMPDIR");
+  return (folder / ("zero-" + std::to_string(getuid()) + "-" + job)).string();
 }
 
 void require_meeting_place(const LauncherEnv& env) {

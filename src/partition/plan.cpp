@@ -1,5 +1,6 @@
 #include "zero/plan.h"
 
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -193,7 +194,7 @@ std::vector<std::string_view> precisions() {
 Precision precision_named(std::string_view name) {
   for (std::size_t i = 0; i < kPrecisions.size(); ++i)
     if (kPrecisions[i].name == name) return static_cast<Precision>(i);
-  throw ConfigError("unknown precision '" + std::string(name) + "'", "one of " + joined(precisions(), ", "));
+  throw ConfigError("unknown precision " + in_quotes(name), "one of " + joined(precisions(), ", "));
 }
 
 Plan Plan::ddp() {
@@ -229,7 +230,7 @@ Plan Plan::named(std::string_view preset) {
   for (const Preset& known : kPresets) {
     if (known.name == preset) return known.make();
   }
-  throw ConfigError("unknown plan '" + std::string(preset) + "'", "one of " + joined(presets(), ", "));
+  throw ConfigError("unknown plan " + in_quotes(preset), "one of " + joined(presets(), ", "));
 }
 
 std::vector<std::string_view> Plan::presets() {
@@ -347,8 +348,8 @@ std::vector<std::string> Plan::faults(int ranks) const {
 void Plan::validate(int ranks) const {
   const std::vector<std::string> found = faults(ranks);
   if (found.empty()) return;
-  throw ConfigError("the plan '" + label() + "' cannot run on " + std::to_string(ranks) +
-                    " ranks: " + joined(found, "; "));
+  throw ConfigError("the plan " + in_quotes(label()) + " cannot run on " + std::to_string(ranks) +
+                    (ranks == 1 ? " rank: " : " ranks: ") + joined(found, "; "));
 }
 
 }  // namespace zero

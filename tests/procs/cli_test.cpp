@@ -65,12 +65,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Files, Complains,
-    Values(Complaint{{"train", "--ranks", "2", "--model", "none/config.json"}, 1, "none/config.json"},
-           Complaint{{"compare", "--model", "/dev/null"}, 1, "/dev/null"},
-           Complaint{{"train", "--ranks", "2", "--data", "none/text"}, 1, "none/text"},
-           Complaint{{"compare", "--data", "/dev/null"}, 1, "/dev/null"},
-           Complaint{{"compare", "--model", "micro", "--json", "none/out.json"}, 1, "none/out.json"},
-           Complaint{{"train", "--model", "micro", "--json", "/"}, 1, "cannot write"},
+    Values(Complaint{{"train", "--ranks", "2", "--model", "none/config.json"}, 2, "none/config.json"},
+           Complaint{{"compare", "--model", "/dev/null"}, 2, "/dev/null"},
+           Complaint{{"train", "--ranks", "2", "--data", "none/text"}, 2, "none/text"},
+           Complaint{{"compare", "--data", "/dev/null"}, 2, "/dev/null"},
+           Complaint{{"compare", "--model", "micro", "--json", "none/out.json"}, 2, "none/out.json"},
+           Complaint{{"train", "--model", "micro", "--json", "/"}, 2, "cannot write"},
            Complaint{{"launch", "-n", "2", "none/program"}, 1, "none/program"}));
 
 TEST(Help, GroupsOptionsByConcept) {
@@ -100,7 +100,7 @@ class World : public testing::TestWithParam<BadWorld> {};
 
 TEST_P(World, IsCheckedBeforeTraining) {
   const Result result = run(zero({"train", "--model", "micro"}), GetParam().variables);
-  EXPECT_EQ(result.code, 1) << result.err;
+  EXPECT_EQ(result.code, 2) << result.err;
   EXPECT_TRUE(contains(result.err, GetParam().says)) << result.err;
 }
 

@@ -135,14 +135,14 @@ TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
 
 TEST_F(Launchers, ATransportThatIsUnknownIsNamed) {
   const Result result = run(joined(training("none"), {"--ranks", "2"}), {{"ZERO_TRANSPORT", "pigeon"}});
-  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.code, 2);
   EXPECT_TRUE(contains(result.err, "ZERO_TRANSPORT=pigeon")) << result.err;
 }
 
 TEST_F(Launchers, VariablesThatAreMissingOrContradictAreNamed) {
   const auto error = [](const std::string& change, const std::string& value) {
     const Result result = run(training("none"), with(rank_variables(1, 2, "1"), {{change, value}}));
-    EXPECT_EQ(result.code, 1) << result.err;
+    EXPECT_EQ(result.code, 2) << result.err;
     return result.err;
   };
   EXPECT_TRUE(contains(error("MASTER_ADDR", ""), "MASTER_ADDR is not set"));
@@ -154,7 +154,7 @@ TEST_F(Launchers, VariablesThatAreMissingOrContradictAreNamed) {
 TEST_F(Launchers, SlurmWithoutAJobSaysWhatItNeeds) {
   const auto results = run_together(training("none"), slurm_tasks({{"SLURM_JOB_ID", ""}}));
   for (const Result& result : results) {
-    EXPECT_EQ(result.code, 1);
+    EXPECT_EQ(result.code, 2);
     EXPECT_TRUE(contains(result.err, "MASTER_ADDR")) << result.err;
   }
 }

@@ -115,7 +115,7 @@ TEST(TrainCommand, NamesWhatIsWrongInAPlanFile) {
   const Folder folder;
   std::ofstream(folder.path("bad.json")) << R"({"plan": "zero1", "speed": 9})";
   const Result unknown = run_apart(folder, {"train", "--plan", folder.path("bad.json")});
-  EXPECT_EQ(unknown.code, 1);
+  EXPECT_EQ(unknown.code, 2);
   EXPECT_TRUE(contains(unknown.err, "bad.json: \"speed\" is not known")) << unknown.err;
 }
 
@@ -172,7 +172,7 @@ TEST(CompareInFp16, LeavesOutOfTheWireWhatWasSkipped) {
     EXPECT_EQ(each.at("wire_bytes_per_step").at("accounted"), each.at("wire_bytes_per_step").at("predicted"));
   }
   const Result none = run_apart(folder, joined(options, {"--steps", "3", "--loss-scale", "1073741824"}));
-  EXPECT_EQ(none.code, 0) << none.err << none.out;
+  EXPECT_EQ(none.code, 1) << none.err << none.out;
   EXPECT_TRUE(contains(none.out, "-  every step skipped")) << none.out;
 }
 
@@ -254,7 +254,7 @@ TEST(BenchProfile, IsWhatSecondsArePredictedBy) {
   for (const json& plan : answer.at("plans")) EXPECT_GT(plan.at("step_seconds").get<double>(), 0);
   const Result unknown = run_apart(folder, joined({"train", "--profile", file, "--precision", "bf16"},
                                                   folder.small({"--ranks", "2", "--steps", "1"})));
-  EXPECT_EQ(unknown.code, 1);
+  EXPECT_EQ(unknown.code, 2);
   EXPECT_TRUE(contains(unknown.err, "does not say how fast bf16")) << unknown.err;
 }
 

@@ -2,6 +2,7 @@
 #include "models/json.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -94,6 +95,68 @@ TEST_F(JsonFile, WhatIsNoObjectIsAnErrorOfEveryReader) {
     for (const char* path : {"/", "/nonexistent/file.json"})
       EXPECT_NE(error_of([&] { reader.read(path); }).find("'" + std::string(path) + "'"), std::string::npos) << path;
   }
+}
+
+TEST_F(JsonFile, FaultsHaveALineAndAColumn) {
+  const auto fault = [&](const char* text) { return error_of([&] { models::json_object(text, "x.json"); }); };
+  const auto expect = [&](const char* text, const std::string& says) {
+    EXPECT_NE(fault(text).find(says), std::string::npos) << fault(text);
+  };
+  expect("{\"a\": 1,}", "x.json is not a JSON object: unexpected '}'; expected string literal, line 1, column 9");
+  expect("{\n  \"a\": 1\n  \"b\": 2\n}", "line 3, column 5");
+  expect("{\"größe\": tru}", "line 1, column 14");
+  expect("{\"a\": 1", "unexpected end of input; expected '}', line 1, column 8");
+  expect("{\"a\": 1e999}", "number overflow parsing '1e999', line 1, column 12");
+  expect("", "line 1, column 1");
+  for (const char* text : {"{\"a\": 1,}", "{\"a\": \"\x01\"}", "{\"a\": 1e999}", "{\"a\": \"\xff\"}"})
+    for (const char* inner : {"json.exception", "last read", "parse error", "\x01", "\xff"})
+      EXPECT_EQ(fault(text).find(inner), std::string::npos) << fault(text);
+}
+
+TEST_F(JsonFile, AKeyThatIsGivenTwiceIsAnErrorOfEveryReader) {
+  const char* const text = "{\"plan\": {\"a\": 1, \"b\": [{\"a\": 2}]},\n \"b\": 3,\n \"plan\": 4}";
+  for (const Reader& reader : kReaders) {
+    const std::string error = error_of([&] { reader.read(with(text)); });
+    EXPECT_NE(error.find(path_ + ": \"plan\" is given twice, line 3"), std::string::npos) << reader.name << error;
+  }
+  EXPECT_NO_THROW(models::json_object(R"({"a": {"a": {"a": 1}}, "b": [{"a": 1}, {"a": 2}]})", "x")) << "others' keys";
+  EXPECT_NE(error_of([] { models::json_object(R"({"a": {"b": 1, "b": 1}})", "x"); }).find("\"b\" is given twice"),
+            std::string::npos);
+}
+
+TEST_F(JsonFile, WhatIsNoFileIsNamed) {
+  const std::string pipe = path_ + ".pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::pair<std::string, const char*> others[] = {
+      {pipe, "it is a pipe"}, {"/dev/zero", "it is a device"}, {"/", "it is a folder"}};
+  for (const auto& [path, what] : others)
+    for (const Reader& reader : kReaders)
+      EXPECT_NE(error_of([&] { reader.read(path); }).find(what), std::string::npos) << reader.name << path;
+  std::filesystem::remove(pipe);
+  std::ofstream(path_).put(' ');
+  std::filesystem::resize_file(path_, std::uintmax_t{1} << 27);
+  EXPECT_NE(error_of([&] { models::json_file(path_, ""); }).find("larger than 64 MiB"), std::string::npos);
+}
+
+TEST_F(JsonFile, MessagesAreShortAndPrintable) {
+  const std::string key(100'000, 'k'), value(100'000, 'v');
+  for (const Reader& reader : kReaders) {
+    const std::string error = error_of([&] { reader.read(with("{\"" + key + "\": \"" + value + "\"}")); });
+    EXPECT_LT(error.size(), 2'000u) << reader.name;
+    const std::string escapes = error_of([&] { reader.read(with(R"({"\u001b[2J": "\u001b"})")); });
+    EXPECT_EQ(escapes.find('\x1b'), std::string::npos) << reader.name;
+  }
+}
+
+TEST(JsonIntegers, AreTooLargeBeyond64Bits) {
+  const auto fault = [](const char* text) {
+    return error_of([&] { models::integer_of(models::Json::parse(text), 1, kMost, "x", "k"); });
+  };
+  for (const char* text : {"9223372036854775808", "18446744073709551615", "18446744073709551616", "1e30"})
+    EXPECT_NE(fault(text).find("too large: at most 9223372036854775807"), std::string::npos) << fault(text);
+  for (const char* text : {"0", "-9223372036854775809", "-1e30"})
+    EXPECT_NE(fault(text).find("below 1"), std::string::npos) << fault(text);
+  EXPECT_NE(fault("1.5").find("not an integer"), std::string::npos);
 }
 
 TEST(JsonIntegers, AreWithinTheirRange) {

@@ -124,7 +124,7 @@ TEST(LauncherEnv, UnderstandsSlurmsTasksPerNode) {
   EXPECT_EQ(local_size("2", "4(x3),2(x2),5"), 4);
   EXPECT_EQ(local_size("3", "4(x3),2(x2),5"), 2);
   EXPECT_EQ(local_size("5", "4(x3),2(x2),5"), 5);
-  for (const char* wrong : {"4(x3", "4x3", "x", "4(x1)"})
+  for (const char* wrong : {"4(x3", "4,3(x", "4x3", "x", "4(x1)"})
     EXPECT_NE(refusal(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", wrong}})).find("tasks per node"), -1ul) << wrong;
 }
 
@@ -156,7 +156,7 @@ TEST(LauncherEnv, NamesWhatIsMalformedOrOutOfRange) {
     const std::string text = refusal(with(kTorchrun, {{name, value}}));
     EXPECT_NE(text.find(name + "=" + value), -1ul) << text;
   }
-  for (const char* number : {"1x", "1.5", " 1", "99999999999"})
+  for (const char* number : {"1x", "1.5", " 1", "+1", "01", "99999999999"})
     EXPECT_NE(refusal(with(kTorchrun, {{"RANK", number}})), "accepted") << number;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -30,9 +31,13 @@ class LlamaFile : public testing::Test {
   }
   // The sizes of a valid file with `extra` keys, which win over the sizes.
   LlamaConfig read_with(const std::string& extra) const {
-    return read(R"({"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2,
-                    "num_attention_heads": 8, "vocab_size": 100)" +
-                (extra.empty() ? "" : ", " + extra) + "}");
+    nlohmann::json keys{{"hidden_size", 64},
+                        {"intermediate_size", 172},
+                        {"num_hidden_layers", 2},
+                        {"num_attention_heads", 8},
+                        {"vocab_size", 100}};
+    keys.update(nlohmann::json::parse("{" + extra + "}"));
+    return read(keys.dump());
   }
   void expect_fault(const std::string& extra, const std::string& message) const {
     try {

@@ -135,6 +135,16 @@ TEST(Plan, AllFaultsAreListedAtOnce) {
   }
 }
 
+TEST(Plan, CountsOneRank) {
+  for (const auto& [ranks, words] : {std::pair(1, "cannot run on 1 rank: "), std::pair(2, "cannot run on 2 ranks: ")})
+    try {
+      Plan::zero1().accumulate(0).validate(ranks);
+      FAIL();
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+}
+
 TEST(Plan, StatesThatDoNotFitEachOtherAreFaults) {
   Plan plan = Plan::zero3();
   plan[State::optimizer] = kReplicated;

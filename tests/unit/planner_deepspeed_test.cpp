@@ -150,7 +150,8 @@ TEST(DeepSpeedConfig, EverythingUnsupportedIsNamedAtOnce) {
       "activation_checkpointing": {"partition_activations": true}, "zero_optimisation": {"stage": 3}})"),
             {"offload_optimizer.device \"cpu\"", "offload_param.device \"nvme\"", "zero_hpz_partition_size 8",
              "zero_quantized_weights true", "zero_quantized_gradients true", "mics_shard_size 4",
-             "activation_checkpointing.partition_activations", "zero_optimisation.stage: this key is not known"});
+             "activation_checkpointing.partition_activations",
+             "zero_optimisation.stage: this key is not known; did you mean 'zero_optimization.stage'?"});
 }
 
 TEST(DeepSpeedConfig, WhatIsSwitchedOffIsNoComplaint) {

@@ -71,6 +71,11 @@ TEST(PlanFile, ErrorsNameFileAndKey) {
   expect_in(plan_file_error("{"), {"x.json", "not a JSON object"});
 }
 
+TEST(PlanFile, ErrorsSuggestWhatWasMeant) {
+  expect_in(plan_file_error(R"({"plan": "zero1", "rank": 4})"), {"did you mean 'ranks'?"});
+  expect_in(plan_file_error(R"({"plan": "zer3"})"), {"is \"zer3\"; did you mean 'zero3'?"});
+}
+
 TEST(PlanFile, IntegersHaveTheRangeOfWhatHoldsThem) {
   const std::string most = "9223372036854775807", beyond = "9223372036854775808";
   const auto with = [](const std::string& batch) { return R"({"plan": "zero1", "batch": )" + batch + "}"; };

@@ -162,8 +162,29 @@ TEST(PlannerQuantity, ReadsBytesByThousandsAndByPowersOfTwo) {
 TEST(PlannerQuantity, RefusesWhatIsNoSize) {
   for (const char* text : {"", "B", "7.5X", "-1B", "0", "nan", "inf", "1e30", "7.5B B"})
     EXPECT_THROW(parameters_of(text), zero::ConfigError) << text;
-  for (const char* text : {"", "80GX", "-80GB", "0GB", "80 Gb it"})
+  for (const char* text :
+       {"", " ", "80GX", "-80GB", "0GB", "80 Gb it", "0x80GB", "080GB", "infGB", "1e400GB", "2e18", "0.4B"})
     EXPECT_THROW(bytes_of(text), zero::ConfigError) << text;
+}
+
+TEST(PlannerQuantity, CountsIntegersExactly) {
+  EXPECT_EQ(parameters_of("999999999999999999"), 999'999'999'999'999'999);
+  EXPECT_EQ(bytes_of("9007199254740993"), 9'007'199'254'740'993);
+  EXPECT_EQ(bytes_of("0", 0), 0);
+  EXPECT_THROW(bytes_of("-1", 0), zero::ConfigError);
+  EXPECT_THROW(bytes_of("18446744073709551616", 0), zero::ConfigError);
+  EXPECT_THROW(bytes_of("9223372036854775807TiB", 0), zero::ConfigError);
+}
+
+TEST(PlannerQuantity, MissesAUnitWhereBytesAreFew) {
+  try {
+    bytes_of("80");
+    FAIL();
+  } catch (const zero::ConfigError& error) {
+    EXPECT_STREQ(error.what(), "'80' has no unit, so it is 80 bytes (write 80GB, or 80B if bytes are meant)");
+  }
+  EXPECT_EQ(bytes_of("80B"), 80);
+  EXPECT_EQ(bytes_of("1000000"), 1'000'000);
 }
 
 TEST(PlannerQuantity, SaysBytesInTheUnitThatFits) {
