@@ -24,13 +24,6 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-struct LaunchFormatter : CLI::Formatter {
-  std::string make_usage(const CLI::App* app, std::string name) const override {
-    const std::string usage = CLI::Formatter::make_usage(app, std::move(name));
-    return usage.substr(0, usage.find_last_not_of('\n') + 1) + " PROGRAM [ARGUMENT...]\n";
-  }
-};
-
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start", 1, cli::kMostRanks)
       ->required()
@@ -42,7 +35,6 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
   command.prefix_command();
-  command.formatter(std::make_shared<LaunchFormatter>());
   command.footer("PROGRAM and its arguments follow the options, after -- where that helps.");
 }
 
