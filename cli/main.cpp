@@ -8,6 +8,8 @@
 
 #include "commands.h"
 #include "plan_command.h"
+#include "planner/quantity.h"
+#include "validators.h"
 
 namespace {
 
@@ -31,6 +33,9 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
 
 CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   CLI::App* const command = bench.add_subcommand("profile", "Measure what this machine's ranks can do, for zero plan");
+  CLI::Option* const show =
+      command->add_option("--show", options.show, "Measure nothing: print a100, h100, h200 or a profile's file as JSON")
+          ->group("Output");
   command->add_option("-n,--ranks", options.ranks, "Ranks that work at once")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
@@ -44,11 +49,13 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
       ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str()
       ->group("Machine");
-  command->add_option("--network", options.network, "Gbit/s between hosts, for a rank: taken as given")
-      ->check(CLI::Range(1e-3, 1e6))
+  command->add_option("--network", options.network, "Between hosts, for a rank, taken as given: 100Gbit, 12.5GB/s")
+      ->check(cli::read_by(planner::bandwidth_of))
       ->capture_default_str()
       ->group("Machine");
   command->add_option("--out", options.out, "File to write [profile.json in the user's cache folder]")->group("Output");
+  for (const char* other : {"--ranks", "--precisions", "--threads", "--network", "--out"})
+    show->excludes(command->get_option(other));
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;
 }
@@ -103,10 +110,11 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw cli::UsageError(error.what());
   }
-  to_train.command = to_compare.command = command_line(argc, argv);
+  to_train.command = to_compare.command = to_plan.command = command_line(argc, argv);
   if (train->parsed()) return cli::training().train(to_train);
   if (compare->parsed()) return cli::training().compare(to_compare);
   if (plan->parsed()) return cli::plan(to_plan);
+  if (profile->count("--show") > 0) return cli::show_profile(to_profile.show);
   if (profile->parsed()) return cli::training().profile(to_profile);
   if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
   to_launch.command = program_of(*launch);

@@ -13,32 +13,17 @@ std::vector<std::string> texts(const std::vector<std::string_view>& names) {
   return {names.begin(), names.end()};
 }
 
-// A size that `read` understands.
-CLI::Validator size(std::int64_t (*read)(std::string_view)) {
-  return CLI::Validator(
-      [read](const std::string& input) -> std::string {
-        try {
-          read(input);
-          return {};
-        } catch (const zero::ConfigError& error) {
-          return error.what();
-        }
-      },
-      "", "");
-}
-
 void add_model_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Model and data";
   CLI::Option* const model =
       command.add_option("--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json")
           ->group(group);
   command.add_option("--parameters", options.parameters, "Instead of a model, its size: 7.5e9, 7.5B, 350M, 1T")
-      ->check(size(planner::parameters_of))
+      ->check(read_by(planner::parameters_of))
       ->excludes(model)
       ->group(group);
-  command.add_option("--seq", options.seq, "Tokens of a sequence")
+  command.add_option("--seq", options.seq, "Tokens of a sequence [4096, or the model's positions if fewer]")
       ->check(at_least<std::int64_t>(1))
-      ->capture_default_str()
       ->group(group);
   command.add_option("--batch", options.batch, "Sequences of a micro-batch, on each rank [4]")
       ->check(at_least<std::int64_t>(1))
@@ -59,13 +44,18 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--device-memory", options.device_memory, "Memory for a rank: 80GB, 80GiB [no limit]")
-      ->check(size(planner::bytes_of))
+      ->check(read_by(planner::bytes_of))
       ->group(group);
   command
       .add_option("--profile", options.profile,
                   "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
                   "--device-memory; else h100]")
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--network", options.network,
+                  "Between hosts, for each rank: 100Gbit, 500Mbit, 12.5GB/s [the profile's]")
+      ->check(read_by(planner::bandwidth_of))
       ->group(group);
   command
       .add_option("--memory", options.memory,

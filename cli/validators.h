@@ -4,7 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <string>
+#include <string_view>
 #include <type_traits>
+
+#include "zero/error.h"
 
 namespace cli {
 
@@ -27,6 +30,21 @@ CLI::Validator at_least(T least) {
         if (!CLI::detail::lexical_cast(input, value)) return "'" + input + "' is not a number of this kind";
         if (value >= least) return {};
         return input + " is below " + text(least);
+      },
+      "", "");
+}
+
+// Whatever `read` reads, which throws zero::ConfigError for all else.
+template <class T>
+CLI::Validator read_by(T (*read)(std::string_view)) {
+  return CLI::Validator(
+      [read](const std::string& input) -> std::string {
+        try {
+          static_cast<void>(read(input));
+          return {};
+        } catch (const zero::ConfigError& error) {
+          return error.what();
+        }
       },
       "", "");
 }

@@ -1,6 +1,6 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
-list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config)\\.cpp$")
+list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config|schema)\\.cpp$")
 zero_glob(cli_sources cli/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
 list(REMOVE_ITEM cli_sources ${report_sources})

@@ -34,6 +34,19 @@ constexpr std::array<Suffix, 14> kBytes{{{"", 1},
                                          {"tb", 1e12},
                                          {"tib", 0x1p40}}};
 
+constexpr std::array<Suffix, 12> kBandwidths{{{"Tbit", 1e12 / 8},
+                                              {"Tbit/s", 1e12 / 8},
+                                              {"Gbit", 1e9 / 8},
+                                              {"Gbit/s", 1e9 / 8},
+                                              {"gbit", 1e9 / 8},
+                                              {"gbit/s", 1e9 / 8},
+                                              {"Mbit", 1e6 / 8},
+                                              {"Mbit/s", 1e6 / 8},
+                                              {"mbit", 1e6 / 8},
+                                              {"mbit/s", 1e6 / 8},
+                                              {"GB/s", 1e9},
+                                              {"MB/s", 1e6}}};
+
 std::string lower_without_spaces(std::string_view text) {
   std::string result;
   for (const char c : text)
@@ -61,6 +74,20 @@ std::int64_t parameters_of(std::string_view text) {
 
 std::int64_t bytes_of(std::string_view text) {
   return whole(text, kBytes, "write 80GB for 80e9 bytes, or 80GiB");
+}
+
+double bandwidth_of(std::string_view text) {
+  std::string plain(text);
+  std::erase(plain, ' ');
+  double value = 0;
+  const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
+  const std::string_view rest(end, static_cast<std::size_t>(plain.data() + plain.size() - end));
+  const auto suffix = std::ranges::find(kBandwidths, rest, &Suffix::name);
+  const double product = suffix == kBandwidths.end() ? 0 : value * suffix->factor;
+  if (error != std::errc() || !(product >= 1) || product > 1e18)
+    throw zero::ConfigError("'" + std::string(text) + "' is no speed of a network",
+                            "write 100Gbit or 500Mbit, which are bits a second, or 12.5GB/s");
+  return product;
 }
 
 double rounded(double value, int digits) {

@@ -14,6 +14,11 @@ std::int64_t parameters_of(std::string_view text);
 // "80GB" (or "80G") is 80e9 bytes, "80GiB" 80 x 2^30; "80e9" and "500 MB" will do. Throws zero::ConfigError likewise.
 std::int64_t bytes_of(std::string_view text);
 
+// Bytes a second: "100Gbit" and "100 Gbit/s" are 12.5e9, as "12.5GB/s" is. Bits and bytes differ in nothing but the
+// case of a letter elsewhere, so that other spellings are refused, and a number without a unit too. Throws
+// zero::ConfigError.
+double bandwidth_of(std::string_view text);
+
 // The nearest number with so many significant digits.
 double rounded(double value, int digits);
 

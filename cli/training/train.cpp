@@ -61,6 +61,7 @@ class Run {
                 engine_options(options)) {
     result_.plan = plan;
     result_.optimizer_name = options.optimizer;
+    result_.lr = learning_rate(make_optimizer(options));
     result_.precision = options.precision;
     predict(engine_, options, work, world, result_);
   }
@@ -254,6 +255,7 @@ Report report_for(const RunOptions& options, const Work& work, int ranks) {
   report.seq = options.seq;
   report.accumulate = options.accumulate;
   report.command = options.command;
+  report.setting = setting_of(options);
   return report;
 }
 
