@@ -21,9 +21,10 @@ struct LaunchOptions {
 struct ProfileOptions {
   int ranks = 4;
   std::vector<std::string> precisions{"fp32", "bf16"};
-  double network = 10;  // Gbit/s to other hosts, which cannot be measured on one
+  std::string network = "10Gbit";  // to other hosts, which cannot be measured on one
   int threads = 1;
-  std::string out;  // empty: planner::usual_profile_path()
+  std::string out;   // empty: planner::usual_profile_path()
+  std::string show;  // instead of measuring: a profile to print
 };
 
 // Starts its ranks unless a launcher did, in which case this process is one of them.
@@ -34,6 +35,8 @@ int compare(const RunOptions& options);
 int launch(const LaunchOptions& options);
 // Measures what this machine can do, likewise.
 int profile(const ProfileOptions& options);
+// Prints one of the given profiles, or a file, as JSON. Without LibTorch.
+int show_profile(const std::string& name);
 
 // What needs LibTorch, which takes a quarter of a second to load, lies in a library of its own beside the program.
 struct Training {

@@ -17,6 +17,7 @@
 #include "complain.h"
 #include "help.h"
 #include "plan_command.h"
+#include "planner/quantity.h"
 #include "validators.h"
 
 namespace {
@@ -41,15 +42,23 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
 CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   CLI::App* const command = bench.add_subcommand("profile", "Measure what this machine's ranks can do, for zero plan");
   const std::string group = "Machine";
+  CLI::Option* const show = cli::add_path(*command, "--show", options.show,
+                                          "Measure nothing: print a100, h100, h200 or a profile's file as JSON")
+                                ->group("Output");
   cli::add_number(*command, "-n,--ranks", options.ranks, "Ranks that work at once", 1, cli::kMostRanks)->group(group);
   cli::add_choices(*command, "--precisions", options.precisions, "Of what is computed", {"fp32", "bf16", "fp16", "fp8"})
       ->group(group);
   cli::add_number(*command, "--threads", options.threads, "Threads of an operator", 1, cli::kMostThreads)->group(group);
-  cli::add_number(*command, "--network", options.network, "Gbit/s between hosts, for a rank: taken as given", 1e-3, 1e6)
+  command->add_option("--network", options.network, "Between hosts, for a rank, taken as given: 100Gbit, 12.5GB/s")
+      ->check(cli::read_by(planner::bandwidth_of))
+      ->type_name("SPEED")
+      ->capture_default_str()
       ->group(group);
   cli::add_path(*command, "--out", options.out,
                 "File to write [profile.json in the user's cache folder]; - is standard output alone")
       ->group("Output");
+  for (const char* other : {"--ranks", "--precisions", "--threads", "--network", "--out"})
+    show->excludes(command->get_option(other));
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;
 }
@@ -144,9 +153,11 @@ int run(int argc, char** argv) {
   }
   for (cli::RunOptions* options : {&to_train, &to_compare})
     if (options->command.empty()) options->command = command_line(argc, argv);
+  to_plan.command = command_line(argc, argv);
   if (train->parsed()) return checked(to_train, 1).train(to_train);
   if (compare->parsed()) return checked(to_compare, 4).compare(to_compare);
   if (plan->parsed()) return cli::plan(to_plan);
+  if (profile->count("--show") > 0) return cli::show_profile(to_profile.show);
   if (profile->parsed()) return checked(to_profile).profile(to_profile);
   if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
   to_launch.command = program_of(*launch, all.subspan(words.size()));

@@ -7,6 +7,7 @@
 
 #include "complain.h"
 #include "files.h"
+#include "format.h"
 #include "model.h"
 #include "places.h"
 #include "plan_report.h"
@@ -28,6 +29,17 @@ struct Setting {
   std::int64_t batch = 0;
   int accumulate = 0;
 };
+
+// Where none is given.
+std::int64_t usual_seq(const planner::Shape& shape) {
+  return std::min(kUsualSeq, shape.config.max_position_embeddings);
+}
+
+std::string sentence_of_seq(const planner::Shape& shape) {
+  const std::int64_t seq = usual_seq(shape);
+  return "sequences of " + with_separators(seq) + " tokens" +
+         (seq < kUsualSeq ? ", as many as the model has positions" : "") + ": --seq if not";
+}
 
 // Both may say it, if they say the same.
 template <class T>
@@ -98,18 +110,26 @@ zero::Memory memory_of(const PlanOptions& options) {
   return common ? zero::Memory::common : zero::Memory::separate;
 }
 
-planner::Profile profile_of(const PlanOptions& options, zero::Precision precision) {
-  if (!options.profile.empty()) return planner::profile_named(options.profile);
+std::string name_of_profile(const PlanOptions& options, zero::Precision precision) {
+  if (!options.profile.empty()) return options.profile;
   const std::string measured = planner::usual_profile_path();
   std::error_code error;
-  if (here(options) && std::filesystem::exists(measured, error)) {
-    planner::Profile profile = planner::profile_named(measured);
-    if (profile.knows(precision)) return profile;
-  }
-  return planner::profile_named("h100");
+  const bool known =
+      here(options) && std::filesystem::exists(measured, error) && planner::profile_named(measured).knows(precision);
+  return known ? measured : "h100";
 }
 
-planner::Request request_of(const PlanOptions& options, const Setting& setting) {
+// A network of one's own goes for that of the profile.
+void take_network(const PlanOptions& options, planner::Request& request) {
+  if (options.network.empty()) return;
+  if (options.hosts == 1) throw UsageError("--network is that between hosts, and there is one: give --hosts");
+  request.profile.network_bandwidth = planner::bandwidth_of(options.network);
+  request.assumed.push_back("the network: " + options.network + " for each rank; of a card that the " +
+                            std::to_string(options.ranks / options.hosts) +
+                            " ranks of a host share, give each its part");
+}
+
+planner::Request request_of(const PlanOptions& options, const Setting& setting, const std::string& profile) {
   if (options.ranks % options.hosts != 0)
     throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
                      std::to_string(options.hosts) + " hosts");
@@ -118,10 +138,12 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting) 
                            .ranks = options.ranks,
                            .hosts = options.hosts,
                            .batch = setting.batch,
-                           .seq = options.seq,
                            .optimizer = make_optimizer(run),
                            .memory = memory_of(options),
-                           .profile = profile_of(options, zero::precision_named(setting.precision))};
+                           .profile = planner::profile_named(profile)};
+  request.seq = options.seq.value_or(usual_seq(request.shape));
+  if (!options.seq) request.assumed.push_back(sentence_of_seq(request.shape));
+  take_network(options, request);
   if (!options.device_memory.empty()) request.device_memory = planner::bytes_of(options.device_memory);
   for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
   return request;
@@ -140,7 +162,18 @@ void reorder(planner::Answer& answer) {
   answer = std::move(ordered);
 }
 
-planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& setting, const zero::Plan& chosen) {
+planner::Answer answer_of(const PlanOptions& options, const Setting& setting) {
+  const std::string profile = name_of_profile(options, zero::precision_named(setting.precision));
+  planner::Answer answer = planner::answer(request_of(options, setting, profile), options.model, setting.optimizer);
+  answer.reduce_in = options.reduce_in;
+  answer.gather_in = options.gather_in;
+  if (!std::ranges::count(planner::given_profiles(), profile)) answer.profile_file = profile;
+  answer.command = options.command;
+  return answer;
+}
+
+planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& setting, const planner::Answer& answer) {
+  const zero::Plan& chosen = answer.costs.front().plan;
   return {.plan = chosen.label(),
           .precision = setting.precision,
           .accumulate = setting.accumulate,
@@ -152,7 +185,8 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& settin
           .ranks = options.ranks,
           .model = options.model,
           .batch = setting.batch,
-          .seq = options.seq};
+          .seq = answer.request.seq,
+          .command = options.command};
 }
 
 int fit(const PlanOptions& options, const Setting& setting, const planner::Answer& answer, std::ostream* text) {
@@ -162,9 +196,9 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
     if (!text) complain("no plan fits");
     return 1;
   }
-  const zero::Plan& chosen = answer.costs.front().plan;
-  write_file(options.out, to_json(plan_file_of(options, setting, chosen)));
-  if (text) *text << "\nWrote " << options.out << ": " << chosen.label() << ".\n";
+  const planner::PlanFile file = plan_file_of(options, setting, answer);
+  write_file(options.out, to_json(file));
+  if (text) *text << "\nWrote " << options.out << ": " << file.plan << ".\n";
   return 0;
 }
 
@@ -191,7 +225,7 @@ int plan(const PlanOptions& given) {
     read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
   const PlanOptions options = read ? with(given, *read) : given;
   const Setting setting = setting_of(options);
-  planner::Answer answer = planner::answer(request_of(options, setting), options.model, setting.optimizer);
+  planner::Answer answer = answer_of(options, setting);
   answer.deepspeed = std::move(read);
   if (options.fit) reorder(answer);
   const bool other = is_standard_output(options.json) || (options.fit && is_standard_output(options.out));

@@ -16,10 +16,11 @@ struct PlanOptions : ExchangeOptions {
   int ranks = 1;
   int hosts = 1;
   std::string memory = "auto";
-  std::string device_memory;          // empty: no limit
-  std::string profile;                // empty: what was measured here, unless for devices; else h100
-  std::optional<std::int64_t> batch;  // none: that of --ds-config, else of `zero train`
-  std::int64_t seq = RunOptions{}.seq;
+  std::string device_memory;             // empty: no limit
+  std::string network;                   // of hosts, instead of the profile's; empty: that one
+  std::string profile;                   // empty: what was measured here, unless for devices; else h100
+  std::optional<std::int64_t> batch;     // none: that of --ds-config, else of `zero train`
+  std::optional<std::int64_t> seq;       // none: see kUsualSeq
   std::optional<int> accumulate;         // likewise
   std::optional<std::string> precision;  // likewise, else bf16
   std::optional<std::string> optimizer;  // likewise, else adamw
@@ -28,8 +29,12 @@ struct PlanOptions : ExchangeOptions {
   std::string ds_config;
   bool fit = false;
   std::string out = "zero-plan.json";
-  std::string json;  // of both, "-" is standard output, which has nothing else then
+  std::string json;     // of both, "-" is standard output, which has nothing else then
+  std::string command;  // as it was typed
 };
+
+// What models of today are trained with; those with fewer positions, with as many.
+inline constexpr std::int64_t kUsualSeq = 4096;
 
 void add_plan_options(CLI::App& command, PlanOptions& options);
 

@@ -14,31 +14,18 @@ std::vector<std::string> texts(const std::vector<std::string_view>& names) {
   return {names.begin(), names.end()};
 }
 
-// A size that `read` understands.
-CLI::Validator size(const std::function<std::int64_t(std::string_view)>& read) {
-  return CLI::Validator(
-      [read](const std::string& input) -> std::string {
-        try {
-          read(input);
-          return {};
-        } catch (const zero::ConfigError& error) {
-          return error.what();
-        }
-      },
-      "", "");
-}
-
 void add_model_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Model and data";
   CLI::Option* const model = add_path(command, "--model", options.model,
                                       "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json", "MODEL")
                                  ->group(group);
   command.add_option("--parameters", options.parameters, "Instead of a model, its size: 7.5e9, 7.5B, 350M, 1T")
-      ->check(size(planner::parameters_of))
+      ->check(read_by(planner::parameters_of))
       ->type_name("COUNT")
       ->excludes(model)
       ->group(group);
-  add_number(command, "--seq", options.seq, "Tokens of a sequence", 1)->group(group);
+  add_number(command, "--seq", options.seq, "Tokens of a sequence [4096, or the model's positions if fewer]", 1)
+      ->group(group);
   add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank [4]", 1)->group(group);
   add_number(command, "--accumulate", options.accumulate, "Micro-batches of a step, on each rank [1]", 1)->group(group);
 }
@@ -49,12 +36,18 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
   add_number(command, "--hosts", options.hosts, "Hosts that have as many of the ranks each", 1, kMostRanks)
       ->group(group);
   command.add_option("--device-memory", options.device_memory, "Memory for a rank: 80GB, 80GiB [no limit]")
-      ->check(size([](std::string_view text) { return planner::bytes_of(text); }))
+      ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
       ->type_name("SIZE")
       ->group(group);
   add_path(command, "--profile", options.profile,
            "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
            "--device-memory; else h100]")
+      ->group(group);
+  command
+      .add_option("--network", options.network,
+                  "Between hosts, for each rank: 100Gbit, 500Mbit, 12.5GB/s [the profile's]")
+      ->check(read_by(planner::bandwidth_of))
+      ->type_name("SPEED")
       ->group(group);
   add_choice(command, "--memory", options.memory,
              "Whether sharded parameters lie in memory common to the ranks; auto is common on one host without "

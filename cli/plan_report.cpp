@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iostream>
 
 #include "format.h"
@@ -50,6 +51,12 @@ std::string heading(const Answer& answer) {
   return text + " a step, of " + plural(request.batch, "sequence") + " of " + plural(request.seq, "token");
 }
 
+// Three digits, and all of those before the point.
+std::string speed(double tokens_per_second) {
+  return tokens_per_second < 1000 ? planner::three_digits(tokens_per_second)
+                                  : with_separators(std::llround(tokens_per_second));
+}
+
 void print_costs(std::ostream& out, const Answer& answer) {
   const Scale scale = scale_of(answer);
   const bool limited = answer.request.device_memory.has_value(), spread = answer.request.hosts > 1;
@@ -60,7 +67,7 @@ void print_costs(std::ostream& out, const Answer& answer) {
   std::vector<std::string> head{"plan",        "parameter", "gradient", "optimizer", "state",
                                 "activations", "buffers",   "peak",     "wire"};
   if (spread) head.emplace_back("across hosts");
-  head.emplace_back("s/step");
+  for (const char* each : {"s/step", "tokens/s", "MFU"}) head.emplace_back(each);
   if (limited) head.emplace_back("fits");
   table.add(head);
   for (const Cost& cost : answer.costs) {
@@ -70,10 +77,12 @@ void print_costs(std::ostream& out, const Answer& answer) {
                                  cell(cost.buffers()),  cell(cost.peak),       cell(cost.wire())};
     if (spread) row.push_back(cell(cost.wire_across));
     row.push_back(significant(cost.seconds, 3));
+    row.push_back(speed(cost.speed.tokens_per_second));
+    row.push_back(cost.speed.utilization ? planner::three_digits(100 * *cost.speed.utilization) + " %" : "-");
     if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
     table.add(row);
   }
-  out << "\nEach rank, in " << scale.name << "; on the wire in a step:\n\n";
+  out << "\nEach rank, in " << scale.name << "; on the wire in a step; tokens of all ranks:\n\n";
   table.print(out);
 }
 
@@ -87,13 +96,24 @@ void print_moments(std::ostream& out, const Answer& answer) {
   out << ".\n";
 }
 
+// The largest batch and the longest sequence, each with the other as it was asked for.
+std::string activations_of(const Reach& reach, std::int64_t positions) {
+  std::string text;
+  if (reach.largest_batch > 0) text = "a batch of up to " + with_separators(reach.largest_batch);
+  if (reach.longest_seq > 0)
+    text += std::string(text.empty() ? "" : " or ") +
+            (reach.longest_seq == positions ? "any --seq" : "a --seq of up to " + with_separators(reach.longest_seq));
+  return text.empty() ? "no batch" : text;
+}
+
 std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer) {
   std::string text = cost.plan.label() + ": ";
   text += reach.largest_parameters > 0 ? "models of up to " + counted(reach.largest_parameters) + " fit"
                                        : std::string("no model fits");
-  text += reach.largest_batch > 0 ? "; this one with a batch of up to " + with_separators(reach.largest_batch)
-                                  : "; this one with no batch";
-  if (reach.least_ranks == 0) return text + ", on however many ranks";
+  text += "; this one with " + activations_of(reach, answer.request.shape.config.max_position_embeddings);
+  const bool none = reach.largest_batch == 0 && reach.longest_seq == 0;
+  if (reach.least_ranks == 0)
+    return text + (none ? ", on however many ranks" : ", and this batch on no number of ranks");
   if (reach.least_ranks == answer.request.ranks) return text + ", and on no fewer ranks";
   return text + ", and this batch on " + plural(reach.least_ranks, "rank") + " or more";
 }

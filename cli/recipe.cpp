@@ -108,4 +108,23 @@ zero::Schedule make_schedule(const RunOptions& options) {
   return find(kSchedules, options.schedule, "--schedule").make(options);
 }
 
+RunSetting setting_of(const RunOptions& options) {
+  return {.seed = options.seed,
+          .steps = options.steps,
+          .schedule = options.schedule,
+          .warmup = warmup(options),
+          .clip = options.clip,
+          .data = options.data,
+          .tokens = options.tokens,
+          .threads = options.threads,
+          .reproducible = options.reproducible,
+          .fp32_norms = options.fp32_norms,
+          .loss_scale = options.loss_scale,
+          .fp8_scaling = options.fp8_scaling,
+          .reduce_in = options.reduce_in,
+          .gather_in = options.gather_in,
+          .resident_budget = options.resident_budget,
+          .eval_every = options.eval_every};
+}
+
 }  // namespace cli

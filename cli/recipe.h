@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "options.h"
+#include "run_setting.h"
 #include "zero/optimizer.h"
 #include "zero/schedule.h"
 
@@ -16,5 +17,8 @@ std::vector<std::string> schedule_names();
 // With the learning rate of --lr, or else one that suits it.
 zero::Optimizer make_optimizer(const RunOptions& options);
 zero::Schedule make_schedule(const RunOptions& options);
+
+// For the report.
+RunSetting setting_of(const RunOptions& options);
 
 }  // namespace cli

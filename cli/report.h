@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "files.h"
+#include "run_setting.h"
 #include "theory.h"
 
 namespace cli {
@@ -53,6 +54,7 @@ struct Share {
 struct RunResult {
   std::string plan;
   std::string optimizer_name;
+  double lr = 0;  // the highest
   std::string precision;
   std::vector<double> losses;
   std::vector<double> grad_norms;
@@ -91,6 +93,7 @@ struct Report {
   std::int64_t seq = 0;
   int accumulate = 1;
   std::string command;
+  RunSetting setting;
 };
 
 // Doubles are printed so that reading them gives the same bits.

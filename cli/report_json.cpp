@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "models/schema.h"
 #include "report.h"
 
 namespace cli {
@@ -96,6 +98,7 @@ Json encode(const RunResult& run) {
   return {
       {"plan", run.plan},
       {"optimizer", run.optimizer_name},
+      {"lr", run.lr},
       {"precision", run.precision},
       {"losses", run.losses},
       {"grad_norms", run.grad_norms},
@@ -147,6 +150,7 @@ RunResult decode_run(const Json& json) {
   RunResult run;
   run.plan = json.at("plan");
   run.optimizer_name = json.at("optimizer");
+  run.lr = json.value("lr", 0.0);
   run.precision = json.at("precision");
   run.losses = numbers(json.at("losses"));
   run.grad_norms = numbers(json.at("grad_norms"));
@@ -165,22 +169,34 @@ RunResult decode_run(const Json& json) {
   return run;
 }
 
+// Where all runs have the same.
+void add_common(Json& json, const Json& runs) {
+  for (const char* key : {"optimizer", "lr"}) {
+    const auto same = [&](const Json& run) { return run.at(key) == runs.front().at(key); };
+    if (!runs.empty() && std::ranges::all_of(runs, same)) json[key] = runs.front().at(key);
+  }
+}
+
 }  // namespace
 
 std::string to_json(const Report& report) {
   Json runs = Json::array();
   for (const RunResult& run : report.runs) runs.push_back(encode_with_timeline(run));
-  Json json{{"ranks", report.ranks}, {"parameters", report.parameters}};
+  Json json = models::stamped(models::kReport);
+  json.update({{"ranks", report.ranks}, {"parameters", report.parameters}});
   if (!report.model.empty()) json["model"] = report.model;
   json.update({{"batch", report.batch}, {"seq", report.seq}, {"accumulate", report.accumulate}});
   if (!report.command.empty()) json["command"] = report.command;
+  add_common(json, runs);
+  write_setting(report.setting, json);
   if (!report.precision.empty()) json["precision"] = report.precision;
   json["runs"] = runs;
   return json.dump(2) + "\n";
 }
 
 Report from_json(const std::string& text) {
-  const Json json = Json::parse(text);
+  Json json = Json::parse(text);
+  models::take_stamp(json, models::kReport, "the report");
   Report report;
   report.ranks = json.at("ranks");
   report.parameters = json.at("parameters");
@@ -189,6 +205,7 @@ Report from_json(const std::string& text) {
   report.batch = json.at("batch");
   report.seq = json.at("seq");
   report.accumulate = json.at("accumulate");
+  report.setting = read_setting(json);
   for (const Json& run : json.at("runs")) report.runs.push_back(decode_run(run));
   return report;
 }

@@ -6,11 +6,14 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "base/number.h"
 #include "options.h"
+
+#include "zero/error.h"
 
 namespace cli {
 
@@ -77,5 +80,20 @@ CLI::Option* add_choices(CLI::App& command, const std::string& name, std::vector
 // A path or the name of something that has one, which is not empty.
 CLI::Option* add_path(CLI::App& command, const std::string& name, std::string& value, const std::string& text,
                       const char* type = "FILE");
+
+// Whatever `read` reads, which throws zero::ConfigError for all else.
+template <class T>
+CLI::Validator read_by(T (*read)(std::string_view)) {
+  return CLI::Validator(
+      [read](const std::string& input) -> std::string {
+        try {
+          static_cast<void>(read(input));
+          return {};
+        } catch (const zero::ConfigError& error) {
+          return error.what();
+        }
+      },
+      "", "");
+}
 
 }  // namespace cli

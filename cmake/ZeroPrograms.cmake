@@ -1,6 +1,6 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
-list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config|tokens)\\.cpp$")
+list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config|schema|tokens)\\.cpp$")
 zero_glob(cli_sources cli/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
 list(REMOVE_ITEM cli_sources ${process_sources} ${report_sources})

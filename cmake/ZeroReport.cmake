@@ -13,10 +13,10 @@ add_custom_command(
   COMMENT "Embedding the report's page"
   VERBATIM)
 
-set(report_sources format.cpp page.cpp report.cpp report_json.cpp tensorboard.cpp tensorboard_report.cpp trace.cpp)
+set(report_sources format.cpp page.cpp progress.cpp report.cpp report_json.cpp run_setting.cpp tensorboard.cpp tensorboard_report.cpp trace.cpp)
 list(TRANSFORM report_sources PREPEND "${PROJECT_SOURCE_DIR}/cli/")
 add_library(zero_report STATIC ${report_sources} "${page_cpp}")
 zero_compile(zero_report)
 set_target_properties(zero_report PROPERTIES POSITION_INDEPENDENT_CODE ON)
-target_include_directories(zero_report PRIVATE "${PROJECT_SOURCE_DIR}/cli")
+target_include_directories(zero_report PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/cli")
 target_link_libraries(zero_report PUBLIC nlohmann_json::nlohmann_json)

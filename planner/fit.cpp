@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -12,7 +13,6 @@
 namespace planner {
 namespace {
 
-constexpr const char* kActivations = "activations";
 constexpr double kThousandth = 1e-3;
 constexpr int kMostRanks = 1 << 17;
 
@@ -27,7 +27,7 @@ Part largest_part(const Cost& cost) {
   const std::array<Part, 5> parts{{{"parameter", state.parameter, &cost.plan[zero::State::parameter]},
                                    {"gradient", state.gradient, &cost.plan[zero::State::gradient]},
                                    {"optimizer", state.optimizer, &cost.plan[zero::State::optimizer]},
-                                   {kActivations, cost.activations.bytes},
+                                   {"activations", cost.activations.bytes},
                                    {"buffers", cost.buffers()}}};
   return *std::ranges::max_element(parts, {}, &Part::bytes);
 }
@@ -43,6 +43,27 @@ std::string sharding(const std::string& state, const Cost& cost) {
     }
   }
   return {};
+}
+
+// What changes activations only.
+void add_help_of_batches(const Request& request, const Cost& cost, const Reach& reach,
+                         std::vector<std::string>& sentences) {
+  if (reach.split)
+    sentences.push_back("it fits with --batch " + std::to_string(reach.split->batch) + " --accumulate " +
+                        std::to_string(reach.split->accumulate) + ": as many tokens a step");
+  if (reach.largest_batch > 0)
+    sentences.push_back("it fits with a --batch of up to " + std::to_string(reach.largest_batch));
+  if (reach.longest_seq > 0) sentences.push_back("it fits with a --seq of up to " + std::to_string(reach.longest_seq));
+  if (reach.longest_seq == 0 && reach.largest_batch == 0 && reach.longest_seq_alone > 0)
+    sentences.push_back("it fits with --batch 1 and a --seq of up to " + std::to_string(reach.longest_seq_alone));
+  const std::int64_t without = peak_of(cost.estimate, {}).bytes;
+  if (without > *request.device_memory)
+    sentences.push_back("no batch and no sequence is small enough: without activations it is " + in_units(without));
+}
+
+// Of micro-batches of another size under the plan.
+std::int64_t bytes_with(const Request& request, const Cost& cost, std::int64_t batch, std::int64_t seq) {
+  return peak_of(cost.estimate, activations({request.shape.config, batch, seq, cost.plan.precision()})).bytes;
 }
 
 std::string help_of_ranks(int ranks) {
@@ -61,12 +82,18 @@ std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
   return order;
 }
 
-std::vector<std::string> reasons(const Request& request, const Cost& cost) {
-  if (cost.fits()) return {};
-  return reasons(cost, largest_batch(request, cost), least_ranks(request, cost.plan));
+Reach reach_of(const Request& request, const Cost& cost) {
+  Reach reach{.largest_parameters = largest_parameters(request, cost.plan),
+              .largest_batch = largest_batch(request, cost),
+              .longest_seq = longest_seq(request, cost, request.batch),
+              .longest_seq_alone = longest_seq(request, cost, 1),
+              .split = cost.fits() ? std::nullopt : split_of(request, cost),
+              .least_ranks = least_ranks(request, cost.plan)};
+  reach.reasons = reasons(request, cost, reach);
+  return reach;
 }
 
-std::vector<std::string> reasons(const Cost& cost, std::int64_t batch, int ranks) {
+std::vector<std::string> reasons(const Request& request, const Cost& cost, const Reach& reach) {
   if (cost.fits()) return {};
   const Part part = largest_part(cost);
   const std::string kind = part.row == nullptr ? "" : " state";
@@ -76,9 +103,8 @@ std::vector<std::string> reasons(const Cost& cost, std::int64_t batch, int ranks
   result.push_back(how_much + in_units(part.bytes) + ", is " + part.name + kind);
   const std::string other = sharding(part.name, cost);
   if (!other.empty()) result.push_back(other + " shards it");
-  if (batch > 0) result.push_back("it fits with a batch of " + std::to_string(batch));
-  if (batch == 0 && part.name == kActivations) result.emplace_back("shorter sequences make them fewer");
-  result.push_back(help_of_ranks(ranks));
+  add_help_of_batches(request, cost, reach, result);
+  result.push_back(help_of_ranks(reach.least_ranks));
   return result;
 }
 
@@ -98,10 +124,29 @@ std::int64_t largest(std::int64_t limit, const std::function<std::int64_t(std::i
 }
 
 std::int64_t largest_batch(const Request& request, const Cost& cost) {
-  const auto bytes = [&](std::int64_t batch) {
-    return peak_of(cost.estimate, activations({request.shape.config, batch, request.seq, cost.plan.precision()})).bytes;
-  };
+  const auto bytes = [&](std::int64_t batch) { return bytes_with(request, cost, batch, request.seq); };
   return largest(*request.device_memory, bytes, request.batch, 0);
+}
+
+std::int64_t longest_seq(const Request& request, const Cost& cost, std::int64_t batch) {
+  const std::int64_t positions = request.shape.config.max_position_embeddings;
+  const auto bytes = [&](std::int64_t seq) {
+    return seq > positions ? std::numeric_limits<std::int64_t>::max() : bytes_with(request, cost, batch, seq);
+  };
+  return largest(*request.device_memory, bytes, request.seq, 0);
+}
+
+// All are tried, since sums of gradients that are added up reproducibly grow with their number.
+std::optional<Split> split_of(const Request& request, const Cost& cost) {
+  const std::int64_t sequences = request.batch * cost.plan.accumulate();
+  const std::int64_t most = std::min<std::int64_t>(sequences, most_micro_batches(request.shape));
+  Request other = request;
+  for (int accumulate = cost.plan.accumulate() + 1; accumulate <= most; ++accumulate) {
+    if (sequences % accumulate != 0) continue;
+    other.batch = sequences / accumulate;
+    if (price(other, cost.plan.accumulate(accumulate)).fits()) return Split{other.batch, accumulate};
+  }
+  return {};
 }
 
 std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) {

@@ -30,7 +30,7 @@ class Walk {
   void run() {
     to_.at("forward");
     embed();
-    for (std::int64_t i = 0; i < c_.num_hidden_layers; ++i) layer();
+    to_.repeat(c_.num_hidden_layers, [&] { layer(); });
     norm();
     if (narrow_) to_.drop(stream());
     to_.at("loss");
@@ -39,7 +39,8 @@ class Walk {
     loss_backward();
     to_.at("backward");
     norm_backward(false);
-    for (std::int64_t i = c_.num_hidden_layers; i-- > 0;) layer_backward(i == 0);
+    to_.repeat(c_.num_hidden_layers - 1, [&] { layer_backward(false); });
+    layer_backward(true);
     embed_backward();
   }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "models/llama_config.h"
@@ -37,6 +38,10 @@ class StepListener {
   virtual void product(std::int64_t m, std::int64_t n, std::int64_t k) { static_cast<void>(m + n + k); }
   // Causal attention, or its backward, of `flops` floating-point operations.
   virtual void attention(double flops, bool backward) { static_cast<void>(flops + backward); }
+  // What `once` tells of happens so often, one after the other. Who needs not hear of each may call it less often.
+  virtual void repeat(std::int64_t times, const std::function<void()>& once) {
+    for (std::int64_t i = 0; i < times; ++i) once();
+  }
   // An operator that goes through `elements` once: reads and writes `bytes`.
   virtual void sweep(std::int64_t elements, std::int64_t bytes) { static_cast<void>(elements + bytes); }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/schema.h"
 #include "planner/fields.h"
 
 namespace planner {
@@ -15,7 +16,7 @@ std::vector<std::string_view> gathers() {
   return {"native", "fp8"};
 }
 
-const std::array<Field<PlanFile>, 12> kFields{
+const std::array<Field<PlanFile>, 13> kFields{
     {{.key = "plan", .member = &PlanFile::plan, .required = true, .choices = zero::Plan::presets},
      {.key = "precision", .member = &PlanFile::precision, .choices = zero::precisions},
      {.key = "accumulate", .member = &PlanFile::accumulate, .least = 1},
@@ -27,20 +28,28 @@ const std::array<Field<PlanFile>, 12> kFields{
      {.key = "ranks", .member = &PlanFile::ranks, .least = 1},
      {.key = "model", .member = &PlanFile::model},
      {.key = "batch", .member = &PlanFile::batch, .least = 1},
-     {.key = "seq", .member = &PlanFile::seq, .least = 1}}};
+     {.key = "seq", .member = &PlanFile::seq, .least = 1},
+     {.key = "command", .member = &PlanFile::command}}};
+
+PlanFile read(Json json, const std::string& source) {
+  models::take_stamp(json, models::kPlanFile, source);
+  return read_fields<PlanFile>(json, kFields, source);
+}
 
 }  // namespace
 
 std::string to_json(const PlanFile& file) {
-  return write_fields<PlanFile>(file, kFields).dump(2) + "\n";
+  Json json = models::stamped(models::kPlanFile);
+  json.update(write_fields<PlanFile>(file, kFields));
+  return json.dump(2) + "\n";
 }
 
 PlanFile plan_file_from_json(const std::string& text, const std::string& source) {
-  return read_fields<PlanFile>(models::json_object(text, source), kFields, source);
+  return read(models::json_object(text, source), source);
 }
 
 PlanFile read_plan_file(const std::string& path) {
-  return read_fields<PlanFile>(models::json_file(path, "give a file that `zero plan --fit` wrote"), kFields, path);
+  return read(models::json_file(path, "give a file that `zero plan --fit` wrote"), path);
 }
 
 zero::Plan plan_of(const PlanFile& file) {

@@ -21,6 +21,7 @@ struct PlanFile {
   std::string model;  // a preset or a config.json; empty: not said
   std::int64_t batch = 4;
   std::int64_t seq = 128;
+  std::string command = {};  // that wrote it; empty: not said
 
   bool operator==(const PlanFile&) const = default;
 };

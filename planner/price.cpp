@@ -5,7 +5,6 @@
 
 #include "partition/moments.h"
 #include "partition/slices.h"
-#include "planner/seconds.h"
 #include "planner/wire.h"
 #include "zero/error.h"
 
@@ -77,16 +76,17 @@ class Padding {
  public:
   Padding(const zero::Plan& plan, const Arrangement& arrangement)
       : plan_(plan), rules_(arrangement.rules), ranks_(arrangement.layout.ranks()) {
-    for (const zero::UnitLayout& unit : arrangement.layout.units()) add(unit);
+    for (std::size_t i = 0; i < arrangement.repeats.size(); ++i)
+      add(arrangement.layout.units()[i], arrangement.repeats[i]);
   }
   std::int64_t of_a_rank() const { return bytes_ / ranks_; }
 
  private:
-  void add(const zero::UnitLayout& unit) {
+  void add(const zero::UnitLayout& unit, std::int64_t times) {
     const std::vector<zero::Slot>& slots = unit.slots();
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const std::int64_t next = i + 1 < slots.size() ? slots[i + 1].begin : unit.length();
-      bytes_ += (next - slots[i].end()) * of_an_element(unit, slots[i]);
+      bytes_ += times * (next - slots[i].end()) * of_an_element(unit, slots[i]);
     }
   }
 
@@ -108,11 +108,13 @@ class Padding {
   std::int64_t bytes_ = 0;
 };
 
+zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, zero::Memory memory) {
+  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.repeats, arrangement.trace, memory);
+}
+
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
   const Arrangement arrangement(request.shape, plan, request.optimizer, request.ranks);
-  Cost cost{.plan = plan,
-            .estimate = zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.trace, request.memory),
-            .activations = kept};
+  Cost cost{.plan = plan, .estimate = estimate(plan, arrangement, request.memory), .activations = kept};
   cost.padding = Padding(plan.on(request.ranks), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;
@@ -120,8 +122,10 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
   const WireSplit split = wire_split(cost.estimate.wire, plan.on(request.ranks), request.ranks, request.hosts);
   cost.wire_inside = split.inside;
   cost.wire_across = split.across;
-  cost.seconds = step_seconds(micro_batch(request, plan), plan, cost.estimate, request.profile,
-                              {request.ranks, request.hosts, request.memory});
+  const MicroBatch work = micro_batch(request, plan);
+  cost.seconds =
+      step_seconds(work, plan, cost.estimate, request.profile, {request.ranks, request.hosts, request.memory});
+  cost.speed = speed_of(work, plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
   if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
   return cost;
 }
@@ -159,6 +163,10 @@ Peak peak_of(const zero::Estimate& estimate, const Activations& activations) {
   return {always + activations.bytes, activations.moment};
 }
 
+int most_micro_batches(const Shape& shape) {
+  return static_cast<int>(std::min<double>(kMostMicroBatches, kMostReduced / size(shape.parameters)));
+}
+
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
   return {request.shape.config, request.batch, request.seq, plan.precision()};
 }
@@ -166,13 +174,14 @@ MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
 Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks)
     : layout({}, 1), rules(parameter_rules(optimizer, {}, shape.infos)) {
   layout = zero::Layout(specs(shape, plan), ranks, slices_of(plan, rules));
-  trace = order_of_use(shape.config, layout);
+  repeats = shape.repeats;
+  repeats.resize(layout.units().size(), 1);
+  trace = order_of_use(shape.config, layout, repeats);
 }
 
 zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
                         zero::Memory memory) {
-  const Arrangement arrangement(shape, plan, optimizer, ranks);
-  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.trace, memory);
+  return estimate(plan, Arrangement(shape, plan, optimizer, ranks), memory);
 }
 
 Cost price(const Request& request, const zero::Plan& plan) {

@@ -8,6 +8,7 @@
 
 #include "planner/activations.h"
 #include "planner/profile.h"
+#include "planner/seconds.h"
 #include "planner/shape.h"
 #include "zero/estimate.h"
 #include "zero/optimizer.h"
@@ -26,6 +27,7 @@ struct Request {
   zero::Memory memory = zero::Memory::separate;
   Profile profile = {};
   std::vector<zero::Plan> plans = {};
+  std::vector<std::string> assumed = {};  // sentences about what was left open
 };
 
 // Bytes are those of one rank.
@@ -39,7 +41,8 @@ struct Cost {
   std::int64_t wire_across = 0;  // of a step, received from other hosts
   std::int64_t wire_inside = 0;  // and from ranks of the same host; see wire_split()
   double seconds = 0;            // of a step
-  std::int64_t excess = 0;       // of the peak over the device's memory; not positive: it fits
+  Speed speed = {};
+  std::int64_t excess = 0;  // of the peak over the device's memory; not positive: it fits
 
   bool fits() const { return excess <= 0; }
   // Of a step, received by one rank.
@@ -55,9 +58,11 @@ struct Peak {
 };
 Peak peak_of(const zero::Estimate& estimate, const Activations& activations);
 
-// The layout and the order of use of the shape's parameters under a plan, and what updates them: as an engine has them.
+// The layout and the order of use of the shape's parameters under a plan, and what updates them: as an engine has them,
+// but for layers that are alike, which are laid out once.
 struct Arrangement {
   zero::Layout layout;
+  zero::Repeats repeats;  // of each of its units
   std::vector<zero::ParameterRule> rules;
   zero::Trace trace;
 
@@ -65,6 +70,9 @@ struct Arrangement {
 };
 zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
                         zero::Memory memory = zero::Memory::separate);
+
+// Steps of more of them are not priced: bytes of a rank could pass what 64 bits hold.
+int most_micro_batches(const Shape& shape);
 
 // Throws zero::ConfigError for a plan that cannot work on the request's ranks, hosts that do not divide the ranks, and
 // sequences longer than the model's positions.

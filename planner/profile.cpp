@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "models/schema.h"
 #include "planner/fields.h"
 
 namespace planner {
@@ -14,9 +15,10 @@ namespace {
 
 constexpr double kPositive = 1e-300;
 
-const std::array<Field<Profile>, 9> kFields{
+const std::array<Field<Profile>, 10> kFields{
     {{.key = "name", .member = &Profile::name, .required = true},
      {.key = "ranks", .member = &Profile::ranks},
+     {.key = "threads", .member = &Profile::threads},
      {.key = "copy_bandwidth", .member = &Profile::copy_bandwidth, .required = true, .least = kPositive},
      {.key = "update_bandwidth", .member = &Profile::update_bandwidth, .required = true, .least = kPositive},
      {.key = "collective_bandwidth", .member = &Profile::collective_bandwidth, .required = true, .least = kPositive},
@@ -25,13 +27,14 @@ const std::array<Field<Profile>, 9> kFields{
      {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
      {.key = "overlap", .member = &Profile::overlap, .most = 1}}};
 
-const std::array<Field<Pace>, 6> kPaceFields{
+const std::array<Field<Pace>, 7> kPaceFields{
     {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
      {.key = "matrix_bandwidth", .member = &Pace::matrix_bandwidth, .required = true, .least = kPositive},
      {.key = "attention_flops", .member = &Pace::attention_flops, .required = true, .least = kPositive},
      {.key = "sweep_bandwidth", .member = &Pace::sweep_bandwidth, .required = true, .least = kPositive},
      {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true},
-     {.key = "waiting", .member = &Pace::waiting, .most = 1}}};
+     {.key = "waiting", .member = &Pace::waiting, .most = 1},
+     {.key = "peak_flops", .member = &Pace::peak_flops}}};
 
 constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
     {{"fp32", &Profile::fp32}, {"bf16", &Profile::bf16}, {"fp16", &Profile::fp16}, {"fp8", &Profile::fp8}}};
@@ -62,7 +65,8 @@ Pace usual_pace(double flops, double memory) {
           .matrix_bandwidth = sweeps,
           .attention_flops = kOfProducts * flops,
           .sweep_bandwidth = sweeps,
-          .operator_seconds = 5e-6};
+          .operator_seconds = 5e-6,
+          .peak_flops = flops};
 }
 
 Profile usual(const Peaks& peaks) {
@@ -81,6 +85,7 @@ Profile usual(const Peaks& peaks) {
 }
 
 Profile read(Json json, const std::string& source) {
+  models::take_stamp(json, models::kProfile, source);
   Profile paces;
   for (const auto& [key, member] : kPaces)
     if (json.contains(key)) {
@@ -137,7 +142,8 @@ std::string usual_profile_path() {
 }
 
 std::string to_json(const Profile& profile) {
-  Json json = write_fields<Profile>(profile, kFields);
+  Json json = models::stamped(models::kProfile);
+  json.update(write_fields<Profile>(profile, kFields));
   for (const auto& [key, member] : kPaces)
     if ((profile.*member).matrix_flops > 0) json[key] = write_fields<Pace>(profile.*member, kPaceFields);
   return json.dump(2) + "\n";

@@ -9,20 +9,23 @@
 
 namespace planner {
 
-// How fast one rank computes in one precision while all of its host's ranks do. Rates that are reached, not peaks.
+// How fast one rank computes in one precision while all of its host's ranks do. Rates that are reached, but for the
+// peak.
 struct Pace {
   double matrix_flops = 0;      // flop/s of products of matrices
   double matrix_bandwidth = 0;  // bytes/s of what they read and write
   double attention_flops = 0;   // flop/s of causal attention
   double sweep_bandwidth = 0;   // bytes/s of operators that go through their operands once
   double operator_seconds = 0;  // to run an operator at all
-  double waiting = 0;  // part of the time of a micro-batch whose gradients are reduced, 0 to 1: for other ranks
+  double waiting = 0;     // part of the time of a micro-batch whose gradients are reduced, 0 to 1: for other ranks
+  double peak_flops = 0;  // flop/s that nothing exceeds, as its vendor says; 0: not known
   bool operator==(const Pace&) const = default;
 };
 
 struct Profile {
   std::string name;
   int ranks = 0;                    // that worked at once when it was measured; 0: any
+  int threads = 0;                  // of an operator, likewise
   Pace fp32, bf16, fp16, fp8;       // matrix_flops of 0: not known
   double copy_bandwidth = 0;        // bytes/s that a copy in memory reads and writes
   double update_bandwidth = 0;      // bytes/s that an optimizer's update reads and writes

@@ -43,6 +43,19 @@ constexpr std::array<Suffix, 14> kBytes{{{"", 1},
                                          {"tb", kTrillion},
                                          {"tib", std::int64_t{1} << 40}}};
 
+constexpr std::array<Suffix, 12> kBandwidths{{{"Tbit", kTrillion / 8},
+                                              {"Tbit/s", kTrillion / 8},
+                                              {"Gbit", kBillion / 8},
+                                              {"Gbit/s", kBillion / 8},
+                                              {"gbit", kBillion / 8},
+                                              {"gbit/s", kBillion / 8},
+                                              {"Mbit", kMillion / 8},
+                                              {"Mbit/s", kMillion / 8},
+                                              {"mbit", kMillion / 8},
+                                              {"mbit/s", kMillion / 8},
+                                              {"GB/s", kBillion},
+                                              {"MB/s", kMillion}}};
+
 std::string lower(std::string_view text) {
   std::string result(text);
   std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -101,6 +114,20 @@ std::int64_t bytes_of(std::string_view text, std::int64_t least) {
         zero::in_quotes(text) + " has no unit, so it is " + in_units(bytes),
         "write " + std::string(trimmed(text)) + "GB, or " + std::string(trimmed(text)) + "B if bytes are meant");
   return bytes;
+}
+
+double bandwidth_of(std::string_view text) {
+  std::string plain(text);
+  std::erase(plain, ' ');
+  double value = 0;
+  const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
+  const std::string_view rest(end, static_cast<std::size_t>(plain.data() + plain.size() - end));
+  const auto suffix = std::ranges::find(kBandwidths, rest, &Suffix::name);
+  const double product = suffix == kBandwidths.end() ? 0 : value * static_cast<double>(suffix->factor);
+  if (error != std::errc() || !(product >= 1) || product > kMost)
+    throw zero::ConfigError(zero::in_quotes(text) + " is no speed of a network",
+                            "write 100Gbit or 500Mbit, which are bits a second, or 12.5GB/s");
+  return product;
 }
 
 double rounded(double value, int digits) {

@@ -15,6 +15,11 @@ std::int64_t parameters_of(std::string_view text);
 // no whole number of at least `least`, and for less than a million without a unit, where one was forgotten.
 std::int64_t bytes_of(std::string_view text, std::int64_t least = 1);
 
+// Bytes a second: "100Gbit" and "100 Gbit/s" are 12.5e9, as "12.5GB/s" is. Bits and bytes differ in nothing but the
+// case of a letter elsewhere, so that other spellings are refused, and a number without a unit too. Throws
+// zero::ConfigError.
+double bandwidth_of(std::string_view text);
+
 // The nearest number with so many significant digits.
 double rounded(double value, int digits);
 

@@ -3,22 +3,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "planner/fit.h"
+#include "models/schema.h"
 #include "planner/quantity.h"
 
 namespace planner {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Reach reach_of(const Request& request, const Cost& cost) {
-  const std::int64_t batch = largest_batch(request, cost);
-  const int ranks = least_ranks(request, cost.plan);
-  return {.reasons = reasons(cost, batch, ranks),
-          .largest_parameters = largest_parameters(request, cost.plan),
-          .largest_batch = batch,
-          .least_ranks = ranks};
-}
 
 Json encode(const Cost& cost) {
   const zero::Estimate& estimate = cost.estimate;
@@ -32,6 +23,8 @@ Json encode(const Cost& cost) {
           {"peak_bytes", cost.peak},
           {"wire_bytes_per_step", cost.wire()},
           {"step_seconds", cost.seconds},
+          {"tokens_per_second", cost.speed.tokens_per_second},
+          {"mfu", cost.speed.utilization ? Json(*cost.speed.utilization) : Json()},
           {"fits", cost.fits()},
           {"peak_moment", cost.moment},
           {"padding_bytes", cost.padding},
@@ -47,6 +40,9 @@ void add_reach(Json& json, const Cost& cost, const Reach& reach) {
   if (!cost.fits()) json["reason"] = reach.reasons;
   json["largest_parameters"] = reach.largest_parameters;
   json["largest_batch"] = reach.largest_batch;
+  json["longest_seq"] = reach.longest_seq;
+  json["longest_seq_of_batch_1"] = reach.longest_seq_alone;
+  if (reach.split) json["split"] = {{"batch", reach.split->batch}, {"accumulate", reach.split->accumulate}};
   json["least_ranks"] = reach.least_ranks > 0 ? Json(reach.least_ranks) : Json();
 }
 
@@ -63,6 +59,14 @@ Json encode_plans(const Answer& answer) {
   return plans;
 }
 
+// What all plans of an answer have in common.
+void add_plan(Json& json, const zero::Plan& plan) {
+  json["precision"] = std::string(name(plan.precision()));
+  json["accumulate"] = plan.accumulate();
+  json["reproducible"] = plan.reproducible();
+  json["resident_budget"] = plan.resident_budget();
+}
+
 }  // namespace
 
 Answer answer(Request request, std::string model, std::string optimizer) {
@@ -75,6 +79,7 @@ Answer answer(Request request, std::string model, std::string optimizer) {
 
 std::vector<std::string> assumptions(const Answer& answer) {
   std::vector<std::string> sentences = answer.request.shape.assumed;
+  sentences.insert(sentences.end(), answer.request.assumed.begin(), answer.request.assumed.end());
   sentences.push_back("the machine: profile " + answer.request.profile.name);
   if (answer.request.memory == zero::Memory::common)
     sentences.emplace_back("one host, whose memory holds sharded parameters for all ranks: --memory separate if not");
@@ -84,10 +89,12 @@ std::vector<std::string> assumptions(const Answer& answer) {
 
 std::string to_json(const Answer& answer) {
   const Request& request = answer.request;
-  Json json{{"ranks", request.ranks}, {"parameters", request.shape.parameters}, {"plans", encode_plans(answer)}};
+  Json json = models::stamped(models::kPlan);
+  json.update({{"ranks", request.ranks}, {"parameters", request.shape.parameters}, {"plans", encode_plans(answer)}});
   if (!answer.model.empty()) json["model"] = answer.model;
-  if (!request.plans.empty()) json["precision"] = std::string(name(request.plans.front().precision()));
-  if (!request.plans.empty()) json["accumulate"] = request.plans.front().accumulate();
+  if (!request.plans.empty()) add_plan(json, request.plans.front());
+  json["reduce_in"] = answer.reduce_in;
+  json["gather_in"] = answer.gather_in;
   json["hosts"] = request.hosts;
   json["optimizer"] = answer.optimizer;
   json["batch"] = request.batch;
@@ -95,6 +102,9 @@ std::string to_json(const Answer& answer) {
   json["device_memory"] = request.device_memory ? Json(*request.device_memory) : Json();
   json["memory"] = request.memory == zero::Memory::common ? "common" : "separate";
   json["profile"] = request.profile.name;
+  json["profile_file"] = answer.profile_file.empty() ? Json() : Json(answer.profile_file);
+  json["network_bandwidth"] = request.profile.network_bandwidth;
+  if (!answer.command.empty()) json["command"] = answer.command;
   json["assumed"] = assumptions(answer);
   if (answer.deepspeed) json["ds_config"] = encode(*answer.deepspeed);
   json["fitting"] = Json::array();

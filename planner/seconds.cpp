@@ -1,12 +1,17 @@
 #include "planner/seconds.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "planner/wire.h"
 
 namespace planner {
 namespace {
+
+constexpr std::array kKinds{&Labour::matrix_flops, &Labour::matrix_bytes, &Labour::attention_flops,
+                            &Labour::sweep_bytes, &Labour::operators};
+using Terms = std::array<double, kKinds.size()>;
 
 class Counter final : public StepListener {
  public:
@@ -25,6 +30,14 @@ class Counter final : public StepListener {
     labour_.sweep_bytes += static_cast<double>(bytes);
     ++labour_.operators;
   }
+  // Exact, since these are sums of integers.
+  void repeat(std::int64_t times, const std::function<void()>& once) override {
+    if (times == 0) return;
+    const Labour before = labour_;
+    once();
+    const auto more = static_cast<double>(times - 1);
+    for (double Labour::*const kind : kKinds) labour_.*kind += more * (labour_.*kind - before.*kind);
+  }
   const Labour& labour() const { return labour_; }
 
  private:
@@ -32,11 +45,10 @@ class Counter final : public StepListener {
   Labour labour_;
 };
 
-constexpr std::size_t kKinds = 5;
-using Terms = std::array<double, kKinds>;
-
 Terms terms_of(const Labour& labour) {
-  return {labour.matrix_flops, labour.matrix_bytes, labour.attention_flops, labour.sweep_bytes, labour.operators};
+  Terms terms;
+  for (std::size_t i = 0; i < kKinds.size(); ++i) terms[i] = labour.*kKinds[i];
+  return terms;
 }
 
 double per_second(double rate) {
@@ -76,7 +88,7 @@ Labour labour_of(const MicroBatch& work) {
 double Labour::seconds(const Pace& pace) const {
   const Terms terms = terms_of(*this), costs = costs_of(pace);
   double sum = 0;
-  for (std::size_t i = 0; i < kKinds; ++i) sum += terms[i] * costs[i];
+  for (std::size_t i = 0; i < kKinds.size(); ++i) sum += terms[i] * costs[i];
   return sum;
 }
 
@@ -104,24 +116,43 @@ double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::
   return computing + update + std::max(0.0, collectives - profile.overlap * computing);
 }
 
+double model_flops(const models::LlamaConfig& config, std::int64_t parameters, std::int64_t seq) {
+  const auto psi = static_cast<double>(parameters);
+  const auto queries = static_cast<double>(config.num_attention_heads * config.head_size());
+  return 6 * psi + 12 * static_cast<double>(config.num_hidden_layers) * queries * static_cast<double>(seq);
+}
+
+Speed speed_of(const MicroBatch& work, const zero::Plan& plan, std::int64_t parameters, double seconds,
+               const Profile& profile, int ranks) {
+  const double tokens = static_cast<double>(work.batch * work.seq) * plan.accumulate();
+  const double peak = profile.pace(work.precision).peak_flops;
+  const double flops = tokens * model_flops(work.config, parameters, work.seq);
+  return {.tokens_per_second = ranks * tokens / seconds,
+          .utilization = peak > 0 ? std::optional(flops / (seconds * peak)) : std::nullopt};
+}
+
 // Coordinate by coordinate, each time the best value that is not negative; the squares are convex, so that it settles.
 Pace fitted(const std::vector<Measured>& runs) {
   constexpr int rounds = 20000;
   Terms costs{};
   for (int round = 0; round < rounds; ++round)
-    for (std::size_t i = 0; i < kKinds; ++i) {
+    for (std::size_t i = 0; i < kKinds.size(); ++i) {
       double along = 0, square = 0;
       for (const Measured& run : runs) {
         const Terms terms = terms_of(run.labour);
         double rest = 1;
-        for (std::size_t j = 0; j < kKinds; ++j)
+        for (std::size_t j = 0; j < kKinds.size(); ++j)
           if (j != i) rest -= terms[j] * costs[j] / run.seconds;
         along += rest * terms[i] / run.seconds;
         square += terms[i] * terms[i] / (run.seconds * run.seconds);
       }
       if (square > 0) costs[i] = std::max(0.0, along / square);
     }
-  return {rate_of(costs[0]), rate_of(costs[1]), rate_of(costs[2]), rate_of(costs[3]), costs[4], 0};
+  return {.matrix_flops = rate_of(costs[0]),
+          .matrix_bandwidth = rate_of(costs[1]),
+          .attention_flops = rate_of(costs[2]),
+          .sweep_bandwidth = rate_of(costs[3]),
+          .operator_seconds = costs[4]};
 }
 
 double waiting_of(double accumulated, double once, int accumulate) {

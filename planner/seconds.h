@@ -1,7 +1,8 @@
 // How long a step takes, by a model of the machine. No torch.
 #pragma once
 
-#include <array>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "planner/llama_step.h"
@@ -35,6 +36,22 @@ double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const P
 // `estimate` of the same plan. Sums up computing, the update and the collectives that computing does not hide.
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
                     const Profile& profile, const Ranks& ranks);
+
+// Floating-point operations for a token of a sequence, forward and backward, as PaLM counts them: 6 Psi, and for
+// attention to all tokens of the sequence 12 L H Q T, of L layers, H heads of size Q and T tokens (Chowdhery et al.,
+// 2022, "PaLM: Scaling Language Modeling with Pathways", appendix B). What is computed again, or left out since it
+// would be masked, changes nothing.
+double model_flops(const models::LlamaConfig& config, std::int64_t parameters, std::int64_t seq);
+
+struct Speed {
+  double tokens_per_second = 0;  // of all ranks
+  // Model flops utilization: model_flops() of the tokens that a rank trains in a second, over its peak; as PaLM defines
+  // it, ibid. None where the profile does not know the peak.
+  std::optional<double> utilization = {};
+};
+// Of steps that take so long.
+Speed speed_of(const MicroBatch& work, const zero::Plan& plan, std::int64_t parameters, double seconds,
+               const Profile& profile, int ranks);
 
 // Of the collectives alone, hidden or not.
 double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,

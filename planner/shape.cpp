@@ -16,13 +16,14 @@ std::int64_t elements(const Dimensions& dimensions) {
   return std::accumulate(dimensions.begin(), dimensions.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-// Adds parameters unit by unit.
+// Adds parameters unit by unit; of a unit that occurs several times, those of the first.
 class Builder {
  public:
   explicit Builder(const models::LlamaConfig& config) { shape_.config = config; }
 
-  Builder& unit(std::string name) {
+  Builder& unit(std::string name, std::int64_t times = 1) {
     unit_ = std::move(name);
+    shape_.repeats.push_back(times);
     return *this;
   }
   Builder& matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
@@ -35,7 +36,7 @@ class Builder {
     return add({.name = unit_ + ".weight", .shape = {rows, columns}, .embedding = true});
   }
   Builder& add(zero::ParameterInfo info) {
-    shape_.parameters += elements(info.shape);
+    shape_.parameters += shape_.repeats.back() * elements(info.shape);
     shape_.infos.push_back(std::move(info));
     shape_.units.push_back(unit_);
     return *this;
@@ -47,11 +48,11 @@ class Builder {
   std::string unit_;
 };
 
-void add_layer(Builder& builder, const models::LlamaConfig& config, std::int64_t index) {
+void add_layers(Builder& builder, const models::LlamaConfig& config) {
   const std::int64_t hidden = config.hidden_size, inner = config.intermediate_size;
   const std::int64_t query = config.num_attention_heads * config.head_size();
   const std::int64_t key_value = config.num_key_value_heads * config.head_size();
-  builder.unit("model.layers." + std::to_string(index))
+  builder.unit("model.layers.0", config.num_hidden_layers)
       .norm(".input_layernorm", hidden)
       .matrix(".self_attn.q_proj", query, hidden)
       .matrix(".self_attn.k_proj", key_value, hidden)
@@ -84,10 +85,11 @@ models::LlamaConfig usual_proportions(std::int64_t parameters) {
           .max_position_embeddings = kPositions};
 }
 
-// A matrix as wide as the layers are, and what is left of it.
-void add_equal_unit(Builder& builder, std::int64_t index, std::int64_t count, std::int64_t columns) {
+// Each a matrix as wide as the layers are, and what is left of it.
+void add_equal_units(Builder& builder, std::int64_t index, std::int64_t times, std::int64_t count,
+                     std::int64_t columns) {
   const std::string name = "layers." + std::to_string(index);
-  builder.unit(name);
+  builder.unit(name, times);
   if (count >= columns) builder.add({.name = name + ".weight", .shape = {count / columns, columns}});
   if (count % columns != 0) builder.add({.name = name + ".rest", .shape = {count % columns}});
 }
@@ -106,7 +108,7 @@ Shape shape_of(const models::LlamaConfig& config) {
   models::validate(config, "the model");
   Builder builder(config);
   builder.unit("model.embed_tokens").embedding(config.vocab_size, config.hidden_size);
-  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) add_layer(builder, config, i);
+  add_layers(builder, config);
   builder.unit("model.norm").norm("", config.hidden_size);
   if (!config.tie_word_embeddings) builder.unit("lm_head").matrix("", config.vocab_size, config.hidden_size);
   return builder.take();
@@ -117,10 +119,9 @@ Shape shape_of(std::int64_t parameters) {
   const models::LlamaConfig config = usual_proportions(parameters);
   const std::int64_t layers = std::min(config.num_hidden_layers, parameters);
   Builder builder(config);
-  for (std::int64_t i = 0; i < layers; ++i) {
-    const std::int64_t rest = i + 1 == layers ? parameters % layers : 0;
-    add_equal_unit(builder, i, parameters / layers + rest, config.hidden_size);
-  }
+  const std::int64_t equal = parameters / layers, last = layers - 1;
+  if (last > 0) add_equal_units(builder, 0, last, equal, config.hidden_size);
+  add_equal_units(builder, last, 1, equal + parameters % layers, config.hidden_size);
   Shape shape = builder.take();
   shape.assumed = sentences(config);
   return shape;
@@ -140,10 +141,19 @@ std::vector<zero::ParameterSpec> specs(const Shape& shape, const zero::Plan& pla
   return result;
 }
 
-zero::Trace order_of_use(const models::LlamaConfig& config, const zero::Layout& layout) {
-  zero::Trace trace = zero::Trace::sequential(layout);
-  const auto units = static_cast<std::ptrdiff_t>(layout.units().size());
-  if (config.tie_word_embeddings) trace.touches.insert(trace.touches.begin() + units, {0, static_cast<int>(units) - 1});
+zero::Trace order_of_use(const models::LlamaConfig& config, const zero::Layout& layout, zero::Repeats repeats) {
+  repeats.resize(layout.units().size(), 1);
+  std::vector<int> forward, backward;
+  int occurrence = 0;
+  for (std::size_t i = 0; i < repeats.size(); ++i)
+    for (std::int64_t turn = 0; turn < repeats[i]; ++turn, ++occurrence) {
+      if (layout.units()[i].length() > 0) forward.push_back(occurrence);
+      if (layout.units()[i].read_in_backward()) backward.push_back(occurrence);
+    }
+  if (config.tie_word_embeddings) forward.insert(forward.end(), {0, occurrence - 1});
+  const bool turns = !forward.empty() && !backward.empty() && forward.back() == backward.back();
+  zero::Trace trace{std::move(forward)};
+  trace.touches.insert(trace.touches.end(), backward.rbegin() + (turns ? 1 : 0), backward.rend());
   return trace;
 }
 

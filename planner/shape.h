@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/llama_config.h"
+#include "partition/repeated.h"
 #include "zero/estimate.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
@@ -13,11 +14,13 @@
 
 namespace planner {
 
+// Layers that are alike are there once, under the first one's name.
 struct Shape {
   models::LlamaConfig config;  // of a shape known only by a count: one of usual proportions, for activations and time
   std::vector<zero::ParameterInfo> infos;
   std::vector<std::string> units;    // of infos, in order
-  std::int64_t parameters = 0;       // Psi
+  zero::Repeats repeats;             // by unit, in order; of those behind its end: 1
+  std::int64_t parameters = 0;       // Psi, of all layers
   std::vector<std::string> assumed;  // sentences; empty where the shape is known
 };
 
@@ -31,8 +34,8 @@ Shape shape_of(std::int64_t parameters);
 // As the plan stores them.
 std::vector<zero::ParameterSpec> specs(const Shape& shape, const zero::Plan& plan);
 
-// The units of models::Llama in the order in which a micro-batch needs their values. A tied table is used again as the
-// head: at the end of forward and so at the start of backward.
-zero::Trace order_of_use(const models::LlamaConfig& config, const zero::Layout& layout);
+// The units of models::Llama, those behind the end of `repeats` once, in the order in which a micro-batch needs their
+// values. A tied table is used again as the head: at the end of forward and so at the start of backward.
+zero::Trace order_of_use(const models::LlamaConfig& config, const zero::Layout& layout, zero::Repeats repeats = {});
 
 }  // namespace planner

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/text.h"
@@ -18,7 +19,9 @@
 #include "format.h"
 #include "own_ranks.h"
 #include "planner/price.h"
+#include "planner/quantity.h"
 #include "planner/seconds.h"
+#include "progress.h"
 #include "recipe.h"
 #include "train.h"
 
@@ -168,25 +171,57 @@ struct Fit {
 // Twice each, all of them in between, since machines change their speed.
 constexpr int kPasses = 2;
 
-double waiting(const zero::World& world, const RunOptions& options, const Work& work, const planner::Profile& profile) {
+// What is measured, on the first rank: as many as it will be.
+class Steps {
+ public:
+  Steps(const zero::World& world, const ProfileOptions& options) {
+    const std::size_t waits = world.size() > 1 ? 2 * std::size(kAccumulated) : 0;
+    const std::size_t models = options.precisions.size() * kPasses * (std::size(kTrials) + waits);
+    if (world.rank() == 0)
+      progress_.emplace("bench profile", static_cast<std::int64_t>(kBandwidths + models), Elsewhere::lines);
+  }
+  // The next of them begins.
+  void next(const std::string& what) {
+    if (progress_) progress_->show(done_++, what);
+  }
+
+ private:
+  static constexpr std::size_t kBandwidths = 3;  // of copies, collectives and the disk
+  std::optional<Progress> progress_;
+  std::int64_t done_ = 0;
+};
+
+std::string turn(const RunOptions& options, int pass, const char* what, std::size_t i, std::size_t of) {
+  return options.precision + ", pass " + std::to_string(pass + 1) + " of " + std::to_string(kPasses) + ", " + what +
+         " " + std::to_string(i + 1) + " of " + std::to_string(of);
+}
+
+double waiting(const zero::World& world, const RunOptions& options, const Work& work, const planner::Profile& profile,
+               Steps& steps) {
   RunOptions accumulated = options;
   accumulated.accumulate = kAccumulate;
   accumulated.steps = kAccumulatedSteps;
   std::vector<double> parts;
   for (int pass = 0; pass < kPasses; ++pass)
-    for (const std::size_t i : kAccumulated) {
+    for (std::size_t model = 0; model < std::size(kAccumulated); ++model) {
+      const std::size_t i = kAccumulated[model];
+      const std::string now = turn(options, pass, "waiting of model", model, std::size(kAccumulated));
+      steps.next(now);
       const double once = train(world, options, work, kTrials[i], profile).computing.seconds;
+      steps.next(now + ", accumulated");
       const double several = train(world, accumulated, work, kTrials[i], profile).computing.seconds;
       parts.push_back(planner::waiting_of(several, once, kAccumulate));
     }
   return std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(parts.size());
 }
 
-Fit fit(const zero::World& world, const RunOptions& options, const Work& work, planner::Profile& profile) {
+Fit fit(const zero::World& world, const RunOptions& options, const Work& work, planner::Profile& profile,
+        Steps& steps) {
   std::vector<planner::Measured> runs(std::size(kTrials));
   std::vector<double> updates;
   for (int pass = 0; pass < kPasses; ++pass)
     for (std::size_t i = 0; i < runs.size(); ++i) {
+      steps.next(turn(options, pass, "model", i, runs.size()));
       const Trained trained = train(world, options, work, kTrials[i], profile);
       runs[i].labour = trained.computing.labour;
       runs[i].seconds += trained.computing.seconds / kPasses;
@@ -196,7 +231,7 @@ Fit fit(const zero::World& world, const RunOptions& options, const Work& work, p
   Fit result{planner::fitted(runs)};
   for (const planner::Measured& run : runs)
     result.farthest = std::max(result.farthest, std::abs(run.labour.seconds(result.pace) / run.seconds - 1));
-  if (world.size() > 1) result.pace.waiting = waiting(world, options, work, profile);
+  if (world.size() > 1) result.pace.waiting = waiting(world, options, work, profile, steps);
   return result;
 }
 
@@ -209,10 +244,15 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
   planner::Profile profile;
   profile.name = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks") + " of this machine";
   profile.ranks = world.size();
+  profile.threads = options.threads;
+  Steps steps(world, options);
+  steps.next("copies");
   profile.copy_bandwidth = copy_bandwidth(world);
+  steps.next("collectives");
   profile.collective_bandwidth = world.size() > 1 ? collective_bandwidth(world) : profile.copy_bandwidth;
   profile.collective_seconds = world.size() > 1 ? collective_latency(world) : 0;
-  profile.network_bandwidth = options.network * 1e9 / 8;
+  profile.network_bandwidth = planner::bandwidth_of(options.network);
+  steps.next("the disk");
   profile.disk_bandwidth = disk_bandwidth(world);
   RunOptions run;
   run.plans = {"ddp"};
@@ -224,7 +264,7 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
   std::vector<double> farthest;
   for (const std::string& precision : options.precisions) {
     run.precision = precision;
-    const Fit fitted = fit(world, run, work, profile);
+    const Fit fitted = fit(world, run, work, profile, steps);
     profile.*planner::pace_of(zero::precision_named(precision)) = fitted.pace;
     farthest.push_back(fitted.farthest);
   }
@@ -266,7 +306,7 @@ int profile_as_rank(const ProfileOptions& options) {
 }
 
 std::vector<std::string> arguments_of(const ProfileOptions& options) {
-  std::vector<std::string> result{"zero", "bench", "profile", "--network=" + shortest(options.network),
+  std::vector<std::string> result{"zero", "bench", "profile", "--network=" + options.network,
                                   "--threads=" + std::to_string(options.threads)};
   for (const std::string& precision : options.precisions) result.push_back("--precisions=" + precision);
   if (!options.out.empty()) result.push_back("--out=" + options.out);

@@ -62,6 +62,7 @@ class Run {
                 engine_options(options)) {
     result_.plan = plan;
     result_.optimizer_name = options.optimizer;
+    result_.lr = learning_rate(make_optimizer(options));
     result_.precision = options.precision;
     predict(engine_, options, work, world, result_);
   }
@@ -258,6 +259,7 @@ Report report_for(const RunOptions& options, const Work& work, int ranks) {
   report.accumulate = options.accumulate;
   report.command = options.command;
   if (options.ranks == 0 && ranks > 1) report.command += " --ranks " + std::to_string(ranks);  // which a launcher said
+  report.setting = setting_of(options);
   return report;
 }
 

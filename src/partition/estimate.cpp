@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "partition/moments.h"
-#include "partition/residency.h"
+#include "partition/paging.h"
+#include "partition/repeated.h"
 #include "partition/runs.h"
 #include "partition/transitions.h"
 #include "partition/vote.h"
@@ -24,41 +25,6 @@ std::size_t parameters_of(const Layout& layout) {
   for (const UnitLayout& unit : layout.units()) count += unit.slots().size();
   return count;
 }
-
-// The trace over and over, without units that have no elements.
-class Walk {
- public:
-  Walk(const Layout& layout, const Trace& trace, int repetitions) {
-    for (const int unit : trace.touches) {
-      check(unit, layout);
-      const bool empty = layout.units()[static_cast<std::size_t>(unit)].length() == 0;
-      const bool repeated = !touches_.empty() && touches_.back() == unit;
-      if (!empty && !repeated) touches_.push_back(unit);
-    }
-    size_ = static_cast<std::int64_t>(touches_.size()) * repetitions;
-  }
-
-  std::int64_t size() const { return size_; }
-  int operator[](std::int64_t i) const { return touches_[static_cast<std::size_t>(i) % touches_.size()]; }
-
-  // The next other unit after position i, or -1. Neighbours differ, except where the trace starts over.
-  int next(std::int64_t i) const {
-    for (std::int64_t j = i + 1; j < std::min(i + 3, size_); ++j) {
-      if ((*this)[j] != (*this)[i]) return (*this)[j];
-    }
-    return -1;
-  }
-
- private:
-  static void check(int unit, const Layout& layout) {
-    if (unit >= 0 && unit < static_cast<int>(layout.units().size())) return;
-    throw ConfigError("the trace touches unit " + std::to_string(unit) + ", but the layout has " +
-                      std::to_string(layout.units().size()));
-  }
-
-  std::vector<int> touches_;
-  std::int64_t size_ = 0;
-};
 
 // A sum for each of many ranks, of which few differ.
 class PerRank {
@@ -89,11 +55,12 @@ class PerRank {
 // Prices one step of a plan that is already the one on the layout's ranks.
 class Pricing {
  public:
-  Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, Memory memory)
+  Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
+          Memory memory)
       : plan_(plan),
         layout_(layout),
         rules_(rules),
-        owners_(owners(layout, rules)),
+        repeats_(repeats),
         uniform_(uniform()),
         movement_(movement(plan)),
         transitions_(transitions(plan, layout)),
@@ -105,13 +72,15 @@ class Pricing {
   }
 
   Estimate run(const Trace& trace) && {
-    for (const UnitLayout& unit : layout_.units()) {
-      state(unit);
-      estimate_.slices.push_back(0);
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      const UnitLayout& unit = layout_.units()[i];
+      state(unit, repeats_[i]);
+      estimate_.slices.insert(estimate_.slices.end(), static_cast<std::size_t>(repeats_[i]), slice_of(unit));
       if (!unit.trainable()) continue;
-      reduction(unit);
+      flat(unit);
       update(unit);
     }
+    estimate_.reduction = flat_ + estimate_.largest_slice();
     estimate_.update = inputs_ + steps_;
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
@@ -124,13 +93,14 @@ class Pricing {
   // As much as on every other rank.
   std::int64_t held(const UnitLayout& unit, State state) const { return held_at_rest(plan_, state, unit, 0).count; }
 
-  void state(const UnitLayout& unit) {
+  void state(const UnitLayout& unit, std::int64_t times) {
     StateBytes& state = estimate_.state;
-    state.parameter += held(unit, State::parameter) * size_of(unit.dtype());
+    state.parameter += times * held(unit, State::parameter) * size_of(unit.dtype());
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
-    state.gradient += held_between(plan_, State::gradient, unit, 0).count * size_of(dtype) * accumulation_levels(plan_);
-    const std::int64_t updated = held(unit, State::optimizer);
+    const std::int64_t kept = held_between(plan_, State::gradient, unit, 0).count;
+    state.gradient += times * kept * size_of(dtype) * accumulation_levels(plan_);
+    const std::int64_t updated = times * held(unit, State::optimizer);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
     const bool narrow =
         accumulation(unit.dtype()) != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;
@@ -140,20 +110,22 @@ class Pricing {
   // Moments, of the rank that has most.
   void optimizer() {
     PerRank bytes(layout_.ranks());
-    for (const UnitLayout& unit : layout_.units()) {
-      if (!unit.trainable()) continue;
-      moments_of_ranks(unit, bytes);
-      for (const Slot& slot : unit.slots()) {
-        const int owner = owners_[static_cast<std::size_t>(slot.index)];
-        const std::int64_t values = owned_values(rules_[static_cast<std::size_t>(slot.index)]);
-        if (owner >= 0) bytes.add(owner, owner + 1, values * size_of(accumulation(unit.dtype())));
-      }
-    }
+    for (std::size_t i = 0; i < repeats_.size(); ++i)
+      if (layout_.units()[i].trainable()) moments_of_ranks(layout_.units()[i], repeats_[i], bytes);
+    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; })) owned(bytes);
     estimate_.state.optimizer += std::move(bytes).most();
   }
 
+  // What the owners of parameters keep of them.
+  void owned(PerRank& bytes) const {
+    each_owner(layout_, rules_, repeats_, [&](const UnitLayout& unit, const Slot& slot, int owner) {
+      const std::int64_t values = owned_values(rules_[static_cast<std::size_t>(slot.index)]);
+      if (unit.trainable()) bytes.add(owner, owner + 1, values * size_of(accumulation(unit.dtype())));
+    });
+  }
+
   // Slices within one parameter, or behind the last, keep as much as each other.
-  void moments_of_ranks(const UnitLayout& unit, PerRank& bytes) const {
+  void moments_of_ranks(const UnitLayout& unit, std::int64_t times, PerRank& bytes) const {
     const bool split = movement_.updates_slices;
     const int ranks = layout_.ranks();
     const std::int64_t length = held(unit, State::optimizer);
@@ -162,7 +134,7 @@ class Pricing {
     const auto alike = [&](std::int64_t first, std::int64_t last) {
       if (first >= last) return;
       const auto begin = static_cast<int>(first), end = static_cast<int>(last);
-      bytes.add(begin, end, moment_bytes(unit, split ? first * length : 0, (split ? first + 1 : 1) * length));
+      bytes.add(begin, end, times * moment_bytes(unit, split ? first * length : 0, (split ? first + 1 : 1) * length));
       next = end;
     };
     const auto each = [&](std::int64_t last) {
@@ -201,18 +173,21 @@ class Pricing {
     return std::all_of(rules_.begin(), rules_.end(), same);
   }
 
-  // The flat gradient, but where the held one is as it travels, and the slice of the sum, but where it is held as
-  // added.
-  void reduction(const UnitLayout& unit) {
+  // The flat gradient, but where the held one is as it travels.
+  void flat(const UnitLayout& unit) {
     if (peers_ == 0) return;
-    const bool each = movement_.reduces_each;
-    const Dtype wide = accumulation(unit.dtype()), wire = plan_.reduction_dtype(unit.dtype());
-    const Dtype kept = plan_.gradient_dtype(unit.dtype());
-    const std::int64_t flat = each || wire != kept ? unit.length() * size_of(wire) : 0;
-    const bool apart = kept != wide || (each && plan_.accumulate() > 1);
-    flat_ = std::max(flat_, flat);
-    if (apart) estimate_.slices.back() = unit.shard_length() * size_of(wide);
-    estimate_.reduction = flat_ + estimate_.largest_slice();
+    const Dtype wire = plan_.reduction_dtype(unit.dtype());
+    const bool apart = movement_.reduces_each || wire != plan_.gradient_dtype(unit.dtype());
+    if (apart) flat_ = std::max(flat_, unit.length() * size_of(wire));
+  }
+
+  // The slice of the sum, but where it is held as added.
+  std::int64_t slice_of(const UnitLayout& unit) const {
+    if (peers_ == 0 || !unit.trainable()) return 0;
+    const Dtype wide = accumulation(unit.dtype());
+    const bool summed = movement_.reduces_each && plan_.accumulate() > 1;
+    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed;
+    return apart ? unit.shard_length() * size_of(wide) : 0;
   }
 
   void update(const UnitLayout& unit) {
@@ -222,38 +197,42 @@ class Pricing {
   }
 
   void page(const Trace& trace) {
-    Residency residents = residency(plan_, layout_);
-    const Walk walk(layout_, trace, plan_.accumulate());
-    for (std::int64_t i = 0; i < walk.size(); ++i) {
-      const int unit = walk[i], hint = walk.next(i);
-      if (!residents.resident(unit)) {
-        residents.admit(unit);
-        gather(unit, residents);
-      }
-      residents.touch(unit);
-      if (hint < 0 || residents.resident(hint) || !residents.fits_beside(hint, unit)) continue;
-      residents.admit(hint, unit);
-      gather(hint, residents);
+    std::vector<std::int64_t> bytes;
+    for (std::size_t i = 0; i < repeats_.size(); ++i)
+      bytes.insert(bytes.end(), static_cast<std::size_t>(repeats_[i]), layout_.units()[i].bytes());
+    const Paging paged = paging(plan_, bytes, trace);
+    auto occurrence = paged.gathers.begin();
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      const auto end = occurrence + repeats_[i];
+      gather(i, std::accumulate(occurrence, end, std::int64_t{0}));
+      occurrence = end;
     }
+    if (memory_ == Memory::separate && estimate_.gathers > 0)
+      estimate_.gathered = paged.most + wire_room(layout_, plan_);
   }
 
-  void gather(int index, const Residency& residents) {
-    ++estimate_.gathers;
-    if (memory_ == Memory::separate) {
-      estimate_.gathered = std::max(estimate_.gathered, residents.bytes() + wire_room(layout_, plan_));
-      announce();
-    }
-    call(uses_[static_cast<std::size_t>(index)]);
+  void gather(std::size_t unit, std::int64_t times) {
+    times_ = times;
+    estimate_.gathers += static_cast<int>(times);
+    if (memory_ == Memory::separate) announce();
+    call(uses_[unit]);
+    times_ = 1;
   }
 
   void exchange() {
     std::int64_t parameters = 0;
-    for (const UnitLayout& unit : layout_.units()) {
-      parameters += static_cast<std::int64_t>(unit.slots().size());
-      if (unit.trainable() && unit.length() > 0) agree_on_steps(unit);
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      const UnitLayout& unit = layout_.units()[i];
+      parameters += repeats_[i] * static_cast<std::int64_t>(unit.slots().size());
+      if (!unit.trainable() || unit.length() == 0) continue;
+      times_ = repeats_[i];
+      agree_on_steps(unit);
     }
-    for (const Transition& each : transitions_)
+    for (const Transition& each : transitions_) {
+      times_ = repeats_[static_cast<std::size_t>(each.unit)];
       if (each.when != Moment::use) carry_out(each);
+    }
+    times_ = 1;
     operation(Collective::all_gather, vote_bytes(parameters, plan_.accumulate(), plan_.float8()));
     if (memory_ == Memory::common) renew();
   }
@@ -297,20 +276,21 @@ class Pricing {
   // One collective in which every other rank sends `bytes`.
   void call(Collective collective, std::int64_t bytes) {
     Traffic::Entry& entry = estimate_.wire[collective];
-    ++entry.calls;
-    entry.bytes += peers_ * bytes;
+    entry.calls += times_;
+    entry.bytes += times_ * peers_ * bytes;
   }
 
   const Plan& plan_;
   const Layout& layout_;
   const std::vector<ParameterRule>& rules_;
-  std::vector<int> owners_;  // by parameter
+  const Repeats& repeats_;
   bool uniform_;
   Movement movement_;
   std::vector<Transition> transitions_;
   std::vector<Transition> uses_;  // those of that moment, by unit
   Memory memory_;
   int peers_;
+  std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
   std::int64_t flat_ = 0;                // likewise
   Estimate estimate_;
@@ -349,13 +329,18 @@ Trace Trace::sequential(const Layout& layout) {
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
                   Memory memory) {
+  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory);
+}
+
+Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
+                  const Repeats& repeats, const Trace& trace, Memory memory) {
   plan.validate(layout.ranks());
   if (rules.size() != parameters_of(layout))
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
   const Plan local = plan.on(layout.ranks());
-  return Pricing(local, layout, rules, memory).run(trace);
+  return Pricing(local, layout, rules, repeats, memory).run(trace);
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,

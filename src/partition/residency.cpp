@@ -1,6 +1,7 @@
 #include "partition/residency.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace zero {
 
@@ -64,10 +65,14 @@ std::vector<int> Residency::residents() const {
 Residency residency(const Plan& plan, const Layout& layout) {
   std::vector<std::int64_t> bytes;
   for (const UnitLayout& unit : layout.units()) bytes.push_back(unit.bytes());
+  return residency(plan, std::move(bytes));
+}
+
+Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes) {
   std::vector<std::int64_t> largest(2);
-  std::ranges::partial_sort_copy(bytes, largest, std::greater<>());
+  std::ranges::partial_sort_copy(unit_bytes, largest, std::greater<>());
   const std::int64_t budget = plan.resident_budget() > 0 ? plan.resident_budget() : largest[0] + largest[1];
-  return {std::move(bytes), budget};
+  return {std::move(unit_bytes), budget};
 }
 
 }  // namespace zero

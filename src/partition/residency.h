@@ -63,5 +63,6 @@ class Residency {
 
 // For the layout's units under the plan's budget, by default that of the two largest units.
 Residency residency(const Plan& plan, const Layout& layout);
+Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes);
 
 }  // namespace zero

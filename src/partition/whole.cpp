@@ -108,22 +108,30 @@ WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& r
   return result;
 }
 
+void each_owner(const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
+                const std::function<void(const UnitLayout&, const Slot&, int owner)>& tell) {
+  Loads loads(layout.ranks());
+  std::vector<std::size_t> units(layout.units().size());
+  std::iota(units.begin(), units.end(), std::size_t{0});
+  std::ranges::stable_partition(units, [&](std::size_t unit) { return layout.units()[unit].trainable(); });
+  for (const std::size_t index : units) {
+    const UnitLayout& unit = layout.units()[index];
+    std::vector<std::pair<double, const Slot*>> slots;
+    for (const Slot& slot : unit.slots())
+      if (owned(rule_of(slot, rules))) slots.emplace_back(cost(rule_of(slot, rules), slot.numel), &slot);
+    std::ranges::stable_sort(slots, std::greater(), &std::pair<double, const Slot*>::first);
+    for (std::int64_t i = 0; i < repeats[index]; ++i) {
+      for (const auto& [work, slot] : slots) tell(unit, *slot, loads.give(work));
+      loads.end_unit();
+    }
+  }
+}
+
 std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& rules) {
   std::vector<int> result(rules.size(), -1);
-  Loads loads(layout.ranks());
-  std::vector<const UnitLayout*> units;
-  for (const UnitLayout& unit : layout.units()) units.push_back(&unit);
-  std::stable_partition(units.begin(), units.end(), [](const UnitLayout* unit) { return unit->trainable(); });
-  for (const UnitLayout* unit : units) {
-    std::vector<const Slot*> slots;
-    for (const Slot& slot : unit->slots())
-      if (owned(rule_of(slot, rules))) slots.push_back(&slot);
-    std::ranges::stable_sort(slots, std::greater(),
-                             [&](const Slot* slot) { return cost(rule_of(*slot, rules), slot->numel); });
-    for (const Slot* slot : slots)
-      result[static_cast<std::size_t>(slot->index)] = loads.give(cost(rule_of(*slot, rules), slot->numel));
-    loads.end_unit();
-  }
+  each_owner(layout, rules, Repeats(layout.units().size(), 1), [&](const UnitLayout&, const Slot& slot, int owner) {
+    result[static_cast<std::size_t>(slot.index)] = owner;
+  });
   return result;
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
+#include "partition/repeated.h"
 #include "zero/dtype.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
@@ -44,6 +46,9 @@ WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& r
 // The owner of each parameter, -1 without: unit by unit, since they are exchanged so, the costliest first, each to the
 // rank that has least of this unit, then least of all. Frozen units come last.
 std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& rules);
+// Tells of each that has an owner, in this order; of all occurrences of a unit.
+void each_owner(const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
+                const std::function<void(const UnitLayout&, const Slot&, int owner)>& tell);
 
 // Memory that the exchange of the unit needs, in bytes: the inputs of the whole unit, and the steps of what a rank
 // holds of it, `held` elements.

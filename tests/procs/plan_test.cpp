@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "procs/zero_program.h"
 
@@ -100,6 +101,51 @@ TEST(PlanCommand, WritesAFileThatTrainRuns) {
   const Result contradicted = run_apart(folder, joined(train, {"--precision", "fp32"}));
   EXPECT_EQ(contradicted.code, 2);
   EXPECT_TRUE(contains(contradicted.err, "--precision fp32 contradicts the plan file")) << contradicted.err;
+}
+
+// What models are trained with, or as much as they can be; and it says so.
+TEST(PlanCommand, AssumesTheSequenceThatModelsAreTrainedWith) {
+  const Folder folder;
+  for (const auto& [model, seq, words] :
+       {std::tuple{"7b", 4096, "sequences of 4,096 tokens: --seq if not"},
+        {"70b", 4096, "sequences of 4,096 tokens: --seq if not"},
+        {"micro", 2048, "sequences of 2,048 tokens, as many as the model has positions: --seq if not"}}) {
+    const json answer = planned(folder, {"--model", model, "--plans", "zero3"});
+    EXPECT_EQ(answer.at("seq"), seq) << model;
+    EXPECT_TRUE(contains(answer.at("assumed").dump(), words)) << answer.at("assumed");
+  }
+  const json given = planned(folder, {"--model", "7b", "--plans", "zero3", "--seq", "100"});
+  EXPECT_EQ(given.at("seq"), 100);
+  EXPECT_FALSE(contains(given.at("assumed").dump(), "--seq"));
+}
+
+TEST(PlanCommand, TakesANetworkInsteadOfTheProfiles) {
+  const Folder folder;
+  const Words options{"--model", "7b", "--ranks", "16", "--hosts", "2", "--plans", "zero3"};
+  const auto with = [&](const char* network) { return planned(folder, joined(options, {"--network", network})); };
+  const auto seconds = [](const json& answer) { return answer.at("plans").at(0).at("step_seconds").get<double>(); };
+  const json fast = with("100Gbit"), slow = with("1GB/s");
+  EXPECT_EQ(fast.at("network_bandwidth"), 12.5e9);
+  EXPECT_EQ(slow.at("network_bandwidth"), 1e9);
+  EXPECT_GT(seconds(slow), seconds(fast));
+  EXPECT_TRUE(contains(fast.at("assumed").dump(), "the network: 100Gbit for each rank")) << fast.at("assumed");
+  const Result unit = run_apart(folder, joined({"plan", "--network", "100"}, options));
+  EXPECT_EQ(unit.code, 2);
+  EXPECT_TRUE(contains(unit.err, "write 100Gbit")) << unit.err;
+  const Result alone = run_apart(folder, {"plan", "--model", "7b", "--network", "100Gbit"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_TRUE(contains(alone.err, "give --hosts")) << alone.err;
+}
+
+TEST(PlanCommand, SaysTokensASecondAndModelFlopsUtilization) {
+  const Folder folder;
+  const json plan = planned(folder, {"--model", "7b", "--ranks", "8", "--profile", "h100"}).at("plans").at(3);
+  EXPECT_NEAR(plan.at("tokens_per_second").get<double>() * plan.at("step_seconds").get<double>(), 8 * 4 * 4096, 1e-3);
+  EXPECT_GT(plan.at("mfu"), 0.1);
+  EXPECT_LT(plan.at("mfu"), 0.6);
+  const Result text = run_apart(folder, {"plan", "--model", "7b", "--ranks", "8", "--profile", "h100"});
+  EXPECT_TRUE(contains(text.out, "tokens/s")) << text.out;
+  EXPECT_TRUE(contains(text.out, "MFU")) << text.out;
 }
 
 TEST(PlanCommand, SaysThatNothingFits) {
@@ -245,6 +291,9 @@ TEST(BenchProfile, IsWhatSecondsArePredictedBy) {
       run_apart(folder, {"bench", "profile", "--ranks", "2", "--precisions", "fp32", "--out", file});
   ASSERT_EQ(measured.code, 0) << measured.err;
   EXPECT_EQ(folder.document("profile.json").at("ranks"), 2);
+  for (const char* each : {"bench profile 0/", "copies\n", "fp32, pass 1 of 2, model", "fp32, pass 2 of 2, "})
+    EXPECT_TRUE(contains(measured.err, each)) << measured.err;
+  EXPECT_FALSE(contains(measured.err, "\r")) << "a bar on what is no terminal";
   const Result trained =
       run_apart(folder, joined({"train", "--profile", file},
                                folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")})));

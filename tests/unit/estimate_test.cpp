@@ -309,7 +309,7 @@ TEST(Paging, AgreesWithAPlainList) {
     const Layout layout(specs, 2);
     Trace trace;
     for (int i = 0; i < 12; ++i) trace.touches.push_back(below(static_cast<int>(specs.size())));
-    const int micro_batches = 1 + below(3);
+    const int micro_batches = 1 + below(9);
     const std::int64_t budget = 4 * kUnit * (1 + below(12));
 
     std::vector<int> walk;

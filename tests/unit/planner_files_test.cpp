@@ -87,6 +87,20 @@ TEST(PlanFile, IntegersHaveTheRangeOfWhatHoldsThem) {
   expect_in(plan_file_error(R"({"plan": "zero1", "ranks": 2147483648})"), {"x.json", "\"ranks\"", "2147483647"});
 }
 
+TEST(PlanFile, OlderOnesHaveNoSchemaAndNewerOnesAreRefused) {
+  EXPECT_NE(to_json(example()).find("\"schema\": \"zero.plan-file/1\""), std::string::npos);
+  const auto with = [](const char* schema) {
+    return R"({"schema": )" + std::string(schema) + R"(, "version": "9.8.7", "plan": "zero1"})";
+  };
+  EXPECT_EQ(plan_file_from_json(with("\"zero.plan-file/1\""), "x.json").plan, "zero1");
+  expect_in(plan_file_error(with("\"zero.plan-file/2\"").c_str()),
+            {"x.json: \"schema\" is \"zero.plan-file/2\", newer than the zero.plan-file/1", "use zero 9.8.7"});
+  for (const char* other :
+       {"\"zero.profile/1\"", "\"zero.plan-file/\"", "\"zero.plan-file/1.5\"", "\"zero.plan-file/0\""})
+    expect_in(plan_file_error(with(other).c_str()), {"x.json: \"schema\" is ", "not zero.plan-file/1"});
+  expect_in(plan_file_error(with("1").c_str()), {"x.json", "\"schema\" is 1, not a string"});
+}
+
 TEST(PlanFile, NamesTheFileThatCannotBeRead) {
   expect_in(error_of([] { read_plan_file("/nonexistent/plan.json"); }), {"/nonexistent/plan.json"});
 }
@@ -135,6 +149,17 @@ TEST(PlannerProfile, ErrorsNameFileAndKey) {
             {"p.json", "\"bf16\"", "\"matrix_flops\"", "missing"});
   expect_in(profile_error([](auto& json) { json["fp32"]["speed"] = 1; }), {"p.json", "\"fp32\"", "\"speed\""});
   EXPECT_EQ(profile_error([](auto& json) { json["collective_seconds"] = 0; }), "");
+}
+
+TEST(PlannerProfile, OlderOnesHaveNoSchemaAndNewerOnesAreRefused) {
+  const auto erased = [](auto& json) {
+    for (const char* key : {"schema", "version", "threads"}) json.erase(key);
+    for (const char* precision : {"fp32", "bf16", "fp16", "fp8"}) json[precision].erase("peak_flops");
+  };
+  EXPECT_EQ(profile_error(erased), "");
+  expect_in(profile_error([](auto& json) { json["schema"] = "zero.profile/2"; }),
+            {"p.json: \"schema\" is \"zero.profile/2\", newer than the zero.profile/1"});
+  expect_in(profile_error([](auto& json) { json["schema"] = "zero.report/1"; }), {"not zero.profile/1"});
 }
 
 TEST(PlannerProfile, SaysWhatItDoesNotKnow) {

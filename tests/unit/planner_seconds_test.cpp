@@ -103,6 +103,34 @@ TEST(Pace, HasNoNegativeCosts) {
   }
 }
 
+// The largest model of PaLM's paper: 118 layers of 48 heads of 256 elements, and 2048 tokens. Table 3 says 46.2 % for
+// its 238,300 tokens a second on 6144 chips of 275 Tflop/s.
+TEST(Speed, HasTheUtilizationOfPalm) {
+  models::LlamaConfig palm = models::llama_preset("micro");
+  palm.num_hidden_layers = 118;
+  palm.num_attention_heads = 48;
+  palm.head_dim = 256;
+  const std::int64_t parameters = 540'350'000'000;
+  Profile tpu = profile_named("h100");
+  tpu.bf16.peak_flops = 275e12;
+  const MicroBatch work{palm, 1, 2048, Precision::bf16};
+  const double seconds = 6144 * 2048 / 238'300.0;
+  const Speed speed = speed_of(work, Plan::zero3().bf16(), parameters, seconds, tpu, 6144);
+  EXPECT_NEAR(speed.tokens_per_second, 238'300, 1e-6);
+  ASSERT_TRUE(speed.utilization);
+  EXPECT_NEAR(*speed.utilization, 0.462, 0.001);
+  EXPECT_NEAR(*speed_of(work, Plan::zero3().bf16().accumulate(2), parameters, 2 * seconds, tpu, 6144).utilization,
+              *speed.utilization, 1e-12);
+}
+
+TEST(Speed, HasNoUtilizationWherePeaksAreNotKnown) {
+  Profile here = profile_named("h100");
+  here.fp32.peak_flops = 0;
+  const MicroBatch micro = work(256, 2, 64);
+  EXPECT_FALSE(speed_of(micro, Plan::ddp(), 1'000'000, 1, here, 4).utilization);
+  EXPECT_EQ(speed_of(micro, Plan::ddp(), 1'000'000, 0.5, here, 4).tokens_per_second, 4 * 2 * 64 / 0.5);
+}
+
 Profile profile() {
   Profile result = profile_named("h100");
   result.fp32 = kPace;

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "expanded.h"
 #include "planner/price.h"
 #include "planner/quantity.h"
 #include "zero/error.h"
@@ -61,7 +62,7 @@ TEST(PlannerShape, MicroIsWhatTheEngineFinds) {
   expected.push_back(last_norm(128));
   expected.push_back({.name = "lm_head.weight", .numel = 256 * 128, .dtype = Dtype::bf16, .unit = "lm_head"});
   const Shape shape = shape_of(models::llama_preset("micro"));
-  expect_specs(specs(shape, Plan::zero3().bf16()), expected);
+  expect_specs(specs(expanded(shape), Plan::zero3().bf16()), expected);
   EXPECT_EQ(shape.parameters, 857'216);
   EXPECT_TRUE(shape.assumed.empty());
 }
@@ -78,7 +79,7 @@ TEST(PlannerShape, ATiedTableIsThereOnceAndGroupedHeadsAreNarrower) {
   std::vector<ParameterSpec> expected{table(256, 128)};
   for (int i = 0; i < 2; ++i) append_layer(expected, i, 128, 344, 64);
   expected.push_back(last_norm(128));
-  expect_specs(specs(shape_of(tied_and_grouped()), Plan::zero3().bf16()), expected);
+  expect_specs(specs(expanded(shape_of(tied_and_grouped())), Plan::zero3().bf16()), expected);
 }
 
 TEST(PlannerShape, HeadsMayBeWiderThanTheHiddenSizeSays) {
@@ -94,7 +95,7 @@ TEST(PlannerShape, CountsAllPresetsExactly) {
     const models::LlamaConfig config = models::llama_preset(preset);
     const Shape shape = shape_of(config);
     EXPECT_EQ(shape.parameters, models::parameter_count(config)) << preset;
-    EXPECT_EQ(zero::Layout(specs(shape, Plan::ddp()), 8).numel(), shape.parameters) << preset;
+    EXPECT_EQ(zero::Layout(specs(expanded(shape), Plan::ddp()), 8).numel(), shape.parameters) << preset;
   }
 }
 
@@ -106,20 +107,27 @@ TEST(PlannerShape, ParametersAreStoredAsThePrecisionSays) {
 
 TEST(PlannerShape, AnUntiedModelIsUsedInOrderAndBackWithoutItsTable) {
   const models::LlamaConfig config = models::llama_preset("micro");
-  const zero::Layout layout(specs(shape_of(config), Plan::zero3()), 4);
-  EXPECT_EQ(order_of_use(config, layout).touches, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 5, 4, 3, 2, 1}));
+  const std::vector<int> expected{0, 1, 2, 3, 4, 5, 6, 5, 4, 3, 2, 1};
+  const Shape shape = shape_of(config);
+  const zero::Layout layout(specs(expanded(shape), Plan::zero3()), 4), once(specs(shape, Plan::zero3()), 4);
+  EXPECT_EQ(order_of_use(config, layout).touches, expected);
+  EXPECT_EQ(order_of_use(config, once, shape.repeats).touches, expected);
+  EXPECT_EQ(zero::Trace::sequential(layout).touches, expected);
 }
 
 TEST(PlannerShape, ATiedTableIsUsedAgainBetweenForwardAndBackward) {
   const models::LlamaConfig config = tied_and_grouped();
-  const zero::Layout layout(specs(shape_of(config), Plan::zero3()), 4);
-  EXPECT_EQ(order_of_use(config, layout).touches, (std::vector<int>{0, 1, 2, 3, 0, 3, 2, 1}));
+  const std::vector<int> expected{0, 1, 2, 3, 0, 3, 2, 1};
+  const Shape shape = shape_of(config);
+  const zero::Layout layout(specs(expanded(shape), Plan::zero3()), 4), once(specs(shape, Plan::zero3()), 4);
+  EXPECT_EQ(order_of_use(config, layout).touches, expected);
+  EXPECT_EQ(order_of_use(config, once, shape.repeats).touches, expected);
 }
 
 TEST(PlannerShape, ACountIsSpreadOverEqualUnitsExactly) {
   for (const std::int64_t parameters : {1LL, 127LL, 1'000'003LL, 350'000'000LL, 7'500'000'000LL}) {
     const Shape shape = shape_of(parameters);
-    const zero::Layout layout(specs(shape, Plan::ddp()), 1);
+    const zero::Layout layout(specs(expanded(shape), Plan::ddp()), 1);
     EXPECT_EQ(layout.numel(), parameters);
     EXPECT_EQ(shape.parameters, parameters);
     EXPECT_FALSE(shape.assumed.empty());
@@ -130,8 +138,8 @@ TEST(PlannerShape, ACountIsSpreadOverEqualUnitsExactly) {
 
 TEST(PlannerShape, ATrillionHasFewUnitsAndUsualProportions) {
   const Shape shape = shape_of(1'000'000'000'000);
-  EXPECT_LE(shape.infos.size(), 400);
-  EXPECT_LE(zero::Layout(specs(shape, Plan::zero3()), 10'000).units().size(), 200);
+  EXPECT_LE(expanded(shape).infos.size(), 400);
+  EXPECT_LE(zero::Layout(specs(expanded(shape), Plan::zero3()), 10'000).units().size(), 200);
   const models::LlamaConfig& config = shape.config;
   EXPECT_NO_THROW(models::validate(config, "assumed"));
   EXPECT_NEAR(static_cast<double>(config.hidden_size) / static_cast<double>(config.num_hidden_layers), 128, 2);
@@ -185,6 +193,23 @@ TEST(PlannerQuantity, MissesAUnitWhereBytesAreFew) {
   }
   EXPECT_EQ(bytes_of("80B"), 80);
   EXPECT_EQ(bytes_of("1000000"), 1'000'000);
+}
+
+TEST(PlannerQuantity, ReadsBandwidthsInBitsAndBytes) {
+  for (const char* text : {"100Gbit", "100 Gbit/s", "100gbit", "0.1Tbit", "100000Mbit/s", "12.5GB/s", "12500 MB/s"})
+    EXPECT_EQ(bandwidth_of(text), 12.5e9) << text;
+}
+
+// Gb/s may be meant as either; what it means is asked for.
+TEST(PlannerQuantity, RefusesBandwidthsThatMayBeMeantAsEither) {
+  for (const char* text :
+       {"", "100", "100Gb/s", "100gb/s", "100GB", "100Gbps", "100 Gbit/min", "-1Gbit", "0Gbit", "nan"})
+    try {
+      bandwidth_of(text);
+      ADD_FAILURE() << text;
+    } catch (const zero::ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("write 100Gbit"), std::string::npos) << error.what();
+    }
 }
 
 TEST(PlannerQuantity, SaysBytesInTheUnitThatFits) {

@@ -1,0 +1,142 @@
+// The JSON that commands write, and docs/json.md.
+#include <gtest/gtest.h>
+
+#include "documented.h"
+#include "procs/zero_program.h"
+
+namespace {
+
+using documented::Json;
+using documented::Schema;
+using procs::Folder;
+using procs::joined;
+using procs::Result;
+using procs::run;
+using procs::Words;
+using procs::zero;
+
+Schema schema(const std::string& name) {
+  return {ZERO_SOURCE_DIR "/docs/json.md", name};
+}
+
+Json document(const Folder& folder, const char* name) {
+  return Json::parse(procs::read_all(folder.path(name)));
+}
+
+Result run_apart(const Folder& folder, const Words& arguments) {
+  return run(zero(arguments), {{"XDG_CACHE_HOME", folder.path("cache")}});
+}
+
+TEST(JsonOfCommands, TrainAndCompareWriteWhatIsDocumented) {
+  const Folder folder;
+  Schema documented = schema("zero.report/1");
+  const Words options = folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")});
+  const Result trained =
+      run_apart(folder, joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2"}, options));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  documented.check(document(folder, "out"));
+  EXPECT_EQ(documented.missing("command"), "");
+  const Result compared = run_apart(folder, joined({"compare", "--plans", "ddp,zero3"}, options));
+  ASSERT_EQ(compared.code, 0) << compared.err;
+  documented.check(document(folder, "out"));
+  EXPECT_EQ(documented.missing(), "");
+}
+
+// Whatever is given comes back, and what is not has its default.
+TEST(JsonOfCommands, AReportSaysHowToRepeatItsRuns) {
+  const Folder folder;
+  const Words given{"--ranks",
+                    "2",
+                    "--steps",
+                    "3",
+                    "--seed",
+                    "18446744073709551615",
+                    "--precision",
+                    "bf16",
+                    "--schedule",
+                    "linear",
+                    "--warmup",
+                    "1",
+                    "--clip",
+                    "0.5",
+                    "--loss-scale",
+                    "2",
+                    "--reduce-in",
+                    "fp32",
+                    "--optimizer",
+                    "lion",
+                    "--gather-in",
+                    "fp8",
+                    "--fp32-norms",
+                    "--reproducible",
+                    "--threads",
+                    "2",
+                    "--fp8-scaling",
+                    "delayed",
+                    "--resident-budget",
+                    "1MB",
+                    "--json",
+                    folder.path("out")};
+  const Result trained = run_apart(folder, joined({"train"}, folder.small(given)));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json report = document(folder, "out");
+  const Json expected{{"seed", 18446744073709551615U},
+                      {"steps", 3},
+                      {"schedule", "linear"},
+                      {"warmup", 1},
+                      {"clip", 0.5},
+                      {"loss_scale", 2.0},
+                      {"reduce_in", "fp32"},
+                      {"optimizer", "lion"},
+                      {"lr", 1e-4},
+                      {"gather_in", "fp8"},
+                      {"fp32_norms", true},
+                      {"reproducible", true},
+                      {"threads", 2},
+                      {"fp8_scaling", "delayed"},
+                      {"resident_budget", 1'000'000},
+                      {"data", folder.path("text")},
+                      {"tokens", 0},
+                      {"eval_every", 0},
+                      {"precision", "bf16"}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(report.at(key), value) << key;
+}
+
+TEST(JsonOfCommands, PlanWritesWhatIsDocumented) {
+  const Folder folder;
+  Schema plan = schema("zero.plan/1"), file = schema("zero.plan-file/1");
+  const Result fit = run_apart(folder, {"plan", "--model", "7b", "--ranks", "8", "--batch", "2", "--device-memory",
+                                        "80GB", "--fit", "--out", folder.path("plan"), "--json", folder.path("out")});
+  ASSERT_EQ(fit.code, 0) << fit.err << fit.out;
+  plan.check(document(folder, "out"));
+  file.check(document(folder, "plan"));
+  const Result read = run_apart(folder, {"plan", "--model", "micro", "--ranks", "8", "--ds-config",
+                                         ZERO_SOURCE_DIR "/examples/ds_config.json", "--json", folder.path("out")});
+  ASSERT_EQ(read.code, 0) << read.err;
+  plan.check(document(folder, "out"));
+  EXPECT_EQ(file.missing(), "");
+  EXPECT_EQ(plan.missing(), "");
+}
+
+// A profile to start from: what was measured, and what the program has, is printed as it would be read.
+TEST(JsonOfCommands, AProfileIsShownWithoutMeasuring) {
+  const Folder folder;
+  Schema profile = schema("zero.profile/1");
+  const Result given = run_apart(folder, {"bench", "profile", "--show", "h100"});
+  ASSERT_EQ(given.code, 0) << given.err;
+  profile.check(Json::parse(given.out));
+  EXPECT_EQ(profile.missing(), "");
+  std::ofstream(folder.path("mine.json")) << given.out;
+  const Result read = run_apart(folder, {"bench", "profile", "--show", folder.path("mine.json")});
+  EXPECT_EQ(read.out, given.out) << read.err;
+  const Result planned =
+      run_apart(folder, {"plan", "--model", "micro", "--profile", folder.path("mine.json"), "--json", "-"});
+  EXPECT_EQ(Json::parse(planned.out).at("profile_file"), folder.path("mine.json")) << planned.err;
+  std::filesystem::copy_file(procs::kZero, folder.path("zero"));  // away from what loads LibTorch
+  const Result alone = run({folder.path("zero"), "bench", "profile", "--show", "h100"});
+  EXPECT_EQ(alone.out, given.out) << alone.err;
+  EXPECT_EQ(run_apart(folder, {"bench", "profile", "--show", "b300"}).code, 1);
+  EXPECT_EQ(run_apart(folder, {"bench", "profile", "--show", "h100", "--ranks", "2"}).code, 2);
+}
+
+}  // namespace

@@ -1,0 +1,120 @@
+// What is written as JSON is what docs/json.md says, key by key.
+#include <gtest/gtest.h>
+
+#include "cli/report.h"
+#include "documented.h"
+#include "planner/plan_file.h"
+#include "planner/profile.h"
+#include "planner/report.h"
+#include "zero/error.h"
+
+namespace {
+
+using documented::Json;
+using documented::Schema;
+
+Schema schema(const std::string& name) {
+  return {ZERO_SOURCE_DIR "/docs/json.md", name};
+}
+
+cli::RunResult run_of(const std::string& optimizer, double lr) {
+  cli::RunResult run;
+  run.plan = "zero1";
+  run.optimizer_name = optimizer;
+  run.lr = lr;
+  run.precision = "bf16";
+  run.losses = {3, std::numeric_limits<double>::quiet_NaN()};
+  run.grad_norms = {1, 2};
+  run.evaluations = {{2, 3.5}};
+  run.collectives = {{"all_gather", 5}};
+  run.process = {{"heap", 7}};
+  return run;
+}
+
+cli::Report report_of(std::vector<cli::RunResult> runs) {
+  cli::Report report;
+  report.model = "micro";
+  report.command = "zero compare";
+  report.precision = "bf16";
+  report.setting = {.seed = 18446744073709551615U,
+                    .steps = 20,
+                    .schedule = "cosine",
+                    .warmup = 2,
+                    .clip = 0.1,
+                    .data = "shards",
+                    .tokens = 16,
+                    .threads = 2,
+                    .reproducible = true,
+                    .fp32_norms = true,
+                    .loss_scale = 1024,
+                    .fp8_scaling = "delayed",
+                    .reduce_in = "bf16",
+                    .gather_in = "fp8",
+                    .resident_budget = 9,
+                    .eval_every = 5};
+  report.runs = std::move(runs);
+  return report;
+}
+
+// What comes with a timeline is recorded in runs, see procs/json_test.cpp.
+TEST(JsonSchema, OfReports) {
+  Schema documented = schema("zero.report/1");
+  documented.check(Json::parse(to_json(report_of({run_of("adamw", 1e-3), run_of("adamw", 1e-3)}))));
+  EXPECT_EQ(documented.missing("runs[].timeline"), "");
+}
+
+TEST(JsonSchema, ReportsHaveWhatTheirRunsHaveInCommon) {
+  const Json same = Json::parse(to_json(report_of({run_of("adamw", 1e-3), run_of("adamw", 1e-3)})));
+  EXPECT_EQ(same.at("lr"), 1e-3);
+  EXPECT_EQ(same.at("optimizer"), "adamw");
+  EXPECT_EQ(same.at("seed"), 18446744073709551615U);
+  const Json apart = Json::parse(to_json(report_of({run_of("adamw", 1e-3), run_of("sgd", 0.5)})));
+  EXPECT_FALSE(apart.contains("lr") || apart.contains("optimizer"));
+  EXPECT_EQ(apart.at("runs").at(1).at("lr"), 0.5);
+}
+
+TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
+  const cli::Report report = report_of({run_of("adamw", 1e-3)});
+  const cli::Report read = cli::from_json(to_json(report));
+  EXPECT_EQ(read.setting, report.setting);
+  EXPECT_EQ(read.runs.front().lr, 1e-3);
+  Json newer = Json::parse(to_json(report));
+  newer["schema"] = "zero.report/2";
+  EXPECT_THROW(cli::from_json(newer.dump()), zero::ConfigError);
+}
+
+planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> memory, std::int64_t batch) {
+  planner::Request request{.shape = planner::shape_of(parameters),
+                           .ranks = 8,
+                           .device_memory = memory,
+                           .batch = batch,
+                           .seq = 512,
+                           .profile = planner::profile_named("h100"),
+                           .plans = {zero::Plan::ddp().bf16(), zero::Plan::zero3().bf16()}};
+  planner::Answer answer = planner::answer(std::move(request), "config.json", "adamw");
+  answer.profile_file = "profile.json";
+  answer.command = "zero plan";
+  answer.deepspeed.emplace().taken = {"a"};
+  return answer;
+}
+
+TEST(JsonSchema, OfPlans) {
+  Schema documented = schema("zero.plan/1");
+  documented.check(Json::parse(to_json(answer_of(1'000'000'000, std::nullopt, 4))));
+  documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 64))));
+  EXPECT_EQ(documented.missing(), "");
+}
+
+TEST(JsonSchema, OfPlanFiles) {
+  Schema documented = schema("zero.plan-file/1");
+  documented.check(Json::parse(to_json(planner::PlanFile{})));
+  EXPECT_EQ(documented.missing(), "");
+}
+
+TEST(JsonSchema, OfProfiles) {
+  Schema documented = schema("zero.profile/1");
+  documented.check(Json::parse(to_json(planner::profile_named("h100"))));
+  EXPECT_EQ(documented.missing(), "");
+}
+
+}  // namespace
