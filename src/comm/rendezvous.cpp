@@ -23,6 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPoll = std::chrono::milliseconds(10);
+constexpr auto kAfterwards = std::chrono::seconds(10);
 constexpr const char* kCheckAddress = "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name it";
 
 std::chrono::milliseconds until(Clock::time_point deadline) {
@@ -62,7 +63,7 @@ std::string absent(c10d::Store& store, const std::vector<std::string>& keys) try
   return "; rank 0 does not answer any more";
 }
 
-// c10d gives up before we do, so that what it says then is still withheld.
+// c10d tries again after pauses that it does not cut short, so it is to give up before we do.
 c10d::TCPStoreOptions client_options(int port, Clock::time_point deadline) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
@@ -72,15 +73,18 @@ c10d::TCPStoreOptions client_options(int port, Clock::time_point deadline) {
 }
 
 // Built on a thread that a Worker starts, for the sake of the thread that the server starts. It is left behind when
-// what listens at the port never says a word, since the handshake of c10d waits for it without end.
+// what listens at the port never says a word, since the handshake of c10d waits for it without end. What c10d logs soon
+// after is still held back.
 c10::intrusive_ptr<c10d::TCPStore> connected(const std::string& host, const c10d::TCPStoreOptions& options,
-                                             Clock::time_point deadline) {
+                                             Clock::time_point deadline, bool debug) {
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect(
       [host, options] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
   auto store = connect.get_future();
   Worker().submit([&] { std::thread(std::move(connect)).detach(); }).wait();
-  if (store.wait_until(deadline) != std::future_status::ready) throw CommError("it keeps silent");
-  return store.get();
+  if (store.wait_until(deadline) == std::future_status::ready) return store.get();
+  const auto quiet = std::make_shared<QuietTorch>(debug);
+  std::thread([quiet, late = std::move(store)] { late.wait_for(kAfterwards); }).detach();
+  throw CommError("no valid answer in time");
 }
 
 std::string own_address(const LauncherEnv& env) try {
@@ -157,7 +161,7 @@ void Rendezvous::listen(const LauncherEnv& env) {
       c10d::TCPStoreOptions options = client_options(port_, deadline_);
       options.isServer = true;
       options.masterListenFd = listener.socket.release();
-      place.server = connected(host_, options, deadline_);
+      place.server = connected(host_, options, deadline_, debug_);
       place.port = port_;
     }
   } catch (const std::exception& error) {
@@ -178,10 +182,11 @@ void Rendezvous::connect(const LauncherEnv& env) {
                     kCheckAddress);
   }
   try {
-    store_ = connected(host_, client_options(port_, deadline_), deadline_);
+    store_ = connected(host_, client_options(port_, deadline_), deadline_, debug_);
   } catch (const std::exception& error) {
-    throw CommError(who(env) + "what answers at " + named(env) + " is not rank 0's store: " + gist(error, debug_),
-                    std::string(kCheckAddress) + ", or set MASTER_PORT to a port that no other program uses");
+    throw CommError(
+        who(env) + "what listens at " + named(env) + " does not answer as rank 0's store does: " + gist(error, debug_),
+        std::string(kCheckAddress) + ", or set MASTER_PORT to a port that no other program uses");
   }
   const auto [lock, place] = kept(place_);
   place.port = port_;

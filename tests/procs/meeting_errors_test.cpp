@@ -108,10 +108,10 @@ TEST_F(RanksThatDoNotMeet, AreToldThatTheHostIsUnknown) {
 TEST_F(RanksThatDoNotMeet, AreToldThatSomethingElseAnswers) {
   const std::string advice = " \\(" + kCheck + ", or set MASTER_PORT to a port that no other program uses\\)";
   const auto expected = [&](const std::string& port, const std::string& why) {
-    return "what answers at 127.0.0.1:" + port + " is not rank 0's store: " + why + advice;
+    return "what listens at 127.0.0.1:" + port + " does not answer as rank 0's store does: " + why + advice;
   };
   const Port silent(Port::Use::listening);
-  expect_one_line(rank(1, silent.number()), expected(silent.number(), "it keeps silent"));
+  expect_one_line(rank(1, silent.number()), expected(silent.number(), "no valid answer in time"));
   for (const char* words : {"", "SSH-2.0-OpenSSH_9.2p1\r\n", "HTTP/1.0 400 Bad Request\r\n\r\n"}) {
     const Stranger stranger(words);
     expect_one_line(rank(1, stranger.port()), expected(stranger.port(), "[^\\n]+"));
@@ -139,7 +139,7 @@ TEST_F(RanksThatDoNotMeet, HearLibTorchWhereThatIsAskedFor) {
   const Result result = run(kTrain, rank(1, stranger.port(), {{"ZERO_DEBUG", "1"}}));
   EXPECT_EQ(result.code, 1);
   EXPECT_TRUE(contains(result.err, "[c10d]")) << result.err;
-  EXPECT_TRUE(contains(result.err, "zero: rank 1: what answers at ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "zero: rank 1: what listens at ")) << result.err;
 }
 
 }  // namespace
