@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/torch_steps.h"
 #include "device/update.h"
+#include "engine/torch_steps.h"
 #include "engine/whole.h"
 #include "partition/moments.h"
 #include "partition/runs.h"

@@ -4,8 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
-#include "state/window.h"
 #include "memory/arena_allocator.h"
+#include "state/window.h"
 
 namespace zero {
 

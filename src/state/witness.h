@@ -6,8 +6,8 @@
 
 #include <unordered_map>
 
-#include "state/accounts.h"
 #include "memory/arena_allocator.h"
+#include "state/accounts.h"
 
 namespace zero {
 

@@ -2,9 +2,9 @@
 #include <torch/torch.h>
 
 #include "harness.h"
+#include "memory/arena_allocator.h"
 #include "models/llama.h"
 #include "planner/price.h"
-#include "memory/arena_allocator.h"
 
 namespace zero::test {
 namespace {
