@@ -135,7 +135,7 @@ TEST(JsonOfCommands, AProfileIsShownWithoutMeasuring) {
   std::filesystem::copy_file(procs::kZero, folder.path("zero"));  // away from what loads LibTorch
   const Result alone = run({folder.path("zero"), "bench", "profile", "--show", "h100"});
   EXPECT_EQ(alone.out, given.out) << alone.err;
-  EXPECT_EQ(run_apart(folder, {"bench", "profile", "--show", "b300"}).code, 1);
+  EXPECT_EQ(run_apart(folder, {"bench", "profile", "--show", "b300"}).code, 2);
   EXPECT_EQ(run_apart(folder, {"bench", "profile", "--show", "h100", "--ranks", "2"}).code, 2);
 }
 

@@ -1,4 +1,4 @@
-// Bad inputs: text and tokens.
+// Bad inputs: text and tokens, and runs that are too large for the host.
 #pragma once
 
 #include "procs/bad/row.h"
@@ -10,8 +10,9 @@ inline Row data(const File& file, const std::string& says, const std::string& op
 }
 
 // llm.c's header, of 16 bit tokens, and `tokens` of them.
-inline std::string shard(std::uint32_t announced, std::size_t tokens) {
-  const std::uint32_t header[256] = {20240520, 1, announced};
+inline std::string shard(std::uint32_t announced, std::size_t tokens, std::uint32_t version = 1,
+                         std::uint32_t magic = 20240520) {
+  const std::uint32_t header[256] = {magic, version, announced};
   return std::string(reinterpret_cast<const char*>(header), sizeof header) + std::string(2 * tokens, 'a');
 }
 
@@ -43,6 +44,16 @@ inline Rows of_data() {
              row("compare --model micro --data /dev/zero", {"the data /dev/zero is a device"}),
              {.words = {"train", "--data", std::string(300, 'd')}, .says = {"File name too long", "ddd...ddd"}},
              {.words = {"train", "--data", "a\x1b[2J"}, .says = {R"(cannot read the data a\x1b[2J)"}}});
+  add(rows, {data({"d.bin", shard(100, 100, 99)}, "has a header of llm.c of version 99"),
+             data({"d", shard(100, 100, 99)}, "of 16 bit tokens version 1 is known"),
+             data({"d.bin", shard(100, 100).substr(0, 500)}, "ends within its header of llm.c"),
+             data({"d.bin", shard(100, 100, 1, 20240522)}, "holds llm.c's questions for evaluation"),
+             row("train --data d", {"is 16 bit tokens"},
+                 {{"d", "", Kind::folder}, {"d/a.txt", "text"}, {"d/b.bin", shard(100, 100)}}),
+             row("train --data d", {"is 32 bit tokens"},
+                 {{"d", "", Kind::folder}, {"d/a.bin", shard(100, 100)}, {"d/b.u32", std::string(400, 'a')}}),
+             row("train --model 70b --ranks 2", {"2 ranks of zero3 need ", "this fits: --model "}, {}, 1),
+             row("compare --model 70b", {"4 ranks of ddp need ", " are available, by "}, {}, 1)});
   Row outside = data({"d.bin", std::string(4000, '\xff')}, "holds token 65535", "--steps 1 --seq 16");
   outside.prints = true;
   rows.push_back(outside);

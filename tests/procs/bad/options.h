@@ -55,9 +55,9 @@ inline Rows of_reals() {
   add(rows, {value("launch -n 1", "--grace", "nan", "'nan' is not a finite number"),
              value("launch -n 1", "--grace", "1e7", "'1e7' is above 1e+06"),
              value("launch -n 1", "--grace", "-1", "'-1' is below 0"),
-             value("bench profile", "--network", "0", "'0' is below 0.001"),
-             value("bench profile", "--network", "inf", "not a finite number"),
-             value("bench profile", "--network", "fast", "'fast' is not a number")});
+             value("bench profile", "--network", "0", "'0' is no speed of a network"),
+             value("bench profile", "--network", "inf", "write 100Gbit or 500Mbit"),
+             value("bench profile", "--network", "fast", "'fast' is no speed of a network")});
   return rows;
 }
 
