@@ -91,7 +91,7 @@ std::string agreement(const RunResult& run) {
 }
 
 std::string bandwidth(const RunResult& run) {
-  return run.update_seconds ? fixed(static_cast<double>(run.update_bytes) / *run.update_seconds / 1e9, 2) : "-";
+  return run.update_seconds ? significant(static_cast<double>(run.update_bytes) / *run.update_seconds / 1e9, 3) : "-";
 }
 
 std::vector<std::string> optimizer_cells(const RunResult& run, double held) {
