@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "files.h"
+#include "planner/theory.h"
 #include "run_setting.h"
-#include "theory.h"
 
 namespace cli {
 
@@ -75,7 +75,7 @@ struct RunResult {
   std::optional<double> predicted_seconds;  // of a step; none without a profile of the machine
   Seconds seconds;
   double tokens_per_second = 0;
-  Theory theory;
+  planner::Theory theory;
   std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
 
   bool bytes_agree() const {

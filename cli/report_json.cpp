@@ -73,14 +73,14 @@ Seconds decode_seconds(const Json& json) {
           number(json.at("wait"))};
 }
 
-Json encode(const Theory& theory) {
+Json encode(const planner::Theory& theory) {
   return {{"state", theory.state},
           {"state_bytes", theory.state_bytes},
           {"volume", theory.volume},
           {"volume_bytes", theory.volume_bytes}};
 }
 
-Theory decode_theory(const Json& json) {
+planner::Theory decode_theory(const Json& json) {
   return {json.at("state"), json.at("state_bytes"), json.at("volume"), json.at("volume_bytes")};
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "planner/quantity.h"
+#include "planner/theory.h"
 
 namespace planner {
 namespace {
@@ -37,9 +38,8 @@ std::string sharding(const std::string& state, const Cost& cost) {
   for (const std::string_view preset : zero::Plan::presets()) {
     const zero::Plan other = zero::Plan::named(preset);
     for (const zero::State each : {zero::State::parameter, zero::State::gradient, zero::State::optimizer}) {
-      const bool is_sharded = cost.plan[each].between == zero::Placement::sharded;
-      if (name(each) == state && !is_sharded && other[each].between == zero::Placement::sharded)
-        return std::string(preset);
+      const auto shards = [each](const zero::Plan& plan) { return divided_among(plan, each, 2) == 2; };
+      if (name(each) == state && !shards(cost.plan) && shards(other)) return std::string(preset);
     }
   }
   return {};

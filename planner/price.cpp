@@ -5,13 +5,13 @@
 
 #include "partition/moments.h"
 #include "partition/slices.h"
+#include "planner/theory.h"
 #include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
 namespace {
 
-using zero::Placement;
 using zero::State;
 
 // Beyond these, bytes of a rank could pass what 64 bits hold.
@@ -96,11 +96,10 @@ class Padding {
     const std::int64_t gradient = size_of(plan_.gradient_dtype(unit.dtype())) * accumulation_levels(plan_);
     const std::int64_t state =
         plan_.remainder_bytes(unit.dtype()) + moments(optimizer) * size_of(zero::moment_dtype(optimizer, unit.dtype()));
-    return copies(plan_[State::parameter].placement) * parameter + copies(plan_[State::gradient].between) * gradient +
-           copies(plan_[State::optimizer].placement) * state;
+    return copies(State::parameter) * parameter + copies(State::gradient) * gradient + copies(State::optimizer) * state;
   }
 
-  std::int64_t copies(Placement placement) const { return placement == Placement::sharded ? 1 : ranks_; }
+  std::int64_t copies(State state) const { return ranks_ / divided_among(plan_, state, ranks_); }
 
   const zero::Plan& plan_;
   const std::vector<zero::ParameterRule>& rules_;

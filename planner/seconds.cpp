@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "partition/transitions.h"
+#include "planner/theory.h"
 #include "planner/wire.h"
 
 namespace planner {
@@ -73,8 +75,8 @@ double bytes_of(const zero::Estimate& estimate, zero::Collective collective) {
 // What reading a sharded parameter where it lies counts as wire.
 double read_in_place(const zero::Plan& plan, const zero::Estimate& estimate, const Ranks& ranks) {
   const bool common = ranks.memory == zero::Memory::common && ranks.hosts == 1;
-  const bool sharded = plan.on(ranks.count)[zero::State::parameter].placement == zero::Placement::sharded;
-  return common && sharded ? bytes_of(estimate, zero::Collective::all_gather) : 0;
+  const bool gathers = zero::movement(plan.on(ranks.count)).gathers;
+  return common && gathers ? bytes_of(estimate, zero::Collective::all_gather) : 0;
 }
 
 }  // namespace
@@ -103,8 +105,7 @@ double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate
 }
 
 double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, int ranks) {
-  const bool always_reduces = plan.on(ranks)[zero::State::gradient].between == zero::Placement::sharded;
-  const int unreduced = always_reduces ? 0 : plan.accumulate() - 1;
+  const int unreduced = reduces_each(plan.on(ranks)) ? 0 : plan.accumulate() - 1;
   return (plan.accumulate() - pace.waiting * unreduced) * labour_of(work).seconds(pace);
 }
 

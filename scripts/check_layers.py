@@ -45,7 +45,7 @@ def layer_faults(path, lines):
 
 
 def placement_faults(path, lines):
-    if path.parts[0] != "src" or path.parts[1] == "partition":
+    if path.parts[:2] == ("src", "partition") or path.parts[0] not in ("src", *USERS):
         return
     for number, line in enumerate(lines, 1):
         if PLACEMENT.search(line.split("//")[0]):

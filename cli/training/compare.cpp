@@ -4,6 +4,8 @@
 #include <bit>
 #include <ostream>
 
+#include "planner/theory.h"
+
 namespace cli {
 namespace {
 
@@ -38,8 +40,8 @@ bool conclude_plans(std::ostream& out, const RunOptions& options, const Report& 
 
 void conclude_optimizers(std::ostream& out, const RunOptions& options, const Report& report) {
   const zero::Plan plan = make_plan(options, options.plans.front(), report.ranks).on(report.ranks);
-  const bool sharded = plan[zero::State::optimizer].placement == zero::Placement::sharded;
-  print_optimizers(out, report, static_cast<double>(report.parameters) / (sharded ? report.ranks : 1));
+  const int among = planner::divided_among(plan, zero::State::optimizer, report.ranks);
+  print_optimizers(out, report, static_cast<double>(report.parameters) / among);
 }
 
 std::vector<Contender> optimizer_contenders(const RunOptions& options) {
@@ -71,7 +73,7 @@ std::vector<int> promises(const RunOptions& options, int ranks) {
   for (const std::string& name : options.plans) {
     const zero::Plan plan = make_plan(options, name, ranks).on(ranks);
     const bool all = options.accumulate == 1 || (options.reproducible && one_tree(ranks, options.accumulate));
-    result.push_back(all ? 0 : static_cast<int>(plan[zero::State::gradient].between));
+    result.push_back(all ? 0 : planner::reduces_each(plan) ? 2 : 1);
   }
   return result;
 }

@@ -43,9 +43,8 @@ std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Pre
 
 // Bytes that the optimizer keeps of each parameter.
 double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::Estimate& estimate) {
-  const bool sharded = plan[zero::State::optimizer].placement == zero::Placement::sharded;
-  return static_cast<double>(estimate.state.optimizer) * (sharded ? layout.ranks() : 1) /
-         static_cast<double>(layout.length());
+  const int among = planner::divided_among(plan, zero::State::optimizer, layout.ranks());
+  return static_cast<double>(estimate.state.optimizer) * among / static_cast<double>(layout.length());
 }
 
 }  // namespace
@@ -59,7 +58,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
                                                  planner::order_of_use(work.config, layout), engine.memory());
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
-  result.theory = theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));
+  result.theory = planner::theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world))
     result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, {ranks, 1, engine.memory()});
 }

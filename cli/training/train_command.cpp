@@ -8,6 +8,7 @@
 #include "format.h"
 #include "outputs.h"
 #include "own_ranks.h"
+#include "planner/theory.h"
 #include "progress.h"
 #include "scalars.h"
 #include "train.h"
@@ -58,8 +59,8 @@ class Printer : public Listener {
 
  private:
   static void add(Table& table, const zero::Plan& plan, zero::State state, zero::Dtype dtype, std::int64_t bytes) {
-    table.add({std::string(name(state)), std::string(name(plan[state].between)),
-               std::string(name(plan[state].placement)), std::string(name(dtype)), with_separators(bytes)});
+    const auto [between, at_rest] = planner::places_of(plan, state);
+    table.add({std::string(name(state)), between, at_rest, std::string(name(dtype)), with_separators(bytes)});
   }
 
   std::ostream& out_;

@@ -93,6 +93,10 @@ std::string describe(const Row& row) {
   return words;
 }
 
+std::pair<std::string, std::string> places(const Row& row) {
+  return {std::string(name(row.between)), std::string(name(row.placement))};
+}
+
 Movement movement(const Plan& plan) {
   Movement movement;
   movement.gathers = sharded(plan[State::parameter].placement);

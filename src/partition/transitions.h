@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zero/communicator.h"
@@ -45,8 +46,9 @@ struct Transition {
 // on the layout's ranks (Plan::on): on one rank there are none.
 std::vector<Transition> transitions(const Plan& plan, const Layout& layout);
 
-// The columns of a row in words.
+// The columns of a row in words, and two of them: where a state is between micro-batches, and at rest.
 std::string describe(const Row& row);
+std::pair<std::string, std::string> places(const Row& row);
 
 // What becomes of the states of a plan's trainable units, all alike.
 struct Movement {

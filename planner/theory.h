@@ -1,0 +1,34 @@
+// What the ZeRO paper says that a plan holds and exchanges, and what else of a plan's table is for people. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "zero/plan.h"
+
+namespace planner {
+
+// Without padding and the step's small messages.
+struct Theory {
+  std::string state;  // bytes of a rank, as a formula: "4 Ψ + 12 Ψ / N"
+  std::int64_t state_bytes = 0;
+  std::string volume;  // elements that a rank exchanges in a step, but for the factor (N - 1) / N: "2 Ψ"
+  std::int64_t volume_bytes = 0;
+};
+
+// Of a plan as it is on `ranks` ranks (Plan::on), by its transitions (ZeRO, sections 5 and 7): a unit that operators
+// read is gathered in forward and in backward. `held`: bytes that the optimizer keeps of a parameter, its moments and
+// what Plan::remainder_bytes says.
+Theory theory_of(const zero::Plan& plan, std::int64_t parameters, int ranks, double held);
+
+// Ranks among which a copy of a state is divided between micro-batches: all of them, or 1 where each holds it whole.
+int divided_among(const zero::Plan& plan, zero::State state, int ranks);
+
+// Whether gradients are reduced in each micro-batch; else their sum, once.
+bool reduces_each(const zero::Plan& plan);
+
+// Where a state is, in words: between micro-batches, and at rest.
+std::pair<std::string, std::string> places_of(const zero::Plan& plan, zero::State state);
+
+}  // namespace planner
