@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/descriptor.h"
 #include "base/text.h"
 #include "zero/error.h"
 
@@ -42,16 +43,13 @@ std::string folder_of(const std::string& path) {
 class OutputFile {
  public:
   OutputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {
-    if (fd_ < 0) throw zero::Error(cannot("write", path_, errno));
+    if (!fd_) throw zero::Error(cannot("write", path_, errno));
   }
-  ~OutputFile() { ::close(fd_); }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   void write(std::string_view text) const {
     while (!text.empty()) {
-      const ssize_t written = ::write(fd_, text.data(), text.size());
+      const ssize_t written = ::write(fd_.get(), text.data(), text.size());
       if (written < 0 && errno != EINTR) throw zero::Error(cannot("write", path_, errno));
       if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
     }
@@ -59,7 +57,7 @@ class OutputFile {
 
  private:
   std::string path_;
-  int fd_;
+  zero::Descriptor fd_;
 };
 
 // Takes the place of what is at `path` when it is kept.

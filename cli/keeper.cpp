@@ -21,6 +21,8 @@
 namespace cli {
 namespace {
 
+using zero::Descriptor;
+
 // A packet to the launcher begins with one of these: RankEnds follow, or the text of an error.
 constexpr char kEnds = 'e';
 constexpr char kError = 'f';

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "descendants.h"
-#include "descriptor.h"
 
 namespace cli {
 
@@ -59,7 +59,7 @@ class Keeper {
 
   std::vector<pid_t> before_ = children();
   Reaper reaper_;
-  Descriptor channel_;
+  zero::Descriptor channel_;
   pid_t process_ = 0;
   bool done_ = false;
 };

@@ -30,12 +30,12 @@ Relay::Output& Relay::output(int to) {
   return outputs_.try_emplace(to, Output{Sink(to)}).first->second;
 }
 
-Descriptor Relay::open(std::string prefix, int to) {
+zero::Descriptor Relay::open(std::string prefix, int to) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Descriptor();
+  if (::pipe2(ends, O_CLOEXEC) != 0) return zero::Descriptor();
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  sources_.push_back({Descriptor(ends[0]), &output(to), std::move(prefix), {}});
-  return Descriptor(ends[1]);
+  sources_.push_back({zero::Descriptor(ends[0]), &output(to), std::move(prefix), {}});
+  return zero::Descriptor(ends[1]);
 }
 
 void Relay::say(int to, std::string_view line) {
@@ -82,7 +82,7 @@ void Relay::read_some(Source& source, bool last) {
     if (end != std::string::npos) emit(source, end + 1);
     if (source.pending.size() > kLongestLine) emit(source, source.pending.size());
   } else if (got == 0 || (last && errno != EINTR) || (errno != EINTR && errno != EAGAIN)) {
-    source.pipe = Descriptor();
+    source.pipe = zero::Descriptor();
     emit(source, source.pending.size());
   }
 }

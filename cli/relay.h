@@ -17,7 +17,7 @@ namespace cli {
 class Relay {
  public:
   // A pipe whose lines go to descriptor `to`. Returns the end to write to, or nothing, with errno set.
-  Descriptor open(std::string prefix, int to);
+  zero::Descriptor open(std::string prefix, int to);
   // Puts `line` after what is to be written to descriptor `to`.
   void say(int to, std::string_view line);
 
@@ -39,7 +39,7 @@ class Relay {
     const Source* returned = nullptr;  // whose line, ended by a carriage return, is the last there
   };
   struct Source {
-    Descriptor pipe;
+    zero::Descriptor pipe;
     Output* output;
     std::string prefix;
     std::string pending;

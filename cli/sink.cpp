@@ -16,7 +16,7 @@ Sink::Sink(int fd) : fd_(fd) {
   socket_ = S_ISSOCK(info.st_mode);
   const bool writable = (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
   if (writable && (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode)))
-    own_ = Descriptor(
+    own_ = zero::Descriptor(
         ::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "descriptor.h"
+#include "base/descriptor.h"
 
 namespace cli {
 
@@ -36,7 +36,7 @@ class Sink {
 
   int fd_;
   bool socket_ = false;
-  Descriptor own_;  // the same pipe or device, opened once more: writes to this one do not wait
+  zero::Descriptor own_;  // the same pipe or device, opened once more: writes to this one do not wait
   std::string text_;
   std::size_t written_ = 0;
   int error_ = 0;

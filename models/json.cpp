@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/file_kind.h"
 #include "base/text.h"
 #include "zero/error.h"
@@ -120,29 +121,15 @@ class Reader {
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
 };
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 [[noreturn]] void cannot_read(const std::string& path, const std::string& why, const std::string& hint) {
   throw zero::ConfigError("cannot read " + zero::in_quotes(path) + ": " + why, hint);
 }
 
 // Waits for no pipe's other end, and reads no device.
 std::string text_of(const std::string& path, const std::string& hint) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const zero::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) cannot_read(path, std::strerror(errno), hint);
+  if (!file || ::fstat(file.get(), &status) != 0) cannot_read(path, std::strerror(errno), hint);
   if (const char* const other = zero::other_than_file(status.st_mode))
     cannot_read(path, std::string("it is ") + other + ", not a file", hint);
   std::string text;

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/file_kind.h"
 #include "base/text.h"
 #include "zero/error.h"
@@ -44,23 +45,10 @@ struct Mapping {
   std::int64_t size = 0;
 };
 
-class Descriptor {
- public:
-  explicit Descriptor(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (fd_ < 0) fail_to_read(path, errno);
-  }
-  ~Descriptor() { ::close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // An empty file maps to nothing. No pipe is waited for.
 Mapping map(const fs::path& path) {
-  const Descriptor file(path);
+  const zero::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) fail_to_read(path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_to_read(path, errno);
   if (const char* const other = zero::other_than_file(status.st_mode))

@@ -125,10 +125,6 @@ std::string random_name(std::string prefix) {
   return prefix;
 }
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Handout::Handout(uid_t user) : name_(random_name("zero-")), user_(user), socket_(local_socket(SOCK_NONBLOCK)) {
   const Address address(name_);
   if (bind(socket_.get(), address.get(), address.length) != 0 || listen(socket_.get(), SOMAXCONN) != 0)

@@ -1,6 +1,6 @@
-// A file descriptor that closes itself, and how one process gives it to others of the same user: over a
-// socket whose name, in the abstract namespace, leaves nothing behind however the processes end. Any process may use
-// such a name, so both sides ask the kernel whose process the other is.
+// How one process gives a file descriptor to others of the same user: over a socket whose name, in the abstract
+// namespace, leaves nothing behind however the processes end. Any process may use such a name, so both sides ask the
+// kernel whose process the other is.
 #pragma once
 
 #include <unistd.h>
@@ -8,7 +8,8 @@
 #include <chrono>
 #include <functional>
 #include <string>
-#include <utility>
+
+#include "base/descriptor.h"
 
 namespace zero {
 
@@ -17,24 +18,6 @@ namespace zero {
 
 // `prefix` and 32 random hexadecimal digits.
 std::string random_name(std::string prefix);
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 // Called now and then during a wait; may throw to end it.
 using StillWanted = std::function<void()>;

@@ -11,6 +11,8 @@
 namespace cli {
 namespace {
 
+using zero::Descriptor;
+
 void set_nonblocking(int fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace cli {
+namespace zero {
 
 class Descriptor {
  public:
@@ -20,10 +20,11 @@ class Descriptor {
   }
 
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
   int fd_;
 };
 
-}  // namespace cli
+}  // namespace zero
