@@ -22,6 +22,8 @@
 namespace cli {
 namespace {
 
+using zero::Descriptor;
+
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kOutOfMemory =

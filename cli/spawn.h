@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ struct Job {
   ServeStore serve = nullptr;
   std::string context = {};                 // before what is said about a failure
   void (*file_size_signal)(int) = SIG_DFL;  // what the ranks do about SIGXFSZ
-  std::string system = {};                  // where /proc and /sys lie
+  std::filesystem::path system = "/";       // where /proc and /sys lie
 };
 
 struct Outcome {

@@ -4,27 +4,23 @@
 
 #include <algorithm>
 #include <fstream>
-#include <string>
+
+#include "base/kernel_files.h"
 
 namespace cli {
 namespace {
 
-std::int64_t field_of(const char* file, const std::string& field) {
-  std::ifstream in(file);
-  for (std::string word; in >> word;) {
-    std::int64_t kib = 0;
-    if (word == field && in >> kib) return kib * 1024;
-  }
-  return 0;
+std::int64_t bytes_in(const char* file, const char* field) {
+  return zero::field_of(file, field).value_or(0) * 1024;
 }
 
-std::int64_t status(const std::string& field) {
-  return field_of("/proc/self/status", field);
+std::int64_t status(const char* field) {
+  return bytes_in("/proc/self/status", field);
 }
 
 // What belongs to other processes of the memory shared with them, where n have it a part of 1 - 1/n.
 std::int64_t shares_of_others() {
-  return status("RssShmem:") - field_of("/proc/self/smaps_rollup", "Pss_Shmem:");
+  return status("RssShmem:") - bytes_in("/proc/self/smaps_rollup", "Pss_Shmem:");
 }
 
 }  // namespace
