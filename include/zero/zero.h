@@ -1,6 +1,7 @@
 // The whole public API.
 #pragma once
 
+#include "zero/agreement.h"
 #include "zero/communicator.h"
 #include "zero/dtype.h"
 #include "zero/engine.h"
