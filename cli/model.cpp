@@ -21,10 +21,8 @@ models::LlamaConfig load_model(const std::string& name) {
   std::error_code error;
   if (name.find_first_of("./") != std::string::npos || std::filesystem::exists(name, error))
     return models::llama_from_file(name);
-  std::string list;
-  for (const auto preset : presets) list += (list.empty() ? "" : ", ") + std::string(preset);
-  throw UsageError("--model: " + zero::in_quotes(name) + " is neither a preset (" + list + ") nor a file" +
-                   zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
+  throw UsageError("--model: " + zero::in_quotes(name) + " is neither a preset (" + zero::joined(presets) +
+                   ") nor a file" + zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
 }
 
 models::TokenSource open_data(const RunOptions& options) {

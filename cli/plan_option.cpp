@@ -55,12 +55,10 @@ void take_plan_file(const CLI::App& command, RunOptions& options) {
   const auto presets = zero::Plan::presets();
   if (std::ranges::find(presets, name) != presets.end()) return;
   std::error_code error;
-  if (!std::filesystem::exists(name, error)) {
-    std::string known;
-    for (const std::string_view preset : presets) known += (known.empty() ? "" : ", ") + std::string(preset);
-    throw UsageError("--plan: " + zero::in_quotes(name) + " is neither a preset (" + known + ") nor a file" +
+  if (!std::filesystem::exists(name, error))
+    throw UsageError("--plan: " + zero::in_quotes(name) + " is neither a preset (" + zero::joined(presets) +
+                     ") nor a file" +
                      zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
-  }
   options.plan_file = name;
   take(planner::read_plan_file(name), Taking(command, name), options);
 }

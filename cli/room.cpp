@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/text.h"
 #include "planner/price.h"
 #include "planner/quantity.h"
 #include "recipe.h"
@@ -78,10 +79,8 @@ class Fitting {
   std::int64_t room_;  // of a rank
 };
 
-std::string joined(const std::vector<std::string>& changes) {
-  std::string text;
-  for (const std::string& change : changes) text += (text.empty() ? "" : ", or ") + change;
-  return text.empty() ? "no named model fits" : "this fits: " + text;
+std::string advice(const std::vector<std::string>& changes) {
+  return changes.empty() ? "no named model fits" : "this fits: " + zero::joined(changes, ", or ");
 }
 
 }  // namespace
@@ -96,7 +95,7 @@ void check_room(const RunOptions& options, const models::LlamaConfig& model, int
                         planner::in_units(need.bytes > INT64_MAX / here ? INT64_MAX : need.bytes * here) +
                         " of memory (" + each + need.moment + "), and " + planner::in_units(room.bytes) +
                         " are available, by " + room.limited_by,
-                    joined(Fitting(options, model, ranks, room.bytes / here).changes()));
+                    advice(Fitting(options, model, ranks, room.bytes / here).changes()));
 }
 
 }  // namespace cli

@@ -5,16 +5,6 @@
 #include "planner/quantity.h"
 
 namespace cli {
-namespace {
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-  return list;
-}
-
-}  // namespace
-
 std::string validators_detail::long_name(const std::string& names) {
   return names.substr(names.find("--"));
 }
@@ -34,13 +24,13 @@ CLI::Validator choice(const std::vector<std::string>& names) {
   return CLI::Validator(
       [names](const std::string& given) -> std::string {
         if (std::ranges::count(names, given)) return {};
-        return zero::in_quotes(given) + " is not one of " + joined(names) + zero::did_you_mean(given, names);
+        return zero::in_quotes(given) + " is not one of " + zero::joined(names) + zero::did_you_mean(given, names);
       },
       "", "");
 }
 
 std::string with_choices(const std::string& text, const std::vector<std::string>& names) {
-  return text + ": " + joined(names);
+  return text + ": " + zero::joined(names);
 }
 
 CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string& value, const std::string& text,
@@ -58,7 +48,7 @@ CLI::Option* add_choices(CLI::App& command, const std::string& name, std::vector
   return command.add_option(name, values, with_choices(text, names))
       ->delimiter(',')
       ->check(choice(names))
-      ->default_str(joined(values));
+      ->default_str(zero::joined(values));
 }
 
 CLI::Option* add_path(CLI::App& command, const std::string& name, std::string& value, const std::string& text,

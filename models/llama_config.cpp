@@ -57,12 +57,6 @@ std::array<Preset, 8> presets() {
            {"70b", positions(grouped(sizes(8192, 28672, 80, 64, 32000), 8), 4096)}}};
 }
 
-std::string listed(const std::vector<std::string>& items) {
-  std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : "; ") + item;
-  return text;
-}
-
 // Typed access to one JSON object; null counts as absent, as Hugging Face writes it.
 class Keys {
  public:
@@ -254,16 +248,14 @@ std::vector<std::string> LlamaConfig::faults() const {
 
 void validate(const LlamaConfig& config, std::string_view source) {
   const std::vector<std::string> faults = config.faults();
-  if (!faults.empty()) throw zero::ConfigError(zero::shown(source) + ": " + listed(faults), "correct these sizes");
+  if (!faults.empty())
+    throw zero::ConfigError(zero::shown(source) + ": " + zero::joined(faults, "; "), "correct these sizes");
 }
 
 LlamaConfig llama_preset(std::string_view name) {
-  std::string known;
-  for (const Preset& preset : presets()) {
+  for (const Preset& preset : presets())
     if (preset.name == name) return preset.config;
-    known += (known.empty() ? "" : ", ") + std::string(preset.name);
-  }
-  throw zero::ConfigError("no model is called " + zero::in_quotes(name), "use one of " + known);
+  throw zero::ConfigError("no model is called " + zero::in_quotes(name), "use one of " + zero::joined(llama_presets()));
 }
 
 std::vector<std::string_view> llama_presets() {

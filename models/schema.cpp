@@ -1,7 +1,8 @@
 #include "models/schema.h"
 
-#include <charconv>
+#include <limits>
 
+#include "base/number.h"
 #include "zero/error.h"
 
 namespace models {
@@ -14,17 +15,16 @@ std::string text_of(const Schema& schema) {
 // 0: it is another schema.
 int version_in(const std::string& text, const Schema& schema) {
   const std::string begin = std::string(schema.name) + "/";
-  int version = 0;
   if (!text.starts_with(begin)) return 0;
-  const auto [end, error] = std::from_chars(text.data() + begin.size(), text.data() + text.size(), version);
-  return error == std::errc() && end == text.data() + text.size() && version > 0 ? version : 0;
+  return zero::read_number<int>(text.substr(begin.size()), 1, std::numeric_limits<int>::max()).value;
 }
 
 std::string take_text(Json& json, const char* key, const std::string& source) {
   const auto found = json.find(key);
   if (found == json.end()) return {};
   if (!found->is_string())
-    throw zero::ConfigError(source + ": \"" + key + "\" is " + found->dump() + ", not a string", "correct it");
+    throw zero::ConfigError(zero::shown(source) + ": " + shown_key(key) + " is " + shown(*found) + ", not a string",
+                            "correct it");
   std::string text = found->get<std::string>();
   json.erase(found);
   return text;
@@ -45,7 +45,7 @@ void take_stamp(Json& json, const Schema& schema, const std::string& source) {
   const std::string said = take_text(json, "schema", source), writer = take_text(json, "version", source);
   const int version = version_in(said, schema);
   if (older || (version > 0 && version <= schema.version)) return;
-  const std::string fault = source + ": \"schema\" is \"" + said + "\", ";
+  const std::string fault = zero::shown(source) + ": \"schema\" is " + zero::in_quotes(said, '"') + ", ";
   if (version == 0) throw zero::ConfigError(fault + "not " + text_of(schema), "give a file of that kind");
   throw zero::ConfigError(
       fault + "newer than the " + text_of(schema) + " that zero " + std::string(program_version()) + " reads",

@@ -24,10 +24,9 @@ void fail(const std::string& source, const std::string& key, const std::string& 
 
 void refuse_choice(const std::string& source, const std::string& key, const std::string& value,
                    const std::vector<std::string_view>& choices) {
-  std::string list;
-  for (const std::string_view choice : choices) list += (list.empty() ? "" : ", ") + std::string(choice);
   const std::vector<std::string> known(choices.begin(), choices.end());
-  fail(source, key, "is " + zero::in_quotes(value, '"') + zero::did_you_mean(value, known), "use one of " + list);
+  fail(source, key, "is " + zero::in_quotes(value, '"') + zero::did_you_mean(value, known),
+       "use one of " + zero::joined(choices));
 }
 
 void refuse_other_than_object(const std::string& source) {

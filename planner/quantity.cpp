@@ -67,13 +67,13 @@ std::string_view trimmed(std::string_view text) {
   return begin == text.npos ? std::string_view() : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
 }
 
-// "80" and "gb". An "e" between digits is the number's.
-std::pair<std::string_view, std::string> parted(std::string_view text) {
+// "80" and "GB". An "e" between digits is the number's.
+std::pair<std::string_view, std::string_view> parted(std::string_view text) {
   text = trimmed(text);
   double ignored = 0;
   const char* const end = std::from_chars(text.data(), text.data() + text.size(), ignored).ptr;
   const auto length = static_cast<std::size_t>(end - text.data());
-  return {text.substr(0, length), lower(trimmed(text.substr(length)))};
+  return {text.substr(0, length), trimmed(text.substr(length))};
 }
 
 // Integers are counted exactly.
@@ -92,7 +92,7 @@ std::optional<std::int64_t> times(std::string_view number, std::int64_t factor) 
 
 std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, std::int64_t least, const char* example) {
   const auto [number, unit] = parted(text);
-  const auto suffix = std::ranges::find(suffixes, unit, &Suffix::name);
+  const auto suffix = std::ranges::find(suffixes, lower(unit), &Suffix::name);
   const auto count = suffix == suffixes.end() ? std::nullopt : times(number, suffix->factor);
   if (!count || *count < least)
     throw zero::ConfigError(zero::in_quotes(text) + " is not a size from " + std::to_string(least) + " to 1e18",
@@ -117,14 +117,11 @@ std::int64_t bytes_of(std::string_view text, std::int64_t least) {
 }
 
 double bandwidth_of(std::string_view text) {
-  std::string plain(text);
-  std::erase(plain, ' ');
-  double value = 0;
-  const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
-  const std::string_view rest(end, static_cast<std::size_t>(plain.data() + plain.size() - end));
-  const auto suffix = std::ranges::find(kBandwidths, rest, &Suffix::name);
-  const double product = suffix == kBandwidths.end() ? 0 : value * static_cast<double>(suffix->factor);
-  if (error != std::errc() || !(product >= 1) || product > kMost)
+  const auto [number, unit] = parted(text);
+  const auto read = zero::read_number<double>(number, 0, kMost);
+  const auto suffix = std::ranges::find(kBandwidths, unit, &Suffix::name);
+  const double product = suffix == kBandwidths.end() ? 0 : read.value * static_cast<double>(suffix->factor);
+  if (product < 1 || product > kMost)
     throw zero::ConfigError(zero::in_quotes(text) + " is no speed of a network",
                             "write 100Gbit or 500Mbit, which are bits a second, or 12.5GB/s");
   return product;

@@ -69,8 +69,7 @@ Theory theory_of(const zero::Plan& plan, std::int64_t parameters, int ranks, dou
 }
 
 int divided_among(const zero::Plan& plan, zero::State state, int ranks) {
-  const zero::Layout layout = one_unit(plan, ranks);
-  return held_between(plan, state, layout.units().front(), 0).slice ? ranks : 1;
+  return divided_between(plan, state) ? ranks : 1;
 }
 
 bool reduces_each(const zero::Plan& plan) {

@@ -75,7 +75,7 @@ int train_as_rank(const RunOptions& options) {
   const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
-  check_room(options, world.size(), world.local_size());  // before a rank takes any of it
+  if (launched()) check_room(options, world.size(), world.local_size());  // before a rank takes any of it
   require_common(world, options, work);
   if (first) check_outputs(options);
   Listener silent;

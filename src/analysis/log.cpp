@@ -49,7 +49,7 @@ std::uint32_t MemoryLog::add(const void* data, std::int64_t bytes) {
 
 void MemoryLog::note(Kind kind, std::uint32_t place, std::int64_t change, double at) {
   allocated_ += change;
-  events_.push_back({at, change, place, kind});
+  events_.push_back({at, change, place, kind, tellings_ > 0});
   recent_peak_ = std::max(recent_peak_, allocated_);
   if (events_.size() >= kMostEvents) settle_noted();
 }
@@ -154,14 +154,14 @@ void MemoryLog::claim_in_peak(const Block& block) {
 
 void MemoryLog::begin_telling() {
   const std::lock_guard lock(mutex_);
-  settle_locked();
+  catch_up();
   ++tellings_;
 }
 
 void MemoryLog::end_telling() {
   const std::lock_guard lock(mutex_);
-  settle_locked();
-  if (--tellings_ == 0) timeline_.add({now(), settled_total_, settled_});
+  catch_up();
+  --tellings_;
 }
 
 void MemoryLog::settle() {
@@ -203,7 +203,8 @@ std::optional<MemoryLog::Moment> MemoryLog::replay() {
   std::int64_t bytes = peak_.bytes;
   for (std::size_t i = 0; i < events_.size(); ++i) {
     apply(events_[i]);
-    if (tellings_ == 0) timeline_.add({events_[i].at, settled_total_, settled_});
+    const bool goes_on = events_[i].told && i + 1 < events_.size() && events_[i + 1].told;
+    if (!goes_on) timeline_.add({events_[i].at, settled_total_, settled_});
     if (settled_total_ <= bytes) continue;
     bytes = settled_total_;
     most = Moment{i, bytes};

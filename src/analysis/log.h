@@ -51,7 +51,8 @@ class MemoryLog {
   // The block of that number went, if it is there still.
   void went(const void* data, std::int64_t number);
 
-  // What was there before it was watched: told from the first of these to the second, it is one sample of the timeline.
+  // What was there before it was watched: booked and claimed from the first of these to the second, it is one sample of
+  // the timeline.
   void begin_telling();
   void end_telling();
 
@@ -106,6 +107,7 @@ class MemoryLog {
     std::int64_t change;
     std::uint32_t place;  // in blocks_ or accounts_
     Kind kind;
+    bool told = false;  // between begin_telling() and end_telling()
   };
   struct Peak {
     struct Part {

@@ -17,6 +17,16 @@ inline std::string shortest(double value) {
   return {digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr};
 }
 
+// "a, b, c".
+std::string joined(const auto& words, std::string_view separator = ", ") {
+  std::string text;
+  for (const auto& word : words) {
+    if (!text.empty()) text += separator;
+    text += word;
+  }
+  return text;
+}
+
 namespace text_detail {
 
 // Bytes of the character that `text` begins with; 0 where it is none of UTF-8, or one that only controls a terminal.

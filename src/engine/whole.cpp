@@ -79,7 +79,7 @@ WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::ve
     : rules_(rules),
       exchange_(exchange),
       accounts_(accounts),
-      updates_slices_(movement(plan).updates_slices),
+      plan_(plan),
       owners_(owners(layout, rules)),
       factored_(rules.size()) {
   for (const UnitLayout& unit : layout.units()) {
@@ -91,7 +91,7 @@ WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::ve
 // For the unit beside those before it; one that is frozen at first gets it when it is first trained.
 void WholeTensors::make_room(const UnitLayout& unit, const WholeUnit& work) {
   const std::int64_t inputs = input_bytes(unit, work);
-  const std::int64_t steps = step_bytes(unit, work, updates_slices_ ? unit.shard_length() : unit.length());
+  const std::int64_t steps = step_bytes(unit, work, held(unit).count);
   if (inputs > (inputs_ ? inputs_.count() : 0))
     inputs_ = Buffer::visible(accounts_, Owner::update, inputs, at::kByte, at::kCPU);
   if (steps > (steps_ ? steps_.count() : 0)) steps_ = Buffer(accounts_, Owner::update, steps, at::kByte, at::kCPU);
@@ -137,7 +137,7 @@ void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vec
 }
 
 char* WholeTensors::step_at(const Unit& unit, std::int64_t index) const {
-  return element(steps_, index - (updates_slices_ ? unit.shard_begin() : 0), accumulation(unit.layout().dtype()));
+  return element(steps_, index - held(unit.layout()).begin, accumulation(unit.layout().dtype()));
 }
 
 void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
@@ -148,7 +148,7 @@ void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const 
       follow(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], stretch.range, nullptr,
              element(inputs_, stretch.begin, wire), wire);
   }
-  if (!updates_slices_) return;
+  if (!held(unit.layout()).slice) return;
   const View whole = view(inputs_, 0, unit.layout().length(), wire);
   const View mine = view(inputs_, unit.shard_begin(), unit.layout().shard_length(), wire);
   exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
@@ -187,8 +187,9 @@ void WholeTensors::distribute(const Unit& unit) {
   const Dtype wide = accumulation(layout.dtype());
   const std::int64_t length = layout.shard_length();
   const View sent = view(inputs_, 0, layout.length(), units_[static_cast<std::size_t>(unit.index())].wire);
-  const View mine = view(steps_, updates_slices_ ? 0 : unit.shard_begin(), length, wide);
-  const View whole = updates_slices_ ? View{} : view(steps_, 0, layout.length(), wide);
+  const Held updated = held(layout);
+  const View mine = view(steps_, unit.shard_begin() - updated.begin, length, wide);
+  const View whole = updated.slice ? View{} : view(steps_, 0, layout.length(), wide);
   if (exchange_.size() == 1) {
     const auto tensor = [](const View& v) {
       return at::from_blob(v.data, {v.count}, at::TensorOptions().dtype(scalar_type(v.dtype)));
@@ -217,7 +218,7 @@ std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, cons
     if (whole_work(optimizer)->norms)
       add_norms(unit, stretch, optimizer, *factors[slot], sums[2 * slot], sums[2 * slot + 1]);
   }
-  if (updates_slices_) exchange_sums(unit, work, sums);
+  if (held(unit.layout()).slice) exchange_sums(unit, work, sums);
   for (const int slot : work.normed) {
     const auto i = static_cast<std::size_t>(slot);
     result[i] = {std::sqrt(sums[2 * i].value()), std::sqrt(sums[2 * i + 1].value())};

@@ -62,11 +62,13 @@ class WholeTensors {
   void add_norms(const Unit& unit, const Stretch& stretch, const Optimizer& optimizer, const UpdateFactors& factors,
                  ExactSum& weights, ExactSum& step) const;
   void exchange_sums(const Unit& unit, const WholeUnit& work, std::vector<ExactSum>& sums) const;
+  // What this rank updates of a unit.
+  Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }
 
   const std::vector<ParameterRule>& rules_;
   Exchange& exchange_;
   Accounts& accounts_;
-  bool updates_slices_;
+  Plan plan_;
   std::vector<WholeUnit> units_;
   std::vector<int> owners_;         // by parameter
   std::vector<Factored> factored_;  // by parameter

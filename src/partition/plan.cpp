@@ -34,15 +34,6 @@ const PrecisionColumn& column(Precision precision) {
   return kPrecisions[static_cast<std::size_t>(precision)];
 }
 
-std::string joined(const auto& words, std::string_view separator) {
-  std::string text;
-  for (const auto& word : words) {
-    if (!text.empty()) text += separator;
-    text += word;
-  }
-  return text;
-}
-
 bool holds(const Row& row, Placement placement) {
   return row.placement == placement || row.between == placement;
 }

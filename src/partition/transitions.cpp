@@ -120,4 +120,8 @@ Held held_between(const Plan& plan, State state, const UnitLayout& unit, int ran
   return held(plan[state].between, unit, rank);
 }
 
+bool divided_between(const Plan& plan, State state) {
+  return sharded(plan[state].between);
+}
+
 }  // namespace zero

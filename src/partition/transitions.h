@@ -69,5 +69,7 @@ struct Held {
 // What `rank` holds of a state when nothing is under way, and between the micro-batches of a step.
 Held held_at_rest(const Plan& plan, State state, const UnitLayout& unit, int rank);
 Held held_between(const Plan& plan, State state, const UnitLayout& unit, int rank);
+// Whether that is a slice, between micro-batches.
+bool divided_between(const Plan& plan, State state);
 
 }  // namespace zero
