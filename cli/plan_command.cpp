@@ -75,7 +75,7 @@ Setting setting_of(const PlanOptions& options) {
                   .batch = options.batch.value_or(RunOptions{}.batch),
                   .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
   if (setting.plans.empty())
-    for (const std::string_view preset : zero::Plan::presets()) setting.plans.emplace_back(preset);
+    for (const std::string_view preset : zero::Plan::stages()) setting.plans.emplace_back(preset);
   keep_first(setting.plans);
   return setting;
 }

@@ -44,7 +44,7 @@ class Fitting {
       found.push_back("--batch " + std::to_string(other.batch));
       break;
     }
-    for (const std::string_view plan : zero::Plan::presets()) {
+    for (const std::string_view plan : zero::Plan::stages()) {
       RunOptions other = options_;
       other.plans = {std::string(plan)};
       if (found.empty() && fits(other, model_)) found.push_back("plan " + other.plans.front());

@@ -59,14 +59,14 @@ int run() {
   const double before = process("VmRSS:");
   Measured measured[4];
   for (std::size_t i = 4; i-- > 0;)  // the smallest first, so that no run finds memory that a larger one left behind
-    measured[i] = train(world, zero::Plan::named(zero::Plan::presets()[i]), before);
+    measured[i] = train(world, zero::Plan::named(zero::Plan::stages()[i]), before);
   bool good = true;
   for (std::size_t i = 0; i < 4; ++i) {
     const auto [state, all, resident] = measured[i];
     const double saved = 100 * (1 - state / measured[0].state), expected = 100 * (1 - theory[i] / theory[0]);
     good = good && saved > expected - 0.2 && (i == 0 || n == 1 || resident < measured[i - 1].process);
     if (world.rank() == 0)
-      std::printf("%-6s %8.1f %8.1f %6.2f %% %6.2f %% %8.1f %8.1f\n", zero::Plan::presets()[i].data(), state,
+      std::printf("%-6s %8.1f %8.1f %6.2f %% %6.2f %% %8.1f %8.1f\n", zero::Plan::stages()[i].data(), state,
                   theory[i] / 1e6, saved, expected, all, resident);
   }
   return good ? 0 : 1;

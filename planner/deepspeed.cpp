@@ -146,7 +146,7 @@ class Reader {
     const std::string path = "zero_optimization.stage";
     if (is_automatic(path)) return;
     const std::int64_t value = integer(path, 0, 3).value_or(0);
-    result_.plan = std::string(zero::Plan::presets()[static_cast<std::size_t>(value)]);
+    result_.plan = std::string(zero::Plan::stages()[static_cast<std::size_t>(value)]);
     took(path, std::to_string(value) + " is plan " + *result_.plan);
   }
 

@@ -35,7 +35,7 @@ Part largest_part(const Cost& cost) {
 
 // The first of the presets that shards what this plan does not.
 std::string sharding(const std::string& state, const Cost& cost) {
-  for (const std::string_view preset : zero::Plan::presets()) {
+  for (const std::string_view preset : zero::Plan::stages()) {
     const zero::Plan other = zero::Plan::named(preset);
     for (const zero::State each : {zero::State::parameter, zero::State::gradient, zero::State::optimizer}) {
       const auto shards = [each](const zero::Plan& plan) { return divided_among(plan, each, 2) == 2; };

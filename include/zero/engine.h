@@ -34,11 +34,11 @@
 #include "zero/float8.h"
 #include "zero/ledger.h"
 #include "zero/loss_scale.h"
+#include "zero/mesh.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/schedule.h"
 #include "zero/traffic.h"
-#include "zero/world.h"
 
 namespace torch::nn {
 class Module;
@@ -100,13 +100,14 @@ struct StepReport {
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
-  // Throws ConfigError for a plan, module or option that cannot work, listing every fault, and CommError when the ranks
-  // differ or do not answer. If it throws, the module is as it was; until it returns, it holds the module's own memory
-  // beside the engine's.
-  Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+  // A world is the mesh that has all ranks along `shard`. A mesh has no other axes than replica and shard in this
+  // version. Throws ConfigError for a plan, mesh, module or option that cannot work, listing every fault, and CommError
+  // when the ranks differ or do not answer. If it throws, the module is as it was; until it returns, it holds the
+  // module's own memory beside the engine's.
+  Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
   // The same for a module of TorchScript (torch::jit::load), in fp32.
-  Engine(torch::jit::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+  Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
   // Leaves the module with whole parameters where the plan replicates them. Where it shards them the values are gone:
   // call release() first to keep them. Shapes stay, and to read such a parameter throws.

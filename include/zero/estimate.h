@@ -50,7 +50,7 @@ struct Estimate {
 // is read counts as bytes on the wire, as if it had been sent.
 enum class Memory : std::uint8_t { separate, common };
 
-// `rules` by parameter, see parameter_rules(). Layout::ranks() is the number of ranks; where parameters of one
+// `rules` by parameter, see parameter_rules(). The layout's mesh has the ranks; where parameters of one
 // unit have different optimizers, ranks may hold different amounts, and the largest counts.
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
                   Memory memory = Memory::separate);

@@ -1,8 +1,8 @@
 // Where each parameter lies. Parameters used together form a unit; a unit is one flat array, each
-// parameter at a fixed aligned offset, padded so that its length divides by the number of ranks.
-// Rank r owns the slice [r L/N, (r+1) L/N). Outside this file parameters are spoken of by
-// (name, begin, end); padding never leaves it. No torch; immutable and safe to share after
-// construction.
+// parameter at a fixed aligned offset, padded so that its length L divides by the number N of ranks.
+// A rank owns one of N slices of it: on a mesh, of what its place along the shard axis has, inside first
+// (MeshShape::slice_of). Outside this file parameters are spoken of by (name, begin, end); padding never
+// leaves it. No torch; immutable and safe to share after construction.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "zero/dtype.h"
+#include "zero/mesh_shape.h"
 
 namespace zero {
 
@@ -44,6 +45,14 @@ struct Slot {
   std::int64_t end() const { return begin + numel; }
 };
 
+// Elements [begin, begin + count) of a unit's flat array.
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  std::int64_t end() const { return begin + count; }
+  bool operator==(const Slice&) const = default;
+};
+
 // Slices of the unit that belong to one rank and one parameter.
 struct Piece {
   int slot = 0;            // index into slots()
@@ -56,20 +65,24 @@ class UnitLayout {
   // Starts are multiples of this many elements (64 bytes of a 16-bit type); slices of half as many.
   static constexpr std::int64_t kAlign = 32;
 
-  UnitLayout(std::string name, Dtype dtype, bool trainable, int ranks);
+  UnitLayout(std::string name, Dtype dtype, bool trainable, const MeshShape& mesh);
 
   const std::string& name() const { return name_; }
   Dtype dtype() const { return dtype_; }
   bool trainable() const { return trainable_; }
   bool read_in_backward() const { return read_in_backward_; }
-  int ranks() const { return ranks_; }
+  const MeshShape& mesh() const { return mesh_; }
+  int ranks() const { return mesh_.size(Axis::data); }
   const std::vector<Slot>& slots() const { return slots_; }
-  std::int64_t numel() const { return numel_; }    // elements of its parameters
-  std::int64_t length() const { return length_; }  // with alignment and padding
-  std::int64_t shard_length() const { return length_ / ranks_; }
+  std::int64_t numel() const { return numel_; }                    // elements of its parameters
+  std::int64_t length() const { return length_; }                  // with alignment and padding
+  std::int64_t shard_length() const { return length_ / ranks(); }  // over `data`
   std::int64_t bytes() const { return length_ * size_of(dtype_); }
 
-  // What `rank` owns, in order.
+  // What `rank` has of a unit that is divided over an axis, `shard` or `data`: the latter is a part of the former.
+  Slice slice(Axis over, int rank) const;
+
+  // What `rank` owns where all is divided over `data`, in order.
   std::vector<Piece> pieces(int rank) const;
   // All of it, in order: what a rank owns that holds the unit replicated.
   std::vector<Piece> pieces() const;
@@ -89,7 +102,7 @@ class UnitLayout {
   Dtype dtype_;
   bool trainable_;
   bool read_in_backward_ = false;
-  int ranks_;
+  MeshShape mesh_;
   std::vector<Slot> slots_;
   std::int64_t numel_ = 0;
   std::int64_t length_ = 0;
@@ -99,9 +112,10 @@ class Layout {
  public:
   // Units in the order of their first parameter; slices are multiples of `slice` elements, a power of two.
   // Throws ConfigError for an empty or repeated name, a negative size, or ranks < 1.
-  Layout(std::span<const ParameterSpec> parameters, int ranks, std::int64_t slice = 1);
+  Layout(std::span<const ParameterSpec> parameters, const MeshShape& mesh, std::int64_t slice = 1);
 
-  int ranks() const { return ranks_; }
+  const MeshShape& mesh() const { return mesh_; }
+  int ranks() const { return mesh_.size(Axis::data); }
   const std::vector<UnitLayout>& units() const { return units_; }
   std::int64_t numel() const { return numel_; }    // Psi: elements of all parameters
   std::int64_t length() const { return length_; }  // with alignment and padding
@@ -114,11 +128,11 @@ class Layout {
   // Where a parameter lies. Throws ConfigError for an unknown name.
   Location find(std::string_view name) const;
   Location at(int index) const { return locations_.at(static_cast<std::size_t>(index)); }
-  // The rank that owns element `element` of a parameter.
+  // The rank that owns element `element` of a parameter where all is divided over `data`.
   int owner(std::string_view name, std::int64_t element) const;
 
  private:
-  int ranks_;
+  MeshShape mesh_;
   std::vector<UnitLayout> units_;
   std::vector<Location> locations_;
   std::unordered_map<std::string, int> index_;

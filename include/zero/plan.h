@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "zero/dtype.h"
+#include "zero/mesh_shape.h"
 
 namespace zero {
 
@@ -21,7 +22,7 @@ inline constexpr int kStates = 4;
 enum class Placement : std::uint8_t {
   replicated,  // every rank holds the whole
   partial,     // every rank holds a whole-sized addend: the sum over ranks is the value
-  sharded,     // rank r holds the slice r of N
+  sharded,     // each rank along the row's axis holds a slice
 };
 enum class Tier : std::uint8_t { device, host, disk };
 // fp8: E4M3 in blocks of 32 with a power of two each. fp64 values travel as they are.
@@ -55,6 +56,7 @@ struct Row {
   Placement between = Placement::replicated;    // between the micro-batches of one step
   Tier tier = Tier::device;
   Wire wire = Wire::native;
+  Axis over = Axis::data;  // over which it is sharded, where it is: `data`, or `shard`, the replicas having the same
   bool operator==(const Row&) const = default;
 };
 
@@ -64,13 +66,20 @@ class Plan {
   static Plan zero1();  // P_os
   static Plan zero2();  // P_os+g
   static Plan zero3();  // P_os+g+p
+  // zero3 within each shard group, the groups being replicas (MiCS, HSDP): parameters never cross hosts, a gradient
+  // does with 1/S of its bytes. On a mesh of one group the same as zero3.
+  static Plan hybrid();
+  // Likewise, but gradients and the optimizer are sharded over all ranks, as zero2 does it over the groups: less memory
+  // for the same bytes on the wire.
+  static Plan hybrid_zero2();
 
   // The preset of that name. Throws ConfigError, listing the presets.
   static Plan named(std::string_view preset);
   static std::vector<std::string_view> presets();
+  static std::vector<std::string_view> stages();  // those that take no mesh: ddp, zero1, zero2, zero3
 
-  // The preset whose rows these are, in placements and tiers; "custom" where there is none. On one rank, which shards
-  // nothing, the preset's it was.
+  // The preset whose rows these are, in placements, axes and tiers; "custom" where there is none. Of a table as it is
+  // on a mesh, where an axis of one rank shards nothing, the preset's it was.
   std::string label() const;
   const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }
@@ -112,21 +121,22 @@ class Plan {
   // Bytes that the optimizer keeps of a weight's remainder.
   std::int64_t remainder_bytes(Dtype stored) const;
 
-  // The table as it is on a group of `ranks`: one rank shards nothing.
-  [[nodiscard]] Plan on(int ranks) const;
+  // The table as it is on a mesh: an axis of one rank shards nothing, and where there is one replica, `shard` is
+  // `data`.
+  [[nodiscard]] Plan on(const MeshShape& mesh) const;
 
-  // Everything that is wrong with the plan on `ranks` ranks, one sentence each.
-  std::vector<std::string> faults(int ranks) const;
+  // Everything that is wrong with the plan on a mesh, one sentence each.
+  std::vector<std::string> faults(const MeshShape& mesh) const;
   // Throws ConfigError with all faults at once.
-  void validate(int ranks) const;
+  void validate(const MeshShape& mesh) const;
 
   bool operator==(const Plan&) const = default;
 
  private:
   bool has_rows_of(const Plan& other) const;
 
-  std::string label_;   // of the preset that it began as
-  bool alone_ = false;  // on one rank
+  std::string label_;            // of the preset that it began as
+  std::optional<MeshShape> on_;  // where that changed rows
   std::array<Row, kStates> rows_{};
   Precision precision_ = Precision::fp32;
   int accumulate_ = 1;

@@ -12,6 +12,8 @@
 #include "zero/loss_scale.h"
 #include "zero/memory_analyzer.h"
 #include "zero/memory_report.h"
+#include "zero/mesh.h"
+#include "zero/mesh_shape.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/schedule.h"

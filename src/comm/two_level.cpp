@@ -2,6 +2,8 @@
 
 #include <bit>
 #include <cstring>
+#include <map>
+#include <span>
 #include <vector>
 
 #include "comm/backend.h"
@@ -32,6 +34,7 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
   std::int64_t step(std::int64_t element) const { return std::max<std::int64_t>(staging_ / size() / element, 1); }
   template <class Action>
   void for_slices(Action action) const;
+  bool inside_hosts(std::span<const SplitCall> calls) const;
 
   Levels levels_;
   Hosts hosts_;
@@ -93,7 +96,7 @@ Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
   return {};
 }
 
-// Two levels again where everybody stays together in the same order.
+// Two levels again where everybody stays together in the same order; shared memory where no group leaves its host.
 std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key) {
   const SplitCall mine{color, key};
   std::vector<SplitCall> calls(static_cast<std::size_t>(size()));
@@ -102,13 +105,24 @@ std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key
                    {calls.data(), static_cast<std::int64_t>(calls.size() * sizeof mine), Dtype::u8})
       .wait();
   const std::vector<int> members = split_group(calls, rank());
-  auto all = levels_.all->split(color, key);
   bool same = static_cast<int>(members.size()) == size();
   for (int r = 0; same && r < size(); ++r) same = members[static_cast<std::size_t>(r)] == r;
+  if (!same && inside_hosts(calls)) return levels_.inside->split(color, key);
+  auto all = levels_.all->split(color, key);
   if (!same) return all;
   return two_level_communicator({std::move(all), levels_.inside->split(0, levels_.inside->rank()),
                                  levels_.across->split(0, levels_.across->rank())},
                                 hosts_, staging_);
+}
+
+// Whether ranks of the same color share a host, all of them.
+bool TwoLevelCommunicator::inside_hosts(std::span<const SplitCall> calls) const {
+  std::map<std::int32_t, int> host_of;
+  for (int r = 0; r < size(); ++r) {
+    const auto [place, first] = host_of.emplace(calls[static_cast<std::size_t>(r)].color, hosts_.host(r));
+    if (!first && place->second != hosts_.host(r)) return false;
+  }
+  return true;
 }
 
 }  // namespace

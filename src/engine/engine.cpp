@@ -8,30 +8,32 @@ namespace zero {
 namespace {
 
 template <class AnyModule>
-Inventory inventory_of(const AnyModule& module, const World& world, const Plan& plan, const Options& options) {
-  plan.validate(world.size());
+Inventory inventory_of(const AnyModule& module, const Mesh& mesh, const Plan& plan, const Options& options) {
+  if (mesh.size(Axis::data) != mesh.shape().size())
+    throw ConfigError("an engine runs on the replica and shard axes of a mesh, not on " + mesh.shape().text(),
+                      "leave the pipe and tensor axes at 1 rank");
+  plan.validate(mesh.shape());
   return take_inventory(module, plan, options.full_precision);
 }
 
 // TorchScript has derivatives and a mixed precision of its own, which take no weights in 16 bits beside inputs in fp32.
-Inventory inventory_of_script(const torch::jit::Module& module, const World& world, const Plan& plan,
+Inventory inventory_of_script(const torch::jit::Module& module, const Mesh& mesh, const Plan& plan,
                               const Options& options) {
   if (plan.compute_dtype() != Dtype::f32)
     throw ConfigError("a module of TorchScript cannot be trained in " + std::string(name(plan.precision())),
                       "use fp32, or the module in C++");
-  return inventory_of(module, world, plan, options);
+  return inventory_of(module, mesh, plan, options);
 }
 
 }  // namespace
 
-Engine::Engine(torch::nn::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+Engine::Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(std::make_unique<Impl>(inventory_of(module, world, plan, options), world, plan, optimizer, options)) {}
+    : impl_(std::make_unique<Impl>(inventory_of(module, mesh, plan, options), mesh, plan, optimizer, options)) {}
 
-Engine::Engine(torch::jit::Module& module, const World& world, const Plan& plan, const Optimizer& optimizer,
+Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(
-          std::make_unique<Impl>(inventory_of_script(module, world, plan, options), world, plan, optimizer, options)) {}
+    : impl_(std::make_unique<Impl>(inventory_of_script(module, mesh, plan, options), mesh, plan, optimizer, options)) {}
 
 Engine::~Engine() = default;
 

@@ -20,10 +20,12 @@ namespace zero {
 namespace {
 
 // A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
-Communicator own_group(const World& world, const std::vector<std::string>& lines) {
-  if (world.size() == 1) return world.communicator();
-  return split_by_key(world.communicator(),
-                      {agreement_key(lines), [&lines](const Communicator& all) { require_agreement(all, lines); }});
+Groups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
+  const Communicator& all = mesh.world().communicator();
+  if (all.size() == 1) return {all, mesh.shape()};
+  const Communicator own = split_by_key(
+      all, {agreement_key(lines), [&lines](const Communicator& group) { require_agreement(group, lines); }});
+  return {own, mesh.shape()};
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
@@ -73,27 +75,26 @@ LossScaler scaler_of(const Plan& plan, const Options& options) {
 
 }  // namespace
 
-Engine::Impl::Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer,
-                   Options options)
+Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options)
     : plan_(plan),
-      resolved_(plan.on(world.size())),
+      resolved_(plan.on(mesh.shape())),
       options_(std::move(options)),
-      seat_(world.take_seat()),
+      seat_(mesh.world().take_seat()),
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
-      layout_(inventory.specs, world.size(), slices_of(plan, rules_)),
+      layout_(inventory.specs, mesh.shape(), slices_of(plan, rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
-      group_(own_group(world, description_of(inventory))),
+      groups_(own_groups(mesh, description_of(inventory))),
       seed_(seed()),
-      accounts_(group_),
+      accounts_(groups_.along(Axis::shard), groups_.along(movement(resolved_).within)),
       wire_(layout_, resolved_, accounts_),
-      units_(make_units(layout_, inventory, resolved_, wire_, world.rank(), accounts_)),
+      units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
       exchange_(
-          Communicator(metered(group_.impl(), meter_)), Communicator(metered(group_.impl(), setup_meter_)),
-          [this](const Communicator& communicator, int unit) {
-            units_[static_cast<std::size_t>(unit_of_gather(unit))]->serve(communicator, is_exact_gather(unit));
+          {groups_.metered_by(meter_), groups_.metered_by(setup_meter_), movement(resolved_).within},
+          [this](const Groups& groups, int unit, bool exactly) {
+            units_[static_cast<std::size_t>(unit)]->serve(groups, exactly);
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
       float8_(float8_linears()),
@@ -175,23 +176,30 @@ Engine::Impl::~Impl() {
 // The one that was given, else by rank 0's seat: engines side by side are not to draw the same numbers.
 std::uint64_t Engine::Impl::seed() const {
   std::int64_t seat = *seat_;
-  if (group_.size() > 1) Communicator(metered(group_.impl(), setup_meter_)).broadcast({&seat, 1, Dtype::i64}, 0).wait();
+  if (groups_.size() > 1) setup_group().broadcast({&seat, 1, Dtype::i64}, 0).wait();
   return options_.seed.value_or(seat == 0 ? 0 : derived(0, static_cast<std::uint64_t>(seat)));
 }
 
+// All ranks, before there is an exchange.
+Communicator Engine::Impl::setup_group() const {
+  return groups_.metered_by(setup_meter_).along(Axis::data);
+}
+
 std::vector<std::string> Engine::Impl::description_of(const Inventory& inventory) const {
-  return description(plan_, inventory, infos_, rules_, options_);
+  std::vector<std::string> lines = description(plan_, inventory, infos_, rules_, options_);
+  lines.insert(lines.begin() + 1, "a mesh of " + layout_.mesh().text());
+  return lines;
 }
 
 void Engine::Impl::agree(const Inventory& inventory) const {
-  require_agreement(Communicator(metered(group_.impl(), setup_meter_)), description_of(inventory));
+  require_agreement(setup_group(), description_of(inventory));
 }
 
 // Rank 0's values win.
 void Engine::Impl::broadcast(const at::Tensor& values, int unit) {
   const View view{values.mutable_data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::u8};
-  exchange_.run({Exchange::Kind::setup, unit, view.count, [view](const Communicator& communicator) {
-                   if (view.count > 0) communicator.broadcast(view, 0).wait();
+  exchange_.run({Exchange::Kind::setup, unit, view.count, [view](const Groups& groups) {
+                   if (view.count > 0) groups.along(Axis::data).broadcast(view, 0).wait();
                  }});
 }
 
@@ -266,8 +274,9 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   unit.take_back(true);
   if (from_rank) {
     const View whole = unit.whole();
-    exchange_.run({Exchange::Kind::read, unit.index(), whole.count,
-                   [whole, root = *from_rank](const Communicator& c) { c.broadcast(whole, root).wait(); }});
+    exchange_.run({Exchange::Kind::read, unit.index(), whole.count, [whole, root = *from_rank](const Groups& groups) {
+                     groups.along(Axis::data).broadcast(whole, root).wait();
+                   }});
   }
   meet(unit);
   unit.keep_whole();
@@ -278,7 +287,7 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
 // Before a common unit is written every rank has its copy, and every rank has written before it is read.
 void Engine::Impl::meet(const Unit& unit) {
   if (!unit.common()) return;
-  exchange_.run({Exchange::Kind::read, unit.index(), 0, [](const Communicator& c) { c.barrier().wait(); }});
+  exchange_.run({Exchange::Kind::read, unit.index(), 0, barrier()});
 }
 
 void Engine::Impl::release() {
@@ -316,11 +325,11 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   const at::Tensor flat = at::empty({unit->layout().length()}, main->tensor().options());
   const View whole{flat.mutable_data_ptr(), flat.numel(), accumulation(unit->layout().dtype())};
   const View mine{main->data(), main->count(), whole.dtype};
-  if (mine.count == whole.count) {
-    flat.copy_(main->tensor());
-  } else {
+  if (const Held held = held_at_rest(resolved_, State::optimizer, unit->layout(), exchange_.rank()); held.over) {
     exchange_.run({Exchange::Kind::read, unit->index(), whole.count,
-                   [mine, whole](const Communicator& c) { c.all_gather(mine, whole).wait(); }});
+                   [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); }});
+  } else {
+    flat.copy_(main->tensor());
   }
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset()).clone();
 }

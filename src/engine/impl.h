@@ -1,11 +1,13 @@
 // The engine's parts, in the order in which they are built.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/groups.h"
 #include "comm/metered.h"
 #include "engine/takeover.h"
 #include "engine/updater.h"
@@ -20,7 +22,7 @@ namespace zero {
 class Engine::Impl final : public UnitHost {
  public:
   // Of a plan that is valid.
-  Impl(Inventory inventory, const World& world, const Plan& plan, const Optimizer& optimizer, Options options);
+  Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options);
   ~Impl() override;
 
   void backward(const at::Tensor& loss);
@@ -53,6 +55,7 @@ class Engine::Impl final : public UnitHost {
 
  private:
   std::vector<std::string> description_of(const Inventory& inventory) const;
+  Communicator setup_group() const;
   void agree(const Inventory& inventory) const;
   std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
@@ -82,10 +85,11 @@ class Engine::Impl final : public UnitHost {
   bool common() const;
   void renew(Exchange::Kind kind);
   void meet(const Unit& unit);
+  std::function<void(const Groups&)> barrier() const;
   void start_window();
 
   Plan plan_;      // as given
-  Plan resolved_;  // on this number of ranks
+  Plan resolved_;  // on the mesh
   Options options_;
   std::shared_ptr<const int> seat_;  // among the world's engines
   double lr_;                        // of parameters in no group
@@ -94,7 +98,7 @@ class Engine::Impl final : public UnitHost {
   Layout layout_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
-  Communicator group_;
+  Groups groups_;                              // not metered
   std::uint64_t seed_;
   Accounts accounts_;
   GatherWire wire_;

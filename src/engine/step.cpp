@@ -24,7 +24,7 @@ Ballot Engine::Impl::ballot() const {
     for (std::size_t slot = 0; slot < layout.slots().size(); ++slot)
       ballot.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_->arrived(unit->index(), static_cast<int>(slot));
-    const auto begin = unit->shard_begin() - gradients_->origin(unit->index());
+    const auto begin = unit->slice_begin() - gradients_->origin(unit->index());
     const Dtype dtype = gradients_->dtype(unit->index());
     const auto* const mine = static_cast<const char*>(data) + begin * size_of(dtype);
     sum_of_squares(mine, dtype, layout.shard_length(), ballot.squares, ballot.nonfinite);
@@ -38,13 +38,11 @@ Verdict Engine::Impl::vote() {
   if (exchange_.size() == 1) return count(words, resolved_, 1, infos_.size());
   std::vector<std::int64_t> table(words.size() * static_cast<std::size_t>(exchange_.size()));
   const auto count_of = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
-  exchange_.run({Exchange::Kind::vote, -1, count_of(words), [&](const Communicator& communicator) {
-                   communicator
-                       .all_gather({words.data(), count_of(words), Dtype::i64},
-                                   {table.data(), count_of(table), Dtype::i64})
-                       .wait();
+  exchange_.run({Exchange::Kind::vote, -1, count_of(words), [&](const Groups& groups) {
+                   groups.gather({words.data(), count_of(words), Dtype::i64},
+                                 {table.data(), count_of(table), Dtype::i64}, Axis::data);
                  }});
-  return count(table, resolved_, exchange_.size(), infos_.size());
+  return count(table, resolved_, exchange_.mesh(), infos_.size());
 }
 
 Verdict Engine::Impl::timed_vote(StepReport& report) {
@@ -110,7 +108,8 @@ void Engine::Impl::renormalise() {
   MaxNorms& max_norms = pager_->max_norms();
   if (max_norms.empty()) return;
   std::vector<MaxNorms::Due> due;
-  exchange_.run({Exchange::Kind::read, -1, 0, [&](const Communicator& c) { due = max_norms.settle(c); }});
+  exchange_.run(
+      {Exchange::Kind::read, -1, 0, [&](const Groups& groups) { due = max_norms.settle(groups.along(Axis::data)); }});
   const window::Blind blind;
   for (const auto& [table, indices] : due) {
     const at::Tensor& parameter = parameter_at(table.parameter);
@@ -155,19 +154,26 @@ bool Engine::Impl::common() const {
 
 // This rank has written its part of the common units.
 void Engine::Impl::renew(Exchange::Kind kind) {
-  if (common()) pager_->renew(exchange_.submit({kind, -1, 0, [](const Communicator& c) { c.barrier().wait(); }}));
+  if (common()) pager_->renew(exchange_.submit({kind, -1, 0, barrier()}));
 }
 
-// Replicated parameters of which each rank updated its slice.
+// Of those that have a unit's shards between them.
+std::function<void(const Groups&)> Engine::Impl::barrier() const {
+  return [axis = movement(resolved_).within](const Groups& groups) { groups.along(axis).barrier().wait(); };
+}
+
+// Parameters of which each rank updated a part of what it holds.
 void Engine::Impl::publish(Unit& unit) {
   if (!movement(resolved_).publishes) return;
-  const View shard = unit.shard();
-  const View whole = unit.whole();
-  unit.suspend();
-  pager_->expect(unit, exchange_.submit({Exchange::Kind::publish, unit.index(), whole.count,
-                                         [shard, whole](const Communicator& communicator) {
-                                           communicator.all_gather(shard, whole).wait();
-                                         }}));
+  const Held updated = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
+  const View mine = unit.home(updated), all = unit.home();
+  const bool part = unit.sharded();
+  if (!part) unit.suspend();
+  Pending arrival = exchange_.submit(
+      {Exchange::Kind::publish, unit.index(), all.count, [mine, all, part, over = *updated.over](const Groups& groups) {
+         part ? groups.gather_part(mine, all) : groups.gather(mine, all, over);
+       }});
+  part ? pager_->renew(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
 }
 
 void Engine::Impl::start_window() {

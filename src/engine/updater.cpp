@@ -16,9 +16,7 @@ char* element(void* data, std::int64_t index, Dtype dtype) {
 
 // The unit's element `i` of the stored parameters this rank updates.
 char* stored(Unit& unit, std::int64_t i) {
-  const Dtype dtype = unit.layout().dtype();
-  return unit.sharded() ? element(unit.shard().data, i - unit.shard_begin(), dtype)
-                        : element(unit.whole().data, i, dtype);
+  return static_cast<char*>(unit.home({i, 0}).data);
 }
 
 template <class Narrow>

@@ -42,7 +42,8 @@ std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan) {
   return words;
 }
 
-Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, int ranks, std::size_t parameters) {
+Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh, std::size_t parameters) {
+  const int ranks = mesh.size(Axis::data);
   const std::size_t words = table.size() / static_cast<std::size_t>(ranks);
   const auto accumulate = static_cast<std::size_t>(plan.accumulate());
   Verdict verdict;
@@ -50,7 +51,8 @@ Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, int rank
   ExactSum squares;
   std::vector<double> losses(accumulate * static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::span<const std::int64_t> vote(table.data() + static_cast<std::size_t>(rank) * words, words);
+    const std::span<const std::int64_t> vote(table.data() + static_cast<std::size_t>(mesh.slice_of(rank)) * words,
+                                             words);
     squares.add(vote.first(kNormLimbs));
     verdict.overflow = verdict.overflow || vote[kNormLimbs] != 0;
     for (std::size_t micro = 0; micro < accumulate; ++micro)

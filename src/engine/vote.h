@@ -31,8 +31,9 @@ struct Verdict {
 // first, so that sums over micro-batches and over ranks are subtrees of one tree (design: order of a sum).
 std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro);
 
-// The ballot as words on the wire, and the ranks' words as a verdict.
+// The ballot as words on the wire, and the ranks' words, in the order of their slices (MeshShape::slice_of), as a
+// verdict.
 std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan);
-Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, int ranks, std::size_t parameters);
+Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh, std::size_t parameters);
 
 }  // namespace zero

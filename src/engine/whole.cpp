@@ -91,7 +91,7 @@ WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::ve
 // For the unit beside those before it; one that is frozen at first gets it when it is first trained.
 void WholeTensors::make_room(const UnitLayout& unit, const WholeUnit& work) {
   const std::int64_t inputs = input_bytes(unit, work);
-  const std::int64_t steps = step_bytes(unit, work, held(unit).count);
+  const std::int64_t steps = step_bytes(unit, work, stepped(unit).count);
   if (inputs > (inputs_ ? inputs_.count() : 0))
     inputs_ = Buffer::visible(accounts_, Owner::update, inputs, at::kByte, at::kCPU);
   if (steps > (steps_ ? steps_.count() : 0)) steps_ = Buffer(accounts_, Owner::update, steps, at::kByte, at::kCPU);
@@ -136,8 +136,13 @@ void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vec
   }
 }
 
+Slice WholeTensors::stepped(const UnitLayout& unit) const {
+  const Slice room = sum_room(unit, exchange_.rank()), updated = held(unit);
+  return room.count > updated.count ? room : updated;
+}
+
 char* WholeTensors::step_at(const Unit& unit, std::int64_t index) const {
-  return element(steps_, index - held(unit.layout()).begin, accumulation(unit.layout().dtype()));
+  return element(steps_, index - stepped(unit.layout()).begin, accumulation(unit.layout().dtype()));
 }
 
 void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
@@ -148,11 +153,12 @@ void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const 
       follow(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], stretch.range, nullptr,
              element(inputs_, stretch.begin, wire), wire);
   }
-  if (!held(unit.layout()).slice) return;
+  const Held updated = held(unit.layout());
+  if (!updated.over) return;
   const View whole = view(inputs_, 0, unit.layout().length(), wire);
-  const View mine = view(inputs_, unit.shard_begin(), unit.layout().shard_length(), wire);
+  const View mine = view(inputs_, updated.begin, updated.count, wire);
   exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
-                 [mine, whole](const Communicator& communicator) { communicator.all_gather(mine, whole).wait(); }});
+                 [mine, whole, over = *updated.over](const Groups& groups) { groups.gather(mine, whole, over); }});
 }
 
 // Leaves the steps of this rank's tensors where their inputs were, and zeros elsewhere.
@@ -185,22 +191,22 @@ at::Tensor WholeTensors::step_of(const Slot& slot, const at::Tensor& input, cons
 void WholeTensors::distribute(const Unit& unit) {
   const UnitLayout& layout = unit.layout();
   const Dtype wide = accumulation(layout.dtype());
-  const std::int64_t length = layout.shard_length();
   const View sent = view(inputs_, 0, layout.length(), units_[static_cast<std::size_t>(unit.index())].wire);
   const Held updated = held(layout);
-  const View mine = view(steps_, unit.shard_begin() - updated.begin, length, wide);
-  const View whole = updated.slice ? View{} : view(steps_, 0, layout.length(), wide);
+  const auto steps = [&](const Slice& slice) { return View{step_at(unit, slice.begin), slice.count, wide}; };
+  const View room = steps(sum_room(layout, exchange_.rank())), all = steps(updated);
   if (exchange_.size() == 1) {
     const auto tensor = [](const View& v) {
       return at::from_blob(v.data, {v.count}, at::TensorOptions().dtype(scalar_type(v.dtype)));
     };
-    tensor(mine).copy_(tensor(sent));
+    tensor(all).copy_(tensor(sent));
     return;
   }
   exchange_.run(
-      {Exchange::Kind::direct, unit.index(), sent.count, [sent, mine, whole](const Communicator& communicator) {
-         communicator.reduce_scatter(sent, mine).wait();
-         if (whole.count > 0) communicator.all_gather(mine, whole).wait();
+      {Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, over = updated.over](const Groups& groups) {
+         const View mine = groups.reduce(sent, room);
+         if (!over) return groups.gather(mine, all, Axis::data);
+         if (*over == Axis::shard) groups.gather_part(mine, all);
        }});
 }
 
@@ -218,7 +224,7 @@ std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, cons
     if (whole_work(optimizer)->norms)
       add_norms(unit, stretch, optimizer, *factors[slot], sums[2 * slot], sums[2 * slot + 1]);
   }
-  if (held(unit.layout()).slice) exchange_sums(unit, work, sums);
+  if (const Held updated = held(layout); updated.over) exchange_sums(unit, work, *updated.over, sums);
   for (const int slot : work.normed) {
     const auto i = static_cast<std::size_t>(slot);
     result[i] = {std::sqrt(sums[2 * i].value()), std::sqrt(sums[2 * i + 1].value())};
@@ -242,22 +248,24 @@ void WholeTensors::add_norms(const Unit& unit, const Stretch& stretch, const Opt
   }
 }
 
-// Every rank's sums of the normed slots, added.
-void WholeTensors::exchange_sums(const Unit& unit, const WholeUnit& work, std::vector<ExactSum>& sums) const {
+// Sums of the normed slots, added over the ranks that update something else than each other.
+void WholeTensors::exchange_sums(const Unit& unit, const WholeUnit& work, Axis over,
+                                 std::vector<ExactSum>& sums) const {
   std::vector<std::int64_t> mine;
   for (const int slot : work.normed)
     for (const int which : {0, 1}) {
       const auto limbs = sums[static_cast<std::size_t>(2 * slot + which)].limbs();
       mine.insert(mine.end(), limbs.begin(), limbs.end());
     }
-  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(exchange_.size()));
+  const int ranks = exchange_.mesh().size(over);
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(ranks));
   const View table{all.data(), static_cast<std::int64_t>(all.size()), Dtype::i64};
   const View own{mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::i64};
   exchange_.run({Exchange::Kind::direct, unit.index(), own.count,
-                 [own, table](const Communicator& communicator) { communicator.all_gather(own, table).wait(); }});
+                 [own, table, over](const Groups& groups) { groups.gather(own, table, over); }});
   std::fill(sums.begin(), sums.end(), ExactSum{});
   auto limbs = all.begin();
-  for (int rank = 0; rank < exchange_.size(); ++rank)
+  for (int rank = 0; rank < ranks; ++rank)
     for (const int slot : work.normed)
       for (const int which : {0, 1}) {
         sums[static_cast<std::size_t>(2 * slot + which)].add(std::span<const std::int64_t>(limbs, ExactSum::kLimbs));

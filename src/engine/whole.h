@@ -61,9 +61,11 @@ class WholeTensors {
   std::vector<Norms> take_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
   void add_norms(const Unit& unit, const Stretch& stretch, const Optimizer& optimizer, const UpdateFactors& factors,
                  ExactSum& weights, ExactSum& step) const;
-  void exchange_sums(const Unit& unit, const WholeUnit& work, std::vector<ExactSum>& sums) const;
+  void exchange_sums(const Unit& unit, const WholeUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
   Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }
+  // What steps_ has of it: that, and the room in which sums are made.
+  Slice stepped(const UnitLayout& unit) const;
 
   const std::vector<ParameterRule>& rules_;
   Exchange& exchange_;
@@ -73,7 +75,7 @@ class WholeTensors {
   std::vector<int> owners_;         // by parameter
   std::vector<Factored> factored_;  // by parameter
   Buffer inputs_;                   // of a whole unit; then the steps of this rank's tensors
-  Buffer steps_;                    // of what this rank updates
+  Buffer steps_;                    // of what this rank updates, and where they are added up
 };
 
 }  // namespace zero

@@ -52,7 +52,7 @@ class PerRank {
   std::vector<std::pair<int, std::int64_t>> changes_;  // from that rank on
 };
 
-// Prices one step of a plan that is already the one on the layout's ranks.
+// Prices one step of a plan that is already the one on the layout's mesh.
 class Pricing {
  public:
   Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
@@ -66,6 +66,7 @@ class Pricing {
         transitions_(transitions(plan, layout)),
         uses_(layout.units().size()),
         memory_(memory),
+        mesh_(layout.mesh()),
         peers_(layout.ranks() - 1) {
     for (const Transition& each : transitions_)
       if (each.when == Moment::use) uses_[static_cast<std::size_t>(each.unit)] = each;
@@ -107,7 +108,7 @@ class Pricing {
     estimate_.update_traffic += updated * (size_of(dtype) + (narrow ? 1 : 2) * size_of(unit.dtype()));
   }
 
-  // Moments, of the rank that has most.
+  // Moments, of the rank that has most. Ranks in the order of their slices over all.
   void optimizer() {
     PerRank bytes(layout_.ranks());
     for (std::size_t i = 0; i < repeats_.size(); ++i)
@@ -120,35 +121,38 @@ class Pricing {
   void owned(PerRank& bytes) const {
     each_owner(layout_, rules_, repeats_, [&](const UnitLayout& unit, const Slot& slot, int owner) {
       const std::int64_t values = owned_values(rules_[static_cast<std::size_t>(slot.index)]);
-      if (unit.trainable()) bytes.add(owner, owner + 1, values * size_of(accumulation(unit.dtype())));
+      const int slice = mesh_.slice_of(owner);
+      if (unit.trainable()) bytes.add(slice, slice + 1, values * size_of(accumulation(unit.dtype())));
     });
   }
 
   // Slices within one parameter, or behind the last, keep as much as each other.
   void moments_of_ranks(const UnitLayout& unit, std::int64_t times, PerRank& bytes) const {
     const bool split = movement_.updates_slices;
-    const int ranks = layout_.ranks();
     const std::int64_t length = held(unit, State::optimizer);
     if (length == 0) return;
+    const auto slices = static_cast<int>(unit.length() / length);  // of which several ranks may have the same
+    const int alike_ranks = layout_.ranks() / slices;
     int next = 0;
     const auto alike = [&](std::int64_t first, std::int64_t last) {
       if (first >= last) return;
       const auto begin = static_cast<int>(first), end = static_cast<int>(last);
-      bytes.add(begin, end, times * moment_bytes(unit, split ? first * length : 0, (split ? first + 1 : 1) * length));
+      bytes.add(alike_ranks * begin, alike_ranks * end,
+                times * moment_bytes(unit, first * length, (first + 1) * length));
       next = end;
     };
     const auto each = [&](std::int64_t last) {
       while (next < last) alike(next, next + 1);
     };
-    if (!split || uniform_) return alike(0, ranks);
+    if (!split || uniform_) return alike(0, slices);
     for (const Slot& slot : unit.slots()) {
       const std::int64_t first = (slot.begin + length - 1) / length, last = slot.end() / length;
       if (first >= last) continue;
       each(first);
       alike(first, last);
     }
-    each(std::min<std::int64_t>((unit.slots().back().end() + length - 1) / length, ranks));
-    alike(next, ranks);
+    each(std::min<std::int64_t>((unit.slots().back().end() + length - 1) / length, slices));
+    alike(next, slices);
   }
 
   std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64_t end) const {
@@ -181,19 +185,21 @@ class Pricing {
     if (apart) flat_ = std::max(flat_, unit.length() * size_of(wire));
   }
 
-  // The slice of the sum, but where it is held as added.
+  // Where the sum is made, but where it is held as added.
   std::int64_t slice_of(const UnitLayout& unit) const {
     if (peers_ == 0 || !unit.trainable()) return 0;
     const Dtype wide = accumulation(unit.dtype());
     const bool summed = movement_.reduces_each && plan_.accumulate() > 1;
-    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed;
-    return apart ? unit.shard_length() * size_of(wide) : 0;
+    const std::int64_t room = sum_room(unit, 0).count;
+    const bool fits = room <= held_between(plan_, State::gradient, unit, 0).count;
+    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed || !fits;
+    return apart ? room * size_of(wide) : 0;
   }
 
   void update(const UnitLayout& unit) {
     const WholeUnit work = whole_unit(unit, rules_);
     inputs_ = std::max(inputs_, input_bytes(unit, work));
-    steps_ = std::max(steps_, step_bytes(unit, work, held(unit, State::optimizer)));
+    steps_ = std::max(steps_, step_bytes(unit, work, std::max(held(unit, State::optimizer), sum_room(unit, 0).count)));
   }
 
   void page(const Trace& trace) {
@@ -214,7 +220,7 @@ class Pricing {
   void gather(std::size_t unit, std::int64_t times) {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
-    if (memory_ == Memory::separate) announce();
+    if (memory_ == Memory::separate) announce(movement_.within);
     call(uses_[unit]);
     times_ = 1;
   }
@@ -233,13 +239,16 @@ class Pricing {
       if (each.when != Moment::use) carry_out(each);
     }
     times_ = 1;
-    operation(Collective::all_gather, vote_bytes(parameters, plan_.accumulate(), plan_.float8()));
+    announce();
+    call(gather_hops(mesh_, Axis::data, true, vote_bytes(parameters, plan_.accumulate(), plan_.float8())));
     if (memory_ == Memory::common) renew();
   }
 
   // Common parameters have been updated.
   void renew() {
-    if (movement_.gathers) operation(Collective::barrier, 0);
+    if (!movement_.gathers) return;
+    announce();
+    call({{Collective::barrier, movement_.within, 0}});
   }
 
   void carry_out(const Transition& transition) {
@@ -252,32 +261,44 @@ class Pricing {
   // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.
   void agree_on_steps(const UnitLayout& unit) {
     const WholeUnit work = whole_unit(unit, rules_);
-    const bool split = movement_.updates_slices;
-    if (work.owned) {
-      const std::int64_t slice = unit.shard_length() * size_of(work.wire);
-      if (split) operation(Collective::all_gather, slice);
-      operation(Collective::reduce_scatter, slice);
-      if (!split) call(Collective::all_gather, unit.shard_length() * size_of(accumulation(unit.dtype())));
-    }
-    if (split && !work.normed.empty()) operation(Collective::all_gather, norm_words(work) * size_of(Dtype::i64));
+    const Held updated = held_at_rest(plan_, State::optimizer, unit, 0);
+    const std::int64_t slice = unit.shard_length();
+    if (work.owned && updated.over) operation(gather_hops(mesh_, *updated.over, true, slice * size_of(work.wire)));
+    if (work.owned) operation(reduce_hops(mesh_, work.wire, unit.length()));
+    if (work.owned && updated.over != Axis::data)
+      call(gather_hops(mesh_, Axis::data, !updated.over, slice * size_of(accumulation(unit.dtype()))));
+    if (updated.over && !work.normed.empty())
+      operation(norm_hops(*updated.over, norm_words(work) * size_of(Dtype::i64)));
   }
 
-  void operation(Collective collective, std::int64_t bytes) {
+  // A table with a row of each rank that updates something else.
+  std::vector<Hop> norm_hops(Axis over, std::int64_t bytes) const {
+    if (over == Axis::shard) return {{Collective::all_gather, Axis::shard, bytes}};
+    return gather_hops(mesh_, over, true, bytes);
+  }
+
+  void operation(const std::vector<Hop>& hops) {
     announce();
-    call(collective, bytes);
+    call(hops);
   }
 
-  void announce() { call(Collective::all_gather, kAnnouncementBytes); }
+  // Along `within`: what concerns a shard group only is announced in it only. See state/exchange.h.
+  void announce(Axis within = Axis::data) {
+    if (movement_.within == Axis::data) return call({{Collective::all_gather, Axis::data, kAnnouncementBytes}});
+    call({{Collective::all_gather, Axis::shard, kAnnouncementBytes}});
+    if (within == Axis::data) call({{Collective::all_gather, Axis::replica, kAnnouncementBytes}});
+  }
 
   void call(const Transition& transition) {
-    call(transition.collective(), transition.bytes(layout_.units()[static_cast<std::size_t>(transition.unit)]));
+    call(transition.hops(layout_.units()[static_cast<std::size_t>(transition.unit)]));
   }
 
-  // One collective in which every other rank sends `bytes`.
-  void call(Collective collective, std::int64_t bytes) {
-    Traffic::Entry& entry = estimate_.wire[collective];
-    entry.calls += times_;
-    entry.bytes += times_ * peers_ * bytes;
+  void call(const std::vector<Hop>& hops) {
+    for (const Hop& hop : hops) {
+      Traffic::Entry& entry = estimate_.wire[hop.collective];
+      entry.calls += times_;
+      entry.bytes += times_ * (mesh_.size(hop.axis) - 1) * hop.bytes;
+    }
   }
 
   const Plan& plan_;
@@ -289,6 +310,7 @@ class Pricing {
   std::vector<Transition> transitions_;
   std::vector<Transition> uses_;  // those of that moment, by unit
   Memory memory_;
+  MeshShape mesh_;
   int peers_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
@@ -334,12 +356,12 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
                   const Repeats& repeats, const Trace& trace, Memory memory) {
-  plan.validate(layout.ranks());
+  plan.validate(layout.mesh());
   if (rules.size() != parameters_of(layout))
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
-  const Plan local = plan.on(layout.ranks());
+  const Plan local = plan.on(layout.mesh());
   return Pricing(local, layout, rules, repeats, memory).run(trace);
 }
 

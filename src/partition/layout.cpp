@@ -84,8 +84,8 @@ std::vector<std::string> named(const std::vector<Group>& groups) {
 
 }  // namespace
 
-UnitLayout::UnitLayout(std::string name, Dtype dtype, bool trainable, int ranks)
-    : name_(std::move(name)), dtype_(dtype), trainable_(trainable), ranks_(ranks) {}
+UnitLayout::UnitLayout(std::string name, Dtype dtype, bool trainable, const MeshShape& mesh)
+    : name_(std::move(name)), dtype_(dtype), trainable_(trainable), mesh_(mesh) {}
 
 void UnitLayout::append(const ParameterSpec& spec, int index) {
   const std::int64_t begin = slots_.empty() ? 0 : round_up(slots_.back().end(), kAlign);
@@ -95,11 +95,17 @@ void UnitLayout::append(const ParameterSpec& spec, int index) {
 }
 
 void UnitLayout::seal(std::int64_t slice) {
-  if (numel_ > 0) length_ = round_up(round_up(slots_.back().end(), kAlign), length_multiple(ranks_, slice));
+  if (numel_ > 0) length_ = round_up(round_up(slots_.back().end(), kAlign), length_multiple(ranks(), slice));
+}
+
+Slice UnitLayout::slice(Axis over, int rank) const {
+  const std::int64_t count = length_ / mesh_.size(over);
+  return {count * (over == Axis::data ? mesh_.slice_of(rank) : mesh_.at(over, rank)), count};
 }
 
 std::vector<Piece> UnitLayout::pieces(int rank) const {
-  return pieces_between(rank * shard_length(), (rank + 1) * shard_length());
+  const Slice mine = slice(Axis::data, rank);
+  return pieces_between(mine.begin, mine.end());
 }
 
 std::vector<Piece> UnitLayout::pieces() const {
@@ -140,14 +146,14 @@ std::vector<std::pair<std::int64_t, std::int64_t>> UnitLayout::gaps() const {
   return gaps;
 }
 
-Layout::Layout(std::span<const ParameterSpec> parameters, int ranks, std::int64_t slice)
-    : ranks_(ranks), locations_(parameters.size()) {
-  check(parameters, ranks);
+Layout::Layout(std::span<const ParameterSpec> parameters, const MeshShape& mesh, std::int64_t slice)
+    : mesh_(mesh), locations_(parameters.size()) {
+  check(parameters, ranks());
   const std::vector<Group> groups = grouped(parameters);
   std::vector<std::string> names = named(groups);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     UnitLayout& unit =
-        units_.emplace_back(std::move(names[g]), groups[g].first->dtype, groups[g].first->trainable, ranks);
+        units_.emplace_back(std::move(names[g]), groups[g].first->dtype, groups[g].first->trainable, mesh);
     for (const int index : groups[g].members) {
       const ParameterSpec& spec = parameters[static_cast<std::size_t>(index)];
       locations_[static_cast<std::size_t>(index)] = {static_cast<int>(g), static_cast<int>(unit.slots().size())};
@@ -174,7 +180,7 @@ int Layout::owner(std::string_view name, std::int64_t element) const {
     throw ConfigError("parameter '" + slot.name + "' has no element " + std::to_string(element),
                       "it has " + std::to_string(slot.numel));
   }
-  return static_cast<int>((slot.begin + element) / unit.shard_length());
+  return mesh_.owner_of(static_cast<int>((slot.begin + element) / unit.shard_length()));
 }
 
 }  // namespace zero

@@ -1,5 +1,7 @@
 #include "zero/plan.h"
 
+#include <bit>
+
 #include "base/text.h"
 #include "zero/error.h"
 
@@ -8,13 +10,19 @@ namespace zero {
 namespace {
 
 constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
+constexpr Row kInside{.placement = Placement::sharded, .between = Placement::sharded, .over = Axis::shard};
 
 struct Preset {
   std::string_view name;
   Plan (*make)();
 };
-constexpr std::array<Preset, 4> kPresets{
-    {{"ddp", Plan::ddp}, {"zero1", Plan::zero1}, {"zero2", Plan::zero2}, {"zero3", Plan::zero3}}};
+constexpr std::array<Preset, 6> kPresets{{{"ddp", Plan::ddp},
+                                          {"zero1", Plan::zero1},
+                                          {"zero2", Plan::zero2},
+                                          {"zero3", Plan::zero3},
+                                          {"hybrid", Plan::hybrid},
+                                          {"hybrid-zero2", Plan::hybrid_zero2}}};
+constexpr std::size_t kStages = 4;  // of them
 
 // In the order of the enumeration.
 struct PrecisionColumn {
@@ -41,7 +49,7 @@ bool holds(const Row& row, Placement placement) {
 // Collects sentences about one plan.
 class Inspection {
  public:
-  Inspection(const Plan& plan, int ranks) : plan_(plan), ranks_(ranks) {}
+  Inspection(const Plan& plan, const MeshShape& mesh) : plan_(plan), mesh_(mesh) {}
 
   std::vector<std::string> run() && {
     counts();
@@ -49,6 +57,7 @@ class Inspection {
     weights(State::optimizer);
     gradient();
     combinations();
+    axes();
     activation();
     columns();
     return std::move(faults_);
@@ -60,7 +69,7 @@ class Inspection {
   }
 
   void counts() {
-    expect(ranks_ >= 1, "a group has at least 1 rank, not " + std::to_string(ranks_));
+    expect(mesh_.size() >= 1, "a group has at least 1 rank, not " + std::to_string(mesh_.size()));
     expect(plan_.accumulate() >= 1,
            "accumulate must be at least 1 micro-batch, not " + std::to_string(plan_.accumulate()));
     const Dtype reduction = plan_.reduction().value_or(Dtype::f32);
@@ -105,6 +114,27 @@ class Inspection {
            "parameter sharded needs optimizer sharded: a rank updates only the parameters it holds");
   }
 
+  bool over(State state, Axis axis) const {
+    return holds(plan_[state], Placement::sharded) && plan_[state].over == axis;
+  }
+
+  void axes() {
+    for (const State state : {State::parameter, State::gradient, State::optimizer}) {
+      const Axis axis = plan_[state].over;
+      expect(axis == Axis::data || axis == Axis::shard,
+             std::string(name(state)) + " can be sharded over shard or data, not over " + std::string(name(axis)));
+      if (state == State::optimizer) continue;
+      expect(!over(state, Axis::data) || !over(State::optimizer, Axis::shard),
+             std::string(name(state)) +
+                 " sharded over data needs optimizer sharded over data: a rank updates only what "
+                 "it has of it");
+    }
+    const int group = mesh_.size(Axis::shard);
+    expect(!plan_.reproducible() || mesh_.size(Axis::replica) == 1 || std::has_single_bit(static_cast<unsigned>(group)),
+           "reproducible sums go inside first, then across: a shard group needs a power of two of ranks, not " +
+               std::to_string(group));
+  }
+
   void activation() {
     const Row& row = plan_[State::activation];
     const bool replicated = row.placement == Placement::replicated && row.between == Placement::replicated;
@@ -128,7 +158,7 @@ class Inspection {
   }
 
   const Plan& plan_;
-  int ranks_;
+  MeshShape mesh_;
   std::vector<std::string> faults_;
 };
 
@@ -217,6 +247,20 @@ Plan Plan::zero3() {
   return plan;
 }
 
+Plan Plan::hybrid() {
+  Plan plan = zero3();
+  plan.label_ = "hybrid";
+  plan[State::parameter] = plan[State::gradient] = plan[State::optimizer] = kInside;
+  return plan;
+}
+
+Plan Plan::hybrid_zero2() {
+  Plan plan = zero3();
+  plan.label_ = "hybrid-zero2";
+  plan[State::parameter] = kInside;
+  return plan;
+}
+
 Plan Plan::named(std::string_view preset) {
   for (const Preset& known : kPresets) {
     if (known.name == preset) return known.make();
@@ -230,19 +274,26 @@ std::vector<std::string_view> Plan::presets() {
   return names;
 }
 
+std::vector<std::string_view> Plan::stages() {
+  std::vector<std::string_view> names = presets();
+  names.resize(kStages);
+  return names;
+}
+
 // The wire is a setting of its own.
 bool Plan::has_rows_of(const Plan& other) const {
   for (int i = 0; i < kStates; ++i) {
     const Row& mine = rows_[static_cast<std::size_t>(i)];
     const Row& theirs = other.rows_[static_cast<std::size_t>(i)];
     if (mine.placement != theirs.placement || mine.between != theirs.between || mine.tier != theirs.tier) return false;
+    if (holds(mine, Placement::sharded) && mine.over != theirs.over) return false;
   }
   return true;
 }
 
 std::string Plan::label() const {
   for (const Preset& preset : kPresets)
-    if (alone_ ? preset.name == label_ && has_rows_of(preset.make().on(1)) : has_rows_of(preset.make()))
+    if (on_ ? preset.name == label_ && has_rows_of(preset.make().on(*on_)) : has_rows_of(preset.make()))
       return std::string(preset.name);
   return "custom";
 }
@@ -318,29 +369,32 @@ std::int64_t Plan::remainder_bytes(Dtype stored) const {
   }
 }
 
-Plan Plan::on(int ranks) const {
+Plan Plan::on(const MeshShape& mesh) const {
   Plan plan = *this;
-  if (ranks != 1) return plan;
-  plan.label_ = label();
-  plan.alone_ = true;
   for (const State state : {State::parameter, State::gradient, State::optimizer}) {
     Row& row = plan[state];
     if (!holds(row, Placement::sharded)) continue;
-    row.placement = Placement::replicated;
-    row.between = state == State::gradient ? Placement::partial : Placement::replicated;
+    if (mesh.size(row.over) == 1) {
+      row = {.placement = Placement::replicated, .between = Placement::replicated, .tier = row.tier, .wire = row.wire};
+      if (state == State::gradient) row.between = Placement::partial;
+    } else if (mesh.size(Axis::replica) == 1) {
+      row.over = Axis::data;
+    }
   }
+  if (plan == *this) return plan;
+  plan.label_ = label();
+  plan.on_ = mesh;
   return plan;
 }
 
-std::vector<std::string> Plan::faults(int ranks) const {
-  return Inspection(*this, ranks).run();
+std::vector<std::string> Plan::faults(const MeshShape& mesh) const {
+  return Inspection(*this, mesh).run();
 }
 
-void Plan::validate(int ranks) const {
-  const std::vector<std::string> found = faults(ranks);
+void Plan::validate(const MeshShape& mesh) const {
+  const std::vector<std::string> found = faults(mesh);
   if (found.empty()) return;
-  throw ConfigError("the plan " + in_quotes(label()) + " cannot run on " + std::to_string(ranks) +
-                    (ranks == 1 ? " rank: " : " ranks: ") + joined(found, "; "));
+  throw ConfigError("the plan " + in_quotes(label()) + " cannot run on " + mesh.text() + ": " + joined(found, "; "));
 }
 
 }  // namespace zero

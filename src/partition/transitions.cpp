@@ -9,9 +9,15 @@ bool sharded(Placement placement) {
   return placement == Placement::sharded;
 }
 
-Held held(Placement placement, const UnitLayout& unit, int rank) {
-  if (!sharded(placement)) return {0, unit.length(), false};
-  return {rank * unit.shard_length(), unit.shard_length(), true};
+Held held(Placement placement, Axis over, const UnitLayout& unit, int rank) {
+  if (!sharded(placement)) return {{0, unit.length()}};
+  return {unit.slice(over, rank), over};
+}
+
+// Into how fine parts a row cuts: not at all, over a shard group, over all.
+int fineness(const Row& row) {
+  if (!sharded(row.placement)) return 0;
+  return row.over == Axis::shard ? 1 : 2;
 }
 
 class List {
@@ -45,7 +51,8 @@ class List {
 
   void gather(int unit) {
     const Dtype stored = at(unit).dtype();
-    all_.push_back({Moment::use, unit, State::parameter, form(Placement::sharded, stored, State::parameter),
+    all_.push_back({Moment::use, unit, State::parameter,
+                    form(Placement::sharded, stored, State::parameter, plan_[State::parameter].over),
                     form(Placement::replicated, stored, State::parameter),
                     wire_of(plan_[State::parameter].wire, stored)});
   }
@@ -57,18 +64,23 @@ class List {
     all_.push_back({when, unit, State::gradient,
                     form(Placement::partial, plan_.reduction_dtype(stored), State::gradient), part,
                     plan_[State::gradient].wire});
-    if (movement_.gathers_sum)
-      all_.push_back(
-          {when, unit, State::gradient, part, form(Placement::replicated, kept, State::gradient), Wire::native, true});
+    if (!movement_.gathers_sum) return;
+    const Row& row = plan_[State::gradient];
+    all_.push_back({Moment::sum, unit, State::gradient, part, form(row.placement, kept, State::gradient, row.over),
+                    Wire::native, true});
   }
 
   void publish(int unit) {
     const Dtype stored = at(unit).dtype();
-    all_.push_back({Moment::update, unit, State::parameter, form(Placement::sharded, stored, State::parameter),
-                    form(Placement::replicated, stored, State::parameter), Wire::native});
+    const Row& row = plan_[State::parameter];
+    all_.push_back({Moment::update, unit, State::parameter,
+                    form(Placement::sharded, stored, State::parameter, plan_[State::optimizer].over),
+                    form(row.placement, stored, State::parameter, row.over), Wire::native});
   }
 
-  Form form(Placement placement, Dtype dtype, State state) const { return {placement, dtype, plan_[state].tier}; }
+  Form form(Placement placement, Dtype dtype, State state, Axis over = Axis::data) const {
+    return {placement, dtype, plan_[state].tier, over};
+  }
 
   const Plan& plan_;
   const Layout& layout_;
@@ -78,17 +90,34 @@ class List {
 
 }  // namespace
 
-Collective Transition::collective() const {
-  return from.placement == Placement::partial ? Collective::reduce_scatter : Collective::all_gather;
+std::vector<Hop> gather_hops(const MeshShape& mesh, Axis over, bool to_all, std::int64_t bytes) {
+  std::vector<Hop> hops;
+  const int replicas = mesh.size(Axis::replica);
+  if (over == Axis::data && replicas > 1) hops.push_back({Collective::all_gather, Axis::replica, bytes});
+  if (to_all && mesh.size(Axis::shard) > 1) hops.push_back({Collective::all_gather, Axis::shard, replicas * bytes});
+  return hops;
 }
 
-std::int64_t Transition::bytes(const UnitLayout& layout) const {
-  return wire == Wire::native ? layout.shard_length() * size_of(from.dtype) : slice_bytes(layout, wire);
+std::vector<Hop> reduce_hops(const MeshShape& mesh, Dtype dtype, std::int64_t count) {
+  std::vector<Hop> hops;
+  const int group = mesh.size(Axis::shard);
+  if (group > 1) hops.push_back({Collective::reduce_scatter, Axis::shard, count / group * size_of(dtype)});
+  const std::int64_t slice = count / mesh.size(Axis::data);
+  if (mesh.size(Axis::replica) > 1)
+    hops.push_back(
+        {Collective::reduce_scatter, Axis::replica, slice * size_of(group > 1 ? accumulation(dtype) : dtype)});
+  return hops;
+}
+
+std::vector<Hop> Transition::hops(const UnitLayout& layout) const {
+  if (from.placement == Placement::partial) return reduce_hops(layout.mesh(), from.dtype, layout.length());
+  return gather_hops(layout.mesh(), from.over, to.placement == Placement::replicated,
+                     coded_bytes(layout.shard_length(), from.dtype, wire));
 }
 
 std::string describe(const Row& row) {
   std::string words;
-  for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire)})
+  for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire), name(row.over)})
     words += (words.empty() ? "" : " ") + std::string(column);
   return words;
 }
@@ -98,12 +127,14 @@ std::pair<std::string, std::string> places(const Row& row) {
 }
 
 Movement movement(const Plan& plan) {
+  const Row &parameter = plan[State::parameter], &gradient = plan[State::gradient], &optimizer = plan[State::optimizer];
   Movement movement;
-  movement.gathers = sharded(plan[State::parameter].placement);
-  movement.reduces_each = sharded(plan[State::gradient].between);
-  movement.gathers_sum = plan[State::gradient].placement == Placement::replicated;
-  movement.updates_slices = sharded(plan[State::optimizer].placement);
-  movement.publishes = movement.updates_slices && !movement.gathers;
+  movement.gathers = fineness(parameter) > 0;
+  movement.reduces_each = sharded(gradient.between);
+  movement.gathers_sum = fineness(gradient) < 2;
+  movement.updates_slices = fineness(optimizer) > 0;
+  movement.publishes = fineness(optimizer) > fineness(parameter);
+  movement.within = movement.gathers ? parameter.over : Axis::data;
   return movement;
 }
 
@@ -113,15 +144,19 @@ std::vector<Transition> transitions(const Plan& plan, const Layout& layout) {
 }
 
 Held held_at_rest(const Plan& plan, State state, const UnitLayout& unit, int rank) {
-  return held(plan[state].placement, unit, rank);
+  return held(plan[state].placement, plan[state].over, unit, rank);
 }
 
 Held held_between(const Plan& plan, State state, const UnitLayout& unit, int rank) {
-  return held(plan[state].between, unit, rank);
+  return held(plan[state].between, plan[state].over, unit, rank);
 }
 
-bool divided_between(const Plan& plan, State state) {
-  return sharded(plan[state].between);
+std::optional<Axis> divided_between(const Plan& plan, State state) {
+  return sharded(plan[state].between) ? std::optional(plan[state].over) : std::nullopt;
+}
+
+Slice sum_room(const UnitLayout& unit, int rank) {
+  return unit.slice(unit.mesh().size(Axis::replica) > 1 ? Axis::shard : Axis::data, rank);
 }
 
 }  // namespace zero

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,8 +26,23 @@ struct Form {
   Placement placement = Placement::replicated;
   Dtype dtype = Dtype::f32;
   Tier tier = Tier::device;
+  Axis over = Axis::data;  // of what is sharded
   bool operator==(const Form&) const = default;
 };
+
+// One collective along one axis of the mesh, in which every rank sends `bytes` to each other one of its group.
+struct Hop {
+  Collective collective = Collective::all_gather;
+  Axis axis = Axis::shard;
+  std::int64_t bytes = 0;
+  bool operator==(const Hop&) const = default;
+};
+// Of what lies in slices over `over` and is wanted by all ranks, or by each shard group's ranks as slices over `shard`;
+// `bytes` are those of a slice over `data`. Across first, so that slices land in order.
+std::vector<Hop> gather_hops(const MeshShape& mesh, Axis over, bool to_all, std::int64_t bytes);
+// Of `count` elements over which all ranks add up, each keeping its slice over `data`: inside first, then across, in
+// the accumulation dtype.
+std::vector<Hop> reduce_hops(const MeshShape& mesh, Dtype dtype, std::int64_t count);
 
 struct Transition {
   Moment when = Moment::use;
@@ -36,40 +52,41 @@ struct Transition {
   Wire wire = Wire::native;
   bool joined = false;  // one operation with the transition before it
 
-  Collective collective() const;
-  // That each rank sends each other one; `layout` is the unit's.
-  std::int64_t bytes(const UnitLayout& layout) const;
+  // `layout` is the unit's.
+  std::vector<Hop> hops(const UnitLayout& layout) const;
   bool operator==(const Transition&) const = default;
 };
 
 // In the order of moments, unit by unit; those of `use` and `gradient` happen in every micro-batch. Of a plan as it is
-// on the layout's ranks (Plan::on): on one rank there are none.
+// on the layout's mesh (Plan::on): on one rank there are none.
 std::vector<Transition> transitions(const Plan& plan, const Layout& layout);
 
 // The columns of a row in words, and two of them: where a state is between micro-batches, and at rest.
 std::string describe(const Row& row);
 std::pair<std::string, std::string> places(const Row& row);
 
-// What becomes of the states of a plan's trainable units, all alike.
+// What becomes of the states of a plan's trainable units, all alike. The plan is as it is on its mesh.
 struct Movement {
   bool gathers = false;         // parameters, for their use
   bool reduces_each = false;    // gradients, in each micro-batch; else their sum, once
-  bool gathers_sum = false;     // of gradients, which all ranks hold
+  bool gathers_sum = false;     // of gradients, of which ranks hold more than their slice over all
   bool updates_slices = false;  // each rank its own; else every rank all
-  bool publishes = false;       // parameters, after such an update
+  bool publishes = false;       // parameters, of which ranks hold more than they update
+  Axis within = Axis::data;     // along which parameters are gathered for their use
 };
 Movement movement(const Plan& plan);
 
-// Elements [begin, begin + count) of a unit's flat array.
-struct Held {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-  bool slice = false;  // this rank's, not all
+// What a rank has of a unit's flat array.
+struct Held : Slice {
+  std::optional<Axis> over = {};  // of which it is a slice; none: it is all
 };
 // What `rank` holds of a state when nothing is under way, and between the micro-batches of a step.
 Held held_at_rest(const Plan& plan, State state, const UnitLayout& unit, int rank);
 Held held_between(const Plan& plan, State state, const UnitLayout& unit, int rank);
-// Whether that is a slice, between micro-batches.
-bool divided_between(const Plan& plan, State state);
+// Of which it is a slice, between micro-batches; none: it is all.
+std::optional<Axis> divided_between(const Plan& plan, State state);
+// Where a sum over all ranks ends before what `held` wants of it is sent: in what all of the shard group hold a slice
+// of, where it goes on across.
+Slice sum_room(const UnitLayout& unit, int rank);
 
 }  // namespace zero

@@ -14,9 +14,9 @@ inline Wire wire_of(Wire wire, Dtype dtype) {
   return dtype == Dtype::f64 ? Wire::native : wire;
 }
 
-inline std::int64_t slice_bytes(const UnitLayout& unit, Wire wire) {
-  return wire_of(wire, unit.dtype()) == Wire::fp8 ? blocks_bytes(unit.shard_length())
-                                                  : unit.shard_length() * size_of(unit.dtype());
+// Of a slice of `count` elements.
+inline std::int64_t coded_bytes(std::int64_t count, Dtype dtype, Wire wire) {
+  return wire_of(wire, dtype) == Wire::fp8 ? blocks_bytes(count) : count * size_of(dtype);
 }
 
 // For the codes of the largest unit, of all ranks; 0 where parameters travel as they are.
@@ -26,7 +26,7 @@ inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
   if (row.placement != Placement::sharded || row.wire != Wire::fp8) return bytes;
   for (const UnitLayout& unit : layout.units())
     if (wire_of(row.wire, unit.dtype()) == Wire::fp8)
-      bytes = std::max(bytes, layout.ranks() * slice_bytes(unit, row.wire));
+      bytes = std::max(bytes, layout.ranks() * coded_bytes(unit.shard_length(), unit.dtype(), row.wire));
   return bytes;
 }
 

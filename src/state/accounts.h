@@ -27,14 +27,15 @@ struct Account {
 
 class Accounts {
  public:
-  explicit Accounts(Communicator communicator) : communicator_(std::move(communicator)) {}
+  // Memory that peers read is that of `readers`' ranks, common memory that of `owners`'.
+  Accounts(Communicator readers, Communicator owners) : readers_(std::move(readers)), owners_(std::move(owners)) {}
   ~Accounts();
   Accounts(const Accounts&) = delete;
   Accounts& operator=(const Accounts&) = delete;
 
   // See Communicator; null where the peers cannot read each other's memory.
-  std::shared_ptr<void> own_memory(std::int64_t bytes) const { return communicator_.own_memory(bytes); }
-  std::shared_ptr<void> common_memory(std::int64_t bytes) const { return communicator_.common_memory(bytes); }
+  std::shared_ptr<void> own_memory(std::int64_t bytes) const { return readers_.own_memory(bytes); }
+  std::shared_ptr<void> common_memory(std::int64_t bytes) const { return owners_.common_memory(bytes); }
 
   void add(Account account, std::int64_t bytes);
   // The memory of tensors that `holder` has, now these, is booked, by an add() of its own.
@@ -50,7 +51,7 @@ class Accounts {
  private:
   void tell_all(int sign) const;
 
-  Communicator communicator_;
+  Communicator readers_, owners_;
   mutable std::mutex mutex_;
   Ledger ledger_;
   std::vector<std::array<std::int64_t, kOwners>> units_;     // bytes, by unit + 1

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "partition/vote.h"
 #include "zero/error.h"
@@ -12,7 +13,8 @@ namespace {
 
 const char* verb(std::int64_t kind) {
   switch (static_cast<Exchange::Kind>(kind)) {
-    case Exchange::Kind::gather: return "gather parameters of";
+    case Exchange::Kind::gather:
+    case Exchange::Kind::exact_gather: return "gather parameters of";
     case Exchange::Kind::reduce: return "reduce gradients of";
     case Exchange::Kind::publish: return "publish updated parameters of";
     case Exchange::Kind::direct: return "compute the steps of";
@@ -25,7 +27,8 @@ const char* verb(std::int64_t kind) {
 
 Activity activity_of(Exchange::Kind kind) {
   switch (kind) {
-    case Exchange::Kind::gather: return Activity::gather;
+    case Exchange::Kind::gather:
+    case Exchange::Kind::exact_gather: return Activity::gather;
     case Exchange::Kind::reduce: return Activity::reduce;
     case Exchange::Kind::publish: return Activity::publish;
     case Exchange::Kind::direct: return Activity::direct;
@@ -36,18 +39,14 @@ Activity activity_of(Exchange::Kind kind) {
   return Activity::read;
 }
 
-int unit_in(const Exchange::Operation& operation) {
-  return operation.kind == Exchange::Kind::gather ? unit_of_gather(operation.unit) : operation.unit;
+bool gathers(std::int64_t kind) {
+  return kind <= static_cast<std::int64_t>(Exchange::Kind::exact_gather);
 }
 
 }  // namespace
 
-Exchange::Exchange(Communicator communicator, Communicator setup, std::function<void(const Communicator&, int)> serve,
-                   std::function<std::string(int)> unit_name)
-    : communicator_(std::move(communicator)),
-      setup_(std::move(setup)),
-      serve_(std::move(serve)),
-      unit_name_(std::move(unit_name)) {
+Exchange::Exchange(Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
+    : channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
   if (size() > 1) worker_ = std::make_unique<Worker>();
 }
 
@@ -55,12 +54,12 @@ Exchange::~Exchange() = default;
 
 Pending Exchange::submit(Operation operation) {
   if (!worker_) {
-    const Acting acting(observer_, activity_of(operation.kind), unit_in(operation));
+    const Acting acting(observer_, activity_of(operation.kind), operation.unit);
     operation.run(channel(operation.kind));
     return {};
   }
   return worker_->submit([this, operation = std::move(operation), observer = observer_] {
-    const Acting acting(observer, activity_of(operation.kind), unit_in(operation));
+    const Acting acting(observer, activity_of(operation.kind), operation.unit);
     if (failure_) std::rethrow_exception(failure_);
     try {
       carry_out(operation);
@@ -71,57 +70,67 @@ Pending Exchange::submit(Operation operation) {
   });
 }
 
+// What only concerns a shard group is settled in it, gathers served until it agrees on something that concerns all:
+// then no gather is left in it, and what the other groups want is the same, or never will be.
 void Exchange::carry_out(const Operation& operation) {
+  const Axis inner = channels_.gathers;
   for (;;) {
-    const std::vector<Announcement> table = announce(operation);
-    const bool agreed = std::all_of(table.begin(), table.end(), [&](const Announcement& other) {
-      return std::equal(other.begin(), other.begin() + 3, table.front().begin());
-    });
-    if (agreed) return operation.run(channel(operation.kind));
+    const std::vector<Announcement> table = announce(operation, inner);
+    if (agreed(table)) break;
     if (serve_gathers(operation, table)) return;
   }
+  if (inner != Axis::data && !gathers(static_cast<std::int64_t>(operation.kind))) {
+    const std::vector<Announcement> table = announce(operation, Axis::replica);
+    if (!agreed(table)) diverged(table, Axis::replica);
+  }
+  operation.run(channel(operation.kind));
 }
 
-std::vector<Exchange::Announcement> Exchange::announce(const Operation& operation) {
+std::vector<Exchange::Announcement> Exchange::announce(const Operation& operation, Axis axis) {
   static_assert(sizeof(Announcement) == kAnnouncementBytes);
   const Announcement mine{static_cast<std::int64_t>(operation.kind), operation.unit, operation.count, sequence_++};
-  std::vector<Announcement> table(static_cast<std::size_t>(size()));
-  channel(operation.kind)
-      .all_gather({mine.data(), 4, Dtype::i64}, {table.data(), 4 * static_cast<std::int64_t>(size()), Dtype::i64})
-      .wait();
+  const Communicator& group = channel(operation.kind).along(axis);
+  std::vector<Announcement> table(static_cast<std::size_t>(group.size()));
+  group.all_gather({mine.data(), 4, Dtype::i64}, {table.data(), 4 * std::int64_t{group.size()}, Dtype::i64}).wait();
   return table;
+}
+
+bool Exchange::agreed(const std::vector<Announcement>& table) const {
+  return std::all_of(table.begin(), table.end(), [&](const Announcement& other) {
+    return std::equal(other.begin(), other.begin() + 3, table.front().begin());
+  });
 }
 
 // True when `mine` was among the gathers and is done.
 bool Exchange::serve_gathers(const Operation& mine, const std::vector<Announcement>& table) {
-  std::set<std::int64_t> units;
-  for (const Announcement& other : table)
-    if (static_cast<Kind>(other[0]) == Kind::gather) units.insert(other[1]);
-  if (units.empty())
-    throw CommError("rank " + std::to_string(rank()) + ": the ranks called different operations" + describe(table),
-                    "every rank must run the same sequence of backward, step and gather");
+  std::set<std::pair<std::int64_t, std::int64_t>> wanted;
+  for (const auto& [kind, unit, count, sequence] : table)
+    if (gathers(kind)) wanted.emplace(kind, unit);
+  if (wanted.empty()) diverged(table, channels_.gathers);
   bool done = false;
-  for (const std::int64_t unit : units) {
-    if (mine.kind == Kind::gather && mine.unit == unit) {
-      mine.run(communicator_);
+  for (const auto& [kind, unit] : wanted) {
+    if (static_cast<std::int64_t>(mine.kind) == kind && mine.unit == unit) {
+      mine.run(channels_.steps);
       done = true;
     } else {
-      serve_(communicator_, static_cast<int>(unit));
+      serve_(channels_.steps, static_cast<int>(unit), static_cast<Kind>(kind) == Kind::exact_gather);
     }
   }
   return done;
 }
 
-std::string Exchange::describe(const std::vector<Announcement>& table) const {
+// The ranks of a group as those of the mesh.
+void Exchange::diverged(const std::vector<Announcement>& table, Axis axis) const {
   std::ostringstream text;
-  for (std::size_t rank = 0; rank < table.size(); ++rank) {
-    const auto& [kind, unit, count, sequence] = table[rank];
-    text << (rank == 0 ? ": " : "; ") << "rank " << rank << " wants, as operation " << sequence << ", to "
-         << verb(kind);
-    if (unit != -1) text << " unit '" << unit_name_(unit_of_gather(static_cast<int>(unit))) << "'";
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto& [kind, unit, count, sequence] = table[i];
+    const int peer = rank() + (static_cast<int>(i) - mesh().at(axis, rank())) * mesh().stride(axis);
+    text << (i == 0 ? ": " : "; ") << "rank " << peer << " wants, as operation " << sequence << ", to " << verb(kind);
+    if (unit != -1) text << " unit '" << unit_name_(static_cast<int>(unit)) << "'";
     text << " (" << count << " elements)";
   }
-  return text.str();
+  throw CommError("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),
+                  "every rank must run the same sequence of backward, step and gather");
 }
 
 }  // namespace zero

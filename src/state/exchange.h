@@ -1,7 +1,8 @@
 // The engine's collectives, one after the other on one thread, and the same on every rank.
 //
 // Before each operation the ranks announce what they are about to do (one all-gather of
-// kAnnouncementBytes). When they all announce the same, it is done. When they differ because a rank
+// kAnnouncementBytes; where parameters are gathered within shard groups, one in each group, and for what concerns all
+// ranks another one across). When they all announce the same, it is done. When they differ because a rank
 // uses other units than its peers (data-dependent control flow), the gathers are done first, those
 // who did not ask serving their shards, and the others announce again: so a unit that only some
 // ranks touch costs time, never a hang. When no gather is among them the programs have diverged, and
@@ -17,37 +18,35 @@
 #include <vector>
 
 #include "base/worker.h"
+#include "comm/groups.h"
 #include "state/observer.h"
-#include "zero/communicator.h"
 
 namespace zero {
 
-// As the unit of a gather that brings a unit as its shards hold it, where the wire would change it.
-constexpr int exact_gather(int unit) {
-  return -2 - unit;
-}
-constexpr bool is_exact_gather(int unit) {
-  return unit <= -2;
-}
-constexpr int unit_of_gather(int unit) {
-  return is_exact_gather(unit) ? -2 - unit : unit;
-}
-
 class Exchange {
  public:
-  enum class Kind : std::int64_t { gather, reduce, publish, direct, vote, setup, read };
+  // Those before `setup` belong to steps. An exact gather brings a unit as its shards hold it, where the
+  // wire would change it.
+  enum class Kind : std::int64_t { gather, exact_gather, reduce, publish, direct, vote, setup, read };
 
   struct Operation {
     Kind kind;
     int unit = -1;           // of the layout; -1: none
     std::int64_t count = 0;  // elements or bytes, to be equal on all ranks
-    std::function<void(const Communicator&)> run;
+    std::function<void(const Groups&)> run;
   };
 
-  // `setup` joins the same ranks, for operations that are not part of a step (they are metered apart).
-  // `serve` gathers a unit (or exact_gather(unit)) for others without keeping it; called on the exchange's thread.
-  Exchange(Communicator communicator, Communicator setup, std::function<void(const Communicator&, int unit)> serve,
-           std::function<std::string(int unit)> unit_name);
+  // How the ranks are joined: for operations of steps, and for others, which are metered apart; and along which axis
+  // (shard or data) parameters are gathered.
+  struct Channels {
+    Groups steps;
+    Groups others;
+    Axis gathers = Axis::data;
+  };
+  // Gathers a unit for others without keeping it; called on the exchange's thread.
+  using Serve = std::function<void(const Groups&, int unit, bool exactly)>;
+
+  Exchange(Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
   ~Exchange();
 
   // Queues the operation; on one rank runs it at once. After a failure every operation fails alike.
@@ -57,21 +56,22 @@ class Exchange {
   // Hears of the operations that are submitted from now on.
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
-  int rank() const { return communicator_.rank(); }
-  int size() const { return communicator_.size(); }
+  int rank() const { return channels_.steps.rank(); }
+  int size() const { return channels_.steps.size(); }
+  const MeshShape& mesh() const { return channels_.steps.mesh(); }
 
  private:
   using Announcement = std::array<std::int64_t, 4>;  // kind, unit, count, sequence number
 
-  const Communicator& channel(Kind kind) const { return kind < Kind::setup ? communicator_ : setup_; }
+  const Groups& channel(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
   void carry_out(const Operation& operation);
-  std::vector<Announcement> announce(const Operation& operation);
+  std::vector<Announcement> announce(const Operation& operation, Axis axis);
+  bool agreed(const std::vector<Announcement>& table) const;
   bool serve_gathers(const Operation& mine, const std::vector<Announcement>& table);
-  std::string describe(const std::vector<Announcement>& table) const;
+  [[noreturn]] void diverged(const std::vector<Announcement>& table, Axis axis) const;
 
-  Communicator communicator_;
-  Communicator setup_;
-  std::function<void(const Communicator&, int)> serve_;
+  Channels channels_;
+  Serve serve_;
   std::function<std::string(int)> unit_name_;
   std::weak_ptr<EngineObserver> observer_;
   std::int64_t sequence_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/float8_blocks.h"
+#include "partition/transitions.h"
 
 namespace zero {
 namespace {
@@ -26,24 +27,23 @@ void decode(const std::uint8_t* in, View values) {
 }  // namespace
 
 GatherWire::GatherWire(const Layout& layout, const Plan& plan, Accounts& accounts)
-    : wire_(plan[State::parameter].wire) {
+    : wire_(plan[State::parameter].wire), over_(movement(plan).within) {
   const std::int64_t bytes = wire_room(layout, plan);
   if (bytes > 0) codes_ = Buffer::visible(accounts, Owner::gathered, bytes, at::kByte, at::kCPU);
 }
 
-void GatherWire::gather(const Communicator& communicator, const UnitLayout& unit, View shard, View whole,
-                        bool exactly) const {
-  if (exactly || exact(unit)) return communicator.all_gather(shard, whole).wait();
-  const std::int64_t bytes = slice_bytes(unit, wire_);
+void GatherWire::gather(const Groups& groups, const UnitLayout& unit, View shard, View whole, bool exactly) const {
+  if (exactly || exact(unit)) return groups.gather(shard, whole, over_);
+  const std::int64_t slices = whole.count / shard.count, bytes = coded_bytes(shard.count, unit.dtype(), wire_);
   auto* const codes = static_cast<std::uint8_t*>(codes_.data());
-  encode(shard, codes + communicator.rank() * bytes);
-  const View sent{codes + communicator.rank() * bytes, bytes, Dtype::u8};
-  communicator.all_gather(sent, {codes, communicator.size() * bytes, Dtype::u8}).wait();
-  for (int rank = 0; rank < communicator.size(); ++rank) {
+  const View mine{codes + unit.slice(over_, groups.rank()).begin / shard.count * bytes, bytes, Dtype::u8};
+  encode(shard, static_cast<std::uint8_t*>(mine.data));
+  groups.gather(mine, {codes, slices * bytes, Dtype::u8}, over_);
+  for (std::int64_t i = 0; i < slices; ++i) {
     View slice = whole;
     slice.count = shard.count;
-    slice.data = static_cast<char*>(whole.data) + rank * shard.bytes();
-    decode(codes + rank * bytes, slice);
+    slice.data = static_cast<char*>(whole.data) + i * shard.bytes();
+    decode(codes + i * bytes, slice);
   }
 }
 

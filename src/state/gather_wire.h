@@ -4,6 +4,7 @@
 // Thread-safety: the exchange's thread.
 #pragma once
 
+#include "comm/groups.h"
 #include "partition/wire.h"
 #include "state/accounts.h"
 #include "zero/layout.h"
@@ -19,11 +20,13 @@ class GatherWire {
   bool native() const { return wire_ == Wire::native; }
   // True when values arrive as they were sent.
   bool exact(const UnitLayout& unit) const { return wire_of(wire_, unit.dtype()) == Wire::native; }
-  // `shard` of every rank into `whole`; `exactly` whatever the wire.
-  void gather(const Communicator& communicator, const UnitLayout& unit, View shard, View whole, bool exactly) const;
+  // `shard` of every rank, its slice over the axis along which parameters are sharded, into `whole`; `exactly` whatever
+  // the wire.
+  void gather(const Groups& groups, const UnitLayout& unit, View shard, View whole, bool exactly) const;
 
  private:
   Wire wire_;
+  Axis over_;
   Buffer codes_;
 };
 

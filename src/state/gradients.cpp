@@ -135,7 +135,7 @@ void* Gradients::partial(const Pile& pile) const {
 
 Buffer Gradients::new_level(const Unit& unit, Dtype dtype) const {
   if (!reduces_each()) return new_partial(unit, dtype);
-  return {accounts_, {Owner::gradient, unit.index()}, unit.layout().shard_length(), scalar_type(dtype), unit.device()};
+  return {accounts_, {Owner::gradient, unit.index()}, held(unit).count, scalar_type(dtype), unit.device()};
 }
 
 // Of the whole unit, zero where no parameter lies.
@@ -309,7 +309,7 @@ Dtype Gradients::dtype(int unit) const {
 }
 
 std::int64_t Gradients::origin(int unit) const {
-  return held_between(plan_, State::gradient, units_[static_cast<std::size_t>(unit)]->layout(), exchange_.rank()).begin;
+  return held(*units_[static_cast<std::size_t>(unit)]).begin;
 }
 
 bool Gradients::arrived(int unit, int slot) const {

@@ -75,9 +75,13 @@ class Gradients {
   void launch_ready();
   void wait_for_reductions();
   void reduce(Pile& pile);
-  void reduce_partial(Pile& pile);
-  void keep_sum(Pile& pile, const Fold& how, std::int64_t begin, const Buffer& slice);
-  void scale_mean(void* sum, Dtype dtype, std::int64_t count) const;
+  Fold added_to_sum(const Pile& pile) const;
+  View sent_of(Pile& pile);
+  bool holds_room(const Unit& unit) const;
+  View room_for_sum(const Pile& pile) const;
+  void keep_sum(Pile& pile, const Fold& how, View sum) const;
+  void scale_mean(View sum) const;
+  void gather_sum(const Groups& groups, const Pile& pile) const;
   Buffer slice_for(const Unit& unit) const;
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
@@ -86,7 +90,10 @@ class Gradients {
   bool adds_apart() const { return beyond_plan() && !reduces_each() && exchange_.size() > 1; }
   Fold how() const;
   bool reduces_each() const { return movement_.reduces_each; }
-  Dtype kept(const Unit& unit) const;          // in which its gradient is held
+  Dtype kept(const Unit& unit) const;  // in which its gradient is held
+  // What of it is held.
+  Held held(const Unit& unit) const { return held_between(plan_, State::gradient, unit.layout(), exchange_.rank()); }
+  View held_at(const Pile& pile, const Slice& slice) const;
   Dtype added_in(const Pile& pile) const;      // in which this micro-batch's partial one is
   Dtype reduced_from(const Pile& pile) const;  // in which a partial one travels
   void* partial(const Pile& pile) const;       // this micro-batch's, or with those before it

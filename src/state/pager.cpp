@@ -81,14 +81,14 @@ void Pager::start_gather(Unit& unit, int keep, bool exactly) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   const View whole = room_for(unit);
   if (unit.common()) {
-    settings_.meter->count(Collective::all_gather, (exchange_.size() - 1) * unit.shard().bytes());
+    for (const Hop& hop : unit.hops())
+      settings_.meter->count(hop.collective, (exchange_.mesh().size(hop.axis) - 1) * hop.bytes);
     return expect(unit, renewed_);
   }
   const bool other = exactly && !unit.gathered_exactly();
-  expect(unit, exchange_.submit({Exchange::Kind::gather, other ? exact_gather(unit.index()) : unit.index(), whole.count,
-                                 [&unit, whole, exactly](const Communicator& communicator) {
-                                   unit.gather(communicator, whole, exactly);
-                                 }}));
+  expect(unit,
+         exchange_.submit({other ? Exchange::Kind::exact_gather : Exchange::Kind::gather, unit.index(), whole.count,
+                           [&unit, whole, exactly](const Groups& groups) { unit.gather(groups, whole, exactly); }}));
 }
 
 View Pager::room_for(Unit& unit) {

@@ -44,81 +44,93 @@ void Gradients::launch_ready() {
   }
 }
 
+// The sum over ranks of this micro-batch's gradient, or over those of the step, to where it is held.
 void Gradients::reduce(Pile& pile) {
   if (exchange_.size() == 1) return;
-  if (!reduces_each()) return reduce_partial(pile);
   const UnitLayout& layout = pile.unit.layout();
-  const Dtype wide = accumulation(layout.dtype());
-  const Dtype wire = plan_.reduction_dtype(layout.dtype());
-  const Fold add = how();
-  if (!add.sources.empty() || pile.levels.size() > 1 || kept(pile.unit) != wide) pile.slice = slice_for(pile.unit);
-  in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, pile.unit.index(), layout.length(),
-                                         [this, add, wide, wire, &pile](const Communicator& communicator) {
-                                           const UnitLayout& l = pile.unit.layout();
-                                           void* sum = pile.slice ? pile.slice.data() : pile.levels.back().data();
-                                           communicator
-                                               .reduce_scatter(
-                                                   view_of(pile.flat->data(), wire, 0, l.length(), pile.unit.device()),
-                                                   view_of(sum, wide, 0, l.shard_length(), pile.unit.device()))
-                                               .wait();
-                                           pile.flat.reset();
-                                           scale_mean(sum, wide, l.shard_length());
-                                           if (pile.slice) keep_sum(pile, add, 0, pile.slice);
-                                           pile.slice.reset();
-                                         }}));
+  const Fold add = reduces_each() ? how() : added_to_sum(pile);
+  const bool apart = !add.sources.empty() || kept(pile.unit) != accumulation(layout.dtype()) ||
+                     (reduces_each() && (pile.levels.size() > 1 || !holds_room(pile.unit)));
+  // A flat array is on its way alone, so that here its sum may wait for room, and fail.
+  if (apart && reduces_each()) pile.slice = slice_for(pile.unit);
+  const bool gathers = movement_.gathers_sum && micro_ >= plan_.accumulate() - 1;
+  in_flight_.push_back(
+      exchange_.submit({Exchange::Kind::reduce, pile.unit.index(), layout.length(),
+                        [this, add, apart, gathers, sent = sent_of(pile), &pile](const Groups& groups) {
+                          if (apart && !pile.slice) pile.slice = slice_for(pile.unit);
+                          const View sum = groups.reduce(sent, room_for_sum(pile));
+                          pile.flat.reset();
+                          scale_mean(sum);
+                          if (pile.slice) keep_sum(pile, add, sum);
+                          pile.slice.reset();
+                          if (gathers) gather_sum(groups, pile);
+                        }}));
 }
 
-// Room for the sum of this rank's slice.
+// What becomes of a sum over micro-batches: it is the held one, or is added to it.
+Fold Gradients::added_to_sum(const Pile& pile) const {
+  const int top = static_cast<int>(pile.levels.size()) - 1;
+  return adds_apart() ? Fold{{top}, top} : Fold{{}, top};
+}
+
+// What of it is sent: the flat array, or the sum over micro-batches from where it lies, or a copy of it in the dtype in
+// which it travels.
+View Gradients::sent_of(Pile& pile) {
+  const UnitLayout& layout = pile.unit.layout();
+  const auto whole = [&](void* data, Dtype dtype) {
+    return view_of(data, dtype, 0, layout.length(), pile.unit.device());
+  };
+  if (reduces_each()) return whole(pile.flat->data(), plan_.reduction_dtype(layout.dtype()));
+  const Dtype held_in = added_in(pile), sent_in = reduced_from(pile);
+  if (sent_in == held_in) return whole(partial(pile), held_in);
+  pile.flat = flat_for(pile.unit);
+  convert(partial(pile), held_in, pile.flat->data(), sent_in, layout.length());
+  return whole(pile.flat->data(), sent_in);
+}
+
+// Whether what is held has the room in which the sum is made.
+bool Gradients::holds_room(const Unit& unit) const {
+  return sum_room(unit.layout(), exchange_.rank()).count <= held(unit).count;
+}
+
+View Gradients::room_for_sum(const Pile& pile) const {
+  const Slice room = sum_room(pile.unit.layout(), exchange_.rank());
+  if (!pile.slice) return held_at(pile, room);
+  return view_of(pile.slice.data(), accumulation(pile.unit.layout().dtype()), 0, room.count, pile.unit.device());
+}
+
 Buffer Gradients::slice_for(const Unit& unit) const {
-  const UnitLayout& layout = unit.layout();
   return {accounts_,
           {Owner::reduction, unit.index()},
-          layout.shard_length(),
-          scalar_type(accumulation(layout.dtype())),
+          sum_room(unit.layout(), exchange_.rank()).count,
+          scalar_type(accumulation(unit.layout().dtype())),
           unit.device()};
 }
 
+// Elements of the unit in its held gradient.
+View Gradients::held_at(const Pile& pile, const Slice& slice) const {
+  return view_of(pile.levels.back().data(), kept(pile.unit), slice.begin - held(pile.unit).begin, slice.count,
+                 pile.unit.device());
+}
+
 // Where the mean over ranks is held.
-void Gradients::scale_mean(void* sum, Dtype dtype, std::int64_t count) const {
-  if (!plan_.holds_mean()) return;
-  multiply(sum, dtype, count, 1.0 / exchange_.size());
+void Gradients::scale_mean(View sum) const {
+  if (plan_.holds_mean()) multiply(sum.data, sum.dtype, sum.count, 1.0 / exchange_.size());
 }
 
-// The sum of the slice goes to the held gradient, from its element `begin` on.
-void Gradients::keep_sum(Pile& pile, const Fold& how, std::int64_t begin, const Buffer& slice) {
-  fold(how, levels(pile, begin), kept(pile.unit), slice.data(), accumulation(pile.unit.layout().dtype()),
-       slice.count());
+// The sum of this rank's slice goes to the held gradient.
+void Gradients::keep_sum(Pile& pile, const Fold& how, View sum) const {
+  fold(how, levels(pile, pile.unit.slice_begin() - held(pile.unit).begin), kept(pile.unit), sum.data, sum.dtype,
+       sum.count);
 }
 
-// The sum over micro-batches, added over ranks from where it lies, or from a copy in the dtype in which it travels.
-void Gradients::reduce_partial(Pile& pile) {
-  const UnitLayout& layout = pile.unit.layout();
-  Unit& unit = pile.unit;
-  const Dtype held = added_in(pile), sent_in = reduced_from(pile), wide = accumulation(layout.dtype());
-  void* const sum = pile.levels.back().data();
-  const View whole = view_of(sum, kept(unit), 0, layout.length(), unit.device());
-  const View mine = view_of(sum, kept(unit), unit.shard_begin(), layout.shard_length(), unit.device());
-  View sent = view_of(partial(pile), held, 0, layout.length(), unit.device());
-  if (sent_in != held) {
-    pile.flat = flat_for(unit);
-    convert(sent.data, held, pile.flat->data(), sent_in, layout.length());
-    sent = view_of(pile.flat->data(), sent_in, 0, layout.length(), unit.device());
-  }
-  const bool replicated = movement_.gathers_sum;
-  const int top = static_cast<int>(pile.levels.size()) - 1;
-  const Fold add = adds_apart() ? Fold{{top}, top} : Fold{{}, top};
-  const bool apart = adds_apart() || mine.dtype != wide;
-  in_flight_.push_back(exchange_.submit(
-      {Exchange::Kind::reduce, unit.index(), layout.length(),
-       [this, replicated, wide, sent, mine, whole, add, apart, &pile](const Communicator& communicator) {
-         const Buffer slice = apart ? slice_for(pile.unit) : Buffer();
-         const View target = slice ? view_of(slice.data(), wide, 0, mine.count, pile.unit.device()) : mine;
-         communicator.reduce_scatter(sent, target).wait();
-         pile.flat.reset();
-         scale_mean(target.data, wide, target.count);
-         if (slice) keep_sum(pile, add, pile.unit.shard_begin(), slice);
-         if (replicated) communicator.all_gather(mine, whole).wait();
-       }}));
+// To the ranks that hold more of it than their slice.
+void Gradients::gather_sum(const Groups& groups, const Pile& pile) const {
+  const Held kept_here = held(pile.unit);
+  const View mine = held_at(pile, pile.unit.layout().slice(Axis::data, exchange_.rank())),
+             all = held_at(pile, kept_here);
+  if (kept_here.over) return groups.gather_part(mine, all);
+  groups.gather(mine, all, Axis::data);
 }
 
 // Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the
@@ -129,7 +141,7 @@ void Gradients::agree_on_order() {
     if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
   const View view{order.data(), static_cast<std::int64_t>(order.size()), Dtype::i64};
   exchange_.run({Exchange::Kind::setup, -1, view.count,
-                 [view](const Communicator& communicator) { communicator.broadcast(view, 0).wait(); }});
+                 [view](const Groups& groups) { groups.along(Axis::data).broadcast(view, 0).wait(); }});
   order_.assign(order.begin(), order.end());
   ordered_ = true;
 }

@@ -47,6 +47,9 @@ Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std:
       rank_(rank),
       sharded_(movement(plan).gathers),
       published_(movement(plan).publishes),
+      home_(held_at_rest(plan, State::parameter, layout, rank)),
+      hops_(gather_hops(layout.mesh(), movement(plan).within, /*to_all=*/true,
+                        coded_bytes(layout.shard_length(), layout.dtype(), plan[State::parameter].wire))),
       parameters_(std::move(parameters)),
       wire_(wire),
       accounts_(accounts),
@@ -77,8 +80,7 @@ void Unit::adopt(Buffer values) {
   at::NoGradGuard no_grad;
   make_home();
   const at::Tensor& home = sharded_ ? shard_.tensor() : memory_.tensor();
-  home.copy_(sharded_ ? values.tensor().slice(0, shard_begin(), shard_begin() + layout_.shard_length())
-                      : values.tensor());
+  home.copy_(values.tensor().slice(0, home_.begin, home_.end()));
   values.reset();
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(layout_.bytes()),
                           at::DataPtr(memory_.data(), this, &tag, device_), nullptr, false);
@@ -132,10 +134,10 @@ void Unit::take_back(bool with_values) {
 void Unit::make_home() {
   if (sharded_) {
     if (device_.is_cpu() && wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
-    const std::int64_t begin = shard_begin() * size_of(layout_.dtype());
-    shard_ = common_ ? Buffer(accounts_, {Owner::parameter, index_}, layout_.shard_length(), dtype(),
+    const std::int64_t begin = home_.begin * size_of(layout_.dtype());
+    shard_ = common_ ? Buffer(accounts_, {Owner::parameter, index_}, home_.count, dtype(),
                               std::shared_ptr<void>(common_, static_cast<char*>(common_.get()) + begin))
-                     : Buffer(accounts_, {Owner::parameter, index_}, layout_.shard_length(), dtype(), device_);
+                     : Buffer(accounts_, {Owner::parameter, index_}, home_.count, dtype(), device_);
     return;
   }
   memory_ = published_ ? Buffer::visible(accounts_, {Owner::parameter, index_}, layout_.length(), dtype(), device_)
@@ -175,19 +177,22 @@ void Unit::share() {
   if (ready_) point_at(common_.get());
 }
 
-View Unit::shard() {
-  const std::int64_t count = layout_.shard_length();
-  if (sharded_) return view_of(shard_.data(), layout_.dtype(), 0, count, device_);
-  return view_of(memory_.data(), layout_.dtype(), shard_begin(), count, device_);
+View Unit::home() {
+  return home(home_);
 }
 
-void Unit::gather(const Communicator& communicator, View whole, bool exactly) {
-  wire_.gather(communicator, layout_, shard(), whole, exactly);
+View Unit::home(const Slice& slice) {
+  const Buffer& memory = sharded_ ? shard_ : memory_;
+  return view_of(memory.data(), layout_.dtype(), slice.begin - home_.begin, slice.count, device_);
 }
 
-void Unit::serve(const Communicator& communicator, bool exactly) {
+void Unit::gather(const Groups& groups, View whole, bool exactly) {
+  wire_.gather(groups, layout_, home(), whole, exactly);
+}
+
+void Unit::serve(const Groups& groups, bool exactly) {
   const Buffer unwanted = scratch();
-  gather(communicator, view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device_), exactly);
+  gather(groups, view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device_), exactly);
 }
 
 void Unit::install() {
@@ -198,8 +203,9 @@ void Unit::install() {
 
 void Unit::keep_whole() {
   if (!sharded_) return;
-  const std::int64_t bytes = layout_.shard_length() * size_of(layout_.dtype());
-  std::memcpy(shard_.data(), static_cast<const char*>(memory_.data()) + rank_ * bytes, static_cast<std::size_t>(bytes));
+  const std::int64_t element = size_of(layout_.dtype());
+  std::memcpy(shard_.data(), static_cast<const char*>(memory_.data()) + home_.begin * element,
+              static_cast<std::size_t>(home_.count * element));
 }
 
 void Unit::suspend() {

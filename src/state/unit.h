@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/dtypes.h"
+#include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gather_wire.h"
 #include "zero/layout.h"
@@ -81,14 +82,16 @@ class Unit {
   at::Device device() const { return device_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
-  std::int64_t shard_begin() const { return rank_ * layout_.shard_length(); }
+  // The first element of this rank's slice over all.
+  std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank_).begin; }
 
   // True when operators may read the unit.
   bool ready() const { return ready_; }
   // Memory for the whole unit on its way in; to be filled from every rank's shard.
   View make_room();
-  // The slot of this rank in the whole, wherever it is kept.
-  View shard();
+  // What of the unit is at rest here: this rank's shard, or the whole; and elements [begin, begin + count) of it.
+  View home();
+  View home(const Slice& slice);
   View whole();
   // The whole has arrived: operators may read it.
   void install();
@@ -102,8 +105,10 @@ class Unit {
   void privatise();
   void share();
   // Gathers the unit into `whole`, and for other ranks, which alone want it. On the exchange's thread.
-  void gather(const Communicator& communicator, View whole, bool exactly);
-  void serve(const Communicator& communicator, bool exactly);
+  void gather(const Groups& groups, View whole, bool exactly);
+  void serve(const Groups& groups, bool exactly);
+  // What a gather takes, also where the peers' parts are read in place.
+  const std::vector<Hop>& hops() const { return hops_; }
   // Whether what is gathered for operators is what the shards hold.
   bool gathered_exactly() const { return wire_.exact(layout_); }
   // Forgets the whole of a sharded unit.
@@ -139,6 +144,8 @@ class Unit {
   int rank_;
   bool sharded_;
   bool published_;  // its slices go to the peers after a step
+  Held home_;
+  std::vector<Hop> hops_;
   std::vector<at::Tensor> parameters_;
   const GatherWire& wire_;
   Accounts& accounts_;

@@ -94,6 +94,30 @@ INSTANTIATE_TEST_SUITE_P(All, Bytes,
                                                                 Plan::zero3().resident_budget(std::int64_t{1} << 40)})),
                          title_of_bytes);
 
+// Ranks and those of a shard group, micro-batches a step, precision, which optimizer, plan.
+class MeshBytes : public testing::TestWithParam<std::tuple<std::pair<int, int>, int, Precision, int, Plan>> {};
+
+TEST_P(MeshBytes, HeldAndSentAreAsEstimated) {
+  const auto& [mesh, accumulate, precision, which, plan] = GetParam();
+  const Optimizer optimizer = which == 0 ? Optimizer(AdamW{}) : Optimizer(Sgd{.lr = 0.1, .momentum = 0.9});
+  expect_as_estimated({.plan = plan.accumulate(accumulate).precision(precision),
+                       .ranks = mesh.first,
+                       .optimizer = optimizer,
+                       .shard = mesh.second});
+}
+
+std::string title_of_mesh_bytes(const testing::TestParamInfo<MeshBytes::ParamType>& tested) {
+  const auto& [mesh, accumulate, precision, which, plan] = tested.param;
+  return in_title(mesh.first, accumulate, precision) + "InGroupsOf" + std::to_string(mesh.second) +
+         (which == 0 ? "AdamW" : "Sgd") + in_title(plan.label());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MeshBytes,
+                         testing::ValuesIn(covering(std::vector<std::pair<int, int>>{{4, 2}, {6, 2}, {6, 3}, {2, 1}},
+                                                    std::vector{1, 3}, std::vector{Precision::fp32, Precision::bf16},
+                                                    std::vector{0, 1}, plans_of_meshes())),
+                         title_of_mesh_bytes);
+
 // Ranks, micro-batches a step, precision, plan.
 class ReproducibleBytes : public testing::TestWithParam<std::tuple<int, int, Precision, Plan>> {};
 

@@ -156,6 +156,12 @@ std::vector<Plan> all_plans() {
   return {Plan::ddp(), Plan::zero1(), Plan::zero2(), Plan::zero3()};
 }
 
+std::vector<Plan> plans_of_meshes() {
+  std::vector<Plan> plans = all_plans();
+  plans.insert(plans.end(), {Plan::hybrid(), Plan::hybrid_zero2()});
+  return plans;
+}
+
 std::string describe(const Job& job) {
   return job.plan.label() + " on " + std::to_string(job.ranks) + ", " + std::to_string(job.plan.accumulate()) +
          " micro-batches, " + std::string(name(job.plan.precision()));
@@ -233,12 +239,16 @@ Outcome PlainTrainer::finish() {
   return run_;
 }
 
+Mesh mesh_of(const Job& job, const World& world) {
+  return job.shard == 0 ? Mesh(world) : Mesh(world, {.shard = job.shard});
+}
+
 void on_each_rank(const Job& job, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
                   const std::function<void(torch::nn::Module&, Engine&, int)>& body) {
   run_ranks(job.ranks, [&](const World& world) {
     const std::shared_ptr<torch::nn::Module> module = make();
     initialise(*module, kSeed + world.rank());
-    Engine engine(*module, world, job.plan, job.optimizer, job.options);
+    Engine engine(*module, mesh_of(job, world), job.plan, job.optimizer, job.options);
     body(*module, engine, world.rank());
   });
 }
@@ -259,7 +269,7 @@ Outcome train_any(const Job& job, const MakeModel& make) {
   run_ranks(job.ranks, [&](const World& world) {
     const AnyModel model = make();
     initialise(*model.module, kSeed + world.rank());
-    Engine engine(*model.module, world, job.plan, job.optimizer, job.options);
+    Engine engine(*model.module, mesh_of(job, world), job.plan, job.optimizer, job.options);
     Outcome& run = runs[static_cast<std::size_t>(world.rank())];
     for (int step = 0; step < job.steps; ++step) {
       model.before_step(step);

@@ -72,8 +72,11 @@ struct Job {
   Optimizer optimizer = AdamW{.lr = 2e-3, .eps = 1e-4};
   Options options = {};
   int steps = 3;
+  int shard = 0;  // ranks of a shard group; 0: all
 };
+Mesh mesh_of(const Job& job, const World& world);
 std::vector<Plan> all_plans();
+std::vector<Plan> plans_of_meshes();  // the same and the hybrids
 std::string describe(const Job& job);
 
 // Parameters of a parameterised test: ranks, micro-batches a step, precision.

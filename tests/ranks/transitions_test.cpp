@@ -44,7 +44,7 @@ const char* activity_of(Moment moment) {
 // How often a unit is gathered depends on what stays resident: that it is.
 Done listed(const Plan& plan, const Layout& layout) {
   Done done;
-  for (const Transition& each : transitions(plan.on(layout.ranks()), layout)) {
+  for (const Transition& each : transitions(plan.on(layout.mesh()), layout)) {
     const int times = each.when == Moment::gradient ? plan.accumulate() : 1;
     if (!each.joined) done[{activity_of(each.when), each.unit}] += times;
   }
@@ -57,11 +57,12 @@ Done with_gathers_once(Done done) {
   return done;
 }
 
-class Executed : public testing::TestWithParam<std::tuple<int, int, Precision, Plan>> {};
+// Ranks and those of a shard group (0: all), micro-batches a step, precision, plan.
+class Executed : public testing::TestWithParam<std::tuple<std::pair<int, int>, int, Precision, Plan>> {};
 
 TEST_P(Executed, IsTheListOfTransitions) {
-  const auto& [ranks, accumulate, precision, preset] = GetParam();
-  const Job job{.plan = preset.accumulate(accumulate).precision(precision), .ranks = ranks};
+  const auto& [mesh, accumulate, precision, preset] = GetParam();
+  const Job job{.plan = preset.accumulate(accumulate).precision(precision), .ranks = mesh.first, .shard = mesh.second};
   on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
     train_step(model, engine);
     static_cast<void>(engine.traffic());  // waits for what is under way
@@ -74,15 +75,16 @@ TEST_P(Executed, IsTheListOfTransitions) {
 }
 
 std::string title_of(const testing::TestParamInfo<Executed::ParamType>& info) {
-  return std::apply([](int ranks, int accumulate, Precision precision,
-                       const Plan& plan) { return in_title(ranks, accumulate, precision) + in_title(plan.label()); },
-                    info.param);
+  const auto& [mesh, accumulate, precision, plan] = info.param;
+  const std::string groups = mesh.second == 0 ? "" : "InGroupsOf" + std::to_string(mesh.second);
+  return in_title(mesh.first, accumulate, precision) + groups + in_title(plan.label());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Executed,
-                         testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 3),
-                                          testing::Values(Precision::fp32, Precision::bf16),
-                                          testing::ValuesIn(all_plans())),
+                         testing::Combine(testing::Values(std::pair(1, 0), std::pair(2, 0), std::pair(3, 0),
+                                                          std::pair(4, 2), std::pair(6, 3), std::pair(2, 1)),
+                                          testing::Values(1, 3), testing::Values(Precision::fp32, Precision::bf16),
+                                          testing::ValuesIn(plans_of_meshes())),
                          title_of);
 
 }  // namespace

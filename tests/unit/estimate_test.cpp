@@ -98,7 +98,7 @@ TEST(Estimate, ReproducibleKeepsACounterOfPartialSums) {
 }
 
 TEST(Estimate, OneRankPaysForNoWire) {
-  for (const std::string_view preset : Plan::presets()) {
+  for (const std::string_view preset : Plan::stages()) {
     const Estimate estimated = estimate(Plan::named(preset).accumulate(4), Layout(equal_units(3), 1), kAdamW);
     EXPECT_EQ(estimated.wire, Traffic{}) << preset;
     EXPECT_EQ(estimated.gathers, 0);

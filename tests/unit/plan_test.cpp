@@ -109,8 +109,30 @@ TEST(Plan, OneRankShardsNothing) {
     EXPECT_EQ(plan[State::parameter], kReplicated) << preset;
     EXPECT_EQ(plan[State::gradient], kReduced) << preset;
     EXPECT_EQ(plan[State::optimizer], kReplicated) << preset;
-    EXPECT_EQ(Plan::named(preset).on(2), Plan::named(preset));
   }
+  for (const std::string_view stage : Plan::stages()) EXPECT_EQ(Plan::named(stage).on(2), Plan::named(stage));
+}
+
+TEST(Plan, OneGroupOfRanksIsAllOfThem) {
+  for (const Plan& plan : {Plan::hybrid(), Plan::hybrid_zero2()}) {
+    const Plan on = plan.on(4);
+    for (const State state : {State::parameter, State::gradient, State::optimizer})
+      EXPECT_EQ(on[state], Plan::zero3()[state]);
+    EXPECT_EQ(on.label(), plan.label());
+    EXPECT_EQ(on.on(4), on);
+    EXPECT_EQ(plan.on(MeshShape(4, {.shard = 2})), plan);
+  }
+}
+
+TEST(Plan, TellsWhatCannotBeOnAMesh) {
+  const MeshShape mesh(6, {.shard = 3});
+  Plan plan = Plan::hybrid();
+  plan[State::parameter].over = Axis::data;
+  plan[State::gradient].over = Axis::replica;
+  EXPECT_TRUE(mentions(plan.faults(mesh), "parameter sharded over data needs optimizer sharded over data"));
+  EXPECT_TRUE(mentions(plan.faults(mesh), "gradient can be sharded over shard or data, not over replica"));
+  EXPECT_TRUE(mentions(Plan::hybrid().reproducible(true).faults(mesh), "a power of two of ranks, not 3"));
+  EXPECT_TRUE(Plan::hybrid().reproducible(true).faults(MeshShape(6, {.shard = 2})).empty());
 }
 
 TEST(Plan, AllFaultsAreListedAtOnce) {

@@ -17,7 +17,7 @@ Request request_of(const char* model, std::int64_t device_memory) {
                   .ranks = 8,
                   .device_memory = device_memory,
                   .profile = profile_named("h100")};
-  for (const std::string_view preset : Plan::presets()) request.plans.push_back(Plan::named(preset).bf16());
+  for (const std::string_view preset : Plan::stages()) request.plans.push_back(Plan::named(preset).bf16());
   return request;
 }
 

@@ -19,7 +19,7 @@ using zero::Plan;
 Request request_of(Shape shape, int ranks, std::int64_t device_memory, int accumulate = 1) {
   Request request{
       .shape = std::move(shape), .ranks = ranks, .device_memory = device_memory, .profile = profile_named("h100")};
-  for (const std::string_view preset : Plan::presets())
+  for (const std::string_view preset : Plan::stages())
     request.plans.push_back(Plan::named(preset).bf16().accumulate(accumulate));
   return request;
 }

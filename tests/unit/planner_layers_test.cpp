@@ -44,7 +44,7 @@ void expect_same(const zero::Estimate& found, const zero::Estimate& slow) {
 TEST(EqualLayers, CostWhatTheyCostOneByOne) {
   for (const zero::Optimizer& optimizer : optimizers())
     for (const auto& [layers, ranks] : {std::pair{1, 4}, {2, 3}, {3, 8}, {7, 5}, {12, 64}})
-      for (const std::string_view preset : Plan::presets()) {
+      for (const std::string_view preset : Plan::stages()) {
         const Shape shape = shape_of(model(layers, layers % 2 == 0));
         const Plan plan = Plan::named(preset).bf16().accumulate(1 + layers % 3);
         SCOPED_TRACE(describe(optimizer) + ", " + plan.label() + ", " + std::to_string(layers));
@@ -71,7 +71,7 @@ TEST(EqualLayers, ArePricedAsTheyAreOneByOne) {
   for (const Shape& shape : {shape_of(model(6)), shape_of(std::int64_t{1'000'003}), shape_of(std::int64_t{1} << 30)})
     for (const int accumulate : {1, 4}) {
       Request request{.shape = shape, .ranks = 8, .hosts = 2, .profile = profile_named("h100")};
-      for (const std::string_view preset : Plan::presets())
+      for (const std::string_view preset : Plan::stages())
         request.plans.push_back(Plan::named(preset).bf16().accumulate(accumulate));
       Request slow = request;
       slow.shape = expanded(shape);

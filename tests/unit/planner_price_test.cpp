@@ -17,7 +17,7 @@ using zero::Plan;
 
 std::vector<Plan> every_plan(zero::Precision precision = zero::Precision::bf16, int accumulate = 1) {
   std::vector<Plan> plans;
-  for (const std::string_view preset : Plan::presets())
+  for (const std::string_view preset : Plan::stages())
     plans.push_back(Plan::named(preset).precision(precision).accumulate(accumulate));
   return plans;
 }

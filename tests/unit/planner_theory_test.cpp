@@ -43,6 +43,16 @@ TEST(Theory, OfOneRankSendsNothing) {
   for (const std::string_view preset : Plan::presets()) expect(of(Plan::named(preset), 1), "16 Ψ", 16000, "0 Ψ", 0);
 }
 
+// Across with a share of the bytes, in fp32: what is added up twice is rounded once.
+TEST(Theory, OfGroupsIsTheSharesOfEach) {
+  const zero::MeshShape mesh(8, {.shard = 4});
+  const auto on = [&](const Plan& plan) { return theory_of(plan.on(mesh), 8000, mesh, 8); };
+  expect(on(Plan::hybrid()), "16 Ψ / S", 32000, "3 Ψ + 2 Ψ / S", 80000);
+  expect(on(Plan::hybrid_zero2()), "4 Ψ / S + 12 Ψ / N", 20000, "3 Ψ + 2 Ψ / S", 80000);
+  expect(on(Plan::zero3()), "16 Ψ / N", 16000, "3 Ψ + 3 Ψ / S", 84000);
+  expect(on(Plan::ddp()), "16 Ψ", 128000, "2 Ψ + 2 Ψ / S", 56000);
+}
+
 TEST(Theory, HasThreeDigits) {
   EXPECT_EQ(of(Plan::ddp(), 4, 2.12345).state, "10.1 Ψ");
   EXPECT_EQ(of(Plan::zero1(), 4, 0.0625).state, "8 Ψ + 0.0625 Ψ / N");

@@ -6,16 +6,16 @@ namespace zero {
 namespace {
 
 // Two trainable units and a frozen one between them, of 100, 7 and 100 elements.
-Layout layout_on(int ranks, Dtype dtype = Dtype::f32) {
+Layout layout_on(const MeshShape& mesh, Dtype dtype = Dtype::f32) {
   const std::vector<ParameterSpec> specs{
       {.name = "a", .numel = 100, .dtype = dtype, .unit = "a"},
       {.name = "frozen", .numel = 7, .dtype = dtype, .trainable = false, .unit = "frozen"},
       {.name = "b", .numel = 100, .dtype = dtype, .unit = "b"}};
-  return Layout(specs, ranks);
+  return Layout(specs, mesh);
 }
 
 std::vector<Transition> of(const Plan& plan, const Layout& layout) {
-  return transitions(plan.on(layout.ranks()), layout);
+  return transitions(plan.on(layout.mesh()), layout);
 }
 
 Transition gather(int unit, Moment when, Dtype dtype = Dtype::f32) {
@@ -62,12 +62,67 @@ TEST(Transitions, HaveTheDtypesOfThePlan) {
 TEST(Transitions, SendASliceToEachOtherRank) {
   const Layout layout = layout_on(4);
   const UnitLayout& unit = layout.units()[0];
-  EXPECT_EQ(reduce(0, Moment::sum).collective(), Collective::reduce_scatter);
-  EXPECT_EQ(gather(0, Moment::use).collective(), Collective::all_gather);
-  EXPECT_EQ(reduce(0, Moment::sum, Dtype::bf16).bytes(unit), 2 * unit.shard_length());
-  EXPECT_EQ(gather(0, Moment::use).bytes(unit), 4 * unit.shard_length());
+  const auto hop = [](Collective collective, std::int64_t bytes) {
+    return std::vector<Hop>{{collective, Axis::shard, bytes}};
+  };
+  EXPECT_EQ(reduce(0, Moment::sum).hops(unit), hop(Collective::reduce_scatter, 4 * unit.shard_length()));
+  EXPECT_EQ(reduce(0, Moment::sum, Dtype::bf16).hops(unit), hop(Collective::reduce_scatter, 2 * unit.shard_length()));
+  EXPECT_EQ(gather(0, Moment::use).hops(unit), hop(Collective::all_gather, 4 * unit.shard_length()));
   const std::vector<Transition> coded = of(Plan::zero3().gather_in(Wire::fp8), layout);
-  EXPECT_LT(coded.front().bytes(unit), 2 * unit.shard_length());
+  EXPECT_LT(coded.front().hops(unit).front().bytes, 2 * unit.shard_length());
+}
+
+const MeshShape kTwoByThree(6, {.shard = 3});  // 2 replicas of 3 ranks
+
+std::vector<Transition> of_unit(int unit, const Plan& plan, const Layout& layout) {
+  std::vector<Transition> found;
+  for (const Transition& each : of(plan, layout))
+    if (each.unit == unit) found.push_back(each);
+  return found;
+}
+
+// Inside first, then across with a third of the bytes, in the accumulation dtype.
+TEST(Hybrid, GathersInsideAndReducesInBothDirections) {
+  const Layout layout = layout_on(kTwoByThree, Dtype::bf16);
+  const std::int64_t length = layout.units()[0].length();
+  const std::vector<Transition> listed = of_unit(0, Plan::hybrid().bf16(), layout);
+  ASSERT_EQ(listed.size(), 3U);
+  EXPECT_EQ(listed[0].hops(layout.units()[0]),
+            (std::vector<Hop>{{Collective::all_gather, Axis::shard, length / 3 * 2}}));
+  EXPECT_EQ(listed[1].when, Moment::gradient);
+  EXPECT_EQ(listed[1].hops(layout.units()[0]),
+            (std::vector<Hop>{{Collective::reduce_scatter, Axis::shard, length / 3 * 2},
+                              {Collective::reduce_scatter, Axis::replica, length / 6 * 4}}));
+  EXPECT_EQ(listed[2].when, Moment::sum);
+  EXPECT_TRUE(listed[2].joined);
+  EXPECT_EQ(listed[2].hops(layout.units()[0]),
+            (std::vector<Hop>{{Collective::all_gather, Axis::replica, length / 6 * 2}}));
+}
+
+TEST(Hybrid, ShardsTheOptimizerOverAllAndPublishesAcross) {
+  const Layout layout = layout_on(kTwoByThree);
+  const UnitLayout& unit = layout.units()[0];
+  const std::vector<Transition> listed = of_unit(0, Plan::hybrid_zero2(), layout);
+  ASSERT_EQ(listed.size(), 3U);
+  EXPECT_EQ(listed[2].when, Moment::update);
+  EXPECT_EQ(listed[2].state, State::parameter);
+  EXPECT_EQ(listed[2].hops(unit), (std::vector<Hop>{{Collective::all_gather, Axis::replica, unit.length() / 6 * 4}}));
+}
+
+TEST(Hybrid, GathersAcrossFirstWhatIsShardedOverAll) {
+  const Layout layout = layout_on(kTwoByThree);
+  const UnitLayout& unit = layout.units()[0];
+  EXPECT_EQ(of(Plan::zero3(), layout).front().hops(unit),
+            (std::vector<Hop>{{Collective::all_gather, Axis::replica, unit.length() / 6 * 4},
+                              {Collective::all_gather, Axis::shard, unit.length() / 3 * 4}}));
+}
+
+TEST(Hybrid, IsAStageWhereAnAxisHasOneRank) {
+  const Layout flat = layout_on(4), replicas = layout_on(MeshShape(4, {.shard = 1}));
+  EXPECT_EQ(of(Plan::hybrid(), flat), of(Plan::zero3(), flat));
+  EXPECT_EQ(of(Plan::hybrid_zero2(), flat), of(Plan::zero3(), flat));
+  EXPECT_EQ(of(Plan::hybrid(), replicas), of(Plan::ddp(), replicas));
+  EXPECT_EQ(of(Plan::hybrid_zero2(), replicas), of(Plan::zero2(), replicas));
 }
 
 TEST(Held, IsASliceOfWhatIsSharded) {
@@ -76,13 +131,27 @@ TEST(Held, IsASliceOfWhatIsSharded) {
   const Held all = held_at_rest(Plan::zero2(), State::parameter, unit, 3);
   EXPECT_EQ(all.begin, 0);
   EXPECT_EQ(all.count, unit.length());
-  EXPECT_FALSE(all.slice);
+  EXPECT_FALSE(all.over);
   const Held own = held_at_rest(Plan::zero2(), State::optimizer, unit, 3);
   EXPECT_EQ(own.begin, 3 * unit.shard_length());
   EXPECT_EQ(own.count, unit.shard_length());
-  EXPECT_TRUE(own.slice);
+  EXPECT_EQ(own.over, Axis::data);
   EXPECT_EQ(held_between(Plan::zero1(), State::gradient, unit, 3).count, unit.length());
   EXPECT_EQ(held_at_rest(Plan::zero1(), State::gradient, unit, 3).count, unit.shard_length());
+}
+
+// Ranks 0 to 2 are the first replica.
+TEST(Held, IsCutInsideFirstThenAcross) {
+  const Layout layout = layout_on(kTwoByThree);
+  const UnitLayout& unit = layout.units()[0];
+  const std::int64_t sixth = unit.length() / 6;
+  for (const auto& [rank, slice] : {std::pair{0, 0}, {1, 2}, {2, 4}, {3, 1}, {4, 3}, {5, 5}}) {
+    EXPECT_EQ(unit.slice(Axis::data, rank), (Slice{slice * sixth, sixth})) << rank;
+    EXPECT_EQ(unit.slice(Axis::shard, rank), (Slice{slice / 2 * 2 * sixth, 2 * sixth})) << rank;
+    EXPECT_EQ(layout.mesh().owner_of(slice), rank);
+  }
+  EXPECT_EQ(held_at_rest(Plan::hybrid(), State::optimizer, unit, 4).count, 2 * sixth);
+  EXPECT_EQ(held_at_rest(Plan::hybrid_zero2(), State::optimizer, unit, 4).count, sixth);
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+#include "comm/groups.h"
+
+#include "comm/metered.h"
+
+namespace zero {
+namespace {
+
+View part_of(View all, std::int64_t index, std::int64_t count) {
+  all.data = static_cast<char*>(all.data) + index * count * size_of(all.dtype);
+  all.count = count;
+  return all;
+}
+
+}  // namespace
+
+Groups::Groups(const Communicator& data, const MeshShape& mesh) : mesh_(mesh), data_(data), shard_(data) {
+  if (mesh.size(Axis::replica) == 1) return;
+  shard_ = data.split(mesh.group(Axis::shard, data.rank()), mesh.at(Axis::shard, data.rank()));
+  replica_ = data.split(mesh.group(Axis::replica, data.rank()), mesh.at(Axis::replica, data.rank()));
+}
+
+const Communicator& Groups::along(Axis axis) const {
+  if (axis == Axis::shard) return shard_;
+  return axis == Axis::replica ? replica_ : data_;
+}
+
+Groups Groups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
+  Groups groups = *this;
+  for (Communicator* each : {&groups.data_, &groups.shard_, &groups.replica_})
+    if (each->size() > 1 || size() == 1) *each = Communicator(metered(each->impl(), meter));
+  return groups;
+}
+
+void Groups::gather(ConstView mine, View all, Axis over) const {
+  if (over == Axis::data && replica_.size() > 1) {
+    const View part = part_of(all, shard_.rank(), all.count / shard_.size());
+    replica_.all_gather(mine, part).wait();
+    mine = part;
+  }
+  shard_.all_gather(mine, all).wait();
+}
+
+View Groups::reduce(ConstView all, View room) const {
+  if (replica_.size() == 1) {
+    shard_.reduce_scatter(all, room).wait();
+    return room;
+  }
+  const View mine = part_of(room, replica_.rank(), room.count / replica_.size());
+  if (shard_.size() == 1) {
+    replica_.reduce_scatter(all, mine).wait();
+    return mine;
+  }
+  shard_.reduce_scatter(all, room).wait();
+  replica_.reduce_scatter(room, mine).wait();
+  return mine;
+}
+
+}  // namespace zero

@@ -1,0 +1,41 @@
+// The groups of the data axes that an engine's collectives go along: inside a shard group, across the replicas, and
+// all. On a flat mesh the shard group is all, and going across costs nothing. No torch.
+#pragma once
+
+#include <memory>
+
+#include "zero/communicator.h"
+#include "zero/layout.h"
+#include "zero/mesh_shape.h"
+
+namespace zero {
+
+class TrafficMeter;
+
+class Groups {
+ public:
+  // `data` joins the ranks of a mesh without pipe and tensor axes. Collective where it has replicas.
+  Groups(const Communicator& data, const MeshShape& mesh);
+
+  const MeshShape& mesh() const { return mesh_; }
+  int rank() const { return data_.rank(); }
+  int size() const { return data_.size(); }
+  // `axis` is data, shard or replica.
+  const Communicator& along(Axis axis) const;
+  // The same ranks, whose collectives the meter counts.
+  Groups metered_by(const std::shared_ptr<TrafficMeter>& meter) const;
+
+  // `mine`, this rank's slice over `over`, and the others' in the order of slices: into `all`, or into what a shard
+  // group's rank has of it, where that is as large as `part`. Either may contain `mine` at its place.
+  void gather(ConstView mine, View all, Axis over) const;
+  void gather_part(ConstView mine, View part) const { along(Axis::replica).all_gather(mine, part).wait(); }
+  // The sum over all ranks of `all`, of which this rank keeps its slice over `data` in `room`, at its place there: see
+  // sum_room(). `room` has the accumulation dtype, and may be part of `all`. Returns the slice.
+  View reduce(ConstView all, View room) const;
+
+ private:
+  MeshShape mesh_;
+  Communicator data_, shard_, replica_;
+};
+
+}  // namespace zero
