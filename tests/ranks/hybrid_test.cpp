@@ -25,8 +25,8 @@ Job job_of(const Plan& plan, const Groups& groups, const Optimizer& optimizer = 
           .shard = groups.shard};
 }
 
-// What every plan on the mesh is to give: the flat plan's bits where a group is a subtree of every sum. With accumulation
-// plans that reduce each micro-batch add up in another order than those that reduce their sum.
+// What every plan on the mesh is to give: the flat plan's bits where a group is a subtree of every sum. With
+// accumulation plans that reduce each micro-batch add up in another order than those that reduce their sum.
 Outcome expected(const Plan& plan, const Groups& groups, const Optimizer& optimizer,
                  const Course<Lm>& course = lm_with_dropout(0.2)) {
   const bool reduces_sum = plan.label() == "ddp" || plan.label() == "zero1";

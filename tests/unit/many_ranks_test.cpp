@@ -8,6 +8,7 @@
 #include "partition/moments.h"
 #include "partition/runs.h"
 #include "partition/slices.h"
+#include "partition/transitions.h"
 #include "partition/whole.h"
 #include "zero/estimate.h"
 
@@ -39,15 +40,17 @@ const ParameterRule& rule_of(const Case& each, const Slot& slot) {
   return each.rules[static_cast<std::size_t>(slot.index)];
 }
 
-std::int64_t moments_of_rank(const Layout& layout, const Case& each, const std::vector<int>& owners, int rank) {
+std::int64_t moments_of_rank(const Plan& plan, const Layout& layout, const Case& each, const std::vector<int>& owners,
+                             int rank) {
   std::int64_t bytes = 0;
   for (const UnitLayout& unit : layout.units()) {
-    const std::int64_t begin = rank * unit.shard_length(), end = begin + unit.shard_length();
+    const Held held = held_at_rest(plan, State::optimizer, unit, rank);
+    const std::int64_t begin = held.begin, end = held.end();
     for (const MomentArray& array : moment_arrays())
       bytes += size_of(array.dtype(unit.dtype())) * Runs(unit, begin, end, [&](const Slot& slot) {
                                                       return array.holds(rule_of(each, slot).optimizer);
                                                     }).length();
-    for (const Piece& piece : unit.pieces(rank))
+    for (const Piece& piece : unit.pieces_between(begin, end))
       bytes +=
           scale_bytes(piece, rule_of(each, unit.slots()[static_cast<std::size_t>(piece.slot)]).optimizer, unit.dtype());
     for (const Slot& slot : unit.slots())
@@ -58,18 +61,22 @@ std::int64_t moments_of_rank(const Layout& layout, const Case& each, const std::
 
 TEST(ManyRanks, TheLargestOptimizerStateIsThatOfSomeRank) {
   std::mt19937_64 random(7);
-  for (const int ranks : {2, 3, 4, 7, 64, 100, 1000}) {
+  const std::vector<MeshShape> meshes{
+      2, 3, 4, 7, 64, 100, 1000, {64, {.shard = 8}}, {21, {.shard = 3}}, {100, {.shard = 1}}};
+  for (const MeshShape& mesh : meshes) {
     for (int round = 0; round < 20; ++round) {
       const Case each = random_case(random);
-      const Plan plan = Plan::zero3().bf16();
-      const Layout layout(each.specs, ranks, slices_of(plan, each.rules));
+      const Plan plan = (round % 2 ? Plan::hybrid() : Plan::hybrid_zero2()).bf16().on(mesh);
+      const int ranks = mesh.size();
+      const Layout layout(each.specs, mesh, slices_of(plan, each.rules));
       const std::vector<int> owner = owners(layout, each.rules);
       std::int64_t most = 0;
-      for (int rank = 0; rank < ranks; ++rank) most = std::max(most, moments_of_rank(layout, each, owner, rank));
+      for (int rank = 0; rank < ranks; ++rank) most = std::max(most, moments_of_rank(plan, layout, each, owner, rank));
       std::int64_t main_weights = 0;
-      for (const UnitLayout& unit : layout.units()) main_weights += 4 * unit.shard_length();
+      for (const UnitLayout& unit : layout.units())
+        main_weights += 4 * held_at_rest(plan, State::optimizer, unit, 0).count;
       const Estimate estimated = estimate(plan, layout, each.rules, Trace::sequential(layout));
-      ASSERT_EQ(estimated.state.optimizer, most + main_weights) << ranks << " ranks, round " << round;
+      ASSERT_EQ(estimated.state.optimizer, most + main_weights) << mesh.text() << ", round " << round;
     }
   }
 }
@@ -112,7 +119,7 @@ TEST(ManyRanks, OwnersAreThoseOfAPlainSearch) {
     for (int round = 0; round < 40; ++round) {
       const Case each = random_case(random);
       const Layout layout(each.specs, ranks);
-      ASSERT_EQ(owners(layout, each.rules), plain_owners(layout, each)) << ranks << " ranks, round " << round;
+      ASSERT_EQ(owners(layout, each.rules), plain_owners(layout, each)) << mesh.text() << ", round " << round;
     }
   }
 }
