@@ -47,16 +47,17 @@ struct Estimate {
 
 // Whether the ranks share a host's memory. There a sharded parameter lives once, every rank reads the
 // others' parts where they lie, and one barrier a step takes the place of the gathers' announcements. What
-// is read counts as bytes on the wire, as if it had been sent.
+// is read counts as bytes on the wire, as if it had been sent: those in_place.
 enum class Memory : std::uint8_t { separate, common };
 
 // `rules` by parameter, see parameter_rules(). Layout::ranks() is the number of ranks; where parameters of one
-// unit have different optimizers, ranks may hold different amounts, and the largest counts.
+// unit have different optimizers, ranks may hold different amounts, and the largest counts. By default the ranks
+// share a host.
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
-                  Memory memory = Memory::separate);
+                  Memory memory = Memory::separate, const Topology& topology = {});
 // One optimizer for all parameters, element by element; one over whole tensors needs their shapes, which rules have.
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
-                  Memory memory = Memory::separate);
+                  Memory memory = Memory::separate, const Topology& topology = {});
 inline Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer) {
   return estimate(plan, layout, optimizer, Trace::sequential(layout));
 }

@@ -339,7 +339,8 @@ TrafficMeter& Engine::Impl::meter() {
 }
 
 Estimate Engine::Impl::estimate() const {
-  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory());
+  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(),
+                        group_.topology());
 }
 
 }  // namespace zero

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
 #include "partition/repeated.h"
@@ -56,7 +57,7 @@ class PerRank {
 class Pricing {
  public:
   Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
-          Memory memory)
+          Memory memory, const Topology& topology)
       : plan_(plan),
         layout_(layout),
         rules_(rules),
@@ -66,6 +67,7 @@ class Pricing {
         transitions_(transitions(plan, layout)),
         uses_(layout.units().size()),
         memory_(memory),
+        topology_(topology),
         peers_(layout.ranks() - 1) {
     for (const Transition& each : transitions_)
       if (each.when == Moment::use) uses_[static_cast<std::size_t>(each.unit)] = each;
@@ -215,7 +217,8 @@ class Pricing {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
     if (memory_ == Memory::separate) announce();
-    call(uses_[unit]);
+    const Moved moved = call(uses_[unit]);
+    if (memory_ == Memory::common) estimate_.wire[uses_[unit].collective()].in_place += times_ * moved.bytes;
     times_ = 1;
   }
 
@@ -256,7 +259,8 @@ class Pricing {
     if (work.owned) {
       const std::int64_t slice = unit.shard_length() * size_of(work.wire);
       if (split) operation(Collective::all_gather, slice);
-      operation(Collective::reduce_scatter, slice);
+      announce();
+      call(Collective::reduce_scatter, slice, unit.shard_length() * size_of(accumulation(work.wire)));
       if (!split) call(Collective::all_gather, unit.shard_length() * size_of(accumulation(unit.dtype())));
     }
     if (split && !work.normed.empty()) operation(Collective::all_gather, norm_words(work) * size_of(Dtype::i64));
@@ -269,15 +273,18 @@ class Pricing {
 
   void announce() { call(Collective::all_gather, kAnnouncementBytes); }
 
-  void call(const Transition& transition) {
-    call(transition.collective(), transition.bytes(layout_.units()[static_cast<std::size_t>(transition.unit)]));
+  Moved call(const Transition& transition) {
+    const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(transition.unit)];
+    const std::int64_t sum = unit.shard_length() * size_of(accumulation(transition.from.dtype));
+    return call(transition.collective(), transition.bytes(unit), sum);
   }
+  void call(Collective collective, std::int64_t bytes) { call(collective, bytes, bytes); }
 
-  // One collective in which every other rank sends `bytes`.
-  void call(Collective collective, std::int64_t bytes) {
-    Traffic::Entry& entry = estimate_.wire[collective];
-    entry.calls += times_;
-    entry.bytes += times_ * peers_ * bytes;
+  // One collective in which every other rank has `bytes` for this one, `sum` where they are added up.
+  Moved call(Collective collective, std::int64_t bytes, std::int64_t sum) {
+    const Moved moved = moved_by(collective, peers_ + 1, topology_, bytes, sum);
+    estimate_.wire[collective].add(moved, times_);
+    return moved;
   }
 
   const Plan& plan_;
@@ -289,6 +296,7 @@ class Pricing {
   std::vector<Transition> transitions_;
   std::vector<Transition> uses_;  // those of that moment, by unit
   Memory memory_;
+  Topology topology_;
   int peers_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
@@ -328,26 +336,26 @@ Trace Trace::sequential(const Layout& layout) {
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
-                  Memory memory) {
-  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory);
+                  Memory memory, const Topology& topology) {
+  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory, topology);
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
-                  const Repeats& repeats, const Trace& trace, Memory memory) {
+                  const Repeats& repeats, const Trace& trace, Memory memory, const Topology& topology) {
   plan.validate(layout.ranks());
   if (rules.size() != parameters_of(layout))
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
   const Plan local = plan.on(layout.ranks());
-  return Pricing(local, layout, rules, repeats, memory).run(trace);
+  return Pricing(local, layout, rules, repeats, memory, topology).run(trace);
 }
 
-Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
-                  Memory memory) {
+Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace, Memory memory,
+                  const Topology& topology) {
   if (whole_work(optimizer))
     throw ConfigError("an estimate of " + std::string(name(optimizer)) + " needs the parameters' shapes: give rules");
-  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory);
+  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory, topology);
 }
 
 int accumulation_levels(const Plan& plan) {

@@ -81,7 +81,8 @@ void Pager::start_gather(Unit& unit, int keep, bool exactly) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   const View whole = room_for(unit);
   if (unit.common()) {
-    settings_.meter->count(Collective::all_gather, (exchange_.size() - 1) * unit.shard().bytes());
+    const std::int64_t bytes = (exchange_.size() - 1) * unit.shard().bytes();
+    settings_.meter->count(Collective::all_gather, {.bytes = bytes, .in_place = bytes});
     return expect(unit, renewed_);
   }
   const bool other = exactly && !unit.gathered_exactly();
