@@ -6,7 +6,6 @@
 #include "partition/moments.h"
 #include "partition/slices.h"
 #include "planner/theory.h"
-#include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -107,23 +106,24 @@ class Padding {
   std::int64_t bytes_ = 0;
 };
 
-zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, zero::Memory memory) {
-  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.repeats, arrangement.trace, memory);
+zero::Topology topology_of(int ranks, int hosts) {
+  return {.ranks_per_host = ranks / hosts, .two_levels = 1 < hosts && hosts < ranks};
+}
+
+zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, zero::Memory memory, int hosts) {
+  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.repeats, arrangement.trace, memory,
+                        topology_of(arrangement.layout.ranks(), hosts));
 }
 
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
   const Arrangement arrangement(request.shape, plan, request.optimizer, request.ranks);
-  Cost cost{.plan = plan, .estimate = estimate(plan, arrangement, request.memory), .activations = kept};
+  Cost cost{.plan = plan, .estimate = estimate(plan, arrangement, request.memory, request.hosts), .activations = kept};
   cost.padding = Padding(plan.on(request.ranks), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;
   cost.moment = peak.moment;
-  const WireSplit split = wire_split(cost.estimate.wire, plan.on(request.ranks), request.ranks, request.hosts);
-  cost.wire_inside = split.inside;
-  cost.wire_across = split.across;
   const MicroBatch work = micro_batch(request, plan);
-  cost.seconds =
-      step_seconds(work, plan, cost.estimate, request.profile, {request.ranks, request.hosts, request.memory});
+  cost.seconds = step_seconds(work, plan, cost.estimate, request.profile, request.ranks);
   cost.speed = speed_of(work, plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
   if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
   return cost;
@@ -179,8 +179,8 @@ Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero:
 }
 
 zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
-                        zero::Memory memory) {
-  return estimate(plan, Arrangement(shape, plan, optimizer, ranks), memory);
+                        zero::Memory memory, int hosts) {
+  return estimate(plan, Arrangement(shape, plan, optimizer, ranks), memory, hosts);
 }
 
 Cost price(const Request& request, const zero::Plan& plan) {

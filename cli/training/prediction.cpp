@@ -55,12 +55,13 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const zero::Plan plan = engine.plan().on(ranks);
   const zero::Layout& layout = engine.layout();
   const zero::Estimate estimate = zero::estimate(engine.plan(), layout, engine.rules(),
-                                                 planner::order_of_use(work.config, layout), engine.memory());
+                                                 planner::order_of_use(work.config, layout), engine.memory(),
+                                                 world.communicator().topology());
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
   result.theory = planner::theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world))
-    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, {ranks, 1, engine.memory()});
+    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, ranks);
 }
 
 }  // namespace cli
