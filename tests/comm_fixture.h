@@ -35,8 +35,8 @@ using MakeRank = std::function<std::shared_ptr<CommunicatorImpl>(int rank)>;
 struct Backend {
   const char* name;
   MakeRank (*group)(int size, Timeout timeout);
-  Timeout patience;      // in which the ranks of a quick machine join
-  std::int64_t several;  // elements of a slice that travels in several chunks
+  Timeout patience;            // in which the ranks of a quick machine join
+  std::int64_t several;        // elements of a slice that travels in several chunks
   std::int64_t exchanged = 0;  // bytes of an all_reduce up to which every rank gets everybody's
   int ranks_per_host = 0;      // consecutive ones, in the last host what is left; 0: all on one
 };

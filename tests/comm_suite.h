@@ -199,7 +199,8 @@ TEST_P(CommunicatorSuite, SaysWhatEachCallMoved) {
       return moved_by(collective, size(), c.topology(), bytes, sum);
     };
     for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
-      for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, several()}) {
+      for (const std::int64_t count :
+           {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, several()}) {
         SCOPED_TRACE(std::to_string(count) + " " + std::string(name(dtype)));
         Array shard(dtype, count), whole(dtype, count * n), other(dtype, count * n), sum(accumulation(dtype), count);
         const std::int64_t bytes = shard.view().bytes(), wide = sum.view().bytes();
@@ -220,9 +221,11 @@ TEST_P(CommunicatorSuite, SaysWhatEachCallMoved) {
   });
 }
 
-// By a reduction and a gather each value comes twice over all ranks, from each but one; from other hosts as the slices lie.
+// By a reduction and a gather each value comes twice over all ranks, from each but one; from other hosts as the slices
+// lie.
 TEST_P(CommunicatorSuite, SaysWhatAnAllReduceMoved) {
-  for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{50'000}, several()}) {
+  for (const std::int64_t count :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{50'000}, several()}) {
     SCOPED_TRACE(count);
     std::atomic<std::int64_t> bytes{0}, across{0};
     run([&](const Communicator& c) {

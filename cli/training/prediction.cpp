@@ -54,9 +54,9 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const int ranks = world.size();
   const zero::Plan plan = engine.plan().on(ranks);
   const zero::Layout& layout = engine.layout();
-  const zero::Estimate estimate = zero::estimate(engine.plan(), layout, engine.rules(),
-                                                 planner::order_of_use(work.config, layout), engine.memory(),
-                                                 world.communicator().topology());
+  const zero::Estimate estimate =
+      zero::estimate(engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
+                     world.communicator().topology());
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
   result.theory = planner::theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));

@@ -40,8 +40,9 @@ std::string_view name(Collective collective);
 
 // How the ranks of a group are spread over hosts, as one of them sees it.
 struct Topology {
-  int ranks_per_host = 0;   // that share this rank's host, itself included; 0: all of them
-  bool two_levels = false;  // gathers go across hosts and inside them apart, and so do sums over 1, 2, 4, ... ranks a host
+  int ranks_per_host = 0;  // that share this rank's host, itself included; 0: all of them
+  bool two_levels =
+      false;  // gathers go across hosts and inside them apart, and so do sums over 1, 2, 4, ... ranks a host
   bool operator==(const Topology&) const = default;
 };
 

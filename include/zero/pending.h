@@ -11,7 +11,7 @@ namespace zero {
 struct Moved {
   std::int64_t bytes = 0;
   std::int64_t across_hosts = 0;  // of these, from ranks on other hosts
-  std::int64_t in_place = 0;      // of these, read where they lie in memory that the ranks have in common: nothing moved
+  std::int64_t in_place = 0;  // of these, read where they lie in memory that the ranks have in common: nothing moved
 
   Moved& operator+=(const Moved& other) {
     bytes += other.bytes;

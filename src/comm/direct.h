@@ -56,7 +56,8 @@ class DirectCommunicator : public CommunicatorImpl {
   // Calls body(piece) until all of `input`, seen as `slices` slices, has been shown to all ranks by source(). Complete
   // with what the bodies got.
   template <class Body>
-  Pending exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body, int root = -1);
+  Pending exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body,
+                   int root = -1);
   // A copy of what a peer shows; and a sum, at `offset` of what each of them does.
   void fetch(int peer, void* to, const char* from, std::int64_t bytes);
   std::vector<const void*> to_add(std::int64_t offset, std::int64_t bytes);

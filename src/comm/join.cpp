@@ -62,9 +62,7 @@ class Joining {
 
  private:
   // For Gloo alone, each rank is one it reaches over the network.
-  Hosts shape() const {
-    return options_.transport == Transport::gloo ? Hosts{env_.size, 1} : Hosts::of(identities_);
-  }
+  Hosts shape() const { return options_.transport == Transport::gloo ? Hosts{env_.size, 1} : Hosts::of(identities_); }
 
   // The host of each rank.
   std::vector<std::string> identities() const {

@@ -355,7 +355,8 @@ Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optim
                   const Topology& topology) {
   if (whole_work(optimizer))
     throw ConfigError("an estimate of " + std::string(name(optimizer)) + " needs the parameters' shapes: give rules");
-  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory, topology);
+  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory,
+                  topology);
 }
 
 int accumulation_levels(const Plan& plan) {

@@ -13,9 +13,11 @@ class Cluster {
  public:
   using Ranks = std::vector<std::shared_ptr<CommunicatorImpl>>;
 
-  Cluster(const Hosts& hosts, Timeout timeout) : hosts_(hosts), all_(thread_communicators(hosts.size(), timeout, HostMap(hosts))) {
+  Cluster(const Hosts& hosts, Timeout timeout)
+      : hosts_(hosts), all_(thread_communicators(hosts.size(), timeout, HostMap(hosts))) {
     for (int h = 0; h < hosts.hosts; ++h) inside_.push_back(thread_communicators(hosts.ranks_per_host, timeout));
-    for (int l = 0; l < hosts.ranks_per_host; ++l) across_.push_back(thread_communicators(hosts.hosts, timeout, HostMap(Hosts{hosts.hosts, 1})));
+    for (int l = 0; l < hosts.ranks_per_host; ++l)
+      across_.push_back(thread_communicators(hosts.hosts, timeout, HostMap(Hosts{hosts.hosts, 1})));
   }
 
   const Hosts& hosts() const { return hosts_; }
