@@ -36,12 +36,20 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
 
 void add_wire(Table& table, const RunResult& run) {
   const WireBytes& wire = run.wire;
-  const std::string accounted = wire.known() ? with_separators(wire.accounted) : "-";
+  const auto measured = [&](std::int64_t bytes) { return wire.known() ? with_separators(bytes) : "-"; };
   const char* const note = !wire.known()  ? "every step skipped, or after one that was"
                            : wire.agree() ? ""
                            : wire.uneven  ? "differs between steps"
                                           : "differs";
-  table.add({"", "wire each step, accounted", with_separators(wire.predicted), accounted, note});
+  table.add({"", "wire each step", with_separators(wire.predicted), measured(wire.measured), note});
+  const auto part = [&](const char* what, const Bytes& bytes) {
+    if (bytes.predicted == 0 && bytes.measured == 0) return;
+    const bool differs = wire.known() && !bytes.agree();
+    table.add({"", what, with_separators(bytes.predicted), measured(bytes.measured), differs ? "differs" : ""});
+  };
+  if (wire.across_hosts.predicted > 0 || wire.across_hosts.measured > 0) part("  within the host", wire.within_host);
+  part("  across hosts", wire.across_hosts);
+  part("  read in place", wire.in_place);
 }
 
 // Predictions of peaks may be a little above what is measured.

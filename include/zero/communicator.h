@@ -38,11 +38,11 @@ enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, a
 inline constexpr int kCollectives = 6;
 std::string_view name(Collective collective);
 
-// How the ranks of a group are spread over hosts, as one of them sees it.
+// How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers go across hosts and
+// inside them apart, and so do sums where the ranks of a host are a power of two.
 struct Topology {
   int ranks_per_host = 0;  // that share this rank's host, itself included; 0: all of them
-  bool two_levels =
-      false;  // gathers go across hosts and inside them apart, and so do sums over 1, 2, 4, ... ranks a host
+  bool two_levels = false;
   bool operator==(const Topology&) const = default;
 };
 

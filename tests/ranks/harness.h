@@ -23,9 +23,9 @@ namespace zero::test {
 struct RankError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// `limit` of time for each operation; by default only a hang meets it.
+// `limit` of time for each operation; by default only a hang meets it. `ranks_per_host`: as InitOptions has it.
 void run_ranks(int ranks, const std::function<void(const World&)>& rank,
-               std::chrono::milliseconds limit = std::chrono::hours(1));
+               std::chrono::milliseconds limit = std::chrono::hours(1), int ranks_per_host = 0);
 // For ranks that are to disagree, which is said after a hundredth of the limit.
 inline constexpr std::chrono::minutes kToDisagree{2};
 
@@ -72,6 +72,7 @@ struct Job {
   Optimizer optimizer = AdamW{.lr = 2e-3, .eps = 1e-4};
   Options options = {};
   int steps = 3;
+  int ranks_per_host = 0;  // see run_ranks()
 };
 std::vector<Plan> all_plans();
 std::string describe(const Job& job);
