@@ -125,6 +125,7 @@ void add_optimizers(CLI::App& command, RunOptions& options) {
               "Train each of --optimizers in these, or all [in --precision]")
       ->needs(optimizers);
   command.callback([&command, &options] {
+    if (options.shard_ranks && !command.count("--plans")) options.plans = preset_names();
     if (options.optimizers.empty()) return;
     const RunOptions usual;
     if (!command.count("--plans")) options.plans = usual.plans;
@@ -141,6 +142,10 @@ bool present(const char* name) {
 }  // namespace
 
 void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std::string& group) {
+  add_number(command, "--shard-ranks", options.shard_ranks,
+             "Ranks of a shard group, such as those of a host, inside which hybrid plans shard [all]", 1, kMostRanks)
+      ->default_str("")
+      ->group(group);
   add_size(command, "--resident-budget", options.resident_budget,
            "Bytes for gathered parameters: 500M, 2GiB; 0 is two units")
       ->group(group);
@@ -154,8 +159,8 @@ void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std
 
 void add_train_options(CLI::App& command, RunOptions& options) {
   options.plans = {"zero3"};
-  add_path(command, "--plan", options.plans.front(), "ddp, zero1, zero2 or zero3, or a file that zero plan --fit wrote",
-           "PLAN")
+  add_path(command, "--plan", options.plans.front(),
+           zero::joined(zero::Plan::presets()) + ", or a file that zero plan --fit wrote", "PLAN")
       ->capture_default_str()
       ->group("Plan");
   add_common(command, options, "1");
@@ -163,7 +168,8 @@ void add_train_options(CLI::App& command, RunOptions& options) {
 }
 
 void add_compare_options(CLI::App& command, RunOptions& options) {
-  options.plans = preset_names();
+  const auto stages = zero::Plan::stages();
+  options.plans.assign(stages.begin(), stages.end());
   add_choices(command, "--plans", options.plans, "Plans to compare, the first being the reference", preset_names())
       ->group("Plan");
   add_common(command, options, "4");
@@ -178,6 +184,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--precision", options.precision);
   add("--loss-scale", options.loss_scale);
   add("--fp8-scaling", options.fp8_scaling);
+  if (options.shard_ranks) add("--shard-ranks", options.shard_ranks);
   if (!options.reduce_in.empty()) add("--reduce-in", options.reduce_in);
   add("--gather-in", options.gather_in);
   add("--resident-budget", text(options.resident_budget) + "B");
@@ -208,6 +215,13 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   return result;
 }
 
+zero::MeshShape mesh_of(const ExchangeOptions& options, int ranks) {
+  if (options.shard_ranks > 0 && ranks % options.shard_ranks != 0)
+    throw UsageError("--shard-ranks: " + std::to_string(ranks) + (ranks == 1 ? " rank does" : " ranks do") +
+                     " not divide into groups of " + std::to_string(options.shard_ranks));
+  return {ranks, {.shard = options.shard_ranks}};
+}
+
 zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks) try {
   const auto largest = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
   zero::Plan plan = zero::Plan::named(name)
@@ -218,7 +232,7 @@ zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks
   for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
     if (options.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
   if (options.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
-  plan.validate(ranks);
+  plan.validate(mesh_of(options, ranks));
   return plan;
 } catch (const zero::ConfigError& error) {
   throw UsageError(error.what());

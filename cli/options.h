@@ -25,8 +25,9 @@ class UsageError : public zero::ConfigError {
 // Instead of a profile: seconds are not predicted.
 inline constexpr const char* kNoProfile = "none";
 
-// What goes to and from the shards.
+// How the ranks are joined, and what goes to and from the shards.
 struct ExchangeOptions {
+  int shard_ranks = 0;                // of a shard group; 0: all
   std::uint64_t resident_budget = 0;  // bytes of gathered parameters; 0: two units
   std::string reduce_in = {};         // empty: the plan's choice
   std::string gather_in = "native";   // of plans that shard parameters
@@ -79,7 +80,9 @@ void add_compare_options(CLI::App& command, RunOptions& options);
 // and writes to `json`, unless that is empty.
 std::vector<std::string> train_arguments(const RunOptions& options, const std::string& plan, const std::string& json);
 
-// The preset with everything that the options say about it. Throws UsageError when it cannot work on `ranks`.
+// Throws UsageError where --shard-ranks does not divide them.
+zero::MeshShape mesh_of(const ExchangeOptions& options, int ranks);
+// The preset with everything that the options say about it. Throws UsageError when it cannot work on that mesh.
 zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks);
 
 // Whether torchrun, `zero launch`, Open MPI or Slurm started this process as one rank of several.

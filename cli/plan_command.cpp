@@ -75,7 +75,8 @@ Setting setting_of(const PlanOptions& options) {
                   .batch = options.batch.value_or(RunOptions{}.batch),
                   .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
   if (setting.plans.empty())
-    for (const std::string_view preset : zero::Plan::stages()) setting.plans.emplace_back(preset);
+    for (const std::string_view preset : options.shard_ranks ? zero::Plan::presets() : zero::Plan::stages())
+      setting.plans.emplace_back(preset);
   keep_first(setting.plans);
   return setting;
 }
@@ -137,6 +138,7 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting, 
   planner::Request request{.shape = shape_of(options),
                            .ranks = options.ranks,
                            .hosts = options.hosts,
+                           .shard = options.shard_ranks,
                            .batch = setting.batch,
                            .optimizer = make_optimizer(run),
                            .memory = memory_of(options),
@@ -183,6 +185,7 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& settin
           .gather_in = options.gather_in,
           .optimizer = setting.optimizer,
           .ranks = options.ranks,
+          .shard_ranks = options.shard_ranks,
           .model = options.model,
           .batch = setting.batch,
           .seq = answer.request.seq,

@@ -39,6 +39,7 @@ void take(const planner::PlanFile& file, const Taking& taking, RunOptions& optio
   taking.take("--gather-in", options.gather_in, file.gather_in);
   taking.take("--optimizer", options.optimizer, file.optimizer);
   taking.take("--ranks", options.ranks, file.ranks);
+  taking.take("--shard-ranks", options.shard_ranks, file.shard_ranks);
   if (file.model.empty() && taking.missing("--model"))
     throw UsageError(
         "--plan: the plan file names no model, since it was made from a number of parameters: give --model");

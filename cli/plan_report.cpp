@@ -75,7 +75,7 @@ void print_costs(std::ostream& out, const Answer& answer) {
     std::vector<std::string> row{cost.plan.label(),     cell(state.parameter), cell(state.gradient),
                                  cell(state.optimizer), cell(state.total()),   cell(cost.activations.bytes),
                                  cell(cost.buffers()),  cell(cost.peak),       cell(cost.wire())};
-    if (spread) row.push_back(cell(cost.wire_across));
+    if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
     row.push_back(significant(cost.seconds, 3));
     row.push_back(speed(cost.speed.tokens_per_second));
     row.push_back(cost.speed.utilization ? planner::three_digits(100 * *cost.speed.utilization) + " %" : "-");

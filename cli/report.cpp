@@ -19,10 +19,11 @@ std::size_t first_difference(const std::vector<double>& a, const std::vector<dou
 }
 
 std::string heading(const Report& report) {
-  return std::to_string(report.ranks) + (report.ranks == 1 ? " rank, " : " ranks, ") +
-         with_separators(report.parameters) + " parameters, " +
-         (report.precision.empty() ? "" : report.precision + ", ") + std::to_string(report.runs.front().losses.size()) +
-         " steps";
+  const int group = report.setting.shard_ranks;
+  return std::to_string(report.ranks) + (report.ranks == 1 ? " rank" : " ranks") +
+         (group ? " in groups of " + std::to_string(group) : "") + ", " + with_separators(report.parameters) +
+         " parameters, " + (report.precision.empty() ? "" : report.precision + ", ") +
+         std::to_string(report.runs.front().losses.size()) + " steps";
 }
 
 std::string last_loss(const RunResult& run) {
@@ -36,12 +37,20 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
 
 void add_wire(Table& table, const RunResult& run) {
   const WireBytes& wire = run.wire;
-  const std::string accounted = wire.known() ? with_separators(wire.accounted) : "-";
+  const auto measured = [&](std::int64_t bytes) { return wire.known() ? with_separators(bytes) : "-"; };
   const char* const note = !wire.known()  ? "every step skipped, or after one that was"
                            : wire.agree() ? ""
                            : wire.uneven  ? "differs between steps"
                                           : "differs";
-  table.add({"", "wire each step, accounted", with_separators(wire.predicted), accounted, note});
+  table.add({"", "wire each step", with_separators(wire.predicted), measured(wire.measured), note});
+  const auto part = [&](const char* what, const Bytes& bytes) {
+    if (bytes.predicted == 0 && bytes.measured == 0) return;
+    const bool differs = wire.known() && !bytes.agree();
+    table.add({"", what, with_separators(bytes.predicted), measured(bytes.measured), differs ? "differs" : ""});
+  };
+  if (wire.across_hosts.predicted > 0 || wire.across_hosts.measured > 0) part("  within the host", wire.within_host);
+  part("  across hosts", wire.across_hosts);
+  part("  read in place", wire.in_place);
 }
 
 // Predictions of peaks may be a little above what is measured.

@@ -22,14 +22,18 @@ struct Bytes {
   bool agree() const { return predicted == measured; }
 };
 
-// What a rank receives in a step. Accounted, not measured: by the sizes of the collectives that were made.
+// What a rank receives in a step.
 struct WireBytes {
   std::int64_t predicted = 0;
-  std::int64_t accounted = 0;  // the mean of steps; 0: of none
-  bool uneven = false;         // not all of them received as much
-  bool agree() const { return predicted == accounted && !uneven; }
+  std::int64_t measured = 0;  // the mean of steps; 0: of none
+  bool uneven = false;        // not all of them received as much
+  Bytes within_host = {}, across_hosts = {};
+  Bytes in_place = {};  // within the host: read where it lies in common memory, so that nothing moved
+  bool agree() const {
+    return predicted == measured && !uneven && within_host.agree() && across_hosts.agree() && in_place.agree();
+  }
   // False where no step was like the others: after the first, all were skipped, or followed one that was.
-  bool known() const { return accounted > 0 || predicted == 0; }
+  bool known() const { return measured > 0 || predicted == 0; }
 };
 
 struct Evaluation {
@@ -61,7 +65,7 @@ struct RunResult {
   std::vector<Evaluation> evaluations;
   Bytes parameter, gradient, optimizer;  // per rank
   WireBytes wire;                        // per rank
-  std::vector<Share> collectives;        // of `wire`, as accounted
+  std::vector<Share> collectives;        // of `wire`, as measured
   // Per rank, at their largest. Activations, and with them the peak, are not measured where LibTorch's allocator was
   // left in place (ZERO_ARENA=0).
   Bytes activation, buffers, peak;

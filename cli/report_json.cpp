@@ -30,7 +30,12 @@ Json encode(const Bytes& bytes) {
 }
 
 Json encode(const WireBytes& bytes) {
-  return {{"predicted", bytes.predicted}, {"accounted", bytes.accounted}, {"uneven", bytes.uneven}};
+  return {{"predicted", bytes.predicted},
+          {"measured", bytes.measured},
+          {"uneven", bytes.uneven},
+          {"within_host", encode(bytes.within_host)},
+          {"across_hosts", encode(bytes.across_hosts)},
+          {"in_place", encode(bytes.in_place)}};
 }
 
 Bytes decode_bytes(const Json& json) {
@@ -39,7 +44,12 @@ Bytes decode_bytes(const Json& json) {
 }
 
 WireBytes decode_wire(const Json& json) {
-  return {json.at("predicted"), json.at("accounted"), json.at("uneven")};
+  return {json.at("predicted"),
+          json.at("measured"),
+          json.at("uneven"),
+          decode_bytes(json.at("within_host")),
+          decode_bytes(json.at("across_hosts")),
+          decode_bytes(json.at("in_place"))};
 }
 
 Json encode(const std::vector<Share>& shares) {

@@ -62,7 +62,7 @@ function runsTable() {
     ["state of a rank", (run) => stateBytes(run, "measured"), humanBytes],
     ["peak", (run) => run.peak?.measured, humanBytes],
     ["peak of the process", (run) => run.peak_bytes, humanBytes],
-    ["wire each step, accounted", (run) => run.wire_bytes_per_step?.accounted, humanBytes],
+    ["wire each step", (run) => run.wire_bytes_per_step?.measured, humanBytes],
     ["step", (run) => run.step_seconds, humanSeconds],
     ["step, predicted", (run) => run.predicted_step_seconds, humanSeconds],
     ["tokens/s", (run) => run.tokens_per_second, (value) => fixed(value, 0)],
@@ -106,13 +106,13 @@ function theorySection() {
   const known = runs.filter((run) => run.theory);
   if (!known.length) return null;
   const rows = known.map((run) => {
-    const { theory } = run, wire = run.wire_bytes_per_step?.accounted;
+    const { theory } = run, wire = run.wire_bytes_per_step?.measured;
     const cells = (formula, bytes, value) =>
       [formula, shown(bytes, separated), shown(value, separated), difference(value, bytes)];
     const volume = cells(theory.volume, theory.volume_bytes, wire);
     return [run.name, ...cells(theory.state, theory.state_bytes, stateBytes(run, "measured")), ...volume];
   });
-  const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "accounted", "difference"];
+  const headers = ["run", "state", "bytes", "measured", "difference", "volume", "bytes", "measured", "difference"];
   return [table("Theory and measurement", headers, rows)];
 }
 
@@ -153,31 +153,37 @@ function timelineSection() {
 
 function wireParts(run) {
   const named = Object.entries(run.wire_bytes_by_collective ?? {}).filter(([, bytes]) => isNumber(bytes));
-  const entries = named.length ? named : [["wire", run.wire_bytes_per_step.accounted]];
+  const entries = named.length ? named : [["wire", run.wire_bytes_per_step.measured]];
   const keys = colourKeys(entries.map(([name]) => name));
   return entries.map(([name, value]) => ({ key: keys.get(name), name: name.replace(/_/g, " "), value }));
 }
 
+// By which way, of all collectives.
+const LINKS = [["within_host", "within the host"], ["across_hosts", "across hosts"], ["in_place", "read in place"]];
+
 function wireSection() {
   const known = runs.filter((run) => run.wire_bytes_per_step);
-  if (!known.some((run) => run.wire_bytes_per_step.predicted || run.wire_bytes_per_step.accounted)) return null;
+  if (!known.some((run) => run.wire_bytes_per_step.predicted || run.wire_bytes_per_step.measured)) return null;
   const groups = known.map((run) => {
-    const { predicted, accounted } = run.wire_bytes_per_step;
+    const { predicted, measured } = run.wire_bytes_per_step;
     const whole = [{ name: "all collectives", value: predicted, whole: true }];
     return { name: run.name, bars: [
       { name: "predicted", parts: whole, label: humanBytes(predicted) },
-      { name: "accounted", parts: wireParts(run), label: humanBytes(accounted) }] };
+      { name: "measured", parts: wireParts(run), label: humanBytes(measured) }] };
   });
   const keys = new Map(known.flatMap(wireParts).filter((part) => part.value > 0).map((part) => [part.name, part.key]));
   const names = [...keys.keys()];
+  const links = LINKS.filter(([key]) => known.some((run) => run.wire_bytes_per_step[key]?.measured > 0));
   const rows = known.map((run) => {
-    const { predicted, accounted } = run.wire_bytes_per_step;
+    const { predicted, measured } = run.wire_bytes_per_step;
     const parts = new Map(wireParts(run).map((part) => [part.name, part.value]));
     const split = names.map((name) => shown(parts.get(name), separated));
-    return [run.name, ...split, separated(accounted), separated(predicted), difference(accounted, predicted)];
+    const ways = links.map(([key]) => shown(run.wire_bytes_per_step[key]?.measured, separated));
+    return [run.name, ...split, ...ways, separated(measured), separated(predicted), difference(measured, predicted)];
   });
   return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Bytes on the wire", groups, BYTES),
-    asTable("Bytes on the wire", ["run", ...names, "accounted", "predicted", "difference"], rows)];
+    asTable("Bytes on the wire",
+      ["run", ...names, ...links.map(([, name]) => name), "measured", "predicted", "difference"], rows)];
 }
 
 // What the named parts leave of a step is shown as "other".

@@ -22,7 +22,7 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
   const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
   const planner::Shape shape = planner::shape_of(model);
   const zero::Estimate estimate =
-      planner::estimate(shape, plan, make_optimizer(options), ranks,
+      planner::estimate(shape, plan, make_optimizer(options), mesh_of(options, ranks),
                         options.gather_in == "native" ? zero::Memory::common : zero::Memory::separate);
   const planner::Peak peak = planner::peak_of(
       estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));

@@ -63,7 +63,7 @@ void write_run(const std::string& folder, const Json& run, double wall_time) {
   events.at_end("bytes/activation", {"activation_bytes", "measured"});
   events.at_end("bytes/buffer", {"buffer_bytes", "measured"});
   events.at_end("bytes/peak", {"peak", "measured"});
-  events.at_end("bytes/wire", {"wire_bytes_per_step", "accounted"});
+  events.at_end("bytes/wire", {"wire_bytes_per_step", "measured"});
 }
 
 // The plan; with what else a run has where plans repeat. No folder below the folder.

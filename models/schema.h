@@ -14,7 +14,7 @@ struct Schema {
   std::string_view name;
   int version = 1;
 };
-inline constexpr Schema kReport{"zero.report"}, kPlan{"zero.plan"}, kPlanFile{"zero.plan-file"},
+inline constexpr Schema kReport{"zero.report", 2}, kPlan{"zero.plan"}, kPlanFile{"zero.plan-file"},
     kProfile{"zero.profile"};
 
 std::string_view program_version();

@@ -163,18 +163,19 @@ std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) 
 int least_ranks(const Request& request, const zero::Plan& plan) {
   const bool several = request.hosts > 1;
   const int host = several ? request.ranks / request.hosts : 1;
+  const int step = std::lcm(host, std::max(request.shard, 1));  // whole hosts, and whole shard groups
   Request other = request;
   const auto fits = [&](int count) {
-    other.ranks = count * host;
-    other.hosts = several ? count : 1;
+    other.ranks = count * step;
+    other.hosts = several ? other.ranks / host : 1;
     return price(other, plan).fits();
   };
   // Padding may let the largest number of ranks need a little more than fewer do.
-  const int most = std::max(kMostRanks / host, 1), given = several ? request.hosts : request.ranks;
+  const int most = std::max(kMostRanks / step, 1), given = request.ranks / step;
   int high = 1;
   if (!fits(most) && !fits(given)) return 0;
   while (!fits(high)) {
-    if (high >= most) return given * host;
+    if (high >= most) return given * step;
     high = high < given && 2 * high > given ? given : std::min(2 * high, most);
   }
   int low = high / 2;
@@ -182,7 +183,7 @@ int least_ranks(const Request& request, const zero::Plan& plan) {
     const int middle = std::midpoint(low, high);
     (fits(middle) ? high : low) = middle;
   }
-  return high * host;
+  return high * step;
 }
 
 }  // namespace planner

@@ -16,7 +16,7 @@ std::vector<std::string_view> gathers() {
   return {"native", "fp8"};
 }
 
-const std::array<Field<PlanFile>, 13> kFields{
+const std::array<Field<PlanFile>, 14> kFields{
     {{.key = "plan", .member = &PlanFile::plan, .required = true, .choices = zero::Plan::presets},
      {.key = "precision", .member = &PlanFile::precision, .choices = zero::precisions},
      {.key = "accumulate", .member = &PlanFile::accumulate, .least = 1},
@@ -26,6 +26,7 @@ const std::array<Field<PlanFile>, 13> kFields{
      {.key = "gather_in", .member = &PlanFile::gather_in, .choices = gathers},
      {.key = "optimizer", .member = &PlanFile::optimizer},
      {.key = "ranks", .member = &PlanFile::ranks, .least = 1},
+     {.key = "shard_ranks", .member = &PlanFile::shard_ranks, .least = 0},
      {.key = "model", .member = &PlanFile::model},
      {.key = "batch", .member = &PlanFile::batch, .least = 1},
      {.key = "seq", .member = &PlanFile::seq, .least = 1},
@@ -61,7 +62,7 @@ zero::Plan plan_of(const PlanFile& file) {
   for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
     if (file.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
   if (file.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
-  plan.validate(file.ranks);
+  plan.validate({file.ranks, {.shard = file.shard_ranks}});
   return plan;
 }
 

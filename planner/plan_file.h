@@ -18,7 +18,8 @@ struct PlanFile {
   std::string gather_in = "native";  // or fp8
   std::string optimizer = "adamw";   // as --optimizer names it
   int ranks = 1;
-  std::string model;  // a preset or a config.json; empty: not said
+  int shard_ranks = 0;  // of a shard group; 0: all
+  std::string model;    // a preset or a config.json; empty: not said
   std::int64_t batch = 4;
   std::int64_t seq = 128;
   std::string command = {};  // that wrote it; empty: not said
@@ -32,7 +33,7 @@ std::string to_json(const PlanFile& file);
 PlanFile plan_file_from_json(const std::string& text, const std::string& source);
 PlanFile read_plan_file(const std::string& path);
 
-// Throws zero::ConfigError for what cannot work on the file's ranks.
+// Throws zero::ConfigError for what cannot work on the file's mesh.
 zero::Plan plan_of(const PlanFile& file);
 
 }  // namespace planner

@@ -6,7 +6,6 @@
 #include "partition/moments.h"
 #include "partition/slices.h"
 #include "planner/theory.h"
-#include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -64,6 +63,7 @@ void check(const Request& request) {
     throw zero::ConfigError(
         std::to_string(request.ranks) + " ranks do not divide among " + std::to_string(request.hosts) + " hosts",
         "give as many ranks to each host");
+  static_cast<void>(request.mesh());
   const std::int64_t positions = request.shape.config.max_position_embeddings;
   if (request.seq > positions)
     throw zero::ConfigError("a sequence of " + std::to_string(request.seq) + " tokens exceeds the model's " +
@@ -75,11 +75,11 @@ void check(const Request& request) {
 class Padding {
  public:
   Padding(const zero::Plan& plan, const Arrangement& arrangement)
-      : plan_(plan), rules_(arrangement.rules), ranks_(arrangement.layout.ranks()) {
+      : plan_(plan), rules_(arrangement.rules), mesh_(arrangement.layout.mesh()) {
     for (std::size_t i = 0; i < arrangement.repeats.size(); ++i)
       add(arrangement.layout.units()[i], arrangement.repeats[i]);
   }
-  std::int64_t of_a_rank() const { return bytes_ / ranks_; }
+  std::int64_t of_a_rank() const { return bytes_ / mesh_.size(); }
 
  private:
   void add(const zero::UnitLayout& unit, std::int64_t times) {
@@ -99,31 +99,33 @@ class Padding {
     return copies(State::parameter) * parameter + copies(State::gradient) * gradient + copies(State::optimizer) * state;
   }
 
-  std::int64_t copies(State state) const { return ranks_ / divided_among(plan_, state, ranks_); }
+  std::int64_t copies(State state) const { return mesh_.size() / divided_among(plan_, state, mesh_); }
 
   const zero::Plan& plan_;
   const std::vector<zero::ParameterRule>& rules_;
-  int ranks_;
+  zero::MeshShape mesh_;
   std::int64_t bytes_ = 0;
 };
 
-zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, zero::Memory memory) {
-  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.repeats, arrangement.trace, memory);
+zero::Topology topology_of(int ranks, int hosts) {
+  return {.ranks_per_host = ranks / hosts, .two_levels = 1 < hosts && hosts < ranks};
+}
+
+zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, zero::Memory memory, int hosts) {
+  return zero::estimate(plan, arrangement.layout, arrangement.rules, arrangement.repeats, arrangement.trace, memory,
+                        {topology_of(arrangement.layout.ranks(), hosts), arrangement.layout.mesh()});
 }
 
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
-  const Arrangement arrangement(request.shape, plan, request.optimizer, request.ranks);
-  Cost cost{.plan = plan, .estimate = estimate(plan, arrangement, request.memory), .activations = kept};
-  cost.padding = Padding(plan.on(request.ranks), arrangement).of_a_rank();
+  const zero::MeshShape mesh = request.mesh();
+  const Arrangement arrangement(request.shape, plan, request.optimizer, mesh);
+  Cost cost{.plan = plan, .estimate = estimate(plan, arrangement, request.memory, request.hosts), .activations = kept};
+  cost.padding = Padding(plan.on(mesh), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;
   cost.moment = peak.moment;
-  const WireSplit split = wire_split(cost.estimate.wire, plan.on(request.ranks), request.ranks, request.hosts);
-  cost.wire_inside = split.inside;
-  cost.wire_across = split.across;
   const MicroBatch work = micro_batch(request, plan);
-  cost.seconds =
-      step_seconds(work, plan, cost.estimate, request.profile, {request.ranks, request.hosts, request.memory});
+  cost.seconds = step_seconds(work, plan, cost.estimate, request.profile, mesh);
   cost.speed = speed_of(work, plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
   if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
   return cost;
@@ -170,17 +172,18 @@ MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
   return {request.shape.config, request.batch, request.seq, plan.precision()};
 }
 
-Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks)
+Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,
+                         const zero::MeshShape& mesh)
     : layout({}, 1), rules(parameter_rules(optimizer, {}, shape.infos)) {
-  layout = zero::Layout(specs(shape, plan), ranks, slices_of(plan, rules));
+  layout = zero::Layout(specs(shape, plan), mesh, slices_of(plan, rules));
   repeats = shape.repeats;
   repeats.resize(layout.units().size(), 1);
   trace = order_of_use(shape.config, layout, repeats);
 }
 
-zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
-                        zero::Memory memory) {
-  return estimate(plan, Arrangement(shape, plan, optimizer, ranks), memory);
+zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,
+                        const zero::MeshShape& mesh, zero::Memory memory, int hosts) {
+  return estimate(plan, Arrangement(shape, plan, optimizer, mesh), memory, hosts);
 }
 
 Cost price(const Request& request, const zero::Plan& plan) {

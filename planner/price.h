@@ -19,7 +19,8 @@ namespace planner {
 struct Request {
   Shape shape;
   int ranks = 1;
-  int hosts = 1;                                   // of as many ranks each
+  int hosts = 1;                                   // of as many ranks each, over two levels
+  int shard = 0;                                   // ranks of a shard group; 0: all
   std::optional<std::int64_t> device_memory = {};  // bytes for a rank; none: no limit
   std::int64_t batch = 4;                          // sequences of a micro-batch
   std::int64_t seq = 128;                          // tokens of a sequence
@@ -28,6 +29,9 @@ struct Request {
   Profile profile = {};
   std::vector<zero::Plan> plans = {};
   std::vector<std::string> assumed = {};  // sentences about what was left open
+
+  // Throws zero::ConfigError where shard groups do not divide the ranks.
+  zero::MeshShape mesh() const { return {ranks, {.shard = shard}}; }
 };
 
 // Bytes are those of one rank.
@@ -37,16 +41,14 @@ struct Cost {
   Activations activations;
   std::int64_t padding = 0;  // of the state, what belongs to no parameter: the mean over the ranks
   std::int64_t peak = 0;
-  std::string moment = {};       // of the peak
-  std::int64_t wire_across = 0;  // of a step, received from other hosts
-  std::int64_t wire_inside = 0;  // and from ranks of the same host; see wire_split()
-  double seconds = 0;            // of a step
+  std::string moment = {};  // of the peak
+  double seconds = 0;       // of a step
   Speed speed = {};
   std::int64_t excess = 0;  // of the peak over the device's memory; not positive: it fits
 
   bool fits() const { return excess <= 0; }
   // Of a step, received by one rank.
-  std::int64_t wire() const { return wire_inside + wire_across; }
+  std::int64_t wire() const { return estimate.wire.bytes(); }
   // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
   std::int64_t buffers() const { return estimate.gathered + estimate.reduction + estimate.update; }
 };
@@ -66,10 +68,11 @@ struct Arrangement {
   std::vector<zero::ParameterRule> rules;
   zero::Trace trace;
 
-  Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks);
+  Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,
+              const zero::MeshShape& mesh);
 };
-zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer, int ranks,
-                        zero::Memory memory = zero::Memory::separate);
+zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,
+                        const zero::MeshShape& mesh, zero::Memory memory = zero::Memory::separate, int hosts = 1);
 
 // Steps of more of them are not priced: bytes of a rank could pass what 64 bits hold.
 int most_micro_batches(const Shape& shape);

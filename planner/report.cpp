@@ -31,8 +31,8 @@ Json encode(const Cost& cost) {
           {"gathered_bytes", estimate.gathered},
           {"reduction_bytes", estimate.reduction},
           {"update_bytes", estimate.update},
-          {"wire_bytes_inside_hosts", cost.wire_inside},
-          {"wire_bytes_across_hosts", cost.wire_across}};
+          {"wire_bytes_inside_hosts", cost.estimate.wire.within_host()},
+          {"wire_bytes_across_hosts", cost.estimate.wire.across_hosts()}};
 }
 
 void add_reach(Json& json, const Cost& cost, const Reach& reach) {
@@ -96,6 +96,7 @@ std::string to_json(const Answer& answer) {
   json["reduce_in"] = answer.reduce_in;
   json["gather_in"] = answer.gather_in;
   json["hosts"] = request.hosts;
+  json["shard_ranks"] = request.shard;
   json["optimizer"] = answer.optimizer;
   json["batch"] = request.batch;
   json["seq"] = request.seq;

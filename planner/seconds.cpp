@@ -4,9 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "partition/transitions.h"
 #include "planner/theory.h"
-#include "planner/wire.h"
 
 namespace planner {
 namespace {
@@ -68,17 +66,6 @@ double rate_of(double cost) {
   return 1 / std::max(cost, no_cost);
 }
 
-double bytes_of(const zero::Estimate& estimate, zero::Collective collective) {
-  return static_cast<double>(estimate.wire[collective].bytes);
-}
-
-// What reading a sharded parameter where it lies counts as wire.
-double read_in_place(const zero::Plan& plan, const zero::Estimate& estimate, const Ranks& ranks) {
-  const bool common = ranks.memory == zero::Memory::common && ranks.hosts == 1;
-  const bool gathers = zero::movement(plan.on(ranks.count)).gathers;
-  return common && gathers ? bytes_of(estimate, zero::Collective::all_gather) : 0;
-}
-
 }  // namespace
 
 Labour labour_of(const MicroBatch& work) {
@@ -94,26 +81,27 @@ double Labour::seconds(const Pace& pace) const {
   return sum;
 }
 
-double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
-                          const Ranks& ranks) {
-  const auto [inside, across] = wire_split(estimate.wire, plan.on(ranks.count), ranks.count, ranks.hosts);
-  const double moved = static_cast<double>(inside) - read_in_place(plan, estimate, ranks);
+// What is read where it lies costs nothing.
+double collective_seconds(const zero::Estimate& estimate, const Profile& profile) {
+  const zero::Traffic& wire = estimate.wire;
   double calls = 0;
-  for (const zero::Traffic::Entry& entry : estimate.wire.entries) calls += static_cast<double>(entry.calls);
-  return calls * profile.collective_seconds + moved * per_second(profile.collective_bandwidth) +
-         static_cast<double>(across) * per_second(profile.network_bandwidth);
+  for (const zero::Traffic::Entry& entry : wire.entries) calls += static_cast<double>(entry.calls);
+  return calls * profile.collective_seconds +
+         static_cast<double>(wire.within_host() - wire.in_place()) * per_second(profile.collective_bandwidth) +
+         static_cast<double>(wire.across_hosts()) * per_second(profile.network_bandwidth);
 }
 
-double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, int ranks) {
-  const int unreduced = reduces_each(plan.on(ranks)) ? 0 : plan.accumulate() - 1;
+double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace,
+                         const zero::MeshShape& mesh) {
+  const int unreduced = reduces_each(plan.on(mesh)) ? 0 : plan.accumulate() - 1;
   return (plan.accumulate() - pace.waiting * unreduced) * labour_of(work).seconds(pace);
 }
 
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
-                    const Profile& profile, const Ranks& ranks) {
-  const double computing = computing_seconds(work, plan, profile.pace(work.precision), ranks.count);
+                    const Profile& profile, const zero::MeshShape& mesh) {
+  const double computing = computing_seconds(work, plan, profile.pace(work.precision), mesh);
   const double update = static_cast<double>(estimate.update_traffic) * per_second(profile.update_bandwidth);
-  const double collectives = collective_seconds(plan, estimate, profile, ranks);
+  const double collectives = collective_seconds(estimate, profile);
   return computing + update + std::max(0.0, collectives - profile.overlap * computing);
 }
 

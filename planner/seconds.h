@@ -24,18 +24,12 @@ struct Labour {
 };
 Labour labour_of(const MicroBatch& work);
 
-struct Ranks {
-  int count = 1;
-  int hosts = 1;
-  zero::Memory memory = zero::Memory::separate;
-};
-
 // Of a step's micro-batches. Those after which gradients are not reduced wait for nobody.
-double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, int ranks);
+double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, const zero::MeshShape& mesh);
 
 // `estimate` of the same plan. Sums up computing, the update and the collectives that computing does not hide.
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
-                    const Profile& profile, const Ranks& ranks);
+                    const Profile& profile, const zero::MeshShape& mesh);
 
 // Floating-point operations for a token of a sequence, forward and backward, as PaLM counts them: 6 Psi, and for
 // attention to all tokens of the sequence 12 L H Q T, of L layers, H heads of size Q and T tokens (Chowdhery et al.,
@@ -54,8 +48,7 @@ Speed speed_of(const MicroBatch& work, const zero::Plan& plan, std::int64_t para
                const Profile& profile, int ranks);
 
 // Of the collectives alone, hidden or not.
-double collective_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
-                          const Ranks& ranks);
+double collective_seconds(const zero::Estimate& estimate, const Profile& profile);
 
 // The Pace, without negative times, that comes closest to the measured seconds, in relative terms.
 struct Measured {

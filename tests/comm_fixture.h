@@ -13,9 +13,18 @@
 
 #include "comm/backend.h"
 #include "comm/checked.h"
+#include "comm/hosts.h"
 #include "comm/metered.h"
 #include "comm_reference.h"
 #include "zero/error.h"
+
+namespace zero {
+
+inline void PrintTo(const Moved& moved, std::ostream* out) {
+  *out << moved.bytes << " bytes, " << moved.across_hosts << " across hosts, " << moved.in_place << " in place";
+}
+
+}  // namespace zero
 
 namespace zero::test {
 
@@ -26,9 +35,18 @@ using MakeRank = std::function<std::shared_ptr<CommunicatorImpl>(int rank)>;
 struct Backend {
   const char* name;
   MakeRank (*group)(int size, Timeout timeout);
-  Timeout patience;      // in which the ranks of a quick machine join
-  std::int64_t several;  // elements of a slice that travels in several chunks
+  Timeout patience;            // in which the ranks of a quick machine join
+  std::int64_t several;        // elements of a slice that travels in several chunks
+  std::int64_t exchanged = 0;  // bytes of an all_reduce up to which every rank gets everybody's
+  int ranks_per_host = 0;      // consecutive ones, in the last host what is left; 0: all on one
 };
+
+// Of consecutive ranks; 0: all on one host.
+inline HostMap host_map(int size, int ranks_per_host) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < size && ranks_per_host > 0; ++rank) hosts.push_back(std::to_string(rank / ranks_per_host));
+  return HostMap(hosts);
+}
 
 inline void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
@@ -41,6 +59,11 @@ class CommunicatorSuite : public testing::TestWithParam<std::tuple<Backend, int>
 
   int size() const { return std::get<1>(GetParam()); }
   std::int64_t several() const { return std::get<0>(GetParam()).several; }
+  std::int64_t exchanged() const { return std::get<0>(GetParam()).exchanged; }
+  int host(int rank) const {
+    const int here = std::get<0>(GetParam()).ranks_per_host;
+    return here == 0 ? 0 : rank / here;
+  }
 
   // Runs `body` once a rank, each a thread; the text of what each rank threw.
   std::vector<std::string> errors(const Body& body, const Wrap& wrap = {}, Timeout timeout = kNoHang) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm_fixture.h"
+#include "partition/link.h"
 
 namespace zero::test {
 
@@ -175,13 +176,93 @@ TEST_P(CommunicatorSuite, MetersWhatEachRankReceives) {
   Traffic expected;
   expected[Collective::all_gather] = {n, n * (n - 1) * 24};
   expected[Collective::reduce_scatter] = {n, n * (n - 1) * 24};
-  expected[Collective::all_reduce] = {2 * n, n * (n - 1) * (24 + 2 * 2 * ((large + n - 1) / n))};
+  const std::int64_t few = exchanged() < 24 ? 2 * (n - 1) * 24 : n * (n - 1) * 24;
+  expected[Collective::all_reduce] = {2 * n, few + 2 * (n - 1) * large * 2};
   expected[Collective::all_to_all] = {n, n * (n - 1) * 24};
   expected[Collective::broadcast] = {n, n == 1 ? 0 : n * 24};
   expected[Collective::barrier] = {2 * n, 0};
-  EXPECT_EQ(meter->snapshot(), expected);
+  const Traffic counted = meter->snapshot();
+  for (std::size_t i = 0; i < expected.entries.size(); ++i) {
+    EXPECT_EQ(counted.entries[i].calls, expected.entries[i].calls) << name(static_cast<Collective>(i));
+    EXPECT_EQ(counted.entries[i].bytes, expected.entries[i].bytes) << name(static_cast<Collective>(i));
+    EXPECT_EQ(counted.entries[i].in_place, 0) << name(static_cast<Collective>(i));
+  }
   meter->reset();
   EXPECT_EQ(meter->snapshot(), Traffic{});
+}
+
+// Slices of odd and of no length, from memory of their own and from their slot, at once and in chunks.
+TEST_P(CommunicatorSuite, SaysWhatEachCallMoved) {
+  run([&](const Communicator& c) {
+    const std::int64_t n = size();
+    const auto predicted = [&](Collective collective, std::int64_t bytes, std::int64_t sum) {
+      return moved_by(collective, size(), c.topology(), bytes, sum);
+    };
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+      for (const std::int64_t count :
+           {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, several()}) {
+        SCOPED_TRACE(std::to_string(count) + " " + std::string(name(dtype)));
+        Array shard(dtype, count), whole(dtype, count * n), other(dtype, count * n), sum(accumulation(dtype), count);
+        const std::int64_t bytes = shard.view().bytes(), wide = sum.view().bytes();
+        const Moved gathered = predicted(Collective::all_gather, bytes, bytes);
+        EXPECT_EQ(gathered.bytes, (n - 1) * bytes);
+        EXPECT_EQ(completed(c.all_gather(shard.view(), whole.view())), gathered);
+        EXPECT_EQ(completed(c.all_gather(whole.slice(c.rank() * count, count), whole.view())), gathered);
+        EXPECT_EQ(completed(c.reduce_scatter(whole.view(), sum.view())),
+                  predicted(Collective::reduce_scatter, bytes, wide));
+        std::int64_t apart = 0;
+        for (int r = 0; r < size(); ++r) apart += host(r) == host(c.rank()) ? 0 : 1;
+        EXPECT_EQ(completed(c.all_to_all(whole.view(), other.view())), (Moved{(n - 1) * bytes, apart * bytes}));
+        const int root = size() - 1;
+        EXPECT_EQ(completed(c.broadcast(shard.view(), root)),
+                  (Moved{n == 1 ? 0 : bytes, host(root) == host(c.rank()) ? 0 : bytes}));
+        EXPECT_EQ(completed(c.barrier()), Moved{});
+      }
+  });
+}
+
+// By a reduction and a gather each value comes twice over all ranks, from each but one; from other hosts as the slices
+// lie.
+TEST_P(CommunicatorSuite, SaysWhatAnAllReduceMoved) {
+  for (const std::int64_t count :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{50'000}, several()}) {
+    SCOPED_TRACE(count);
+    std::atomic<std::int64_t> bytes{0}, across{0};
+    run([&](const Communicator& c) {
+      Array values(Dtype::f32, count);
+      const Moved moved = completed(c.all_reduce(values.view()));
+      bytes += moved.bytes;
+      across += moved.across_hosts;
+    });
+    const std::int64_t n = size(), once = count * 4;
+    EXPECT_EQ(bytes, once <= exchanged() ? n * (n - 1) * once : 2 * (n - 1) * once);
+    if (host(size() - 1) == 0) {
+      EXPECT_EQ(across, 0);
+    } else if (host(1) == 1) {
+      EXPECT_EQ(across, bytes);
+    }
+  }
+}
+
+TEST_P(CommunicatorSuite, GroupsSplitFromItKnowTheHostsOfTheirMembers) {
+  run([&](const Communicator& c) {
+    for (const bool odd : {false, true}) {
+      const auto color = [&](int rank) { return odd ? rank % 2 : host(rank); };
+      const Communicator group = c.split(color(c.rank()), -c.rank());
+      std::int64_t members = 0, apart = 0;
+      for (int r = 0; r < size(); ++r)
+        if (color(r) == color(c.rank())) {
+          ++members;
+          apart += host(r) == host(c.rank()) ? 0 : 1;
+        }
+      const int here = group.topology().ranks_per_host;
+      EXPECT_EQ(here == 0 ? group.size() : here, members - apart);
+      EXPECT_FALSE(group.topology().two_levels);
+      Array shard(Dtype::f32, 5), whole(Dtype::f32, 5 * members);
+      EXPECT_EQ(completed(group.all_gather(shard.view(), whole.view())), (Moved{(members - 1) * 20, apart * 20}));
+      c.barrier().wait();
+    }
+  });
 }
 
 TEST_P(CommunicatorSuite, RefusesArgumentsThatContradictEachOther) {

@@ -25,6 +25,6 @@ inline MakeRank shared_group(int size, Timeout timeout) {
   };
 }
 
-inline constexpr Backend kShared{"shared", shared_group, Timeout(200), 140'003};
+inline constexpr Backend kShared{"shared", shared_group, Timeout(200), 140'003, 4032};
 
 }  // namespace zero::test

@@ -45,6 +45,7 @@ std::vector<Setting> settings(const RunOptions& options, const Work& work) {
           {"--plans", zero::joined(options.plans, ",")},
           {"--optimizers", zero::joined(options.optimizers, ",")},
           {"--precisions", zero::joined(options.precisions, ",")},
+          {"--shard-ranks", text(options.shard_ranks)},
           {"--batch", text(options.batch)},
           {"--seq", text(options.seq)},
           {"--accumulate", text(options.accumulate)},

@@ -39,8 +39,9 @@ bool conclude_plans(std::ostream& out, const RunOptions& options, const Report& 
 }
 
 void conclude_optimizers(std::ostream& out, const RunOptions& options, const Report& report) {
-  const zero::Plan plan = make_plan(options, options.plans.front(), report.ranks).on(report.ranks);
-  const int among = planner::divided_among(plan, zero::State::optimizer, report.ranks);
+  const zero::MeshShape mesh = mesh_of(options, report.ranks);
+  const zero::Plan plan = make_plan(options, options.plans.front(), report.ranks).on(mesh);
+  const int among = planner::divided_among(plan, zero::State::optimizer, mesh);
   print_optimizers(out, report, static_cast<double>(report.parameters) / among);
 }
 
@@ -71,7 +72,7 @@ std::vector<Contender> contenders(const RunOptions& options) {
 std::vector<int> promises(const RunOptions& options, int ranks) {
   std::vector<int> result;
   for (const std::string& name : options.plans) {
-    const zero::Plan plan = make_plan(options, name, ranks).on(ranks);
+    const zero::Plan plan = make_plan(options, name, ranks).on(mesh_of(options, ranks));
     const bool all = options.accumulate == 1 || (options.reproducible && one_tree(ranks, options.accumulate));
     result.push_back(all ? 0 : planner::reduces_each(plan) ? 2 : 1);
   }

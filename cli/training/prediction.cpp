@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "collect.h"
 #include "complain.h"
 #include "planner/price.h"
 #include "planner/seconds.h"
@@ -13,13 +14,20 @@ void predict_bytes(const zero::Estimate& estimate, const planner::Activations& a
   result.parameter.predicted = estimate.state.parameter;
   result.gradient.predicted = estimate.state.gradient;
   result.optimizer.predicted = estimate.state.optimizer;
-  result.wire.predicted = estimate.wire.bytes();
   result.update_bytes = estimate.update_traffic;
   result.activation.predicted = activations.bytes;
   result.buffers.predicted = estimate.gathered + estimate.reduction + estimate.update;
   const planner::Peak peak = planner::peak_of(estimate, activations);
   result.peak.predicted = peak.bytes;
   result.moment = peak.moment;
+}
+
+// Of the rank that has most: hosts may have different numbers of ranks.
+void predict_wire(const zero::Traffic& wire, const zero::World& world, WireBytes& result) {
+  result.predicted = wire.bytes();
+  result.within_host.predicted = largest(world, wire.within_host());
+  result.across_hosts.predicted = largest(world, wire.across_hosts());
+  result.in_place.predicted = wire.in_place();
 }
 
 std::optional<planner::Profile> measured_here(int rank) try {
@@ -43,7 +51,7 @@ std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Pre
 
 // Bytes that the optimizer keeps of each parameter.
 double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::Estimate& estimate) {
-  const int among = planner::divided_among(plan, zero::State::optimizer, layout.ranks());
+  const int among = planner::divided_among(plan, zero::State::optimizer, layout.mesh());
   return static_cast<double>(estimate.state.optimizer) * among / static_cast<double>(layout.length());
 }
 
@@ -51,16 +59,18 @@ double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::E
 
 void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, const zero::World& world,
              RunResult& result) {
-  const int ranks = world.size();
-  const zero::Plan plan = engine.plan().on(ranks);
   const zero::Layout& layout = engine.layout();
-  const zero::Estimate estimate = zero::estimate(engine.plan(), layout, engine.rules(),
-                                                 planner::order_of_use(work.config, layout), engine.memory());
+  const zero::MeshShape& mesh = layout.mesh();
+  const zero::Plan plan = engine.plan().on(mesh);
+  const zero::Estimate estimate =
+      zero::estimate(engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
+                     {world.communicator().topology(), layout.mesh()});
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
-  result.theory = planner::theory_of(plan, layout.numel(), ranks, held_of(plan, layout, estimate));
+  predict_wire(estimate.wire, world, result.wire);
+  result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world))
-    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, {ranks, 1, engine.memory()});
+    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh);
 }
 
 }  // namespace cli

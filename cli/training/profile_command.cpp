@@ -156,8 +156,7 @@ Trained train(const zero::World& world, RunOptions own, Work work, const Trial& 
   const zero::Plan plan = make_plan(own, own.plans.front(), world.size());
   const zero::Estimate estimate =
       planner::estimate(planner::shape_of(work.config), plan, make_optimizer(own), world.size());
-  const planner::Ranks ranks{world.size(), 1, zero::Memory::separate};
-  const double collectives = planner::collective_seconds(plan, estimate, profile, ranks);
+  const double collectives = planner::collective_seconds(estimate, profile);
   const double computing = result.step_seconds - *result.update_seconds - collectives;
   return {{planner::labour_of(micro), largest(world, computing)},
           static_cast<double>(result.update_bytes) / *result.update_seconds};

@@ -58,8 +58,8 @@ class Run {
         work_(work),
         listener_(listener),
         model_(build(options, work)),
-        engine_(*model_, world, make_plan(options, plan, world.size()), make_optimizer(options),
-                engine_options(options)) {
+        engine_(*model_, {world, {.shard = options.shard_ranks}}, make_plan(options, plan, world.size()),
+                make_optimizer(options), engine_options(options)) {
     result_.plan = plan;
     result_.optimizer_name = options.optimizer;
     result_.lr = learning_rate(make_optimizer(options));
@@ -141,7 +141,7 @@ class Run {
     result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
     result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
     count();
-    account_wire();
+    measure_wire();
     const std::int64_t activations = largest(world_, ledger[zero::Owner::activation].peak);
     const std::int64_t peak = largest(world_, ledger.peak_total);
     result_.activation.measured = activations > 0 ? activations : kUnmeasured;
@@ -165,7 +165,7 @@ class Run {
   }
 
   // This rank's, which are every rank's: a step's collectives are the same for all.
-  void account_collectives() {
+  void measure_collectives() {
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
       if (counted_ > 0)
         result_.collectives.push_back({std::string(name(collective)), traffic_[collective].bytes / counted_});
@@ -201,8 +201,10 @@ class Run {
   // that steps are only asked one by one where any of them may be skipped.
   void count() {
     const zero::Traffic now = engine_.traffic();
+    using Entry = zero::Traffic::Entry;
     for (std::size_t i = 0; i < now.entries.size(); ++i)
-      traffic_.entries[i].bytes += now.entries[i].bytes - asked_.entries[i].bytes;
+      for (const auto part : {&Entry::bytes, &Entry::across_hosts, &Entry::in_place})
+        traffic_.entries[i].*part += now.entries[i].*part - asked_.entries[i].*part;
     asked_ = now;
     counted_ += std::exchange(uncounted_, 0);
   }
@@ -213,11 +215,18 @@ class Run {
 
   // The mean over the steps that are alike, without the first, which records the order in which parameters are used; 0
   // where there are none. Where it is no integer they were not alike.
-  void account_wire() {
-    const std::int64_t total = traffic_.bytes(), steps = std::max<std::int64_t>(counted_, 1);
-    result_.wire.accounted = largest(world_, total / steps);
-    result_.wire.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0;
-    account_collectives();
+  void measure_wire() {
+    const std::int64_t steps = std::max<std::int64_t>(counted_, 1);
+    WireBytes& wire = result_.wire;
+    const auto mean = [&](std::int64_t total) {
+      wire.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0 || wire.uneven;
+      return largest(world_, total / steps);
+    };
+    wire.measured = mean(traffic_.bytes());
+    wire.within_host.measured = mean(traffic_.within_host());
+    wire.across_hosts.measured = mean(traffic_.across_hosts());
+    wire.in_place.measured = mean(traffic_.in_place());
+    measure_collectives();
   }
 
   const zero::World& world_;

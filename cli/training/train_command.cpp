@@ -35,7 +35,14 @@ class Printer : public Listener {
     add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), predicted.parameter.predicted);
     add(table, plan, zero::State::gradient, zero::Dtype::f32, predicted.gradient.predicted);
     add(table, plan, zero::State::optimizer, zero::Dtype::f32, predicted.optimizer.predicted);
-    table.add({"wire, each step", "", "", "", with_separators(predicted.wire.predicted)});
+    const WireBytes& wire = predicted.wire;
+    table.add({"wire, each step", "", "", "", with_separators(wire.predicted)});
+    const auto part = [&](const char* what, std::int64_t bytes) {
+      if (bytes > 0) table.add({what, "", "", "", with_separators(bytes)});
+    };
+    if (wire.across_hosts.predicted > 0) part("  within the host", wire.within_host.predicted);
+    part("  across hosts", wire.across_hosts.predicted);
+    part("  read in place", wire.in_place.predicted);
     table.print(out_);
     out_ << std::endl;
   }

@@ -38,6 +38,14 @@ enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, a
 inline constexpr int kCollectives = 6;
 std::string_view name(Collective collective);
 
+// How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers go across hosts and
+// inside them apart, and so do sums where the ranks of a host are a power of two.
+struct Topology {
+  int ranks_per_host = 0;  // that share this rank's host, itself included; 0: all of them
+  bool two_levels = false;
+  bool operator==(const Topology&) const = default;
+};
+
 class SplitQueue;
 
 // One backend. Contracts of the operations: class Communicator.
@@ -57,6 +65,7 @@ class CommunicatorImpl {
   virtual std::shared_ptr<CommunicatorImpl> split(int color, int key) = 0;
   virtual std::shared_ptr<void> own_memory(std::int64_t) { return nullptr; }
   virtual std::shared_ptr<void> common_memory(std::int64_t) { return nullptr; }
+  virtual Topology topology() const { return {}; }
   // How long an operation waits for the peers.
   virtual std::chrono::milliseconds time_limit() const = 0;
   // For engines that are built on several threads at once.
@@ -73,6 +82,7 @@ class Communicator {
 
   int rank() const;
   int size() const;
+  Topology topology() const;
   std::string_view backend() const;  // "self", "threads", "shared memory", "hosts", "gloo", "nccl"
 
   // Every rank's shard, in rank order, into `whole` (whole.count == size() * shard.count, same

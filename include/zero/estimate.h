@@ -47,16 +47,35 @@ struct Estimate {
 
 // Whether the ranks share a host's memory. There a sharded parameter lives once, every rank reads the
 // others' parts where they lie, and one barrier a step takes the place of the gathers' announcements. What
-// is read counts as bytes on the wire, as if it had been sent.
+// is read counts as bytes on the wire, as if it had been sent: those in_place.
 enum class Memory : std::uint8_t { separate, common };
 
+// How the ranks along each axis of a mesh are spread over hosts. By default all are on one.
+class Topologies {
+ public:
+  Topologies() = default;
+  Topologies(const Topology& all) : data_(all), shard_(all) {}  // of a mesh of one shard group
+  // Of hosts with as many ranks each, numbered host by host: `all` is what a rank sees of all ranks.
+  Topologies(const Topology& all, const MeshShape& mesh);
+  Topologies(const Topology& data, const Topology& shard, const Topology& replica)
+      : data_(data), shard_(shard), replica_(replica) {}
+
+  const Topology& along(Axis axis) const {
+    return axis == Axis::data ? data_ : axis == Axis::shard ? shard_ : replica_;
+  }
+
+ private:
+  Topology data_, shard_, replica_;
+};
+
 // `rules` by parameter, see parameter_rules(). The layout's mesh has the ranks; where parameters of one
-// unit have different optimizers, ranks may hold different amounts, and the largest counts.
+// unit have different optimizers, ranks may hold different amounts, and the largest counts. By default the ranks
+// share a host.
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
-                  Memory memory = Memory::separate);
+                  Memory memory = Memory::separate, const Topologies& topologies = {});
 // One optimizer for all parameters, element by element; one over whole tensors needs their shapes, which rules have.
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
-                  Memory memory = Memory::separate);
+                  Memory memory = Memory::separate, const Topologies& topologies = {});
 inline Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer) {
   return estimate(plan, layout, optimizer, Trace::sequential(layout));
 }

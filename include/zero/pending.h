@@ -1,10 +1,26 @@
 // What is under way.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 namespace zero {
+
+// What an operation brought to this rank from its peers.
+struct Moved {
+  std::int64_t bytes = 0;
+  std::int64_t across_hosts = 0;  // of these, from ranks on other hosts
+  std::int64_t in_place = 0;  // of these, read where they lie in memory that the ranks have in common: nothing moved
+
+  Moved& operator+=(const Moved& other) {
+    bytes += other.bytes;
+    across_hosts += other.across_hosts;
+    in_place += other.in_place;
+    return *this;
+  }
+  bool operator==(const Moved&) const = default;
+};
 
 // The completion of an asynchronous operation. Default-constructed: complete.
 class Pending {
@@ -14,9 +30,11 @@ class Pending {
     virtual ~State() = default;
     virtual void wait() = 0;
     virtual bool done() = 0;
+    virtual Moved moved() const { return {}; }
   };
 
   Pending() = default;
+  explicit Pending(const Moved& moved) : moved_(moved) {}  // complete, having moved that
   explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   // Blocks until the operation is complete. Throws what it failed with, a CommError for a collective; waiting again
@@ -25,9 +43,12 @@ class Pending {
     if (state_) state_->wait();
   }
   bool done() const { return !state_ || state_->done(); }
+  // When it is complete: what it moved, counted where it was copied, received or read.
+  Moved moved() const { return state_ ? state_->moved() : moved_; }
 
  private:
   std::shared_ptr<State> state_;
+  Moved moved_;
 };
 
 }  // namespace zero

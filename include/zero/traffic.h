@@ -1,5 +1,5 @@
-// Bytes on the wire by collective: accounted for by the calls that were made and their sizes, not counted by
-// transports.
+// Bytes on the wire by collective, counted by the transports where they are received, copied from a peer or read in its
+// memory. What a transport sends to get there (headers, the tokens of a barrier) is not counted.
 #pragma once
 
 #include <array>
@@ -9,26 +9,45 @@
 
 namespace zero {
 
-// What one rank exchanged: bytes are those it received from other ranks (equal to those it sent,
-// except for a broadcast, where every rank counts the payload once).
+// What one rank exchanged: bytes are those it received from other ranks, what it read of theirs in place included (in a
+// broadcast every rank counts the payload once, the root what it sent).
 struct Traffic {
   struct Entry {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;
-    double seconds = 0;  // between the call and its completion, summed over the calls
-    bool operator==(const Entry& other) const { return calls == other.calls && bytes == other.bytes; }
+    std::int64_t across_hosts = 0;  // of the bytes: from ranks on other hosts
+    std::int64_t in_place = 0;  // of the bytes: read where they lie in memory that the ranks have in common, unmoved
+    double seconds = 0;         // between the call and its completion, summed over the calls
+
+    std::int64_t within_host() const { return bytes - across_hosts; }
+    void add(const Moved& moved, std::int64_t times = 1) {
+      calls += times;
+      bytes += times * moved.bytes;
+      across_hosts += times * moved.across_hosts;
+      in_place += times * moved.in_place;
+    }
+    bool operator==(const Entry& other) const {
+      return calls == other.calls && bytes == other.bytes && across_hosts == other.across_hosts &&
+             in_place == other.in_place;
+    }
   };
 
   std::array<Entry, kCollectives> entries{};
 
   Entry& operator[](Collective c) { return entries[static_cast<std::size_t>(c)]; }
   const Entry& operator[](Collective c) const { return entries[static_cast<std::size_t>(c)]; }
-  std::int64_t bytes() const {
-    std::int64_t sum = 0;
-    for (const Entry& entry : entries) sum += entry.bytes;
-    return sum;
-  }
+  std::int64_t bytes() const { return sum(&Entry::bytes); }
+  std::int64_t across_hosts() const { return sum(&Entry::across_hosts); }
+  std::int64_t within_host() const { return bytes() - across_hosts(); }
+  std::int64_t in_place() const { return sum(&Entry::in_place); }
   bool operator==(const Traffic&) const = default;
+
+ private:
+  std::int64_t sum(std::int64_t Entry::*part) const {
+    std::int64_t total = 0;
+    for (const Entry& entry : entries) total += entry.*part;
+    return total;
+  }
 };
 
 }  // namespace zero

@@ -26,7 +26,7 @@ struct InitOptions {
   // ZERO_TRANSPORT=auto|gloo overrides it.
   Transport transport = Transport::automatic;
   // Declares that so many consecutive ranks of a host form a host of their own: to try out on one machine
-  // what several would do. 0: hosts are what they are. ZERO_RANKS_PER_HOST overrides it.
+  // what several would do, threads as ranks included. 0: hosts are what they are. ZERO_RANKS_PER_HOST overrides it.
   int ranks_per_host = 0;
   // Lets LibTorch's CPU tensors of 128 KiB and more come from an arena that keeps their pages for the next
   // of their size: no page faults in a steady step, no fragmentation, never more pages than were in use at

@@ -40,8 +40,14 @@ struct Slices {
 };
 
 // An all_reduce of at most this many bytes is an exchange of everything and one local sum, a larger
-// one a reduce_scatter and an all_gather. Metering counts bytes by the same rule.
+// one a reduce_scatter and an all_gather: over Gloo.
 inline constexpr std::int64_t kSmallAllReduce = 64 * 1024;
+
+// Waits for an operation: what it moved.
+inline Moved completed(Pending operation) {
+  operation.wait();
+  return operation.moved();
+}
 
 // The color and key that a rank gave to split().
 struct SplitCall {

@@ -67,15 +67,32 @@ c10::intrusive_ptr<Group> make_group(const c10::intrusive_ptr<c10d::Store>& stor
   return c10::make_intrusive<Group>(store, rank, size, gloo);
 }
 
+// An operation on the worker, and what it moved once it is complete.
+class Counted final : public Pending::State {
+ public:
+  Counted(Pending operation, std::shared_ptr<const Moved> moved)
+      : operation_(std::move(operation)), moved_(std::move(moved)) {}
+
+  void wait() override { operation_.wait(); }
+  bool done() override { return operation_.done(); }
+  Moved moved() const override { return *moved_; }
+
+ private:
+  Pending operation_;
+  std::shared_ptr<const Moved> moved_;
+};
+
 // One round of messages, all under way at the same time.
 class Round {
  public:
-  Round(Group* group, int tag, std::chrono::milliseconds timeout) : group_(group), tag_(tag), timeout_(timeout) {}
+  Round(Group* group, int tag, std::chrono::milliseconds timeout, Tally& tally)
+      : group_(group), tag_(tag), timeout_(timeout), tally_(&tally) {}
 
   void receive(void* data, std::int64_t bytes, int peer) {
     if (bytes == 0) return;
     std::vector<at::Tensor> message{tensor(data, bytes)};
     receives_.push_back(group_->recv(message, peer, tag_));
+    tally_->from(peer, bytes);
   }
 
   void send(const void* data, std::int64_t bytes, int peer) {
@@ -105,6 +122,7 @@ class Round {
   Group* group_;
   int tag_;
   std::chrono::milliseconds timeout_;
+  Tally* tally_;
   Works receives_;
   Works sends_;
 };
@@ -116,6 +134,7 @@ class GlooCommunicator final : public CommunicatorImpl {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  Topology topology() const override { return options_.hosts.topology(rank_); }
   std::string_view backend() const override { return "gloo"; }
   std::chrono::milliseconds time_limit() const override { return options_.timeout; }
 
@@ -153,13 +172,14 @@ class GlooCommunicator final : public CommunicatorImpl {
   std::uint32_t mark_ = 0;  // of the call under way
   std::uint32_t round_ = 0;
   std::uint64_t sequence_ = 0;
-  std::string broken_;  // the first failure; on the worker only
+  Tally tally_;         // of the call under way; on the worker only
+  std::string broken_;  // the first failure; likewise
   Worker worker_;       // last: its tasks use the rest
 };
 
 GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                    const GlooOptions& options)
-    : rank_(rank), size_(size), options_(options), store_(std::move(store)) {
+    : rank_(rank), size_(size), options_(options), store_(std::move(store)), tally_(options.hosts, rank) {
   if (size_ == 1) return;
   worker_.submit([this] { join(); }).wait();
 }
@@ -205,12 +225,17 @@ Pending GlooCommunicator::submit(Collective operation, ConstView input, ConstVie
                                  std::function<void()> body) {
   require_cpu(operation, *this, input, output);
   const auto call = Fingerprint::of(++sequence_, operation, input, output, root);
-  return worker_.submit([this, call, body = std::move(body)] { run(call, body); });
+  auto moved = std::make_shared<Moved>();
+  Pending pending = worker_.submit([this, call, moved, body = std::move(body)] {
+    run(call, body);
+    *moved = tally_.take();
+  });
+  return Pending(std::make_shared<Counted>(std::move(pending), std::move(moved)));
 }
 
 Round GlooCommunicator::round() {
   round_ = (round_ + 1) % kRounds;
-  return {group_.get(), static_cast<int>(mark_ * kRounds + round_), options_.timeout};
+  return {group_.get(), static_cast<int>(mark_ * kRounds + round_), options_.timeout, tally_};
 }
 
 // Each rank starts with its neighbour, so that no rank is everybody's first.
@@ -322,6 +347,7 @@ Pending GlooCommunicator::broadcast(View values, int root) {
     if (rank_ != root) messages.receive(values.data, values.bytes(), root);
     if (rank_ == root) for_peers([&](int r) { messages.send(values.data, values.bytes(), r); });
     messages.wait();
+    if (rank_ == root && size_ > 1) tally_.broadcast(values.bytes());
   });
 }
 
@@ -329,6 +355,7 @@ void GlooCommunicator::meet() {
   const char token = 1;
   std::vector<char> tokens(static_cast<std::size_t>(size_));
   gather(&token, tokens.data(), {size_, size_}, 1);
+  tally_.take();  // tokens are nobody's bytes
 }
 
 Pending GlooCommunicator::barrier() {
@@ -342,13 +369,16 @@ std::shared_ptr<CommunicatorImpl> GlooCommunicator::split(int color, int key) {
   worker_
       .submit([&] {
         run(call, [&] { gather(&own, bytes_of(static_cast<void*>(calls.data())), {size_, size_}, sizeof(SplitCall)); });
+        tally_.take();
       })
       .wait();
   const auto members = split_group(calls, rank_);
   const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+  GlooOptions options = options_;
+  options.hosts = options_.hosts.of(members);
   const std::string prefix = "split/" + std::to_string(call.sequence) + "/" + std::to_string(color);
   return gloo_communicator(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(self),
-                           static_cast<int>(members.size()), options_);
+                           static_cast<int>(members.size()), options);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/hosts.h"
 #include "zero/communicator.h"
 
 namespace zero {
@@ -17,6 +18,7 @@ struct GlooOptions {
   std::string interface = {};         // instead of an address when not empty
   int world_rank = -1;                // what messages call this rank, where that is not its number in the group
   bool debug = false;                 // see InitOptions
+  HostMap hosts = {};                 // which ranks share one
 };
 
 // Joins `size` ranks that meet in `store`, which may go away once all have returned unless the group

@@ -17,6 +17,7 @@ class Checked final : public CommunicatorImpl {
   int size() const override { return inner_->size(); }
   std::string_view backend() const override { return inner_->backend(); }
   std::chrono::milliseconds time_limit() const override { return inner_->time_limit(); }
+  Topology topology() const override { return inner_->topology(); }
 
   Pending all_gather(ConstView shard, View whole) override {
     check(Collective::all_gather, shard, whole);

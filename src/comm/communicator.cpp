@@ -119,6 +119,9 @@ int Communicator::rank() const {
 int Communicator::size() const {
   return impl_->size();
 }
+Topology Communicator::topology() const {
+  return impl_->topology();
+}
 std::string_view Communicator::backend() const {
   return impl_->backend();
 }

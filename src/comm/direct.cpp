@@ -16,9 +16,18 @@ void DirectCommunicator::for_ranks(Action action) const {
   for (int i = 0; i < size(); ++i) action((rank() + i) % size());
 }
 
-std::vector<const void*> DirectCommunicator::sources(std::int64_t offset) const {
+void DirectCommunicator::fetch(int peer, void* to, const char* from, std::int64_t bytes) {
+  copy(to, from, bytes);
+  tally_.from(peer, bytes, to == from);
+}
+
+// The values that every rank shows at `offset`, to be added up.
+std::vector<const void*> DirectCommunicator::to_add(std::int64_t offset, std::int64_t bytes) {
   std::vector<const void*> all;
-  for (const char* source : sources_) all.push_back(source + offset);
+  for (int r = 0; r < size(); ++r) {
+    all.push_back(source(r) + offset);
+    tally_.from(r, bytes);
+  }
   return all;
 }
 
@@ -30,8 +39,8 @@ void DirectCommunicator::stage(ConstView input, int slices, const Piece& piece, 
 }
 
 template <class Body>
-void DirectCommunicator::exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body,
-                                  int root) {
+Pending DirectCommunicator::exchange(Collective operation, ConstView input, ConstView output, int slices,
+                                     const Body& body, int root) {
   require_cpu(operation, *this, input, output);
   const std::int64_t element = size_of(input.dtype);
   const std::int64_t length = input.count / slices;
@@ -41,7 +50,7 @@ void DirectCommunicator::exchange(Collective operation, ConstView input, ConstVi
     for_ranks([&](int r) { sources_[static_cast<std::size_t>(r)] = peer(r); });
     body(Piece{0, length, length * element, reach});
     if (reach == Reach::memory) sync();
-    return;
+    return Pending(tally_.take());
   }
   const std::int64_t pitch = kStagingHalf / slices / kAlignment * kAlignment;
   const std::int64_t step = pitch / element;
@@ -52,69 +61,66 @@ void DirectCommunicator::exchange(Collective operation, ConstView input, ConstVi
     sync();
     body(piece);
   }
+  return Pending(tally_.take());
 }
 
 Pending DirectCommunicator::all_gather(ConstView shard, View whole) {
   const std::int64_t element = size_of(shard.dtype);
-  exchange(Collective::all_gather, shard, whole, 1, [&](const Piece& piece) {
+  return exchange(Collective::all_gather, shard, whole, 1, [&](const Piece& piece) {
     for_ranks([&](int r) {
-      copy(bytes_of(whole.data) + (r * shard.count + piece.begin) * element, source(r), piece.count * element);
+      fetch(r, bytes_of(whole.data) + (r * shard.count + piece.begin) * element, source(r), piece.count * element);
     });
   });
-  return {};
 }
 
 Pending DirectCommunicator::reduce_scatter(ConstView whole, View shard) {
-  const std::int64_t element = size_of(shard.dtype);
-  exchange(Collective::reduce_scatter, whole, shard, size(), [&](const Piece& piece) {
-    tree_sum(sources(rank() * piece.pitch), whole.dtype, bytes_of(shard.data) + piece.begin * element, piece.count);
+  return exchange(Collective::reduce_scatter, whole, shard, size(), [&](const Piece& piece) {
+    tree_sum(to_add(rank() * piece.pitch, piece.count * size_of(whole.dtype)), whole.dtype,
+             bytes_of(shard.data) + piece.begin * size_of(shard.dtype), piece.count);
   });
-  return {};
 }
 
 // Each rank sums its part of a piece where its own values were, then fetches the others' parts.
 Pending DirectCommunicator::all_reduce(View values) {
   const std::int64_t element = size_of(values.dtype);
-  exchange(Collective::all_reduce, values, values, 1, [&](const Piece& piece) {
+  return exchange(Collective::all_reduce, values, values, 1, [&](const Piece& piece) {
     char* const result = bytes_of(values.data) + piece.begin * element;
-    if (piece.reach == Reach::copy) return tree_sum_rounded(sources(0), values.dtype, result, piece.count);
+    if (piece.reach == Reach::copy)
+      return tree_sum_rounded(to_add(0, piece.count * element), values.dtype, result, piece.count);
     const Slices parts{piece.count, size()};
-    const std::int64_t mine = parts.begin(rank()) * element;
-    tree_sum_rounded(sources(mine), values.dtype, source(rank()) + mine, parts.extent(rank()));
+    const auto begin = [&](int r) { return parts.begin(r) * element; };
+    const auto bytes = [&](int r) { return parts.extent(r) * element; };
+    const std::int64_t mine = begin(rank());
+    tree_sum_rounded(to_add(mine, bytes(rank())), values.dtype, source(rank()) + mine, parts.extent(rank()));
     sync();
-    for_ranks([&](int r) {
-      copy(result + parts.begin(r) * element, source(r) + parts.begin(r) * element, parts.extent(r) * element);
-    });
+    for_ranks([&](int r) { fetch(r, result + begin(r), source(r) + begin(r), bytes(r)); });
   });
-  return {};
 }
 
 Pending DirectCommunicator::all_to_all(ConstView input, View output) {
   const std::int64_t element = size_of(input.dtype);
   const std::int64_t length = input.count / size();
-  exchange(Collective::all_to_all, input, output, size(), [&](const Piece& piece) {
+  return exchange(Collective::all_to_all, input, output, size(), [&](const Piece& piece) {
     for_ranks([&](int r) {
-      copy(bytes_of(output.data) + (r * length + piece.begin) * element, source(r) + rank() * piece.pitch,
-           piece.count * element);
+      fetch(r, bytes_of(output.data) + (r * length + piece.begin) * element, source(r) + rank() * piece.pitch,
+            piece.count * element);
     });
   });
-  return {};
 }
 
 Pending DirectCommunicator::broadcast(View values, int root) {
   const std::int64_t element = size_of(values.dtype);
-  exchange(
+  return exchange(
       Collective::broadcast, values, values, 1,
       [&](const Piece& piece) {
-        copy(bytes_of(values.data) + piece.begin * element, source(root), piece.count * element);
+        fetch(root, bytes_of(values.data) + piece.begin * element, source(root), piece.count * element);
+        if (root == rank() && size() > 1) tally_.broadcast(piece.count * element);
       },
       root);
-  return {};
 }
 
 Pending DirectCommunicator::barrier() {
-  exchange(Collective::barrier, {}, {}, 1, [](const Piece&) {});
-  return {};
+  return exchange(Collective::barrier, {}, {}, 1, [](const Piece&) {});
 }
 
 }  // namespace zero

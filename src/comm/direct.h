@@ -7,11 +7,13 @@
 
 #include "comm/backend.h"
 #include "comm/fingerprint.h"
+#include "comm/hosts.h"
 
 namespace zero {
 
 class DirectCommunicator : public CommunicatorImpl {
  public:
+  Topology topology() const final { return hosts().topology(rank()); }
   Pending all_gather(ConstView shard, View whole) final;
   Pending reduce_scatter(ConstView whole, View shard) final;
   Pending all_reduce(View values) final;
@@ -20,6 +22,8 @@ class DirectCommunicator : public CommunicatorImpl {
   Pending barrier() final;
 
  protected:
+  DirectCommunicator(HostMap hosts, int rank) : tally_(std::move(hosts), rank) {}
+
   enum class Reach {
     memory,  // peer(r) is what rank r published, until all have left
     copy,    // peer(r) is a copy of it, until the next call
@@ -36,6 +40,7 @@ class DirectCommunicator : public CommunicatorImpl {
   virtual char* staging(int, int) { return nullptr; }
 
   std::uint64_t next_sequence() { return ++sequence_; }
+  const HostMap& hosts() const { return tally_.hosts(); }
 
   static constexpr std::int64_t kStagingHalf = 256 * 1024;
 
@@ -48,16 +53,21 @@ class DirectCommunicator : public CommunicatorImpl {
     Reach reach;
   };
 
-  // Calls body(piece) until all of `input`, seen as `slices` slices, has been shown to all ranks by source().
+  // Calls body(piece) until all of `input`, seen as `slices` slices, has been shown to all ranks by source(). Complete
+  // with what the bodies got.
   template <class Body>
-  void exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body, int root = -1);
+  Pending exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body,
+                   int root = -1);
+  // A copy of what a peer shows; and a sum, at `offset` of what each of them does.
+  void fetch(int peer, void* to, const char* from, std::int64_t bytes);
+  std::vector<const void*> to_add(std::int64_t offset, std::int64_t bytes);
   void stage(ConstView input, int slices, const Piece& piece, char* to) const;
   char* source(int r) const { return sources_[static_cast<std::size_t>(r)]; }
-  std::vector<const void*> sources(std::int64_t offset) const;
   // The ranks, this one first, so that no rank is everybody's first.
   template <class Action>
   void for_ranks(Action action) const;
 
+  Tally tally_;  // of the call under way
   std::uint64_t sequence_ = 0;
   std::vector<char*> sources_;  // of the piece at hand
 };

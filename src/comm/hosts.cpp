@@ -39,4 +39,25 @@ Hosts Hosts::of(std::span<const std::string> identities) {
   return fits ? regular : Hosts{ranks, 1};
 }
 
+HostMap::HostMap(std::span<const std::string> identities) {
+  for (const std::string& each : identities)
+    hosts_.push_back(static_cast<int>(std::ranges::find(identities, each) - identities.begin()));
+}
+
+HostMap::HostMap(const Hosts& hosts) {
+  for (int rank = 0; rank < hosts.size(); ++rank) hosts_.push_back(hosts.host(rank));
+}
+
+HostMap HostMap::of(std::span<const int> members) const {
+  HostMap some;
+  if (!hosts_.empty())
+    for (const int rank : members) some.hosts_.push_back(host(rank));
+  return some;
+}
+
+Topology HostMap::topology(int rank) const {
+  if (hosts_.empty()) return {};
+  return {.ranks_per_host = static_cast<int>(std::ranges::count(hosts_, host(rank)))};
+}
+
 }  // namespace zero

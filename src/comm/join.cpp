@@ -48,20 +48,24 @@ using Bytes = std::vector<std::uint8_t>;
 class Joining {
  public:
   Joining(const LauncherEnv& env, const InitOptions& options)
-      : env_(env), options_(options), meeting_(env, options), hosts_(find_hosts()) {}
+      : env_(env), options_(options), meeting_(env, options), identities_(identities()), hosts_(shape()) {}
 
   std::shared_ptr<CommunicatorImpl> group() {
-    if (hosts_.ranks_per_host == 1) return gloo("all", env_.rank, env_.size);
+    const HostMap map(identities_);
+    if (hosts_.ranks_per_host == 1) return gloo("all", env_.rank, env_.size, map);
     if (hosts_.hosts == 1) return shared();
-    Levels levels{gloo("all", env_.rank, env_.size), shared(), nullptr};
-    levels.across = gloo("across/" + std::to_string(hosts_.local(env_.rank)), hosts_.host(env_.rank), hosts_.hosts);
+    Levels levels{gloo("all", env_.rank, env_.size, map), shared(), nullptr};
+    levels.across = gloo("across/" + std::to_string(hosts_.local(env_.rank)), hosts_.host(env_.rank), hosts_.hosts,
+                         HostMap(Hosts{hosts_.hosts, 1}));
     return two_level_communicator(std::move(levels), hosts_);
   }
 
  private:
-  // Gloo counts as one rank a host.
-  Hosts find_hosts() const {
-    if (options_.transport == Transport::gloo) return {env_.size, 1};
+  // For Gloo alone, each rank is one it reaches over the network.
+  Hosts shape() const { return options_.transport == Transport::gloo ? Hosts{env_.size, 1} : Hosts::of(identities_); }
+
+  // The host of each rank.
+  std::vector<std::string> identities() const {
     std::string mine = host_identity();
     if (options_.ranks_per_host > 0 && env_.local_size % options_.ranks_per_host != 0)
       throw ConfigError("rank " + std::to_string(env_.rank) + ": this host's " + std::to_string(env_.local_size) +
@@ -72,7 +76,7 @@ class Joining {
     tell(key(env_.rank), mine);
     std::vector<std::string> all;
     for (int r = 0; r < env_.size; ++r) all.push_back(ask(key(r), r));
-    return Hosts::of(all);
+    return all;
   }
 
   void tell(const std::string& key, const std::string& value) const {
@@ -100,11 +104,12 @@ class Joining {
                      "ZERO_TIMEOUT");
   }
 
-  std::shared_ptr<CommunicatorImpl> gloo(const std::string& name, int rank, int size) {
+  std::shared_ptr<CommunicatorImpl> gloo(const std::string& name, int rank, int size, const HostMap& hosts) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting_.store());
     GlooOptions options = network(env_, meeting_, options_.timeout);
     options.world_rank = env_.rank;
     options.debug = options_.debug;
+    options.hosts = hosts;
     return gloo_communicator(std::move(store), rank, size, options);
   }
 
@@ -121,6 +126,7 @@ class Joining {
   const InitOptions& options_;
   const QuietTorch quiet_{options_.debug};
   Rendezvous meeting_;
+  std::vector<std::string> identities_;  // of hosts, by rank
   Hosts hosts_;
 };
 

@@ -34,11 +34,13 @@ at::Tensor tree_sum(std::span<const at::Tensor> sources, at::ScalarType type) {
 // Complete for the stream that waits: the host goes on.
 class OnStream final : public Pending::State {
  public:
-  explicit OnStream(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
+  OnStream(const c10::cuda::CUDAStream& stream, const Moved& moved) : moved_(moved) { event_.record(stream); }
   void wait() override { event_.block(c10::cuda::getCurrentCUDAStream()); }
   bool done() override { return event_.query(); }
+  Moved moved() const override { return moved_; }
 
  private:
+  Moved moved_;
   at::cuda::CUDAEvent event_;
 };
 
@@ -48,6 +50,7 @@ class NcclCommunicator final : public CommunicatorImpl {
       : rank_(rank),
         size_(size),
         options_(options),
+        tally_(options.hosts, rank),
         store_(std::move(store)),
         stream_(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(options.device))) {
     auto nccl = Group::Options::create();
@@ -57,6 +60,7 @@ class NcclCommunicator final : public CommunicatorImpl {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  Topology topology() const override { return options_.hosts.topology(rank_); }
   std::string_view backend() const override { return "nccl"; }
   std::chrono::milliseconds time_limit() const override { return options_.timeout; }
 
@@ -85,6 +89,7 @@ class NcclCommunicator final : public CommunicatorImpl {
       at::Tensor from = tensor(input), to = tensor(output);
       std::vector<std::int64_t> even;
       group_->alltoall_base(to, from, even, even)->wait();
+      from_each(output.bytes() / size_);
     });
   }
 
@@ -94,6 +99,8 @@ class NcclCommunicator final : public CommunicatorImpl {
       c10d::BroadcastOptions options;
       options.rootRank = root;
       group_->broadcast(tensors, options)->wait();
+      tally_.from(root, values.bytes());
+      if (rank_ == root && size_ > 1) tally_.broadcast(values.bytes());
     });
   }
 
@@ -118,7 +125,9 @@ class NcclCommunicator final : public CommunicatorImpl {
     const auto members = split_group(calls, rank_);
     const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
     auto store = c10::make_intrusive<c10d::PrefixStore>(prefix + "color/" + std::to_string(color), store_);
-    return nccl_communicator(store, static_cast<int>(self), static_cast<int>(members.size()), options_);
+    NcclOptions options = options_;
+    options.hosts = options_.hosts.of(members);
+    return nccl_communicator(store, static_cast<int>(self), static_cast<int>(members.size()), options);
   }
 
  private:
@@ -140,7 +149,7 @@ class NcclCommunicator final : public CommunicatorImpl {
       const c10::cuda::CUDAStreamGuard guard(stream_);
       ready.block(stream_);
       body();
-      return Pending(std::make_shared<OnStream>(stream_));
+      return Pending(std::make_shared<OnStream>(stream_, tally_.take()));
     } catch (const std::exception& error) {
       const std::string text = error.what();
       throw CommError("rank " + std::to_string(rank_) + ": " + call.text() +
@@ -149,7 +158,15 @@ class NcclCommunicator final : public CommunicatorImpl {
     }
   }
 
-  void gather(at::Tensor shard, at::Tensor whole) { group_->_allgather_base(whole, shard)->wait(); }
+  // NCCL does not say which way bytes go: every rank's count as coming from it.
+  void from_each(std::int64_t bytes) {
+    for (int r = 0; r < size_; ++r) tally_.from(r, bytes);
+  }
+
+  void gather(at::Tensor shard, at::Tensor whole) {
+    group_->_allgather_base(whole, shard)->wait();
+    from_each(static_cast<std::int64_t>(shard.nbytes()));
+  }
 
   // Chunk by chunk, every rank sends each peer that peer's slice and sums its own.
   void reduce(const at::Tensor& whole, const at::Tensor& shard) {
@@ -163,6 +180,7 @@ class NcclCommunicator final : public CommunicatorImpl {
         outputs.push_back(at::empty({count}, whole.options()));
       }
       group_->alltoall(outputs, inputs)->wait();
+      from_each(count * whole.element_size());
       shard.narrow(0, at, count).copy_(tree_sum(outputs, sum_type(whole)));
     }
   }
@@ -175,6 +193,7 @@ class NcclCommunicator final : public CommunicatorImpl {
   int rank_;
   int size_;
   NcclOptions options_;
+  Tally tally_;  // of the call that is being made
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<Group> group_;
   c10::cuda::CUDAStream stream_;

@@ -5,13 +5,15 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/hosts.h"
 #include "zero/communicator.h"
 
 namespace zero {
 
 struct NcclOptions {
   std::chrono::milliseconds timeout{};
-  int device = 0;  // of this rank
+  int device = 0;      // of this rank
+  HostMap hosts = {};  // which ranks share one
 };
 
 // Joins `size` ranks that meet in `store`. Sums have the order and the bits of the other backends.

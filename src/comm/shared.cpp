@@ -18,7 +18,8 @@ constexpr std::size_t kNameBytes = 64;
 class SharedMemoryCommunicator final : public DirectCommunicator {
  public:
   SharedMemoryCommunicator(const Descriptor& file, int rank, int size, const SharedMemoryOptions& options)
-      : segment_(std::make_shared<Segment>(file, rank, shape(size))),
+      : DirectCommunicator(HostMap(), rank),
+        segment_(std::make_shared<Segment>(file, rank, shape(size))),
         gate_(segment_, rank, size, options.timeout, options.first_rank),
         rank_(rank),
         size_(size),

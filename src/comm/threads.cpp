@@ -7,6 +7,7 @@
 
 #include "comm/direct.h"
 #include "comm/launcher_env.h"
+#include "comm/two_level.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -116,7 +117,8 @@ void Hub::retire(int rank) {
 
 class ThreadCommunicator final : public DirectCommunicator {
  public:
-  ThreadCommunicator(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ThreadCommunicator(std::shared_ptr<Hub> hub, int rank, HostMap hosts)
+      : DirectCommunicator(std::move(hosts), rank), hub_(std::move(hub)), rank_(rank) {}
   ~ThreadCommunicator() override { hub_->retire(rank_); }
 
   int rank() const override { return rank_; }
@@ -147,23 +149,52 @@ std::shared_ptr<CommunicatorImpl> ThreadCommunicator::split(int color, int key) 
   hub_->sync(rank_);
   auto group = hub_->slot(members[0]).group;
   hub_->leave(rank_);
-  return std::make_shared<ThreadCommunicator>(std::move(group), static_cast<int>(self));
+  return std::make_shared<ThreadCommunicator>(std::move(group), static_cast<int>(self), hosts().of(members));
+}
+
+using Group = std::vector<std::shared_ptr<CommunicatorImpl>>;
+
+Group over_two_levels(const Group& all, const Hosts& hosts, std::chrono::milliseconds timeout) {
+  std::vector<Group> inside, across;
+  for (int h = 0; h < hosts.hosts; ++h) inside.push_back(thread_communicators(hosts.ranks_per_host, timeout));
+  for (int l = 0; l < hosts.ranks_per_host; ++l)
+    across.push_back(thread_communicators(hosts.hosts, timeout, HostMap(Hosts{hosts.hosts, 1})));
+  Group ranks;
+  for (int r = 0; r < hosts.size(); ++r) {
+    const auto host = static_cast<std::size_t>(hosts.host(r)), local = static_cast<std::size_t>(hosts.local(r));
+    ranks.push_back(
+        two_level_communicator({all[static_cast<std::size_t>(r)], inside[host][local], across[local][host]}, hosts));
+  }
+  return ranks;
+}
+
+// As processes are joined.
+Group joined(int size, const InitOptions& options) {
+  const int here = options.ranks_per_host;
+  if (here <= 0) return thread_communicators(size, options.timeout);
+  if (size % here != 0)
+    throw ConfigError(std::to_string(size) + " threads do not divide into hosts of " + std::to_string(here),
+                      "change InitOptions::ranks_per_host or ZERO_RANKS_PER_HOST");
+  const Hosts hosts{size / here, here};
+  Group all = thread_communicators(size, options.timeout, HostMap(hosts));
+  return hosts.hosts > 1 && here > 1 ? over_two_levels(all, hosts, options.timeout) : all;
 }
 
 }  // namespace
 
-std::vector<std::shared_ptr<CommunicatorImpl>> thread_communicators(int size, std::chrono::milliseconds timeout) {
+std::vector<std::shared_ptr<CommunicatorImpl>> thread_communicators(int size, std::chrono::milliseconds timeout,
+                                                                    const HostMap& hosts) {
   if (size < 1) throw ConfigError("a group of " + std::to_string(size) + " threads", "at least one rank is needed");
   auto hub = std::make_shared<Hub>(size, timeout);
   std::vector<std::shared_ptr<CommunicatorImpl>> ranks;
-  for (int r = 0; r < size; ++r) ranks.push_back(std::make_shared<ThreadCommunicator>(hub, r));
+  for (int r = 0; r < size; ++r) ranks.push_back(std::make_shared<ThreadCommunicator>(hub, r, hosts));
   return ranks;
 }
 
 std::vector<World> thread_worlds(int size, const InitOptions& options) {
   const InitOptions effective = override_options(options, [](const char* name) { return std::getenv(name); });
   std::vector<World> worlds;
-  for (auto& impl : thread_communicators(size, effective.timeout)) {
+  for (auto& impl : joined(size, effective)) {
     const int rank = impl->rank();
     worlds.emplace_back(Communicator(std::move(impl)), rank, size);
   }

@@ -18,6 +18,7 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
 
   int rank() const override { return levels_.all->rank(); }
   int size() const override { return levels_.all->size(); }
+  Topology topology() const override { return {.ranks_per_host = hosts_.ranks_per_host, .two_levels = true}; }
   std::string_view backend() const override { return "hosts"; }
   std::chrono::milliseconds time_limit() const override { return levels_.all->time_limit(); }
 
@@ -59,19 +60,20 @@ Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
   require_cpu(Collective::all_gather, *this, shard, whole);
   const std::int64_t element = size_of(shard.dtype);
   const std::int64_t length = step(element);
+  Moved moved;
   for (std::int64_t at = 0; at < shard.count; at += length) {
     const std::int64_t count = std::min(length, shard.count - at);
     const View mine = elements(there_, count * hosts_.hosts, shard.dtype);
     const View all = elements(here_, count * size(), shard.dtype);
-    levels_.across->all_gather({bytes_of(shard.data) + at * element, count, shard.dtype}, mine).wait();
-    levels_.inside->all_gather(mine, all).wait();
+    moved += completed(levels_.across->all_gather({bytes_of(shard.data) + at * element, count, shard.dtype}, mine));
+    moved += completed(levels_.inside->all_gather(mine, all));
     for_slices([&](int host, int local) {
       const std::int64_t rank = host * hosts_.ranks_per_host + local;
       copy(bytes_of(whole.data) + (rank * shard.count + at) * element,
            bytes_of(all.data) + (local * hosts_.hosts + host) * count * element, count * element);
     });
   }
-  return {};
+  return Pending(moved);
 }
 
 // The host's ranks add up, for each other host, the slice of this rank's number; then the hosts do.
@@ -81,6 +83,7 @@ Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
   require_cpu(Collective::reduce_scatter, *this, whole, shard);
   const std::int64_t element = size_of(whole.dtype);
   const std::int64_t length = step(size_of(shard.dtype));
+  Moved moved;
   for (std::int64_t at = 0; at < shard.count; at += length) {
     const std::int64_t count = std::min(length, shard.count - at);
     const View all = elements(here_, count * size(), whole.dtype);
@@ -90,10 +93,11 @@ Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
       copy(bytes_of(all.data) + (local * hosts_.hosts + host) * count * element,
            bytes_of(whole.data) + (rank * shard.count + at) * element, count * element);
     });
-    levels_.inside->reduce_scatter(all, sums).wait();
-    levels_.across->reduce_scatter(sums, {bytes_of(shard.data) + at * size_of(shard.dtype), count, shard.dtype}).wait();
+    const View sum{bytes_of(shard.data) + at * size_of(shard.dtype), count, shard.dtype};
+    moved += completed(levels_.inside->reduce_scatter(all, sums));
+    moved += completed(levels_.across->reduce_scatter(sums, sum));
   }
-  return {};
+  return Pending(moved);
 }
 
 // Two levels again where everybody stays together in the same order; shared memory where no group leaves its host.

@@ -348,7 +348,9 @@ TrafficMeter& Engine::Impl::meter() {
 }
 
 Estimate Engine::Impl::estimate() const {
-  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory());
+  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(),
+                        {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
+                         groups_.along(Axis::replica).topology()});
 }
 
 }  // namespace zero

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
 #include "partition/repeated.h"
@@ -56,7 +57,7 @@ class PerRank {
 class Pricing {
  public:
   Pricing(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
-          Memory memory)
+          Memory memory, const Topologies& topologies)
       : plan_(plan),
         layout_(layout),
         rules_(rules),
@@ -67,6 +68,7 @@ class Pricing {
         uses_(layout.units().size()),
         memory_(memory),
         mesh_(layout.mesh()),
+        topologies_(topologies),
         peers_(layout.ranks() - 1) {
     for (const Transition& each : transitions_)
       if (each.when == Moment::use) uses_[static_cast<std::size_t>(each.unit)] = each;
@@ -221,7 +223,7 @@ class Pricing {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
     if (memory_ == Memory::separate) announce(movement_.within);
-    call(uses_[unit]);
+    call(uses_[unit], /*in_place=*/memory_ == Memory::common);
     times_ = 1;
   }
 
@@ -289,15 +291,15 @@ class Pricing {
     if (within == Axis::data) call({{Collective::all_gather, Axis::replica, kAnnouncementBytes}});
   }
 
-  void call(const Transition& transition) {
-    call(transition.hops(layout_.units()[static_cast<std::size_t>(transition.unit)]));
+  void call(const Transition& transition, bool in_place = false) {
+    call(transition.hops(layout_.units()[static_cast<std::size_t>(transition.unit)]), in_place);
   }
 
-  void call(const std::vector<Hop>& hops) {
+  void call(const std::vector<Hop>& hops, bool in_place = false) {
     for (const Hop& hop : hops) {
-      Traffic::Entry& entry = estimate_.wire[hop.collective];
-      entry.calls += times_;
-      entry.bytes += times_ * (mesh_.size(hop.axis) - 1) * hop.bytes;
+      Moved moved = moved_by(hop.collective, mesh_.size(hop.axis), topologies_.along(hop.axis), hop.bytes, hop.sum);
+      if (in_place) moved.in_place = moved.bytes;
+      estimate_.wire[hop.collective].add(moved, times_);
     }
   }
 
@@ -311,6 +313,7 @@ class Pricing {
   std::vector<Transition> uses_;  // those of that moment, by unit
   Memory memory_;
   MeshShape mesh_;
+  Topologies topologies_;
   int peers_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
@@ -333,6 +336,13 @@ void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rule
 
 }  // namespace
 
+Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(all) {
+  const int group = mesh.size(Axis::shard), host = all.ranks_per_host;
+  if (mesh.size(Axis::replica) == 1) return;
+  shard_ = {.ranks_per_host = host >= group ? 0 : host};
+  replica_ = {.ranks_per_host = host == 0 ? 0 : std::max(1, host / group)};
+}
+
 Trace Trace::sequential(const Layout& layout) {
   const std::vector<UnitLayout>& units = layout.units();
   const int count = static_cast<int>(units.size());
@@ -350,26 +360,27 @@ Trace Trace::sequential(const Layout& layout) {
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
-                  Memory memory) {
-  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory);
+                  Memory memory, const Topologies& topologies) {
+  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory, topologies);
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
-                  const Repeats& repeats, const Trace& trace, Memory memory) {
+                  const Repeats& repeats, const Trace& trace, Memory memory, const Topologies& topologies) {
   plan.validate(layout.mesh());
   if (rules.size() != parameters_of(layout))
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
   const Plan local = plan.on(layout.mesh());
-  return Pricing(local, layout, rules, repeats, memory).run(trace);
+  return Pricing(local, layout, rules, repeats, memory, topologies).run(trace);
 }
 
-Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
-                  Memory memory) {
+Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace, Memory memory,
+                  const Topologies& topologies) {
   if (whole_work(optimizer))
     throw ConfigError("an estimate of " + std::string(name(optimizer)) + " needs the parameters' shapes: give rules");
-  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory);
+  return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory,
+                  topologies);
 }
 
 int accumulation_levels(const Plan& plan) {

@@ -100,12 +100,14 @@ std::vector<Hop> gather_hops(const MeshShape& mesh, Axis over, bool to_all, std:
 
 std::vector<Hop> reduce_hops(const MeshShape& mesh, Dtype dtype, std::int64_t count) {
   std::vector<Hop> hops;
+  const auto hop = [&](Axis axis, Dtype sent, std::int64_t elements) {
+    if (mesh.size(axis) > 1)
+      hops.push_back(
+          {Collective::reduce_scatter, axis, elements * size_of(sent), elements * size_of(accumulation(dtype))});
+  };
   const int group = mesh.size(Axis::shard);
-  if (group > 1) hops.push_back({Collective::reduce_scatter, Axis::shard, count / group * size_of(dtype)});
-  const std::int64_t slice = count / mesh.size(Axis::data);
-  if (mesh.size(Axis::replica) > 1)
-    hops.push_back(
-        {Collective::reduce_scatter, Axis::replica, slice * size_of(group > 1 ? accumulation(dtype) : dtype)});
+  hop(Axis::shard, dtype, count / group);
+  hop(Axis::replica, group > 1 ? accumulation(dtype) : dtype, count / mesh.size(Axis::data));
   return hops;
 }
 

@@ -30,11 +30,13 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
-// One collective along one axis of the mesh, in which every rank sends `bytes` to each other one of its group.
+// One collective along one axis of the mesh, in which every rank sends `bytes` to each other one of its group; `sum`
+// where it has been added up on the way.
 struct Hop {
   Collective collective = Collective::all_gather;
   Axis axis = Axis::shard;
   std::int64_t bytes = 0;
+  std::int64_t sum = bytes;
   bool operator==(const Hop&) const = default;
 };
 // Of what lies in slices over `over` and is wanted by all ranks, or by each shard group's ranks as slices over `shard`;

@@ -81,8 +81,10 @@ void Pager::start_gather(Unit& unit, int keep, bool exactly) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   const View whole = room_for(unit);
   if (unit.common()) {
-    for (const Hop& hop : unit.hops())
-      settings_.meter->count(hop.collective, (exchange_.mesh().size(hop.axis) - 1) * hop.bytes);
+    for (const Hop& hop : unit.hops()) {
+      const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
+      settings_.meter->count(hop.collective, {.bytes = bytes, .in_place = bytes});
+    }
     return expect(unit, renewed_);
   }
   const bool other = exactly && !unit.gathered_exactly();

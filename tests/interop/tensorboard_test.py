@@ -34,7 +34,7 @@ def expected(run: dict) -> Scalars:
     last |= {f"bytes/{state}": run["state_bytes"][state]["measured"] for state in STATES}
     for name, key in (("activation", "activation_bytes"), ("buffer", "buffer_bytes"), ("peak", "peak")):
         last[f"bytes/{name}"] = run[key]["measured"]
-    last["bytes/wire"] = run["wire_bytes_per_step"]["accounted"]
+    last["bytes/wire"] = run["wire_bytes_per_step"]["measured"]
     scalars = {tag: each([(steps, value)]) for tag, value in last.items()}
     scalars["loss"] = each(list(enumerate(run["losses"], 1)))
     scalars["grad_norm"] = each(list(enumerate(run["grad_norms"], 1)))

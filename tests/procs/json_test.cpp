@@ -29,7 +29,7 @@ Result run_apart(const Folder& folder, const Words& arguments) {
 
 TEST(JsonOfCommands, TrainAndCompareWriteWhatIsDocumented) {
   const Folder folder;
-  Schema documented = schema("zero.report/1");
+  Schema documented = schema("zero.report/2");
   const Words options = folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")});
   const Result trained =
       run_apart(folder, joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2"}, options));

@@ -5,19 +5,10 @@
 
 #include "covering.h"
 #include "lm.h"
+#include "traffic_text.h"
 
 namespace zero::test {
 namespace {
-
-std::string text_of(const Traffic& traffic) {
-  std::string text;
-  for (int c = 0; c < kCollectives; ++c) {
-    const Traffic::Entry& entry = traffic.entries[static_cast<std::size_t>(c)];
-    text += std::string(name(static_cast<Collective>(c))) + " " + std::to_string(entry.calls) + " calls " +
-            std::to_string(entry.bytes) + " bytes; ";
-  }
-  return text;
-}
 
 std::int64_t largest_unit(const Layout& layout) {
   std::int64_t bytes = 0;

@@ -12,7 +12,7 @@ std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& in
 }
 
 INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorSuite,
-                         testing::Combine(testing::Values(kGloo), testing::Values(1, 2, 3, 4, 5)), title);
+                         testing::Combine(testing::Values(kGloo, kGlooOnPairs), testing::Values(1, 2, 3, 4, 5)), title);
 
 TEST(Gloo, RefusesMemoryOfADevice) {
   const Communicator alone(gloo_group(1, kNoHang)(0));

@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "comm/checked.h"
+#include "comm/two_level.h"
 #include "gloo_group.h"
 #include "shared_group.h"
 #include "torch_optimizers.h"
@@ -73,14 +74,31 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
-// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo.
-MakeRank transport(int ranks, Timeout limit) {
+// As processes of several hosts are joined.
+MakeRank over_two_levels(const Hosts& hosts, Timeout limit) {
+  const MakeRank all = gloo_on_hosts(hosts.size(), limit, hosts.ranks_per_host);
+  std::vector<MakeRank> inside, across;
+  for (int h = 0; h < hosts.hosts; ++h) inside.push_back(shared_group(hosts.ranks_per_host, limit));
+  for (int l = 0; l < hosts.ranks_per_host; ++l) across.push_back(gloo_on_hosts(hosts.hosts, limit, 1));
+  return [=](int rank) {
+    const int host = hosts.host(rank), local = hosts.local(rank);
+    auto everyone = all(rank), here = inside[static_cast<std::size_t>(host)](local);
+    return two_level_communicator({everyone, here, across[static_cast<std::size_t>(local)](host)}, hosts);
+  };
+}
+
+// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo. On several hosts threads and shared memory do so over
+// two levels.
+MakeRank transport(int ranks, Timeout limit, int ranks_per_host) {
   const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
   const std::string_view wanted = name == nullptr ? "threads" : name;
+  const bool several = 0 < ranks_per_host && ranks_per_host < ranks;
+  if (wanted == "shared" && several) return over_two_levels({ranks / ranks_per_host, ranks_per_host}, limit);
   if (wanted == "shared") return shared_group(ranks, limit);
-  if (wanted == "gloo") return gloo_group(ranks, limit);
+  if (wanted == "gloo") return gloo_on_hosts(ranks, limit, ranks_per_host);
   if (wanted != "threads") throw std::runtime_error("ZERO_TEST_TRANSPORT=" + std::string(wanted));
-  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = limit}));
+  const auto worlds =
+      std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = limit, .ranks_per_host = ranks_per_host}));
   return [worlds](int rank) {
     return std::exchange((*worlds)[static_cast<std::size_t>(rank)], World()).communicator().impl();
   };
@@ -92,8 +110,9 @@ World join(const MakeRank& make, int rank, int ranks) {
 
 }  // namespace
 
-void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::chrono::milliseconds limit) {
-  const MakeRank make = transport(ranks, limit);
+void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::chrono::milliseconds limit,
+               int ranks_per_host) {
+  const MakeRank make = transport(ranks, limit, ranks_per_host);
   std::mutex mutex;
   std::string first;
   std::vector<std::thread> threads;
@@ -243,9 +262,17 @@ Mesh mesh_of(const Job& job, const World& world) {
   return job.shard == 0 ? Mesh(world) : Mesh(world, {.shard = job.shard});
 }
 
+namespace {
+
+void run_job(const Job& job, const std::function<void(const World&)>& rank) {
+  run_ranks(job.ranks, rank, std::chrono::hours(1), job.ranks_per_host);
+}
+
+}  // namespace
+
 void on_each_rank(const Job& job, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
                   const std::function<void(torch::nn::Module&, Engine&, int)>& body) {
-  run_ranks(job.ranks, [&](const World& world) {
+  run_job(job, [&](const World& world) {
     const std::shared_ptr<torch::nn::Module> module = make();
     initialise(*module, kSeed + world.rank());
     Engine engine(*module, mesh_of(job, world), job.plan, job.optimizer, job.options);
@@ -266,7 +293,7 @@ Outcome train_by_loop(const Job& job, const std::function<std::shared_ptr<torch:
 
 Outcome train_any(const Job& job, const MakeModel& make) {
   std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
-  run_ranks(job.ranks, [&](const World& world) {
+  run_job(job, [&](const World& world) {
     const AnyModel model = make();
     initialise(*model.module, kSeed + world.rank());
     Engine engine(*model.module, mesh_of(job, world), job.plan, job.optimizer, job.options);

@@ -23,9 +23,9 @@ namespace zero::test {
 struct RankError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// `limit` of time for each operation; by default only a hang meets it.
+// `limit` of time for each operation; by default only a hang meets it. `ranks_per_host`: as InitOptions has it.
 void run_ranks(int ranks, const std::function<void(const World&)>& rank,
-               std::chrono::milliseconds limit = std::chrono::hours(1));
+               std::chrono::milliseconds limit = std::chrono::hours(1), int ranks_per_host = 0);
 // For ranks that are to disagree, which is said after a hundredth of the limit.
 inline constexpr std::chrono::minutes kToDisagree{2};
 
@@ -73,6 +73,7 @@ struct Job {
   Options options = {};
   int steps = 3;
   int shard = 0;  // ranks of a shard group; 0: all
+  int ranks_per_host = 0;  // see run_ranks()
 };
 Mesh mesh_of(const Job& job, const World& world);
 std::vector<Plan> all_plans();

@@ -71,7 +71,7 @@ def one_rank(report: Report) -> None:
     """Nothing is sent; what could not be measured is null."""
     report["ranks"] = 1
     for run in report["runs"]:
-        run.update(wire_bytes_per_step={"predicted": 0, "accounted": 0, "uneven": False}, wire_bytes_by_collective={})
+        run.update(wire_bytes_per_step={"predicted": 0, "measured": 0, "uneven": False}, wire_bytes_by_collective={})
         run.update(predicted_step_seconds=None, update_seconds=None, timeline=None, process=None, seconds=None)
 
 
@@ -117,7 +117,7 @@ def expected_wire(report: Report) -> list[tuple[str, str, str, float]]:
     for run in report["runs"]:
         marks.append(mark(run["plan"], "predicted", "all collectives", run["wire_bytes_per_step"]["predicted"]))
         split = run["wire_bytes_by_collective"].items()
-        marks += [mark(run["plan"], "accounted", name.replace("_", " "), value) for name, value in split if value]
+        marks += [mark(run["plan"], "measured", name.replace("_", " "), value) for name, value in split if value]
     return marks
 
 

@@ -58,7 +58,7 @@ cli::Report report_of(std::vector<cli::RunResult> runs) {
 
 // What comes with a timeline is recorded in runs, see procs/json_test.cpp.
 TEST(JsonSchema, OfReports) {
-  Schema documented = schema("zero.report/1");
+  Schema documented = schema("zero.report/2");
   documented.check(Json::parse(to_json(report_of({run_of("adamw", 1e-3), run_of("adamw", 1e-3)}))));
   EXPECT_EQ(documented.missing("runs[].timeline"), "");
 }

@@ -8,7 +8,6 @@
 
 #include "expanded.h"
 #include "planner/report.h"
-#include "planner/wire.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -91,29 +90,8 @@ TEST(PlannerPrice, RefusesHostsThatDoNotDivideTheRanksAndSequencesBeyondThePosit
   EXPECT_THROW(price(request), zero::ConfigError);
 }
 
-zero::Traffic traffic(std::int64_t gathered, std::int64_t reduced) {
-  zero::Traffic wire;
-  wire[zero::Collective::all_gather].bytes = gathered;
-  wire[zero::Collective::reduce_scatter].bytes = reduced;
-  return wire;
-}
-
-// 16 ranks: each receives 15 slices of 2 bytes gathered, and 15 of 2 bytes reduced.
-TEST(WireSplit, WhatCrossesToAHostDoesSoOnce) {
-  const Plan plan = Plan::zero2().bf16();
-  const WireSplit split = wire_split(traffic(30, 30), plan, 16, 4);
-  EXPECT_EQ(split.across, 3 * 2 + 3 * 2);
-  EXPECT_EQ(split.inside, 12 * 2 + 12 * 2);
-}
-
-TEST(WireSplit, SumsOfAHostCrossInTheDtypeOfTheGradient) {
-  const WireSplit split = wire_split(traffic(0, 30), Plan::zero2().bf16().accumulate(2), 16, 4);
-  EXPECT_EQ(split.across, 3 * 4);
-  EXPECT_EQ(split.inside, 12 * 2);
-}
-
 // With sums that widen on their way between hosts too.
-TEST(WireSplit, InsideAndAcrossAreAll) {
+TEST(PlannerPrice, BytesInsideAndAcrossHostsAreAll) {
   Request request = request_of(shape_of(models::llama_preset("7b")), 16, 80'000'000'000, 4);
   request.hosts = 4;
   const Answer spread = answer(request, "7b", "adamw");
@@ -124,19 +102,6 @@ TEST(WireSplit, InsideAndAcrossAreAll) {
   }
   request.hosts = 1;
   for (const Cost& cost : price(request)) EXPECT_EQ(cost.wire(), cost.estimate.wire.bytes());
-}
-
-TEST(WireSplit, HostsWithoutAPowerOfTwoReduceBetweenAllRanks) {
-  const WireSplit split = wire_split(traffic(0, 11 * 2), Plan::zero2().bf16(), 12, 4);
-  EXPECT_EQ(split.across, 9 * 2);
-  EXPECT_EQ(split.inside, 2 * 2);
-}
-
-TEST(WireSplit, OneHostHasAllInsideAndHostsOfOneRankHaveAllAcross) {
-  const Plan plan = Plan::zero3().bf16();
-  EXPECT_EQ(wire_split(traffic(30, 30), plan, 16, 1).inside, 60);
-  EXPECT_EQ(wire_split(traffic(30, 30), plan, 16, 1).across, 0);
-  EXPECT_EQ(wire_split(traffic(30, 30), plan, 16, 16).across, 60);
 }
 
 TEST(Largest, FindsTheLastThatFits) {

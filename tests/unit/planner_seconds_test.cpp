@@ -147,51 +147,46 @@ struct Costs {
   Plan plan;
   zero::Estimate estimate;
 
-  explicit Costs(const Plan& chosen, zero::Memory memory = zero::Memory::separate)
-      : plan(chosen), estimate(planner::estimate(shape_of(micro.config), chosen, zero::AdamW{}, 4, memory)) {}
-  double seconds(const Ranks& ranks, const Profile& machine = profile()) const {
-    return step_seconds(micro, plan, estimate, machine, ranks);
-  }
+  explicit Costs(const Plan& chosen, zero::Memory memory = zero::Memory::separate, int hosts = 1)
+      : plan(chosen), estimate(planner::estimate(shape_of(micro.config), chosen, zero::AdamW{}, 4, memory, hosts)) {}
+  double seconds(const Profile& machine = profile()) const { return step_seconds(micro, plan, estimate, machine, 4); }
 };
 
 TEST(StepSeconds, AreComputingUpdateAndCollectives) {
   const Costs costs(Plan::zero2().accumulate(3));
-  const Ranks ranks{4, 1, zero::Memory::separate};
   const double computing = 3 * labour_of(costs.micro).seconds(kPace);
   const double update = static_cast<double>(costs.estimate.update_traffic) / 1e9;
-  const double collectives = collective_seconds(costs.plan, costs.estimate, profile(), ranks);
+  const double collectives = collective_seconds(costs.estimate, profile());
   EXPECT_GT(collectives, static_cast<double>(costs.estimate.wire.bytes()) / 2e9);
-  EXPECT_DOUBLE_EQ(costs.seconds(ranks), computing + update + collectives);
+  EXPECT_DOUBLE_EQ(costs.seconds(), computing + update + collectives);
 }
 
 TEST(StepSeconds, HideCollectivesBehindComputing) {
   const Costs costs(Plan::zero3());
-  const Ranks ranks{4, 1, zero::Memory::separate};
   Profile machine = profile();
-  const double collectives = collective_seconds(costs.plan, costs.estimate, machine, ranks);
+  const double collectives = collective_seconds(costs.estimate, machine);
   const double update = static_cast<double>(costs.estimate.update_traffic) / machine.update_bandwidth;
   const auto computing = [&] { return labour_of(costs.micro).seconds(machine.fp32); };
   ASSERT_LT(0.1 * computing(), collectives) << "not all of them can hide";
   for (const double overlap : {0.0, 0.05, 0.1}) {
     machine.overlap = overlap;
-    EXPECT_DOUBLE_EQ(costs.seconds(ranks, machine), computing() + update + collectives - overlap * computing());
+    EXPECT_DOUBLE_EQ(costs.seconds(machine), computing() + update + collectives - overlap * computing());
   }
   machine.fp32.operator_seconds = 1;
   ASSERT_GT(0.1 * computing(), collectives) << "all of them can";
-  EXPECT_DOUBLE_EQ(costs.seconds(ranks, machine), computing() + update);
+  EXPECT_DOUBLE_EQ(costs.seconds(machine), computing() + update);
 }
 
 TEST(StepSeconds, GatherNothingFromCommonMemory) {
   const Costs common(Plan::zero3(), zero::Memory::common), separate(Plan::zero3());
   const double gathers = static_cast<double>(separate.estimate.wire[zero::Collective::all_gather].bytes) / 2e9;
-  EXPECT_LT(common.seconds({4, 1, zero::Memory::common}),
-            separate.seconds({4, 1, zero::Memory::separate}) - 0.9 * gathers);
+  EXPECT_LT(common.seconds(), separate.seconds() - 0.9 * gathers);
 }
 
 TEST(StepSeconds, AreLongerOverTheNetwork) {
-  const Costs costs(Plan::ddp());
-  EXPECT_GT(costs.seconds({4, 4, zero::Memory::separate}), costs.seconds({4, 2, zero::Memory::separate}));
-  EXPECT_GT(costs.seconds({4, 2, zero::Memory::separate}), costs.seconds({4, 1, zero::Memory::separate}));
+  const auto seconds = [](int hosts) { return Costs(Plan::ddp(), zero::Memory::separate, hosts).seconds(); };
+  EXPECT_GT(seconds(4), seconds(2));
+  EXPECT_GT(seconds(2), seconds(1));
 }
 
 }  // namespace

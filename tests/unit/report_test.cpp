@@ -15,7 +15,7 @@ RunResult run() {
   result.losses = {3, 2};
   result.parameter = result.gradient = {400, 400};
   result.optimizer = {200, 200};
-  result.wire = {.predicted = 1000, .accounted = 1000};
+  result.wire = {.predicted = 1000, .measured = 1000, .within_host = {1000, 1000}};
   return result;
 }
 
@@ -35,10 +35,40 @@ std::string row(const RunResult& result, const std::string& words) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
 }
 
-TEST(Report, WireIsAccountedForAndNotCalledMeasured) {
+TEST(Report, WireIsPredictedAndMeasured) {
   const auto wire = nlohmann::json::parse(to_json(report_of(run()))).at("runs").at(0).at("wire_bytes_per_step");
-  EXPECT_EQ(wire, nlohmann::json({{"predicted", 1000}, {"accounted", 1000}, {"uneven", false}}));
-  EXPECT_EQ(row(run(), "wire"), "wire each step, accounted      1,000     1,000");
+  const auto both = [](std::int64_t bytes) { return nlohmann::json({{"predicted", bytes}, {"measured", bytes}}); };
+  EXPECT_EQ(wire, nlohmann::json({{"predicted", 1000},
+                                  {"measured", 1000},
+                                  {"uneven", false},
+                                  {"within_host", both(1000)},
+                                  {"across_hosts", both(0)},
+                                  {"in_place", both(0)}}));
+  EXPECT_EQ(row(run(), "wire"), "wire each step      1,000     1,000");
+  for (const char* const way : {"within the host", "across hosts", "read in place"})
+    EXPECT_EQ(row(run(), way), "") << "one host, nothing in common";
+}
+
+TEST(Report, ShowsTheLinksAndWhatCommonMemorySpared) {
+  RunResult result = run();
+  result.wire.within_host = {600, 600};
+  result.wire.across_hosts = {400, 400};
+  result.wire.in_place = {500, 500};
+  EXPECT_TRUE(result.bytes_agree());
+  EXPECT_EQ(row(result, "within the host"), "within the host          600       600");
+  EXPECT_EQ(row(result, "across hosts"), "across hosts             400       400");
+  EXPECT_EQ(row(result, "read in place"), "read in place            500       500");
+  const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
+  EXPECT_EQ(read.wire.across_hosts.measured, 400);
+  EXPECT_EQ(read.wire.in_place.predicted, 500);
+}
+
+TEST(Report, TheSameSumByOtherLinksDiffers) {
+  RunResult result = run();
+  result.wire.within_host.measured = 900;
+  result.wire.across_hosts.measured = 100;
+  EXPECT_FALSE(result.bytes_agree());
+  EXPECT_TRUE(row(result, "across hosts").ends_with("100  differs"));
 }
 
 TEST(Report, StepsThatDifferAreNoAgreementThoughTheirMeanIsThePrediction) {
@@ -46,19 +76,19 @@ TEST(Report, StepsThatDifferAreNoAgreementThoughTheirMeanIsThePrediction) {
   EXPECT_TRUE(result.bytes_agree());
   result.wire.uneven = true;
   EXPECT_FALSE(result.bytes_agree());
-  EXPECT_EQ(row(result, "wire"), "wire each step, accounted      1,000     1,000  differs between steps");
+  EXPECT_EQ(row(result, "wire"), "wire each step      1,000     1,000  differs between steps");
   const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
-  EXPECT_EQ(read.wire.accounted, 1000) << "the bytes are what they are";
+  EXPECT_EQ(read.wire.measured, 1000) << "the bytes are what they are";
   EXPECT_TRUE(read.wire.uneven);
   EXPECT_FALSE(read.bytes_agree());
 }
 
 TEST(Report, WireThatNoStepShowsIsNoDifference) {
   RunResult result = run();
-  result.wire.accounted = 0;
+  result.wire.measured = 0;
   EXPECT_TRUE(result.bytes_agree());
   EXPECT_NE(row(result, "wire").find("-  every step skipped"), std::string::npos);
-  result.wire.accounted = 1001;
+  result.wire.measured = 1001;
   EXPECT_FALSE(result.bytes_agree());
   EXPECT_TRUE(row(result, "wire").ends_with("1,001  differs"));
 }

@@ -7,12 +7,16 @@
 namespace zero::test {
 namespace {
 
+template <int ranks_per_host>
 MakeRank threads_group(int size, Timeout timeout) {
-  auto ranks = std::make_shared<std::vector<std::shared_ptr<CommunicatorImpl>>>(thread_communicators(size, timeout));
+  auto ranks = std::make_shared<std::vector<std::shared_ptr<CommunicatorImpl>>>(
+      thread_communicators(size, timeout, host_map(size, ranks_per_host)));
   return [ranks](int rank) { return std::move((*ranks)[static_cast<std::size_t>(rank)]); };
 }
 
-constexpr Backend kThreads{"threads", threads_group, Timeout(50), 20'011};
+constexpr Backend kThreads{"threads", threads_group<0>, Timeout(50), 20'011};
+constexpr Backend kPairs{"pairs", threads_group<2>, Timeout(50), 20'011, 0, 2};
+constexpr Backend kSingles{"singles", threads_group<1>, Timeout(50), 20'011, 0, 1};
 
 std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));
@@ -20,6 +24,8 @@ std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& in
 
 INSTANTIATE_TEST_SUITE_P(OneHost, CommunicatorSuite,
                          testing::Combine(testing::Values(kThreads, kShared), testing::Values(1, 2, 3, 4, 5)), title);
+INSTANTIATE_TEST_SUITE_P(PretendedHosts, CommunicatorSuite,
+                         testing::Combine(testing::Values(kPairs, kSingles), testing::Values(1, 2, 3, 4, 5)), title);
 
 // Without the decorator too, since it reads the peers' memory.
 TEST(Threads, DivergingCallsFailOnEveryRank) {
@@ -49,6 +55,18 @@ TEST(Threads, WorldsKnowTheirPlaces) {
   EXPECT_THROW(thread_worlds(0), ConfigError);
 }
 
+// As processes of such hosts are joined.
+TEST(Threads, WorldsOfPretendedHostsHaveTwoLevels) {
+  const auto world = [](int size, int here) { return thread_worlds(size, {.ranks_per_host = here}).front(); };
+  EXPECT_EQ(world(4, 2).communicator().backend(), "hosts");
+  EXPECT_EQ(world(4, 2).communicator().topology(), (Topology{2, true}));
+  EXPECT_EQ(world(6, 3).communicator().topology(), (Topology{3, true}));
+  EXPECT_EQ(world(4, 4).communicator().topology(), (Topology{4, false}));
+  EXPECT_EQ(world(4, 1).communicator().topology(), (Topology{1, false}));
+  EXPECT_EQ(world(4, 0).communicator().topology(), Topology{});
+  EXPECT_THROW(world(4, 3), ConfigError);
+}
+
 TEST(Self, IsAGroupOfOne) {
   const Communicator self;
   EXPECT_EQ(self.size(), 1);
@@ -63,6 +81,7 @@ TEST(Self, IsAGroupOfOne) {
   self.broadcast(half.view(), 0).wait();
   EXPECT_EQ(copy, half);
   EXPECT_EQ(self.split(3, 4).size(), 1);
+  EXPECT_EQ(completed(self.all_gather(half.view(), copy.view())), Moved{}) << "there is nobody to get it from";
 }
 
 TEST(Self, RefusesMemoryOfADevice) {

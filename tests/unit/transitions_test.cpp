@@ -62,11 +62,13 @@ TEST(Transitions, HaveTheDtypesOfThePlan) {
 TEST(Transitions, SendASliceToEachOtherRank) {
   const Layout layout = layout_on(4);
   const UnitLayout& unit = layout.units()[0];
+  const std::int64_t slice = unit.shard_length();
   const auto hop = [](Collective collective, std::int64_t bytes) {
     return std::vector<Hop>{{collective, Axis::shard, bytes}};
   };
-  EXPECT_EQ(reduce(0, Moment::sum).hops(unit), hop(Collective::reduce_scatter, 4 * unit.shard_length()));
-  EXPECT_EQ(reduce(0, Moment::sum, Dtype::bf16).hops(unit), hop(Collective::reduce_scatter, 2 * unit.shard_length()));
+  EXPECT_EQ(reduce(0, Moment::sum).hops(unit), hop(Collective::reduce_scatter, 4 * slice));
+  EXPECT_EQ(reduce(0, Moment::sum, Dtype::bf16).hops(unit),
+            (std::vector<Hop>{{Collective::reduce_scatter, Axis::shard, 2 * slice, 4 * slice}}));
   EXPECT_EQ(gather(0, Moment::use).hops(unit), hop(Collective::all_gather, 4 * unit.shard_length()));
   const std::vector<Transition> coded = of(Plan::zero3().gather_in(Wire::fp8), layout);
   EXPECT_LT(coded.front().hops(unit).front().bytes, 2 * unit.shard_length());
@@ -91,7 +93,7 @@ TEST(Hybrid, GathersInsideAndReducesInBothDirections) {
             (std::vector<Hop>{{Collective::all_gather, Axis::shard, length / 3 * 2}}));
   EXPECT_EQ(listed[1].when, Moment::gradient);
   EXPECT_EQ(listed[1].hops(layout.units()[0]),
-            (std::vector<Hop>{{Collective::reduce_scatter, Axis::shard, length / 3 * 2},
+            (std::vector<Hop>{{Collective::reduce_scatter, Axis::shard, length / 3 * 2, length / 3 * 4},
                               {Collective::reduce_scatter, Axis::replica, length / 6 * 4}}));
   EXPECT_EQ(listed[2].when, Moment::sum);
   EXPECT_TRUE(listed[2].joined);

@@ -13,9 +13,11 @@ class Cluster {
  public:
   using Ranks = std::vector<std::shared_ptr<CommunicatorImpl>>;
 
-  Cluster(const Hosts& hosts, Timeout timeout) : hosts_(hosts), all_(thread_communicators(hosts.size(), timeout)) {
+  Cluster(const Hosts& hosts, Timeout timeout)
+      : hosts_(hosts), all_(thread_communicators(hosts.size(), timeout, HostMap(hosts))) {
     for (int h = 0; h < hosts.hosts; ++h) inside_.push_back(thread_communicators(hosts.ranks_per_host, timeout));
-    for (int l = 0; l < hosts.ranks_per_host; ++l) across_.push_back(thread_communicators(hosts.hosts, timeout));
+    for (int l = 0; l < hosts.ranks_per_host; ++l)
+      across_.push_back(thread_communicators(hosts.hosts, timeout, HostMap(Hosts{hosts.hosts, 1})));
   }
 
   const Hosts& hosts() const { return hosts_; }
@@ -40,7 +42,7 @@ MakeRank hosts_of(int size, Timeout timeout) {
 
 template <int ranks_per_host>
 constexpr Backend of(const char* name) {
-  return {name, hosts_of<ranks_per_host>, Timeout(50), 14'003};
+  return {name, hosts_of<ranks_per_host>, Timeout(50), 14'003, 0, ranks_per_host};
 }
 
 const auto kClusters =
@@ -172,6 +174,49 @@ TEST(TwoLevelTraffic, SumsOnOneLevelWhereAHostsRanksAreNoPowerOfTwo) {
   EXPECT_EQ(received.bytes(*received.across, Collective::reduce_scatter), 0);
   EXPECT_EQ(received.bytes(*received.inside, Collective::reduce_scatter), 0);
   EXPECT_EQ(received.bytes(*received.across, Collective::all_gather), (2 - 1) * count * 4);
+}
+
+// What a call says that it moved on rank 1 of `hosts`, of slices of `count` bf16 values.
+template <class Call>
+Moved moved_on(const Hosts& hosts, std::int64_t count, Call call) {
+  Cluster cluster(hosts, kNoHang);
+  Moved moved;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < hosts.size(); ++rank)
+    threads.emplace_back([&, rank, levels = cluster.take(rank)] {
+      const Communicator c(two_level_communicator(levels, hosts, kStaging));
+      Array whole(Dtype::bf16, count * hosts.size()), shard(Dtype::bf16, count), sum(Dtype::f32, count);
+      const Moved mine = completed(call(c, whole, shard, sum));
+      if (rank == 1) moved = mine;
+    });
+  for (auto& thread : threads) thread.join();
+  return moved;
+}
+
+const auto kGather = [](const Communicator& c, Array& whole, Array& shard, Array&) {
+  return c.all_gather(shard.view(), whole.view());
+};
+const auto kReduce = [](const Communicator& c, Array& whole, Array&, Array& sum) {
+  return c.reduce_scatter(whole.view(), sum.view());
+};
+
+// In pieces too, the last of them short.
+TEST(TwoLevelTraffic, OfGathersIsTheSliceOfEachOtherHostAcrossAndTheRestInside) {
+  for (const std::int64_t count : {std::int64_t{101}, std::int64_t{20'001}}) {
+    EXPECT_EQ(moved_on({3, 2}, count, kGather), (Moved{5 * count * 2, 2 * count * 2}));
+    EXPECT_EQ(moved_on({2, 3}, count, kGather), (Moved{5 * count * 2, 1 * count * 2}));
+    EXPECT_EQ(moved_on({4, 1}, count, kGather), (Moved{3 * count * 2, 3 * count * 2}));
+  }
+}
+
+// bf16 inside a host, its fp32 sums between hosts; on one level bf16 only.
+TEST(TwoLevelTraffic, OfSumsIsWiderAcrossHostsThanInside) {
+  for (const std::int64_t count : {std::int64_t{101}, std::int64_t{20'001}}) {
+    EXPECT_EQ(moved_on({3, 2}, count, kReduce), (Moved{3 * count * 2 + 2 * count * 4, 2 * count * 4}));
+    EXPECT_EQ(moved_on({2, 4}, count, kReduce), (Moved{3 * 2 * count * 2 + 1 * count * 4, 1 * count * 4}));
+    EXPECT_EQ(moved_on({2, 3}, count, kReduce), (Moved{5 * count * 2, 3 * count * 2}));
+    EXPECT_EQ(moved_on({4, 1}, count, kReduce), (Moved{3 * count * 4, 3 * count * 4}));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,99 @@
+// Several hosts: the same losses as one, and what crosses between them is what was predicted, by the meter to the byte,
+// and by the interface but for what protocols add.
+#include <gtest/gtest.h>
+
+#include "procs/virtual_hosts.h"
+#include "procs/zero_program.h"
+
+namespace {
+
+using nlohmann::json;
+using procs::joined;
+using procs::Result;
+using procs::VirtualHosts;
+using procs::Words;
+
+struct Shape {
+  int hosts;
+  int ranks_per_host;
+  int ranks() const { return hosts * ranks_per_host; }
+};
+
+class Hosts : public testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    if (const std::string fault = VirtualHosts::fault(); !fault.empty())
+      GTEST_SKIP() << "no hosts of one's own here: " << fault;
+  }
+
+  Words training(const std::string& report, int steps, const Words& more) const {
+    return procs::zero(joined(
+        {"train"}, joined(folder_.small({"--steps", std::to_string(steps), "--json", folder_.path(report)}), more)));
+  }
+
+  json run_of(const std::string& report) const { return folder_.document(report).at("runs").at(0); }
+
+  json on_one_host(const Words& more) const {
+    const Result result = procs::run(joined(training("one", 4, more), {"--ranks", std::to_string(GetParam().ranks())}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return run_of("one");
+  }
+
+  json on(const VirtualHosts& hosts, int steps, const Words& more) const {
+    const Shape shape = GetParam();
+    std::vector<std::unique_ptr<procs::Program>> ranks;
+    for (int rank = 0; rank < shape.ranks(); ++rank) {
+      const int host = rank / shape.ranks_per_host, local = rank % shape.ranks_per_host;
+      // The port is that of a network of the test's own.
+      ranks.push_back(
+          std::make_unique<procs::Program>(hosts.on(host, training("several", steps, more)),
+                                           procs::Variables{{"RANK", std::to_string(rank)},
+                                                            {"WORLD_SIZE", std::to_string(shape.ranks())},
+                                                            {"LOCAL_RANK", std::to_string(local)},
+                                                            {"LOCAL_WORLD_SIZE", std::to_string(shape.ranks_per_host)},
+                                                            {"MASTER_ADDR", VirtualHosts::address(0)},
+                                                            {"MASTER_PORT", "29500"}}));
+    }
+    for (const auto& rank : ranks) {
+      const Result result = rank->finish();
+      EXPECT_EQ(result.code, 0) << result.err;
+    }
+    return run_of("several");
+  }
+
+  procs::Folder folder_;
+};
+
+TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
+  const Shape shape = GetParam();
+  const Words groups{"--shard-ranks", std::to_string(shape.ranks_per_host)};
+  for (const char* plan : {"hybrid", "hybrid-zero2", "zero3"}) {
+    SCOPED_TRACE(plan);
+    const VirtualHosts hosts(shape.hosts);
+    const Words options = joined(groups, {"--plan", plan});
+    const json few = on(hosts, 4, options);
+    const std::int64_t began = hosts.bytes_sent_by(0);
+    on(hosts, 4, options);
+    const std::int64_t of_four = hosts.bytes_sent_by(0) - began;
+    on(hosts, 24, options);
+    const std::int64_t of_more = hosts.bytes_sent_by(0) - began - of_four;
+
+    EXPECT_EQ(few.at("losses"), on_one_host(options).at("losses"));
+    if ((shape.ranks_per_host & (shape.ranks_per_host - 1)) == 0)
+      EXPECT_EQ(few.at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
+    const json& wire = few.at("wire_bytes_per_step");
+    EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
+    for (const char* link : {"within_host", "across_hosts", "in_place"})
+      EXPECT_EQ(wire.at(link).at("predicted"), wire.at(link).at("measured")) << link;
+    // Each rank receives as much from other hosts as it sends there.
+    const auto across = wire.at("across_hosts").at("measured").get<double>() * shape.ranks_per_host * 20;
+    EXPECT_GT(across, 0);
+    EXPECT_NEAR(static_cast<double>(of_more - of_four), across, 0.05 * across);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Hosts, testing::Values(Shape{2, 2}, Shape{3, 2}, Shape{2, 3}), [](const auto& tested) {
+  return std::to_string(tested.param.hosts) + "of" + std::to_string(tested.param.ranks_per_host);
+});
+
+}  // namespace
