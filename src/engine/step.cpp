@@ -132,6 +132,7 @@ const at::Tensor& Engine::Impl::parameter_at(int index) const {
 // Returns the seconds that the updates took.
 double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
   double taken = 0;
+  told_.reset();
   pager_->forget();
   const double scale = scale_of(verdict);
   for (auto& unit : units_) {
@@ -143,7 +144,7 @@ double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
       updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
     }
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    publish(*unit);
+    publish(*unit, Exchange::Kind::publish);
   }
   renew(Exchange::Kind::publish);
   return taken;
@@ -159,22 +160,22 @@ void Engine::Impl::renew(Exchange::Kind kind) {
 }
 
 // Replicated parameters of which each rank updated its slice.
-void Engine::Impl::publish(Unit& unit) {
+void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
   if (!movement(resolved_).publishes) return;
   const View shard = unit.shard();
   const View whole = unit.whole();
   unit.suspend();
-  pager_->expect(unit, exchange_.submit({Exchange::Kind::publish, unit.index(), whole.count,
-                                         [shard, whole](const Communicator& communicator) {
-                                           communicator.all_gather(shard, whole).wait();
-                                         }}));
+  pager_->expect(unit,
+                 exchange_.submit({kind, unit.index(), whole.count, [shard, whole](const Communicator& communicator) {
+                                     communicator.all_gather(shard, whole).wait();
+                                   }}));
 }
 
 void Engine::Impl::start_window() {
   gradients_->clear();
   losses_.clear();
   micro_ = 0;
-  ++window_;
+  consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
   pager_->next_micro_batch(micro_batch());
 }
 

@@ -181,6 +181,11 @@ View Unit::shard() {
   return view_of(memory_.data(), layout_.dtype(), shard_begin(), count, device_);
 }
 
+void* Unit::stored_at(std::int64_t element) {
+  const View held = sharded_ ? shard() : whole();
+  return static_cast<char*>(held.data) + (element - (sharded_ ? shard_begin() : 0)) * size_of(layout_.dtype());
+}
+
 void Unit::gather(const Communicator& communicator, View whole, bool exactly) {
   wire_.gather(communicator, layout_, shard(), whole, exactly);
 }

@@ -90,6 +90,8 @@ class Unit {
   // The slot of this rank in the whole, wherever it is kept.
   View shard();
   View whole();
+  // An element of the flat array, of those that this rank holds at rest.
+  void* stored_at(std::int64_t element);
   // The whole has arrived: operators may read it.
   void install();
   // What was written to the resident whole becomes this rank's shard.
