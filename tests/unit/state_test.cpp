@@ -36,17 +36,17 @@ Numbers places_of(const Numbers& shape, const Numbers& order, Numbers& strides) 
   return places;
 }
 
-using Run = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+using Found = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
 
-std::vector<Run> runs_of(const ElementOrder& order, std::int64_t begin, std::int64_t end) {
-  std::vector<Run> runs;
+std::vector<Found> runs_of(const ElementOrder& order, std::int64_t begin, std::int64_t end) {
+  std::vector<Found> runs;
   order.each_run(begin, end, [&](auto first, auto last, auto place) { runs.emplace_back(first, last, place); });
   return runs;
 }
 
 // Element by element.
-std::vector<Run> expected_runs(const Numbers& places, std::int64_t begin, std::int64_t end) {
-  std::vector<Run> runs;
+std::vector<Found> expected_runs(const Numbers& places, std::int64_t begin, std::int64_t end) {
+  std::vector<Found> runs;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(places.size()); ++i) {
     const std::int64_t place = places[static_cast<std::size_t>(i)];
     if (place < begin || place >= end) continue;
@@ -84,7 +84,7 @@ TEST(ElementOrder, IsOneRunWhereMemoryIsRowMajor) {
   EXPECT_TRUE(ElementOrder({3, 4}).row_major());
   EXPECT_TRUE(ElementOrder({3, 1}, {1, 7}).row_major());
   EXPECT_FALSE(ElementOrder({3, 4}, {1, 3}).row_major());
-  EXPECT_EQ(runs_of(ElementOrder({3, 4}), 2, 9), (std::vector<Run>{{2, 9, 2}}));
+  EXPECT_EQ(runs_of(ElementOrder({3, 4}), 2, 9), (std::vector<Found>{{2, 9, 2}}));
   EXPECT_EQ(ElementOrder({2, 3, 4, 5}, {60, 1, 15, 3}).dimensions(), (Numbers{0, 2, 3, 1}));
 }
 
@@ -105,8 +105,9 @@ TEST(StretchWriter, BringsEachElementToItsPlace) {
                                       static_cast<std::int32_t>(first));
                           });
     for (std::size_t i = 0; i < places.size(); ++i)
-      if (places[i] >= begin && places[i] < end)
+      if (places[i] >= begin && places[i] < end) {
         ASSERT_EQ(memory[static_cast<std::size_t>(places[i] - begin)], static_cast<std::int32_t>(i));
+      }
     EXPECT_GT(longest, 1000) << "one element at a time";
   }
 }
