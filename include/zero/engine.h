@@ -38,6 +38,7 @@
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/schedule.h"
+#include "zero/state.h"
 #include "zero/traffic.h"
 
 namespace torch::nn {
@@ -155,6 +156,17 @@ class Engine {
   // A copy of the main value of a parameter in fp32 (fp64), whole, on every rank; of the parameter itself where
   // there are no main weights. Collective.
   at::Tensor main_parameter(const at::Tensor& parameter) const;
+
+  // Everything that the engine needs to go on, by name, without copies. Throws StateError between a backward and the
+  // step that it belongs to, and inside a gather scope. Collective; reading the pieces is not.
+  EngineState state();
+  // Takes over the state of another engine of the same model, optimizer and precision, whatever its plan and number of
+  // ranks, and goes on as that one would have, to the bit, as far as plans and numbers of ranks give the same bits. The
+  // source's seed replaces the engine's. Parameters that were never updated may come without state of their optimizer,
+  // as frozen ones do. Throws ConfigError, listing every fault and nothing being changed, where something is missing,
+  // of another type or shape, or not expected, or the ranks' sources differ; StateError as state() does. When a source
+  // fails to read on one rank, every rank throws and the engine has ended. Collective.
+  void load_state(StateSource& source);
 
   // For MemoryAnalyzer::watch(), which see.
   void observe(std::weak_ptr<EngineObserver> observer);

@@ -27,7 +27,12 @@ std::vector<std::string> faults(const LossScale& scale);
 class LossScaler {
  public:
   explicit LossScaler(const LossScale& policy);  // throws ConfigError
+  bool dynamic() const { return policy_.dynamic; }
   double value() const { return value_; }
+  std::int64_t clean_steps() const { return clean_; }  // since the last overflow or growth
+  int overflows_left() const { return left_; }         // until it is lowered
+  // Goes on where another one of a dynamic scale was. Throws ConfigError for a value that is no power of two.
+  void resume(double value, std::int64_t clean_steps, int overflows_left);
   // After a step. Throws StateError when it overflowed at the floor.
   void update(bool overflow);
 
@@ -36,8 +41,8 @@ class LossScaler {
 
   LossScale policy_;
   double value_;
-  std::int64_t clean_ = 0;  // steps since the last overflow or growth
-  int left_;                // of the hysteresis
+  std::int64_t clean_ = 0;
+  int left_;
 };
 
 }  // namespace zero

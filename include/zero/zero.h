@@ -17,5 +17,6 @@
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/schedule.h"
+#include "zero/state.h"
 #include "zero/traffic.h"
 #include "zero/world.h"

@@ -19,6 +19,16 @@ inline std::optional<Dtype> dtype_of(at::ScalarType type) {
   }
 }
 
+// Of integers, too.
+inline std::optional<Dtype> any_dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kLong: return Dtype::i64;
+    case at::kInt: return Dtype::i32;
+    case at::kByte: return Dtype::u8;
+    default: return dtype_of(type);
+  }
+}
+
 inline at::ScalarType scalar_type(Dtype dtype) {
   switch (dtype) {
     case Dtype::f32: return at::kFloat;

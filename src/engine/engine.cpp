@@ -96,6 +96,12 @@ std::int64_t Engine::skipped_steps() const {
 double Engine::loss_scale() const {
   return impl_->loss_scale();
 }
+EngineState Engine::state() {
+  return impl_->state();
+}
+void Engine::load_state(StateSource& source) {
+  impl_->load_state(source);
+}
 void Engine::observe(std::weak_ptr<EngineObserver> observer) {
   impl_->observe(observer);
 }

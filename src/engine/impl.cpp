@@ -83,6 +83,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
+      replicated_(inventory.replicated),
       layout_(inventory.specs, mesh.shape(), slices_of(plan, rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
@@ -246,12 +247,12 @@ void Engine::Impl::check_not_gathered(const char* call) const {
 }
 
 std::int64_t Engine::Impl::micro_batch() const {
-  return window_ * plan_.accumulate() * exchange_.size() +
-         micro_batch_index(resolved_, exchange_.size(), exchange_.rank(), micro_);
+  return consumed_ + micro_batch_index(resolved_, exchange_.size(), exchange_.rank(), micro_);
 }
 
 void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
   check_alive();
+  told_.reset();
   if (from_rank && (*from_rank < 0 || *from_rank >= exchange_.size()))
     throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
                       std::to_string(exchange_.size()));
@@ -272,6 +273,7 @@ void Engine::Impl::drop(Unit& unit, const Buffer& before) {
 
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   unit.take_back(true);
+  told_.reset();
   if (from_rank) {
     const View whole = unit.whole();
     exchange_.run({Exchange::Kind::read, unit.index(), whole.count, [whole, root = *from_rank](const Groups& groups) {
@@ -294,6 +296,7 @@ void Engine::Impl::release() {
   check_alive();
   check_not_gathered("release()");
   renormalise();
+  told_.reset();
   std::vector<Pinned> whole;
   for (auto& unit : units_)
     if (unit->adopted()) whole.emplace_back(*pager_, *unit);
@@ -342,9 +345,14 @@ void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {
 }
 
 TrafficMeter& Engine::Impl::meter() {
+  settle_parameters();
+  return *meter_;
+}
+
+// What is on its way to all ranks.
+void Engine::Impl::settle_parameters() {
   for (auto& unit : units_) pager_->settle_published(*unit);
   pager_->settle_renewed();
-  return *meter_;
 }
 
 Estimate Engine::Impl::estimate() const {

@@ -9,9 +9,11 @@
 
 #include "comm/groups.h"
 #include "comm/metered.h"
+#include "engine/held_state.h"
 #include "engine/takeover.h"
 #include "engine/updater.h"
 #include "engine/vote.h"
+#include "partition/state_tensors.h"
 #include "state/exchange.h"
 #include "state/gradients.h"
 #include "state/pager.h"
@@ -31,6 +33,8 @@ class Engine::Impl final : public UnitHost {
   void discard();
   void release();
   at::Tensor main_parameter(const at::Tensor& parameter);
+  EngineState state();
+  void load_state(StateSource& source);
 
   void hold(Unit& unit, std::optional<int> from_rank) override;
   void keep(Unit& unit, std::optional<int> from_rank) override;
@@ -72,6 +76,18 @@ class Engine::Impl final : public UnitHost {
   void check_parameters() const;
   void check_not_gathered(const char* call) const;
   std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
+  void check_between_steps(const char* call) const;
+  StateScalars scalars() const;
+  ElementOrder order_of(int parameter) const;
+  ElementOrder order_of(const StateTensor& tensor, int parameter) const;
+  std::vector<ExpectedParameter> expected_state() const;
+  std::vector<StateTensor> buffers_of_state() const;
+  void each_state(Unit& unit, const TellState& tell) const;
+  void settle_parameters();
+  StateFit agree_on_state(const StateSource& source);
+  class Loading;
+  void resume(const StateScalars& scalars);
+  void agree_on_loading(const std::string& fault);
   Ballot ballot() const;
   Verdict vote();
   Verdict timed_vote(StepReport& report);
@@ -81,7 +97,7 @@ class Engine::Impl final : public UnitHost {
   double update(const Verdict& verdict, double lr_factor);
   void renormalise();
   const at::Tensor& parameter_at(int index) const;
-  void publish(Unit& unit);
+  void publish(Unit& unit, Exchange::Kind kind);
   bool common() const;
   void renew(Exchange::Kind kind);
   void meet(const Unit& unit);
@@ -95,6 +111,7 @@ class Engine::Impl final : public UnitHost {
   double lr_;                        // of parameters in no group
   std::vector<ParameterInfo> infos_;
   std::vector<ParameterRule> rules_;  // by parameter
+  std::vector<Replicated> replicated_;
   Layout layout_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
@@ -111,12 +128,13 @@ class Engine::Impl final : public UnitHost {
   std::unique_ptr<Gradients> gradients_;
   std::vector<double> losses_;  // of this step's micro-batches on this rank
   int micro_ = 0;
-  std::int64_t window_ = 0;  // steps tried: applied, or skipped for overflow
+  std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
-  const char* broken_ = nullptr;  // what failed halfway
+  const char* broken_ = nullptr;     // what failed halfway
+  std::shared_ptr<const int> told_;  // expires when what state() has told of is no longer so
 };
 
 }  // namespace zero

@@ -131,6 +131,7 @@ const at::Tensor& Engine::Impl::parameter_at(int index) const {
 // Returns the seconds that the updates took.
 double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
   double taken = 0;
+  told_.reset();
   pager_->forget();
   const double scale = scale_of(verdict);
   for (auto& unit : units_) {
@@ -142,7 +143,7 @@ double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
       updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
     }
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    publish(*unit);
+    publish(*unit, Exchange::Kind::publish);
   }
   renew(Exchange::Kind::publish);
   return taken;
@@ -163,16 +164,16 @@ std::function<void(const Groups&)> Engine::Impl::barrier() const {
 }
 
 // Parameters of which each rank updated a part of what it holds.
-void Engine::Impl::publish(Unit& unit) {
+void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
   if (!movement(resolved_).publishes) return;
   const Held updated = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
   const View mine = unit.home(updated), all = unit.home();
   const bool part = unit.sharded();
   if (!part) unit.suspend();
-  Pending arrival = exchange_.submit(
-      {Exchange::Kind::publish, unit.index(), all.count, [mine, all, part, over = *updated.over](const Groups& groups) {
-         part ? groups.gather_part(mine, all) : groups.gather(mine, all, over);
-       }});
+  Pending arrival =
+      exchange_.submit({kind, unit.index(), all.count, [mine, all, part, over = *updated.over](const Groups& groups) {
+                          part ? groups.gather_part(mine, all) : groups.gather(mine, all, over);
+                        }});
   part ? pager_->renew(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
 }
 
@@ -180,7 +181,7 @@ void Engine::Impl::start_window() {
   gradients_->clear();
   losses_.clear();
   micro_ = 0;
-  ++window_;
+  consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
   pager_->next_micro_batch(micro_batch());
 }
 

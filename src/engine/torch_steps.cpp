@@ -94,6 +94,7 @@ void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
   const auto view = [&](const void* data, at::ScalarType dtype) {
     return at::from_blob(const_cast<void*>(data), {range.count}, at::TensorOptions().dtype(dtype));
   };
+  count_ = range.count;
   {
     const Seen seen(kept_);
     if (!made_) {
@@ -108,6 +109,22 @@ void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
   }
   book();
   if (range.parameter != nullptr) view(range.parameter, scalar_type(range.dtype)).copy_(view(range.main, wide));
+}
+
+TorchFields TorchStep::fields() const {
+  return made_ ? fields_of(*made_, weights_, count_, optimizer_.label) : TorchFields();
+}
+
+void TorchStep::resume(const TorchFields& fields, std::int64_t count, Dtype wide) {
+  count_ = count;
+  {
+    const Seen seen(kept_);
+    weights_ = at::zeros({count}, at::TensorOptions().dtype(scalar_type(wide))).requires_grad_(true);
+    made_ = begun(optimizer_, weights_);
+    set_fields(*made_, weights_, fields);
+    weights_.set_data(at::empty({0}, at::TensorOptions().dtype(scalar_type(wide))));
+  }
+  book();
 }
 
 void TorchStep::book() {

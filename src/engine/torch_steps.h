@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/update.h"
+#include "engine/torch_fields.h"
 #include "state/accounts.h"
 #include "zero/optimizer.h"
 
@@ -27,6 +28,11 @@ class TorchStep {
 
   void run(const UpdateFactors& factors, const UpdateRange& range);
 
+  // What the optimizer keeps, where there was a step. A copy.
+  TorchFields fields() const;
+  // Goes on from what another one kept of `count` main weights of type `wide`.
+  void resume(const TorchFields& fields, std::int64_t count, Dtype wide);
+
  private:
   void book();
 
@@ -34,6 +40,7 @@ class TorchStep {
   Accounts& accounts_;
   Account account_;
   at::Tensor weights_;
+  std::int64_t count_ = 0;  // elements
   std::unique_ptr<torch::optim::Optimizer> made_;
   std::unordered_map<void*, std::int64_t> kept_;  // sizes of what it allocated and still holds
   std::int64_t booked_ = 0;                       // bytes

@@ -14,11 +14,6 @@ char* element(void* data, std::int64_t index, Dtype dtype) {
   return static_cast<char*>(data) + index * size_of(dtype);
 }
 
-// The unit's element `i` of the stored parameters this rank updates.
-char* stored(Unit& unit, std::int64_t i) {
-  return static_cast<char*>(unit.home({i, 0}).data);
-}
-
 template <class Narrow>
 void adopt_changed(const Narrow* written, float* main, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -82,6 +77,7 @@ void Updater::prepare(Unit& unit, const at::Tensor& values) {
     keep_rest(static_cast<const float*>(mine.const_data_ptr()), static_cast<Bf16*>(state->rest.data()), length(unit));
   }
   prepare_moments(unit, *state);
+  whole_.prepare(unit);
   states_[index(unit)] = std::move(state);
 }
 
@@ -122,7 +118,7 @@ void Updater::prepare_late(Unit& unit) {
   const at::ScalarType wide = scalar_type(accumulation(layout.dtype()));
   const at::Tensor values = at::zeros({layout.length()}, at::TensorOptions().dtype(wide));
   const at::Tensor mine =
-      at::from_blob(stored(unit, origin(unit)), {length(unit)}, at::TensorOptions().dtype(unit.dtype()));
+      at::from_blob(unit.stored_at(origin(unit)), {length(unit)}, at::TensorOptions().dtype(unit.dtype()));
   values.slice(0, origin(unit), origin(unit) + length(unit)).copy_(mine);
   prepare(unit, values);
 }
@@ -149,17 +145,17 @@ UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const std::ve
       element(gradients.data(unit.index()), piece.begin - gradients.origin(unit.index()), range.gradient_dtype());
   add_moments(range, unit, piece, which);
   if (dtype == wide) {
-    range.main = stored(unit, piece.begin);
+    range.main = unit.stored_at(piece.begin);
     return range;
   }
   range.remainder = plan_.remainder(dtype);
-  range.parameter = stored(unit, piece.begin);
+  range.parameter = unit.stored_at(piece.begin);
   if (state.main) range.main = element(state.main.data(), begin, wide);
   if (state.rest) range.rest = element(state.rest.data(), begin, dtype);
   return range;
 }
 
-void Updater::add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which) {
+void Updater::add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which) const {
   const UnitState& state = *states_[index(unit)];
   const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
   range.in_block = piece.begin % kStateBlock;
@@ -202,10 +198,14 @@ void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer&
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return update(optimizer, factors, range);
+  torch_step(unit, which, *torch).run(factors, range);
+}
+
+TorchStep& Updater::torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer) {
   auto& steps = states_[index(unit)]->torch;
   if (steps.size() <= which) steps.resize(which + 1);
-  if (!steps[which]) steps[which] = std::make_unique<TorchStep>(*torch, accounts_, unit.index());
-  steps[which]->run(factors, range);
+  if (!steps[which]) steps[which] = std::make_unique<TorchStep>(optimizer, accounts_, unit.index());
+  return *steps[which];
 }
 
 void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,

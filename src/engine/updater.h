@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/update.h"
+#include "engine/held_state.h"
 #include "engine/torch_steps.h"
 #include "engine/whole.h"
 #include "partition/moments.h"
@@ -29,6 +30,21 @@ class Updater {
   // The same for a unit unfrozen after the start, from its stored parameters.
   void prepare_late(Unit& unit);
   bool prepared(const Unit& unit) const { return static_cast<bool>(states_[index(unit)]); }
+
+  // The unit is as if it had never been prepared.
+  void forget(Unit& unit);
+
+  // What this rank holds of the unit's state, but for the stored parameters; nothing where it is not prepared.
+  void each_state(const Unit& unit, const TellState& tell) const;
+  // How often each parameter was updated.
+  const std::vector<std::int64_t>& steps() const { return steps_; }
+  void resume(std::uint64_t seed, std::vector<std::int64_t> steps);
+  // Writes what follows from the main weights, where there are any.
+  void store(Unit& unit);
+  // What this rank's elements of an updated parameter in the memory order go on from, of a TorchOptimizer: `read`
+  // gives the fields of elements [begin, end).
+  using ReadFields = std::function<TorchFields(const Slot& slot, std::int64_t begin, std::int64_t end)>;
+  void resume_torch(Unit& unit, const ReadFields& read);
 
   // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients. Collective where
   // an optimizer works on whole tensors.
@@ -65,9 +81,12 @@ class Updater {
   void check_torch(const Slot& slot, Dtype stored) const;
   void prepare_moments(const Unit& unit, UnitState& state);
   UpdateRange range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces, std::size_t which);
-  void add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which);
+  void add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which) const;
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
+  TorchStep& torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer);
+  void each_moment(const Unit& unit, const Piece& piece, std::size_t which, const HeldState& of,
+                   const TellState& tell) const;
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
   WholeTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
                                    double lr_factor);

@@ -113,6 +113,19 @@ void WholeTensors::make_factors(const Slot& slot, Dtype dtype) {
   factored = {zeros(rows), zeros(columns), rows, columns};
 }
 
+void WholeTensors::forget(const Unit& unit) {
+  for (const Slot& slot : unit.layout().slots()) factored_[static_cast<std::size_t>(slot.index)] = {};
+}
+
+void WholeTensors::each_state(const Unit& unit, const TellState& tell) const {
+  for (const Slot& slot : unit.layout().slots()) {
+    const auto& [rows, columns, row_shape, column_shape] = factored_[static_cast<std::size_t>(slot.index)];
+    if (!rows || slot.numel == 0) continue;
+    tell({&slot, StateKind::row, "", 0, rows.count(), rows.data(), Axis::data});
+    tell({&slot, StateKind::column, "", 0, columns.count(), columns.data(), Axis::data});
+  }
+}
+
 bool WholeTensors::owns(const Slot& slot) const {
   return owners_[static_cast<std::size_t>(slot.index)] == exchange_.rank();
 }
@@ -120,7 +133,7 @@ bool WholeTensors::owns(const Slot& slot) const {
 void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
   const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
   if (!work.any) return;
-  make_room(unit.layout(), work);
+  prepare(unit);
   if (work.owned) {
     follow_owned(unit, factors, stretches);
     compute_owned(unit, factors);

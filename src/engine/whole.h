@@ -14,6 +14,7 @@
 
 #include "base/exact_sum.h"
 #include "device/update.h"
+#include "engine/held_state.h"
 #include "partition/transitions.h"
 #include "partition/whole.h"
 #include "state/accounts.h"
@@ -36,6 +37,11 @@ class WholeTensors {
     std::int64_t begin;  // in the unit
     UpdateRange range;
   };
+  // Room for the unit, and what this rank keeps of its tensors: zeros, where it has none.
+  void prepare(const Unit& unit) { make_room(unit.layout(), units_[static_cast<std::size_t>(unit.index())]); }
+  void forget(const Unit& unit);
+  void each_state(const Unit& unit, const TellState& tell) const;
+
   // `stretches` are of parameters that have a whole_work() and factors, in order. Collective.
   void step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
 
@@ -51,8 +57,8 @@ class WholeTensors {
 
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   bool owns(const Slot& slot) const;
-  char* step_at(const Unit& unit, std::int64_t index) const;
   void make_room(const UnitLayout& unit, const WholeUnit& work);
+  char* step_at(const Unit& unit, std::int64_t index) const;
   void make_factors(const Slot& slot, Dtype dtype);
   void follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
   void compute_owned(const Unit& unit, const Factors& factors);

@@ -45,6 +45,15 @@ std::vector<std::string> faults(const LossScale& scale) {
 LossScaler::LossScaler(const LossScale& policy)
     : policy_(checked(policy)), value_(policy.initial), left_(policy.hysteresis) {}
 
+void LossScaler::resume(double value, std::int64_t clean_steps, int overflows_left) {
+  if (!power_of_two(value))
+    throw ConfigError("a loss scale must be a power of two, not " + std::to_string(value) +
+                      ": the state to go on from is not one of an engine");
+  value_ = value;
+  clean_ = clean_steps;
+  left_ = overflows_left;
+}
+
 void LossScaler::update(bool overflow) {
   if (!policy_.dynamic) return;
   if (overflow) return shrink();

@@ -190,6 +190,23 @@ void Float8Linears::forget() {
   std::fill(largest_.begin(), largest_.end(), 0);
 }
 
+StateScalars::Float8History Float8Linears::history(int parameter) const {
+  const auto of = [&](Role role) {
+    const auto& history = histories_[2 * static_cast<std::size_t>(parameter) + role];
+    return std::vector<double>(history.begin(), history.end());
+  };
+  return {of(input), of(gradient)};
+}
+
+void Float8Linears::resume(int parameter, const StateScalars::Float8History& history) {
+  const auto take = [&](Role role, const std::vector<double>& values) {
+    const auto kept = static_cast<std::ptrdiff_t>(std::min(values.size(), history_));
+    histories_[2 * static_cast<std::size_t>(parameter) + role].assign(values.end() - kept, values.end());
+  };
+  take(input, history.inputs);
+  take(gradient, history.gradients);
+}
+
 bool Float8Linears::missed(int parameter) const {
   const auto i = static_cast<std::size_t>(parameter);
   return taken_[i] && !used_[i];

@@ -15,6 +15,7 @@
 
 #include "state/unit.h"
 #include "zero/float8.h"
+#include "zero/state.h"
 
 namespace c10 {
 class OperatorHandle;
@@ -34,6 +35,11 @@ class Float8Linears final : public torch::CustomClassHolder {
   void forget();
   // The next step's: recorded gradients are kept without it.
   void set_loss_scale(double scale) { loss_scale_ = scale; }
+  bool takes(int parameter) const { return taken_[static_cast<std::size_t>(parameter)] != 0; }
+  // The largest magnitudes by which the next steps' scales are chosen. Of others' the newest are taken, as many as are
+  // kept here.
+  StateScalars::Float8History history(int parameter) const;
+  void resume(int parameter, const StateScalars::Float8History& history);
   // Whether a product with the parameter was ever computed, where it is taken.
   bool missed(int parameter) const;
 

@@ -104,6 +104,13 @@ std::vector<MaxNorms::Due> MaxNorms::settle(const Communicator& communicator) {
   return due;
 }
 
+void MaxNorms::forget() {
+  for (State& state : tables_) {
+    state.looked_up.zero_();
+    state.pending = false;
+  }
+}
+
 bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (op != renorm()) return false;
   const auto arguments = torch::jit::last(*stack, 4);

@@ -45,6 +45,8 @@ class MaxNorms {
   };
   // What any rank looked up, which is forgotten. Collective.
   std::vector<Due> settle(const Communicator& communicator);
+  // What was looked up on this rank.
+  void forget();
   // On a table, or a copy.
   static void renormalise(const Table& table, const at::Tensor& weight, const at::Tensor& indices);
 

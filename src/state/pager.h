@@ -66,6 +66,8 @@ class Pager {
   void abort();
   // The next forward's random operators are seeded by `index`.
   void next_micro_batch(std::int64_t index);
+  // From the next micro-batch on.
+  void reseed(std::uint64_t seed) { settings_.seed = seed; }
   // Sharded units have new values: forgets the old ones.
   void forget();
 

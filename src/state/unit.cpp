@@ -186,6 +186,10 @@ View Unit::home(const Slice& slice) {
   return view_of(memory.data(), layout_.dtype(), slice.begin - home_.begin, slice.count, device_);
 }
 
+void* Unit::stored_at(std::int64_t element) {
+  return home({element, 0}).data;
+}
+
 void Unit::gather(const Groups& groups, View whole, bool exactly) {
   wire_.gather(groups, layout_, home(), whole, exactly);
 }

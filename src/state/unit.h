@@ -93,6 +93,8 @@ class Unit {
   View home();
   View home(const Slice& slice);
   View whole();
+  // An element of the flat array, of those that this rank holds at rest.
+  void* stored_at(std::int64_t element);
   // The whole has arrived: operators may read it.
   void install();
   // What was written to the resident whole becomes this rank's shard.

@@ -1,0 +1,28 @@
+// What this rank holds of the state of a unit's parameters, told piece by piece.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "zero/layout.h"
+#include "zero/state.h"
+
+namespace zero {
+
+class TorchStep;
+
+// Elements [begin, end) of a tensor in the order of memory, from `memory` on.
+struct HeldState {
+  const Slot* slot = nullptr;  // whose parameter it is
+  StateKind kind = StateKind::parameter;
+  std::string part = {};
+  std::int64_t begin = 0, end = 0;
+  void* memory = nullptr;
+  std::optional<Axis> over = {};  // of which it is a slice: of `data` this rank's alone; none: every rank has the same
+  TorchStep* torch = nullptr;  // of StateKind::optimizer, instead of memory: what is kept of these elements, all fields
+};
+using TellState = std::function<void(const HeldState&)>;
+
+}  // namespace zero

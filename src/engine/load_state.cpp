@@ -1,0 +1,179 @@
+// Takes over the state of another engine, by name.
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/text.h"
+#include "engine/impl.h"
+#include "partition/state.h"
+#include "partition/transitions.h"
+#include "state/window.h"
+#include "zero/agreement.h"
+#include "zero/error.h"
+
+namespace zero {
+
+// What a source has, read to where this rank holds it.
+class Engine::Impl::Loading {
+ public:
+  Loading(Impl& engine, StateSource& source, const StateFit& fit) : engine_(engine), source_(source), fit_(fit) {
+    for (std::size_t i = 0; i < source.tensors().size(); ++i) index_.emplace(source.tensors()[i].key, i);
+  }
+
+  void load(Unit& unit) {
+    Updater& updater = engine_.updater_;
+    updater.forget(unit);
+    engine_.each_state(unit, [&](const HeldState& held) { read(held); });  // stored parameters
+    if (!unit.layout().trainable() && !keeps(unit)) return;
+    updater.prepare_late(unit);
+    updater.each_state(unit, [&](const HeldState& held) { read(held); });
+    updater.resume_torch(
+        unit, [&](const Slot& slot, std::int64_t begin, std::int64_t end) { return fields(slot, begin, end); });
+    updater.store(unit);
+  }
+
+  void load_buffers() {
+    for (const auto& [name, tensor] : engine_.replicated_) {
+      if (tensor.numel() == 0) continue;
+      const std::size_t index = index_.at({name, StateKind::buffer, ""});
+      const at::Tensor values = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+      source_.read(index, 0, source_.tensors()[index].numel(), values.mutable_data_ptr());
+      tensor.detach().copy_(values);
+    }
+  }
+
+ private:
+  bool keeps(const Unit& unit) const {
+    return std::ranges::any_of(unit.layout().slots(), [&](const Slot& slot) {
+      return slot.numel > 0 && fit_.kept[static_cast<std::size_t>(slot.index)] != 0;
+    });
+  }
+
+  // Where the source has it: what it has not is as it was, or begins.
+  void read(const HeldState& held) {
+    const auto found = index_.find({held.slot->name, held.kind, held.part});
+    if (found != index_.end()) read(found->second, held.slot->index, held.begin, held.end, held.memory);
+  }
+
+  void read(std::size_t tensor, int parameter, std::int64_t begin, std::int64_t end, void* memory) {
+    const StateTensor& described = source_.tensors()[tensor];
+    writer_.write(
+        {engine_.order_of(described, parameter), begin, end, described.dtype, memory},
+        [&](std::int64_t first, std::int64_t last, void* values) { source_.read(tensor, first, last, values); });
+  }
+
+  // Of a TorchOptimizer's stretch of a parameter.
+  TorchFields fields(const Slot& slot, std::int64_t begin, std::int64_t end) {
+    TorchFields fields;
+    for (auto at = index_.lower_bound({slot.name, StateKind::optimizer, ""});
+         at != index_.end() && at->first.name == slot.name && at->first.kind == StateKind::optimizer; ++at) {
+      const StateTensor& described = source_.tensors()[at->second];
+      const bool number = described.shape.empty();
+      at::Tensor& field = fields[at->first.part];
+      field = at::empty({number ? 1 : end - begin}, at::TensorOptions().dtype(scalar_type(described.dtype)));
+      read(at->second, slot.index, number ? 0 : begin, number ? 1 : end, field.mutable_data_ptr());
+      if (number) field = field.view({});
+    }
+    return fields;
+  }
+
+  Impl& engine_;
+  StateSource& source_;
+  const StateFit& fit_;
+  std::map<StateKey, std::size_t> index_;
+  StretchWriter writer_;
+};
+
+// Throws ConfigError, on every rank, where it does not fit.
+StateFit Engine::Impl::agree_on_state(const StateSource& source) {
+  const std::vector<std::string> lines = lines_of(source.tensors(), source.scalars());
+  std::optional<Disagreement> found;
+  exchange_.run({Exchange::Kind::setup, -1, 0, [&](const Groups& groups) {
+                   if (groups.size() > 1) found = disagreement(groups.along(Axis::data), lines);
+                 }});
+  if (found)
+    throw ConfigError(rank_text() + ": the ranks load different states: " + found->values,
+                      "load the same state on every rank");
+  StateFit fit = fit_state(expected_state(), buffers_of_state(), source.tensors(), source.scalars());
+  if (fit.faults.empty()) return fit;
+  std::string text = rank_text() + ": the state to load is not one of this engine:";
+  for (const std::string& fault : fit.faults) text += "\n  - " + fault;
+  throw ConfigError(text, "load what an engine of the same model, optimizer and precision had");
+}
+
+void Engine::Impl::load_state(StateSource& source) {
+  check_alive();
+  check_between_steps("load_state()");
+  check_not_gathered("load_state()");
+  check_parameters();
+  settle_parameters();
+  const window::Blind blind;
+  const at::NoGradGuard no_grad;
+  const StateFit fit = agree_on_state(source);
+  told_.reset();
+  pager_->close_window();
+  pager_->forget();
+  broken_ = "load_state() failed halfway: some of the state is another one than the rest";
+  std::string fault;
+  try {
+    resume(source.scalars());
+    Loading loading(*this, source, fit);
+    for (auto& unit : units_)
+      if (unit->adopted()) loading.load(*unit);
+    loading.load_buffers();
+  } catch (const std::exception& error) {
+    fault = error.what();
+  }
+  agree_on_loading(fault);
+  for (auto& unit : units_) {
+    for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+    if (updater_.main(*unit) != nullptr) publish(*unit, Exchange::Kind::setup);
+  }
+  renew(Exchange::Kind::setup);
+  broken_ = nullptr;
+}
+
+// But for what belongs to a unit.
+void Engine::Impl::resume(const StateScalars& scalars) {
+  std::vector<std::int64_t> updates;
+  for (const ParameterInfo& info : infos_) updates.push_back(scalars.updates.at(info.name));
+  steps_ = scalars.steps;
+  skipped_ = scalars.skipped_steps;
+  consumed_ = scalars.micro_batches;
+  seed_ = scalars.seed;
+  updater_.resume(seed_, std::move(updates));
+  if (const auto& scaler = scalars.loss_scaler; scaler && scaler_.dynamic())
+    scaler_.resume(scaler->value, scaler->clean_steps, static_cast<int>(scaler->overflows_left));
+  if (float8_) {
+    for (std::size_t i = 0; i < infos_.size(); ++i)
+      if (const auto found = scalars.float8.find(infos_[i].name); found != scalars.float8.end())
+        float8_->resume(static_cast<int>(i), found->second);
+    float8_->forget();
+    float8_->set_loss_scale(scaler_.value());
+  }
+  pager_->max_norms().forget();
+  pager_->reseed(seed_);
+  pager_->next_micro_batch(micro_batch());
+}
+
+// Throws, on every rank, where one of them failed.
+void Engine::Impl::agree_on_loading(const std::string& fault) {
+  std::vector<std::int64_t> failed(static_cast<std::size_t>(exchange_.size()));
+  std::int64_t mine = fault.empty() ? 0 : 1;
+  exchange_.run({Exchange::Kind::setup, -1, 1, [&](const Groups& groups) {
+                   if (groups.size() > 1)
+                     groups.along(Axis::data)
+                         .all_gather({&mine, 1, Dtype::i64}, {failed.data(), exchange_.size(), Dtype::i64})
+                         .wait();
+                 }});
+  const char* const hint = "end the engine, and build another one to load into";
+  if (mine != 0) throw StateError(rank_text() + ": the state could not be read: " + fault, hint);
+  const auto first = std::ranges::find(failed, 1);
+  if (first != failed.end())
+    throw StateError(rank_text() + ": rank " + std::to_string(first - failed.begin()) + " could not read the state",
+                     hint);
+}
+
+}  // namespace zero

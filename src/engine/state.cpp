@@ -1,0 +1,214 @@
+// What an engine needs to go on, told by name.
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <map>
+
+#include "engine/impl.h"
+#include "partition/state.h"
+#include "partition/transitions.h"
+#include "state/window.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Hold = StatePiece::Values::Hold;
+
+// A tensor's own memory, as long as it is read.
+std::shared_ptr<const void> memory_of(const at::Tensor& tensor) {
+  const auto keep = std::make_shared<const at::Tensor>(tensor);
+  return {keep, keep->const_data_ptr()};
+}
+
+Hold hold_of(const HeldState& held, const std::string& field) {
+  if (held.torch == nullptr)
+    return [memory = held.memory] { return std::shared_ptr<const void>(std::shared_ptr<const void>(), memory); };
+  return [torch = held.torch, field] {
+    const window::Blind blind;
+    const at::NoGradGuard no_grad;
+    return memory_of(torch->fields().at(field));
+  };
+}
+
+// Whether its elements are those of the parameter, in the parameter's order.
+bool of_elements(const StateTensor& tensor, const std::vector<std::int64_t>& shape) {
+  switch (tensor.key.kind) {
+    case StateKind::scale:
+    case StateKind::row:
+    case StateKind::column:
+    case StateKind::buffer: return false;
+    case StateKind::optimizer: return tensor.shape == shape;
+    default: return true;
+  }
+}
+
+// The tensors of a state, and this rank's pieces of them.
+class Pieces {
+ public:
+  Pieces(int rank, const MeshShape& mesh, std::weak_ptr<const void> valid)
+      : rank_(rank), mesh_(mesh), valid_(std::move(valid)) {}
+
+  void add(const StateTensor& tensor, ElementOrder order) {
+    index_.emplace(tensor.key, tensors_.size());
+    tensors_.push_back(tensor);
+    orders_.push_back(std::move(order));
+  }
+
+  void add(const HeldState& held) {
+    if (held.torch == nullptr) return add({held.slot->name, held.kind, held.part}, held);
+    const auto first = index_.lower_bound({held.slot->name, StateKind::optimizer, ""});
+    for (auto at = first; at != index_.end() && at->first.name == held.slot->name; ++at)
+      if (at->first.kind == StateKind::optimizer) add_field(at->first, held);
+  }
+
+  void add_buffer(const StateTensor& described, const at::Tensor& buffer) {
+    add(described, ElementOrder(described.shape));
+    if (buffer.numel() == 0) return;
+    add_piece(tensors_.size() - 1, 0, described.numel(), /*over=*/{},
+              [buffer] { return memory_of(buffer.detach().contiguous()); });
+  }
+
+  EngineState state(StateScalars scalars) && { return {std::move(scalars), std::move(tensors_), std::move(pieces_)}; }
+
+ private:
+  void add(const StateKey& key, const HeldState& held) {
+    add_piece(index_.at(key), held.begin, held.end, held.over, hold_of(held, key.part));
+  }
+
+  void add_piece(std::size_t tensor, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {
+    const Axis copied = over == Axis::shard ? Axis::replica : Axis::data;  // along which ranks have the same
+    const bool alone = over == Axis::data;
+    pieces_.emplace_back(tensor, end - begin, alone ? 0 : mesh_.at(copied, rank_), alone ? 1 : mesh_.size(copied),
+                         std::make_shared<StatePiece::Values>(orders_[tensor], begin, end, tensors_[tensor].dtype,
+                                                              std::move(hold), valid_));
+  }
+
+  // A number is that of all elements, and told by who has the first.
+  void add_field(const StateKey& key, HeldState held) {
+    if (!tensors_[index_.at(key)].shape.empty()) return add(key, held);
+    if (held.begin > 0) return;
+    held.end = 1;
+    add(key, held);
+  }
+
+  int rank_;
+  MeshShape mesh_;
+  std::weak_ptr<const void> valid_;
+  std::vector<StateTensor> tensors_;
+  std::vector<ElementOrder> orders_;
+  std::map<StateKey, std::size_t> index_;
+  std::vector<StatePiece> pieces_;
+};
+
+}  // namespace
+
+void Engine::Impl::check_between_steps(const char* call) const {
+  if (micro_ == 0) return;
+  throw StateError(rank_text() + ": " + call + " in the middle of a step: the gradients of " + std::to_string(micro_) +
+                       " of its " + std::to_string(plan_.accumulate()) + " micro-batches are held",
+                   "call step() once all are there, or discard() to drop them");
+}
+
+StateScalars Engine::Impl::scalars() const {
+  StateScalars scalars{.steps = steps_, .skipped_steps = skipped_, .micro_batches = consumed_, .seed = seed_};
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    scalars.updates[infos_[i].name] = updater_.steps()[i];
+    const int parameter = static_cast<int>(i);
+    if (float8_ && float8_->takes(parameter)) scalars.float8[infos_[i].name] = float8_->history(parameter);
+  }
+  if (scaler_.dynamic()) scalars.loss_scaler = {scaler_.value(), scaler_.clean_steps(), scaler_.overflows_left()};
+  return scalars;
+}
+
+// Of a tensor of a parameter's state.
+ElementOrder Engine::Impl::order_of(const StateTensor& tensor, int parameter) const {
+  const bool like = of_elements(tensor, rules_[static_cast<std::size_t>(parameter)].shape);
+  return like ? order_of(parameter) : ElementOrder(tensor.shape);
+}
+
+// Of a parameter in its unit; the order of one without elements does not matter.
+ElementOrder Engine::Impl::order_of(int parameter) const {
+  const auto [unit, slot] = layout_.at(parameter);
+  const std::vector<std::int64_t>& shape = rules_[static_cast<std::size_t>(parameter)].shape;
+  if (!units_[static_cast<std::size_t>(unit)]->adopted()) return ElementOrder(shape);
+  const auto& parameters = units_[static_cast<std::size_t>(unit)]->parameters();
+  return {shape, parameters[static_cast<std::size_t>(slot)].strides().vec()};
+}
+
+std::vector<ExpectedParameter> Engine::Impl::expected_state() const {
+  std::vector<ExpectedParameter> all;
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    const auto [u, s] = layout_.at(static_cast<int>(i));
+    const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(u)];
+    const Slot& slot = unit.slots()[static_cast<std::size_t>(s)];
+    const ElementOrder order = order_of(slot.index);
+    const bool empty = slot.numel == 0;
+    ExpectedParameter each{.name = slot.name,
+                           .trainable = unit.trainable(),
+                           .plain = state_tensors(unit, slot, rules_[i], order, resolved_, /*kept=*/false),
+                           .kept = state_tensors(unit, slot, rules_[i], order, resolved_, /*kept=*/!empty),
+                           .float8 = float8_ && float8_->takes(slot.index)};
+    const auto* const torch = std::get_if<TorchOptimizer>(&rules_[i].optimizer);
+    if (torch != nullptr && !empty)
+      for (const TorchField& field : fields_kept(*torch, accumulation(unit.dtype())))
+        each.fields.push_back({{slot.name, StateKind::optimizer, field.name},
+                               field.dtype,
+                               field.elementwise ? rules_[i].shape : std::vector<std::int64_t>()});
+    all.push_back(std::move(each));
+  }
+  return all;
+}
+
+// As the program has them now.
+std::vector<StateTensor> Engine::Impl::buffers_of_state() const {
+  std::vector<StateTensor> tensors;
+  for (const auto& [name, tensor] : replicated_) {
+    const auto dtype = any_dtype_of(tensor.scalar_type());
+    tensors.push_back({{name, StateKind::buffer, ""}, dtype.value_or(Dtype::u8), tensor.sizes().vec()});
+    if (!dtype) tensors.back().shape.push_back(static_cast<std::int64_t>(tensor.element_size()));
+  }
+  return tensors;
+}
+
+void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
+  const UnitLayout& layout = unit.layout();
+  const Held held = held_at_rest(resolved_, State::parameter, layout, unit.rank());
+  if (updater_.main(unit) == nullptr)
+    for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
+      const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
+      tell({.slot = &slot,
+            .kind = StateKind::parameter,
+            .begin = piece.begin - slot.begin,
+            .end = piece.end - slot.begin,
+            .memory = unit.stored_at(piece.begin),
+            .over = held.over});
+    }
+  updater_.each_state(unit, tell);
+}
+
+EngineState Engine::Impl::state() {
+  check_alive();
+  check_between_steps("state()");
+  check_not_gathered("state()");
+  renormalise();
+  settle_parameters();
+  const window::Blind blind;
+  const at::NoGradGuard no_grad;
+  if (!told_) told_ = std::make_shared<const int>(0);
+  Pieces pieces(exchange_.rank(), exchange_.mesh(), told_);
+  const std::vector<ExpectedParameter> expected = expected_state();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
+    std::vector<StateTensor> tensors = updater_.prepared(*units_[unit]) ? expected[i].kept : expected[i].plain;
+    if (updater_.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
+    for (const StateTensor& each : tensors) pieces.add(each, order_of(each, static_cast<int>(i)));
+  }
+  const std::vector<StateTensor> buffers = buffers_of_state();
+  for (std::size_t i = 0; i < buffers.size(); ++i) pieces.add_buffer(buffers[i], replicated_[i].tensor);
+  for (const auto& unit : units_)
+    if (unit->adopted()) each_state(*unit, [&](const HeldState& held) { pieces.add(held); });
+  return std::move(pieces).state(scalars());
+}
+
+}  // namespace zero

@@ -1,0 +1,139 @@
+#include "partition/state_tensors.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "partition/moments.h"
+#include "partition/whole.h"
+
+namespace zero {
+namespace {
+
+StateTensor scale_of(const Slot& slot, const ElementOrder& order, StateKey key) {
+  StateBlocks blocks{kStateBlock, slot.begin % kStateBlock};
+  if (!order.row_major()) blocks.order = order.dimensions();
+  return {std::move(key), Dtype::f32, {scales(Piece{0, slot.begin, slot.end()})}, std::move(blocks)};
+}
+
+std::string sentence(const StateTensor& tensor) {
+  return describe(tensor.key) + ", " + describe(tensor);
+}
+
+using Given = std::map<StateKey, const StateTensor*>;
+
+// What is wrong with what is given of one parameter or buffer.
+void compare(const std::vector<StateTensor>& expected, const std::vector<const StateTensor*>& given,
+             std::vector<std::string>& faults) {
+  Given left;
+  for (const StateTensor* each : given)
+    if (!left.emplace(each->key, each).second) faults.push_back(sentence(*each) + ", is given twice");
+  for (const StateTensor& each : expected) {
+    const auto found = left.find(each.key);
+    if (found == left.end()) {
+      faults.push_back(sentence(each) + ", is missing");
+      continue;
+    }
+    if (*found->second != each) faults.push_back(sentence(each) + ", is given as " + describe(*found->second));
+    left.erase(found);
+  }
+  for (const auto& [key, each] : left) faults.push_back(sentence(*each) + ", is not expected");
+}
+
+bool same(const std::vector<StateTensor>& expected, const std::vector<const StateTensor*>& given) {
+  std::vector<std::string> faults;
+  compare(expected, given, faults);
+  return faults.empty();
+}
+
+// Whether it comes with state of its optimizer, which adds to the faults what is wrong with it.
+bool fits(const ExpectedParameter& parameter, const std::vector<const StateTensor*>& given, std::int64_t updates,
+          std::vector<std::string>& faults) {
+  std::vector<StateTensor> kept = parameter.kept;
+  if (updates > 0) kept.insert(kept.end(), parameter.fields.begin(), parameter.fields.end());
+  if (updates == 0 && kept != parameter.plain && same(parameter.plain, given)) return false;
+  const bool frozen = !parameter.trainable && given.size() == 1 && given[0]->key.kind == StateKind::parameter;
+  compare(frozen ? parameter.plain : kept, given, faults);
+  return true;
+}
+
+}  // namespace
+
+std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot, const ParameterRule& rule,
+                                       const ElementOrder& order, const Plan& plan, bool kept) {
+  const Dtype stored = unit.dtype(), wide = accumulation(stored);
+  const Remainder remainder = plan.remainder(stored);
+  const bool main = kept && wide != stored && remainder == Remainder::main_weights;
+  std::vector<StateTensor> tensors;
+  const auto add = [&](StateKind kind, std::string part, Dtype dtype, std::vector<std::int64_t> shape) {
+    tensors.push_back({{slot.name, kind, std::move(part)}, dtype, std::move(shape)});
+  };
+  add(main ? StateKind::main_weight : StateKind::parameter, "", main ? wide : stored, rule.shape);
+  if (!kept) return tensors;
+  if (wide != stored && remainder == Remainder::kept) add(StateKind::remainder, "", stored, rule.shape);
+  const Dtype moment = moment_dtype(rule.optimizer, stored);
+  for (int i = 0; i < moments(rule.optimizer); ++i) {
+    const std::string part = std::to_string(i);
+    add(StateKind::moment, part, moment, rule.shape);
+    if (moment == Dtype::u8) tensors.push_back(scale_of(slot, order, {slot.name, StateKind::scale, part}));
+  }
+  if (owned_values(rule) == 0) return tensors;
+  std::vector<std::int64_t> rows = rule.shape, columns = rule.shape;
+  rows.back() = 1;
+  columns[columns.size() - 2] = 1;
+  add(StateKind::row, "", wide, std::move(rows));
+  add(StateKind::column, "", wide, std::move(columns));
+  return tensors;
+}
+
+StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::vector<StateTensor>& buffers,
+                   const std::vector<StateTensor>& given, const StateScalars& scalars) {
+  StateFit fit;
+  std::map<std::string, std::vector<const StateTensor*>> of_parameter;
+  std::vector<const StateTensor*> others;
+  std::set<std::string> names;
+  for (const ExpectedParameter& each : parameters) names.insert(each.name);
+  for (const StateTensor& each : given) {
+    if (each.key.kind == StateKind::buffer || !names.contains(each.key.name)) {
+      others.push_back(&each);
+    } else {
+      of_parameter[each.key.name].push_back(&each);
+    }
+  }
+  std::map<std::string, std::int64_t> updates = scalars.updates;
+  std::map<std::string, StateScalars::Float8History> float8 = scalars.float8;
+  for (const ExpectedParameter& each : parameters) {
+    const auto counted = updates.extract(each.name);
+    if (counted.empty()) fit.faults.push_back(each.name + ": how often it was updated is missing");
+    fit.kept.push_back(fits(each, of_parameter[each.name], counted.empty() ? 0 : counted.mapped(), fit.faults) ? 1 : 0);
+    if (each.float8) float8.erase(each.name);
+  }
+  compare(buffers, others, fit.faults);
+  for (const auto& [name, count] : updates) fit.faults.push_back(name + ": a count of updates is not expected");
+  for (const auto& [name, history] : float8) fit.faults.push_back(name + ": an FP8 history is not expected");
+  return fit;
+}
+
+std::vector<std::string> lines_of(const std::vector<StateTensor>& tensors, const StateScalars& scalars) {
+  std::vector<std::string> lines{"steps " + std::to_string(scalars.steps) + ", skipped " +
+                                 std::to_string(scalars.skipped_steps) + ", micro-batches " +
+                                 std::to_string(scalars.micro_batches) + ", seed " + std::to_string(scalars.seed)};
+  if (const auto& scaler = scalars.loss_scaler)
+    lines.push_back("loss scale " + shortest(scaler->value) + ", clean " + std::to_string(scaler->clean_steps) +
+                    ", left " + std::to_string(scaler->overflows_left));
+  for (const auto& [name, count] : scalars.updates) lines.push_back(name + ": updates " + std::to_string(count));
+  const auto words = [](const std::vector<double>& numbers) {
+    std::vector<std::string> all;
+    for (const double number : numbers) all.push_back(shortest(number));
+    return joined(all);
+  };
+  for (const auto& [name, history] : scalars.float8)
+    lines.push_back(name + ": inputs " + words(history.inputs) + ", gradients " + words(history.gradients));
+  for (const StateTensor& each : tensors) lines.push_back(sentence(each));
+  return lines;
+}
+
+}  // namespace zero
