@@ -2,6 +2,8 @@
 // and by the interface but for what protocols add.
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "procs/virtual_hosts.h"
 #include "procs/zero_program.h"
 
@@ -79,8 +81,9 @@ TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
     const std::int64_t of_more = hosts.bytes_sent_by(0) - began - of_four;
 
     EXPECT_EQ(few.at("losses"), on_one_host(options).at("losses"));
-    if ((shape.ranks_per_host & (shape.ranks_per_host - 1)) == 0)
+    if (std::has_single_bit(static_cast<unsigned>(shape.ranks_per_host))) {
       EXPECT_EQ(few.at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
+    }
     const json& wire = few.at("wire_bytes_per_step");
     EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
     for (const char* link : {"within_host", "across_hosts", "in_place"})

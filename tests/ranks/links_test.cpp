@@ -57,7 +57,9 @@ TEST_P(Links, CarryWhatIsEstimated) {
     EXPECT_EQ(traffic.across_hosts() > 0, several);
     EXPECT_GT(traffic.within_host(), 0);
     EXPECT_LE(traffic.in_place(), traffic.within_host());
-    if (several) EXPECT_EQ(traffic.in_place(), 0);
+    if (several) {
+      EXPECT_EQ(traffic.in_place(), 0);
+    }
   });
 }
 
@@ -105,7 +107,9 @@ TEST(Links, CommonMemorySparesTheGathersOfWhatIsShardedAndNothingElse) {
       EXPECT_EQ(traffic.in_place() > 0, spares);
       EXPECT_EQ(traffic.in_place(), traffic[Collective::all_gather].in_place);
       const std::int64_t once = engine.layout().length() * 4 / 3 * 2;  // of the two other ranks
-      if (spares) EXPECT_GE(traffic.in_place(), once);
+      if (spares) {
+        EXPECT_GE(traffic.in_place(), once);
+      }
     });
   }
 }

@@ -53,7 +53,7 @@ TEST(Plan, AnUnknownPresetListsTheKnownOnes) {
     Plan::named("zero4");
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3)");
+    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2)");
   }
 }
 
