@@ -87,8 +87,7 @@ MakeRank over_two_levels(const Hosts& hosts, Timeout limit) {
   };
 }
 
-// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo. On several hosts threads and shared memory do so over two
-// levels.
+// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo; on several hosts the first two over two levels.
 MakeRank transport(int ranks, Timeout limit, int ranks_per_host) {
   const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
   const std::string_view wanted = name == nullptr ? "threads" : name;
@@ -97,7 +96,8 @@ MakeRank transport(int ranks, Timeout limit, int ranks_per_host) {
   if (wanted == "shared") return shared_group(ranks, limit);
   if (wanted == "gloo") return gloo_on_hosts(ranks, limit, ranks_per_host);
   if (wanted != "threads") throw std::runtime_error("ZERO_TEST_TRANSPORT=" + std::string(wanted));
-  const auto worlds = std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = limit, .ranks_per_host = ranks_per_host}));
+  const auto worlds =
+      std::make_shared<std::vector<World>>(thread_worlds(ranks, {.timeout = limit, .ranks_per_host = ranks_per_host}));
   return [worlds](int rank) {
     return std::exchange((*worlds)[static_cast<std::size_t>(rank)], World()).communicator().impl();
   };
