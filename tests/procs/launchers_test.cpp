@@ -131,6 +131,25 @@ TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
   EXPECT_EQ(expected.size(), 5u);
   EXPECT_EQ(on_four("gloo4", {{"ZERO_TRANSPORT", "gloo"}}), expected);
   EXPECT_EQ(on_four("hosts4", {{"ZERO_RANKS_PER_HOST", "2"}}), expected);
+  EXPECT_EQ(on_four("gloohosts4", {{"ZERO_TRANSPORT", "gloo"}, {"ZERO_RANKS_PER_HOST", "2"}}), expected);
+  // Bytes of a step within the host, across hosts and read in place, as predicted.
+  const auto ways = [](const std::string& report) {
+    const json wire = folder_->document(report).at("runs").at(0).at("wire_bytes_per_step");
+    std::vector<std::int64_t> bytes;
+    for (const char* const way : {"within_host", "across_hosts", "in_place"}) {
+      EXPECT_EQ(wire.at(way).at("measured"), wire.at(way).at("predicted")) << report << " " << way;
+      bytes.push_back(wire.at(way).at("measured"));
+    }
+    EXPECT_EQ(wire.at("measured"), bytes[0] + bytes[1]) << report;
+    return bytes;
+  };
+  const auto shared = ways("auto4"), gloo = ways("gloo4"), levels = ways("hosts4"), flat = ways("gloohosts4");
+  EXPECT_EQ(shared[1], 0);
+  EXPECT_GT(shared[2], 0);
+  EXPECT_EQ(gloo[1], 0) << "all ranks are on one host, whatever they talk over";
+  EXPECT_EQ(gloo[2] + levels[2] + flat[2], 0);
+  EXPECT_GT(levels[1], 0);
+  EXPECT_GT(flat[1], levels[1]) << "over two levels what crosses does so once a host";
 }
 
 TEST_F(Launchers, ATransportThatIsUnknownIsNamed) {

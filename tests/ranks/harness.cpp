@@ -87,8 +87,7 @@ MakeRank over_two_levels(const Hosts& hosts, Timeout limit) {
   };
 }
 
-// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo. On several hosts threads and shared memory do so over
-// two levels.
+// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo; on several hosts the first two over two levels.
 MakeRank transport(int ranks, Timeout limit, int ranks_per_host) {
   const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
   const std::string_view wanted = name == nullptr ? "threads" : name;
