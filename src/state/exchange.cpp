@@ -39,6 +39,11 @@ Activity activity_of(Exchange::Kind kind) {
   return Activity::read;
 }
 
+class Diverged : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 bool gathers(std::int64_t kind) {
   return kind <= static_cast<std::int64_t>(Exchange::Kind::exact_gather);
 }
@@ -70,9 +75,18 @@ Pending Exchange::submit(Operation operation) {
   });
 }
 
+// A group along an axis tells of its own ranks, by their numbers in it.
+void Exchange::carry_out(const Operation& operation) try { agree_and_run(operation); } catch (const Diverged&) {
+  throw;
+} catch (const CommError& error) {
+  if (mesh().size(Axis::replica) == 1) throw;
+  throw CommError("rank " + std::to_string(rank()) + " of " + mesh().text() +
+                  ", in a group with numbers of its own: " + error.what());
+}
+
 // What only concerns a shard group is settled in it, gathers served until it agrees on something that concerns all:
 // then no gather is left in it, and what the other groups want is the same, or never will be.
-void Exchange::carry_out(const Operation& operation) {
+void Exchange::agree_and_run(const Operation& operation) {
   const Axis inner = channels_.gathers;
   for (;;) {
     const std::vector<Announcement> table = announce(operation, inner);
@@ -129,8 +143,8 @@ void Exchange::diverged(const std::vector<Announcement>& table, Axis axis) const
     if (unit != -1) text << " unit '" << unit_name_(static_cast<int>(unit)) << "'";
     text << " (" << count << " elements)";
   }
-  throw CommError("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),
-                  "every rank must run the same sequence of backward, step and gather");
+  throw Diverged("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),
+                 "every rank must run the same sequence of backward, step and gather");
 }
 
 }  // namespace zero

@@ -65,6 +65,7 @@ class Exchange {
 
   const Groups& channel(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
   void carry_out(const Operation& operation);
+  void agree_and_run(const Operation& operation);
   std::vector<Announcement> announce(const Operation& operation, Axis axis);
   bool agreed(const std::vector<Announcement>& table) const;
   bool serve_gathers(const Operation& mine, const std::vector<Announcement>& table);

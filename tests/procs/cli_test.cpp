@@ -20,6 +20,7 @@ using procs::Program;
 using procs::Result;
 using procs::run;
 using procs::Variables;
+using procs::Words;
 using procs::zero;
 using testing::Values;
 
@@ -310,6 +311,37 @@ TEST(Compare, GivesTheSameLossesAndThePredictedBytes) {
   expect_complete(report, 4, 3);
   EXPECT_EQ(report.at("precision"), "fp32");
   EXPECT_LE(state_bytes(report.at("runs").at(3)), 0.26 * state_bytes(report.at("runs").at(0)));
+}
+
+// As on one host, and on two as far as the ranks can tell: then only what goes across groups crosses.
+TEST(Compare, OfShardGroupsGivesTheLossesWithoutThem) {
+  const Folder folder;
+  const auto report_of = [&](const Words& more, const Variables& surroundings) {
+    const Result result = run(
+        zero(joined(joined({"compare", "--ranks", "4"}, folder.small({"--steps", "3", "--json", folder.path("out")})),
+                    more)),
+        surroundings);
+    EXPECT_EQ(result.code, 0) << result.err << result.out;
+    EXPECT_TRUE(contains(result.out, "losses identical: yes\n")) << result.out;
+    return folder.document("out");
+  };
+  const json flat = report_of({}, {});
+  for (const Variables& hosts : {Variables{}, Variables{{"ZERO_RANKS_PER_HOST", "2"}}}) {
+    const json groups = report_of({"--shard-ranks", "2"}, hosts);
+    EXPECT_EQ(groups.at("shard_ranks"), 2);
+    ASSERT_EQ(groups.at("runs").size(), 6U);
+    std::map<std::string, std::int64_t> across;
+    for (const json& each : groups.at("runs")) {
+      EXPECT_EQ(each.at("losses"), flat.at("runs").at(0).at("losses"));
+      const json& wire = each.at("wire_bytes_per_step");
+      EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
+      for (const char* link : {"within_host", "across_hosts"})
+        EXPECT_EQ(wire.at(link).at("predicted"), wire.at(link).at("measured")) << link;
+      across[each.at("plan")] = wire.at("across_hosts").at("measured");
+    }
+    EXPECT_EQ(across["hybrid"] > 0, !hosts.empty());
+    EXPECT_EQ(across["hybrid"] < across["zero3"], !hosts.empty());
+  }
 }
 
 TEST(Compare, RunsUnderALauncherToo) {

@@ -183,7 +183,7 @@ TEST_P(HybridSettings, RanksThatDivergeAreTold) {
     run_ranks(4, [&](const World& world) {
       told[static_cast<std::size_t>(world.rank())] = thrown_by([&] {
         const auto model = std::make_shared<Lm>();
-        Engine engine(*model, Mesh(world, {.shard = 2}), GetParam(), AdamW{});
+        Engine engine(*model, Mesh(world, {.shard = 2}), GetParam().bf16(), AdamW{});
         engine.backward(model->loss(engine.micro_batch()));
         if (world.rank() == straggler) {
           static_cast<void>(engine.main_parameter(model->norm->weight));
