@@ -10,6 +10,7 @@ LAYERS = ["base", "partition", "memory", "device", "comm", "state", "engine", "p
 USERS = ["models", "planner", "cli", "examples"]
 ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
+WITH_TORCH = ["state", "engine", "persist", "parallel"]  # all of them; of other layers, what lies in a folder `torch`
 LONGEST_FILE, LONGEST_FUNCTION = 400, 120
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
 PLACEMENT = re.compile(r"(\]|\brow_?)\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
@@ -20,6 +21,17 @@ def includes(lines):
     for number, line in enumerate(lines, 1):
         if match := INCLUDE.match(line):
             yield number, match[1] == '"', match[2]
+
+
+def border_faults(path, lines):
+    """In src/, what is built without LibTorch includes nothing of it, and nothing of what is built with it."""
+    if path.parts[0] != "src" or path.parts[1] in WITH_TORCH or path.parts[2] == "torch":
+        return
+    for number, quoted, name in includes(lines):
+        parts = name.split("/")
+        torch = parts[0] in WITH_TORCH or parts[1:2] == ["torch"] if quoted else parts[0] in ("torch", "ATen", "c10")
+        if torch:
+            yield f"{path}:{number}: is built without LibTorch, yet includes {name}: move it to a folder `torch`"
 
 
 def layer_faults(path, lines):
@@ -72,7 +84,8 @@ def main():
             if path.suffix in (".h", ".cpp"):
                 lines = path.read_text().splitlines()
                 relative = path.relative_to(ROOT)
-                faults += [*layer_faults(relative, lines), *placement_faults(relative, lines)]
+                faults += [*layer_faults(relative, lines), *border_faults(relative, lines)]
+                faults += placement_faults(relative, lines)
                 faults += length_faults(relative, lines)
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0

@@ -8,9 +8,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "bench/collectives/table.h"
-#include "comm/dtypes.h"
 #include "comm/launcher_env.h"
-#include "comm/rendezvous.h"
+#include "comm/torch/dtypes.h"
+#include "comm/torch/rendezvous.h"
 #include "zero/world.h"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/blockwise.h"
 #include "bench/timing.h"
-#include "comm/dtypes.h"
+#include "comm/torch/dtypes.h"
 #include "device/update.h"
 #include "partition/moments.h"
 #include "state/accounts.h"

@@ -214,6 +214,20 @@ RoundedAtRandom at_random(void* array, std::uint64_t stream, const UpdateFactors
   return {static_cast<Bf16*>(array), random_key(derived(f.seed, stream)), static_cast<std::uint32_t>(r.first)};
 }
 
+constexpr auto kNobody = [](const auto&) {};
+
+template <class O, class T>
+concept ByElement = requires(const O& o, const UpdateFactors& f) {
+  with_rule<T>(o, f, kNobody);
+};
+template <class O, class T>
+concept AsWhole = requires(const O& o, const UpdateFactors& f) {
+  with_input_rule<T>(o, f, kNobody);
+};
+// An optimizer of ours has one of these rules, LibTorch's are brought with theirs.
+template <class O, class T>
+constexpr bool kHasRule = ByElement<O, T> != AsWhole<O, T> || std::is_same_v<O, TorchOptimizer>;
+
 template <class T, class Weights>
 void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const Weights& weights) {
   const auto scale = static_cast<T>(f.scale);
@@ -229,10 +243,11 @@ void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& 
     }
     wide(rule);
   };
-  const auto with_format = [&](const auto& o) {
+  const auto with_format = [&]<class O>(const O& o) {
+    static_assert(kHasRule<O, T>, "an optimizer needs a rule: with_rule(), or with_input_rule() for whole tensors");
     if constexpr (requires { o.format; }) {
       with_rule<T>(o, f, [&](const auto& rule) { in_format(rule, o.format); });
-    } else if constexpr (requires { with_rule<T>(o, f, wide); }) {
+    } else if constexpr (ByElement<O, T>) {
       with_rule<T>(o, f, wide);
     }
   };
@@ -271,8 +286,8 @@ void follow_into(const Optimizer& optimizer, const UpdateFactors& f, const Updat
     if (weights == nullptr) return sweep_from(Zeros<T>{}, rule);
     sweep_from(Values<const T>{weights}, rule);
   };
-  const auto with_input = [&](const auto& o) {
-    if constexpr (requires { with_input_rule<T>(o, f, sweep_with); }) with_input_rule<T>(o, f, sweep_with);
+  const auto with_input = [&]<class O>(const O& o) {
+    if constexpr (AsWhole<O, T>) with_input_rule<T>(o, f, sweep_with);
   };
   std::visit(with_input, optimizer);
 }

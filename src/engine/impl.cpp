@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 #include "partition/slices.h"
 #include "partition/transitions.h"
 #include "state/window.h"

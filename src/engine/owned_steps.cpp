@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
-#include "comm/dtypes.h"
+#include "comm/torch/dtypes.h"
 #include "partition/whole.h"
 
 namespace zero {

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "comm/dtypes.h"
+#include "comm/torch/dtypes.h"
 #include "state/unit.h"
 #include "zero/error.h"
 

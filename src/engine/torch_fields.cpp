@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "comm/dtypes.h"
+#include "comm/torch/dtypes.h"
 #include "zero/error.h"
 
 namespace zero {

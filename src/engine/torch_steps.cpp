@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 #include <torch/optim/optimizer.h>
 
-#include "comm/dtypes.h"
-#include "memory/arena_allocator.h"
+#include "comm/torch/dtypes.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 #include "state/window.h"
 
 namespace zero {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "comm/dtypes.h"
+#include "comm/torch/dtypes.h"
 
 namespace zero {
 

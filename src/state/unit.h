@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/dtypes.h"
+#include "comm/torch/dtypes.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gather_wire.h"

@@ -6,7 +6,7 @@
 
 #include <unordered_map>
 
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 #include "state/accounts.h"
 
 namespace zero {

@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include "harness.h"
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 #include "models/llama.h"
 #include "planner/price.h"
 

@@ -7,7 +7,7 @@
 
 #include "harness.h"
 #include "lm.h"
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero::test {

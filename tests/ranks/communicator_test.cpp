@@ -1,6 +1,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/c10d.h"
+#include "comm/torch/c10d.h"
 #include "comm_suite.h"
 #include "gloo_group.h"
 

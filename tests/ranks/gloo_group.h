@@ -3,7 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/c10d.h"
+#include "comm/torch/c10d.h"
 #include "comm_fixture.h"
 
 namespace zero::test {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "lm.h"
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/memory_analyzer.h"
 
 namespace zero::test {

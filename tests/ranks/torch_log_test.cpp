@@ -1,5 +1,5 @@
 // LibTorch's log is held back and given back.
-#include "comm/torch_log.h"
+#include "comm/torch/torch_log.h"
 
 #include <c10/util/Logging.h>
 #include <gtest/gtest.h>

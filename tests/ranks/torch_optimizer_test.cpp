@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include "lm.h"
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 
 namespace zero::test {
 namespace {

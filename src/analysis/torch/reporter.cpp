@@ -1,4 +1,4 @@
-#include "analysis/reporter.h"
+#include "analysis/torch/reporter.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>

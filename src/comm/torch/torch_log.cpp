@@ -1,4 +1,4 @@
-#include "comm/torch_log.h"
+#include "comm/torch/torch_log.h"
 
 #include <c10/util/Logging.h>
 

@@ -1,18 +1,18 @@
-#include "comm/join.h"
+#include "comm/torch/join.h"
 
 #include <net/if.h>
 
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "comm/c10d.h"
 #include "comm/checked.h"
 #include "comm/hosts.h"
 #include "comm/launcher_env.h"
 #include "comm/listener.h"
-#include "comm/rendezvous.h"
 #include "comm/shared.h"
-#include "comm/torch_log.h"
+#include "comm/torch/c10d.h"
+#include "comm/torch/rendezvous.h"
+#include "comm/torch/torch_log.h"
 #include "comm/two_level.h"
 #include "zero/error.h"
 

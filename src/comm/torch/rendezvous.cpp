@@ -1,4 +1,4 @@
-#include "comm/rendezvous.h"
+#include "comm/torch/rendezvous.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "base/worker.h"
 #include "comm/listener.h"
 #include "comm/meeting_file.h"
-#include "comm/torch_log.h"
+#include "comm/torch/torch_log.h"
 #include "zero/error.h"
 
 namespace zero {

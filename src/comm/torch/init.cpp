@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "comm/join.h"
 #include "comm/launcher_env.h"
-#include "memory/arena_allocator.h"
+#include "comm/torch/join.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {

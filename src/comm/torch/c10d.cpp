@@ -1,4 +1,4 @@
-#include "comm/c10d.h"
+#include "comm/torch/c10d.h"
 
 #include <ATen/ops/from_blob.h>
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include "base/worker.h"
 #include "comm/backend.h"
 #include "comm/fingerprint.h"
-#include "comm/torch_log.h"
+#include "comm/torch/torch_log.h"
 #include "comm/tree_sum.h"
 #include "zero/error.h"
 

@@ -11,7 +11,7 @@
 
 #include "analysis/log.h"
 #include "analysis/repetition.h"
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 
 namespace zero {
 

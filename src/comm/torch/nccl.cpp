@@ -1,4 +1,4 @@
-#include "comm/nccl.h"
+#include "comm/torch/nccl.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -14,8 +14,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/backend.h"
-#include "comm/dtypes.h"
 #include "comm/fingerprint.h"
+#include "comm/torch/dtypes.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -1,10 +1,10 @@
 #include "zero/memory_analyzer.h"
 
-#include "analysis/engine_watch.h"
 #include "analysis/history.h"
 #include "analysis/process.h"
-#include "analysis/reporter.h"
-#include "analysis/watched.h"
+#include "analysis/torch/engine_watch.h"
+#include "analysis/torch/reporter.h"
+#include "analysis/torch/watched.h"
 #include "zero/engine.h"
 
 namespace zero {

@@ -1,4 +1,4 @@
-#include "memory/arena_allocator.h"
+#include "memory/torch/arena_allocator.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,4 +1,4 @@
-#include "analysis/watched.h"
+#include "analysis/torch/watched.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>

@@ -1,4 +1,4 @@
-#include "analysis/engine_watch.h"
+#include "analysis/torch/engine_watch.h"
 
 namespace zero {
 namespace {

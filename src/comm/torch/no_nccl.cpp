@@ -1,4 +1,4 @@
-#include "comm/nccl.h"
+#include "comm/torch/nccl.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -1,0 +1,181 @@
+// `zero compare`: the same losses under every plan, and what runs held and received beside what was predicted.
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "procs/zero_program.h"
+
+namespace {
+
+using nlohmann::json;
+using procs::contains;
+using procs::Folder;
+using procs::joined;
+using procs::kZero;
+using procs::Result;
+using procs::run;
+using procs::Variables;
+using procs::Words;
+using procs::zero;
+
+void expect_as_predicted(const json& bytes) {
+  EXPECT_GT(bytes.at("predicted").get<std::int64_t>(), 0);
+  EXPECT_EQ(bytes.at("predicted"), bytes.at("measured"));
+}
+
+void expect_complete(const json& report, int ranks, std::size_t steps) {
+  EXPECT_EQ(report.at("ranks"), ranks);
+  EXPECT_GT(report.at("parameters").get<std::int64_t>(), 0);
+  EXPECT_EQ(report.at("runs").size(), 4u);
+  for (const json& run : report.at("runs")) {
+    EXPECT_EQ(run.at("losses").size(), steps);
+    EXPECT_EQ(run.at("losses"), report.at("runs").at(0).at("losses")) << run.at("plan");
+    for (const char* state : {"parameter", "gradient", "optimizer"})
+      expect_as_predicted(run.at("state_bytes").at(state));
+    const json& wire = run.at("wire_bytes_per_step");
+    expect_as_predicted(wire);
+    EXPECT_EQ(wire.at("uneven"), false);
+    EXPECT_EQ(wire.at("in_place").at("measured") > 0, run.at("plan") == "zero3") << run.at("plan");
+    for (const char* cost : {"peak_bytes", "step_seconds", "tokens_per_second"})
+      EXPECT_GT(run.at(cost).get<double>(), 0);
+  }
+}
+
+std::int64_t state_bytes(const json& run) {
+  std::int64_t sum = 0;
+  for (const json& bytes : run.at("state_bytes")) sum += bytes.at("measured").get<std::int64_t>();
+  return sum;
+}
+
+TEST(Compare, GivesTheSameLossesAndThePredictedBytes) {
+  const Folder folder;
+  const Result result =
+      run(zero(joined({"compare", "--ranks", "4"}, folder.small({"--steps", "3", "--json", folder.path("out")}))));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  EXPECT_TRUE(contains(result.out, "losses identical: yes\n")) << result.out;
+  const json report = folder.document("out");
+  expect_complete(report, 4, 3);
+  EXPECT_EQ(report.at("precision"), "fp32");
+  EXPECT_LE(state_bytes(report.at("runs").at(3)), 0.26 * state_bytes(report.at("runs").at(0)));
+}
+
+// As on one host, and on two as far as the ranks can tell: then only what goes across groups crosses.
+TEST(Compare, OfShardGroupsGivesTheLossesWithoutThem) {
+  const Folder folder;
+  const auto report_of = [&](const Words& more, const Variables& surroundings) {
+    const Result result = run(
+        zero(joined(joined({"compare", "--ranks", "4"}, folder.small({"--steps", "3", "--json", folder.path("out")})),
+                    more)),
+        surroundings);
+    EXPECT_EQ(result.code, 0) << result.err << result.out;
+    EXPECT_TRUE(contains(result.out, "losses identical: yes\n")) << result.out;
+    return folder.document("out");
+  };
+  const json flat = report_of({}, {});
+  for (const Variables& hosts : {Variables{}, Variables{{"ZERO_RANKS_PER_HOST", "2"}}}) {
+    const json groups = report_of({"--shard-ranks", "2"}, hosts);
+    EXPECT_EQ(groups.at("shard_ranks"), 2);
+    ASSERT_EQ(groups.at("runs").size(), 6U);
+    std::map<std::string, std::int64_t> across;
+    for (const json& each : groups.at("runs")) {
+      EXPECT_EQ(each.at("losses"), flat.at("runs").at(0).at("losses"));
+      const json& wire = each.at("wire_bytes_per_step");
+      EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
+      for (const char* link : {"within_host", "across_hosts"})
+        EXPECT_EQ(wire.at(link).at("predicted"), wire.at(link).at("measured")) << link;
+      across[each.at("plan")] = wire.at("across_hosts").at("measured");
+    }
+    EXPECT_EQ(across["hybrid"] > 0, !hosts.empty());
+    EXPECT_EQ(across["hybrid"] < across["zero3"], !hosts.empty());
+  }
+}
+
+TEST(Compare, RunsUnderALauncherToo) {
+  const Folder folder;
+  const Result result = run(zero(joined({"launch", "--no-prefix", "-n", "2", kZero, "compare", "--precision", "bf16"},
+                                        folder.small({"--steps", "2", "--json", folder.path("out")}))));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  EXPECT_TRUE(contains(result.out, "losses identical: yes\n")) << result.out;
+  expect_complete(folder.document("out"), 2, 2);
+}
+
+TEST(Compare, SaysWhichPlansAccumulateInAnotherOrder) {
+  const Folder folder;
+  const auto options = folder.small({"--steps", "3", "--accumulate", "4", "--ranks", "2"});
+  const Result running = run(zero(joined({"compare"}, options)));
+  EXPECT_EQ(running.code, 0) << running.err << running.out;
+  EXPECT_FALSE(contains(running.out, "zero1 differs")) << running.out;
+  const Result tree = run(zero(joined({"compare", "--reproducible"}, options)));
+  EXPECT_EQ(tree.code, 0) << tree.err << tree.out;
+  EXPECT_TRUE(contains(tree.out, "losses identical: yes\n")) << tree.out;
+}
+
+// The rows of the table of optimizers: after the heading and its empty line, up to the next.
+std::vector<std::vector<std::string>> rows(const std::string& output) {
+  std::istringstream lines(output.substr(output.find("\n\n") + 2));
+  std::vector<std::vector<std::string>> result;
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && !line.empty()) {
+    std::istringstream words(line);
+    result.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
+  }
+  return result;
+}
+
+TEST(CompareOptimizers, ShowsThePredictedBytesOfEach) {
+  const Folder folder;
+  const Result result = run(zero({"compare", "--optimizers", "all", "--model", "micro", "--ranks", "2", "--steps", "2",
+                                  "--json", folder.path("out")}));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  const json runs = folder.document("out").at("runs");
+  const auto table = rows(result.out);
+  ASSERT_EQ(table.size(), runs.size()) << result.out;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    ASSERT_EQ(table[i].size(), 8u) << result.out;
+    EXPECT_EQ(table[i][0], runs[i].at("optimizer"));
+    EXPECT_EQ(table[i][1], table[i][2]) << table[i][0];
+    EXPECT_EQ(table[i][3], table[i][4]) << table[i][0];
+    EXPECT_GT(std::stod(table[i][5]), 0) << table[i][0];
+    EXPECT_EQ(runs[i].at("plan"), "zero3");
+    EXPECT_EQ(runs[i].at("precision"), "fp32");
+  }
+}
+
+TEST(CompareOptimizers, TrainsEachInEachPrecision) {
+  const Folder folder;
+  const Result result = run(zero(joined({"compare", "--optimizers", "adamw,sgd", "--precisions", "fp32,bf16"},
+                                        folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")}))));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  EXPECT_TRUE(contains(result.err, "sgd bf16: 2 steps")) << result.err;
+  const json report = folder.document("out");
+  const std::vector<procs::Words> names{{"adamw", "fp32"}, {"adamw", "bf16"}, {"sgd", "fp32"}, {"sgd", "bf16"}};
+  const auto table = rows(result.out);
+  ASSERT_EQ(table.size(), names.size()) << result.out;
+  EXPECT_FALSE(report.contains("precision"));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const json& run = report.at("runs").at(i);
+    EXPECT_EQ((procs::Words{table[i].at(0), table[i].at(1)}), names[i]) << result.out;
+    EXPECT_EQ((procs::Words{run.at("optimizer"), run.at("precision")}), names[i]);
+    EXPECT_GT(run.at("update_seconds"), 0);
+    EXPECT_GT(run.at("update_bytes"), 0);
+  }
+}
+
+TEST(CompareOptimizers, TakesTheFirstPlanAndALauncher) {
+  const Folder folder;
+  const Result result =
+      run(zero(joined({"launch", "--no-prefix", "-n", "2", kZero, "compare", "--optimizers", "adamw,sgd"},
+                      folder.small({"--plans", "zero1,ddp", "--steps", "2", "--json", folder.path("out")}))));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  const json runs = folder.document("out").at("runs");
+  ASSERT_EQ(runs.size(), 2u);
+  for (const json& run : runs) EXPECT_EQ(run.at("plan"), "zero1");
+  EXPECT_EQ(runs[1].at("optimizer"), "sgd");
+  EXPECT_EQ(runs[1].at("state_bytes").at("optimizer").at("measured"), 0);
+}
+
+}  // namespace
