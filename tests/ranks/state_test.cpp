@@ -102,11 +102,13 @@ std::vector<Carried> carried() {
   return rows;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StatesByName, testing::ValuesIn(carried()), [](const auto& tested) {
+std::string title_of_carried(const testing::TestParamInfo<Carried>& tested) {
   const auto& [which, precision, chain] = tested.param;
   return std::to_string(which) + in_title(std::string(name(stated_optimizers()[which]))) +
          in_title(std::string(name(precision))) + "Chain" + std::to_string(chain);
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StatesByName, testing::ValuesIn(carried()), title_of_carried);
 
 const AdamW kUsual{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.1};
 
