@@ -19,7 +19,7 @@ endfunction()
 
 # The tests compare bits and bytes, whatever the transport. Not what each optimizer and precision computes, of which a
 # transport does not hear. One of two tests goes by shared memory, the next one by Gloo.
-set(heard_of "-Gloo*:Float8*:*Optimizer*:*Precisions/*:*LossScales*:SmallUpdates*:*Programs.*")
+set(heard_of "-Gloo*:Float8*:*Optimizer*:*StatesByName*:*Precisions/*:*LossScales*:SmallUpdates*:*Programs.*")
 zero_repeat(over_shared "${heard_of}" 0 2 ZERO_TEST_TRANSPORT=shared)
 zero_repeat(over_gloo "${heard_of}" 1 2 ZERO_TEST_TRANSPORT=gloo)
 # Each of these is 24 runs.

@@ -112,11 +112,11 @@ class StatePiece {
   int copies() const { return copies_; }
   int copy() const { return copy_; }
 
-  // Tells of its elements as ranges [begin, end) of the tensor in row-major order, ascending: of one, where the
-  // parameter lies in that order in memory too.
+  // Tells of its elements as ranges [begin, end) of the tensor in row-major order, ascending, as few as there are: one,
+  // where the parameter lies in that order in memory too.
   void ranges(const Ranges& tell) const;
-  // The same with the values, which are there until `take` returns; without a copy where they are in memory. Throws
-  // StateError when the engine has gone on since, or ended.
+  // The same with the values, which are there until `take` returns; without a copy where they are in memory, in as many
+  // parts as they lie in there. Throws StateError when the engine has gone on since, or ended.
   void read(const Read& take) const;
 
  private:

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "engine/impl.h"
-#include "partition/state.h"
+#include "partition/state_pieces.h"
 #include "partition/transitions.h"
 #include "state/window.h"
 #include "zero/agreement.h"

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "engine/impl.h"
-#include "partition/state.h"
+#include "partition/state_pieces.h"
 #include "partition/transitions.h"
 #include "state/window.h"
 #include "zero/error.h"

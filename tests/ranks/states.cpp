@@ -31,9 +31,9 @@ void MemoryState::add(const EngineState& state) {
 
 void MemoryState::take(const StateTensor& tensor, const StatePiece& piece) {
   const std::size_t which = piece.tensor(), item = static_cast<std::size_t>(size_of(tensor.dtype));
-  std::int64_t told = 0, last = -1, in_ranges = 0;
+  std::int64_t told = 0, last = 0, in_ranges = 0, before = -1;
   piece.read([&](std::int64_t begin, std::int64_t end, const void* values) {
-    if (begin <= last || end <= begin) faults_ += describe(tensor.key) + " comes in ranges that do not ascend\n";
+    if (begin < last || end <= begin) faults_ += describe(tensor.key) + " comes in ranges that do not ascend\n";
     last = end;
     told += end - begin;
     const auto* const bytes = static_cast<const char*>(values);
@@ -43,7 +43,11 @@ void MemoryState::take(const StateTensor& tensor, const StatePiece& piece) {
     for (std::int64_t i = begin; i < end; ++i)
       if (come_[which].at(static_cast<std::size_t>(i))++ != 0) faults_ += describe(tensor.key) + " comes twice\n";
   });
-  piece.ranges([&](std::int64_t begin, std::int64_t end) { in_ranges += end - begin; });
+  piece.ranges([&](std::int64_t begin, std::int64_t end) {
+    if (begin <= before || end <= begin) faults_ += describe(tensor.key) + " has more ranges than it needs\n";
+    before = end;
+    in_ranges += end - begin;
+  });
   if (told != piece.count() || in_ranges != told) faults_ += describe(tensor.key) + " counts wrongly\n";
   if (piece.copy() < 0 || piece.copy() >= piece.copies()) faults_ += describe(tensor.key) + " is no copy of any\n";
 }

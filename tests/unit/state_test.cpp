@@ -1,5 +1,5 @@
 // State by name: the orders of elements, and what fits an engine.
-#include "partition/state.h"
+#include "partition/state_pieces.h"
 
 #include <gtest/gtest.h>
 

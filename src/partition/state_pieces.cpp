@@ -1,4 +1,4 @@
-#include "partition/state.h"
+#include "partition/state_pieces.h"
 
 #include <algorithm>
 #include <cstring>
@@ -58,7 +58,15 @@ StatePiece::StatePiece(std::size_t tensor, std::int64_t count, int copy, int cop
     : tensor_(tensor), count_(count), copy_(copy), copies_(copies), values_(std::move(values)) {}
 
 void StatePiece::ranges(const Ranges& tell) const {
-  values_->each([&](std::int64_t begin, std::int64_t end, std::int64_t) { tell(begin, end); });
+  std::int64_t first = 0, last = 0;  // of the range at hand
+  values_->each([&](std::int64_t begin, std::int64_t end, std::int64_t) {
+    if (begin != last) {
+      if (last > first) tell(first, last);
+      first = begin;
+    }
+    last = end;
+  });
+  if (last > first) tell(first, last);
 }
 
 void StatePiece::read(const Read& take) const {
