@@ -45,6 +45,7 @@ std::string heading(const Answer& answer) {
   const zero::Plan& plan = request.plans.front();
   std::string text = (answer.model.empty() ? "" : answer.model + ", ") + plural(request.shape.parameters, "parameter") +
                      ", " + plural(request.ranks, "rank");
+  if (request.shard > 0) text += " in groups of " + with_separators(request.shard);
   if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
   text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
   text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";

@@ -39,15 +39,18 @@ bool has_main_weights(Precision precision) {
   return precision != Precision::bf16_pure && precision != Precision::bf16_sr && precision != Precision::bf16_kahan;
 }
 
-// A number of ranks, and the plan that they train by.
+// A number of ranks, in shard groups of so many, and the plan that they train by.
 struct Place {
   Plan plan;
   int ranks;
+  int shard = 0;
 };
 
 // The last one's global batch is another.
 std::vector<std::vector<Place>> chains() {
   return {{{Plan::zero3(), 4}, {Plan::zero1(), 2}, {Plan::ddp(), 1}, {Plan::zero2(), 3}},
+          {{Plan::zero3(), 2}, {Plan::hybrid(), 4, 2}, {Plan::ddp(), 1}, {Plan::hybrid_zero2(), 3, 1}},
+          {{Plan::hybrid_zero2(), 4, 2}, {Plan::zero1(), 2}, {Plan::hybrid(), 4, 2}, {Plan::hybrid(), 3, 1}},
           {{Plan::zero2(), 1}, {Plan::zero3(), 2}, {Plan::zero2(), 4}, {Plan::zero3(), 3}},
           {{Plan::ddp(), 2}, {Plan::zero2(), 4}, {Plan::zero3(), 1}, {Plan::zero1(), 3}},
           {{Plan::zero1(), 4}, {Plan::ddp(), 2}, {Plan::zero3(), 2}, {Plan::ddp(), 3}}};
@@ -60,7 +63,8 @@ Stretch stretch_of(const Place& place, const Optimizer& optimizer, Precision pre
                    place.ranks,
                    optimizer,
                    {.clip = 1, .seed = 3, .float8 = {.scaling = Scaling::delayed, .history = 3}},
-                   steps}};
+                   steps,
+                   place.shard}};
   if (precision == Precision::fp16)
     stretch.job.options.loss_scale = LossScale{.initial = 0x1p14, .window = 3, .hysteresis = 2};
   return stretch;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "covering.h"
 #include "harness.h"
 #include "lm.h"
 #include "state/observer.h"
@@ -80,12 +81,11 @@ std::string title_of(const testing::TestParamInfo<Executed::ParamType>& info) {
   return in_title(mesh.first, accumulate, precision) + groups + in_title(plan.label());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Executed,
-                         testing::Combine(testing::Values(std::pair(1, 0), std::pair(2, 0), std::pair(3, 0),
-                                                          std::pair(4, 2), std::pair(6, 3), std::pair(2, 1)),
-                                          testing::Values(1, 3), testing::Values(Precision::fp32, Precision::bf16),
-                                          testing::ValuesIn(plans_of_meshes())),
-                         title_of);
+INSTANTIATE_TEST_SUITE_P(
+    All, Executed,
+    testing::ValuesIn(covering(std::vector<std::pair<int, int>>{{1, 0}, {2, 0}, {3, 0}, {4, 2}, {6, 3}, {2, 1}},
+                               std::vector{1, 3}, std::vector{Precision::fp32, Precision::bf16}, plans_of_meshes())),
+    title_of);
 
 }  // namespace
 }  // namespace zero::test
