@@ -72,9 +72,9 @@ class Engine::Impl::Loading {
       const StateTensor& described = source_.tensors()[at->second];
       const bool number = described.shape.empty();
       at::Tensor& field = fields[at->first.part];
-      field = at::empty({number ? 1 : end - begin}, at::TensorOptions().dtype(scalar_type(described.dtype)));
+      const std::vector<std::int64_t> shape(number ? 0 : 1, end - begin);
+      field = at::empty(shape, at::TensorOptions().dtype(scalar_type(described.dtype)));
       read(at->second, slot.index, number ? 0 : begin, number ? 1 : end, field.mutable_data_ptr());
-      if (number) field = field.view({});
     }
     return fields;
   }
