@@ -79,7 +79,7 @@ TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
   EXPECT_EQ(read.setting, report.setting);
   EXPECT_EQ(read.runs.front().lr, 1e-3);
   Json newer = Json::parse(to_json(report));
-  newer["schema"] = "zero.report/2";
+  newer["schema"] = "zero.report/3";
   EXPECT_THROW(cli::from_json(newer.dump()), zero::ConfigError);
 }
 

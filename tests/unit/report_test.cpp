@@ -55,9 +55,9 @@ TEST(Report, ShowsTheLinksAndWhatCommonMemorySpared) {
   result.wire.across_hosts = {400, 400};
   result.wire.in_place = {500, 500};
   EXPECT_TRUE(result.bytes_agree());
-  EXPECT_EQ(row(result, "within the host"), "within the host          600       600");
-  EXPECT_EQ(row(result, "across hosts"), "across hosts             400       400");
-  EXPECT_EQ(row(result, "read in place"), "read in place            500       500");
+  EXPECT_EQ(row(result, "within the host"), "within the host        600       600");
+  EXPECT_EQ(row(result, "across hosts"), "across hosts           400       400");
+  EXPECT_EQ(row(result, "read in place"), "read in place          500       500");
   const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
   EXPECT_EQ(read.wire.across_hosts.measured, 400);
   EXPECT_EQ(read.wire.in_place.predicted, 500);
