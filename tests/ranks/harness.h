@@ -72,7 +72,7 @@ struct Job {
   Optimizer optimizer = AdamW{.lr = 2e-3, .eps = 1e-4};
   Options options = {};
   int steps = 3;
-  int shard = 0;  // ranks of a shard group; 0: all
+  int shard = 0;           // ranks of a shard group; 0: all
   int ranks_per_host = 0;  // see run_ranks()
 };
 Mesh mesh_of(const Job& job, const World& world);

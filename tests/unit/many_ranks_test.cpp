@@ -119,7 +119,8 @@ TEST(ManyRanks, OwnersAreThoseOfAPlainSearch) {
     for (int round = 0; round < 40; ++round) {
       const Case each = random_case(random);
       const Layout layout(each.specs, ranks);
-      ASSERT_EQ(owners(layout, each.rules), plain_owners(layout, each)) << ranks << " ranks" << ", round " << round;
+      ASSERT_EQ(owners(layout, each.rules), plain_owners(layout, each)) << ranks << " ranks"
+                                                                        << ", round " << round;
     }
   }
 }
