@@ -292,7 +292,7 @@ void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<cha
     const Piece& piece = owned[which];
     const auto slot = static_cast<std::size_t>(piece.slot);
     if (!factors[slot] || !whole_work(rule(layout.slots()[slot]).optimizer)) continue;
-    whole.push_back({piece.slot, piece.begin, [&, which](const WholeTensors::Use& use) {
+    whole.push_back({piece.slot, [&, which](const WholeTensors::Use& use) {
                        Passage passage(staging_);
                        pass(passage, unit, gradients, owned, which, use);
                        passage.finish();

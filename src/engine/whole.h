@@ -36,7 +36,6 @@ class WholeTensors {
   // What this rank updates of one parameter.
   struct Stretch {
     int slot;
-    std::int64_t begin;                        // in the unit
     std::function<void(const Use& use)> each;  // range by range, cut at multiples of kSquareBlock
   };
   // Room for the unit, and what this rank keeps of its tensors: zeros, where it has none.
