@@ -11,17 +11,23 @@
 
 namespace zero {
 
+class Block;
 class TorchStep;
 
-// Elements [begin, end) of a tensor in the order of memory, from `memory` on.
+// Elements [begin, end) of a tensor in the order of memory, from `memory` on, or from byte `at` of `block` where that
+// is not addressable.
 struct HeldState {
   const Slot* slot = nullptr;  // whose parameter it is
   StateKind kind = StateKind::parameter;
   std::string part = {};
   std::int64_t begin = 0, end = 0;
   void* memory = nullptr;
+  Block* block = nullptr;
+  std::int64_t at = 0;
   std::optional<Axis> over = {};  // of which it is a slice: of `data` this rank's alone; none: every rank has the same
   TorchStep* torch = nullptr;  // of StateKind::optimizer, instead of memory: what is kept of these elements, all fields
+
+  std::int64_t count() const { return end - begin; }
 };
 using TellState = std::function<void(const HeldState&)>;
 

@@ -282,7 +282,10 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   }
   meet(unit);
   unit.keep_whole();
+  const char* const before =
+      std::exchange(broken_, "a gather scope's end failed halfway: some main weights are not what was written");
   updater_.adopt(unit);
+  broken_ = before;
   meet(unit);
 }
 
@@ -319,21 +322,19 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   renormalise();
   const window::Blind blind;
   at::NoGradGuard no_grad;
-  const Buffer* main = updater_.main(*unit);
-  if (main == nullptr) {
+  const Dtype wide = accumulation(unit->layout().dtype());
+  if (!updater_.has_main(*unit)) {
     const Pinned pinned(*pager_, *unit);
-    return parameter.detach().to(scalar_type(accumulation(unit->layout().dtype())), /*non_blocking=*/false,
-                                 /*copy=*/true);
+    return parameter.detach().to(scalar_type(wide), /*non_blocking=*/false, /*copy=*/true);
   }
-  const at::Tensor flat = at::empty({unit->layout().length()}, main->tensor().options());
-  const View whole{flat.mutable_data_ptr(), flat.numel(), accumulation(unit->layout().dtype())};
-  const View mine{main->data(), main->count(), whole.dtype};
-  if (const Held held = held_at_rest(resolved_, State::optimizer, unit->layout(), exchange_.rank()); held.over) {
+  const at::Tensor flat = at::empty({unit->layout().length()}, at::TensorOptions().dtype(scalar_type(wide)));
+  const View whole{flat.mutable_data_ptr(), flat.numel(), wide};
+  const Held held = held_at_rest(resolved_, State::optimizer, unit->layout(), exchange_.rank());
+  const View mine{static_cast<char*>(whole.data) + held.begin * size_of(wide), held.count, wide};
+  updater_.read_main(*unit, mine);
+  if (held.over)
     exchange_.run({Exchange::Kind::read, unit->index(), whole.count,
                    [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); }});
-  } else {
-    flat.copy_(main->tensor());
-  }
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset()).clone();
 }
 

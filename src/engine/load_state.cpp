@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "engine/impl.h"
+#include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
 #include "state/window.h"
@@ -54,7 +55,12 @@ class Engine::Impl::Loading {
   // Where the source has it: what it has not is as it was, or begins.
   void read(const HeldState& held) {
     const auto found = index_.find({held.slot->name, held.kind, held.part});
-    if (found != index_.end()) read(found->second, held.slot->index, held.begin, held.end, held.memory);
+    if (found == index_.end()) return;
+    if (held.block == nullptr) return read(found->second, held.slot->index, held.begin, held.end, held.memory);
+    const Dtype dtype = source_.tensors()[found->second].dtype;
+    std::vector<char> values(static_cast<std::size_t>(held.count() * size_of(dtype)));
+    read(found->second, held.slot->index, held.begin, held.end, values.data());
+    held.block->write(held.at, {values.data(), held.count(), dtype}).wait();
   }
 
   void read(std::size_t tensor, int parameter, std::int64_t begin, std::int64_t end, void* memory) {
@@ -129,7 +135,7 @@ void Engine::Impl::load_state(StateSource& source) {
   agree_on_loading(fault);
   for (auto& unit : units_) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    if (updater_.main(*unit) != nullptr) publish(*unit, Exchange::Kind::setup);
+    if (updater_.has_main(*unit)) publish(*unit, Exchange::Kind::setup);
   }
   renew(Exchange::Kind::setup);
   broken_ = nullptr;

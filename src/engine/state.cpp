@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/impl.h"
+#include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
 #include "state/window.h"
@@ -21,7 +22,13 @@ std::shared_ptr<const void> memory_of(const at::Tensor& tensor) {
   return {keep, keep->const_data_ptr()};
 }
 
-Hold hold_of(const HeldState& held, const std::string& field) {
+Hold hold_of(const HeldState& held, const std::string& field, Dtype dtype) {
+  if (held.block != nullptr)
+    return [held, dtype] {
+      const auto copy = std::make_shared<std::vector<char>>(static_cast<std::size_t>(held.count() * size_of(dtype)));
+      held.block->read(held.at, {copy->data(), held.count(), dtype}).wait();
+      return std::shared_ptr<const void>(copy, copy->data());
+    };
   if (held.torch == nullptr)
     return [memory = held.memory] { return std::shared_ptr<const void>(std::shared_ptr<const void>(), memory); };
   return [torch = held.torch, field] {
@@ -73,7 +80,8 @@ class Pieces {
 
  private:
   void add(const StateKey& key, const HeldState& held) {
-    add_piece(index_.at(key), held.begin, held.end, held.over, hold_of(held, key.part));
+    const std::size_t tensor = index_.at(key);
+    add_piece(tensor, held.begin, held.end, held.over, hold_of(held, key.part, tensors_[tensor].dtype));
   }
 
   void add_piece(std::size_t tensor, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {
@@ -174,7 +182,7 @@ std::vector<StateTensor> Engine::Impl::buffers_of_state() const {
 void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
   const UnitLayout& layout = unit.layout();
   const Held held = held_at_rest(resolved_, State::parameter, layout, unit.rank());
-  if (updater_.main(unit) == nullptr)
+  if (!updater_.has_main(unit))
     for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
       const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
       tell({.slot = &slot,

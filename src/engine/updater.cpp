@@ -3,8 +3,12 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/half.h"
 #include "base/random.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -39,16 +43,44 @@ void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
   }
 }
 
+void fill_all(void* values, std::int64_t count, Dtype dtype, double value) {
+  if (value == 0) {
+    std::memset(values, 0, static_cast<std::size_t>(count * size_of(dtype)));
+  } else if (dtype == Dtype::f64) {
+    std::fill_n(static_cast<double*>(values), count, value);
+  } else {
+    std::fill_n(static_cast<float*>(values), count, static_cast<float>(value));
+  }
+}
+
+Store::Book booked_to(Accounts& accounts) {
+  return [&accounts](Owner owner, int unit, Tier, std::int64_t bytes) { accounts.add({owner, unit}, bytes); };
+}
+
+// A store's failure says where it was.
+template <class Call>
+void for_unit(const Unit& unit, const char* what, const Call& call) {
+  try {
+    call();
+  } catch (const StoreError& error) {
+    throw StoreError("rank " + std::to_string(unit.rank()) + ": " + what + " of unit '" + unit.layout().name() +
+                     "': " + error.what());
+  }
+}
+
 }  // namespace
 
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
                  Exchange& exchange, Accounts& accounts)
     : plan_(plan),
+      accounts_(accounts),
+      memory_(Tier::device, lasting_memory, booked_to(accounts)),
+      store_(make_store(plan[State::optimizer].tier, lasting_memory, booked_to(accounts))),
+      staging_(memory_, store_->transfer()),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
       states_(layout.units().size()),
-      accounts_(accounts),
       whole_(layout, plan, rules_, exchange, accounts) {
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) check_torch(slot, unit.dtype());
@@ -60,53 +92,91 @@ void Updater::check_torch(const Slot& slot, Dtype stored) const {
   if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
+  if (!store_->addressable())
+    throw ConfigError("optimizer " + torch->label + " updates main weights that are in memory, and those of tier " +
+                          std::string(name(store_->tier())) + " are not",
+                      "use one of the engine's optimizers, or keep what the optimizer holds on the device");
   require_elementwise(*torch);
 }
 
 void Updater::prepare(Unit& unit, const at::Tensor& values) {
-  at::NoGradGuard no_grad;
-  const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   auto state = std::make_unique<UnitState>();
-  const at::Tensor mine = values.slice(0, origin(unit), origin(unit) + length(unit));
-  if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
-    state->main = Buffer(accounts_, {Owner::optimizer, unit.index()}, length(unit), scalar_type(wide), unit.device());
-    state->main.tensor().copy_(mine);
-  }
-  if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
-    state->rest = Buffer(accounts_, {Owner::optimizer, unit.index()}, length(unit), scalar_type(stored), unit.device());
-    keep_rest(static_cast<const float*>(mine.const_data_ptr()), static_cast<Bf16*>(state->rest.data()), length(unit));
-  }
-  prepare_moments(unit, *state);
+  for_unit(unit, "the first optimizer state", [&] {
+    prepare_weights(unit, state->blocks, element(values.data_ptr(), origin(unit), accumulation(unit.layout().dtype())));
+    prepare_moments(unit, state->blocks);
+  });
   whole_.prepare(unit);
   states_[index(unit)] = std::move(state);
 }
 
-void Updater::prepare_moments(const Unit& unit, UnitState& state) {
+// `mine`: what this rank updates of the unit's values.
+void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const char* mine) {
+  const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
+  blocks.origin = origin(unit);
+  if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
+    blocks.main = take(unit, length(unit), wide);
+    each_stretch(blocks.main, 0, length(unit), wide, Way::out, [&](void* main, std::int64_t first, std::int64_t count) {
+      std::memcpy(main, mine + first * size_of(wide), static_cast<std::size_t>(count * size_of(wide)));
+    });
+  }
+  if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
+    blocks.rest = take(unit, length(unit), stored);
+    const auto* const weights = reinterpret_cast<const float*>(mine);
+    each_stretch(blocks.rest, 0, length(unit), stored, Way::out,
+                 [&](void* rest, std::int64_t first, std::int64_t count) {
+                   keep_rest(weights + first, static_cast<Bf16*>(rest), count);
+                 });
+  }
+}
+
+Block Updater::take(const Unit& unit, std::int64_t count, Dtype dtype) {
+  return store_->take(count * size_of(dtype), Owner::optimizer, unit.index());
+}
+
+void Updater::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
   const UnitLayout& layout = unit.layout();
   for (const MomentArray& array : moment_arrays()) {
     Runs places(layout, origin(unit), origin(unit) + length(unit),
                 [&](const Slot& slot) { return array.holds(rule(slot).optimizer); });
-    const at::ScalarType dtype = scalar_type(array.dtype(layout.dtype()));
-    Buffer values;
+    const Dtype dtype = array.dtype(layout.dtype());
+    Block values;
     if (places.length() > 0) {
-      values = Buffer(accounts_, {Owner::optimizer, unit.index()}, places.length(), dtype, unit.device());
-      values.tensor().zero_();
+      values = take(unit, places.length(), dtype);
+      fill(values, 0, places.length(), dtype, 0);
     }
-    state.moments.push_back({array, std::move(places), std::move(values)});
+    blocks.moments.push_back({array, std::move(places), std::move(values)});
   }
   std::int64_t scales = 0;
   for (const Piece& piece : pieces(unit)) {
     const Optimizer& optimizer = rule(layout.slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
-    state.scales_of.push_back(scales);
+    blocks.scales_of.push_back(scales);
     scales += scale_bytes(piece, optimizer, layout.dtype()) / size_of(Dtype::f32);
     if (first_moment(optimizer) == 0) continue;
-    const Moment& moment = state.moments[0];
-    const std::int64_t begin = moment.places.at(piece.begin);
-    moment.values.tensor().slice(0, begin, begin + piece.end - piece.begin).fill_(first_moment(optimizer));
+    OptimizerBlocks::Moment& moment = blocks.moments[0];
+    fill(moment.values, moment.places.at(piece.begin), piece.end - piece.begin, moment.array.dtype(layout.dtype()),
+         first_moment(optimizer));
   }
   if (scales == 0) return;
-  state.scales = Buffer(accounts_, {Owner::optimizer, unit.index()}, scales, at::kFloat, unit.device());
-  state.scales.tensor().zero_();
+  blocks.scales = take(unit, scales, Dtype::f32);
+  fill(blocks.scales, 0, scales, Dtype::f32, 0);
+}
+
+// Elements [begin, begin + count) of a block, as many at a time as there is room for; `first` counts from `begin`.
+void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
+                           const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use) {
+  const std::int64_t most = block.addressable() ? count : staging_.elements();
+  Passage passage(staging_);
+  for (std::int64_t first = 0; first < count; first += most) {
+    const std::int64_t n = std::min(most, count - first);
+    const BlockPart part{&block, (begin + first) * size_of(dtype), n * size_of(dtype)};
+    passage.pass({&part, 1}, way, [&use, first, n](std::span<void* const> arrays) { use(arrays[0], first, n); });
+  }
+  passage.finish();
+}
+
+void Updater::fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
+  each_stretch(block, begin, count, dtype, Way::out,
+               [&](void* values, std::int64_t, std::int64_t n) { fill_all(values, n, dtype, value); });
 }
 
 std::vector<Piece> Updater::pieces(const Unit& unit) const {
@@ -123,50 +193,53 @@ void Updater::prepare_late(Unit& unit) {
   prepare(unit, values);
 }
 
-const Buffer* Updater::main(const Unit& unit) const {
+bool Updater::has_main(const Unit& unit) const {
   const auto& state = states_[index(unit)];
-  return state && state->main ? &state->main : nullptr;
+  return state && state->blocks.main;
 }
 
-UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-                           std::size_t which) {
-  const Piece& piece = pieces[which];
-  UnitState& state = *states_[index(unit)];
-  const Dtype dtype = unit.layout().dtype();
-  const Dtype wide = accumulation(dtype);
-  const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
-  const std::int64_t begin = piece.begin - origin(unit);
+void Updater::read_main(const Unit& unit, View to) const {
+  for_unit(unit, "the main weights", [&] { states_[index(unit)]->blocks.main.read(0, to).wait(); });
+}
+
+// But for what lies in blocks.
+UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
+                           std::int64_t end) const {
+  const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
   UpdateRange range;
   range.dtype = dtype;
-  range.count = piece.end - piece.begin;
-  range.first = piece.begin - slot.begin;
+  range.count = end - begin;
+  range.first = begin - unit.layout().slots()[static_cast<std::size_t>(piece.slot)].begin;
+  range.in_block = begin % kStateBlock;
   range.narrow_gradient = gradients.dtype(unit.index()) != wide;
   range.gradient =
-      element(gradients.data(unit.index()), piece.begin - gradients.origin(unit.index()), range.gradient_dtype());
-  add_moments(range, unit, piece, which);
+      element(gradients.data(unit.index()), begin - gradients.origin(unit.index()), range.gradient_dtype());
   if (dtype == wide) {
-    range.main = unit.stored_at(piece.begin);
+    range.main = unit.stored_at(begin);
     return range;
   }
   range.remainder = plan_.remainder(dtype);
-  range.parameter = unit.stored_at(piece.begin);
-  if (state.main) range.main = element(state.main.data(), begin, wide);
-  if (state.rest) range.rest = element(state.rest.data(), begin, dtype);
+  range.parameter = unit.stored_at(begin);
   return range;
 }
 
-void Updater::add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which) const {
-  const UnitState& state = *states_[index(unit)];
+// `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
+// moments are.
+void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
+                   std::size_t which, const WholeTensors::Use& use) {
+  const Piece& piece = pieces[which];
+  OptimizerBlocks& blocks = states_[index(unit)]->blocks;
+  const Dtype dtype = unit.layout().dtype();
   const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
-  range.in_block = piece.begin % kStateBlock;
-  for (const Moment& moment : state.moments) {
-    if (!moment.array.holds(optimizer)) continue;
-    const auto i = static_cast<std::size_t>(moment.array.moment);
-    const Dtype dtype = moment.array.dtype(range.dtype);
-    range.moments[i] = element(moment.values.data(), moment.places.at(piece.begin), dtype);
-    if (dtype == Dtype::u8)
-      range.scales[i] = static_cast<float*>(state.scales.data()) + state.scales_of[which] +
-                        static_cast<std::int64_t>(i) * scales(piece);
+  const std::int64_t most = staging_.elements();
+  for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
+    end = store_->addressable() ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+    const UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
+    passage.pass(parts.all(), Way::both,
+                 [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
+                   place(stretch, arrays);
+                   use(stretch);
+                 });
   }
 }
 
@@ -213,35 +286,59 @@ void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<cha
   const UnitLayout& layout = unit.layout();
   const WholeTensors::Factors factors = count_step(layout, present, scale, lr_factor);
   const std::vector<Piece> owned = pieces(unit);
+  for_unit(unit, "the update", [&] { update_elementwise(unit, gradients, owned, factors); });
   std::vector<WholeTensors::Stretch> whole;
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
     const auto slot = static_cast<std::size_t>(piece.slot);
-    if (!factors[slot]) continue;
-    const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
-    const UpdateRange stretch = range(unit, gradients, owned, which);
-    if (whole_work(optimizer)) {
-      whole.push_back({piece.slot, piece.begin, stretch});
-    } else {
-      update_piece(unit, which, optimizer, *factors[slot], stretch);
-    }
+    if (!factors[slot] || !whole_work(rule(layout.slots()[slot]).optimizer)) continue;
+    whole.push_back({piece.slot, [&, which](const WholeTensors::Use& use) {
+                       Passage passage(staging_);
+                       pass(passage, unit, gradients, owned, which, use);
+                       passage.finish();
+                     }});
   }
-  whole_.step(unit, factors, whole);
+  for_unit(unit, "the update", [&] { whole_.step(unit, factors, whole); });
+}
+
+void Updater::update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+                                 const WholeTensors::Factors& factors) {
+  Passage passage(staging_);
+  for (std::size_t which = 0; which < owned.size(); ++which) {
+    const auto slot = static_cast<std::size_t>(owned[which].slot);
+    const Optimizer& optimizer = rule(unit.layout().slots()[slot]).optimizer;
+    if (!factors[slot] || whole_work(optimizer)) continue;
+    pass(passage, unit, gradients, owned, which,
+         [this, &unit, &optimizer, which, &f = *factors[slot]](const UpdateRange& range) {
+           update_piece(unit, which, optimizer, f, range);
+         });
+  }
+  passage.finish();
 }
 
 void Updater::adopt(Unit& unit) {
-  const auto& state = states_[index(unit)];
-  if (!state) return;
-  const void* written = element(unit.whole().data, origin(unit), unit.layout().dtype());
-  if (state->rest)
-    drop_misfits(static_cast<const Bf16*>(written), static_cast<Bf16*>(state->rest.data()), length(unit));
-  if (!state->main) return;
-  float* main = static_cast<float*>(state->main.data());
-  if (unit.layout().dtype() == Dtype::bf16) {
-    adopt_changed(static_cast<const Bf16*>(written), main, length(unit));
-  } else {
-    adopt_changed(static_cast<const Fp16*>(written), main, length(unit));
-  }
+  if (prepared(unit)) for_unit(unit, "what was written", [&] { adopt(unit, states_[index(unit)]->blocks); });
+}
+
+void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
+  const Dtype stored = unit.layout().dtype();
+  void* const all = element(unit.whole().data, origin(unit), stored);
+  if (blocks.rest)
+    each_stretch(blocks.rest, 0, length(unit), stored, Way::both,
+                 [&](void* values, std::int64_t first, std::int64_t count) {
+                   drop_misfits(static_cast<const Bf16*>(all) + first, static_cast<Bf16*>(values), count);
+                 });
+  if (!blocks.main) return;
+  each_stretch(blocks.main, 0, length(unit), accumulation(stored), Way::both,
+               [&](void* values, std::int64_t first, std::int64_t count) {
+                 const void* const written = element(all, first, stored);
+                 auto* const weights = static_cast<float*>(values);
+                 if (stored == Dtype::bf16) {
+                   adopt_changed(static_cast<const Bf16*>(written), weights, count);
+                 } else {
+                   adopt_changed(static_cast<const Fp16*>(written), weights, count);
+                 }
+               });
 }
 
 }  // namespace zero

@@ -1,4 +1,6 @@
-// The optimizer's state of every unit, and its step over what this rank owns of it.
+// The optimizer's state of every unit, and its step over what this rank owns of it. What the engine's optimizers keep
+// element by element lies in blocks of a store; the step goes over a piece at once where they are addressable, else
+// stretch by stretch, through buffers of constant size.
 #pragma once
 
 #include <memory>
@@ -6,10 +8,11 @@
 
 #include "device/update.h"
 #include "engine/held_state.h"
+#include "engine/optimizer_blocks.h"
 #include "engine/torch_steps.h"
 #include "engine/whole.h"
-#include "partition/moments.h"
-#include "partition/runs.h"
+#include "memory/passage.h"
+#include "memory/store.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gradients.h"
@@ -54,23 +57,16 @@ class Updater {
   // unless it is less than half a step of what was written, as that of an unchanged weight always is.
   void adopt(Unit& unit);
 
-  // This rank's main weights of a unit; null where the parameters are the main weights themselves.
-  const Buffer* main(const Unit& unit) const;
+  // False where the parameters are the main weights themselves.
+  bool has_main(const Unit& unit) const;
+  // Writes this rank's main weights of a unit to `to`, all of them.
+  void read_main(const Unit& unit, View to) const;
   std::int64_t origin(const Unit& unit) const { return held(unit).begin; }
   std::int64_t length(const Unit& unit) const { return held(unit).count; }
 
  private:
-  struct Moment {
-    MomentArray array;
-    Runs places;
-    Buffer values;
-  };
   struct UnitState {
-    Buffer main;  // Remainder::main_weights
-    Buffer rest;  // Remainder::kept
-    std::vector<Moment> moments;
-    Buffer scales;                                  // of moments in codes, piece by piece, moment by moment
-    std::vector<std::int64_t> scales_of;            // where each piece's begin
+    OptimizerBlocks blocks;
     std::vector<std::unique_ptr<TorchStep>> torch;  // by piece; null for the engine's own optimizers
   };
 
@@ -79,24 +75,35 @@ class Updater {
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
   void check_torch(const Slot& slot, Dtype stored) const;
-  void prepare_moments(const Unit& unit, UnitState& state);
-  UpdateRange range(Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces, std::size_t which);
-  void add_moments(UpdateRange& range, const Unit& unit, const Piece& piece, std::size_t which) const;
+  Block take(const Unit& unit, std::int64_t count, Dtype dtype);
+  void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const char* mine);
+  void prepare_moments(const Unit& unit, OptimizerBlocks& blocks);
+  void adopt(Unit& unit, OptimizerBlocks& blocks);
+  void each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
+                    const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use);
+  void fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
+  UpdateRange range(Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
+                    std::int64_t end) const;
+  void pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
+            std::size_t which, const WholeTensors::Use& use);
+  void update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+                          const WholeTensors::Factors& factors);
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
   TorchStep& torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer);
-  void each_moment(const Unit& unit, const Piece& piece, std::size_t which, const HeldState& of,
-                   const TellState& tell) const;
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
   WholeTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
                                    double lr_factor);
 
   Plan plan_;
+  Accounts& accounts_;
+  HostStore memory_;
+  std::unique_ptr<Store> store_;  // of the states
+  Staging staging_;
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;  // by parameter
   std::vector<std::int64_t> steps_;   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
-  Accounts& accounts_;
   WholeTensors whole_;
 };
 

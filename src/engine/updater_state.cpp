@@ -3,6 +3,39 @@
 #include "state/flat.h"
 
 namespace zero {
+namespace {
+
+void tell_of(const BlockPart& part, HeldState held, const TellState& tell) {
+  if (part.block == nullptr) return;
+  if (part.block->addressable()) {
+    held.memory = static_cast<char*>(part.block->view().data) + part.at;
+  } else {
+    held.block = part.block;
+    held.at = part.at;
+  }
+  tell(held);
+}
+
+// Of a piece, whose elements are those of `held`.
+void tell_of(const UpdateParts& parts, const Piece& piece, const HeldState& held, const TellState& tell) {
+  HeldState each = held;
+  each.kind = StateKind::main_weight;
+  tell_of(parts.main, each, tell);
+  each.kind = StateKind::remainder;
+  tell_of(parts.rest, each, tell);
+  HeldState scale = held;
+  scale.begin = piece.begin / kStateBlock - held.slot->begin / kStateBlock;
+  scale.end = scale.begin + scales(piece);
+  for (std::size_t i = 0; i < kMaxMoments; ++i) {
+    each.part = scale.part = std::to_string(i);
+    each.kind = StateKind::moment;
+    scale.kind = StateKind::scale;
+    tell_of(parts.moments[i], each, tell);
+    tell_of(parts.scales[i], scale, tell);
+  }
+}
+
+}  // namespace
 
 void Updater::forget(Unit& unit) {
   states_[index(unit)].reset();
@@ -19,16 +52,9 @@ void Updater::each_state(const Unit& unit, const TellState& tell) const {
     const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
     const HeldState of{
         .slot = &slot, .begin = piece.begin - slot.begin, .end = piece.end - slot.begin, .over = held(unit).over};
-    const auto offer = [&](StateKind kind, const Buffer& buffer, Dtype dtype) {
-      if (!buffer) return;
-      HeldState each = of;
-      each.kind = kind;
-      each.memory = at_element(buffer.data(), piece.begin - origin(unit), dtype);
-      tell(each);
-    };
-    offer(StateKind::main_weight, state->main, accumulation(stored));
-    offer(StateKind::remainder, state->rest, stored);
-    each_moment(unit, piece, which, of, tell);
+    const UpdateParts parts =
+        parts_of(state->blocks, rule(slot).optimizer, stored, piece, which, piece.begin, piece.end);
+    tell_of(parts, piece, of, tell);
     if (which >= state->torch.size() || !state->torch[which]) continue;
     HeldState kept = of;
     kept.kind = StateKind::optimizer;
@@ -36,26 +62,6 @@ void Updater::each_state(const Unit& unit, const TellState& tell) const {
     tell(kept);
   }
   whole_.each_state(unit, tell);
-}
-
-void Updater::each_moment(const Unit& unit, const Piece& piece, std::size_t which, const HeldState& of,
-                          const TellState& tell) const {
-  UpdateRange range;
-  range.dtype = unit.layout().dtype();
-  add_moments(range, unit, piece, which);
-  for (std::size_t i = 0; i < kMaxMoments; ++i) {
-    HeldState each = of;
-    each.part = std::to_string(i);
-    each.kind = StateKind::moment;
-    each.memory = range.moments[i];
-    if (each.memory != nullptr) tell(each);
-    if (range.scales[i] == nullptr) continue;
-    each.kind = StateKind::scale;
-    each.begin = piece.begin / kStateBlock - of.slot->begin / kStateBlock;
-    each.end = each.begin + scales(piece);
-    each.memory = range.scales[i];
-    tell(each);
-  }
 }
 
 void Updater::resume(std::uint64_t seed, std::vector<std::int64_t> steps) {
@@ -76,10 +82,12 @@ void Updater::resume_torch(Unit& unit, const ReadFields& read) {
 }
 
 void Updater::store(Unit& unit) {
-  const Buffer* const main = this->main(unit);
-  if (main == nullptr) return;
-  const Dtype dtype = unit.layout().dtype();
-  convert(main->data(), accumulation(dtype), unit.stored_at(origin(unit)), dtype, length(unit));
+  if (!has_main(unit)) return;
+  const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
+  each_stretch(states_[index(unit)]->blocks.main, 0, length(unit), wide, Way::in,
+               [&](const void* main, std::int64_t first, std::int64_t count) {
+                 convert(main, wide, unit.stored_at(origin(unit) + first), dtype, count);
+               });
 }
 
 }  // namespace zero

@@ -121,8 +121,11 @@ void WholeTensors::each_state(const Unit& unit, const TellState& tell) const {
   for (const Slot& slot : unit.layout().slots()) {
     const auto& [rows, columns, row_shape, column_shape] = factored_[static_cast<std::size_t>(slot.index)];
     if (!rows || slot.numel == 0) continue;
-    tell({&slot, StateKind::row, "", 0, rows.count(), rows.data(), Axis::data});
-    tell({&slot, StateKind::column, "", 0, columns.count(), columns.data(), Axis::data});
+    const auto offer = [&](StateKind kind, const Buffer& values) {
+      tell({.slot = &slot, .kind = kind, .end = values.count(), .memory = values.data(), .over = Axis::data});
+    };
+    offer(StateKind::row, rows);
+    offer(StateKind::column, columns);
   }
 }
 
@@ -145,7 +148,9 @@ void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vec
     const UpdateFactors& f = *factors[static_cast<std::size_t>(stretch.slot)];
     const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
     const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
-    descend(kept, size, step_at(unit, stretch.begin), f, stretch.range);
+    stretch.each([&, kept = kept, size = size](const UpdateRange& range) {
+      descend(kept, size, step_at(unit, slot.begin + range.first), f, range);
+    });
   }
 }
 
@@ -161,10 +166,13 @@ char* WholeTensors::step_at(const Unit& unit, std::int64_t index) const {
 void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
   const Dtype wire = units_[static_cast<std::size_t>(unit.index())].wire;
   for (const Stretch& stretch : stretches) {
-    const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(stretch.slot)]).optimizer;
-    if (whole_work(optimizer)->owner)
-      follow(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], stretch.range, nullptr,
-             element(inputs_, stretch.begin, wire), wire);
+    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
+    const Optimizer& optimizer = rule(slot).optimizer;
+    if (!whole_work(optimizer)->owner) continue;
+    stretch.each([&](const UpdateRange& range) {
+      follow(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
+             element(inputs_, slot.begin + range.first, wire), wire);
+    });
   }
   const Held updated = held(unit.layout());
   if (!updated.over) return;
@@ -234,8 +242,11 @@ std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, cons
   for (const Stretch& stretch : stretches) {
     const auto slot = static_cast<std::size_t>(stretch.slot);
     const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
-    if (whole_work(optimizer)->norms)
-      add_norms(unit, stretch, optimizer, *factors[slot], sums[2 * slot], sums[2 * slot + 1]);
+    if (!whole_work(optimizer)->norms) continue;
+    stretch.each([&](const UpdateRange& range) {
+      add_norms(unit, layout.slots()[slot].begin + range.first, range, optimizer, *factors[slot], sums[2 * slot],
+                sums[2 * slot + 1]);
+    });
   }
   if (const Held updated = held(layout); updated.over) exchange_sums(unit, work, *updated.over, sums);
   for (const int slot : work.normed) {
@@ -245,17 +256,18 @@ std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, cons
   return result;
 }
 
-void WholeTensors::add_norms(const Unit& unit, const Stretch& stretch, const Optimizer& optimizer,
+// Of a range that begins with element `begin` of the unit.
+void WholeTensors::add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
                              const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const {
   const Dtype wide = accumulation(unit.layout().dtype());
   std::array<double, kChunk> chunk;
-  for (std::int64_t begin = 0; begin < stretch.range.count; begin += kChunk) {
-    const std::int64_t count = std::min(kChunk, stretch.range.count - begin);
-    const UpdateRange part = part_of(stretch.range, begin, count);
+  for (std::int64_t done = 0; done < range.count; done += kChunk) {
+    const std::int64_t count = std::min(kChunk, range.count - done);
+    const UpdateRange part = part_of(range, done, count);
     read_weights(part, chunk.data());
     add_squares(chunk.data(), wide, count, weights);
     if (whole_work(optimizer)->owner) continue;
-    void* const target = step_at(unit, stretch.begin + begin);
+    void* const target = step_at(unit, begin + done);
     follow(optimizer, factors, part, chunk.data(), target, wide);
     add_squares(target, wide, count, step);
   }

@@ -9,6 +9,7 @@
 // A sum with zeros and an exact sum do not depend on how the unit is cut, so neither do the bits.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -31,11 +32,11 @@ class WholeTensors {
 
   // By slot; none for parameters that received no gradient on any rank.
   using Factors = std::vector<std::optional<UpdateFactors>>;
+  using Use = std::function<void(const UpdateRange& range)>;
   // What this rank updates of one parameter.
   struct Stretch {
     int slot;
-    std::int64_t begin;  // in the unit
-    UpdateRange range;
+    std::function<void(const Use& use)> each;  // range by range, cut at multiples of kSquareBlock
   };
   // Room for the unit, and what this rank keeps of its tensors: zeros, where it has none.
   void prepare(const Unit& unit) { make_room(unit.layout(), units_[static_cast<std::size_t>(unit.index())]); }
@@ -65,8 +66,8 @@ class WholeTensors {
   at::Tensor step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors);
   void distribute(const Unit& unit);
   std::vector<Norms> take_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
-  void add_norms(const Unit& unit, const Stretch& stretch, const Optimizer& optimizer, const UpdateFactors& factors,
-                 ExactSum& weights, ExactSum& step) const;
+  void add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
+                 const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const;
   void exchange_sums(const Unit& unit, const WholeUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
   Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }

@@ -1,0 +1,107 @@
+#include "memory/passage.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/blockwise.h"
+
+namespace zero {
+namespace {
+
+constexpr std::int64_t kAlign = 64;
+constexpr std::int64_t kWidest = 8;  // bytes of an element
+// Arrays as wide as the widest element that have room: three moments of fp64, which have no main weights beside them,
+// and what aligns parts and the scales of 8-bit blocks take.
+constexpr std::int64_t kArrays = 4;
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+bool lies_here(const BlockPart& part) {
+  return part.block == nullptr || part.block->addressable();
+}
+
+void* place(const BlockPart& part) {
+  return part.block == nullptr ? nullptr : static_cast<char*>(part.block->view().data) + part.at;
+}
+
+}  // namespace
+
+Staging::Staging(Store& memory, std::int64_t transfer)
+    : memory_(memory),
+      elements_(std::max(transfer / kWidest / kStateBlock, std::int64_t{1}) * kStateBlock),
+      bytes_(kArrays * kWidest * elements_) {}
+
+char* Staging::buffer(std::size_t which) {
+  Block& block = buffers_[which];
+  if (!block) block = memory_.take(bytes_, Owner::update);
+  return static_cast<char*>(block.view().data);
+}
+
+Passage::~Passage() {
+  for (Turn& turn : turns_)
+    for (Pending& pending : turn.under_way) {
+      try {
+        pending.wait();
+      } catch (...) {
+        // The passage is left by the first failure, or by another exception.
+      }
+    }
+}
+
+void Passage::settle(Turn& turn) {
+  for (Pending& pending : turn.under_way) pending.wait();
+  turn.under_way.clear();
+}
+
+bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays) {
+  if (parts.size() > arrays.size()) throw StoreError(std::to_string(parts.size()) + " parts at once");
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!lies_here(parts[i])) return false;
+    arrays[i] = place(parts[i]);
+  }
+  return true;
+}
+
+void Passage::begin(std::span<const BlockPart> parts, Way way, Work work) {
+  Turn& turn = turns_[next_ % turns_.size()];
+  settle(turn);
+  turn = {{parts.begin(), parts.end()}, {}, way, std::move(work), {}};
+  bring(turn, staging_.buffer(next_ % turns_.size()));
+  if (Turn& before = turns_[(next_ + turns_.size() - 1) % turns_.size()]; before.work) carry_out(before);
+  ++next_;
+}
+
+void Passage::bring(Turn& turn, char* buffer) {
+  std::int64_t taken = 0;
+  for (const BlockPart& part : turn.parts) {
+    turn.arrays.push_back(lies_here(part) ? place(part) : buffer + taken);
+    if (lies_here(part)) continue;
+    taken += aligned(part.bytes);
+    if (taken > staging_.bytes())
+      throw StoreError("parts of " + std::to_string(taken) + " bytes for a buffer of " +
+                       std::to_string(staging_.bytes()));
+    const View view{turn.arrays.back(), part.bytes, Dtype::u8};
+    if (turn.way != Way::out) turn.under_way.push_back(part.block->read(part.at, view));
+  }
+}
+
+void Passage::carry_out(Turn& turn) {
+  settle(turn);
+  std::exchange(turn.work, nullptr)(turn.arrays);
+  if (turn.way == Way::in) return;
+  for (std::size_t i = 0; i < turn.parts.size(); ++i) {
+    const BlockPart& part = turn.parts[i];
+    if (!lies_here(part)) turn.under_way.push_back(part.block->write(part.at, {turn.arrays[i], part.bytes, Dtype::u8}));
+  }
+}
+
+void Passage::finish() {
+  for (std::size_t i = 0; i < turns_.size(); ++i)
+    if (Turn& turn = turns_[(next_ + i) % turns_.size()]; turn.work) carry_out(turn);
+  std::ranges::for_each(turns_, &Passage::settle);
+}
+
+}  // namespace zero

@@ -1,0 +1,94 @@
+// Bytes of blocks on their way to where they are computed with, and back: in place where their blocks are addressable,
+// else through buffers of constant number and size, read ahead and written behind. No torch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "memory/block.h"
+#include "memory/store.h"
+
+namespace zero {
+
+// Bytes [at, at + bytes) of a block; null: of none.
+struct BlockPart {
+  Block* block = nullptr;
+  std::int64_t at = 0;
+  std::int64_t bytes = 0;
+};
+
+// What becomes of parts that are not in place.
+enum class Way : std::uint8_t {
+  both,  // brought, changed and taken back
+  in,    // brought
+  out,   // written as a whole and taken back
+};
+
+// The buffers of a store that is not addressable, kept from one passage to the next; taken when they are first needed.
+class Staging {
+ public:
+  static constexpr std::size_t kBuffers = 3;  // one is read into, one computed with, one written from
+
+  // From `memory`, for operations of `transfer` bytes.
+  Staging(Store& memory, std::int64_t transfer);
+
+  std::int64_t bytes() const { return bytes_; }  // of a buffer
+  // So many elements fit into a buffer whatever an optimizer keeps of them. A multiple of kStateBlock.
+  std::int64_t elements() const { return elements_; }
+  char* buffer(std::size_t which);
+
+ private:
+  Store& memory_;
+  std::int64_t elements_;
+  std::int64_t bytes_;
+  std::array<Block, kBuffers> buffers_;
+};
+
+// One at a time on the same Staging. One thread.
+class Passage {
+ public:
+  explicit Passage(Staging& staging) : staging_(staging) {}
+  ~Passage();  // waits for what is under way, and leaves undone what was not
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+  // Where each part lies while it is worked on, aligned to 64 bytes or as it lies in its block; null for none.
+  using Work = std::function<void(std::span<void* const> arrays)>;
+  static constexpr std::size_t kParts = 16;  // of one pass(), at most
+  // Does the work on these parts: at once, in place, where all of their blocks are addressable, else by the end of
+  // finish(). Parts of one passage must not overlap. Throws what reading, writing or the work throws, also that of
+  // parts before these; then it is over.
+  template <class Call>
+  void pass(std::span<const BlockPart> parts, Way way, Call&& work) {
+    std::array<void*, kParts> arrays;
+    if (!in_place(parts, arrays)) return begin(parts, way, std::forward<Call>(work));
+    work(std::span<void* const>(arrays.data(), parts.size()));
+  }
+  void finish();
+
+ private:
+  struct Turn {
+    std::vector<BlockPart> parts;
+    std::vector<void*> arrays;
+    Way way = Way::both;
+    Work work;  // while it is to be done
+    std::vector<Pending> under_way;
+  };
+
+  // False unless they all are.
+  static bool in_place(std::span<const BlockPart> parts, std::span<void*> arrays);
+  void begin(std::span<const BlockPart> parts, Way way, Work work);
+  void bring(Turn& turn, char* buffer);
+  static void settle(Turn& turn);
+  static void carry_out(Turn& turn);
+
+  Staging& staging_;
+  std::array<Turn, Staging::kBuffers> turns_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace zero

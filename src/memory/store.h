@@ -1,0 +1,64 @@
+// The memory of one tier on a rank, of which blocks are taken. No torch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "memory/block.h"
+#include "zero/ledger.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+// Thread-safe, if its Book is.
+class Store {
+ public:
+  // Is told whose bytes come, and, with a minus, go.
+  using Book = std::function<void(Owner owner, int unit, Tier tier, std::int64_t bytes)>;
+
+  Store(Tier tier, Book book) : tier_(tier), book_(std::move(book)) {}
+  virtual ~Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  // Uninitialised; booked to `owner`, of this unit of the layout or, -1, of none, as long as it lives. Throws
+  // StoreError or std::bad_alloc where there is no room.
+  Block take(std::int64_t bytes, Owner owner, int unit = -1);
+
+  Tier tier() const { return tier_; }
+  // Whether its blocks are.
+  virtual bool addressable() const = 0;
+  // Where they are not: the bytes of an operation that suit it, 2 KiB at least.
+  virtual std::int64_t transfer() const { return std::int64_t{1} << 20; }
+
+ private:
+  virtual std::unique_ptr<Block::Place> provide(std::int64_t bytes) = 0;
+
+  Tier tier_;
+  Book book_;
+};
+
+// This process's memory, addressable.
+class HostStore final : public Store {
+ public:
+  using Allocate = std::function<std::shared_ptr<void>(std::size_t bytes)>;
+  HostStore(Tier tier, Allocate allocate, Book book) : Store(tier, std::move(book)), allocate_(std::move(allocate)) {}
+
+  bool addressable() const override { return true; }
+
+ private:
+  std::unique_ptr<Block::Place> provide(std::int64_t bytes) override;
+
+  Allocate allocate_;
+};
+
+// The store of a tier for an engine that this thread builds. There is only the host's memory so far.
+std::unique_ptr<Store> make_store(Tier tier, HostStore::Allocate allocate, Store::Book book);
+
+// For tests: what makes the stores of engines that this thread builds from now on; null: make_store() itself.
+using MakeStore = std::function<std::unique_ptr<Store>(Store::Book book)>;
+void replace_stores(MakeStore make);
+
+}  // namespace zero

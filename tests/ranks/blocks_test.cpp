@@ -1,0 +1,287 @@
+// What the optimizer keeps lies in a store that is never addressable: the same bits as in memory, through buffers of
+// constant size, and failures that are told of.
+#include <torch/torch.h>
+
+#include <numeric>
+#include <optional>
+
+#include "covering.h"
+#include "late_store.h"
+#include "optimizers.h"
+#include "states.h"
+#include "zero/error.h"
+
+namespace zero::test {
+namespace {
+
+using Watch = std::shared_ptr<LateWatch>;
+
+// While it lives, engines that the thread builds keep what their optimizers do in late stores.
+class Late {
+ public:
+  explicit Late(const Watch& watch) {
+    replace_stores([watch](Store::Book book) { return std::make_unique<LateStore>(std::move(book), watch); });
+  }
+  ~Late() { replace_stores(nullptr); }
+  Late(const Late&) = delete;
+  Late& operator=(const Late&) = delete;
+};
+
+// The ranks' threads end with the run.
+template <class Model>
+Course<Model> in_late_stores(const Watch& watch, Course<Model> course = {}) {
+  return {
+      .make =
+          [watch, make = course.make] {
+            replace_stores([watch](Store::Book book) { return std::make_unique<LateStore>(std::move(book), watch); });
+            return make();
+          },
+      .before_step = course.before_step};
+}
+
+void expect_no_fault(const Watch& watch) {
+  EXPECT_EQ(watch->faults, "");
+  EXPECT_EQ(watch->under_way, 0);
+}
+
+std::vector<Optimizer> optimizers() {
+  std::vector<Optimizer> all = every_optimizer();
+  for (const auto& more : {narrow_moments(), whole_optimizers(), our_own_options()})
+    all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::vector<Precision> every_precision() {
+  std::vector<Precision> all;
+  for (const std::string_view name : precisions()) all.push_back(precision_named(name));
+  return all;
+}
+
+// Which optimizer, precision, ranks, plan.
+using Kept = std::tuple<std::size_t, Precision, int, Plan>;
+class Blocks : public testing::TestWithParam<Kept> {};
+
+bool keeps_any(const Optimizer& optimizer, Precision precision) {
+  return moments(optimizer) > 0 || Plan::ddp().precision(precision).remainder(Dtype::bf16) == Remainder::kept ||
+         precision == Precision::bf16 || precision == Precision::fp16;
+}
+
+TEST_P(Blocks, HaveTheBitsOfMemory) {
+  const auto& [which, precision, ranks, plan] = GetParam();
+  Job job{plan.precision(precision), ranks, optimizers()[which], {.clip = 1, .seed = 3}, 4};
+  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
+  const auto watch = std::make_shared<LateWatch>();
+  const Outcome in_memory = train<Lm>(job, lm_with_dropout(0.1));
+  EXPECT_EQ(difference(in_memory, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1)))), "");
+  expect_no_fault(watch);
+  if (keeps_any(job.optimizer, precision)) {
+    EXPECT_GT(watch->operations, 0);
+    EXPECT_LE(watch->most, 2 * 4 * LateStore::kTransfer);  // two buffers at a time
+  }
+}
+
+std::vector<Kept> kept() {
+  std::vector<std::size_t> all(optimizers().size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<Precision> precisions = every_precision();
+  std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
+  return covering(all, precisions, std::vector{1, 2, 3}, all_plans());
+}
+
+std::string name_of(const testing::TestParamInfo<Kept>& tested) {
+  const auto& [which, precision, ranks, plan] = tested.param;
+  return std::to_string(which) + in_title(std::string(name(optimizers()[which]))) +
+         in_title(std::string(name(precision))) + "On" + std::to_string(ranks) + in_title(plan.label());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Blocks, testing::ValuesIn(kept()), name_of);
+
+struct Wide : torch::nn::Module {
+  explicit Wide(std::int64_t n) : linear(register_module("linear", torch::nn::Linear(n, n))), size(n) {}
+  at::Tensor loss(std::int64_t index) { return linear(numbers(index, {2, size})).to(at::kFloat).square().mean(); }
+  torch::nn::Linear linear;
+  std::int64_t size;
+};
+
+// Bytes under way, and of the buffers.
+std::pair<std::int64_t, std::int64_t> buffers_for(std::int64_t size, const Optimizer& optimizer) {
+  const auto watch = std::make_shared<LateWatch>();
+  std::int64_t buffers = 0;
+  const Job job{Plan::ddp().bf16(), 1, optimizer};
+  on_ranks<Wide>(job, in_late_stores<Wide>(watch, {.make = [size] { return std::make_shared<Wide>(size); }}),
+                 [&](Wide& model, Engine& engine, int) {
+                   for (int step = 0; step < 2; ++step) train_step(model, engine);
+                   buffers = engine.ledger()[Owner::update].bytes;
+                   EXPECT_EQ(engine.ledger()[Owner::optimizer].bytes, engine.estimate().state.optimizer);
+                 });
+  expect_no_fault(watch);
+  return {watch->most, buffers};
+}
+
+TEST(BlocksBuffers, AreConstantInNumberAndSize) {
+  for (const Optimizer& optimizer : {Optimizer(AdamW{}), narrow_moments()[1], narrow_moments()[2]}) {
+    const auto small = buffers_for(48, optimizer), large = buffers_for(200, optimizer);
+    EXPECT_EQ(small, large) << describe(optimizer);
+    EXPECT_EQ(small.second, 3 * 4 * LateStore::kTransfer);
+    EXPECT_LT(small.first, 200 * 200 * 4);
+    EXPECT_GT(small.first, 0);
+  }
+}
+
+TEST(BlocksBuffers, AreNotTakenWhereBlocksAreInMemory) {
+  const Job job{Plan::ddp().bf16(), 1};
+  on_ranks<Wide>(job, {.make = [] { return std::make_shared<Wide>(48); }}, [&](Wide& model, Engine& engine, int) {
+    train_step(model, engine);
+    EXPECT_EQ(engine.ledger()[Owner::update].peak, 0);
+  });
+}
+
+struct Told {
+  States state = std::make_shared<MemoryState>();
+  Outcome end;
+};
+
+std::vector<Job> stated_jobs() {
+  std::vector<Job> jobs;
+  for (const Optimizer& optimizer :
+       {Optimizer(AdamW{.lr = 2e-3, .eps = 1e-4}), narrow_moments()[1], Optimizer(Adafactor{.weight_decay = 0.1})})
+    for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan}) {
+      jobs.push_back({Plan::zero3().precision(precision), 2, optimizer, {.seed = 3}});
+      jobs.push_back({Plan::ddp().precision(precision), 1, optimizer, {.seed = 3}});
+    }
+  return jobs;
+}
+
+// Two steps from `from`, or from the beginning, then one from what a gather scope wrote.
+Told stepped(const Job& job, const States& from, const Course<StatesModelImpl>& course) {
+  Told told;
+  told.end = train_by(job, course, [&](StatesModelImpl& model, Engine& engine, Outcome& run, int) {
+    if (from) engine.load_state(*from);
+    for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
+    {
+      const Gather scope({model.embed->weight, model.turned});
+      const torch::NoGradGuard no_grad;
+      model.embed->weight.slice(0, 3, 20).mul_(1.25);
+      model.turned.add_(0.5);
+    }
+    told.state->add(engine.state());
+    run.record(train_step(model, engine));
+  });
+  EXPECT_EQ(told.state->faults(), "");
+  return told;
+}
+
+TEST(BlocksState, IsToldWrittenAndLoadedAsInMemory) {
+  for (const Job& job : stated_jobs()) {
+    SCOPED_TRACE(describe(job) + std::string(name(job.plan.precision())));
+    const auto watch = std::make_shared<LateWatch>();
+    const Told here = stepped(job, {}, {}), there = stepped(job, {}, in_late_stores<StatesModelImpl>(watch));
+    EXPECT_EQ(difference(*here.state, *there.state), "");
+    EXPECT_EQ(difference(here.end, there.end), "");
+    const Told on = stepped(job, here.state, {});
+    const Told late = stepped(job, here.state, in_late_stores<StatesModelImpl>(watch));
+    EXPECT_EQ(difference(*on.state, *late.state), "");
+    EXPECT_EQ(difference(on.end, late.end), "");
+    expect_no_fault(watch);
+  }
+}
+
+// Engines of one rank on this thread, whose stores fail.
+class FailingStores : public testing::Test {
+ protected:
+  void build() {
+    engine_.reset();
+    model_ = std::make_shared<Lm>();
+    initialise(*model_, kSeed);
+    engine_.emplace(*model_, World(), Plan::ddp().bf16(), AdamW{});
+  }
+  // What `call` throws when the `operation`th operation of the stores fails.
+  std::string thrown_when(int operation, const std::function<void()>& call) {
+    watch_->fails_at = operation;
+    std::string text = thrown_by(call);
+    watch_->fails_at = -1;
+    expect_no_fault(watch_);
+    return text;
+  }
+  void expect_broken() {
+    EXPECT_TRUE(says(thrown_by([&] { engine_->discard(); }), {"rank 0", "halfway", "start again"}));
+    EXPECT_TRUE(says(thrown_by([&] { engine_->state(); }), {"halfway"}));
+  }
+
+  Watch watch_ = std::make_shared<LateWatch>();
+  Late late_{watch_};
+  std::shared_ptr<Lm> model_;
+  std::optional<Engine> engine_;
+};
+
+TEST_F(FailingStores, EndAnEngineWhoseStepTheyFail) {
+  int failures = 0;
+  for (int operation = 0;; operation += 7) {
+    build();
+    const std::string text = thrown_when(operation, [&] { train_step(*model_, *engine_); });
+    if (text.empty()) break;
+    ++failures;
+    EXPECT_TRUE(says(text, {"rank 0: the update of unit '", "the late store failed to "}));
+    expect_broken();
+  }
+  EXPECT_GT(failures, 3);
+}
+
+TEST_F(FailingStores, EndAnEngineWhoseScopeTheyFail) {
+  build();
+  const auto write = [&] {
+    const Gather scope({model_->embed->weight});
+    const torch::NoGradGuard no_grad;
+    model_->embed->weight.add_(1);
+  };
+  EXPECT_TRUE(says(thrown_when(0, write), {"rank 0: what was written of unit '", "the late store failed to read"}));
+  expect_broken();
+}
+
+TEST_F(FailingStores, LeaveTheModelWhereAnEngineIsBuilt) {
+  const std::string text = thrown_when(0, [&] { build(); });
+  EXPECT_TRUE(says(text, {"rank 0: the first optimizer state of unit '", "the late store failed to write"}));
+  build();
+  train_step(*model_, *engine_);
+}
+
+TEST_F(FailingStores, LeaveAnEngineThatIsOnlyRead) {
+  build();
+  train_step(*model_, *engine_);
+  EXPECT_TRUE(says(thrown_when(0, [&] { static_cast<void>(engine_->main_parameter(model_->bias)); }),
+                   {"rank 0: the main weights of unit '", "the late store failed to read"}));
+  const EngineState state = engine_->state();
+  const auto read = [&] {
+    for (const StatePiece& piece : state.pieces()) piece.read([](std::int64_t, std::int64_t, const void*) {});
+  };
+  EXPECT_TRUE(says(thrown_when(0, read), {"the late store failed to read"}));
+  read();
+  train_step(*model_, *engine_);
+}
+
+TEST_F(FailingStores, EndAnEngineThatLoads) {
+  build();
+  train_step(*model_, *engine_);
+  MemoryState state;
+  state.add(engine_->state());
+  EXPECT_TRUE(says(thrown_when(5, [&] { engine_->load_state(state); }),
+                   {"rank 0: the state could not be read", "the late store failed to"}));
+  expect_broken();
+}
+
+// One of LibTorch's updates main weights that it has a tensor of.
+TEST_F(FailingStores, AreRefusedForOptimizersOfLibTorch) {
+  model_ = std::make_shared<Lm>();
+  const TorchOptimizer optimizer{.make =
+                                     [](const std::vector<at::Tensor>& parameters) {
+                                       return std::make_unique<torch::optim::AdamW>(parameters,
+                                                                                    torch::optim::AdamWOptions());
+                                     },
+                                 .lr = 1e-3,
+                                 .label = "AdamW"};
+  EXPECT_TRUE(says(thrown_by([&] { engine_.emplace(*model_, World(), Plan::ddp().bf16(), optimizer); }),
+                   {"optimizer AdamW", "tier disk", "one of the engine's"}));
+}
+
+}  // namespace
+}  // namespace zero::test
