@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 using Key = std::array<char, KeyedSplit::kLongestKey>;
 
 constexpr std::chrono::milliseconds kLook{20};  // how long a rank waits for a key before it says that it has not come
-constexpr int kPatience = 100;                  // of the time limit, where no other thread was seen
+constexpr int kShareOfLimit = 100;              // of the time limit, where no other thread was seen
 
 Key packed(const std::string& key) {
   Key bytes{};
@@ -105,7 +105,7 @@ std::vector<SplitQueue::Reply> SplitQueue::settle(const Communicator& group, con
     group.all_gather({&mine, kBytes, Dtype::u8}, {replies.data(), kBytes * group.size(), Dtype::u8}).wait();
     if (replies[0].late || std::ranges::all_of(replies, &Reply::here)) return replies;
     const bool several = std::ranges::any_of(replies, &Reply::several);
-    late = group.rank() == 0 && Clock::now() - start >= (several ? limit : limit / kPatience);
+    late = group.rank() == 0 && Clock::now() - start >= (several ? limit : limit / kShareOfLimit);
   }
 }
 

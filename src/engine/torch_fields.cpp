@@ -12,7 +12,7 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kTried = 7;
+constexpr std::int64_t kFieldsTried = 7;
 
 // A number is fp64, int64 or one byte.
 at::Tensor number(const c10::IValue& value) {
@@ -90,10 +90,10 @@ std::unique_ptr<torch::optim::Optimizer> begun(const TorchOptimizer& optimizer, 
 }
 
 std::vector<TorchField> fields_kept(const TorchOptimizer& optimizer, Dtype wide) {
-  at::Tensor parameter = at::ones({kTried}, at::TensorOptions().dtype(scalar_type(wide))).requires_grad_(true);
+  at::Tensor parameter = at::ones({kFieldsTried}, at::TensorOptions().dtype(scalar_type(wide))).requires_grad_(true);
   const auto made = begun(optimizer, parameter);
   std::vector<TorchField> fields;
-  for (const auto& [key, value] : fields_of(*made, parameter, kTried, optimizer.label))
+  for (const auto& [key, value] : fields_of(*made, parameter, kFieldsTried, optimizer.label))
     fields.push_back({key, *any_dtype_of(value.scalar_type()), value.dim() == 1});
   return fields;
 }
