@@ -125,7 +125,7 @@ void add_optimizers(CLI::App& command, RunOptions& options) {
               "Train each of --optimizers in these, or all [in --precision]")
       ->needs(optimizers);
   command.callback([&command, &options] {
-    if (options.shard_ranks && !command.count("--plans")) options.plans = preset_names();
+    if (!command.count("--plans")) options.plans = usual_plans(options);
     if (options.optimizers.empty()) return;
     const RunOptions usual;
     if (!command.count("--plans")) options.plans = usual.plans;
@@ -168,8 +168,7 @@ void add_train_options(CLI::App& command, RunOptions& options) {
 }
 
 void add_compare_options(CLI::App& command, RunOptions& options) {
-  const auto stages = zero::Plan::stages();
-  options.plans.assign(stages.begin(), stages.end());
+  options.plans = usual_plans(options);
   add_choices(command, "--plans", options.plans, "Plans to compare, the first being the reference", preset_names())
       ->group("Plan");
   add_common(command, options, "4");
@@ -213,6 +212,11 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   if (options.fp32_norms) result.push_back("--fp32-norms");
   if (options.reproducible) result.push_back("--reproducible");
   return result;
+}
+
+std::vector<std::string> usual_plans(const ExchangeOptions& options) {
+  const auto names = options.shard_ranks ? zero::Plan::presets() : zero::Plan::stages();
+  return {names.begin(), names.end()};
 }
 
 zero::MeshShape mesh_of(const ExchangeOptions& options, int ranks) {

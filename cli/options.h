@@ -82,6 +82,8 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
 
 // Throws UsageError where --shard-ranks does not divide them.
 zero::MeshShape mesh_of(const ExchangeOptions& options, int ranks);
+// Plans where none are named: the hybrid ones only where there are shard groups.
+std::vector<std::string> usual_plans(const ExchangeOptions& options);
 // The preset with everything that the options say about it. Throws UsageError when it cannot work on that mesh.
 zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks);
 

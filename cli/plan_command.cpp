@@ -74,9 +74,7 @@ Setting setting_of(const PlanOptions& options) {
                   .optimizer = options.optimizer.value_or(RunOptions{}.optimizer),
                   .batch = options.batch.value_or(RunOptions{}.batch),
                   .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
-  if (setting.plans.empty())
-    for (const std::string_view preset : options.shard_ranks ? zero::Plan::presets() : zero::Plan::stages())
-      setting.plans.emplace_back(preset);
+  if (setting.plans.empty()) setting.plans = usual_plans(options);
   keep_first(setting.plans);
   return setting;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,13 @@ std::string joined(const auto& words, std::string_view separator = ", ") {
     text += word;
   }
   return text;
+}
+
+// "[1, 2, 3]".
+inline std::string listed(std::span<const std::int64_t> numbers) {
+  std::vector<std::string> words;
+  for (const std::int64_t number : numbers) words.push_back(std::to_string(number));
+  return "[" + joined(words) + "]";
 }
 
 namespace text_detail {

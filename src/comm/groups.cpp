@@ -31,13 +31,14 @@ Groups Groups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
   return groups;
 }
 
-void Groups::gather(ConstView mine, View all, Axis over) const {
-  if (over == Axis::data && replica_.size() > 1) {
-    const View part = part_of(all, shard_.rank(), all.count / shard_.size());
+void Groups::gather(ConstView mine, View kept, Axis from, std::optional<Axis> to) const {
+  if (from == to) return;
+  if (from == Axis::data && replica_.size() > 1) {
+    const View part = to ? kept : part_of(kept, shard_.rank(), kept.count / shard_.size());
     replica_.all_gather(mine, part).wait();
     mine = part;
   }
-  shard_.all_gather(mine, all).wait();
+  if (!to) shard_.all_gather(mine, kept).wait();
 }
 
 View Groups::reduce(ConstView all, View room) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "zero/communicator.h"
 #include "zero/layout.h"
@@ -25,10 +26,9 @@ class Groups {
   // The same ranks, whose collectives the meter counts.
   Groups metered_by(const std::shared_ptr<TrafficMeter>& meter) const;
 
-  // `mine`, this rank's slice over `over`, and the others' in the order of slices: into `all`, or into what a shard
-  // group's rank has of it, where that is as large as `part`. Either may contain `mine` at its place.
-  void gather(ConstView mine, View all, Axis over) const;
-  void gather_part(ConstView mine, View part) const { along(Axis::replica).all_gather(mine, part).wait(); }
+  // `mine`, this rank's slice over `from`, and the others' in the order of slices: into `kept`, which is all, or this
+  // rank's slice over `to`. It may contain `mine` at its place; where both are the same slice, it is there already.
+  void gather(ConstView mine, View kept, Axis from, std::optional<Axis> to = {}) const;
   // The sum over all ranks of `all`, of which this rank keeps its slice over `data` in `room`, at its place there: see
   // sum_room(). `room` has the accumulation dtype, and may be part of `all`. Returns the slice.
   View reduce(ConstView all, View room) const;

@@ -15,21 +15,16 @@ namespace {
 
 constexpr std::size_t kLongestName = 80;
 
-std::string text(const std::vector<std::int64_t>& numbers) {
-  std::string list;
-  for (const std::int64_t number : numbers) list += (list.empty() ? "" : ", ") + std::to_string(number);
-  return "[" + list + "]";
-}
-
 // Empty for row-major order.
 std::string order_text(const at::Tensor& parameter) {
   const std::vector<std::int64_t> order = memory_order(parameter);
-  return std::ranges::is_sorted(order) ? "" : ", dimensions in the memory order " + text(order);
+  return std::ranges::is_sorted(order) ? "" : ", dimensions in the memory order " + listed(order);
 }
 
 std::string text(const ParameterSpec& parameter, const ParameterInfo& info, const at::Tensor& tensor) {
-  return "parameter '" + parameter.name + "' of shape " + text(info.shape) + " " + std::string(name(parameter.dtype)) +
-         order_text(tensor) + (parameter.trainable ? "" : ", frozen") + ", in unit '" + parameter.unit + "'";
+  return "parameter '" + parameter.name + "' of shape " + listed(info.shape) + " " +
+         std::string(name(parameter.dtype)) + order_text(tensor) + (parameter.trainable ? "" : ", frozen") +
+         ", in unit '" + parameter.unit + "'";
 }
 
 std::string text(const LossScale& scale) {
@@ -85,7 +80,7 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
     lines.push_back("for parameter '" + each.name + "' a largest norm of rows of " + shortest(each.max_norm) +
                     ", p = " + shortest(each.norm_type));
   for (const Replicated& each : inventory.replicated)
-    lines.push_back("buffer '" + each.name + "' of shape " + text(each.tensor.sizes().vec()) + " " +
+    lines.push_back("buffer '" + each.name + "' of shape " + listed(each.tensor.sizes()) + " " +
                     c10::toString(each.tensor.scalar_type()));
   return lines;
 }

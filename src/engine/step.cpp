@@ -167,13 +167,14 @@ std::function<void(const Groups&)> Engine::Impl::barrier() const {
 void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
   if (!movement(resolved_).publishes) return;
   const Held updated = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
+  const Held kept = held_at_rest(resolved_, State::parameter, unit.layout(), exchange_.rank());
   const View mine = unit.home(updated), all = unit.home();
   const bool part = unit.sharded();
   if (!part) unit.suspend();
-  Pending arrival =
-      exchange_.submit({kind, unit.index(), all.count, [mine, all, part, over = *updated.over](const Groups& groups) {
-                          part ? groups.gather_part(mine, all) : groups.gather(mine, all, over);
-                        }});
+  Pending arrival = exchange_.submit(
+      {kind, unit.index(), all.count, [mine, all, from = *updated.over, to = kept.over](const Groups& groups) {
+         groups.gather(mine, all, from, to);
+       }});
   part ? pager_->renew(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
 }
 

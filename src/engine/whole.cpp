@@ -102,9 +102,7 @@ void WholeTensors::make_room(const UnitLayout& unit, const WholeUnit& work) {
 void WholeTensors::make_factors(const Slot& slot, Dtype dtype) {
   Factored& factored = factored_[static_cast<std::size_t>(slot.index)];
   if (!owns(slot) || owned_values(rule(slot)) == 0 || factored.rows) return;
-  std::vector<std::int64_t> rows = rule(slot).shape, columns = rule(slot).shape;
-  rows.back() = 1;
-  columns[columns.size() - 2] = 1;
+  const auto [rows, columns] = factor_shapes(rule(slot).shape);
   const auto zeros = [&](const std::vector<std::int64_t>& shape) {
     Buffer buffer(accounts_, Owner::optimizer, c10::multiply_integers(shape), scalar_type(dtype), at::kCPU);
     buffer.tensor().zero_();
@@ -225,9 +223,7 @@ void WholeTensors::distribute(const Unit& unit) {
   }
   exchange_.run(
       {Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, over = updated.over](const Groups& groups) {
-         const View mine = groups.reduce(sent, room);
-         if (!over) return groups.gather(mine, all, Axis::data);
-         if (*over == Axis::shard) groups.gather_part(mine, all);
+         groups.gather(groups.reduce(sent, room), all, Axis::data, over);
        }});
 }
 

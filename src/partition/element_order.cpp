@@ -72,6 +72,10 @@ class Walk {
 
 }  // namespace
 
+std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
 ElementOrder::ElementOrder(std::vector<std::int64_t> shape) : ElementOrder(shape, row_major_strides(shape)) {}
 
 ElementOrder::ElementOrder(std::vector<std::int64_t> shape, std::vector<std::int64_t> strides)
@@ -81,13 +85,13 @@ ElementOrder::ElementOrder(std::vector<std::int64_t> shape, std::vector<std::int
 }
 
 std::int64_t ElementOrder::numel() const {
-  return std::accumulate(shape_.begin(), shape_.end(), std::int64_t{1}, std::multiplies<>());
+  return elements_of(shape_);
 }
 
 std::vector<std::int64_t> ElementOrder::dimensions() const {
   std::vector<std::int64_t> order;
   for (std::size_t d = 0; d < shape_.size(); ++d)
-    if (shape_[d] != 1) order.push_back(static_cast<std::int64_t>(d));
+    if (shape_[d] > 1) order.push_back(static_cast<std::int64_t>(d));
   std::ranges::stable_sort(order, std::greater(), [&](auto d) { return strides_[static_cast<std::size_t>(d)]; });
   return order;
 }

@@ -7,6 +7,9 @@
 
 namespace zero {
 
+// Of a tensor of that shape.
+std::int64_t elements_of(const std::vector<std::int64_t>& shape);
+
 class ElementOrder {
  public:
   explicit ElementOrder(std::vector<std::int64_t> shape);  // row-major
@@ -14,7 +17,7 @@ class ElementOrder {
 
   bool row_major() const { return row_major_; }
   std::int64_t numel() const;
-  // Dimensions from the slowest to the fastest, without those of length 1.
+  // Dimensions from the slowest to the fastest, without those of length 0 or 1.
   std::vector<std::int64_t> dimensions() const;
 
   // Elements [begin, end) in the order of memory, in row-major order: elements [first, last) of the tensor lie from

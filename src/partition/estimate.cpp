@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <numeric>
 #include <utility>
 
+#include "partition/element_order.h"
 #include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
@@ -325,9 +325,7 @@ void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rule
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) {
       const ParameterRule& rule = rules[static_cast<std::size_t>(slot.index)];
-      const auto& shape = rule.shape;
-      const std::int64_t numel = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-      if (whole_work(rule.optimizer) && numel != slot.numel)
+      if (whole_work(rule.optimizer) && elements_of(rule.shape) != slot.numel)
         throw ConfigError("the rule of parameter '" + slot.name +
                               "' needs its shape: " + std::string(name(rule.optimizer)) + " works on whole tensors",
                           "make rules by parameter_rules()");

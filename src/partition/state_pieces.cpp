@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "base/text.h"
+#include "partition/element_order.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -37,20 +37,15 @@ std::string describe(const StateKey& key) {
 }
 
 std::int64_t StateTensor::numel() const {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  return elements_of(shape);
 }
 
 std::string describe(const StateTensor& tensor) {
-  const auto list = [](const std::vector<std::int64_t>& numbers) {
-    std::vector<std::string> words;
-    for (const std::int64_t number : numbers) words.push_back(std::to_string(number));
-    return "[" + joined(words) + "]";
-  };
-  std::string text = std::string(name(tensor.dtype)) + " " + list(tensor.shape);
+  std::string text = std::string(name(tensor.dtype)) + " " + listed(tensor.shape);
   if (!tensor.blocks) return text;
   text += " of blocks of " + std::to_string(tensor.blocks->size) + ", the first after " +
           std::to_string(tensor.blocks->before) + " elements of others";
-  return tensor.blocks->order.empty() ? text : text + ", dimensions in the order " + list(tensor.blocks->order);
+  return tensor.blocks->order.empty() ? text : text + ", dimensions in the order " + listed(tensor.blocks->order);
 }
 
 StatePiece::StatePiece(std::size_t tensor, std::int64_t count, int copy, int copies,

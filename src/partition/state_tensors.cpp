@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -81,11 +80,9 @@ std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot,
     if (moment == Dtype::u8) tensors.push_back(scale_of(slot, order, {slot.name, StateKind::scale, part}));
   }
   if (owned_values(rule) == 0) return tensors;
-  std::vector<std::int64_t> rows = rule.shape, columns = rule.shape;
-  rows.back() = 1;
-  columns[columns.size() - 2] = 1;
-  add(StateKind::row, "", wide, std::move(rows));
-  add(StateKind::column, "", wide, std::move(columns));
+  const auto [rows, columns] = factor_shapes(rule.shape);
+  add(StateKind::row, "", wide, rows);
+  add(StateKind::column, "", wide, columns);
   return tensors;
 }
 

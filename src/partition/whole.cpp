@@ -84,6 +84,13 @@ Matrix last_two(const std::vector<std::int64_t>& shape) {
   return {shape[shape.size() - 2], shape.back()};
 }
 
+FactorShapes factor_shapes(const std::vector<std::int64_t>& shape) {
+  FactorShapes shapes{shape, shape};
+  shapes.rows.back() = 1;
+  shapes.columns[shape.size() - 2] = 1;
+  return shapes;
+}
+
 std::int64_t owned_values(const ParameterRule& rule) {
   const auto* adafactor = std::get_if<Adafactor>(&rule.optimizer);
   if (adafactor == nullptr || !adafactor->factored || rule.shape.size() < 2) return 0;

@@ -31,6 +31,12 @@ struct Matrix {
 Matrix hidden_shape(const std::vector<std::int64_t>& shape);
 Matrix last_two(const std::vector<std::int64_t>& shape);
 
+// Shapes of the means over columns and over rows that stand for the squares of a tensor of that shape (Adafactor).
+struct FactorShapes {
+  std::vector<std::int64_t> rows, columns;
+};
+FactorShapes factor_shapes(const std::vector<std::int64_t>& shape);
+
 // Values that the owner keeps of a parameter.
 std::int64_t owned_values(const ParameterRule& rule);
 

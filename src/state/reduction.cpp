@@ -127,10 +127,8 @@ void Gradients::keep_sum(Pile& pile, const Fold& how, View sum) const {
 // To the ranks that hold more of it than their slice.
 void Gradients::gather_sum(const Groups& groups, const Pile& pile) const {
   const Held kept_here = held(pile.unit);
-  const View mine = held_at(pile, pile.unit.layout().slice(Axis::data, exchange_.rank())),
-             all = held_at(pile, kept_here);
-  if (kept_here.over) return groups.gather_part(mine, all);
-  groups.gather(mine, all, Axis::data);
+  groups.gather(held_at(pile, pile.unit.layout().slice(Axis::data, exchange_.rank())), held_at(pile, kept_here),
+                Axis::data, kept_here.over);
 }
 
 // Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the

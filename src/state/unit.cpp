@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "partition/element_order.h"
 #include "partition/transitions.h"
 #include "state/window.h"
 #include "zero/error.h"
@@ -30,14 +31,7 @@ at::Tensor slot_view(const at::Tensor& flat, const Slot& slot, const at::Tensor&
 }  // namespace
 
 std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
-  const std::vector<std::int64_t> strides = strides_in_unit(parameter);
-  std::vector<std::int64_t> order;
-  for (std::int64_t d = 0; d < parameter.dim(); ++d)
-    if (parameter.size(d) > 1) order.push_back(d);
-  std::ranges::stable_sort(order, [&](auto a, auto b) {
-    return strides[static_cast<std::size_t>(a)] > strides[static_cast<std::size_t>(b)];
-  });
-  return order;
+  return ElementOrder(parameter.sizes().vec(), strides_in_unit(parameter)).dimensions();
 }
 
 Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,

@@ -5,17 +5,10 @@
 #include "covering.h"
 #include "optimizers.h"
 #include "states.h"
+#include "torch_optimizers.h"
 
 namespace zero::test {
 namespace {
-
-template <class Made, class Options>
-TorchOptimizer brought(const Options& options, const std::string& label) {
-  const auto make = [options](const std::vector<at::Tensor>& parameters) {
-    return std::make_unique<Made>(parameters, options);
-  };
-  return {.make = make, .lr = 2e-3, .label = label};
-}
 
 std::vector<Optimizer> stated_optimizers() {
   std::vector<Optimizer> all{

@@ -3,17 +3,10 @@
 
 #include "lm.h"
 #include "memory/torch/arena_allocator.h"
+#include "torch_optimizers.h"
 
 namespace zero::test {
 namespace {
-
-template <class Made, class Options>
-TorchOptimizer brought(const Options& options, const std::string& label) {
-  const auto make = [options](const std::vector<at::Tensor>& parameters) {
-    return std::make_unique<Made>(parameters, options);
-  };
-  return {.make = make, .lr = 2e-3, .label = label};
-}
 
 std::vector<TorchOptimizer> elementwise() {
   return {brought<torch::optim::AdamW>(torch::optim::AdamWOptions().eps(1e-4), "AdamW"),
