@@ -22,6 +22,14 @@ struct Moved {
   bool operator==(const Moved&) const = default;
 };
 
+// A queue of a device's work: the three numbers of a c10::Stream (c10::Stream::pack3).
+struct Stream {
+  std::int64_t id = 0;
+  int device_index = 0;
+  int device_type = 0;
+  bool operator==(const Stream&) const = default;
+};
+
 // The completion of an asynchronous operation. Default-constructed: complete.
 class Pending {
  public:
@@ -29,6 +37,7 @@ class Pending {
    public:
     virtual ~State() = default;
     virtual void wait() = 0;
+    virtual void wait_in(const Stream&) { wait(); }
     virtual bool done() = 0;
     virtual Moved moved() const { return {}; }
   };
@@ -41,6 +50,11 @@ class Pending {
   // rethrows.
   void wait() {
     if (state_) state_->wait();
+  }
+  // What is put into the stream from now on follows the operation. The host goes on where the operation is the device's
+  // own, whose failures the device tells of; else as wait().
+  void wait(const Stream& stream) {
+    if (state_) state_->wait_in(stream);
   }
   bool done() const { return !state_ || state_->done(); }
   // When it is complete: what it moved, counted where it was copied, received or read.

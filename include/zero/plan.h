@@ -25,8 +25,8 @@ enum class Placement : std::uint8_t {
   sharded,     // each rank along the row's axis holds a slice
 };
 enum class Tier : std::uint8_t { device, host, disk };
-// fp8: E4M3 in blocks of 32 with a power of two each. fp64 values travel as they are.
-enum class Wire : std::uint8_t { native, fp8, int8, int4 };
+// How values travel. fp8: E4M3 in blocks of 32 with a power of two each. fp64 values travel as they are.
+enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4 };
 // fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
 // these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
 enum class Precision : std::uint8_t {
@@ -85,13 +85,13 @@ class Plan {
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }
 
   // Copies with one setting changed.
-  [[nodiscard]] Plan fp32() const;
-  [[nodiscard]] Plan bf16() const;
+  [[nodiscard]] Plan fp32() const { return precision(Precision::fp32); }
+  [[nodiscard]] Plan bf16() const { return precision(Precision::bf16); }
   [[nodiscard]] Plan precision(Precision precision) const;
   [[nodiscard]] Plan accumulate(int micro_batches) const;  // micro-batches a rank computes for one step
   [[nodiscard]] Plan reproducible(bool on) const;          // sums over micro-batches along one tree
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
-  // dtype; not those of fp64 parameters. On one rank nothing travels.
+  // dtype; not those of fp64 parameters. On one rank nothing travels. Throws ConfigError for another dtype.
   [[nodiscard]] Plan reduce_in(Dtype dtype) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.
@@ -101,7 +101,7 @@ class Plan {
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
   bool reproducible() const { return reproducible_; }
-  std::optional<Dtype> reduction() const { return reduction_; }
+  std::optional<Dtype> reduction() const;  // as chosen by reduce_in()
   std::int64_t resident_budget() const { return resident_budget_; }
 
   bool float8() const { return precision_ == Precision::fp8; }
@@ -141,7 +141,6 @@ class Plan {
   Precision precision_ = Precision::fp32;
   int accumulate_ = 1;
   bool reproducible_ = false;
-  std::optional<Dtype> reduction_ = {};
   std::int64_t resident_budget_ = 0;
 };
 

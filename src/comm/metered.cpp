@@ -15,13 +15,21 @@ class Timed final : public Pending::State {
 
   void wait() override {
     inner_.wait();
-    if (auto meter = std::exchange(meter_, nullptr))
-      meter->count(operation_, inner_.moved(), std::chrono::duration<double>(Clock::now() - start_).count());
+    count();
+  }
+  void wait_in(const Stream& stream) override {
+    inner_.wait(stream);
+    count();
   }
   bool done() override { return inner_.done(); }
   Moved moved() const override { return inner_.moved(); }
 
  private:
+  void count() {
+    if (auto meter = std::exchange(meter_, nullptr))
+      meter->count(operation_, inner_.moved(), std::chrono::duration<double>(Clock::now() - start_).count());
+  }
+
   Pending inner_;
   Collective operation_;
   Clock::time_point start_;

@@ -110,7 +110,7 @@ template <class T>
 struct Moments {
   T beta1, rest1, beta2, rest2, root, eps, step_size;
 
-  void follow(T g, T& m, T& v) const {
+  void update_moments(T g, T& m, T& v) const {
     m = std::fma(g, rest1, m * beta1);
     v = std::fma(rest2 * g, g, v * beta2);
   }
@@ -124,7 +124,7 @@ struct Adam : Moments<T> {
   T decay, kept;
 
   T operator()(T p, T g, T& m, T& v) const {
-    this->follow(std::fma(p, decay, g), m, v);
+    this->update_moments(std::fma(p, decay, g), m, v);
     return this->moved(p * kept, m, v);
   }
 };
@@ -135,7 +135,7 @@ struct AdamMax : Moments<T> {
   T decay, kept;
 
   T operator()(T p, T g, T& m, T& v, T& largest) const {
-    this->follow(std::fma(p, decay, g), m, v);
+    this->update_moments(std::fma(p, decay, g), m, v);
     largest = std::max(largest, v);
     return this->moved(p * kept, m, largest);
   }
@@ -163,7 +163,7 @@ struct Along {
   T operator()(T p, T step) const { return std::fma(step, -size, p * kept); }
 };
 
-// What follows gives, instead of the new weight, that from which the step of a whole tensor is computed.
+// Of optimizers over whole tensors: instead of the new weight they give that from which its step is computed.
 
 template <class T>
 struct Gradient {
@@ -189,7 +189,7 @@ struct LambStep : Moments<T> {
   T decay, correction;
 
   T operator()(T p, T g, T& m, T& v) const {
-    this->follow(g, m, v);
+    this->update_moments(g, m, v);
     return std::fma(p, decay, (m * correction) / (std::sqrt(v) / this->root + this->eps));
   }
 };

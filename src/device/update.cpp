@@ -275,8 +275,8 @@ template <class Weights>
 using Wide = decltype(std::declval<Weights>().load(0));
 
 template <class T, class Out>
-void follow_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
-                 const Out& out) {
+void update_moments_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
+                         const Out& out) {
   const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
   const auto sweep_from = [&](const auto& in, const auto& rule) {
     const Aside<std::decay_t<decltype(in)>, Out> aside{in, out};
@@ -310,17 +310,17 @@ void read_weights(const UpdateRange& r, void* out) {
   });
 }
 
-void follow(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const void* weights, void* input,
-            Dtype input_dtype) {
+void update_moments(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const void* weights,
+                    void* input, Dtype input_dtype) {
   if (r.dtype == Dtype::f64)
-    return follow_into(optimizer, f, r, static_cast<const double*>(weights),
-                       Values<double>{static_cast<double*>(input)});
+    return update_moments_into(optimizer, f, r, static_cast<const double*>(weights),
+                               Values<double>{static_cast<double*>(input)});
   const auto* const read = static_cast<const float*>(weights);
-  if (input_dtype == Dtype::bf16) return follow_into(optimizer, f, r, read, Rounded{static_cast<Bf16*>(input)});
-  follow_into(optimizer, f, r, read, Values<float>{static_cast<float*>(input)});
+  if (input_dtype == Dtype::bf16) return update_moments_into(optimizer, f, r, read, Rounded{static_cast<Bf16*>(input)});
+  update_moments_into(optimizer, f, r, read, Values<float>{static_cast<float*>(input)});
 }
 
-void descend(double kept, double size, const void* step, const UpdateFactors& f, const UpdateRange& r) {
+void apply_step(double kept, double size, const void* step, const UpdateFactors& f, const UpdateRange& r) {
   with_weights(f, r, [&](const auto& weights) {
     using T = Wide<std::decay_t<decltype(weights)>>;
     const Values<T> none{nullptr};

@@ -40,14 +40,14 @@ struct UpdateFactors {
 // For optimizers that go element by element.
 void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range);
 
-// For the others (see partition/whole.h). Into `weights`, of type accumulation(dtype): the weights.
+// For the others (see partition/full_tensors.h). Into `weights`, of type accumulation(dtype): the weights.
 void read_weights(const UpdateRange& range, void* weights);
 // Updates the moments, and writes to `input` what the step is computed from: bf16, or of type accumulation(dtype).
 // `weights` as read; null where the optimizer has an owner.
-void follow(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range, const void* weights,
-            void* input, Dtype input_dtype);
+void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                    const void* weights, void* input, Dtype input_dtype);
 // `kept` of a weight, less `size` times the step, of type accumulation(dtype).
-void descend(double kept, double size, const void* step, const UpdateFactors& factors, const UpdateRange& range);
+void apply_step(double kept, double size, const void* step, const UpdateFactors& factors, const UpdateRange& range);
 
 // `count` elements of the range from `begin` on. For moments of type accumulation(dtype).
 UpdateRange part_of(const UpdateRange& range, std::int64_t begin, std::int64_t count);

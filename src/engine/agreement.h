@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/takeover.h"
+#include "engine/module_inventory.h"
 #include "zero/communicator.h"
 #include "zero/engine.h"
 #include "zero/layout.h"

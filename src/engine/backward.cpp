@@ -55,15 +55,15 @@ void Engine::Impl::backward(const at::Tensor& loss) {
 
 void Engine::Impl::begin_micro_batch() {
   gradients_->begin(micro_);
-  pager_->begin_backward(micro_ + 1 < plan_.accumulate());
+  micro_batch_.begin_backward(micro_ + 1 < plan_.accumulate());
 }
 
 void Engine::Impl::end_micro_batch(double loss) {
-  pager_->end_backward();
+  micro_batch_.end_backward();
   losses_.resize(static_cast<std::size_t>(plan_.accumulate()));
   losses_[static_cast<std::size_t>(micro_ % plan_.accumulate())] += loss;
   ++micro_;
-  pager_->next_micro_batch(micro_batch());
+  micro_batch_.next(micro_batch_number());
 }
 
 // The first gradient from another engine's backward has come.
@@ -88,11 +88,11 @@ void Engine::Impl::discard() {
 
 void Engine::Impl::drop_step() {
   gradients_->abort();
-  pager_->abort();
+  micro_batch_.abort();
   if (float8_) float8_->forget();
   losses_.clear();
   micro_ = 0;
-  pager_->next_micro_batch(micro_batch());
+  micro_batch_.next(micro_batch_number());
 }
 
 }  // namespace zero

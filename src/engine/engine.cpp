@@ -45,7 +45,7 @@ StepReport Engine::step() {
   return impl_->step();
 }
 std::int64_t Engine::micro_batch() const {
-  return impl_->micro_batch();
+  return impl_->micro_batch_number();
 }
 void Engine::discard() {
   impl_->discard();

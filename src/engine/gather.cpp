@@ -3,7 +3,6 @@
 #include <exception>
 #include <memory>
 
-#include "state/pager.h"
 #include "state/unit.h"
 #include "zero/engine.h"
 
@@ -16,7 +15,7 @@ class Gather::Impl {
     try {
       for (const at::Tensor& parameter : parameters) hold(parameter);
     } catch (...) {
-      for (const Held& held : held_) held.unit->host->let_go(*held.unit);
+      for (const Held& held : held_) held.unit->owner->let_go(*held.unit);
       throw;
     }
   }
@@ -46,29 +45,29 @@ class Gather::Impl {
   void hold(const at::Tensor& parameter) {
     Unit* unit = parameter.defined() ? Unit::of(parameter.unsafeGetTensorImpl()) : nullptr;
     if (unit == nullptr || holds(unit)) return;
-    const bool copies = !unit->sharded() || unit->pager->pinned(*unit);
-    unit->host->hold(*unit, from_rank_);
-    held_.push_back({unit, unit->host->life(), Buffer()});
+    const bool copies = !unit->sharded() || unit->owner->held(*unit);
+    unit->owner->hold(*unit, from_rank_);
+    held_.push_back({unit, unit->owner->life(), Buffer()});
     if (copies) held_.back().before = copy_of(*unit);
   }
 
   void close(Held& held, bool unwinding) {
     if (held.engine.expired()) return held.before.orphan();
-    UnitHost& host = *held.unit->host;
-    if (unwinding) return host.drop(*held.unit, held.before);
-    const LetGo at_end{host, *held.unit};
-    host.keep(*held.unit, from_rank_);
+    UnitOwner& owner = *held.unit->owner;
+    if (unwinding) return owner.drop(*held.unit, held.before);
+    const LetGo at_end{owner, *held.unit};
+    owner.keep(*held.unit, from_rank_);
   }
 
   struct LetGo {
-    UnitHost& host;
+    UnitOwner& owner;
     Unit& unit;
-    ~LetGo() { host.let_go(unit); }
+    ~LetGo() { owner.let_go(unit); }
   };
 
   static Buffer copy_of(Unit& unit) {
     Buffer copy = unit.scratch();
-    std::memcpy(copy.data(), unit.whole().data, static_cast<std::size_t>(unit.layout().bytes()));
+    std::memcpy(copy.data(), unit.full().data, static_cast<std::size_t>(unit.layout().bytes()));
     return copy;
   }
 

@@ -13,7 +13,7 @@
 #include "memory/torch/arena_allocator.h"
 #include "partition/slices.h"
 #include "partition/transitions.h"
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -93,35 +93,33 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
       exchange_(
-          {groups_.metered_by(meter_), groups_.metered_by(setup_meter_), movement(resolved_).within},
-          [this](const Groups& groups, int unit, bool exactly) {
-            units_[static_cast<std::size_t>(unit)]->serve(groups, exactly);
+          {lanes(meter_), lanes(setup_meter_), movement(resolved_).within},
+          [this](const Groups& groups, int unit, Exchange::Variant variant) {
+            units_[static_cast<std::size_t>(unit)]->serve(groups, variant == Exchange::Variant::exact);
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
       float8_(float8_linears()),
-      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_),
-      scaler_(scaler_of(plan_, options_)) {
+      gradient_store_(gradient_store(resolved_, accounts_)),
+      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_),
+      scaler_(scaler_of(plan_, options_)),
+      max_norms_(inventory.max_norms),
+      micro_batch_(accounts_, autocast_of(plan_), seed_) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   agree(inventory);
   Undo undo(units_);
   const std::vector<at::Tensor> buffers = adopt_units(inventory.replicated);
-  pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), accounts_,
-                                   Pager::Settings{.autocast = autocast_of(plan_),
-                                                   .seed = seed_,
-                                                   .meter = meter_,
-                                                   .float8 = float8_,
-                                                   .max_norms = inventory.max_norms});
+  pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), micro_batch_, meter_);
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
-  gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_);
+  gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, *gradient_store_);
   if (options_.outside == OutsideGradients::add) gradients_->on_arrival_from_outside([this] { join_backward(); });
-  pager_->next_micro_batch(micro_batch());
+  micro_batch_.next(micro_batch_number());
   reserve_room();
   undo.commit();
   for (std::size_t i = 0; i < buffers.size(); ++i) inventory.replicated[i].tensor.detach().copy_(buffers[i]);
   accounts_.reset_peaks();
   trim_arena();
-  window::watch();
+  dispatch_hook::watch();
 }
 
 c10::intrusive_ptr<Float8Linears> Engine::Impl::float8_linears() const {
@@ -165,13 +163,13 @@ void Engine::Impl::reserve_room() const {
 }
 
 Engine::Impl::~Impl() {
-  if (!released_) window::unwatch();
+  if (!released_) dispatch_hook::unwatch();
   try {
     for (auto& unit : units_) pager_->settle_published(*unit);
   } catch (...) {
     // The peers are gone: the units on their way end empty. A destructor has nobody to tell.
   }
-  pager_->close_window();
+  micro_batch_.end_forward();
 }
 
 // The one that was given, else by rank 0's seat: engines side by side are not to draw the same numbers.
@@ -179,6 +177,11 @@ std::uint64_t Engine::Impl::seed() const {
   std::int64_t seat = *seat_;
   if (groups_.size() > 1) setup_group().broadcast({&seat, 1, Dtype::i64}, 0).wait();
   return options_.seed.value_or(seat == 0 ? 0 : derived(0, static_cast<std::uint64_t>(seat)));
+}
+
+// The engine computes in the host's memory, so that one group carries both.
+Exchange::Lanes Engine::Impl::lanes(const std::shared_ptr<TrafficMeter>& meter) const {
+  return {groups_.metered_by(meter), groups_.metered_by(meter)};
 }
 
 // All ranks, before there is an exchange.
@@ -206,10 +209,10 @@ void Engine::Impl::broadcast(const at::Tensor& values, int unit) {
 
 // Returns rank 0's values of what is replicated.
 std::vector<at::Tensor> Engine::Impl::adopt_units(const std::vector<Replicated>& replicated) {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   for (auto& unit : units_) {
-    unit->host = this;
+    unit->owner = this;
     if (unit->layout().length() == 0) continue;
     Buffer values = unit->flatten();
     broadcast(values.tensor(), unit->index());
@@ -246,7 +249,7 @@ void Engine::Impl::check_not_gathered(const char* call) const {
                        "end the scope first");
 }
 
-std::int64_t Engine::Impl::micro_batch() const {
+std::int64_t Engine::Impl::micro_batch_number() const {
   return consumed_ + micro_batch_index(resolved_, exchange_.size(), exchange_.rank(), micro_);
 }
 
@@ -266,7 +269,7 @@ void Engine::Impl::let_go(Unit& unit) {
 
 void Engine::Impl::drop(Unit& unit, const Buffer& before) {
   unit.take_back(false);
-  if (before) std::memcpy(unit.whole().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
+  if (before) std::memcpy(unit.full().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
   let_go(unit);
   if (!before && !pager_->pinned(unit)) pager_->discard(unit);
 }
@@ -275,13 +278,13 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   unit.take_back(true);
   told_.reset();
   if (from_rank) {
-    const View whole = unit.whole();
+    const View whole = unit.full();
     exchange_.run({Exchange::Kind::read, unit.index(), whole.count, [whole, root = *from_rank](const Groups& groups) {
                      groups.along(Axis::data).broadcast(whole, root).wait();
                    }});
   }
   meet(unit);
-  unit.keep_whole();
+  unit.keep_full();
   const char* const before =
       std::exchange(broken_, "a gather scope's end failed halfway: some main weights are not what was written");
   updater_.adopt(unit);
@@ -305,22 +308,22 @@ void Engine::Impl::release() {
     if (unit->adopted()) whole.emplace_back(*pager_, *unit);
   broken_ = "release() failed halfway: some parameters are the module's own again and others are not";
   gradients_.reset();
-  pager_->close_window();
+  micro_batch_.end_forward();
   std::ranges::for_each(whole, &Pinned::forget);
   for (auto& unit : units_)
     if (unit->adopted()) unit->abandon();
   broken_ = nullptr;
-  window::unwatch();
+  dispatch_hook::unwatch();
   released_ = true;
 }
 
 at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   check_alive();
   Unit* unit = Unit::of(parameter.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->host != this)
+  if (unit == nullptr || unit->owner != this)
     throw ConfigError("main_parameter was given a tensor that is not a parameter of this engine");
   renormalise();
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   const Dtype wide = accumulation(unit->layout().dtype());
   if (!updater_.has_main(*unit)) {
@@ -342,6 +345,7 @@ void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {
   observer_ = observer;
   exchange_.observe(observer);
   pager_->observe(observer);
+  micro_batch_.observe(observer);
   accounts_.observe(observer);
 }
 

@@ -10,18 +10,21 @@
 #include "comm/groups.h"
 #include "comm/metered.h"
 #include "engine/held_state.h"
-#include "engine/takeover.h"
+#include "engine/module_inventory.h"
 #include "engine/updater.h"
 #include "engine/vote.h"
 #include "partition/state_tensors.h"
 #include "state/exchange.h"
+#include "state/float8_linear.h"
 #include "state/gradients.h"
+#include "state/max_norms.h"
+#include "state/micro_batch.h"
 #include "state/pager.h"
 #include "zero/engine.h"
 
 namespace zero {
 
-class Engine::Impl final : public UnitHost {
+class Engine::Impl final : public UnitOwner {
  public:
   // Of a plan that is valid.
   Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options);
@@ -29,13 +32,18 @@ class Engine::Impl final : public UnitHost {
 
   void backward(const at::Tensor& loss);
   StepReport step();
-  std::int64_t micro_batch() const;
+  std::int64_t micro_batch_number() const;
   void discard();
   void release();
   at::Tensor main_parameter(const at::Tensor& parameter);
   EngineState state();
   void load_state(StateSource& source);
 
+  void page_in(std::span<Unit* const> units) override { pager_->touch(units); }
+  MicroBatch& micro_batch() override { return micro_batch_; }
+  const c10::intrusive_ptr<Float8Linears>& float8() override { return float8_; }
+  MaxNorms& max_norms() override { return max_norms_; }
+  bool held(const Unit& unit) const override { return pager_->pinned(unit); }
   void hold(Unit& unit, std::optional<int> from_rank) override;
   void keep(Unit& unit, std::optional<int> from_rank) override;
   void let_go(Unit& unit) override;
@@ -46,7 +54,7 @@ class Engine::Impl final : public UnitHost {
   const std::vector<ParameterRule>& rules() const { return rules_; }
   Estimate estimate() const;
   Memory memory() const { return common() ? Memory::common : Memory::separate; }
-  std::optional<Trace> trace() const { return pager_->trace(); }
+  std::optional<Trace> trace() const { return micro_batch_.trace(); }
   Accounts& accounts() { return accounts_; }
   void observe(const std::weak_ptr<EngineObserver>& observer);
   const std::weak_ptr<EngineObserver>& observer() const { return observer_; }
@@ -59,6 +67,7 @@ class Engine::Impl final : public UnitHost {
 
  private:
   std::vector<std::string> description_of(const Inventory& inventory) const;
+  Exchange::Lanes lanes(const std::shared_ptr<TrafficMeter>& meter) const;
   Communicator setup_group() const;
   void agree(const Inventory& inventory) const;
   std::uint64_t seed() const;
@@ -88,13 +97,13 @@ class Engine::Impl final : public UnitHost {
   class Loading;
   void resume(const StateScalars& scalars);
   void agree_on_loading(const std::string& fault);
-  Ballot ballot() const;
-  Verdict vote();
-  Verdict timed_vote(StepReport& report);
+  StepSummary summary() const;
+  StepDecision vote();
+  StepDecision timed_vote(StepReport& report);
   double micro_batches() const;  // of a step, on all ranks
   double held_times() const;
-  double scale_of(const Verdict& verdict) const;
-  double update(const Verdict& verdict, double lr_factor);
+  double scale_of(const StepDecision& decision) const;
+  double update(const StepDecision& decision, double lr_factor);
   void renormalise();
   const at::Tensor& parameter_at(int index) const;
   void publish(Unit& unit, Exchange::Kind kind);
@@ -122,8 +131,11 @@ class Engine::Impl final : public UnitHost {
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
   c10::intrusive_ptr<Float8Linears> float8_;  // null but under Precision::fp8
+  std::unique_ptr<Store> gradient_store_;
   Updater updater_;
   LossScaler scaler_;
+  MaxNorms max_norms_;
+  MicroBatch micro_batch_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
   std::vector<double> losses_;  // of this step's micro-batches on this rank

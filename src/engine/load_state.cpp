@@ -10,7 +10,7 @@
 #include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 #include "zero/agreement.h"
 #include "zero/error.h"
 
@@ -115,11 +115,11 @@ void Engine::Impl::load_state(StateSource& source) {
   check_not_gathered("load_state()");
   check_parameters();
   settle_parameters();
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
   const StateFit fit = agree_on_state(source);
   told_.reset();
-  pager_->close_window();
+  micro_batch_.end_forward();
   pager_->forget();
   broken_ = "load_state() failed halfway: some of the state is another one than the rest";
   std::string fault;
@@ -159,9 +159,9 @@ void Engine::Impl::resume(const StateScalars& scalars) {
     float8_->forget();
     float8_->set_loss_scale(scaler_.value());
   }
-  pager_->max_norms().forget();
-  pager_->reseed(seed_);
-  pager_->next_micro_batch(micro_batch());
+  max_norms_.forget();
+  micro_batch_.reseed(seed_);
+  micro_batch_.next(micro_batch_number());
 }
 
 // Throws, on every rank, where one of them failed.

@@ -32,18 +32,19 @@ UpdateParts parts_of(OptimizerBlocks& blocks, const Optimizer& optimizer, Dtype 
   return parts;
 }
 
-std::array<BlockPart, 2 + 2 * kMaxMoments> UpdateParts::all() const {
-  std::array<BlockPart, 2 + 2 * kMaxMoments> parts{main, rest};
-  std::ranges::copy(scales, std::ranges::copy(moments, parts.begin() + 2).out);
+std::array<BlockPart, 3 + 2 * kMaxMoments> UpdateParts::all() const {
+  std::array<BlockPart, 3 + 2 * kMaxMoments> parts{main, rest, gradient};
+  std::ranges::copy(scales, std::ranges::copy(moments, parts.begin() + 3).out);
   return parts;
 }
 
 void place(UpdateRange& range, std::span<void* const> arrays) {
   if (arrays[0] != nullptr) range.main = arrays[0];
   range.rest = arrays[1];
+  range.gradient = arrays[2];
   for (std::size_t i = 0; i < kMaxMoments; ++i) {
-    range.moments[i] = arrays[2 + i];
-    range.scales[i] = static_cast<float*>(arrays[2 + kMaxMoments + i]);
+    range.moments[i] = arrays[3 + i];
+    range.scales[i] = static_cast<float*>(arrays[3 + kMaxMoments + i]);
   }
 }
 

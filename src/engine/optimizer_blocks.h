@@ -32,10 +32,11 @@ struct OptimizerBlocks {
 // Bytes of them: without a block, what is not kept.
 struct UpdateParts {
   BlockPart main, rest;
+  BlockPart gradient;  // which is the gradients' to give
   std::array<BlockPart, kMaxMoments> moments, scales;
 
   // In the order in which place() has them.
-  std::array<BlockPart, 2 + 2 * kMaxMoments> all() const;
+  std::array<BlockPart, 3 + 2 * kMaxMoments> all() const;
 };
 
 // Of elements [begin, end) of a piece, the unit's piece number `which`, where parameters are stored in `stored`.

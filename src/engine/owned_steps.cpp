@@ -9,7 +9,7 @@
 
 #include "base/exact_sum.h"
 #include "comm/torch/dtypes.h"
-#include "partition/whole.h"
+#include "partition/full_tensors.h"
 
 namespace zero {
 

@@ -8,7 +8,7 @@
 #include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -32,7 +32,7 @@ Hold hold_of(const HeldState& held, const std::string& field, Dtype dtype) {
   if (held.torch == nullptr)
     return [memory = held.memory] { return std::shared_ptr<const void>(std::shared_ptr<const void>(), memory); };
   return [torch = held.torch, field] {
-    const window::Blind blind;
+    const dispatch_hook::Off off;
     const at::NoGradGuard no_grad;
     return memory_of(torch->fields().at(field));
   };
@@ -201,7 +201,7 @@ EngineState Engine::Impl::state() {
   check_not_gathered("state()");
   renormalise();
   settle_parameters();
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
   if (!told_) told_ = std::make_shared<const int>(0);
   Pieces pieces(exchange_.rank(), exchange_.mesh(), told_);

@@ -5,47 +5,51 @@
 #include "base/lap.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
 
-Ballot Engine::Impl::ballot() const {
-  Ballot ballot;
-  ballot.losses = losses_;
-  if (float8_) ballot.largest = float8_->largest();
-  ballot.present.assign(infos_.size(), 0);
+StepSummary Engine::Impl::summary() const {
+  StepSummary summary;
+  summary.losses = losses_;
+  if (float8_) summary.largest = float8_->largest();
+  summary.present.assign(infos_.size(), 0);
   // From the end, so that what the update needs first was read last.
   for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
     const auto& unit = *at;
     const UnitLayout& layout = unit->layout();
-    void* data = gradients_->data(unit->index());
-    if (data == nullptr) continue;
+    const HeldGradient* const held = gradients_->held(unit->index());
+    if (held == nullptr) continue;
     for (std::size_t slot = 0; slot < layout.slots().size(); ++slot)
-      ballot.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
+      summary.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_->arrived(unit->index(), static_cast<int>(slot));
-    const auto begin = unit->slice_begin() - gradients_->origin(unit->index());
-    const Dtype dtype = gradients_->dtype(unit->index());
-    const auto* const mine = static_cast<const char*>(data) + begin * size_of(dtype);
-    sum_of_squares(mine, dtype, layout.shard_length(), ballot.squares, ballot.nonfinite);
+    const auto add_squares = [&](const void* values, std::int64_t, std::int64_t count) {
+      sum_of_squares(values, held->dtype(), count, summary.squares, summary.nonfinite);
+    };
+    gradients_->read(unit->index(), {unit->slice_begin(), layout.shard_length()}, add_squares);
   }
-  return ballot;
+  return summary;
 }
 
-Verdict Engine::Impl::vote() {
-  Ballot mine = ballot();
+StepDecision Engine::Impl::vote() {
+  StepSummary mine = summary();
   const std::vector<std::int64_t> words = pack(mine, plan_);
   if (exchange_.size() == 1) return count(words, resolved_, 1, infos_.size());
   std::vector<std::int64_t> table(words.size() * static_cast<std::size_t>(exchange_.size()));
   const auto count_of = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
-  exchange_.run({Exchange::Kind::vote, -1, count_of(words), [&](const Groups& groups) {
-                   groups.gather({words.data(), count_of(words), Dtype::i64},
-                                 {table.data(), count_of(table), Dtype::i64}, Axis::data);
-                 }});
+  exchange_.run({.kind = Exchange::Kind::vote,
+                 .count = count_of(words),
+                 .run =
+                     [&](const Groups& groups) {
+                       groups.gather({words.data(), count_of(words), Dtype::i64},
+                                     {table.data(), count_of(table), Dtype::i64}, Axis::data);
+                     },
+                 .lane = Exchange::Lane::control});
   return count(table, resolved_, exchange_.mesh(), infos_.size());
 }
 
-Verdict Engine::Impl::timed_vote(StepReport& report) {
+StepDecision Engine::Impl::timed_vote(StepReport& report) {
   const Lap lap(report.vote_seconds);
   return vote();
 }
@@ -60,10 +64,10 @@ double Engine::Impl::held_times() const {
 }
 
 // The mean, the loss scale and clipping, as one factor (torch::nn::utils::clip_grad_norm_'s rule).
-double Engine::Impl::scale_of(const Verdict& verdict) const {
+double Engine::Impl::scale_of(const StepDecision& decision) const {
   const double mean = 1.0 / held_times();
   if (options_.clip <= 0) return mean;
-  return mean * std::min(1.0, options_.clip / (verdict.norm * mean + 1e-6));
+  return mean * std::min(1.0, options_.clip / (decision.norm * mean + 1e-6));
 }
 
 StepReport Engine::Impl::step() {
@@ -74,14 +78,14 @@ StepReport Engine::Impl::step() {
   check_not_gathered("step()");
   check_parameters();
   check_float8();
-  pager_->close_window();
-  const Verdict verdict = timed_vote(report);
-  if (float8_) float8_->settle(verdict.largest);
+  micro_batch_.end_forward();
+  const StepDecision decision = timed_vote(report);
+  if (float8_) float8_->settle(decision.largest);
   const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
-  report.skipped = verdict.overflow;
-  report.applied = !verdict.overflow;
-  report.loss = verdict.loss / micro_batches();
-  report.grad_norm = verdict.norm / held_times();
+  report.skipped = decision.overflow;
+  report.applied = !decision.overflow;
+  report.loss = decision.loss / micro_batches();
+  report.grad_norm = decision.norm / held_times();
   report.lr = lr_ * lr_factor;
   report.loss_scale = scaler_.value();
   if (report.skipped) {
@@ -90,7 +94,7 @@ StepReport Engine::Impl::step() {
   } else {
     broken_ = "a step failed halfway: some parameters are updated and others are not";
     renormalise();
-    report.update_seconds = update(verdict, lr_factor);
+    report.update_seconds = update(decision, lr_factor);
     broken_ = nullptr;
     report.step = ++steps_;
   }
@@ -105,12 +109,11 @@ StepReport Engine::Impl::step() {
 // Rows that were looked up get their largest norm where they live, as lookups have seen them: before an update, and
 // before anybody reads them otherwise.
 void Engine::Impl::renormalise() {
-  MaxNorms& max_norms = pager_->max_norms();
-  if (max_norms.empty()) return;
+  if (max_norms_.empty()) return;
   std::vector<MaxNorms::Due> due;
   exchange_.run(
-      {Exchange::Kind::read, -1, 0, [&](const Groups& groups) { due = max_norms.settle(groups.along(Axis::data)); }});
-  const window::Blind blind;
+      {Exchange::Kind::read, -1, 0, [&](const Groups& groups) { due = max_norms_.settle(groups.along(Axis::data)); }});
+  const dispatch_hook::Off off;
   for (const auto& [table, indices] : due) {
     const at::Tensor& parameter = parameter_at(table.parameter);
     Unit& unit = *Unit::of(parameter.unsafeGetTensorImpl());
@@ -129,18 +132,18 @@ const at::Tensor& Engine::Impl::parameter_at(int index) const {
 }
 
 // Returns the seconds that the updates took.
-double Engine::Impl::update(const Verdict& verdict, double lr_factor) {
+double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
   double taken = 0;
   told_.reset();
   pager_->forget();
-  const double scale = scale_of(verdict);
+  const double scale = scale_of(decision);
   for (auto& unit : units_) {
-    if (gradients_->data(unit->index()) == nullptr) continue;
+    if (gradients_->held(unit->index()) == nullptr) continue;
     pager_->settle_published(*unit);
     if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
     {
       const Lap lap(taken);
-      updater_.step(*unit, *gradients_, verdict.present, scale, lr_factor);
+      updater_.step(*unit, *gradients_, decision.present, scale, lr_factor);
     }
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
     publish(*unit, Exchange::Kind::publish);
@@ -183,7 +186,7 @@ void Engine::Impl::start_window() {
   losses_.clear();
   micro_ = 0;
   consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
-  pager_->next_micro_batch(micro_batch());
+  micro_batch_.next(micro_batch_number());
 }
 
 }  // namespace zero

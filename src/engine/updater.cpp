@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "memory/torch/arena_allocator.h"
+#include "state/for_unit.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -53,49 +54,38 @@ void fill_all(void* values, std::int64_t count, Dtype dtype, double value) {
   }
 }
 
-Store::Book booked_to(Accounts& accounts) {
-  return [&accounts](Owner owner, int unit, Tier, std::int64_t bytes) { accounts.add({owner, unit}, bytes); };
-}
-
-// A store's failure says where it was.
-template <class Call>
-void for_unit(const Unit& unit, const char* what, const Call& call) {
-  try {
-    call();
-  } catch (const StoreError& error) {
-    throw StoreError("rank " + std::to_string(unit.rank()) + ": " + what + " of unit '" + unit.layout().name() +
-                     "': " + error.what());
-  }
-}
-
 }  // namespace
 
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-                 Exchange& exchange, Accounts& accounts)
+                 Exchange& exchange, Accounts& accounts, const Store& gradients)
     : plan_(plan),
       accounts_(accounts),
-      memory_(Tier::device, lasting_memory, booked_to(accounts)),
-      store_(make_store(plan[State::optimizer].tier, lasting_memory, booked_to(accounts))),
-      staging_(memory_, store_->transfer()),
+      memory_(Tier::device, accounts.lasting(), accounts.book()),
+      store_(make_store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(), accounts.book())),
+      in_memory_(store_->addressable() && gradients.addressable()),
+      staging_(memory_, (store_->addressable() ? gradients : *store_).transfer(),
+               Staging::kArrays + (gradients.addressable() ? 0 : 1)),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
   for (const UnitLayout& unit : layout.units())
-    for (const Slot& slot : unit.slots()) check_torch(slot, unit.dtype());
+    for (const Slot& slot : unit.slots())
+      check_torch(slot, unit.dtype(), (store_->addressable() ? gradients : *store_).tier());
 }
 
-void Updater::check_torch(const Slot& slot, Dtype stored) const {
+void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {
   const auto* const torch = std::get_if<TorchOptimizer>(&rule(slot).optimizer);
   if (torch == nullptr) return;
   if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
-  if (!store_->addressable())
-    throw ConfigError("optimizer " + torch->label + " updates main weights that are in memory, and those of tier " +
-                          std::string(name(store_->tier())) + " are not",
-                      "use one of the engine's optimizers, or keep what the optimizer holds on the device");
+  if (!in_memory_)
+    throw ConfigError(
+        "optimizer " + torch->label + " updates main weights by gradients that are in memory, and those " + "of tier " +
+            std::string(name(tier)) + " are not",
+        "use one of the engine's optimizers, or keep gradients and what the optimizer holds on the device");
   require_elementwise(*torch);
 }
 
@@ -168,8 +158,8 @@ void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count,
   Passage passage(staging_);
   for (std::int64_t first = 0; first < count; first += most) {
     const std::int64_t n = std::min(most, count - first);
-    const BlockPart part{&block, (begin + first) * size_of(dtype), n * size_of(dtype)};
-    passage.pass({&part, 1}, way, [&use, first, n](std::span<void* const> arrays) { use(arrays[0], first, n); });
+    const BlockPart part{&block, (begin + first) * size_of(dtype), n * size_of(dtype), way};
+    passage.pass({&part, 1}, [&use, first, n](std::span<void* const> arrays) { use(arrays[0], first, n); });
   }
   passage.finish();
 }
@@ -211,9 +201,7 @@ UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const Piece& 
   range.count = end - begin;
   range.first = begin - unit.layout().slots()[static_cast<std::size_t>(piece.slot)].begin;
   range.in_block = begin % kStateBlock;
-  range.narrow_gradient = gradients.dtype(unit.index()) != wide;
-  range.gradient =
-      element(gradients.data(unit.index()), begin - gradients.origin(unit.index()), range.gradient_dtype());
+  range.narrow_gradient = gradients.held(unit.index())->dtype() != wide;
   if (dtype == wide) {
     range.main = unit.stored_at(begin);
     return range;
@@ -226,16 +214,17 @@ UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const Piece& 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
 // moments are.
 void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-                   std::size_t which, const WholeTensors::Use& use) {
+                   std::size_t which, const FullTensors::Use& use) {
   const Piece& piece = pieces[which];
   OptimizerBlocks& blocks = states_[index(unit)]->blocks;
   const Dtype dtype = unit.layout().dtype();
   const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
   const std::int64_t most = staging_.elements();
   for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
-    end = store_->addressable() ? piece.end : std::min(piece.end, (begin / most + 1) * most);
-    const UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
-    passage.pass(parts.all(), Way::both,
+    end = in_memory_ ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+    UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
+    parts.gradient = gradients.held(unit.index())->part({begin, end - begin});
+    passage.pass(parts.all(),
                  [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
                    use(stretch);
@@ -255,9 +244,9 @@ UpdateFactors Updater::factors(const Slot& slot, double scale, double lr_factor)
 }
 
 // What the parameters' next step takes, those that are `present`.
-WholeTensors::Factors Updater::count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
-                                          double lr_factor) {
-  WholeTensors::Factors result(layout.slots().size());
+FullTensors::Factors Updater::count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
+                                         double lr_factor) {
+  FullTensors::Factors result(layout.slots().size());
   for (std::size_t i = 0; i < result.size(); ++i) {
     const Slot& slot = layout.slots()[i];
     if (!present[static_cast<std::size_t>(slot.index)]) continue;
@@ -284,15 +273,15 @@ TorchStep& Updater::torch_step(const Unit& unit, std::size_t which, const TorchO
 void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
                    double lr_factor) {
   const UnitLayout& layout = unit.layout();
-  const WholeTensors::Factors factors = count_step(layout, present, scale, lr_factor);
+  const FullTensors::Factors factors = count_step(layout, present, scale, lr_factor);
   const std::vector<Piece> owned = pieces(unit);
   for_unit(unit, "the update", [&] { update_elementwise(unit, gradients, owned, factors); });
-  std::vector<WholeTensors::Stretch> whole;
+  std::vector<FullTensors::Stretch> whole;
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
     const auto slot = static_cast<std::size_t>(piece.slot);
-    if (!factors[slot] || !whole_work(rule(layout.slots()[slot]).optimizer)) continue;
-    whole.push_back({piece.slot, [&, which](const WholeTensors::Use& use) {
+    if (!factors[slot] || !full_tensor_work(rule(layout.slots()[slot]).optimizer)) continue;
+    whole.push_back({piece.slot, [&, which](const FullTensors::Use& use) {
                        Passage passage(staging_);
                        pass(passage, unit, gradients, owned, which, use);
                        passage.finish();
@@ -302,12 +291,12 @@ void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<cha
 }
 
 void Updater::update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
-                                 const WholeTensors::Factors& factors) {
+                                 const FullTensors::Factors& factors) {
   Passage passage(staging_);
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const auto slot = static_cast<std::size_t>(owned[which].slot);
     const Optimizer& optimizer = rule(unit.layout().slots()[slot]).optimizer;
-    if (!factors[slot] || whole_work(optimizer)) continue;
+    if (!factors[slot] || full_tensor_work(optimizer)) continue;
     pass(passage, unit, gradients, owned, which,
          [this, &unit, &optimizer, which, &f = *factors[slot]](const UpdateRange& range) {
            update_piece(unit, which, optimizer, f, range);
@@ -322,7 +311,7 @@ void Updater::adopt(Unit& unit) {
 
 void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  void* const all = element(unit.whole().data, origin(unit), stored);
+  void* const all = element(unit.full().data, origin(unit), stored);
   if (blocks.rest)
     each_stretch(blocks.rest, 0, length(unit), stored, Way::both,
                  [&](void* values, std::int64_t first, std::int64_t count) {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "device/update.h"
+#include "engine/full_tensors.h"
 #include "engine/held_state.h"
 #include "engine/optimizer_blocks.h"
 #include "engine/torch_steps.h"
-#include "engine/whole.h"
 #include "memory/passage.h"
 #include "memory/store.h"
 #include "partition/transitions.h"
@@ -23,9 +23,10 @@ namespace zero {
 
 class Updater {
  public:
-  // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks.
+  // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks; `gradients` of which they
+  // are brought.
   Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-          Exchange& exchange, Accounts& accounts);
+          Exchange& exchange, Accounts& accounts, const Store& gradients);
 
   // First moments and, where parameters are stored narrower, what the plan keeps of their remainder, from the
   // unit's `values` (all of it, accumulation dtype).
@@ -74,7 +75,7 @@ class Updater {
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
-  void check_torch(const Slot& slot, Dtype stored) const;
+  void check_torch(const Slot& slot, Dtype stored, Tier tier) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const char* mine);
   void prepare_moments(const Unit& unit, OptimizerBlocks& blocks);
@@ -85,26 +86,27 @@ class Updater {
   UpdateRange range(Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
                     std::int64_t end) const;
   void pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-            std::size_t which, const WholeTensors::Use& use);
+            std::size_t which, const FullTensors::Use& use);
   void update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
-                          const WholeTensors::Factors& factors);
+                          const FullTensors::Factors& factors);
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
   TorchStep& torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer);
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
-  WholeTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
-                                   double lr_factor);
+  FullTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
+                                  double lr_factor);
 
   Plan plan_;
   Accounts& accounts_;
   HostStore memory_;
   std::unique_ptr<Store> store_;  // of the states
+  bool in_memory_;                // all that an update takes
   Staging staging_;
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;  // by parameter
   std::vector<std::int64_t> steps_;   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
-  WholeTensors whole_;
+  FullTensors whole_;
 };
 
 }  // namespace zero

@@ -27,47 +27,48 @@ std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro)
   return std::int64_t{rank} * plan.accumulate() + slot;
 }
 
-std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan) {
-  const auto parameters = static_cast<std::int64_t>(ballot.present.size());
+std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
+  const auto parameters = static_cast<std::int64_t>(summary.present.size());
   std::vector<std::int64_t> words(
       static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate(), plan.float8()) / 8));
   auto at = words.begin();
-  for (const std::int64_t limb : ballot.squares.limbs()) *at++ = limb;
-  *at++ = ballot.nonfinite;
-  for (const double loss : ballot.losses) *at++ = std::bit_cast<std::int64_t>(loss);
-  for (std::size_t i = 0; i < ballot.present.size(); ++i)
-    if (ballot.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
+  for (const std::int64_t limb : summary.squares.limbs()) *at++ = limb;
+  *at++ = summary.nonfinite;
+  for (const double loss : summary.losses) *at++ = std::bit_cast<std::int64_t>(loss);
+  for (std::size_t i = 0; i < summary.present.size(); ++i)
+    if (summary.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
   at += (parameters + 63) / 64;
-  for (const double largest : ballot.largest) *at++ = std::bit_cast<std::int64_t>(largest);
+  for (const double largest : summary.largest) *at++ = std::bit_cast<std::int64_t>(largest);
   return words;
 }
 
-Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh, std::size_t parameters) {
+StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh,
+                   std::size_t parameters) {
   const int ranks = mesh.size(Axis::data);
   const std::size_t words = table.size() / static_cast<std::size_t>(ranks);
   const auto accumulate = static_cast<std::size_t>(plan.accumulate());
-  Verdict verdict;
-  verdict.present.assign(parameters, 0);
+  StepDecision decision;
+  decision.present.assign(parameters, 0);
   ExactSum squares;
   std::vector<double> losses(accumulate * static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     const std::span<const std::int64_t> vote(table.data() + static_cast<std::size_t>(mesh.slice_of(rank)) * words,
                                              words);
     squares.add(vote.first(kNormLimbs));
-    verdict.overflow = verdict.overflow || vote[kNormLimbs] != 0;
+    decision.overflow = decision.overflow || vote[kNormLimbs] != 0;
     for (std::size_t micro = 0; micro < accumulate; ++micro)
       losses[static_cast<std::size_t>(micro_batch_index(plan, ranks, rank, static_cast<int>(micro)))] =
           std::bit_cast<double>(vote[kNormLimbs + 1 + micro]);
     for (std::size_t i = 0; i < parameters; ++i)
-      if ((vote[kNormLimbs + 1 + accumulate + i / 64] >> (i % 64)) & 1) verdict.present[i] = 1;
+      if ((vote[kNormLimbs + 1 + accumulate + i / 64] >> (i % 64)) & 1) decision.present[i] = 1;
     const auto largest = vote.subspan(kNormLimbs + 1 + accumulate + (parameters + 63) / 64);
-    verdict.largest.resize(largest.size());
+    decision.largest.resize(largest.size());
     for (std::size_t i = 0; i < largest.size(); ++i)
-      note_largest(verdict.largest[i], std::bit_cast<double>(largest[i]));
+      note_largest(decision.largest[i], std::bit_cast<double>(largest[i]));
   }
-  verdict.norm = std::sqrt(squares.value());
-  verdict.loss = tree_total(losses);
-  return verdict;
+  decision.norm = std::sqrt(squares.value());
+  decision.loss = tree_total(losses);
+  return decision;
 }
 
 }  // namespace zero

@@ -11,7 +11,7 @@
 
 namespace zero {
 
-struct Ballot {
+struct StepSummary {
   ExactSum squares;             // of this rank's slices of the summed gradients
   std::int64_t nonfinite = 0;   // blocks of them that overflowed
   std::vector<double> losses;   // of this rank's micro-batches
@@ -19,7 +19,7 @@ struct Ballot {
   std::vector<double> largest;  // see Float8Linears; empty otherwise
 };
 
-struct Verdict {
+struct StepDecision {
   double norm = 0;  // of the summed, not yet averaged gradient
   bool overflow = false;
   double loss = 0;            // summed over the global batch, along the tree over the micro-batch's index
@@ -31,9 +31,10 @@ struct Verdict {
 // first, so that sums over micro-batches and over ranks are subtrees of one tree (design: order of a sum).
 std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro);
 
-// The ballot as words on the wire, and the ranks' words, in the order of their slices (MeshShape::slice_of), as a
-// verdict.
-std::vector<std::int64_t> pack(Ballot& ballot, const Plan& plan);
-Verdict count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh, std::size_t parameters);
+// A summary as words on the wire, and the ranks' words, in the order of their slices (MeshShape::slice_of), as a
+// decision.
+std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan);
+StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh,
+                   std::size_t parameters);
 
 }  // namespace zero

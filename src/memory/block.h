@@ -45,6 +45,10 @@ class Block {
   ~Block() { reset(); }
 
   void reset();
+  // Ends it, addressable, without giving the bytes back: they live as long as the result, and are no longer booked.
+  std::shared_ptr<void> release();
+  // For when who books is gone: ends without a word to them.
+  void orphan() { book_ = nullptr; }
   explicit operator bool() const { return place_ != nullptr; }
   std::int64_t bytes() const { return bytes_; }
 

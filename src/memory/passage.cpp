@@ -11,9 +11,6 @@ namespace {
 
 constexpr std::int64_t kAlign = 64;
 constexpr std::int64_t kWidest = 8;  // bytes of an element
-// Arrays as wide as the widest element that have room: three moments of fp64, which have no main weights beside them,
-// and what aligns parts and the scales of 8-bit blocks take.
-constexpr std::int64_t kArrays = 4;
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
@@ -29,10 +26,16 @@ void* place(const BlockPart& part) {
 
 }  // namespace
 
-Staging::Staging(Store& memory, std::int64_t transfer)
+// Of what an optimizer keeps three moments of fp64, which have no main weights beside them, take most: there is room
+// for what aligns parts, and for the scales of 8-bit blocks.
+Staging::Staging(Store& memory, std::int64_t transfer, std::int64_t arrays)
     : memory_(memory),
       elements_(std::max(transfer / kWidest / kStateBlock, std::int64_t{1}) * kStateBlock),
-      bytes_(kArrays * kWidest * elements_) {}
+      bytes_(arrays * kWidest * elements_) {}
+
+std::int64_t Staging::elements_of(std::size_t arrays) const {
+  return bytes_ / static_cast<std::int64_t>(arrays) / (2 * kAlign) * (2 * kAlign) / kWidest;
+}
 
 char* Staging::buffer(std::size_t which) {
   Block& block = buffers_[which];
@@ -65,10 +68,10 @@ bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays
   return true;
 }
 
-void Passage::begin(std::span<const BlockPart> parts, Way way, Work work) {
+void Passage::begin(std::span<const BlockPart> parts, Work work) {
   Turn& turn = turns_[next_ % turns_.size()];
   settle(turn);
-  turn = {{parts.begin(), parts.end()}, {}, way, std::move(work), {}};
+  turn = {{parts.begin(), parts.end()}, {}, std::move(work), {}};
   bring(turn, staging_.buffer(next_ % turns_.size()));
   if (Turn& before = turns_[(next_ + turns_.size() - 1) % turns_.size()]; before.work) carry_out(before);
   ++next_;
@@ -84,17 +87,17 @@ void Passage::bring(Turn& turn, char* buffer) {
       throw StoreError("parts of " + std::to_string(taken) + " bytes for a buffer of " +
                        std::to_string(staging_.bytes()));
     const View view{turn.arrays.back(), part.bytes, Dtype::u8};
-    if (turn.way != Way::out) turn.under_way.push_back(part.block->read(part.at, view));
+    if (part.way != Way::out) turn.under_way.push_back(part.block->read(part.at, view));
   }
 }
 
 void Passage::carry_out(Turn& turn) {
   settle(turn);
   std::exchange(turn.work, nullptr)(turn.arrays);
-  if (turn.way == Way::in) return;
   for (std::size_t i = 0; i < turn.parts.size(); ++i) {
     const BlockPart& part = turn.parts[i];
-    if (!lies_here(part)) turn.under_way.push_back(part.block->write(part.at, {turn.arrays[i], part.bytes, Dtype::u8}));
+    if (!lies_here(part) && part.way != Way::in)
+      turn.under_way.push_back(part.block->write(part.at, {turn.arrays[i], part.bytes, Dtype::u8}));
   }
 }
 

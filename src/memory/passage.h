@@ -14,18 +14,19 @@
 
 namespace zero {
 
+// What becomes of bytes that are not in place.
+enum class Way : std::uint8_t {
+  both,  // brought, changed and taken back
+  in,    // brought
+  out,   // written as a whole and taken back
+};
+
 // Bytes [at, at + bytes) of a block; null: of none.
 struct BlockPart {
   Block* block = nullptr;
   std::int64_t at = 0;
   std::int64_t bytes = 0;
-};
-
-// What becomes of parts that are not in place.
-enum class Way : std::uint8_t {
-  both,  // brought, changed and taken back
-  in,    // brought
-  out,   // written as a whole and taken back
+  Way way = Way::both;
 };
 
 // The buffers of a store that is not addressable, kept from one passage to the next; taken when they are first needed.
@@ -33,12 +34,16 @@ class Staging {
  public:
   static constexpr std::size_t kBuffers = 3;  // one is read into, one computed with, one written from
 
-  // From `memory`, for operations of `transfer` bytes.
-  Staging(Store& memory, std::int64_t transfer);
+  // From `memory`, for operations of `transfer` bytes. `arrays`: at most so many, as wide as the widest element, are
+  // together in a buffer.
+  static constexpr std::int64_t kArrays = 4;
+  Staging(Store& memory, std::int64_t transfer, std::int64_t arrays = kArrays);
 
   std::int64_t bytes() const { return bytes_; }  // of a buffer
-  // So many elements fit into a buffer whatever an optimizer keeps of them. A multiple of kStateBlock.
+  // So many elements of each array fit into a buffer; a multiple of kStateBlock. And of as many others: a multiple
+  // of 16.
   std::int64_t elements() const { return elements_; }
+  std::int64_t elements_of(std::size_t arrays) const;
   char* buffer(std::size_t which);
 
  private:
@@ -58,14 +63,14 @@ class Passage {
 
   // Where each part lies while it is worked on, aligned to 64 bytes or as it lies in its block; null for none.
   using Work = std::function<void(std::span<void* const> arrays)>;
-  static constexpr std::size_t kParts = 16;  // of one pass(), at most
+  static constexpr std::size_t kParts = 32;  // of one pass(), at most
   // Does the work on these parts: at once, in place, where all of their blocks are addressable, else by the end of
   // finish(). Parts of one passage must not overlap. Throws what reading, writing or the work throws, also that of
   // parts before these; then it is over.
   template <class Call>
-  void pass(std::span<const BlockPart> parts, Way way, Call&& work) {
+  void pass(std::span<const BlockPart> parts, Call&& work) {
     std::array<void*, kParts> arrays;
-    if (!in_place(parts, arrays)) return begin(parts, way, std::forward<Call>(work));
+    if (!in_place(parts, arrays)) return begin(parts, std::forward<Call>(work));
     work(std::span<void* const>(arrays.data(), parts.size()));
   }
   void finish();
@@ -74,14 +79,13 @@ class Passage {
   struct Turn {
     std::vector<BlockPart> parts;
     std::vector<void*> arrays;
-    Way way = Way::both;
     Work work;  // while it is to be done
     std::vector<Pending> under_way;
   };
 
   // False unless they all are.
   static bool in_place(std::span<const BlockPart> parts, std::span<void*> arrays);
-  void begin(std::span<const BlockPart> parts, Way way, Work work);
+  void begin(std::span<const BlockPart> parts, Work work);
   void bring(Turn& turn, char* buffer);
   static void settle(Turn& turn);
   static void carry_out(Turn& turn);

@@ -52,7 +52,16 @@ Block& Block::operator=(Block&& other) noexcept {
 void Block::reset() {
   if (!place_) return;
   place_.reset();
-  std::exchange(book_, nullptr)(-std::exchange(bytes_, 0));
+  const std::int64_t bytes = std::exchange(bytes_, 0);
+  if (const auto book = std::exchange(book_, nullptr)) book(-bytes);
+}
+
+std::shared_ptr<void> Block::release() {
+  const std::shared_ptr<Place> place = std::move(place_);
+  void* const data = place ? place->data() : nullptr;
+  const std::int64_t bytes = std::exchange(bytes_, 0);
+  if (const auto book = std::exchange(book_, nullptr)) book(-bytes);
+  return {place, data};
 }
 
 void Block::require(std::int64_t at, std::int64_t bytes) const {
@@ -77,11 +86,16 @@ Block Store::take(std::int64_t bytes, Owner owner, int unit) {
 }
 
 std::unique_ptr<Block::Place> HostStore::provide(std::int64_t bytes) {
-  return std::make_unique<HostPlace>(bytes == 0 ? nullptr : allocate_(static_cast<std::size_t>(bytes)));
+  return in_memory(bytes == 0 ? nullptr : allocate_(static_cast<std::size_t>(bytes)));
 }
 
-std::unique_ptr<Store> make_store(Tier tier, HostStore::Allocate allocate, Store::Book book) {
-  if (replacement) return replacement(std::move(book));
+std::unique_ptr<Block::Place> in_memory(std::shared_ptr<void> memory) {
+  return std::make_unique<HostPlace>(std::move(memory));
+}
+
+std::unique_ptr<Store> make_store(State state, Tier tier, HostStore::Allocate allocate, Store::Book book) {
+  if (replacement)
+    if (auto store = replacement(state, book)) return store;
   return std::make_unique<HostStore>(tier, std::move(allocate), std::move(book));
 }
 

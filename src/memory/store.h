@@ -40,6 +40,9 @@ class Store {
   Book book_;
 };
 
+// Of a block in this process's memory, addressable; null for a block of no bytes.
+std::unique_ptr<Block::Place> in_memory(std::shared_ptr<void> memory);
+
 // This process's memory, addressable.
 class HostStore final : public Store {
  public:
@@ -54,11 +57,12 @@ class HostStore final : public Store {
   Allocate allocate_;
 };
 
-// The store of a tier for an engine that this thread builds. There is only the host's memory so far.
-std::unique_ptr<Store> make_store(Tier tier, HostStore::Allocate allocate, Store::Book book);
+// The store of a state, in its tier, for an engine that this thread builds. There is only the host's memory so far.
+std::unique_ptr<Store> make_store(State state, Tier tier, HostStore::Allocate allocate, Store::Book book);
 
-// For tests: what makes the stores of engines that this thread builds from now on; null: make_store() itself.
-using MakeStore = std::function<std::unique_ptr<Store>(Store::Book book)>;
+// For tests: what makes the stores of engines that this thread builds from now on; where it is null, or its result,
+// make_store() itself does.
+using MakeStore = std::function<std::unique_ptr<Store>(State state, Store::Book book)>;
 void replace_stores(MakeStore make);
 
 }  // namespace zero

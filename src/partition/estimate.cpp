@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "partition/element_order.h"
+#include "partition/full_tensors.h"
 #include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
@@ -13,7 +14,6 @@
 #include "partition/runs.h"
 #include "partition/transitions.h"
 #include "partition/vote.h"
-#include "partition/whole.h"
 #include "partition/wire.h"
 #include "zero/error.h"
 
@@ -199,7 +199,7 @@ class Pricing {
   }
 
   void update(const UnitLayout& unit) {
-    const WholeUnit work = whole_unit(unit, rules_);
+    const FullTensorUnit work = full_tensor_unit(unit, rules_);
     inputs_ = std::max(inputs_, input_bytes(unit, work));
     steps_ = std::max(steps_, step_bytes(unit, work, std::max(held(unit, State::optimizer), sum_room(unit, 0).count)));
   }
@@ -262,7 +262,7 @@ class Pricing {
 
   // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.
   void agree_on_steps(const UnitLayout& unit) {
-    const WholeUnit work = whole_unit(unit, rules_);
+    const FullTensorUnit work = full_tensor_unit(unit, rules_);
     const Held updated = held_at_rest(plan_, State::optimizer, unit, 0);
     const std::int64_t slice = unit.shard_length();
     if (work.owned && updated.over) operation(gather_hops(mesh_, *updated.over, true, slice * size_of(work.wire)));
@@ -325,7 +325,7 @@ void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rule
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) {
       const ParameterRule& rule = rules[static_cast<std::size_t>(slot.index)];
-      if (whole_work(rule.optimizer) && elements_of(rule.shape) != slot.numel)
+      if (full_tensor_work(rule.optimizer) && elements_of(rule.shape) != slot.numel)
         throw ConfigError("the rule of parameter '" + slot.name +
                               "' needs its shape: " + std::string(name(rule.optimizer)) + " works on whole tensors",
                           "make rules by parameter_rules()");
@@ -375,7 +375,7 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
 
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace, Memory memory,
                   const Topologies& topologies) {
-  if (whole_work(optimizer))
+  if (full_tensor_work(optimizer))
     throw ConfigError("an estimate of " + std::string(name(optimizer)) + " needs the parameters' shapes: give rules");
   return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory,
                   topologies);

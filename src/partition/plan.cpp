@@ -1,6 +1,8 @@
 #include "zero/plan.h"
 
 #include <bit>
+#include <initializer_list>
+#include <utility>
 
 #include "base/text.h"
 #include "zero/error.h"
@@ -11,6 +13,10 @@ namespace {
 
 constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
 constexpr Row kInside{.placement = Placement::sharded, .between = Placement::sharded, .over = Axis::shard};
+
+// Wires on which values are rounded to a dtype.
+constexpr std::array<std::pair<Wire, Dtype>, 3> kRoundedTo{
+    {{Wire::fp32, Dtype::f32}, {Wire::bf16, Dtype::bf16}, {Wire::fp16, Dtype::f16}}};
 
 struct Preset {
   std::string_view name;
@@ -40,6 +46,13 @@ constexpr std::array<PrecisionColumn, 7> kPrecisions{{{"fp32", Dtype::f32, Remai
 
 const PrecisionColumn& column(Precision precision) {
   return kPrecisions[static_cast<std::size_t>(precision)];
+}
+
+// `names` in the order of the enumeration.
+template <class Value>
+std::string_view named(Value value, std::initializer_list<std::string_view> names) {
+  const auto i = static_cast<std::size_t>(value);
+  return i < names.size() ? names.begin()[i] : "?";
 }
 
 bool holds(const Row& row, Placement placement) {
@@ -73,8 +86,6 @@ class Inspection {
     expect(plan_.accumulate() >= 1,
            "accumulate must be at least 1 micro-batch, not " + std::to_string(plan_.accumulate()));
     const Dtype reduction = plan_.reduction().value_or(Dtype::f32);
-    expect(reduction == Dtype::f32 || reduction == Dtype::bf16 || reduction == Dtype::f16,
-           "gradients can be reduced in fp32, bf16 or fp16, not in " + std::string(zero::name(reduction)));
     expect(!plan_.reproducible() || reduction == Dtype::f32,
            "reproducible sums are not rounded on their way: reduce them in fp32, not in " +
                std::string(zero::name(reduction)));
@@ -152,7 +163,7 @@ class Inspection {
         expect(row.placement == Placement::sharded, "parameter on wire fp8 must be sharded: else nothing is gathered");
         continue;
       }
-      expect(row.wire == Wire::native,
+      expect(row.wire == Wire::native || (state == State::gradient && plan_.reduction()),
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
   }
@@ -165,43 +176,17 @@ class Inspection {
 }  // namespace
 
 std::string_view name(State state) {
-  switch (state) {
-    case State::parameter: return "parameter";
-    case State::gradient: return "gradient";
-    case State::optimizer: return "optimizer";
-    case State::activation: return "activation";
-  }
-  return "?";
+  return named(state, {"parameter", "gradient", "optimizer", "activation"});
 }
-
 std::string_view name(Placement placement) {
-  switch (placement) {
-    case Placement::replicated: return "replicated";
-    case Placement::partial: return "partial";
-    case Placement::sharded: return "sharded";
-  }
-  return "?";
+  return named(placement, {"replicated", "partial", "sharded"});
 }
-
 std::string_view name(Tier tier) {
-  switch (tier) {
-    case Tier::device: return "device";
-    case Tier::host: return "host";
-    case Tier::disk: return "disk";
-  }
-  return "?";
+  return named(tier, {"device", "host", "disk"});
 }
-
 std::string_view name(Wire wire) {
-  switch (wire) {
-    case Wire::native: return "native";
-    case Wire::fp8: return "fp8";
-    case Wire::int8: return "int8";
-    case Wire::int4: return "int4";
-  }
-  return "?";
+  return named(wire, {"native", "fp32", "bf16", "fp16", "fp8", "int8", "int4"});
 }
-
 std::string_view name(Precision precision) {
   return column(precision).name;
 }
@@ -298,13 +283,6 @@ std::string Plan::label() const {
   return "custom";
 }
 
-Plan Plan::fp32() const {
-  return precision(Precision::fp32);
-}
-Plan Plan::bf16() const {
-  return precision(Precision::bf16);
-}
-
 Plan Plan::precision(Precision precision) const {
   Plan plan = *this;
   plan.precision_ = precision;
@@ -330,9 +308,19 @@ Plan Plan::gather_in(Wire wire) const {
 }
 
 Plan Plan::reduce_in(Dtype dtype) const {
-  Plan plan = *this;
-  plan.reduction_ = dtype;
-  return plan;
+  for (const auto& [wire, sent] : kRoundedTo) {
+    if (sent != dtype) continue;
+    Plan plan = *this;
+    plan[State::gradient].wire = wire;
+    return plan;
+  }
+  throw ConfigError("gradients can be reduced in fp32, bf16 or fp16, not in " + std::string(zero::name(dtype)));
+}
+
+std::optional<Dtype> Plan::reduction() const {
+  for (const auto& [wire, sent] : kRoundedTo)
+    if ((*this)[State::gradient].wire == wire) return sent;
+  return {};
 }
 
 Plan Plan::resident_budget(std::int64_t bytes) const {
@@ -352,7 +340,7 @@ Dtype Plan::gradient_dtype(Dtype stored) const {
 }
 
 Dtype Plan::reduction_dtype(Dtype stored) const {
-  if (reduction_ && accumulation(stored) == Dtype::f32) return *reduction_;
+  if (const auto chosen = reduction(); chosen && accumulation(stored) == Dtype::f32) return *chosen;
   return (*this)[State::gradient].between == Placement::sharded ? stored : gradient_dtype(stored);
 }
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/text.h"
+#include "partition/full_tensors.h"
 #include "partition/moments.h"
-#include "partition/whole.h"
 
 namespace zero {
 namespace {

@@ -62,8 +62,7 @@ class List {
     const Moment when = movement_.reduces_each ? Moment::gradient : Moment::sum;
     const Form part = form(Placement::sharded, kept, State::gradient);
     all_.push_back({when, unit, State::gradient,
-                    form(Placement::partial, plan_.reduction_dtype(stored), State::gradient), part,
-                    plan_[State::gradient].wire});
+                    form(Placement::partial, plan_.reduction_dtype(stored), State::gradient), part, Wire::native});
     if (!movement_.gathers_sum) return;
     const Row& row = plan_[State::gradient];
     all_.push_back({Moment::sum, unit, State::gradient, part, form(row.placement, kept, State::gradient, row.over),

@@ -5,7 +5,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "memory/torch/arena_allocator.h"
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 
 namespace zero {
 
@@ -71,70 +71,77 @@ void Accounts::reset_peaks() {
   ledger_.peak_total = ledger_.total();
 }
 
-// Memory of the CPU comes past LibTorch's memory reports, which see activations only.
-Buffer::Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype, at::Device device)
-    : accounts_(&accounts), account_(account) {
-  const window::Blind blind;
+// It comes past LibTorch's memory reports, which see activations only.
+Block Accounts::take(std::int64_t bytes, Account account) {
+  const auto size = static_cast<std::size_t>(bytes);
+  return take(bytes == 0 ? nullptr : lasts(account.owner) ? lasting_memory(size) : host_memory(size), bytes, account);
+}
+
+Block Accounts::take_visible(std::int64_t bytes, Account account) {
+  auto memory = bytes > 0 ? own_memory(bytes) : nullptr;
+  if (memory == nullptr) return take(bytes, account);
+  return take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account);
+}
+
+Block Accounts::take(std::shared_ptr<void> memory, std::int64_t bytes, Account account) {
+  return {in_memory(std::move(memory)), bytes, [this, account](std::int64_t change) { add(account, change); }};
+}
+
+Buffer Accounts::buffer(Account account, std::int64_t count, at::ScalarType dtype) {
+  return {take(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype};
+}
+
+Buffer Accounts::visible_buffer(Account account, std::int64_t count, at::ScalarType dtype) {
+  return {take_visible(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype};
+}
+
+Buffer Accounts::buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype) {
+  const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(dtype));
+  return {take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account), dtype};
+}
+
+Store::Book Accounts::book() {
+  return [this](Owner owner, int unit, Tier, std::int64_t bytes) { add({owner, unit}, bytes); };
+}
+
+HostStore::Allocate Accounts::lasting() const {
+  return lasting_memory;
+}
+
+HostStore::Allocate Accounts::lasting_visible() const {
+  return [this](std::size_t bytes) {
+    auto memory = own_memory(static_cast<std::int64_t>(bytes));
+    return memory == nullptr ? lasting_memory(bytes) : counted(std::move(memory), bytes);
+  };
+}
+
+Buffer::Buffer(Block block, at::ScalarType dtype) : block_(std::move(block)), data_(block_.view().data) {
+  const dispatch_hook::Off off;
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
-  const auto options = at::TensorOptions().dtype(dtype).device(device);
-  if (device.is_cpu() && count > 0) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * c10::elementSize(dtype);
-    auto memory = lasts(account.owner) ? lasting_memory(bytes) : host_memory(bytes);
-    void* const data = memory.get();
-    tensor_ = at::from_blob(
-        data, {count}, [memory = std::move(memory)](void*) {}, options);
-  } else {
-    tensor_ = at::empty({count}, options);
-  }
-  book();
-}
-
-Buffer::Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype,
-               std::shared_ptr<void> memory)
-    : accounts_(&accounts), account_(account) {
-  const window::Blind blind;
-  c10::InferenceMode ordinary(false);
-  void* const data = memory.get();
-  memory = counted(std::move(memory), static_cast<std::size_t>(count) * c10::elementSize(dtype));
-  tensor_ = at::from_blob(
-      data, {count}, [memory = std::move(memory)](void*) {}, at::TensorOptions().dtype(dtype));
-  book();
-}
-
-Buffer Buffer::visible(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype,
-                       at::Device device) {
-  const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(dtype));
-  auto memory = device.is_cpu() && bytes > 0 ? accounts.own_memory(bytes) : nullptr;
-  if (memory == nullptr) return {accounts, account, count, dtype, device};
-  return {accounts, account, count, dtype, std::move(memory)};
-}
-
-void Buffer::book() {
-  data_ = tensor_.mutable_data_ptr();
-  accounts_->add(account_, static_cast<std::int64_t>(tensor_.nbytes()));
+  const std::int64_t count = block_.bytes() / static_cast<std::int64_t>(c10::elementSize(dtype));
+  tensor_ = count > 0 ? at::from_blob(data_, {count}, dtype) : at::empty({0}, dtype);
 }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
   reset();
-  accounts_ = std::exchange(other.accounts_, nullptr);
-  account_ = other.account_;
+  block_ = std::move(other.block_);
   tensor_ = std::exchange(other.tensor_, at::Tensor());
   data_ = std::exchange(other.data_, nullptr);
   return *this;
 }
 
 void Buffer::reset() {
-  if (!tensor_.defined()) return;
-  take();
+  tensor_.reset();
+  data_ = nullptr;
+  block_.reset();
 }
 
-at::Tensor Buffer::take() {
-  if (accounts_ != nullptr && tensor_.defined()) accounts_->add(account_, -static_cast<std::int64_t>(tensor_.nbytes()));
-  accounts_ = nullptr;
+std::shared_ptr<void> Buffer::release() {
+  tensor_.reset();
   data_ = nullptr;
-  return std::exchange(tensor_, at::Tensor());
+  return block_.release();
 }
 
 }  // namespace zero

@@ -1,16 +1,18 @@
-// Who holds how many bytes, kept as buffers come and go, and where they come from. Thread-safe: reductions
-// free their buffers on the exchange's thread.
+// Who holds how many bytes, kept as blocks come and go, and the one door through which an engine gets memory.
+// Thread-safe: reductions free their buffers on the exchange's thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "memory/store.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
 #include "zero/ledger.h"
@@ -25,6 +27,8 @@ struct Account {
   int unit;
 };
 
+class Buffer;
+
 class Accounts {
  public:
   // Memory that peers read is that of `readers`' ranks, common memory that of `owners`'.
@@ -36,6 +40,21 @@ class Accounts {
   // See Communicator; null where the peers cannot read each other's memory.
   std::shared_ptr<void> own_memory(std::int64_t bytes) const { return readers_.own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) const { return owners_.common_memory(bytes); }
+
+  // Uninitialised memory of the host, on huge pages where it is to stay: in it are state and what serves it.
+  Block take(std::int64_t bytes, Account account);
+  // The same where the peers can read it in place, if they can at all.
+  Block take_visible(std::int64_t bytes, Account account);
+  // Memory that is there already.
+  Block take(std::shared_ptr<void> memory, std::int64_t bytes, Account account);
+  // The same as tensors of one dimension, of `count` elements.
+  Buffer buffer(Account account, std::int64_t count, at::ScalarType dtype);
+  Buffer visible_buffer(Account account, std::int64_t count, at::ScalarType dtype);
+  Buffer buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype);
+  // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
+  Store::Book book();
+  HostStore::Allocate lasting() const;
+  HostStore::Allocate lasting_visible() const;
 
   void add(Account account, std::int64_t bytes);
   // The memory of tensors that `holder` has, now these, is booked, by an add() of its own.
@@ -59,35 +78,26 @@ class Accounts {
   std::weak_ptr<EngineObserver> observer_;
 };
 
-// Uninitialised memory for `count` elements on `device`, booked to `owner` as long as it lives.
+// A block in memory, as a tensor of one dimension.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype, at::Device device);
-  // The same in memory that is there already.
-  Buffer(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype, std::shared_ptr<void> memory);
-  // The same where the peers can read it in place, if they can at all.
-  static Buffer visible(Accounts& accounts, Account account, std::int64_t count, at::ScalarType dtype,
-                        at::Device device);
+  Buffer(Block block, at::ScalarType dtype);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer() { reset(); }
 
   void reset();
-  explicit operator bool() const { return tensor_.defined(); }
-  const at::Tensor& tensor() const { return tensor_; }  // one dimension
+  explicit operator bool() const { return static_cast<bool>(block_); }
+  const at::Tensor& tensor() const { return tensor_; }
   void* data() const { return data_; }
   std::int64_t count() const { return tensor_.numel(); }
   // Gives the memory away; it is no longer booked.
-  at::Tensor take();
+  std::shared_ptr<void> release();
   // For when the accounts are gone: ends without a word to them.
-  void orphan() { accounts_ = nullptr; }
+  void orphan() { block_.orphan(); }
 
  private:
-  void book();
-
-  Accounts* accounts_ = nullptr;
-  Account account_ = Owner::parameter;
+  Block block_;
   at::Tensor tensor_;
   void* data_ = nullptr;
 };

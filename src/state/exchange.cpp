@@ -11,10 +11,22 @@
 namespace zero {
 namespace {
 
-const char* verb(std::int64_t kind) {
-  switch (static_cast<Exchange::Kind>(kind)) {
-    case Exchange::Kind::gather:
-    case Exchange::Kind::exact_gather: return "gather parameters of";
+// What an announcement's first word says.
+struct Said {
+  explicit Said(std::int64_t word)
+      : kind(static_cast<Exchange::Kind>(word & 0xff)), variant(static_cast<Exchange::Variant>(word >> 8 & 0xff)) {}
+  Exchange::Kind kind;
+  Exchange::Variant variant;
+};
+
+std::int64_t word_of(const Exchange::Operation& operation) {
+  const auto byte = [](auto value, int at) { return std::int64_t{static_cast<std::uint8_t>(value)} << 8 * at; };
+  return byte(operation.kind, 0) | byte(operation.variant, 1) | byte(operation.axis, 2) | byte(operation.lane, 3);
+}
+
+const char* verb(Exchange::Kind kind) {
+  switch (kind) {
+    case Exchange::Kind::gather: return "gather parameters of";
     case Exchange::Kind::reduce: return "reduce gradients of";
     case Exchange::Kind::publish: return "publish updated parameters of";
     case Exchange::Kind::direct: return "compute the steps of";
@@ -27,8 +39,7 @@ const char* verb(std::int64_t kind) {
 
 Activity activity_of(Exchange::Kind kind) {
   switch (kind) {
-    case Exchange::Kind::gather:
-    case Exchange::Kind::exact_gather: return Activity::gather;
+    case Exchange::Kind::gather: return Activity::gather;
     case Exchange::Kind::reduce: return Activity::reduce;
     case Exchange::Kind::publish: return Activity::publish;
     case Exchange::Kind::direct: return Activity::direct;
@@ -44,10 +55,6 @@ class Diverged : public CommError {
   using CommError::CommError;
 };
 
-bool gathers(std::int64_t kind) {
-  return kind <= static_cast<std::int64_t>(Exchange::Kind::exact_gather);
-}
-
 }  // namespace
 
 Exchange::Exchange(Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
@@ -60,7 +67,7 @@ Exchange::~Exchange() = default;
 Pending Exchange::submit(Operation operation) {
   if (!worker_) {
     const Acting acting(observer_, activity_of(operation.kind), operation.unit);
-    operation.run(channel(operation.kind));
+    operation.run(channel(operation));
     return {};
   }
   return worker_->submit([this, operation = std::move(operation), observer = observer_] {
@@ -93,17 +100,17 @@ void Exchange::agree_and_run(const Operation& operation) {
     if (agreed(table)) break;
     if (serve_gathers(operation, table)) return;
   }
-  if (inner != Axis::data && !gathers(static_cast<std::int64_t>(operation.kind))) {
+  if (operation.axis != inner) {
     const std::vector<Announcement> table = announce(operation, Axis::replica);
     if (!agreed(table)) diverged(table, Axis::replica);
   }
-  operation.run(channel(operation.kind));
+  operation.run(channel(operation));
 }
 
 std::vector<Exchange::Announcement> Exchange::announce(const Operation& operation, Axis axis) {
   static_assert(sizeof(Announcement) == kAnnouncementBytes);
-  const Announcement mine{static_cast<std::int64_t>(operation.kind), operation.unit, operation.count, sequence_++};
-  const Communicator& group = channel(operation.kind).along(axis);
+  const Announcement mine{word_of(operation), operation.unit, operation.count, sequence_++};
+  const Communicator& group = lanes(operation.kind).control.along(axis);
   std::vector<Announcement> table(static_cast<std::size_t>(group.size()));
   group.all_gather({mine.data(), 4, Dtype::i64}, {table.data(), 4 * std::int64_t{group.size()}, Dtype::i64}).wait();
   return table;
@@ -118,16 +125,16 @@ bool Exchange::agreed(const std::vector<Announcement>& table) const {
 // True when `mine` was among the gathers and is done.
 bool Exchange::serve_gathers(const Operation& mine, const std::vector<Announcement>& table) {
   std::set<std::pair<std::int64_t, std::int64_t>> wanted;
-  for (const auto& [kind, unit, count, sequence] : table)
-    if (gathers(kind)) wanted.emplace(kind, unit);
+  for (const auto& [word, unit, count, sequence] : table)
+    if (Said(word).kind == Kind::gather) wanted.emplace(word, unit);
   if (wanted.empty()) diverged(table, channels_.gathers);
   bool done = false;
-  for (const auto& [kind, unit] : wanted) {
-    if (static_cast<std::int64_t>(mine.kind) == kind && mine.unit == unit) {
-      mine.run(channels_.steps);
+  for (const auto& [word, unit] : wanted) {
+    if (word_of(mine) == word && mine.unit == unit) {
+      mine.run(channels_.steps.data);
       done = true;
     } else {
-      serve_(channels_.steps, static_cast<int>(unit), static_cast<Kind>(kind) == Kind::exact_gather);
+      serve_(channels_.steps.data, static_cast<int>(unit), Said(word).variant);
     }
   }
   return done;
@@ -137,9 +144,10 @@ bool Exchange::serve_gathers(const Operation& mine, const std::vector<Announceme
 void Exchange::diverged(const std::vector<Announcement>& table, Axis axis) const {
   std::ostringstream text;
   for (std::size_t i = 0; i < table.size(); ++i) {
-    const auto& [kind, unit, count, sequence] = table[i];
+    const auto& [word, unit, count, sequence] = table[i];
     const int peer = rank() + (static_cast<int>(i) - mesh().at(axis, rank())) * mesh().stride(axis);
-    text << (i == 0 ? ": " : "; ") << "rank " << peer << " wants, as operation " << sequence << ", to " << verb(kind);
+    text << (i == 0 ? ": " : "; ") << "rank " << peer << " wants, as operation " << sequence << ", to "
+         << verb(Said(word).kind);
     if (unit != -1) text << " unit '" << unit_name_(static_cast<int>(unit)) << "'";
     text << " (" << count << " elements)";
   }

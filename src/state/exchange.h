@@ -25,26 +25,36 @@ namespace zero {
 
 class Exchange {
  public:
-  // Those before `setup` belong to steps. An exact gather brings a unit as its shards hold it, where the
-  // wire would change it.
-  enum class Kind : std::int64_t { gather, exact_gather, reduce, publish, direct, vote, setup, read };
+  // Those before `setup` belong to steps.
+  enum class Kind : std::uint8_t { gather, reduce, publish, direct, vote, setup, read };
+  // Of a gather: as the plan's wire brings it, or as the shards hold it, where that is something else.
+  enum class Variant : std::uint8_t { wired, exact };
+  // What ranks say to each other lies in the host's memory; data wherever the engine computes.
+  enum class Lane : std::uint8_t { control, data };
 
   struct Operation {
     Kind kind;
     int unit = -1;           // of the layout; -1: none
     std::int64_t count = 0;  // elements or bytes, to be equal on all ranks
     std::function<void(const Groups&)> run;
+    Variant variant = Variant::wired;
+    Axis axis = Axis::data;  // whose ranks carry it out
+    Lane lane = Lane::data;
   };
 
-  // How the ranks are joined: for operations of steps, and for others, which are metered apart; and along which axis
-  // (shard or data) parameters are gathered.
+  // How the ranks are joined on each lane; announcements go on the control lane.
+  struct Lanes {
+    Groups control, data;
+  };
+  // For operations of steps, and for others, which are metered apart; and along which axis (shard or data) parameters
+  // are gathered.
   struct Channels {
-    Groups steps;
-    Groups others;
+    Lanes steps;
+    Lanes others;
     Axis gathers = Axis::data;
   };
   // Gathers a unit for others without keeping it; called on the exchange's thread.
-  using Serve = std::function<void(const Groups&, int unit, bool exactly)>;
+  using Serve = std::function<void(const Groups&, int unit, Variant variant)>;
 
   Exchange(Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
   ~Exchange();
@@ -56,14 +66,19 @@ class Exchange {
   // Hears of the operations that are submitted from now on.
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
-  int rank() const { return channels_.steps.rank(); }
-  int size() const { return channels_.steps.size(); }
-  const MeshShape& mesh() const { return channels_.steps.mesh(); }
+  int rank() const { return channels_.steps.data.rank(); }
+  int size() const { return channels_.steps.data.size(); }
+  Axis gathers_along() const { return channels_.gathers; }
+  const MeshShape& mesh() const { return channels_.steps.data.mesh(); }
 
  private:
-  using Announcement = std::array<std::int64_t, 4>;  // kind, unit, count, sequence number
+  // Kind, variant, axis and lane, a byte each; unit, count, sequence number.
+  using Announcement = std::array<std::int64_t, 4>;
 
-  const Groups& channel(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
+  const Lanes& lanes(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
+  const Groups& channel(const Operation& operation) const {
+    return operation.lane == Lane::control ? lanes(operation.kind).control : lanes(operation.kind).data;
+  }
   void carry_out(const Operation& operation);
   void agree_and_run(const Operation& operation);
   std::vector<Announcement> announce(const Operation& operation, Axis axis);

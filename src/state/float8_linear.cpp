@@ -12,7 +12,6 @@
 
 #include "base/float8_arrays.h"
 #include "partition/vote.h"
-#include "state/pager.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -131,7 +130,7 @@ struct Product : torch::autograd::Function<Product> {
 
  private:
   static Weight weight_paged_in(const at::Tensor& matrix) {
-    if (Unit* unit = Unit::of(matrix.unsafeGetTensorImpl())) unit->pager->touch(std::span(&unit, 1));
+    if (Unit* unit = Unit::of(matrix.unsafeGetTensorImpl())) unit->owner->page_in(std::span(&unit, 1));
     return weight_of(matrix);
   }
 };
@@ -236,8 +235,8 @@ bool run_in_float8(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto operands = operands_of(op, std::span(stack->data() + (stack->size() - count), count));
   if (!operands || !operands->matrix.defined() || operands->matrix.dim() != 2) return false;
   const Unit* unit = Unit::of(operands->matrix.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->pager->float8() == nullptr) return false;
-  const c10::intrusive_ptr<Float8Linears>& linears = unit->pager->float8();
+  if (unit == nullptr || unit->owner->float8() == nullptr) return false;
+  const c10::intrusive_ptr<Float8Linears>& linears = unit->owner->float8();
   const auto parameter = linears->find(operands->matrix);
   if (!parameter) return false;
   linears->use(*parameter);

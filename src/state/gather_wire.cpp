@@ -29,7 +29,7 @@ void decode(const std::uint8_t* in, View values) {
 GatherWire::GatherWire(const Layout& layout, const Plan& plan, Accounts& accounts)
     : wire_(plan[State::parameter].wire), over_(movement(plan).within) {
   const std::int64_t bytes = wire_room(layout, plan);
-  if (bytes > 0) codes_ = Buffer::visible(accounts, Owner::gathered, bytes, at::kByte, at::kCPU);
+  if (bytes > 0) codes_ = accounts.visible_buffer(Owner::gathered, bytes, at::kByte);
 }
 
 void GatherWire::gather(const Groups& groups, const UnitLayout& unit, View shard, View whole, bool exactly) const {

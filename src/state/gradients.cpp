@@ -8,8 +8,9 @@
 #include <numeric>
 
 #include "state/flat.h"
-#include "state/pile.h"
-#include "state/window.h"
+#include "state/for_unit.h"
+#include "state/micro_batch.h"
+#include "state/unit_gradients.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
 
@@ -46,11 +47,29 @@ torch::autograd::PostAccumulateGradHook* hook_of(const at::Tensor& parameter) {
 
 }  // namespace
 
+std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts) {
+  return make_store(State::gradient, plan[State::gradient].tier,
+                    movement(plan).reduces_each ? accounts.lasting() : accounts.lasting_visible(), accounts.book());
+}
+
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
-                     Accounts& accounts)
-    : units_(units), exchange_(exchange), plan_(plan), movement_(movement(plan)), accounts_(accounts) {
+                     Accounts& accounts, Store& store)
+    : units_(units),
+      exchange_(exchange),
+      plan_(plan),
+      movement_(movement(plan)),
+      accounts_(accounts),
+      store_(store),
+      memory_(Tier::device, accounts.lasting_visible(), accounts.book()),
+      staging_(memory_, store.transfer()),
+      late_staging_(memory_, store.transfer()) {
+  if (!store_.addressable() && exchange_.size() > 1 && movement_.gathers_sum)
+    throw ConfigError("gradients on tier " + std::string(name(store_.tier())) +
+                          " cannot be gathered: the plan wants more of them on a rank than its slice over all",
+                      "use zero1, zero2, zero3 or hybrid-zero2");
   for (auto& unit : units_)
-    piles_.push_back(std::make_unique<Pile>(*unit, plan_.gradient_dtype(unit->layout().dtype())));
+    by_unit_.push_back(
+        std::make_unique<UnitGradients>(*unit, part(*unit), plan_.gradient_dtype(unit->layout().dtype())));
   order_.resize(units_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
   hook_in();
@@ -90,75 +109,58 @@ void Gradients::begin(int micro) {
   next_ = 0;
   completed_.clear();
   if (beyond_plan()) hold_wide();
-  for (auto& pile : piles_) {
-    const auto& parameters = pile->unit.parameters();
-    pile->expected = static_cast<int>(std::count_if(
+  for (auto& gradients : by_unit_) {
+    const auto& parameters = gradients->unit.parameters();
+    gradients->expected = static_cast<int>(std::count_if(
         parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.requires_grad() && p.numel() > 0; }));
-    pile->arrived = 0;
-    pile->complete = false;
-    std::fill(pile->here.begin(), pile->here.end(), 0);
-    if (pile->expected > 0 && !pile->used) {
-      open(*pile);
-      pile->used = true;
+    gradients->arrived = 0;
+    gradients->complete = false;
+    std::fill(gradients->here.begin(), gradients->here.end(), 0);
+    if (gradients->expected > 0 && !gradients->used) {
+      for_unit(gradients->unit, "the gradient", [&] { open(*gradients); });
+      gradients->used = true;
     }
-    if (pile->used && adds_apart() && !pile->extra) pile->extra = new_partial(pile->unit, pile->planned);
+    if (gradients->used && adds_apart() && !gradients->extra) {
+      gradients->extra.take(memory_, gradients->unit.index(), 1);
+      clear_gaps(gradients->unit, gradients->extra);
+    }
   }
   active_ = true;
 }
 
 // Accumulators, with zeros where no parameter lies, and everywhere for a unit unfrozen within a step.
-void Gradients::open(Pile& pile) {
-  if (pile.levels.empty()) {
-    std::vector<Buffer> levels;
-    for (int level = 0; level < accumulation_levels(plan_); ++level) levels.push_back(new_level(pile.unit, pile.kept));
-    pile.levels = std::move(levels);
+void Gradients::open(UnitGradients& gradients) {
+  HeldGradient& held = gradients.held;
+  if (!held) {
+    held.take(store_, gradients.unit.index(), accumulation_levels(plan_));
+    if (!reduces_each()) clear_gaps(gradients.unit, held);
   }
-  for (const Buffer& level : pile.levels)
-    if (micro_ > 0) level.tensor().zero_();
+  if (micro_ > 0) held.fill_with_zeros(staging_, held.slice());
 }
 
-Dtype Gradients::kept(const Unit& unit) const {
-  return piles_[static_cast<std::size_t>(unit.index())]->kept;
+Dtype Gradients::added_in(const UnitGradients& gradients) const {
+  return adds_apart() ? gradients.planned : gradients.held.dtype();
 }
 
-Dtype Gradients::added_in(const Pile& pile) const {
-  return adds_apart() ? pile.planned : pile.kept;
+Dtype Gradients::reduced_from(const UnitGradients& gradients) const {
+  return plan_.reduction() ? plan_.reduction_dtype(gradients.unit.layout().dtype()) : added_in(gradients);
 }
 
-Dtype Gradients::reduced_from(const Pile& pile) const {
-  return plan_.reduction() ? plan_.reduction_dtype(pile.unit.layout().dtype()) : added_in(pile);
+HeldGradient& Gradients::partial(UnitGradients& gradients) const {
+  return adds_apart() ? gradients.extra : gradients.held;
 }
 
-void* Gradients::partial(const Pile& pile) const {
-  return adds_apart() ? pile.extra.data() : pile.levels.back().data();
-}
-
-Buffer Gradients::new_level(const Unit& unit, Dtype dtype) const {
-  if (!reduces_each()) return new_partial(unit, dtype);
-  return {accounts_, {Owner::gradient, unit.index()}, held(unit).count, scalar_type(dtype), unit.device()};
-}
-
-// Of the whole unit, zero where no parameter lies.
-Buffer Gradients::new_partial(const Unit& unit, Dtype dtype) const {
-  const UnitLayout& layout = unit.layout();
-  Buffer buffer =
-      Buffer::visible(accounts_, {Owner::gradient, unit.index()}, layout.length(), scalar_type(dtype), unit.device());
-  for (const auto& [begin, end] : layout.gaps()) buffer.tensor().slice(0, begin, end).zero_();
-  return buffer;
+void Gradients::clear_gaps(const Unit& unit, HeldGradient& gradient) {
+  for (const auto& [begin, end] : unit.layout().gaps()) gradient.fill_with_zeros(staging_, {begin, end - begin});
 }
 
 // For sums over micro-batches that were not planned.
 void Gradients::hold_wide() {
-  for (auto& pile : piles_) {
-    const Dtype wide = accumulation(pile->unit.layout().dtype());
-    if (pile->kept == wide) continue;
-    std::vector<Buffer> wider;
-    for (const Buffer& level : pile->levels) {
-      wider.push_back(new_level(pile->unit, wide));
-      wider.back().tensor().copy_(level.tensor());
-    }
-    pile->levels = std::move(wider);
-    pile->kept = wide;
+  for (auto& gradients : by_unit_) {
+    const Dtype wide = accumulation(gradients->unit.layout().dtype());
+    if (gradients->held.dtype() == wide) continue;
+    for_unit(gradients->unit, "the gradient",
+             [&] { gradients->held = gradients->held.widened(staging_, store_, gradients->unit.index(), wide); });
   }
 }
 
@@ -171,25 +173,25 @@ Fold Gradients::how() const {
 
 // Whether a gradient that arrives now is wanted.
 bool Gradients::accepts(const std::string& parameter) {
-  if (!active_ && window::in_backward() && begin_from_outside_) begin_from_outside_();
-  if (active_ || window::in_backward()) return active_;
+  if (!active_ && MicroBatch::in_backward() && begin_from_outside_) begin_from_outside_();
+  if (active_ || MicroBatch::in_backward()) return active_;
   throw StateError("rank " + std::to_string(exchange_.rank()) + ": a gradient of parameter '" + parameter +
                        "' arrived outside Engine::backward",
                    "call engine.backward(loss) instead of loss.backward()");
 }
 
 void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
-  Pile& pile = *piles_[static_cast<std::size_t>(unit)];
-  const std::string& name = pile.unit.layout().slots()[static_cast<std::size_t>(slot)].name;
+  UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
+  const std::string& name = gradients.unit.layout().slots()[static_cast<std::size_t>(slot)].name;
   const at::Tensor arrived_gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (!accepts(name) || !arrived_gradient.defined() || parameter.numel() == 0) return;
-  if (pile.complete)
+  if (gradients.complete)
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived after its unit was reduced",
                      "nested backward passes must not reach parameters twice");
-  const Dtype dtype = pile.unit.layout().dtype();
-  const Dtype summed = reduces_each() ? plan_.reduction_dtype(dtype) : added_in(pile);
-  if (pile.here[static_cast<std::size_t>(slot)] && summed != accumulation(dtype))
+  const Dtype dtype = gradients.unit.layout().dtype();
+  const Dtype summed = reduces_each() ? plan_.reduction_dtype(dtype) : added_in(gradients);
+  if (gradients.here[static_cast<std::size_t>(slot)] && summed != accumulation(dtype))
     throw StateError("rank " + std::to_string(exchange_.rank()) + ": a second gradient of parameter '" + name +
                          "' arrived in one backward, and its sum in " + std::string(zero::name(summed)) +
                          " would depend on the plan",
@@ -198,49 +200,43 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
   at::NoGradGuard no_grad;
   const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
   if (reduces_each()) {
-    collect(pile, slot, &gradient);
+    collect(gradients, slot, &gradient);
   } else {
-    add_partial(pile, slot, &gradient);
+    add_partial(gradients, slot, &gradient);
   }
   const auto index = static_cast<std::size_t>(slot);
-  if (!std::exchange(pile.here[index], char{1})) ++pile.arrived;
-  pile.ever[index] = 1;
-  if (pile.arrived == pile.expected) {
-    complete(pile);
+  if (!std::exchange(gradients.here[index], char{1})) ++gradients.arrived;
+  gradients.ever[index] = 1;
+  if (gradients.arrived == gradients.expected) {
+    complete(gradients);
     if (reduces_now()) launch_ready();
   }
 }
 
-std::vector<void*> Gradients::levels(const Pile& pile, std::int64_t begin) const {
-  std::vector<void*> pointers;
-  for (const Buffer& level : pile.levels) pointers.push_back(at_element(level.data(), begin, kept(pile.unit)));
-  return pointers;
-}
-
-void Gradients::add_partial(Pile& pile, int slot, const at::Tensor* gradient) {
-  const UnitLayout& layout = pile.unit.layout();
+void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
+  const UnitLayout& layout = gradients.unit.layout();
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
-  const Dtype held = added_in(pile);
-  const auto apart = [&] { return std::vector<void*>{at_element(partial(pile), place.begin, held)}; };
   Fold fold_it = adds_apart() ? Fold{} : how();
-  if (pile.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
-  fold(fold_it, adds_apart() ? apart() : levels(pile, place.begin), held,
-       gradient == nullptr ? nullptr : gradient->const_data_ptr(), layout.dtype(), place.numel);
+  if (gradients.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
+  for_unit(gradients.unit, "the gradient", [&] {
+    partial(gradients).add(staging_, fold_it, {place.begin, place.numel},
+                           gradient == nullptr ? nullptr : gradient->const_data_ptr(), layout.dtype());
+  });
 }
 
-void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
-  const UnitLayout& layout = pile.unit.layout();
+void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
+  const UnitLayout& layout = gradients.unit.layout();
   const Dtype wire = plan_.reduction_dtype(layout.dtype());
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
-  if (!pile.flat) {
-    pile.flat = flat_for(pile.unit);
+  if (!gradients.flat) {
+    gradients.flat = flat_for(gradients.unit);
     for (const auto& [begin, end] : layout.gaps())
-      std::memset(at_element(pile.flat->data(), begin, wire), 0, bytes_of(end - begin, wire));
+      std::memset(at_element(gradients.flat->data(), begin, wire), 0, bytes_of(end - begin, wire));
   }
-  void* const target = at_element(pile.flat->data(), place.begin, wire);
+  void* const target = at_element(gradients.flat->data(), place.begin, wire);
   if (gradient == nullptr) {
     std::memset(target, 0, bytes_of(place.numel, wire));
-  } else if (pile.here[static_cast<std::size_t>(slot)]) {
+  } else if (gradients.here[static_cast<std::size_t>(slot)]) {
     add_in_place(target, gradient->const_data_ptr(), layout.dtype(), wire, place.numel);
   } else {
     convert(gradient->const_data_ptr(), layout.dtype(), target, wire, place.numel);
@@ -248,25 +244,25 @@ void Gradients::collect(Pile& pile, int slot, const at::Tensor* gradient) {
 }
 
 // Parameters without a gradient count as zero.
-void Gradients::complete(Pile& pile) {
-  for (std::size_t slot = 0; slot < pile.here.size(); ++slot) {
-    if (pile.here[slot]) continue;
+void Gradients::complete(UnitGradients& gradients) {
+  for (std::size_t slot = 0; slot < gradients.here.size(); ++slot) {
+    if (gradients.here[slot]) continue;
     if (reduces_each()) {
-      collect(pile, static_cast<int>(slot), nullptr);
+      collect(gradients, static_cast<int>(slot), nullptr);
     } else {
-      add_partial(pile, static_cast<int>(slot), nullptr);
+      add_partial(gradients, static_cast<int>(slot), nullptr);
     }
   }
-  pile.complete = true;
-  completed_.push_back(pile.unit.index());
+  gradients.complete = true;
+  completed_.push_back(gradients.unit.index());
 }
 
 void Gradients::end() {
   at::NoGradGuard no_grad;
   for (const int index : order_) {
-    Pile& pile = *piles_[static_cast<std::size_t>(index)];
-    if (!pile.used || pile.complete) continue;
-    complete(pile);
+    UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(index)];
+    if (!gradients.used || gradients.complete) continue;
+    complete(gradients);
     if (reduces_now()) launch_ready();
   }
   wait_for_reductions();
@@ -282,38 +278,36 @@ void Gradients::abort() {
       // The failure that ends the step is already on its way to the caller.
     }
   }
-  for (auto& pile : piles_) {
-    pile->flat.reset();
-    pile->slice.reset();
+  for (auto& gradients : by_unit_) {
+    gradients->flat.reset();
+    gradients->slice.reset();
   }
   active_ = false;
   clear();
 }
 
 void Gradients::clear() {
-  for (auto& pile : piles_) {
-    std::fill(pile->ever.begin(), pile->ever.end(), 0);
-    pile->used = false;
-    pile->extra.reset();
-    if (std::exchange(pile->kept, pile->planned) != pile->planned) pile->levels.clear();
+  for (auto& gradients : by_unit_) {
+    std::fill(gradients->ever.begin(), gradients->ever.end(), 0);
+    gradients->used = false;
+    gradients->extra.reset();
+    if (gradients->held.dtype() != gradients->planned)
+      gradients->held = HeldGradient(gradients->held.slice(), gradients->planned);
   }
 }
 
-void* Gradients::data(int unit) const {
-  const Pile& pile = *piles_[static_cast<std::size_t>(unit)];
-  return pile.used ? pile.levels.back().data() : nullptr;
+const HeldGradient* Gradients::held(int unit) const {
+  const UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
+  return gradients.used ? &gradients.held : nullptr;
 }
 
-Dtype Gradients::dtype(int unit) const {
-  return kept(*units_[static_cast<std::size_t>(unit)]);
-}
-
-std::int64_t Gradients::origin(int unit) const {
-  return held(*units_[static_cast<std::size_t>(unit)]).begin;
+void Gradients::read(int unit, const Slice& elements, const HeldGradient::Read& use) {
+  const UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
+  for_unit(gradients.unit, "the gradient", [&] { gradients.held.read(staging_, elements, use); });
 }
 
 bool Gradients::arrived(int unit, int slot) const {
-  return piles_[static_cast<std::size_t>(unit)]->ever[static_cast<std::size_t>(slot)] != 0;
+  return by_unit_[static_cast<std::size_t>(unit)]->ever[static_cast<std::size_t>(slot)] != 0;
 }
 
 }  // namespace zero

@@ -24,14 +24,20 @@
 #include "state/accounts.h"
 #include "state/accumulate.h"
 #include "state/exchange.h"
+#include "state/held_gradient.h"
 #include "state/unit.h"
 #include "zero/plan.h"
 
 namespace zero {
 
+// Where the plan, as it is on its mesh, holds gradients.
+std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts);
+
 class Gradients {
  public:
-  Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, Accounts& accounts);
+  // Throws ConfigError for a store that is not in memory where ranks gather what they hold.
+  Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, Accounts& accounts,
+            Store& store);
   ~Gradients();
 
   // Throws StateError, nothing being changed, where the plan takes no micro-batch of this number.
@@ -47,13 +53,12 @@ class Gradients {
   // The next step begins with empty gradients; memory stays.
   void clear();
 
-  // The accumulated gradient of a unit: all of it where the plan holds it partial or replicated, else this
-  // rank's slice. Null where nothing of the unit is trained in this step.
-  void* data(int unit) const;
-  // In which it is held: see Plan::gradient_dtype. The accumulation dtype in a step with more backwards than planned.
-  Dtype dtype(int unit) const;
-  // The unit's element at which data() begins.
-  std::int64_t origin(int unit) const;
+  // The accumulated gradient of a unit: all of it where the plan holds it partial or replicated, else this rank's
+  // slice. In Plan::gradient_dtype, or the accumulation dtype in a step with more backwards than planned. Null where
+  // nothing of the unit is trained in this step.
+  const HeldGradient* held(int unit) const;
+  // Elements of it, which is not null: see HeldGradient::read. Throws StoreError.
+  void read(int unit, const Slice& elements, const HeldGradient::Read& use);
   // Whether the slot's parameter received a gradient on this rank in this step.
   bool arrived(int unit, int slot) const;
   // Spent waiting for reductions since the last call.
@@ -61,27 +66,27 @@ class Gradients {
 
  private:
   class Hook;
-  struct Pile;  // one unit's gradients
+  struct UnitGradients;  // one unit's gradients
 
   void hook_in();
   bool accepts(const std::string& parameter);
   void take(int unit, int slot, const at::Tensor& parameter);
-  void add_partial(Pile& pile, int slot, const at::Tensor* gradient);
-  void collect(Pile& pile, int slot, const at::Tensor* gradient);
+  void add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient);
+  void collect(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   std::shared_ptr<Buffer> flat_for(const Unit& unit);
-  std::shared_ptr<Buffer> new_flat(std::int64_t bytes, const Unit& unit);
-  void open(Pile& pile);
-  void complete(Pile& pile);
+  std::shared_ptr<Buffer> new_flat(std::int64_t bytes);
+  void open(UnitGradients& gradients);
+  void complete(UnitGradients& gradients);
   void launch_ready();
   void wait_for_reductions();
-  void reduce(Pile& pile);
-  Fold added_to_sum(const Pile& pile) const;
-  View sent_of(Pile& pile);
+  void reduce(UnitGradients& gradients);
+  Fold added_to_sum(const UnitGradients& gradients) const;
+  View sent_of(UnitGradients& gradients);
   bool holds_room(const Unit& unit) const;
-  View room_for_sum(const Pile& pile) const;
-  void keep_sum(Pile& pile, const Fold& how, View sum) const;
+  View room_for_sum(const UnitGradients& gradients) const;
+  void keep_sum(UnitGradients& gradients, const Fold& how, View sum);
   void scale_mean(View sum) const;
-  void gather_sum(const Groups& groups, const Pile& pile) const;
+  void gather_sum(const Groups& groups, const UnitGradients& gradients) const;
   Buffer slice_for(const Unit& unit) const;
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
@@ -90,24 +95,24 @@ class Gradients {
   bool adds_apart() const { return beyond_plan() && !reduces_each() && exchange_.size() > 1; }
   Fold how() const;
   bool reduces_each() const { return movement_.reduces_each; }
-  Dtype kept(const Unit& unit) const;  // in which its gradient is held
-  // What of it is held.
-  Held held(const Unit& unit) const { return held_between(plan_, State::gradient, unit.layout(), exchange_.rank()); }
-  View held_at(const Pile& pile, const Slice& slice) const;
-  Dtype added_in(const Pile& pile) const;      // in which this micro-batch's partial one is
-  Dtype reduced_from(const Pile& pile) const;  // in which a partial one travels
-  void* partial(const Pile& pile) const;       // this micro-batch's, or with those before it
-  Buffer new_level(const Unit& unit, Dtype dtype) const;
-  Buffer new_partial(const Unit& unit, Dtype dtype) const;
+  Held part(const Unit& unit) const { return held_between(plan_, State::gradient, unit.layout(), exchange_.rank()); }
+  Dtype added_in(const UnitGradients& gradients) const;      // in which this micro-batch's partial one is
+  Dtype reduced_from(const UnitGradients& gradients) const;  // in which a partial one travels
+  // This micro-batch's, or with those before it.
+  HeldGradient& partial(UnitGradients& gradients) const;
+  void clear_gaps(const Unit& unit, HeldGradient& gradient);
   void hold_wide();
-  std::vector<void*> levels(const Pile& pile, std::int64_t begin) const;
 
   std::vector<std::unique_ptr<Unit>>& units_;
   Exchange& exchange_;
   Plan plan_;
   Movement movement_;
   Accounts& accounts_;
-  std::vector<std::unique_ptr<Pile>> piles_;
+  Store& store_;          // of what is held
+  HostStore memory_;      // of what passes through, and, read by peers, of micro-batches beyond the plan
+  Staging staging_;       // of the thread that runs backward
+  Staging late_staging_;  // of the exchange's thread
+  std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit
   std::vector<int> order_;        // in which units are reduced
   std::vector<int> completed_;    // in which this rank completed them

@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <array>
 
-#include "state/pager.h"
+#include "state/dispatch_hook.h"
 #include "state/unit.h"
-#include "state/window.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -67,7 +66,7 @@ void MaxNorms::note(int parameter, const std::string& name, const at::Tensor& in
                      "set max_norm in the options of the torch::nn::Embedding or EmbeddingBag that owns it");
   if (state->table.max_norm != max_norm || state->table.norm_type != norm_type)
     throw StateError("parameter '" + name + "' is looked up with two largest norms", "give it one max_norm");
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   state->looked_up.index_fill_(0, indices.reshape({-1}).to(at::kLong), 1);
   state->pending = state->pending || indices.numel() > 0;
 }
@@ -75,7 +74,7 @@ void MaxNorms::note(int parameter, const std::string& name, const at::Tensor& in
 at::Tensor MaxNorms::seen(int parameter, const at::Tensor& weight) const {
   const State* const state = find(parameter);
   if (state == nullptr || !state->pending) return weight;
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::Tensor values = weight.detach().clone();
   renormalise(state->table, values, state->looked_up.nonzero().reshape({-1}));
   return Renormalised::apply(weight, values);
@@ -116,9 +115,9 @@ bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stac
   const auto arguments = torch::jit::last(*stack, 4);
   const at::Tensor table = arguments[0].toTensor();
   const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->pager->pinned(*unit)) return false;
+  if (unit == nullptr || unit->owner->held(*unit)) return false;
   const Slot& slot = unit->slot_of(table);
-  unit->pager->max_norms().note(slot.index, slot.name, arguments[1].toTensor(), arguments[2].toDouble(),
+  unit->owner->max_norms().note(slot.index, slot.name, arguments[1].toTensor(), arguments[2].toDouble(),
                                 arguments[3].toDouble());
   torch::jit::drop(*stack, 4);
   torch::jit::push(*stack, table);
@@ -133,7 +132,7 @@ void adjust_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> argumen
   if (at::isReducedFloatingType(table.scalar_type()))
     for (std::size_t i = 0; i < arguments.size(); ++i)
       if (op.schema().arguments()[i].name() == "sparse") arguments[i] = false;
-  if (MaxNorms& max_norms = unit->pager->max_norms(); !max_norms.empty())
+  if (MaxNorms& max_norms = unit->owner->max_norms(); !max_norms.empty())
     arguments[0] = max_norms.seen(unit->slot_of(table).index, table);
 }
 

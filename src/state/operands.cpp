@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 
 namespace zero {
 namespace {
@@ -88,7 +88,7 @@ bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> a
 
 void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   // Not to be paged once more, one by one: that could release one operand's unit for another's.
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = op.schema().arguments()[i].alias_info();
     if (!has_unit(arguments[i]) || (alias != nullptr && alias->isWrite())) continue;
@@ -97,7 +97,7 @@ void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
 }
 
 void narrow(std::span<c10::IValue> values, at::ScalarType dtype) {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   for (c10::IValue& value : values)
     rewrite(value, [&](const at::Tensor& tensor) {
       return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(dtype) : tensor;
@@ -105,7 +105,7 @@ void narrow(std::span<c10::IValue> values, at::ScalarType dtype) {
 }
 
 void widen(std::span<c10::IValue> values) {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   for (c10::IValue& value : values)
     rewrite(value, [](const at::Tensor& tensor) {
       return tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;

@@ -1,23 +1,9 @@
 #include "state/pager.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
-
-#include <algorithm>
-
 #include "base/lap.h"
-#include "base/random.h"
-#include "state/window.h"
-#include "zero/error.h"
 
 namespace zero {
 namespace {
-
-// Of a program that runs forwards with gradients and never a backward.
-constexpr std::size_t kLongestTrace = 1 << 16;
 
 // Keeps the units of one operator from releasing each other.
 class Together {
@@ -38,28 +24,20 @@ class Together {
 
 }  // namespace
 
-Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, Accounts& accounts,
-             const Settings& settings)
+Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
+             MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter)
     : units_(units),
       exchange_(exchange),
-      witness_(accounts),
-      settings_(settings),
-      max_norms_(settings.max_norms),
       residency_(std::move(residency)),
+      micro_batch_(micro_batch),
+      meter_(std::move(meter)),
       pending_(units.size()),
       in_flight_(units.size()),
-      pins_(units.size()),
-      generator_(at::detail::createCPUGenerator(derived(settings.seed, 0))) {
-  for (const auto& unit : units_) unit->pager = this;
-}
-
-Pager::~Pager() {
-  close_window();
-}
+      pins_(units.size()) {}
 
 void Pager::touch(std::span<Unit* const> units) {
   const Together together(residency_, units);
-  for (Unit* unit : units) record(*unit);
+  for (Unit* unit : units) micro_batch_.touched(unit->index());
   for (Unit* unit : units) fetch(*unit);
   prefetch_after(*units.back());
 }
@@ -79,18 +57,22 @@ void Pager::settle_published(Unit& unit) {
 
 void Pager::start_gather(Unit& unit, int keep, bool exactly) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
-  const View whole = room_for(unit);
+  const View full = room_for(unit);
   if (unit.common()) {
     for (const Hop& hop : unit.hops()) {
       const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
-      settings_.meter->count(hop.collective, {.bytes = bytes, .in_place = bytes});
+      meter_->count(hop.collective, {.bytes = bytes, .in_place = bytes});
     }
     return expect(unit, renewed_);
   }
-  const bool other = exactly && !unit.gathered_exactly();
+  const bool exact = exactly && !unit.gathered_exactly();
   expect(unit,
-         exchange_.submit({other ? Exchange::Kind::exact_gather : Exchange::Kind::gather, unit.index(), whole.count,
-                           [&unit, whole, exactly](const Groups& groups) { unit.gather(groups, whole, exactly); }}));
+         exchange_.submit({.kind = Exchange::Kind::gather,
+                           .unit = unit.index(),
+                           .count = full.count,
+                           .run = [&unit, full, exactly](const Groups& groups) { unit.gather(groups, full, exactly); },
+                           .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
+                           .axis = exchange_.gathers_along()}));
 }
 
 View Pager::room_for(Unit& unit) {
@@ -138,66 +120,12 @@ void Pager::evict(int unit) {
   units_[index]->evict();
 }
 
-void Pager::record(Unit& unit) {
-  if (!in_backward_ && !at::GradMode::is_enabled()) return;
-  if (!current_.touches.empty() && current_.touches.back() == unit.index()) return;
-  if (current_.touches.size() >= kLongestTrace) current_.touches.clear();
-  const bool first = current_.touches.empty();
-  current_.touches.push_back(unit.index());
-  if (!last_) return;
-  const auto from =
-      last_->touches.begin() + (first ? 0
-                                      : std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(cursor_) + 1,
-                                                                 static_cast<std::ptrdiff_t>(last_->touches.size())));
-  const auto found = std::find(from, last_->touches.end(), unit.index());
-  lost_ = found == last_->touches.end();
-  if (!lost_) cursor_ = static_cast<std::size_t>(found - last_->touches.begin());
-}
-
-int Pager::predicted_next() const {
-  if (lost_ || !last_) return -1;
-  if (cursor_ + 1 < last_->touches.size()) return last_->touches[cursor_ + 1];
-  return more_to_come_ ? last_->touches.front() : -1;
-}
-
 void Pager::prefetch_after(Unit& unit) {
-  const int next = predicted_next();
+  const int next = micro_batch_.predicted_next();
   if (next < 0 || next == unit.index()) return;
   Unit& other = *units_[static_cast<std::size_t>(next)];
   if (!other.sharded() || residency_.resident(next) || !residency_.fits_beside(unit.index(), next)) return;
   start_gather(other, unit.index(), /*exactly=*/false);
-}
-
-void Pager::begin_backward(bool more_to_come) {
-  if (Pager* open = window::open()) open->close_window();
-  window::set_in_backward(true);
-  in_backward_ = true;
-  more_to_come_ = more_to_come;
-  backward_.emplace(observer_, Activity::backward);
-  witness_.start();
-}
-
-void Pager::end_backward() {
-  in_backward_ = false;
-  backward_.reset();
-  window::set_in_backward(false);
-  witness_.stop();
-  last_ = std::exchange(current_, Trace());
-  lost_ = true;
-}
-
-void Pager::abort() {
-  close_window();
-  backward_.reset();
-  witness_.stop();
-  if (std::exchange(in_backward_, false)) window::set_in_backward(false);
-  current_.touches.clear();
-  lost_ = true;
-}
-
-void Pager::next_micro_batch(std::int64_t index) {
-  next_index_ = index;
-  seeded_ = false;
 }
 
 void Pager::forget() {
@@ -233,62 +161,6 @@ void Pager::fetch_exactly(Unit& unit) {
 
 void Pager::discard(Unit& unit) {
   if (unit.sharded()) evict(unit.index());
-}
-
-void Pager::open_window() {
-  if (window::in_backward()) return refuse_recomputation();
-  if (!seeded_ && at::GradMode::is_enabled()) {
-    seeded_ = true;
-    generator_.set_current_seed(derived(settings_.seed, static_cast<std::uint64_t>(next_index_)));
-  }
-  if (std::exchange(window_open_, true)) return;
-  if (Pager* other = window::open()) other->close_window();
-  witness_.forget();
-  witness_.start();
-  evaluating_ = !at::GradMode::is_enabled();
-  held_ = false;
-  program_casts_ = at::autocast::is_autocast_enabled(at::kCPU);
-  forward_.emplace(observer_, Activity::forward);
-  window::enter(this);
-}
-
-void Pager::keep_window_for(const c10::TensorImpl& result) {
-  const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(result.autograd_meta());
-  if (evaluating_ || meta == nullptr || !meta->grad_fn_) return;
-  drop_ended_graphs();
-  graphs_.emplace_back(meta->grad_fn_);
-}
-
-// The newest first: a node that is referred to keeps what it saved.
-void Pager::drop_ended_graphs() {
-  while (!graphs_.empty() && graphs_.back().expired()) graphs_.pop_back();
-}
-
-bool Pager::over() {
-  if (evaluating_) return true;
-  if (held_) return false;
-  drop_ended_graphs();
-  return graphs_.empty();
-}
-
-std::optional<at::ScalarType> Pager::autocast(bool with_units) const {
-  const bool casts = with_units || !program_casts_ || at::autocast::is_autocast_enabled(at::kCPU);
-  return casts ? settings_.autocast : std::nullopt;
-}
-
-// Autograd disables gradients in backward; who enables them runs a forward inside it.
-void Pager::refuse_recomputation() const {
-  if (!settings_.autocast || !at::GradMode::is_enabled()) return;
-  throw StateError("a forward runs inside backward while the engine computes in 16 bits",
-                   "recomputing activations in backward works in fp32 only in this version");
-}
-
-void Pager::close_window() {
-  if (!std::exchange(window_open_, false)) return;
-  window::leave(this);
-  graphs_.clear();
-  forward_.reset();
-  witness_.stop();
 }
 
 }  // namespace zero

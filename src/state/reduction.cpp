@@ -5,8 +5,9 @@
 
 #include "base/lap.h"
 #include "state/flat.h"
+#include "state/for_unit.h"
 #include "state/gradients.h"
-#include "state/pile.h"
+#include "state/unit_gradients.h"
 
 namespace zero {
 
@@ -20,10 +21,10 @@ std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
     std::int64_t largest = 0;
     for (const auto& each : units_)
       if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
-    flat_ = new_flat(largest, unit);
+    flat_ = new_flat(largest);
   }
   const bool free = flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
-  return free ? flat_ : new_flat(bytes(unit.layout()), unit);
+  return free ? flat_ : new_flat(bytes(unit.layout()));
 }
 
 void Gradients::wait_for_reductions() {
@@ -31,86 +32,84 @@ void Gradients::wait_for_reductions() {
   for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
 }
 
-std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes, const Unit& unit) {
-  return std::make_shared<Buffer>(Buffer::visible(accounts_, Owner::reduction, bytes, at::kByte, unit.device()));
+std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes) {
+  return std::make_shared<Buffer>(accounts_.visible_buffer(Owner::reduction, bytes, at::kByte));
 }
 
 void Gradients::launch_ready() {
   for (; next_ < order_.size(); ++next_) {
-    Pile& pile = *piles_[static_cast<std::size_t>(order_[next_])];
-    if (!pile.used) continue;
-    if (!pile.complete) return;
-    reduce(pile);
+    UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(order_[next_])];
+    if (!gradients.used) continue;
+    if (!gradients.complete) return;
+    reduce(gradients);
   }
 }
 
 // The sum over ranks of this micro-batch's gradient, or over those of the step, to where it is held.
-void Gradients::reduce(Pile& pile) {
+void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
-  const UnitLayout& layout = pile.unit.layout();
-  const Fold add = reduces_each() ? how() : added_to_sum(pile);
-  const bool apart = !add.sources.empty() || kept(pile.unit) != accumulation(layout.dtype()) ||
-                     (reduces_each() && (pile.levels.size() > 1 || !holds_room(pile.unit)));
+  const UnitLayout& layout = gradients.unit.layout();
+  const Fold add = reduces_each() ? how() : added_to_sum(gradients);
+  const bool apart = !store_.addressable() || !add.sources.empty() ||
+                     gradients.held.dtype() != accumulation(layout.dtype()) ||
+                     (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients.unit)));
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
-  if (apart && reduces_each()) pile.slice = slice_for(pile.unit);
+  if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);
   const bool gathers = movement_.gathers_sum && micro_ >= plan_.accumulate() - 1;
   in_flight_.push_back(
-      exchange_.submit({Exchange::Kind::reduce, pile.unit.index(), layout.length(),
-                        [this, add, apart, gathers, sent = sent_of(pile), &pile](const Groups& groups) {
-                          if (apart && !pile.slice) pile.slice = slice_for(pile.unit);
-                          const View sum = groups.reduce(sent, room_for_sum(pile));
-                          pile.flat.reset();
+      exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
+                        [this, add, apart, gathers, sent = sent_of(gradients), &gradients](const Groups& groups) {
+                          if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit);
+                          const View sum = groups.reduce(sent, room_for_sum(gradients));
+                          gradients.flat.reset();
                           scale_mean(sum);
-                          if (pile.slice) keep_sum(pile, add, sum);
-                          pile.slice.reset();
-                          if (gathers) gather_sum(groups, pile);
+                          if (gradients.slice) keep_sum(gradients, add, sum);
+                          gradients.slice.reset();
+                          if (gathers) gather_sum(groups, gradients);
                         }}));
 }
 
 // What becomes of a sum over micro-batches: it is the held one, or is added to it.
-Fold Gradients::added_to_sum(const Pile& pile) const {
-  const int top = static_cast<int>(pile.levels.size()) - 1;
+Fold Gradients::added_to_sum(const UnitGradients& gradients) const {
+  const int top = gradients.held.top();
   return adds_apart() ? Fold{{top}, top} : Fold{{}, top};
 }
 
 // What of it is sent: the flat array, or the sum over micro-batches from where it lies, or a copy of it in the dtype in
 // which it travels.
-View Gradients::sent_of(Pile& pile) {
-  const UnitLayout& layout = pile.unit.layout();
+View Gradients::sent_of(UnitGradients& gradients) {
+  const UnitLayout& layout = gradients.unit.layout();
   const auto whole = [&](void* data, Dtype dtype) {
-    return view_of(data, dtype, 0, layout.length(), pile.unit.device());
+    return view_of(data, dtype, 0, layout.length(), gradients.unit.device());
   };
-  if (reduces_each()) return whole(pile.flat->data(), plan_.reduction_dtype(layout.dtype()));
-  const Dtype held_in = added_in(pile), sent_in = reduced_from(pile);
-  if (sent_in == held_in) return whole(partial(pile), held_in);
-  pile.flat = flat_for(pile.unit);
-  convert(partial(pile), held_in, pile.flat->data(), sent_in, layout.length());
-  return whole(pile.flat->data(), sent_in);
+  if (reduces_each()) return whole(gradients.flat->data(), plan_.reduction_dtype(layout.dtype()));
+  const Dtype held_in = added_in(gradients), sent_in = reduced_from(gradients);
+  HeldGradient& mine = partial(gradients);
+  const Slice all{0, layout.length()};
+  if (sent_in == held_in && store_.addressable()) return mine.view(all);
+  gradients.flat = flat_for(gradients.unit);
+  mine.read(staging_, all,
+            [&, to = gradients.flat->data()](const void* values, std::int64_t first, std::int64_t count) {
+              convert(values, held_in, at_element(to, first, sent_in), sent_in, count);
+            });
+  return whole(gradients.flat->data(), sent_in);
 }
 
 // Whether what is held has the room in which the sum is made.
 bool Gradients::holds_room(const Unit& unit) const {
-  return sum_room(unit.layout(), exchange_.rank()).count <= held(unit).count;
+  return sum_room(unit.layout(), exchange_.rank()).count <= part(unit).count;
 }
 
-View Gradients::room_for_sum(const Pile& pile) const {
-  const Slice room = sum_room(pile.unit.layout(), exchange_.rank());
-  if (!pile.slice) return held_at(pile, room);
-  return view_of(pile.slice.data(), accumulation(pile.unit.layout().dtype()), 0, room.count, pile.unit.device());
+View Gradients::room_for_sum(const UnitGradients& gradients) const {
+  const Slice room = sum_room(gradients.unit.layout(), exchange_.rank());
+  if (!gradients.slice) return gradients.held.view(room);
+  return view_of(gradients.slice.data(), accumulation(gradients.unit.layout().dtype()), 0, room.count,
+                 gradients.unit.device());
 }
 
 Buffer Gradients::slice_for(const Unit& unit) const {
-  return {accounts_,
-          {Owner::reduction, unit.index()},
-          sum_room(unit.layout(), exchange_.rank()).count,
-          scalar_type(accumulation(unit.layout().dtype())),
-          unit.device()};
-}
-
-// Elements of the unit in its held gradient.
-View Gradients::held_at(const Pile& pile, const Slice& slice) const {
-  return view_of(pile.levels.back().data(), kept(pile.unit), slice.begin - held(pile.unit).begin, slice.count,
-                 pile.unit.device());
+  return accounts_.buffer({Owner::reduction, unit.index()}, sum_room(unit.layout(), exchange_.rank()).count,
+                          scalar_type(accumulation(unit.layout().dtype())));
 }
 
 // Where the mean over ranks is held.
@@ -119,16 +118,17 @@ void Gradients::scale_mean(View sum) const {
 }
 
 // The sum of this rank's slice goes to the held gradient.
-void Gradients::keep_sum(Pile& pile, const Fold& how, View sum) const {
-  fold(how, levels(pile, pile.unit.slice_begin() - held(pile.unit).begin), kept(pile.unit), sum.data, sum.dtype,
-       sum.count);
+void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
+  for_unit(gradients.unit, "the gradient", [&] {
+    gradients.held.add(late_staging_, how, {gradients.unit.slice_begin(), sum.count}, sum.data, sum.dtype);
+  });
 }
 
 // To the ranks that hold more of it than their slice.
-void Gradients::gather_sum(const Groups& groups, const Pile& pile) const {
-  const Held kept_here = held(pile.unit);
-  groups.gather(held_at(pile, pile.unit.layout().slice(Axis::data, exchange_.rank())), held_at(pile, kept_here),
-                Axis::data, kept_here.over);
+void Gradients::gather_sum(const Groups& groups, const UnitGradients& gradients) const {
+  const HeldGradient& held = gradients.held;
+  groups.gather(held.view(gradients.unit.layout().slice(Axis::data, exchange_.rank())), held.view(held.slice()),
+                Axis::data, part(gradients.unit).over);
 }
 
 // Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the

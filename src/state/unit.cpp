@@ -8,7 +8,7 @@
 
 #include "partition/element_order.h"
 #include "partition/transitions.h"
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -59,10 +59,10 @@ Unit::~Unit() {
 }
 
 Buffer Unit::flatten() const {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
-  Buffer values(accounts_, {Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())),
-                device_);
+  Buffer values =
+      accounts_.buffer({Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())));
   for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     slot_view(values.tensor(), layout_.slots()[i], parameters_[i]).copy_(parameters_[i].detach());
@@ -70,7 +70,7 @@ Buffer Unit::flatten() const {
 }
 
 void Unit::adopt(Buffer values) {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   make_home();
   const at::Tensor& home = sharded_ ? shard_.tensor() : memory_.tensor();
@@ -101,7 +101,7 @@ void Unit::restore() {
 }
 
 void Unit::take_back(bool with_values) {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   std::string misfits;
   for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -129,13 +129,13 @@ void Unit::make_home() {
   if (sharded_) {
     if (device_.is_cpu() && wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
     const std::int64_t begin = home_.begin * size_of(layout_.dtype());
-    shard_ = common_ ? Buffer(accounts_, {Owner::parameter, index_}, home_.count, dtype(),
-                              std::shared_ptr<void>(common_, static_cast<char*>(common_.get()) + begin))
-                     : Buffer(accounts_, {Owner::parameter, index_}, home_.count, dtype(), device_);
+    shard_ = common_ ? accounts_.buffer_in({common_, static_cast<char*>(common_.get()) + begin},
+                                           {Owner::parameter, index_}, home_.count, dtype())
+                     : accounts_.buffer({Owner::parameter, index_}, home_.count, dtype());
     return;
   }
-  memory_ = published_ ? Buffer::visible(accounts_, {Owner::parameter, index_}, layout_.length(), dtype(), device_)
-                       : Buffer(accounts_, {Owner::parameter, index_}, layout_.length(), dtype(), device_);
+  memory_ = published_ ? accounts_.visible_buffer({Owner::parameter, index_}, layout_.length(), dtype())
+                       : accounts_.buffer({Owner::parameter, index_}, layout_.length(), dtype());
 }
 
 void Unit::point_at(void* data) {
@@ -150,11 +150,11 @@ void Unit::forbid(const char* why) {
 }
 
 View Unit::make_room() {
-  if (!memory_ && !common_) memory_ = Buffer(accounts_, {Owner::gathered, index_}, layout_.length(), dtype(), device_);
-  return whole();
+  if (!memory_ && !common_) memory_ = scratch();
+  return full();
 }
 
-View Unit::whole() {
+View Unit::full() {
   return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device_);
 }
 
@@ -195,11 +195,11 @@ void Unit::serve(const Groups& groups, bool exactly) {
 
 void Unit::install() {
   storage_.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
-  point_at(whole().data);
+  point_at(full().data);
   ready_ = true;
 }
 
-void Unit::keep_whole() {
+void Unit::keep_full() {
   if (!sharded_) return;
   const std::int64_t element = size_of(layout_.dtype());
   std::memcpy(shard_.data(), static_cast<const char*>(memory_.data()) + home_.begin * element,
@@ -238,7 +238,7 @@ std::string Unit::fault(int slot) const {
 }
 
 void Unit::abandon(bool with_values) {
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   c10::StorageImpl* storage = storage_.unsafeGetStorageImpl();
   if (ready_ && with_values) {
@@ -247,9 +247,9 @@ void Unit::abandon(bool with_values) {
       copies.push_back(
           at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
     // Kept alive under what autograd saved.
-    void* const data = whole().data;
-    using Keep = std::pair<at::Tensor, std::shared_ptr<void>>;
-    auto* keep = new Keep(memory_.take(), common_);
+    void* const data = full().data;
+    using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+    auto* keep = new Keep(memory_.release(), common_);
     storage->set_data_ptr_noswap(at::DataPtr(
         data, keep, [](void* pair) { delete static_cast<Keep*>(pair); }, device_));
     for (std::size_t i = 0; i < copies.size(); ++i) parameters_[i].set_data(copies[i]);

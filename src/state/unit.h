@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,13 +23,22 @@
 
 namespace zero {
 
-class Pager;
+class Float8Linears;
+class MaxNorms;
+class MicroBatch;
 class Unit;
 
-// The engine, as a gather scope needs it.
-class UnitHost {
+// The engine, as operators and gather scopes meet it through a unit.
+class UnitOwner {
  public:
-  virtual ~UnitHost() = default;
+  virtual ~UnitOwner() = default;
+  // Makes units of this engine, at least one, readable together, for an operator that has them as arguments.
+  virtual void page_in(std::span<Unit* const> units) = 0;
+  virtual MicroBatch& micro_batch() = 0;
+  virtual const c10::intrusive_ptr<Float8Linears>& float8() = 0;  // null but under Precision::fp8
+  virtual MaxNorms& max_norms() = 0;
+  // Whether a scope holds the unit, in which it may be written.
+  virtual bool held(const Unit& unit) const = 0;
   // Collective where the unit is sharded. Throws ConfigError when there is no rank `from_rank`.
   virtual void hold(Unit& unit, std::optional<int> from_rank) = 0;
   // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
@@ -92,17 +102,17 @@ class Unit {
   // What of the unit is at rest here: this rank's shard, or the whole; and elements [begin, begin + count) of it.
   View home();
   View home(const Slice& slice);
-  View whole();
+  View full();
   // An element of the flat array, of those that this rank holds at rest.
   void* stored_at(std::int64_t element);
   // The whole has arrived: operators may read it.
   void install();
   // What was written to the resident whole becomes this rank's shard.
-  void keep_whole();
+  void keep_full();
   // It is being replaced under the parameters (replicated units, after a step).
   void suspend();
   // Memory for the whole that is not the unit's own.
-  Buffer scratch() const { return {accounts_, {Owner::gathered, index_}, layout_.length(), dtype(), device_}; }
+  Buffer scratch() const { return accounts_.buffer({Owner::gathered, index_}, layout_.length(), dtype()); }
   // Whole in memory of its own, which may be written, until share(); where it is common.
   void privatise();
   void share();
@@ -131,8 +141,7 @@ class Unit {
   // them throws and says what to do.
   void abandon(bool with_values = true);
 
-  Pager* pager = nullptr;  // the one that pages it in
-  UnitHost* host = nullptr;
+  UnitOwner* owner = nullptr;
 
  private:
   static void tag(void*) {}

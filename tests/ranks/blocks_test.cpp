@@ -6,56 +6,12 @@
 #include <optional>
 
 #include "covering.h"
-#include "late_store.h"
-#include "optimizers.h"
+#include "late_stores.h"
 #include "states.h"
 #include "zero/error.h"
 
 namespace zero::test {
 namespace {
-
-using Watch = std::shared_ptr<LateWatch>;
-
-// While it lives, engines that the thread builds keep what their optimizers do in late stores.
-class Late {
- public:
-  explicit Late(const Watch& watch) {
-    replace_stores([watch](Store::Book book) { return std::make_unique<LateStore>(std::move(book), watch); });
-  }
-  ~Late() { replace_stores(nullptr); }
-  Late(const Late&) = delete;
-  Late& operator=(const Late&) = delete;
-};
-
-// The ranks' threads end with the run.
-template <class Model>
-Course<Model> in_late_stores(const Watch& watch, Course<Model> course = {}) {
-  return {
-      .make =
-          [watch, make = course.make] {
-            replace_stores([watch](Store::Book book) { return std::make_unique<LateStore>(std::move(book), watch); });
-            return make();
-          },
-      .before_step = course.before_step};
-}
-
-void expect_no_fault(const Watch& watch) {
-  EXPECT_EQ(watch->faults, "");
-  EXPECT_EQ(watch->under_way, 0);
-}
-
-std::vector<Optimizer> optimizers() {
-  std::vector<Optimizer> all = every_optimizer();
-  for (const auto& more : {narrow_moments(), whole_optimizers(), our_own_options()})
-    all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-std::vector<Precision> every_precision() {
-  std::vector<Precision> all;
-  for (const std::string_view name : precisions()) all.push_back(precision_named(name));
-  return all;
-}
 
 // Which optimizer, precision, ranks, plan.
 using Kept = std::tuple<std::size_t, Precision, int, Plan>;
@@ -95,13 +51,6 @@ std::string name_of(const testing::TestParamInfo<Kept>& tested) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Blocks, testing::ValuesIn(kept()), name_of);
-
-struct Wide : torch::nn::Module {
-  explicit Wide(std::int64_t n) : linear(register_module("linear", torch::nn::Linear(n, n))), size(n) {}
-  at::Tensor loss(std::int64_t index) { return linear(numbers(index, {2, size})).to(at::kFloat).square().mean(); }
-  torch::nn::Linear linear;
-  std::int64_t size;
-};
 
 // Bytes under way, and of the buffers.
 std::pair<std::int64_t, std::int64_t> buffers_for(std::int64_t size, const Optimizer& optimizer) {

@@ -6,7 +6,7 @@
 
 #include "lm.h"
 #include "optimizers.h"
-#include "partition/whole.h"
+#include "partition/full_tensors.h"
 
 namespace zero::test {
 namespace {
@@ -103,16 +103,16 @@ std::map<std::string, double> differences(const Whole& optimizer) {
   return result;
 }
 
-TEST(WholeTensors, LambIsThePublished) {
+TEST(FullTensors, LambIsThePublished) {
   for (const auto& [name, difference] : differences(Lamb{.lr = 1e-2})) EXPECT_LT(difference, 1e-4) << name;
 }
 
-TEST(WholeTensors, AdafactorIsLibTorchs) {
+TEST(FullTensors, AdafactorIsLibTorchs) {
   for (const auto& [name, difference] : differences(Adafactor{.weight_decay = 0.1}))
     EXPECT_LT(difference, 1e-4) << name;
 }
 
-TEST(WholeTensors, MuonStepsAlongTheNearestOrthogonalMatrix) {
+TEST(FullTensors, MuonStepsAlongTheNearestOrthogonalMatrix) {
   const auto everything = [](const ParameterInfo& info) { return info.shape.size() > 1; };
   for (const bool large : {false, true})
     for (const auto& [name, difference] :
@@ -120,7 +120,7 @@ TEST(WholeTensors, MuonStepsAlongTheNearestOrthogonalMatrix) {
       EXPECT_LT(difference, 0.35) << name;
 }
 
-TEST(WholeTensors, HoldAndSendWhatIsEstimated) {
+TEST(FullTensors, HoldAndSendWhatIsEstimated) {
   for (const Optimizer& optimizer : whole_optimizers())
     for (const Precision precision : {Precision::fp32, Precision::bf16})
       under_every_plan({Plan::ddp().precision(precision), 3, optimizer}, [](const Job& job) {
@@ -141,13 +141,13 @@ TEST(WholeTensors, HoldAndSendWhatIsEstimated) {
       });
 }
 
-TEST(WholeTensors, AreRefusedAnEstimateWithoutShapes) {
+TEST(FullTensors, AreRefusedAnEstimateWithoutShapes) {
   const std::vector<ParameterSpec> specs{{.name = "w", .numel = 64, .unit = "u"}};
   EXPECT_THROW(static_cast<void>(estimate(Plan::zero3(), Layout(specs, 2), Muon{})), ConfigError);
 }
 
 // A parameter that gets no gradient in a step keeps its weights and moments, also where somebody owns it.
-TEST(WholeTensors, LeaveAloneWhatGetsNoGradient) {
+TEST(FullTensors, LeaveAloneWhatGetsNoGradient) {
   struct Sometimes : Shapes {
     at::Tensor loss(std::int64_t index) {
       const auto all = named_parameters();
@@ -163,7 +163,7 @@ TEST(WholeTensors, LeaveAloneWhatGetsNoGradient) {
   }
 }
 
-TEST(WholeTensors, UpdateWhatIsUnfrozenLater) {
+TEST(FullTensors, UpdateWhatIsUnfrozenLater) {
   const Course<Shapes> course{.make =
                                   [] {
                                     auto model = std::make_shared<Shapes>();
@@ -187,7 +187,7 @@ TEST(WholeTensors, UpdateWhatIsUnfrozenLater) {
   }
 }
 
-TEST(WholeTensors, SendNothingOnOneRank) {
+TEST(FullTensors, SendNothingOnOneRank) {
   for (const Optimizer& optimizer : whole_optimizers())
     on_ranks<Lm>({Plan::zero3(), 1, optimizer}, {}, [](Lm& model, Engine& engine, int) {
       train_step(model, engine);

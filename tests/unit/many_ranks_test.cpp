@@ -5,11 +5,11 @@
 #include <random>
 #include <tuple>
 
+#include "partition/full_tensors.h"
 #include "partition/moments.h"
 #include "partition/runs.h"
 #include "partition/slices.h"
 #include "partition/transitions.h"
-#include "partition/whole.h"
 #include "zero/estimate.h"
 
 namespace zero {
@@ -87,7 +87,7 @@ double cost(const ParameterRule& rule, std::int64_t numel) {
 }
 
 bool owned(const ParameterRule& rule) {
-  const auto work = whole_work(rule.optimizer);
+  const auto work = full_tensor_work(rule.optimizer);
   return work && work->owner;
 }
 

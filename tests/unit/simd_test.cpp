@@ -325,8 +325,8 @@ TEST(NarrowGradients, AreFollowedByWholeTensorsAsWhenWidened) {
         Array input(Dtype::f32, 1061), weights(Dtype::f32, 1061);
         read_weights(range, weights.bytes.data());
         for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 300}, {300, 1061}})
-          follow(optimizer, kFactors, part_of(range, begin, end - begin), &weights.at<float>(begin),
-                 &input.at<float>(begin), Dtype::f32);
+          update_moments(optimizer, kFactors, part_of(range, begin, end - begin), &weights.at<float>(begin),
+                         &input.at<float>(begin), Dtype::f32);
         return input;
       });
     }

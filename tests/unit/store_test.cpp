@@ -138,7 +138,7 @@ void add(Passage& passage, Block& sums, Block& addends, std::int64_t count, std:
   for (std::int64_t begin = 0; begin < count; begin += step) {
     const std::int64_t n = std::min(step, count - begin);
     const std::array parts{BlockPart{&sums, begin * 4, n * 4}, BlockPart{}, BlockPart{&addends, begin * 4, n * 4}};
-    passage.pass(parts, Way::both, [n](std::span<void* const> arrays) {
+    passage.pass(parts, [n](std::span<void* const> arrays) {
       EXPECT_EQ(arrays[1], nullptr);
       auto* const to = static_cast<std::uint32_t*>(arrays[0]);
       const auto* const from = static_cast<const std::uint32_t*>(arrays[2]);
@@ -201,7 +201,7 @@ TEST(Passages, AreInPlaceWhereBlocksAreAddressable) {
   const BlockPart part{&block, 64, 60000};  // more than a buffer has room for
   Passage passage(staging);
   void* place = nullptr;
-  passage.pass({&part, 1}, Way::both, [&](std::span<void* const> arrays) { place = arrays[0]; });
+  passage.pass({&part, 1}, [&](std::span<void* const> arrays) { place = arrays[0]; });
   EXPECT_EQ(place, static_cast<char*>(block.view().data) + 64);
 }
 
@@ -212,11 +212,11 @@ TEST(Passages, BringOrTakeBackOnlyWhatIsAsked) {
   LateStore store(into(booked), watch);
   Staging staging(memory, store.transfer());
   Block block = store.take(4096, Owner::optimizer);
-  const std::array<BlockPart, 1> parts{{{&block, 0, 1024}}};
   const auto run = [&](Way way, int value) {
     const std::int64_t before = watch->operations;
     Passage passage(staging);
-    passage.pass(parts, way, [&](std::span<void* const> arrays) { std::memset(arrays[0], value, 1024); });
+    const BlockPart part{&block, 0, 1024, way};
+    passage.pass({&part, 1}, [&](std::span<void* const> arrays) { std::memset(arrays[0], value, 1024); });
     passage.finish();
     return watch->operations - before;
   };
@@ -282,7 +282,7 @@ TEST(Passages, EndWithTheWorksException) {
     Passage passage(staging);
     for (std::int64_t at = 0; at < 4096; at += 1024) {
       const BlockPart part{&block, at, 1024};
-      passage.pass({&part, 1}, Way::both, [&](std::span<void* const>) {
+      passage.pass({&part, 1}, [&](std::span<void* const>) {
         if (++done == 2) throw std::runtime_error("the work failed");
       });
     }
@@ -296,12 +296,15 @@ TEST(Passages, EndWithTheWorksException) {
 // What an engine that is built on this thread gets.
 TEST(StoresOfEngines, CanBeReplaced) {
   Booked booked;
-  EXPECT_TRUE(make_store(Tier::device, from_malloc, into(booked))->addressable());
-  replace_stores(
-      [](Store::Book book) { return std::make_unique<LateStore>(std::move(book), std::make_shared<LateWatch>()); });
-  EXPECT_FALSE(make_store(Tier::device, from_malloc, into(booked))->addressable());
+  EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked))->addressable());
+  replace_stores([](State state, Store::Book book) -> std::unique_ptr<Store> {
+    if (state != State::optimizer) return nullptr;
+    return std::make_unique<LateStore>(std::move(book), std::make_shared<LateWatch>());
+  });
+  EXPECT_FALSE(make_store(State::optimizer, Tier::device, from_malloc, into(booked))->addressable());
+  EXPECT_TRUE(make_store(State::gradient, Tier::device, from_malloc, into(booked))->addressable());
   replace_stores(nullptr);
-  EXPECT_TRUE(make_store(Tier::device, from_malloc, into(booked))->addressable());
+  EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked))->addressable());
 }
 
 }  // namespace

@@ -30,6 +30,36 @@ TEST(Worker, WaitRethrowsEveryTime) {
   EXPECT_TRUE(failed.done());
 }
 
+// Of a device: it has an order of its own.
+class Queued final : public Pending::State {
+ public:
+  explicit Queued(std::vector<Stream>& streams) : streams_(streams) {}
+  void wait() override { streams_.push_back({-1, -1, -1}); }
+  void wait_in(const Stream& stream) override { streams_.push_back(stream); }
+  bool done() override { return false; }
+
+ private:
+  std::vector<Stream>& streams_;
+};
+
+TEST(Pending, IsWaitedForByTheHostOrByAStream) {
+  std::vector<Stream> streams;
+  Pending pending(std::make_shared<Queued>(streams));
+  const Stream stream{7, 1, 2};
+  pending.wait(stream);
+  pending.wait();
+  EXPECT_EQ(streams, (std::vector<Stream>{stream, {-1, -1, -1}}));
+}
+
+TEST(Pending, OfTheHostIsOverBeforeAStreamGoesOn) {
+  Worker worker;
+  bool ran = false;
+  worker.submit([&] { ran = true; }).wait(Stream{});
+  EXPECT_TRUE(ran);
+  EXPECT_THROW(worker.submit([] { throw CommError("lost"); }).wait(Stream{}), CommError);
+  Pending().wait(Stream{});
+}
+
 TEST(Worker, GoesOnAfterAFailure) {
   Worker worker;
   bool ran = false;

@@ -74,6 +74,7 @@ class Counted final : public Pending::State {
       : operation_(std::move(operation)), moved_(std::move(moved)) {}
 
   void wait() override { operation_.wait(); }
+  void wait_in(const Stream& stream) override { operation_.wait(stream); }
   bool done() override { return operation_.done(); }
   Moved moved() const override { return *moved_; }
 

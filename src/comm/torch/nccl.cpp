@@ -31,11 +31,16 @@ at::Tensor tree_sum(std::span<const at::Tensor> sources, at::ScalarType type) {
   return tree_sum(sources.first(left), type) + tree_sum(sources.subspan(left), type);
 }
 
-// Complete for the stream that waits: the host goes on.
+// Work of the device.
 class OnStream final : public Pending::State {
  public:
   OnStream(const c10::cuda::CUDAStream& stream, const Moved& moved) : moved_(moved) { event_.record(stream); }
-  void wait() override { event_.block(c10::cuda::getCurrentCUDAStream()); }
+  void wait() override { event_.synchronize(); }
+  void wait_in(const Stream& stream) override {
+    event_.block(
+        c10::cuda::CUDAStream(c10::Stream::unpack3(stream.id, static_cast<c10::DeviceIndex>(stream.device_index),
+                                                   static_cast<c10::DeviceType>(stream.device_type))));
+  }
   bool done() override { return event_.query(); }
   Moved moved() const override { return moved_; }
 

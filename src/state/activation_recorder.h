@@ -11,12 +11,12 @@
 
 namespace zero {
 
-class Witness final : public MemoryObserver {
+class ActivationRecorder final : public MemoryObserver {
  public:
-  explicit Witness(Accounts& accounts) : accounts_(accounts) {}
-  ~Witness() override { stop(); }
-  Witness(const Witness&) = delete;
-  Witness& operator=(const Witness&) = delete;
+  explicit ActivationRecorder(Accounts& accounts) : accounts_(accounts) {}
+  ~ActivationRecorder() override { stop(); }
+  ActivationRecorder(const ActivationRecorder&) = delete;
+  ActivationRecorder& operator=(const ActivationRecorder&) = delete;
 
   // What happens between start() and stop(), as often as they come, is seen.
   void start();

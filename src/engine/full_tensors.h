@@ -1,11 +1,11 @@
 // The steps of optimizers over whole tensors (Muon, Adafactor, LAMB) for units that ranks hold in parts.
 //
 // A step of a unit:
-//   1. follow: each rank updates the moments of its part and writes what the step is computed from.
+//   1. update_moments: each rank updates the moments of its part and writes what the step is computed from.
 //   2. That input is gathered; the owner of a tensor computes its step, everybody else has zeros there, and a
 //      reduce-scatter brings each rank its part of the steps.
 //   3. Norms of a tensor are exact sums over the ranks' parts: one small all-gather of limbs.
-//   4. descend: each rank moves its weights along its part of the steps.
+//   4. apply_step: each rank moves its weights along its part of the steps.
 // A sum with zeros and an exact sum do not depend on how the unit is cut, so neither do the bits.
 #pragma once
 
@@ -16,8 +16,8 @@
 #include "base/exact_sum.h"
 #include "device/update.h"
 #include "engine/held_state.h"
+#include "partition/full_tensors.h"
 #include "partition/transitions.h"
-#include "partition/whole.h"
 #include "state/accounts.h"
 #include "state/exchange.h"
 #include "state/unit.h"
@@ -25,10 +25,10 @@
 
 namespace zero {
 
-class WholeTensors {
+class FullTensors {
  public:
-  WholeTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules, Exchange& exchange,
-               Accounts& accounts);
+  FullTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules, Exchange& exchange,
+              Accounts& accounts);
 
   // By slot; none for parameters that received no gradient on any rank.
   using Factors = std::vector<std::optional<UpdateFactors>>;
@@ -43,7 +43,7 @@ class WholeTensors {
   void forget(const Unit& unit);
   void each_state(const Unit& unit, const TellState& tell) const;
 
-  // `stretches` are of parameters that have a whole_work() and factors, in order. Collective.
+  // `stretches` are of parameters that have a full_tensor_work() and factors, in order. Collective.
   void step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
 
  private:
@@ -58,17 +58,17 @@ class WholeTensors {
 
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   bool owns(const Slot& slot) const;
-  void make_room(const UnitLayout& unit, const WholeUnit& work);
+  void make_room(const UnitLayout& unit, const FullTensorUnit& work);
   char* step_at(const Unit& unit, std::int64_t index) const;
   void make_factors(const Slot& slot, Dtype dtype);
-  void follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
+  void update_owned_moments(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
   void compute_owned(const Unit& unit, const Factors& factors);
   at::Tensor step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors);
   void distribute(const Unit& unit);
   std::vector<Norms> take_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
   void add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
                  const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const;
-  void exchange_sums(const Unit& unit, const WholeUnit& work, Axis over, std::vector<ExactSum>& sums) const;
+  void exchange_sums(const Unit& unit, const FullTensorUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
   Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }
   // What steps_ has of it: that, and the room in which sums are made.
@@ -78,7 +78,7 @@ class WholeTensors {
   Exchange& exchange_;
   Accounts& accounts_;
   Plan plan_;
-  std::vector<WholeUnit> units_;
+  std::vector<FullTensorUnit> units_;
   std::vector<int> owners_;         // by parameter
   std::vector<Factored> factored_;  // by parameter
   Buffer inputs_;                   // of a whole unit; then the steps of this rank's tensors

@@ -1,4 +1,4 @@
-#include "engine/takeover.h"
+#include "engine/module_inventory.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/csrc/jit/api/module.h>

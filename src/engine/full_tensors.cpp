@@ -1,4 +1,4 @@
-#include "engine/whole.h"
+#include "engine/full_tensors.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -74,8 +74,8 @@ Size size_of_step(const Facts& facts) {
 
 }  // namespace
 
-WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules,
-                           Exchange& exchange, Accounts& accounts)
+FullTensors::FullTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules,
+                         Exchange& exchange, Accounts& accounts)
     : rules_(rules),
       exchange_(exchange),
       accounts_(accounts),
@@ -83,39 +83,38 @@ WholeTensors::WholeTensors(const Layout& layout, const Plan& plan, const std::ve
       owners_(owners(layout, rules)),
       factored_(rules.size()) {
   for (const UnitLayout& unit : layout.units()) {
-    units_.push_back(whole_unit(unit, rules));
+    units_.push_back(full_tensor_unit(unit, rules));
     if (unit.trainable()) make_room(unit, units_.back());
   }
 }
 
 // For the unit beside those before it; one that is frozen at first gets it when it is first trained.
-void WholeTensors::make_room(const UnitLayout& unit, const WholeUnit& work) {
+void FullTensors::make_room(const UnitLayout& unit, const FullTensorUnit& work) {
   const std::int64_t inputs = input_bytes(unit, work);
   const std::int64_t steps = step_bytes(unit, work, stepped(unit).count);
-  if (inputs > (inputs_ ? inputs_.count() : 0))
-    inputs_ = Buffer::visible(accounts_, Owner::update, inputs, at::kByte, at::kCPU);
-  if (steps > (steps_ ? steps_.count() : 0)) steps_ = Buffer(accounts_, Owner::update, steps, at::kByte, at::kCPU);
+  if (inputs > (inputs_ ? inputs_.count() : 0)) inputs_ = accounts_.visible_buffer(Owner::update, inputs, at::kByte);
+  if (steps > (steps_ ? steps_.count() : 0)) steps_ = accounts_.buffer(Owner::update, steps, at::kByte);
   for (const Slot& slot : unit.slots()) make_factors(slot, accumulation(unit.dtype()));
 }
 
 // Zero at first; only on the owner.
-void WholeTensors::make_factors(const Slot& slot, Dtype dtype) {
+void FullTensors::make_factors(const Slot& slot, Dtype dtype) {
   Factored& factored = factored_[static_cast<std::size_t>(slot.index)];
   if (!owns(slot) || owned_values(rule(slot)) == 0 || factored.rows) return;
   const auto [rows, columns] = factor_shapes(rule(slot).shape);
   const auto zeros = [&](const std::vector<std::int64_t>& shape) {
-    Buffer buffer(accounts_, Owner::optimizer, c10::multiply_integers(shape), scalar_type(dtype), at::kCPU);
+    Buffer buffer = accounts_.buffer(Owner::optimizer, c10::multiply_integers(shape), scalar_type(dtype));
     buffer.tensor().zero_();
     return buffer;
   };
   factored = {zeros(rows), zeros(columns), rows, columns};
 }
 
-void WholeTensors::forget(const Unit& unit) {
+void FullTensors::forget(const Unit& unit) {
   for (const Slot& slot : unit.layout().slots()) factored_[static_cast<std::size_t>(slot.index)] = {};
 }
 
-void WholeTensors::each_state(const Unit& unit, const TellState& tell) const {
+void FullTensors::each_state(const Unit& unit, const TellState& tell) const {
   for (const Slot& slot : unit.layout().slots()) {
     const auto& [rows, columns, row_shape, column_shape] = factored_[static_cast<std::size_t>(slot.index)];
     if (!rows || slot.numel == 0) continue;
@@ -127,16 +126,16 @@ void WholeTensors::each_state(const Unit& unit, const TellState& tell) const {
   }
 }
 
-bool WholeTensors::owns(const Slot& slot) const {
+bool FullTensors::owns(const Slot& slot) const {
   return owners_[static_cast<std::size_t>(slot.index)] == exchange_.rank();
 }
 
-void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
-  const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
+void FullTensors::step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
+  const FullTensorUnit& work = units_[static_cast<std::size_t>(unit.index())];
   if (!work.any) return;
   prepare(unit);
   if (work.owned) {
-    follow_owned(unit, factors, stretches);
+    update_owned_moments(unit, factors, stretches);
     compute_owned(unit, factors);
     distribute(unit);
   }
@@ -147,29 +146,30 @@ void WholeTensors::step(const Unit& unit, const Factors& factors, const std::vec
     const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
     const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
     stretch.each([&, kept = kept, size = size](const UpdateRange& range) {
-      descend(kept, size, step_at(unit, slot.begin + range.first), f, range);
+      apply_step(kept, size, step_at(unit, slot.begin + range.first), f, range);
     });
   }
 }
 
-Slice WholeTensors::stepped(const UnitLayout& unit) const {
+Slice FullTensors::stepped(const UnitLayout& unit) const {
   const Slice room = sum_room(unit, exchange_.rank()), updated = held(unit);
   return room.count > updated.count ? room : updated;
 }
 
-char* WholeTensors::step_at(const Unit& unit, std::int64_t index) const {
+char* FullTensors::step_at(const Unit& unit, std::int64_t index) const {
   return element(steps_, index - stepped(unit.layout()).begin, accumulation(unit.layout().dtype()));
 }
 
-void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches) {
+void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
+                                       const std::vector<Stretch>& stretches) {
   const Dtype wire = units_[static_cast<std::size_t>(unit.index())].wire;
   for (const Stretch& stretch : stretches) {
     const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
     const Optimizer& optimizer = rule(slot).optimizer;
-    if (!whole_work(optimizer)->owner) continue;
+    if (!full_tensor_work(optimizer)->owner) continue;
     stretch.each([&](const UpdateRange& range) {
-      follow(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
-             element(inputs_, slot.begin + range.first, wire), wire);
+      update_moments(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
+                     element(inputs_, slot.begin + range.first, wire), wire);
     });
   }
   const Held updated = held(unit.layout());
@@ -181,10 +181,10 @@ void WholeTensors::follow_owned(const Unit& unit, const Factors& factors, const 
 }
 
 // Leaves the steps of this rank's tensors where their inputs were, and zeros elsewhere.
-void WholeTensors::compute_owned(const Unit& unit, const Factors& factors) {
+void FullTensors::compute_owned(const Unit& unit, const Factors& factors) {
   const at::NoGradGuard no_grad;
   const UnitLayout& layout = unit.layout();
-  const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
+  const FullTensorUnit& work = units_[static_cast<std::size_t>(unit.index())];
   std::vector<std::pair<at::Tensor, at::Tensor>> steps;
   for (std::size_t i = 0; i < layout.slots().size(); ++i) {
     const Slot& slot = layout.slots()[i];
@@ -199,7 +199,7 @@ void WholeTensors::compute_owned(const Unit& unit, const Factors& factors) {
   for (const auto& [place, step] : steps) place.copy_(step.add(0));
 }
 
-at::Tensor WholeTensors::step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors) {
+at::Tensor FullTensors::step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors) {
   const Optimizer& optimizer = rule(slot).optimizer;
   if (const auto* muon = std::get_if<Muon>(&optimizer)) return orthogonalised(input, muon->iterations);
   const Factored& means = factored_[static_cast<std::size_t>(slot.index)];
@@ -207,7 +207,7 @@ at::Tensor WholeTensors::step_of(const Slot& slot, const at::Tensor& input, cons
                        means.columns.tensor().view(means.column_shape), factors.step);
 }
 
-void WholeTensors::distribute(const Unit& unit) {
+void FullTensors::distribute(const Unit& unit) {
   const UnitLayout& layout = unit.layout();
   const Dtype wide = accumulation(layout.dtype());
   const View sent = view(inputs_, 0, layout.length(), units_[static_cast<std::size_t>(unit.index())].wire);
@@ -228,17 +228,17 @@ void WholeTensors::distribute(const Unit& unit) {
 }
 
 // By slot. Where nobody owns the step, this computes it.
-std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, const Factors& factors,
-                                                          const std::vector<Stretch>& stretches) {
+std::vector<FullTensors::Norms> FullTensors::take_norms(const Unit& unit, const Factors& factors,
+                                                        const std::vector<Stretch>& stretches) {
   const UnitLayout& layout = unit.layout();
-  const WholeUnit& work = units_[static_cast<std::size_t>(unit.index())];
+  const FullTensorUnit& work = units_[static_cast<std::size_t>(unit.index())];
   std::vector<Norms> result(layout.slots().size());
   if (work.normed.empty()) return result;
   std::vector<ExactSum> sums(2 * layout.slots().size());
   for (const Stretch& stretch : stretches) {
     const auto slot = static_cast<std::size_t>(stretch.slot);
     const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
-    if (!whole_work(optimizer)->norms) continue;
+    if (!full_tensor_work(optimizer)->norms) continue;
     stretch.each([&](const UpdateRange& range) {
       add_norms(unit, layout.slots()[slot].begin + range.first, range, optimizer, *factors[slot], sums[2 * slot],
                 sums[2 * slot + 1]);
@@ -253,8 +253,8 @@ std::vector<WholeTensors::Norms> WholeTensors::take_norms(const Unit& unit, cons
 }
 
 // Of a range that begins with element `begin` of the unit.
-void WholeTensors::add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
-                             const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const {
+void FullTensors::add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
+                            const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const {
   const Dtype wide = accumulation(unit.layout().dtype());
   std::array<double, kChunk> chunk;
   for (std::int64_t done = 0; done < range.count; done += kChunk) {
@@ -262,16 +262,16 @@ void WholeTensors::add_norms(const Unit& unit, std::int64_t begin, const UpdateR
     const UpdateRange part = part_of(range, done, count);
     read_weights(part, chunk.data());
     add_squares(chunk.data(), wide, count, weights);
-    if (whole_work(optimizer)->owner) continue;
+    if (full_tensor_work(optimizer)->owner) continue;
     void* const target = step_at(unit, begin + done);
-    follow(optimizer, factors, part, chunk.data(), target, wide);
+    update_moments(optimizer, factors, part, chunk.data(), target, wide);
     add_squares(target, wide, count, step);
   }
 }
 
 // Sums of the normed slots, added over the ranks that update something else than each other.
-void WholeTensors::exchange_sums(const Unit& unit, const WholeUnit& work, Axis over,
-                                 std::vector<ExactSum>& sums) const {
+void FullTensors::exchange_sums(const Unit& unit, const FullTensorUnit& work, Axis over,
+                                std::vector<ExactSum>& sums) const {
   std::vector<std::int64_t> mine;
   for (const int slot : work.normed)
     for (const int which : {0, 1}) {

@@ -1,4 +1,4 @@
-#include "partition/whole.h"
+#include "partition/full_tensors.h"
 
 #include <algorithm>
 #include <numeric>
@@ -16,7 +16,7 @@ const ParameterRule& rule_of(const Slot& slot, const std::vector<ParameterRule>&
 }
 
 bool owned(const ParameterRule& rule) {
-  const auto work = whole_work(rule.optimizer);
+  const auto work = full_tensor_work(rule.optimizer);
   return work && work->owner;
 }
 
@@ -67,11 +67,11 @@ std::int64_t product(std::vector<std::int64_t>::const_iterator begin, std::vecto
 
 }  // namespace
 
-std::optional<WholeWork> whole_work(const Optimizer& optimizer) {
-  if (std::holds_alternative<Muon>(optimizer)) return WholeWork{.owner = true, .narrow = true};
-  if (std::holds_alternative<Lamb>(optimizer)) return WholeWork{.norms = true};
+std::optional<FullTensorWork> full_tensor_work(const Optimizer& optimizer) {
+  if (std::holds_alternative<Muon>(optimizer)) return FullTensorWork{.owner = true, .narrow = true};
+  if (std::holds_alternative<Lamb>(optimizer)) return FullTensorWork{.norms = true};
   if (const auto* adafactor = std::get_if<Adafactor>(&optimizer))
-    return WholeWork{.owner = adafactor->factored, .norms = true};
+    return FullTensorWork{.owner = adafactor->factored, .norms = true};
   return {};
 }
 
@@ -99,11 +99,11 @@ std::int64_t owned_values(const ParameterRule& rule) {
   return matrices * (rows + columns);
 }
 
-WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& rules) {
-  WholeUnit result;
+FullTensorUnit full_tensor_unit(const UnitLayout& unit, const std::vector<ParameterRule>& rules) {
+  FullTensorUnit result;
   bool narrow = true;
   for (std::size_t i = 0; i < unit.slots().size(); ++i) {
-    const auto work = whole_work(rule_of(unit.slots()[i], rules).optimizer);
+    const auto work = full_tensor_work(rule_of(unit.slots()[i], rules).optimizer);
     if (!work) continue;
     result.any = true;
     result.owned = result.owned || work->owner;
@@ -142,15 +142,15 @@ std::vector<int> owners(const Layout& layout, const std::vector<ParameterRule>& 
   return result;
 }
 
-std::int64_t input_bytes(const UnitLayout& unit, const WholeUnit& work) {
+std::int64_t input_bytes(const UnitLayout& unit, const FullTensorUnit& work) {
   return work.owned ? unit.length() * size_of(work.wire) : 0;
 }
 
-std::int64_t step_bytes(const UnitLayout& unit, const WholeUnit& work, std::int64_t held) {
+std::int64_t step_bytes(const UnitLayout& unit, const FullTensorUnit& work, std::int64_t held) {
   return work.any ? held * size_of(accumulation(unit.dtype())) : 0;
 }
 
-std::int64_t norm_words(const WholeUnit& work) {
+std::int64_t norm_words(const FullTensorUnit& work) {
   return static_cast<std::int64_t>(work.normed.size()) * 2 * ExactSum::kLimbs;
 }
 

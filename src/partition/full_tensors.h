@@ -14,13 +14,13 @@
 namespace zero {
 
 // How a step over whole tensors is made.
-struct WholeWork {
+struct FullTensorWork {
   bool owner = false;   // one rank computes it from an input of every element, gathered
   bool narrow = false;  // that input is bf16
   bool norms = false;   // it takes the norms of the weights and, where nobody owns it, of itself
 };
 // None for optimizers that go element by element.
-std::optional<WholeWork> whole_work(const Optimizer& optimizer);
+std::optional<FullTensorWork> full_tensor_work(const Optimizer& optimizer);
 
 // A tensor as a matrix.
 struct Matrix {
@@ -41,13 +41,13 @@ FactorShapes factor_shapes(const std::vector<std::int64_t>& shape);
 std::int64_t owned_values(const ParameterRule& rule);
 
 // The whole work of one unit.
-struct WholeUnit {
+struct FullTensorUnit {
   bool any = false;
   bool owned = false;       // some of it has an owner
   std::vector<int> normed;  // slots with norms
   Dtype wire = Dtype::f32;  // of inputs and of the steps that owners send
 };
-WholeUnit whole_unit(const UnitLayout& unit, const std::vector<ParameterRule>& rules);
+FullTensorUnit full_tensor_unit(const UnitLayout& unit, const std::vector<ParameterRule>& rules);
 
 // The owner of each parameter, -1 without: unit by unit, since they are exchanged so, the costliest first, each to the
 // rank that has least of this unit, then least of all. Frozen units come last.
@@ -58,9 +58,9 @@ void each_owner(const Layout& layout, const std::vector<ParameterRule>& rules, c
 
 // Memory that the exchange of the unit needs, in bytes: the inputs of the whole unit, and the steps of what a rank
 // holds of it, `held` elements.
-std::int64_t input_bytes(const UnitLayout& unit, const WholeUnit& work);
-std::int64_t step_bytes(const UnitLayout& unit, const WholeUnit& work, std::int64_t held);
+std::int64_t input_bytes(const UnitLayout& unit, const FullTensorUnit& work);
+std::int64_t step_bytes(const UnitLayout& unit, const FullTensorUnit& work, std::int64_t held);
 // What a rank tells of norms: two exact sums a slot.
-std::int64_t norm_words(const WholeUnit& work);
+std::int64_t norm_words(const FullTensorUnit& work);
 
 }  // namespace zero

@@ -1,4 +1,4 @@
-#include "state/window.h"
+#include "state/dispatch_hook.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "state/autocast.h"
+#include "state/float8_linear.h"
 #include "state/lstm.h"
+#include "state/max_norms.h"
+#include "state/micro_batch.h"
 #include "state/operands.h"
-#include "state/pager.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -25,8 +27,6 @@ namespace {
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local int watchers = 0;
-thread_local Pager* open_pager = nullptr;
-thread_local bool backward_running = false;
 // How many operators the fallback watches inside of.
 thread_local int watched_inside = 0;
 // Inside an operator that autocast has cast the arguments of.
@@ -82,7 +82,7 @@ void refuse_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
     if (alias == nullptr || !alias->isWrite()) continue;
     for_each_tensor(arguments[i], [&](const c10::TensorImpl* tensor) {
       const Unit* unit = Unit::of(tensor);
-      if (unit == nullptr || unit->pager->pinned(*unit)) return;
+      if (unit == nullptr || unit->owner->held(*unit)) return;
       throw StateError("rank " + std::to_string(unit->rank()) + ": " + op.operator_name().name +
                            " would write parameter '" + unit->name_at(tensor->storage_offset()) +
                            "', and the engine's shards would not see it",
@@ -95,15 +95,15 @@ bool random(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
-// Inside a window, random operators on the CPU draw from the engine's generator.
+// In a micro-batch, random operators on the CPU draw from the engine's generator.
 void give_generator(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   const auto& formal = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i)
-    if (formal[i].name() == "generator" && arguments[i].isNone()) arguments[i] = open_pager->generator();
+    if (formal[i].name() == "generator" && arguments[i].isNone()) arguments[i] = MicroBatch::open()->generator();
 }
 
 bool draws_here(const c10::OperatorHandle& op) {
-  return open_pager != nullptr && at::GradMode::is_enabled() && random(op);
+  return MicroBatch::open() != nullptr && at::GradMode::is_enabled() && random(op);
 }
 
 bool runs_backward(const c10::OperatorHandle& op) {
@@ -123,19 +123,19 @@ bool copy_instead_of_set(const c10::OperatorHandle& op, Stack* stack) {
     throw StateError("rank " + std::to_string(unit->rank()) + ": values of another shape were loaded into parameter '" +
                          unit->name_at(target.storage_offset()) + "'",
                      "load values of the model's own shapes");
-  const window::Blind blind;
+  const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
   target.copy_(source);
   torch::jit::pop(*stack);
   return true;
 }
 
-// Units of several engines may meet in one operator; each pager pages its own.
-std::vector<std::vector<Unit*>> by_pager(const std::vector<Unit*>& units) {
+// Units of several engines may meet in one operator; each pages its own.
+std::vector<std::vector<Unit*>> by_owner(const std::vector<Unit*>& units) {
   std::vector<std::vector<Unit*>> groups;
   for (Unit* unit : units) {
     const auto group = std::find_if(groups.begin(), groups.end(),
-                                    [&](const std::vector<Unit*>& g) { return g.front()->pager == unit->pager; });
+                                    [&](const std::vector<Unit*>& g) { return g.front()->owner == unit->owner; });
     if (group == groups.end()) {
       groups.push_back({unit});
     } else {
@@ -146,9 +146,9 @@ std::vector<std::vector<Unit*>> by_pager(const std::vector<Unit*>& units) {
 }
 
 void page_in(std::span<Unit* const> units) {
-  Pager& pager = *units.front()->pager;
-  pager.open_window();
-  pager.touch(units);
+  UnitOwner& owner = *units.front()->owner;
+  owner.micro_batch().used();
+  owner.page_in(units);
 }
 
 // What the fallback does with an operator.
@@ -160,8 +160,9 @@ struct Call {
 };
 
 std::optional<at::ScalarType> autocast_of(bool with_units) {
-  if (open_pager == nullptr || cast_already) return {};
-  return open_pager->autocast(with_units);
+  const MicroBatch* const open = MicroBatch::open();
+  if (open == nullptr || cast_already) return {};
+  return open->autocast(with_units);
 }
 
 // Pages in what the operator needs.
@@ -178,9 +179,9 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   if (Unit* unit = units.only()) {
     page_in(std::span(&unit, 1));
   } else {
-    for (const std::vector<Unit*>& group : by_pager(units.all())) page_in(group);
+    for (const std::vector<Unit*>& group : by_owner(units.all())) page_in(group);
   }
-  if (open_pager != nullptr && units.frozen_forward()) open_pager->hold_window();
+  if (MicroBatch* const open = MicroBatch::open(); open != nullptr && units.frozen_forward()) open->keep_open();
   adjust_lookup(op, arguments);
   call.autocast = autocast_of(true);
   if (!call.autocast) return call;
@@ -199,17 +200,18 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
 
 // An evaluation is over when gradients are enabled again, a forward when nothing is left of it.
 void end_what_is_over() {
-  if (open_pager != nullptr && watched_inside == 0 && at::GradMode::is_enabled() && open_pager->over())
-    open_pager->close_window();
+  MicroBatch* const open = MicroBatch::open();
+  if (open != nullptr && watched_inside == 0 && at::GradMode::is_enabled() && open->over()) open->end_forward();
 }
 
-// What comes of parameters keeps the window open as long as a graph holds it.
+// What comes of parameters keeps the forward open as long as a graph holds it.
 void note_results(const c10::OperatorHandle& op, const Stack& stack) {
-  if (open_pager == nullptr || !at::GradMode::is_enabled()) return;
+  MicroBatch* const open = MicroBatch::open();
+  if (open == nullptr || !at::GradMode::is_enabled()) return;
   const std::size_t results = op.schema().returns().size();
   for (std::size_t i = stack.size() - std::min(results, stack.size()); i < stack.size(); ++i)
-    for_each_tensor(stack[i], [](const c10::TensorImpl* tensor) {
-      if (tensor->requires_grad()) open_pager->keep_window_for(*tensor);
+    for_each_tensor(stack[i], [open](const c10::TensorImpl* tensor) {
+      if (tensor->requires_grad()) open->keep_open_for(*tensor);
     });
 }
 
@@ -259,13 +261,13 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
 
 }  // namespace
 
-namespace window {
+namespace dispatch_hook {
 
-Blind::Blind() : excluded_before_(c10::impl::tls_is_dispatch_key_excluded(kKey)) {
+Off::Off() : excluded_before_(c10::impl::tls_is_dispatch_key_excluded(kKey)) {
   c10::impl::tls_set_dispatch_key_excluded(kKey, true);
 }
 
-Blind::~Blind() {
+Off::~Off() {
   c10::impl::tls_set_dispatch_key_excluded(kKey, excluded_before_);
 }
 
@@ -277,27 +279,7 @@ void unwatch() {
   if (--watchers == 0) c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 
-void enter(Pager* pager) {
-  open_pager = pager;
-}
-
-void leave(Pager* pager) {
-  if (open_pager == pager) open_pager = nullptr;
-}
-
-Pager* open() {
-  return open_pager;
-}
-
-void set_in_backward(bool running) {
-  backward_running = running;
-}
-
-bool in_backward() {
-  return backward_running;
-}
-
-}  // namespace window
+}  // namespace dispatch_hook
 }  // namespace zero
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, m) {

@@ -5,18 +5,23 @@
 #include <vector>
 
 #include "state/gradients.h"
+#include "state/held_gradient.h"
 
 namespace zero {
 
-struct Gradients::Pile {
-  Pile(Unit& u, Dtype k)
-      : unit(u), planned(k), kept(k), here(u.layout().slots().size()), ever(u.layout().slots().size()) {}
+struct Gradients::UnitGradients {
+  UnitGradients(Unit& u, const Slice& elements, Dtype dtype)
+      : unit(u),
+        planned(dtype),
+        held(elements, dtype),
+        extra(elements, dtype),
+        here(u.layout().slots().size()),
+        ever(u.layout().slots().size()) {}
 
   Unit& unit;
-  Dtype planned;                 // of levels
-  Dtype kept;                    // of levels in this step
-  std::vector<Buffer> levels;    // accumulated
-  Buffer extra;                  // of a micro-batch beyond the planned ones, partial, as wide as planned
+  Dtype planned;                 // of what is held
+  HeldGradient held;             // accumulated
+  HeldGradient extra;            // of a micro-batch beyond the planned ones, partial, as wide as planned
   std::shared_ptr<Buffer> flat;  // of this micro-batch, on its way to the shards
   Buffer slice;                  // of it, reduced, about to be accumulated
   std::vector<char> here;        // arrived in this backward

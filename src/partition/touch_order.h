@@ -1,0 +1,33 @@
+// In which order a micro-batch uses its units: that of the newest complete one predicts the next one's (ZeRO-Infinity,
+// section 6.2, where it is called the operator sequence). No torch.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "zero/estimate.h"
+
+namespace zero {
+
+class TouchOrder {
+ public:
+  void touched(int unit);
+  // Which follows the unit touched last, where that was foreseen; -1: not known, or none.
+  int next() const;
+  // Whether the micro-batch under way is followed by another one of its step, which begins as the last one did.
+  void more_to_come(bool more) { more_to_come_ = more; }
+  // The micro-batch is complete, or is forgotten.
+  void complete();
+  void forget();
+
+  const std::optional<Trace>& last() const { return last_; }
+
+ private:
+  Trace current_;
+  std::optional<Trace> last_;
+  std::size_t cursor_ = 0;  // in last_, of the newest touch that was foreseen
+  bool lost_ = true;        // the newest one was not
+  bool more_to_come_ = false;
+};
+
+}  // namespace zero

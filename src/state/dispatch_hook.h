@@ -1,0 +1,24 @@
+// The dispatcher's only door: a boxed fallback on a thread-local dispatch key that sees every operator
+// of a thread before it runs, and asks the engines of the units among its arguments for their values.
+#pragma once
+
+namespace zero::dispatch_hook {
+
+// While it lives, the fallback does not see this thread's operators: for code that rearranges storages.
+class Off {
+ public:
+  Off();
+  ~Off();
+  Off(const Off&) = delete;
+  Off& operator=(const Off&) = delete;
+
+ private:
+  bool excluded_before_;
+};
+
+// Lets the fallback see the operators of this thread (and of the autograd threads that inherit its
+// keys). Counted: engines on one thread share it.
+void watch();
+void unwatch();
+
+}  // namespace zero::dispatch_hook

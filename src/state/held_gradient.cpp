@@ -1,0 +1,100 @@
+#include "state/held_gradient.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace zero {
+namespace {
+
+const char* at_element(const void* data, std::int64_t element, Dtype dtype) {
+  return static_cast<const char*>(data) + element * size_of(dtype);
+}
+
+}  // namespace
+
+void HeldGradient::take(Store& store, int unit, int levels) {
+  std::vector<Block> taken;
+  for (int level = 0; level < levels; ++level)
+    taken.push_back(store.take(slice_.count * size_of(dtype_), Owner::gradient, unit));
+  levels_ = std::move(taken);
+}
+
+View HeldGradient::view(const Slice& elements) const {
+  const char* const begin = at_element(levels_.back().view().data, elements.begin - slice_.begin, dtype_);
+  return {const_cast<char*>(begin), elements.count, dtype_};
+}
+
+// Who reads a sum changes no handle of it.
+BlockPart HeldGradient::part(const Block& level, Dtype dtype, const Slice& elements, Way way) const {
+  return {const_cast<Block*>(&level), (elements.begin - slice_.begin) * size_of(dtype), elements.count * size_of(dtype),
+          way};
+}
+
+BlockPart HeldGradient::part(const Slice& elements) const {
+  return part(levels_.back(), dtype_, elements, Way::in);
+}
+
+void HeldGradient::each_stretch(Staging& staging, const Slice& elements, std::size_t arrays,
+                                const std::function<Parts(const Slice&)>& parts, const Work& work) {
+  const Parts all = parts(elements);
+  const bool here = std::ranges::all_of(
+      all, [](const BlockPart& part) { return part.block == nullptr || part.block->addressable(); });
+  const std::int64_t most = here ? elements.count : staging.elements_of(arrays);
+  Passage passage(staging);
+  for (std::int64_t first = 0; first < elements.count; first += most) {
+    const std::int64_t count = std::min(most, elements.count - first);
+    const Parts stretch = count == elements.count ? all : parts({elements.begin + first, count});
+    passage.pass(stretch, [&work, first, count](std::span<void* const> at) { work(at, first, count); });
+  }
+  passage.finish();
+}
+
+void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
+  for (const Block& level : levels_)
+    each_stretch(
+        staging, elements, 1, [&](const Slice& some) { return Parts{part(level, dtype_, some, Way::out)}; },
+        [this](std::span<void* const> at, std::int64_t, std::int64_t count) {
+          std::memset(at[0], 0, static_cast<std::size_t>(count * size_of(dtype_)));
+        });
+}
+
+void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements, const void* gradient, Dtype dtype) {
+  const auto parts = [&](const Slice& some) {
+    Parts used(levels_.size());
+    for (const int source : how.sources)
+      used[static_cast<std::size_t>(source)] = part(levels_[static_cast<std::size_t>(source)], dtype_, some, Way::in);
+    const auto target = static_cast<std::size_t>(how.target);
+    const bool reads = std::ranges::find(how.sources, how.target) != how.sources.end();
+    used[target] = part(levels_[target], dtype_, some, reads ? Way::both : Way::out);
+    return used;
+  };
+  each_stretch(staging, elements, how.sources.size() + 1, parts,
+               [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
+                 fold(how, at, dtype_, gradient == nullptr ? nullptr : at_element(gradient, first, dtype), dtype,
+                      count);
+               });
+}
+
+void HeldGradient::read(Staging& staging, const Slice& elements, const Read& use) const {
+  each_stretch(
+      staging, elements, 1, [this](const Slice& some) { return Parts{part(some)}; },
+      [&use](std::span<void* const> at, std::int64_t first, std::int64_t count) { use(at[0], first, count); });
+}
+
+HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dtype dtype) const {
+  HeldGradient wide(slice_, dtype);
+  if (levels_.empty()) return wide;
+  wide.take(store, unit, static_cast<int>(levels_.size()));
+  for (std::size_t level = 0; level < levels_.size(); ++level)
+    each_stretch(
+        staging, slice_, 2,
+        [&](const Slice& some) {
+          return Parts{part(levels_[level], dtype_, some, Way::in), part(wide.levels_[level], dtype, some, Way::out)};
+        },
+        [this, dtype](std::span<void* const> at, std::int64_t, std::int64_t count) {
+          fold({{}, 0}, at.subspan(1), dtype, at[0], dtype_, count);
+        });
+  return wide;
+}
+
+}  // namespace zero

@@ -1,0 +1,63 @@
+// The gradient of a unit that is held from one micro-batch to the next, in blocks of a store: in place where they are
+// addressable, else stretch by stretch. No torch.
+//
+// Thread-safety: one thread at a time, whose Staging it is given.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "memory/passage.h"
+#include "memory/store.h"
+#include "state/accumulate.h"
+#include "zero/dtype.h"
+#include "zero/layout.h"
+
+namespace zero {
+
+class HeldGradient {
+ public:
+  // Elements, in the unit, and dtype in which they are held, level by level (see Fold).
+  HeldGradient(Slice slice, Dtype dtype) : slice_(slice), dtype_(dtype) {}
+
+  // Uninitialised.
+  void take(Store& store, int unit, int levels);
+  void reset() { levels_.clear(); }
+  explicit operator bool() const { return !levels_.empty(); }
+
+  const Slice& slice() const { return slice_; }
+  Dtype dtype() const { return dtype_; }
+  bool one_level() const { return levels_.size() == 1; }
+  // Where the sum of a step ends.
+  int top() const { return static_cast<int>(levels_.size()) - 1; }
+
+  // Elements of the unit in the sum, which is in memory.
+  View view(const Slice& elements) const;
+  // Which bytes of a block they are, to be read.
+  BlockPart part(const Slice& elements) const;
+
+  // In all levels.
+  void fill_with_zeros(Staging& staging, const Slice& elements);
+  // fold() on these elements; `gradient` is of them.
+  void add(Staging& staging, const Fold& fold, const Slice& elements, const void* gradient, Dtype dtype);
+  // The sum's elements, a stretch at a time: `first` counts from the first of them. Cut at multiples of 16.
+  using Read = std::function<void(const void* values, std::int64_t first, std::int64_t count)>;
+  void read(Staging& staging, const Slice& elements, const Read& use) const;
+  // The same values in another dtype, f32 or f64.
+  HeldGradient widened(Staging& staging, Store& store, int unit, Dtype dtype) const;
+
+ private:
+  using Parts = std::vector<BlockPart>;
+  using Work = std::function<void(std::span<void* const> arrays, std::int64_t first, std::int64_t count)>;
+  BlockPart part(const Block& level, Dtype dtype, const Slice& elements, Way way) const;
+  // `parts` of each stretch of these elements, and what is done with them.
+  static void each_stretch(Staging& staging, const Slice& elements, std::size_t arrays,
+                           const std::function<Parts(const Slice&)>& parts, const Work& work);
+
+  Slice slice_;
+  Dtype dtype_;
+  std::vector<Block> levels_;
+};
+
+}  // namespace zero

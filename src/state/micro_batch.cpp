@@ -1,0 +1,126 @@
+#include "state/micro_batch.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "base/random.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+thread_local MicroBatch* open_here = nullptr;
+thread_local bool backward_here = false;
+
+}  // namespace
+
+MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
+    : autocast_(autocast),
+      seed_(seed),
+      generator_(at::detail::createCPUGenerator(derived(seed, 0))),
+      recorder_(accounts) {}
+
+MicroBatch::~MicroBatch() {
+  end_forward();
+}
+
+MicroBatch* MicroBatch::open() {
+  return open_here;
+}
+
+bool MicroBatch::in_backward() {
+  return backward_here;
+}
+
+void MicroBatch::used() {
+  if (backward_here) return refuse_recomputation();
+  const bool trains = at::GradMode::is_enabled();
+  if (trains && unseeded_)
+    generator_.set_current_seed(derived(seed_, static_cast<std::uint64_t>(*std::exchange(unseeded_, std::nullopt))));
+  if (is_open()) return;
+  if (open_here != nullptr) open_here->end_forward();
+  recorder_.forget();
+  recorder_.start();
+  phase_ = trains ? Phase::forward : Phase::evaluation;
+  kept_open_ = false;
+  program_casts_ = at::autocast::is_autocast_enabled(at::kCPU);
+  acting_.emplace(observer_, Activity::forward);
+  open_here = this;
+}
+
+// Autograd disables gradients in backward; who enables them runs a forward inside it.
+void MicroBatch::refuse_recomputation() const {
+  if (!autocast_ || !at::GradMode::is_enabled()) return;
+  throw StateError("a forward runs inside backward while the engine computes in 16 bits",
+                   "recomputing activations in backward works in fp32 only in this version");
+}
+
+void MicroBatch::keep_open_for(const c10::TensorImpl& result) {
+  const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(result.autograd_meta());
+  if (phase_ == Phase::evaluation || meta == nullptr || !meta->grad_fn_) return;
+  drop_ended_graphs();
+  graphs_.emplace_back(meta->grad_fn_);
+}
+
+// The newest first: a node that is referred to keeps what it saved.
+void MicroBatch::drop_ended_graphs() {
+  while (!graphs_.empty() && graphs_.back().expired()) graphs_.pop_back();
+}
+
+bool MicroBatch::over() {
+  if (phase_ == Phase::evaluation) return true;
+  if (kept_open_) return false;
+  drop_ended_graphs();
+  return graphs_.empty();
+}
+
+void MicroBatch::end_forward() {
+  if (open_here == this) open_here = nullptr;
+  if (!is_open()) return;
+  phase_ = Phase::none;
+  graphs_.clear();
+  acting_.reset();
+  recorder_.stop();
+}
+
+void MicroBatch::begin_backward(bool more_to_come) {
+  if (open_here != nullptr) open_here->end_forward();
+  backward_here = true;
+  phase_ = Phase::backward;
+  order_.more_to_come(more_to_come);
+  acting_.emplace(observer_, Activity::backward);
+  recorder_.start();
+}
+
+void MicroBatch::end_backward() {
+  phase_ = Phase::none;
+  acting_.reset();
+  backward_here = false;
+  recorder_.stop();
+  order_.complete();
+}
+
+void MicroBatch::abort() {
+  end_forward();
+  if (phase_ == Phase::backward) backward_here = false;
+  phase_ = Phase::none;
+  acting_.reset();
+  recorder_.stop();
+  order_.forget();
+}
+
+std::optional<at::ScalarType> MicroBatch::autocast(bool with_parameters) const {
+  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(at::kCPU);
+  return casts ? autocast_ : std::nullopt;
+}
+
+void MicroBatch::touched(int unit) {
+  if (phase_ == Phase::backward || at::GradMode::is_enabled()) order_.touched(unit);
+}
+
+}  // namespace zero

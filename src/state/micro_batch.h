@@ -1,0 +1,96 @@
+// The phases of an engine's micro-batches, and what is theirs: the generator from which random operators draw, the
+// dtype to which operators are cast, the order in which units are used.
+//
+// A forward begins when an operator uses a parameter. In it random operators draw from the engine's generator, seeded
+// by the micro-batch's global index, and in a 16-bit precision operators run under LibTorch's autocast. Backward and
+// step end it, and so does, at the next operator, that nothing is left of what parameters were used for: to look at a
+// weight between steps is no forward. With gradients disabled it is an evaluation, which ends where they are enabled
+// again. So code outside the model is untouched.
+//
+// Thread-safety: runs on the thread that runs forward and backward.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "partition/touch_order.h"
+#include "state/activation_recorder.h"
+#include "state/observer.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace zero {
+
+class MicroBatch {
+ public:
+  enum class Phase : std::uint8_t { none, evaluation, forward, backward };
+
+  // `autocast`: operators compute in this dtype.
+  MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed);
+  ~MicroBatch();
+  MicroBatch(const MicroBatch&) = delete;
+  MicroBatch& operator=(const MicroBatch&) = delete;
+
+  // The one in a forward or an evaluation on this thread: at most one, of the engine used last.
+  static MicroBatch* open();
+  // Whether any engine's backward runs on this thread: nothing begins in it.
+  static bool in_backward();
+
+  // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
+  void used();
+  // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
+  void keep_open_for(const c10::TensorImpl& result);
+  void keep_open() { kept_open_ = true; }
+  // Whether what is open is over, now that gradients are enabled: an evaluation, or a forward that nothing keeps.
+  bool over();
+  void end_forward();
+  // `more_to_come`: another one follows before the step.
+  void begin_backward(bool more_to_come);
+  void end_backward();
+  // A forward or a backward failed: the next use begins a new micro-batch.
+  void abort();
+
+  // The next forward's random operators are seeded by `index`.
+  void next(std::int64_t index) { unseeded_ = index; }
+  // From the next forward on.
+  void reseed(std::uint64_t seed) { seed_ = seed; }
+  const at::Generator& generator() const { return generator_; }
+  // To which dtype an operator is cast, one with parameters or another. Where the program has autocast on itself, what
+  // has no parameters is cast only where it is still on.
+  std::optional<at::ScalarType> autocast(bool with_parameters) const;
+
+  // An operator that forward or backward consists of touches the unit.
+  void touched(int unit);
+  int predicted_next() const { return order_.next(); }
+  const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
+
+  // Hears of forward and backward.
+  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+
+ private:
+  void refuse_recomputation() const;
+  void drop_ended_graphs();
+  bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
+
+  Phase phase_ = Phase::none;
+  TouchOrder order_;
+  std::optional<at::ScalarType> autocast_;
+  std::uint64_t seed_;
+  at::Generator generator_;
+  std::optional<std::int64_t> unseeded_ = 0;
+  bool kept_open_ = false;
+  bool program_casts_ = false;
+  std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
+  ActivationRecorder recorder_;
+  std::weak_ptr<EngineObserver> observer_;
+  std::optional<Acting> acting_;
+};
+
+}  // namespace zero
