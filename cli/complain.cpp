@@ -1,4 +1,4 @@
-#include "complain.h"
+#include "cli/complain.h"
 
 #include <cstdlib>
 #include <iostream>

@@ -12,13 +12,13 @@
 #include <new>
 #include <span>
 
-#include "checks.h"
-#include "commands.h"
-#include "complain.h"
-#include "help.h"
-#include "plan_command.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/plan_command.h"
+#include "cli/complain.h"
+#include "cli/options/checks.h"
+#include "cli/options/help.h"
+#include "cli/options/validators.h"
 #include "planner/quantity.h"
-#include "validators.h"
 
 namespace {
 

@@ -12,7 +12,7 @@ string(HEX "${page}" bytes)
 string(REGEX REPLACE "(..)" "\\\\x\\1" bytes "${bytes}")
 # A literal a line: compilers need not take longer ones, and an escape ends where its literal does.
 string(REGEX REPLACE "(................................................................................)" "\\1\"\n    \"" bytes "${bytes}")
-file(WRITE "${OUTPUT}" "#include \"report_template.h\"
+file(WRITE "${OUTPUT}" "#include \"cli/page/report_template.h\"
 
 namespace cli {
 

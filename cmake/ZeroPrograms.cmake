@@ -1,9 +1,8 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
 list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config|schema|tokens)\\.cpp$")
-zero_glob(cli_sources cli/*.cpp)
+zero_glob(cli_sources cli/complain.cpp cli/files.cpp cli/options/*.cpp cli/commands/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
-list(REMOVE_ITEM cli_sources ${process_sources} ${report_sources})
 zero_glob(example_sources examples/*.cpp)
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS bench/*.cpp)
 
@@ -17,13 +16,13 @@ set_target_properties(zero_models PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
 # Without LibTorch, so that it starts at once; what trains is loaded when it is needed.
 set(shared_cli_sources ${cli_sources})
-list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/(launch|main|training)\\.cpp$")
+list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/commands/(launch|training)\\.cpp$")
 add_library(zero_cli_shared OBJECT ${shared_cli_sources})
-add_executable(zero_cli cli/main.cpp cli/launch.cpp cli/training.cpp)
+add_executable(zero_cli cli/main.cpp cli/commands/launch.cpp cli/commands/training.cpp)
 add_library(zero_training MODULE ${training_sources})
 foreach(target zero_cli_shared zero_cli zero_training)
   zero_compile(${target})
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/cli")
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endforeach()

@@ -1,4 +1,4 @@
-#include "common.h"
+#include "cli/training/common.h"
 
 #include <c10/util/hash.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "validators.h"
+#include "cli/options/validators.h"
 #include "zero/agreement.h"
 
 namespace cli {

@@ -1,8 +1,8 @@
 // What ranks that were started apart have to have in common.
 #pragma once
 
-#include "options.h"
-#include "work.h"
+#include "cli/options/options.h"
+#include "cli/training/work.h"
 #include "zero/world.h"
 
 namespace cli {

@@ -1,4 +1,4 @@
-#include "compare.h"
+#include "cli/training/compare.h"
 
 #include <algorithm>
 #include <bit>

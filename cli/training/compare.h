@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "options.h"
-#include "report.h"
+#include "cli/options/options.h"
+#include "cli/report/report.h"
 
 namespace cli {
 

@@ -9,16 +9,16 @@
 #include <optional>
 
 #include "base/text.h"
-#include "checks.h"
-#include "commands.h"
-#include "common.h"
-#include "compare.h"
-#include "format.h"
-#include "outputs.h"
-#include "own_ranks.h"
-#include "progress.h"
-#include "scalars.h"
-#include "train.h"
+#include "cli/commands/commands.h"
+#include "cli/options/checks.h"
+#include "cli/report/format.h"
+#include "cli/report/progress.h"
+#include "cli/training/common.h"
+#include "cli/training/compare.h"
+#include "cli/training/outputs.h"
+#include "cli/training/own_ranks.h"
+#include "cli/training/scalars.h"
+#include "cli/training/train.h"
 
 namespace cli {
 namespace {

@@ -1,5 +1,5 @@
-#include "commands.h"
-#include "own_ranks.h"
+#include "cli/commands/commands.h"
+#include "cli/training/own_ranks.h"
 
 extern "C" const cli::Training* zero_training();
 

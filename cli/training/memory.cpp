@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "cli/training/memory.h"
 
 #include <malloc.h>
 

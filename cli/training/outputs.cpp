@@ -1,12 +1,12 @@
-#include "outputs.h"
+#include "cli/training/outputs.h"
 
 #include <algorithm>
 #include <array>
 #include <iostream>
 
-#include "complain.h"
-#include "page.h"
-#include "trace.h"
+#include "cli/complain.h"
+#include "cli/page/page.h"
+#include "cli/report/trace.h"
 
 namespace cli {
 

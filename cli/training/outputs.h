@@ -3,9 +3,9 @@
 
 #include <iosfwd>
 
-#include "options.h"
-#include "report.h"
-#include "train.h"
+#include "cli/options/options.h"
+#include "cli/report/report.h"
+#include "cli/training/train.h"
 
 namespace cli {
 

@@ -1,4 +1,4 @@
-#include "own_ranks.h"
+#include "cli/training/own_ranks.h"
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "spawn.h"
+#include "cli/processes/spawn.h"
 
 namespace cli {
 

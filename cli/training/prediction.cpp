@@ -1,9 +1,9 @@
-#include "prediction.h"
+#include "cli/training/prediction.h"
 
 #include <filesystem>
 
-#include "collect.h"
-#include "complain.h"
+#include "cli/complain.h"
+#include "cli/training/collect.h"
 #include "planner/price.h"
 #include "planner/seconds.h"
 

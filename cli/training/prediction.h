@@ -1,9 +1,9 @@
 // What a run is going to cost, before its first step.
 #pragma once
 
-#include "options.h"
-#include "report.h"
-#include "work.h"
+#include "cli/options/options.h"
+#include "cli/report/report.h"
+#include "cli/training/work.h"
 #include "zero/engine.h"
 
 namespace cli {

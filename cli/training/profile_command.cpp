@@ -13,17 +13,17 @@
 #include <vector>
 
 #include "base/text.h"
-#include "checks.h"
-#include "collect.h"
-#include "commands.h"
-#include "format.h"
-#include "own_ranks.h"
+#include "cli/commands/commands.h"
+#include "cli/options/checks.h"
+#include "cli/options/recipe.h"
+#include "cli/report/format.h"
+#include "cli/report/progress.h"
+#include "cli/training/collect.h"
+#include "cli/training/own_ranks.h"
+#include "cli/training/train.h"
 #include "planner/price.h"
 #include "planner/quantity.h"
 #include "planner/seconds.h"
-#include "progress.h"
-#include "recipe.h"
-#include "train.h"
 
 namespace cli {
 namespace {

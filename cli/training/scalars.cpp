@@ -1,4 +1,4 @@
-#include "scalars.h"
+#include "cli/training/scalars.h"
 
 #include <chrono>
 

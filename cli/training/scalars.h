@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "tensorboard.h"
-#include "train.h"
+#include "cli/report/tensorboard.h"
+#include "cli/training/train.h"
 
 namespace cli {
 

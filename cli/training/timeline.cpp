@@ -1,4 +1,4 @@
-#include "timeline.h"
+#include "cli/training/timeline.h"
 
 #include <algorithm>
 #include <array>

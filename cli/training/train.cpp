@@ -1,4 +1,4 @@
-#include "train.h"
+#include "cli/training/train.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -9,13 +9,13 @@
 #include <cmath>
 #include <iterator>
 
-#include "checks.h"
-#include "collect.h"
-#include "memory.h"
+#include "cli/options/checks.h"
+#include "cli/options/recipe.h"
+#include "cli/training/collect.h"
+#include "cli/training/memory.h"
+#include "cli/training/prediction.h"
+#include "cli/training/timeline.h"
 #include "models/llama.h"
-#include "prediction.h"
-#include "recipe.h"
-#include "timeline.h"
 #include "zero/memory_analyzer.h"
 
 namespace cli {

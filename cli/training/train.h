@@ -1,9 +1,9 @@
 // One plan, trained by the ranks of a world.
 #pragma once
 
-#include "options.h"
-#include "report.h"
-#include "work.h"
+#include "cli/options/options.h"
+#include "cli/report/report.h"
+#include "cli/training/work.h"
 #include "zero/engine.h"
 
 namespace cli {

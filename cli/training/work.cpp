@@ -1,8 +1,8 @@
-#include "work.h"
+#include "cli/training/work.h"
 
 #include <filesystem>
 
-#include "model.h"
+#include "cli/options/model.h"
 
 namespace cli {
 namespace {

@@ -1,9 +1,9 @@
 // The model's sizes and the text, as the options name them.
 #pragma once
 
+#include "cli/options/options.h"
 #include "models/data.h"
 #include "models/llama_config.h"
-#include "options.h"
 
 namespace cli {
 

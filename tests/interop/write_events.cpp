@@ -4,7 +4,7 @@
 #include <iterator>
 #include <limits>
 
-#include "cli/tensorboard.h"
+#include "cli/report/tensorboard.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

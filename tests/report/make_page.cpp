@@ -2,7 +2,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "cli/page.h"
+#include "cli/page/page.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -1,7 +1,7 @@
 // What is written as JSON is what docs/json.md says, key by key.
 #include <gtest/gtest.h>
 
-#include "cli/report.h"
+#include "cli/report/report.h"
 #include "documented.h"
 #include "planner/plan_file.h"
 #include "planner/profile.h"

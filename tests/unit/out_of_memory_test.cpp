@@ -1,13 +1,13 @@
 // What the kernel tells of memory that ran out, and what a launcher makes of it. The folder `root` stands for /, so
 // that no memory has to.
-#include "cli/out_of_memory.h"
+#include "cli/processes/out_of_memory.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "cli/spawn.h"
+#include "cli/processes/spawn.h"
 
 namespace cli {
 namespace {

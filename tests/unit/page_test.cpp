@@ -1,5 +1,5 @@
 // The report's page, as text. What it shows is tested in a browser, see tests/report.
-#include "cli/page.h"
+#include "cli/page/page.h"
 
 #include <gtest/gtest.h>
 

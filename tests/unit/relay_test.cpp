@@ -1,5 +1,5 @@
 // Lines of several processes on one output, whatever its reader does.
-#include "cli/relay.h"
+#include "cli/processes/relay.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

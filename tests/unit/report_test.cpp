@@ -1,5 +1,5 @@
 // What runs cost and gave, as tables and as JSON.
-#include "cli/report.h"
+#include "cli/report/report.h"
 
 #include <gtest/gtest.h>
 

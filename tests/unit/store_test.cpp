@@ -237,7 +237,7 @@ TEST(Passages, RefuseWhatABufferHasNoRoomFor) {
   Block block = store.take(1 << 20, Owner::optimizer);
   const BlockPart part{&block, 0, staging.bytes() + 1};
   Passage passage(staging);
-  EXPECT_THROW(passage.pass({&part, 1}, Way::both, [](std::span<void* const>) {}), StoreError);
+  EXPECT_THROW(passage.pass({&part, 1}, [](std::span<void* const>) {}), StoreError);
 }
 
 // Whichever operation fails, it is told of, nothing stays under way, and the buffers serve the next passage.

@@ -1,5 +1,5 @@
 // Event files, byte by byte. That TensorBoard reads them is tested in tests/interop.
-#include "cli/tensorboard.h"
+#include "cli/report/tensorboard.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

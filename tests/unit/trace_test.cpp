@@ -1,5 +1,5 @@
 // Timelines as trace events.
-#include "cli/trace.h"
+#include "cli/report/trace.h"
 
 #include <gtest/gtest.h>
 

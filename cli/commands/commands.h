@@ -1,0 +1,54 @@
+// The subcommands. Each returns the exit code and throws for what it cannot do.
+#pragma once
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "cli/options/options.h"
+#include "cli/processes/meeting.h"
+
+namespace cli {
+
+struct LaunchOptions {
+  int ranks = 1;
+  bool plain = false;
+  double grace = 10;
+  void (*file_size_signal)(int) = SIG_DFL;  // what the program does about SIGXFSZ
+  std::vector<std::string> command;
+};
+
+struct ProfileOptions {
+  int ranks = 4;
+  std::vector<std::string> precisions{"fp32", "bf16"};
+  std::string network = "10Gbit";  // to other hosts, which cannot be measured on one
+  int threads = 1;
+  std::string out;   // empty: planner::usual_profile_path()
+  std::string show;  // instead of measuring: a profile to print
+};
+
+// Starts its ranks unless a launcher did, in which case this process is one of them.
+int train(const RunOptions& options);
+// Likewise; ranks of its own are started anew for every plan, so that peaks of memory do not mix.
+int compare(const RunOptions& options);
+// Without LibTorch, unless the ranks meet.
+int launch(const LaunchOptions& options);
+// Measures what this machine can do, likewise.
+int profile(const ProfileOptions& options);
+// Prints one of the given profiles, or a file, as JSON. Without LibTorch.
+int show_profile(const std::string& name);
+
+// What needs LibTorch, which takes a quarter of a second to load, lies in a library of its own beside the program.
+struct Training {
+  int (*train)(const RunOptions& options);
+  int (*compare)(const RunOptions& options);
+  int (*profile)(const ProfileOptions& options);
+  ServeStore serve_store;
+};
+inline constexpr const char* kTrainingEntry = "zero_training";
+using TrainingEntry = const Training*();
+
+// Loads the library when it is first called. Throws zero::Error, saying where it was looked for.
+const Training& training();
+
+}  // namespace cli

@@ -1,0 +1,240 @@
+#include "cli/commands/plan_command.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "cli/commands/plan_report.h"
+#include "cli/complain.h"
+#include "cli/options/model.h"
+#include "cli/options/places.h"
+#include "cli/options/recipe.h"
+#include "cli/options/validators.h"
+#include "cli/files.h"
+#include "cli/report/format.h"
+#include "cli/report/report.h"
+#include "planner/fit.h"
+#include "planner/plan_file.h"
+#include "planner/quantity.h"
+
+namespace cli {
+namespace {
+
+// What the options leave open is as DeepSpeed's configuration says, or has its default.
+struct Setting {
+  std::vector<std::string> plans;
+  std::string precision;
+  std::string optimizer;
+  std::int64_t batch = 0;
+  int accumulate = 0;
+};
+
+// Where none is given.
+std::int64_t usual_seq(const planner::Shape& shape) {
+  return std::min(kUsualSeq, shape.config.max_position_embeddings);
+}
+
+std::string sentence_of_seq(const planner::Shape& shape) {
+  const std::int64_t seq = usual_seq(shape);
+  return "sequences of " + with_separators(seq) + " tokens" +
+         (seq < kUsualSeq ? ", as many as the model has positions" : "") + ": --seq if not";
+}
+
+// Both may say it, if they say the same.
+template <class T>
+std::optional<T> agreed(const char* option, const std::optional<T>& given, const std::optional<T>& read) {
+  if (given && read && *given != *read)
+    throw UsageError(std::string(option) + " " + text(*given) + " contradicts --ds-config, which says " + text(*read));
+  return given ? given : read;
+}
+
+PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
+  options.batch = agreed("--batch", options.batch, read.batch);
+  options.accumulate = agreed("--accumulate", options.accumulate, read.accumulate);
+  options.precision = agreed("--precision", options.precision, read.precision);
+  options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
+  const auto reduce_in = options.reduce_in.empty() ? std::nullopt : std::optional(options.reduce_in);
+  options.reduce_in = agreed("--reduce-in", reduce_in, read.reduce_in).value_or("");
+  if (read.plan && !options.plans.empty() && !std::ranges::count(options.plans, *read.plan))
+    throw UsageError("--plans contradicts --ds-config, which says " + *read.plan);
+  if (options.plans.empty() && read.plan) options.plans = {*read.plan};
+  return options;
+}
+
+// Of equal ones, the first.
+void keep_first(std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  std::erase_if(names, [&](const std::string& each) { return !seen.insert(each).second; });
+}
+
+Setting setting_of(const PlanOptions& options) {
+  Setting setting{.plans = options.plans,
+                  .precision = options.precision.value_or("bf16"),
+                  .optimizer = options.optimizer.value_or(RunOptions{}.optimizer),
+                  .batch = options.batch.value_or(RunOptions{}.batch),
+                  .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
+  if (setting.plans.empty()) setting.plans = usual_plans(options);
+  keep_first(setting.plans);
+  return setting;
+}
+
+planner::Shape shape_of(const PlanOptions& options) {
+  if (!options.parameters.empty()) return planner::shape_of(planner::parameters_of(options.parameters));
+  if (options.model.empty()) throw UsageError("plan: give --model or --parameters");
+  return planner::shape_of(load_model(options.model));
+}
+
+RunOptions run_options(const PlanOptions& options, const Setting& setting) {
+  RunOptions run;
+  run.precision = setting.precision;
+  run.optimizer = setting.optimizer;
+  run.accumulate = setting.accumulate;
+  run.reproducible = options.reproducible;
+  static_cast<ExchangeOptions&>(run) = options;
+  return run;
+}
+
+// Ranks of this machine share memory, and what they can do may have been measured; devices of their own do not.
+bool here(const PlanOptions& options) {
+  return options.hosts == 1 && options.device_memory.empty();
+}
+
+// What travels in FP8 is not read where it lies.
+zero::Memory memory_of(const PlanOptions& options) {
+  const bool as_it_lies = options.gather_in == "native";
+  if (options.memory == "common" && !as_it_lies)
+    throw UsageError("--memory common contradicts --gather-in " + options.gather_in + ": what travels is not common");
+  const bool common = options.memory == "common" || (options.memory == "auto" && here(options) && as_it_lies);
+  return common ? zero::Memory::common : zero::Memory::separate;
+}
+
+std::string name_of_profile(const PlanOptions& options, zero::Precision precision) {
+  if (!options.profile.empty()) return options.profile;
+  const std::string measured = planner::usual_profile_path();
+  std::error_code error;
+  const bool known =
+      here(options) && std::filesystem::exists(measured, error) && planner::profile_named(measured).knows(precision);
+  return known ? measured : "h100";
+}
+
+// A network of one's own goes for that of the profile.
+void take_network(const PlanOptions& options, planner::Request& request) {
+  if (options.network.empty()) return;
+  if (options.hosts == 1) throw UsageError("--network is that between hosts, and there is one: give --hosts");
+  request.profile.network_bandwidth = planner::bandwidth_of(options.network);
+  request.assumed.push_back("the network: " + options.network + " for each rank; of a card that the " +
+                            std::to_string(options.ranks / options.hosts) +
+                            " ranks of a host share, give each its part");
+}
+
+planner::Request request_of(const PlanOptions& options, const Setting& setting, const std::string& profile) {
+  if (options.ranks % options.hosts != 0)
+    throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
+                     std::to_string(options.hosts) + " hosts");
+  const RunOptions run = run_options(options, setting);
+  planner::Request request{.shape = shape_of(options),
+                           .ranks = options.ranks,
+                           .hosts = options.hosts,
+                           .shard = options.shard_ranks,
+                           .batch = setting.batch,
+                           .optimizer = make_optimizer(run),
+                           .memory = memory_of(options),
+                           .profile = planner::profile_named(profile)};
+  request.seq = options.seq.value_or(usual_seq(request.shape));
+  if (!options.seq) request.assumed.push_back(sentence_of_seq(request.shape));
+  take_network(options, request);
+  if (!options.device_memory.empty()) request.device_memory = planner::bytes_of(options.device_memory);
+  for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
+  return request;
+}
+
+// The plans that fit first, in order.
+void reorder(planner::Answer& answer) {
+  std::vector<std::size_t> order = planner::ranking(answer.costs);
+  for (std::size_t i = 0; i < answer.costs.size(); ++i)
+    if (!answer.costs[i].fits()) order.push_back(i);
+  planner::Answer ordered = answer;
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    ordered.costs[place] = answer.costs[order[place]];
+    ordered.reach[place] = answer.reach[order[place]];
+  }
+  answer = std::move(ordered);
+}
+
+planner::Answer answer_of(const PlanOptions& options, const Setting& setting) {
+  const std::string profile = name_of_profile(options, zero::precision_named(setting.precision));
+  planner::Answer answer = planner::answer(request_of(options, setting, profile), options.model, setting.optimizer);
+  answer.reduce_in = options.reduce_in;
+  answer.gather_in = options.gather_in;
+  if (!std::ranges::count(planner::given_profiles(), profile)) answer.profile_file = profile;
+  answer.command = options.command;
+  return answer;
+}
+
+planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& setting, const planner::Answer& answer) {
+  const zero::Plan& chosen = answer.costs.front().plan;
+  return {.plan = chosen.label(),
+          .precision = setting.precision,
+          .accumulate = setting.accumulate,
+          .reproducible = options.reproducible,
+          .resident_budget = chosen.resident_budget(),
+          .reduce_in = options.reduce_in,
+          .gather_in = options.gather_in,
+          .optimizer = setting.optimizer,
+          .ranks = options.ranks,
+          .shard_ranks = options.shard_ranks,
+          .model = options.model,
+          .batch = setting.batch,
+          .seq = answer.request.seq,
+          .command = options.command};
+}
+
+int fit(const PlanOptions& options, const Setting& setting, const planner::Answer& answer, std::ostream* text) {
+  if (text) print_fit(*text, answer);
+  if (!answer.costs.front().fits()) {
+    if (text) *text << "\nNo plan fits.\n";
+    if (!text) complain("no plan fits");
+    return 1;
+  }
+  const planner::PlanFile file = plan_file_of(options, setting, answer);
+  write_file(options.out, to_json(file));
+  if (text) *text << "\nWrote " << options.out << ": " << file.plan << ".\n";
+  return 0;
+}
+
+void check_outputs(const PlanOptions& options) {
+  const std::string out = options.fit ? options.out : "";
+  const auto file = [](const std::string& name, const auto& presets) {
+    return std::ranges::count(presets, name) ? std::string() : name;
+  };
+  check_apart({{"--model", file(options.model, models::llama_presets()), Place::Use::reads},
+               {"--profile", file(options.profile, planner::given_profiles()), Place::Use::reads},
+               {"--ds-config", options.ds_config, Place::Use::reads},
+               {"--json", options.json, Place::Use::writes},
+               {"--out", out, Place::Use::writes}});
+  for (const std::string& path : {options.json, out})
+    if (!path.empty()) check_writable(path);
+}
+
+}  // namespace
+
+int plan(const PlanOptions& given) {
+  check_outputs(given);
+  std::optional<planner::DeepSpeed> read;
+  if (!given.ds_config.empty())
+    read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
+  const PlanOptions options = read ? with(given, *read) : given;
+  const Setting setting = setting_of(options);
+  planner::Answer answer = answer_of(options, setting);
+  answer.deepspeed = std::move(read);
+  if (options.fit) reorder(answer);
+  const bool other = is_standard_output(options.json) || (options.fit && is_standard_output(options.out));
+  std::ostream* const text = other ? nullptr : &std::cout;
+  if (text) print_plans(*text, answer);
+  const int code = options.fit ? fit(options, setting, answer, text) : 0;
+  if (!options.json.empty()) write_file(options.json, planner::to_json(answer));
+  return code;
+}
+
+}  // namespace cli

@@ -1,0 +1,44 @@
+// zero plan: what each plan would cost, and which one to take. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options/options.h"
+
+namespace cli {
+
+struct PlanOptions : ExchangeOptions {
+  std::string model;       // a preset or a config.json; empty: `parameters`
+  std::string parameters;  // a count
+  int ranks = 1;
+  int hosts = 1;
+  std::string memory = "auto";
+  std::string device_memory;             // empty: no limit
+  std::string network;                   // of hosts, instead of the profile's; empty: that one
+  std::string profile;                   // empty: what was measured here, unless for devices; else h100
+  std::optional<std::int64_t> batch;     // none: that of --ds-config, else of `zero train`
+  std::optional<std::int64_t> seq;       // none: see kUsualSeq
+  std::optional<int> accumulate;         // likewise
+  std::optional<std::string> precision;  // likewise, else bf16
+  std::optional<std::string> optimizer;  // likewise, else adamw
+  std::vector<std::string> plans;        // likewise, else all
+  bool reproducible = false;
+  std::string ds_config;
+  bool fit = false;
+  std::string out = "zero-plan.json";
+  std::string json;     // of both, "-" is standard output, which has nothing else then
+  std::string command;  // as it was typed
+};
+
+// What models of today are trained with; those with fewer positions, with as many.
+inline constexpr std::int64_t kUsualSeq = 4096;
+
+void add_plan_options(CLI::App& command, PlanOptions& options);
+
+// Returns 1 where --fit finds no plan that fits.
+int plan(const PlanOptions& options);
+
+}  // namespace cli

@@ -1,0 +1,167 @@
+#include "cli/commands/plan_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iostream>
+
+#include "cli/report/format.h"
+#include "cli/report/report.h"
+#include "planner/fit.h"
+#include "planner/quantity.h"
+
+namespace cli {
+namespace {
+
+using planner::Answer;
+using planner::Cost;
+using planner::Reach;
+
+struct Scale {
+  const char* name;
+  double factor;
+};
+
+Scale scale_of(const Answer& answer) {
+  std::int64_t most = 0;
+  for (const Cost& cost : answer.costs) most = std::max(most, cost.peak);
+  return most >= 1'000'000'000 ? Scale{"GB", 1e9} : Scale{"MB", 1e6};
+}
+
+std::string counted(std::int64_t parameters) {
+  constexpr std::array<Scale, 4> scales{{{" T", 1e12}, {" B", 1e9}, {" M", 1e6}, {"", 1}}};
+  const auto value = static_cast<double>(parameters);
+  const auto scale = std::ranges::find_if(scales, [&](const Scale& each) { return value >= each.factor; });
+  const char* const what = parameters == 1 ? " parameter" : " parameters";
+  return significant(planner::rounded(value / scale->factor, 3), 3) + scale->name + what;
+}
+
+std::string plural(std::int64_t count, const char* what) {
+  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string heading(const Answer& answer) {
+  const planner::Request& request = answer.request;
+  const zero::Plan& plan = request.plans.front();
+  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + plural(request.shape.parameters, "parameter") +
+                     ", " + plural(request.ranks, "rank");
+  if (request.shard > 0) text += " in groups of " + with_separators(request.shard);
+  if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
+  text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
+  text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";
+  return text + " a step, of " + plural(request.batch, "sequence") + " of " + plural(request.seq, "token");
+}
+
+// Three digits, and all of those before the point.
+std::string speed(double tokens_per_second) {
+  return tokens_per_second < 1000 ? planner::three_digits(tokens_per_second)
+                                  : with_separators(std::llround(tokens_per_second));
+}
+
+void print_costs(std::ostream& out, const Answer& answer) {
+  const Scale scale = scale_of(answer);
+  const bool limited = answer.request.device_memory.has_value(), spread = answer.request.hosts > 1;
+  const auto cell = [&](std::int64_t bytes) {
+    return planner::three_digits(static_cast<double>(bytes) / scale.factor);
+  };
+  Table table(1);
+  std::vector<std::string> head{"plan",        "parameter", "gradient", "optimizer", "state",
+                                "activations", "buffers",   "peak",     "wire"};
+  if (spread) head.emplace_back("across hosts");
+  for (const char* each : {"s/step", "tokens/s", "MFU"}) head.emplace_back(each);
+  if (limited) head.emplace_back("fits");
+  table.add(head);
+  for (const Cost& cost : answer.costs) {
+    const zero::StateBytes& state = cost.estimate.state;
+    std::vector<std::string> row{cost.plan.label(),     cell(state.parameter), cell(state.gradient),
+                                 cell(state.optimizer), cell(state.total()),   cell(cost.activations.bytes),
+                                 cell(cost.buffers()),  cell(cost.peak),       cell(cost.wire())};
+    if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
+    row.push_back(significant(cost.seconds, 3));
+    row.push_back(speed(cost.speed.tokens_per_second));
+    row.push_back(cost.speed.utilization ? planner::three_digits(100 * *cost.speed.utilization) + " %" : "-");
+    if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
+    table.add(row);
+  }
+  out << "\nEach rank, in " << scale.name << "; on the wire in a step; tokens of all ranks:\n\n";
+  table.print(out);
+}
+
+void print_moments(std::ostream& out, const Answer& answer) {
+  const std::string& first = answer.costs.front().moment;
+  const bool same = std::ranges::all_of(answer.costs, [&](const Cost& cost) { return cost.moment == first; });
+  out << "\nMoment of the peak: ";
+  if (same) out << first;
+  for (std::size_t i = 0; !same && i < answer.costs.size(); ++i)
+    out << (i ? "; " : "") << "of " << answer.costs[i].plan.label() << ", " << answer.costs[i].moment;
+  out << ".\n";
+}
+
+// The largest batch and the longest sequence, each with the other as it was asked for.
+std::string activations_of(const Reach& reach, std::int64_t positions) {
+  std::string text;
+  if (reach.largest_batch > 0) text = "a batch of up to " + with_separators(reach.largest_batch);
+  if (reach.longest_seq > 0)
+    text += std::string(text.empty() ? "" : " or ") +
+            (reach.longest_seq == positions ? "any --seq" : "a --seq of up to " + with_separators(reach.longest_seq));
+  return text.empty() ? "no batch" : text;
+}
+
+std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer) {
+  std::string text = cost.plan.label() + ": ";
+  text += reach.largest_parameters > 0 ? "models of up to " + counted(reach.largest_parameters) + " fit"
+                                       : std::string("no model fits");
+  text += "; this one with " + activations_of(reach, answer.request.shape.config.max_position_embeddings);
+  const bool none = reach.largest_batch == 0 && reach.longest_seq == 0;
+  if (reach.least_ranks == 0)
+    return text + (none ? ", on however many ranks" : ", and this batch on no number of ranks");
+  if (reach.least_ranks == answer.request.ranks) return text + ", and on no fewer ranks";
+  return text + ", and this batch on " + plural(reach.least_ranks, "rank") + " or more";
+}
+
+void print_reach(std::ostream& out, const Answer& answer) {
+  if (answer.reach.empty()) return;
+  out << "\nIn " << planner::in_units(*answer.request.device_memory) << ":\n";
+  for (std::size_t i = 0; i < answer.costs.size(); ++i)
+    out << "  " << sentence(answer.costs[i], answer.reach[i], answer) << ".\n";
+}
+
+void print_list(std::ostream& out, const std::string& heading, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  out << '\n' << heading << '\n';
+  for (const std::string& line : lines) out << "  " << line << ".\n";
+}
+
+void print_assumed(std::ostream& out, const Answer& answer) {
+  print_list(out, "Assumed:", planner::assumptions(answer));
+  if (!answer.deepspeed) return;
+  print_list(out, "From DeepSpeed's configuration:", answer.deepspeed->taken);
+  print_list(out, "\"auto\" there, so the options' values or defaults:", answer.deepspeed->automatic);
+  print_list(out, "Not needed:", answer.deepspeed->not_needed);
+}
+
+}  // namespace
+
+void print_plans(std::ostream& out, const Answer& answer) {
+  out << heading(answer) << '\n';
+  print_costs(out, answer);
+  print_moments(out, answer);
+  print_reach(out, answer);
+  print_assumed(out, answer);
+}
+
+void print_fit(std::ostream& out, const Answer& answer) {
+  int place = 0;
+  for (const std::size_t i : planner::ranking(answer.costs)) {
+    const Cost& cost = answer.costs[i];
+    if (place == 0) out << '\n';
+    out << ++place << ". " << cost.plan.label() << " fits: " << significant(cost.seconds, 3) << " s a step, "
+        << planner::in_units(-cost.excess) << " to spare.\n";
+  }
+  for (std::size_t i = 0; i < answer.costs.size(); ++i) {
+    if (answer.costs[i].fits()) continue;
+    print_list(out, answer.costs[i].plan.label() + " does not fit:", answer.reach[i].reasons);
+  }
+}
+
+}  // namespace cli

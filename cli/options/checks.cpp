@@ -1,0 +1,111 @@
+#include "cli/options/checks.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "base/text.h"
+#include "cli/options/model.h"
+#include "cli/options/places.h"
+#include "cli/options/recipe.h"
+#include "cli/options/room.h"
+#include "cli/files.h"
+#include "models/json.h"
+#include "planner/profile.h"
+#include "zero/loss_scale.h"
+
+namespace cli {
+namespace {
+
+std::vector<std::string> precisions_of(const RunOptions& options) {
+  return options.precisions.empty() ? std::vector{options.precision} : options.precisions;
+}
+
+void check_positions(const RunOptions& options) {
+  const std::int64_t positions = load_model(options.model).max_position_embeddings;
+  if (options.seq > positions)
+    throw UsageError("--seq: " + std::to_string(options.seq) + " tokens are more than the " +
+                     std::to_string(positions) + " positions of model " + zero::in_quotes(options.model));
+}
+
+void check_profile(const RunOptions& options) {
+  if (options.profile.empty() || options.profile == kNoProfile) return;
+  const planner::Profile profile = planner::profile_named(options.profile);
+  for (const std::string& precision : precisions_of(options)) profile.pace(zero::precision_named(precision));
+}
+
+void check_loss_scale(const RunOptions& options) {
+  if (options.loss_scale == 0) return;
+  for (const std::string& fault : zero::faults(zero::LossScale::fixed(options.loss_scale)))
+    throw UsageError("--loss-scale: " + fault);
+}
+
+void check_plans(const RunOptions& options, int ranks) {
+  RunOptions each = options;
+  for (const std::string& precision : precisions_of(options)) {
+    each.precision = precision;
+    for (const std::string& plan : options.plans) make_plan(each, plan, ranks);
+  }
+}
+
+std::vector<std::string> optimizers_of(const RunOptions& options) {
+  return options.optimizers.empty() ? std::vector{options.optimizer} : options.optimizers;
+}
+
+}  // namespace
+
+void check_room(const RunOptions& options, int ranks, int here) {
+  const auto room = planner::room_of_host();
+  if (!room || !options.memory_check) return;
+  const models::LlamaConfig model = load_model(options.model);
+  RunOptions each = options;
+  for (const std::string& plan : options.plans)
+    for (const std::string& optimizer : optimizers_of(options))
+      for (const std::string& precision : precisions_of(options)) {
+        each.plans = {plan};
+        each.optimizer = optimizer;
+        each.precision = precision;
+        check_room(each, model, ranks, here, *room);
+      }
+}
+
+void check_settings(const RunOptions& options, int ranks) {
+  check_apart(places_of(options));
+  check_positions(options);
+  if (ranks > 0) check_count(options, ranks);
+  if (ranks > 0) check_plans(options, ranks);
+  check_loss_scale(options);
+  make_optimizer(options);
+  check_profile(options);
+  if (!options.data.empty()) open_data(options);
+  if (options.data.empty() && options.tokens) throw UsageError("--tokens says how to read --data, which is missing");
+  if (!launched()) check_outputs(options);
+  if (ranks > 0) check_room(options, ranks, ranks);
+}
+
+void check_settings(const ProfileOptions& options) {
+  const std::string path = output_of(options);
+  if (is_standard_output(path)) return;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (folder.empty() || std::filesystem::exists(folder, error)) return check_writable(path);
+  check_folder(folder.string());
+}
+
+std::string output_of(const ProfileOptions& options) {
+  return options.out.empty() ? planner::usual_profile_path() : options.out;
+}
+
+void check_count(const RunOptions& options, int ranks) {
+  if (models::product({options.steps, options.accumulate, ranks, options.batch, options.seq})) return;
+  throw UsageError("--steps x --accumulate x --batch x --seq on " + std::to_string(ranks) +
+                   (ranks == 1 ? " rank" : " ranks") + " are more tokens than can be counted");
+}
+
+void check_outputs(const RunOptions& options) {
+  for (const std::string& path : {options.json, options.html, options.trace})
+    if (!path.empty()) check_writable(path);
+  if (is_standard_output(options.tensorboard)) throw UsageError("--tensorboard: a folder cannot be standard output");
+  if (!options.tensorboard.empty()) check_folder(options.tensorboard);
+}
+
+}  // namespace cli

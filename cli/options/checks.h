@@ -1,0 +1,30 @@
+// What can be known of a run before LibTorch is loaded and ranks are started. No torch.
+#pragma once
+
+#include <string>
+
+#include "cli/commands/commands.h"
+#include "cli/options/options.h"
+
+namespace cli {
+
+// Everything that options and files can have wrong. `ranks`: 0 where a launcher knows them. Throws UsageError, or
+// zero::ConfigError for files and folders that are missing or not what they should be.
+void check_settings(const RunOptions& options, int ranks);
+
+void check_settings(const ProfileOptions& options);
+
+// The file that a profile is written to.
+std::string output_of(const ProfileOptions& options);
+
+// Throws UsageError where the tokens of a run on so many ranks are more than 64 bits count.
+void check_count(const RunOptions& options, int ranks);
+
+// Throws zero::Error where `here` of the ranks, those of this host, will not find the memory that a run needs, unless
+// the options say that it is not to be checked.
+void check_room(const RunOptions& options, int ranks, int here);
+
+// Throws zero::ConfigError, naming the path, where an output cannot be written; leaves nothing behind.
+void check_outputs(const RunOptions& options);
+
+}  // namespace cli

@@ -1,0 +1,95 @@
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "cli/commands/plan_command.h"
+#include "cli/options/recipe.h"
+#include "cli/options/validators.h"
+#include "planner/profile.h"
+#include "planner/quantity.h"
+
+namespace cli {
+namespace {
+
+std::vector<std::string> texts(const std::vector<std::string_view>& names) {
+  return {names.begin(), names.end()};
+}
+
+void add_model_group(CLI::App& command, PlanOptions& options) {
+  const std::string group = "Model and data";
+  CLI::Option* const model = add_path(command, "--model", options.model,
+                                      "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json", "MODEL")
+                                 ->group(group);
+  command.add_option("--parameters", options.parameters, "Instead of a model, its size: 7.5e9, 7.5B, 350M, 1T")
+      ->check(read_by(planner::parameters_of))
+      ->type_name("COUNT")
+      ->excludes(model)
+      ->group(group);
+  add_number(command, "--seq", options.seq, "Tokens of a sequence [4096, or the model's positions if fewer]", 1)
+      ->group(group);
+  add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank [4]", 1)->group(group);
+  add_number(command, "--accumulate", options.accumulate, "Micro-batches of a step, on each rank [1]", 1)->group(group);
+}
+
+void add_machine_group(CLI::App& command, PlanOptions& options) {
+  const std::string group = "Machine";
+  add_number(command, "-n,--ranks", options.ranks, "Ranks of the run", 1, kMostRanks)->group(group);
+  add_number(command, "--hosts", options.hosts, "Hosts that have as many of the ranks each", 1, kMostRanks)
+      ->group(group);
+  command.add_option("--device-memory", options.device_memory, "Memory for a rank: 80GB, 80GiB [no limit]")
+      ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
+      ->type_name("SIZE")
+      ->group(group);
+  add_path(command, "--profile", options.profile,
+           "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
+           "--device-memory; else h100]")
+      ->group(group);
+  command
+      .add_option("--network", options.network,
+                  "Between hosts, for each rank: 100Gbit, 500Mbit, 12.5GB/s [the profile's]")
+      ->check(read_by(planner::bandwidth_of))
+      ->type_name("SPEED")
+      ->group(group);
+  add_choice(command, "--memory", options.memory,
+             "Whether sharded parameters lie in memory common to the ranks; auto is common on one host without "
+             "--device-memory",
+             {"auto", "common", "separate"})
+      ->group(group);
+}
+
+void add_setting_group(CLI::App& command, PlanOptions& options) {
+  const std::string group = "Plan";
+  add_choices(command, "--plans", options.plans, "Those to price [all]", texts(zero::Plan::presets()))->group(group);
+  add_choice(command, "--precision", options.precision, "As `zero train` has them [bf16]", texts(zero::precisions()))
+      ->group(group);
+  add_choice(command, "--optimizer", options.optimizer, "As `zero train` has them [adamw]", optimizer_names())
+      ->group(group);
+  add_exchange_options(command, options, group);
+  command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
+  add_path(command, "--ds-config", options.ds_config, "Take plan, precision, batch and optimizer from DeepSpeed's file")
+      ->group(group);
+}
+
+void add_output_group(CLI::App& command, PlanOptions& options) {
+  const std::string group = "Output";
+  CLI::Option* const fit = command.add_flag("--fit", options.fit, "Rank the plans that fit, write the first to --out")
+                               ->needs(command.get_option("--device-memory"))
+                               ->group(group);
+  add_path(command, "--out", options.out, "The plan file, for `zero train --plan`; - is standard output alone")
+      ->needs(fit)
+      ->capture_default_str()
+      ->group(group);
+  add_path(command, "--json", options.json, "Also write the answer to this file; - is standard output alone")
+      ->group(group);
+  command.set_help_flag("-h,--help", "Print this help")->group(group);
+}
+
+}  // namespace
+
+void add_plan_options(CLI::App& command, PlanOptions& options) {
+  add_setting_group(command, options);
+  add_machine_group(command, options);
+  add_model_group(command, options);
+  add_output_group(command, options);
+}
+
+}  // namespace cli

@@ -1,0 +1,101 @@
+#include "cli/options/room.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/text.h"
+#include "cli/options/recipe.h"
+#include "planner/price.h"
+#include "planner/quantity.h"
+#include "zero/error.h"
+
+namespace cli {
+namespace {
+
+struct Need {
+  std::int64_t bytes = 0;  // of a rank
+  std::string moment;
+};
+
+// While an engine is built its parameters lie beside the model's own memory; afterwards the peak is a step's.
+Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ranks) {
+  const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
+  const planner::Shape shape = planner::shape_of(model);
+  const zero::Estimate estimate =
+      planner::estimate(shape, plan, make_optimizer(options), mesh_of(options, ranks),
+                        options.gather_in == "native" ? zero::Memory::common : zero::Memory::separate);
+  const planner::Peak peak = planner::peak_of(
+      estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));
+  const std::int64_t building = shape.parameters * zero::size_of(zero::Dtype::f32) + estimate.state.parameter;
+  return building > peak.bytes ? Need{building, "while the model is built"} : Need{peak.bytes, "within a step"};
+}
+
+class Fitting {
+ public:
+  Fitting(const RunOptions& options, const models::LlamaConfig& model, int ranks, std::int64_t room)
+      : options_(options), model_(model), ranks_(ranks), room_(room) {}
+
+  // What to write on the command line instead, each change by itself.
+  std::vector<std::string> changes() const {
+    std::vector<std::string> found;
+    for (RunOptions other = options_; other.batch > 1;) {
+      other.batch /= 2;
+      if (!fits(other, model_)) continue;
+      found.push_back("--batch " + std::to_string(other.batch));
+      break;
+    }
+    for (const std::string_view plan : zero::Plan::stages()) {
+      RunOptions other = options_;
+      other.plans = {std::string(plan)};
+      if (found.empty() && fits(other, model_)) found.push_back("plan " + other.plans.front());
+    }
+    if (const std::string model = largest_model(); !model.empty()) found.push_back("--model " + model);
+    return found;
+  }
+
+ private:
+  bool fits(const RunOptions& options, const models::LlamaConfig& model) const try {
+    return need_of(options, model, ranks_).bytes <= room_;
+  } catch (const zero::ConfigError&) {
+    return false;
+  }
+
+  std::string largest_model() const {
+    std::string name;
+    std::int64_t most = 0;
+    for (const std::string_view preset : models::llama_presets()) {
+      const models::LlamaConfig other = models::llama_preset(preset);
+      const std::int64_t count = models::parameter_count(other);
+      if (count <= most || options_.seq > other.max_position_embeddings || !fits(options_, other)) continue;
+      most = count;
+      name = preset;
+    }
+    return name;
+  }
+
+  const RunOptions& options_;
+  const models::LlamaConfig& model_;
+  int ranks_;
+  std::int64_t room_;  // of a rank
+};
+
+std::string advice(const std::vector<std::string>& changes) {
+  return changes.empty() ? "no named model fits" : "this fits: " + zero::joined(changes, ", or ");
+}
+
+}  // namespace
+
+void check_room(const RunOptions& options, const models::LlamaConfig& model, int ranks, int here,
+                const planner::Room& room) {
+  const Need need = need_of(options, model, ranks);
+  if (need.bytes <= room.bytes / here) return;
+  const std::string who = here == 1 ? "a rank of " : std::to_string(here) + " ranks of ";
+  const std::string each = here == 1 ? "" : planner::in_units(need.bytes) + " each ";
+  throw zero::Error(who + options.plans.front() + " need" + (here == 1 ? "s " : " ") +
+                        planner::in_units(need.bytes > INT64_MAX / here ? INT64_MAX : need.bytes * here) +
+                        " of memory (" + each + need.moment + "), and " + planner::in_units(room.bytes) +
+                        " are available, by " + room.limited_by,
+                    advice(Fitting(options, model, ranks, room.bytes / here).changes()));
+}
+
+}  // namespace cli

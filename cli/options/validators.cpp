@@ -1,0 +1,62 @@
+#include "cli/options/validators.h"
+
+#include <algorithm>
+
+#include "planner/quantity.h"
+
+namespace cli {
+std::string validators_detail::long_name(const std::string& names) {
+  return names.substr(names.find("--"));
+}
+
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& value, const std::string& text) {
+  const auto read = [&value, name](const std::string& given) {
+    try {
+      value = static_cast<std::uint64_t>(planner::bytes_of(given, 0));
+    } catch (const zero::ConfigError& error) {
+      throw UsageError(name + ": " + error.what());
+    }
+  };
+  return command.add_option_function<std::string>(name, read, text)->type_name("SIZE")->default_str(cli::text(value));
+}
+
+CLI::Validator choice(const std::vector<std::string>& names) {
+  return CLI::Validator(
+      [names](const std::string& given) -> std::string {
+        if (std::ranges::count(names, given)) return {};
+        return zero::in_quotes(given) + " is not one of " + zero::joined(names) + zero::did_you_mean(given, names);
+      },
+      "", "");
+}
+
+std::string with_choices(const std::string& text, const std::vector<std::string>& names) {
+  return text + ": " + zero::joined(names);
+}
+
+CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string& value, const std::string& text,
+                        const std::vector<std::string>& names) {
+  return command.add_option(name, value, with_choices(text, names))->check(choice(names))->capture_default_str();
+}
+
+CLI::Option* add_choice(CLI::App& command, const std::string& name, std::optional<std::string>& value,
+                        const std::string& text, const std::vector<std::string>& names) {
+  return command.add_option(name, value, with_choices(text, names))->check(choice(names));
+}
+
+CLI::Option* add_choices(CLI::App& command, const std::string& name, std::vector<std::string>& values,
+                         const std::string& text, const std::vector<std::string>& names) {
+  return command.add_option(name, values, with_choices(text, names))
+      ->delimiter(',')
+      ->check(choice(names))
+      ->default_str(zero::joined(values));
+}
+
+CLI::Option* add_path(CLI::App& command, const std::string& name, std::string& value, const std::string& text,
+                      const char* type) {
+  const auto filled = CLI::Validator(
+      [](const std::string& given) { return given.empty() ? std::string("the name is empty") : std::string(); }, "",
+      "");
+  return command.add_option(name, value, text)->check(filled)->type_name(type);
+}
+
+}  // namespace cli

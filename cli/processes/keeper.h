@@ -1,0 +1,67 @@
+// The process between a launcher and its ranks. It is the parent of the ranks and the reaper of all that comes from
+// them: when the last rank has ended, or the launcher has, however that died, it kills what is left, and ends.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "cli/processes/descendants.h"
+
+namespace cli {
+
+struct RankOutput {
+  int output, error;
+};
+
+// What the ranks are started with.
+struct Orders {
+  std::string program;
+  std::vector<std::string> arguments;  // from argv[0] on
+  std::vector<RankOutput> outputs;     // of each rank
+  int port;                            // where the ranks meet
+  sigset_t mask;
+  void (*file_size_signal)(int);
+  rlimit files;
+};
+
+// How a rank ended, in the terms of waitid.
+struct RankEnd {
+  int rank;
+  int how;
+  int status;
+
+  bool failed() const;
+  bool killed_by(int signal) const;
+};
+
+class Keeper {
+ public:
+  explicit Keeper(const Orders& orders);
+  // Everything that came from the ranks ends with it.
+  ~Keeper();
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  int fd() const { return channel_.get(); }
+  // To the process group of each rank that runs, and lets those go on that were stopped.
+  void signal(int number) const;
+  // The ranks that have ended since the last call. Throws zero::Error when one could not be started.
+  std::vector<RankEnd> news();
+  // Whether nothing is left that came from the ranks.
+  bool done() const { return done_; }
+
+ private:
+  int finish();
+
+  std::vector<pid_t> before_ = children();
+  Reaper reaper_;
+  zero::Descriptor channel_;
+  pid_t process_ = 0;
+  bool done_ = false;
+};
+
+}  // namespace cli

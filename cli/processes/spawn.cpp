@@ -1,0 +1,225 @@
+#include "cli/processes/spawn.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+#include <optional>
+
+#include "cli/processes/keeper.h"
+#include "cli/processes/out_of_memory.h"
+#include "cli/processes/refusal.h"
+#include "cli/processes/relay.h"
+#include "cli/processes/signals.h"
+#include "zero/error.h"
+
+namespace cli {
+namespace {
+
+using zero::Descriptor;
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kOutOfMemory =
+    ": the system was out of memory (start fewer ranks, let each hold less, or give them more; zero plan says what a "
+    "model needs)";
+
+std::string named(int signal) {
+  return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+}
+
+std::string describe(const RankEnd& end) {
+  const std::string who = "rank " + std::to_string(end.rank);
+  if (end.how == CLD_EXITED) return who + " failed with exit code " + std::to_string(end.status);
+  return who + " was killed by " + named(end.status);
+}
+
+// As many open files as the system allows us, while it lives: each rank takes four until all are started.
+class ManyFiles {
+ public:
+  ManyFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit most = before_;
+    most.rlim_cur = most.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &most);
+  }
+  ~ManyFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  ManyFiles(const ManyFiles&) = delete;
+  ManyFiles& operator=(const ManyFiles&) = delete;
+
+  const rlimit& before() const { return before_; }
+
+ private:
+  rlimit before_{};
+};
+
+class Ranks {
+ public:
+  Ranks(const Job& job, const Signals& signals) : job_(job), signals_(signals), meeting_(job.serve) { start(); }
+
+  Outcome supervise() {
+    while (!keeper_->done()) {
+      wait_for_event();
+      relay_.pump();
+      meeting_.pump();
+      tend();
+      if (late() && !std::exchange(killed_, true)) keeper_->signal(SIGKILL);
+    }
+    deliver();
+    conclude();
+    deliver();
+    return outcome_;
+  }
+
+ private:
+  void start() {
+    const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (!null) refuse("cannot open /dev/null", errno);
+    std::vector<Descriptor> pipes;
+    Orders orders{job_.program,          job_.arguments, {}, meeting_.port(), signals_.previous(),
+                  job_.file_size_signal, files_.before()};
+    for (int rank = 0; rank < job_.ranks; ++rank) {
+      RankOutput output{job_.output == Output::quiet ? null.get() : 1, 2};
+      if (job_.output == Output::prefixed)
+        for (int* const to : {&output.output, &output.error}) *to = pipes.emplace_back(open_pipe(rank, *to)).get();
+      orders.outputs.push_back(output);
+    }
+    keeper_.emplace(orders);
+  }
+
+  Descriptor open_pipe(int rank, int to) {
+    Descriptor pipe = relay_.open("[" + std::to_string(rank) + "] ", to);
+    if (!pipe)
+      refuse("cannot open the pipes of rank " + std::to_string(rank) + " of " + std::to_string(job_.ranks), errno);
+    return pipe;
+  }
+
+  bool late() const { return deadline_ && Clock::now() >= *deadline_; }
+
+  void wait_for_event() const {
+    std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
+    relay_.watch(polled);
+    if (!keeper_->done()) {
+      polled.push_back({keeper_->fd(), POLLIN, 0});
+      meeting_.watch(polled);
+    }
+    int timeout = -1;
+    if (deadline_ && !killed_) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+      timeout = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+    }
+    ::poll(polled.data(), polled.size(), timeout);
+  }
+
+  // Signals come first: a rank that ends because of one is no failure.
+  void tend() {
+    while (const auto signal = signals_.next()) handle(*signal);
+    if (!keeper_->done()) report(keeper_->news());
+    say_what_is_not_written();
+  }
+
+  void end_all(int signal) {
+    sent_ = signal;
+    if (!keeper_->done()) keeper_->signal(signal);
+    if (!deadline_) deadline_ = Clock::now() + job_.grace;
+  }
+
+  void handle(int signal) {
+    if (signal == SIGCHLD) return;
+    if (signal == SIGPIPE) reader_left_ = true;
+    if (outcome_.code == 0) outcome_.passed_on = signal;
+    end_all(signal == SIGPIPE ? SIGTERM : signal);
+  }
+
+  // Of several that ended since the last look, one that was killed is the cause, not the effect.
+  void report(const std::vector<RankEnd>& ends) {
+    const RankEnd* first = nullptr;
+    for (const RankEnd& end : ends)
+      if (end.failed() && !(outcome_.passed_on && ended_by_us(end)))
+        if (!first || (first->how == CLD_EXITED && end.how != CLD_EXITED)) first = &end;
+    if (!first || outcome_.code) return;
+    outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
+    message_ = describe(*first);
+    if (killed_for_memory(*first)) message_ += kOutOfMemory;
+    if (!deadline_) end_all(SIGTERM);
+  }
+
+  bool ended_by_us(const RankEnd& end) const { return end.killed_by(sent_) || (killed_ && end.killed_by(SIGKILL)); }
+
+  // A shell reports a command that was killed as an exit code of its own.
+  bool killed_for_memory(const RankEnd& end) const {
+    const bool killed = end.how == CLD_EXITED ? end.status == 128 + SIGKILL : end.status == SIGKILL;
+    return killed && !killed_ && memory_.ran_out();
+  }
+
+  // Whatever the ranks do is worth more than what they say: they run on.
+  void say_what_is_not_written() {
+    constexpr std::array<const char*, 3> names{"", "standard output", "standard error"};
+    for (const int to : {1, 2}) {
+      const int error = relay_.error(to);
+      if (error == 0 || unwritten_ || (error == EPIPE && reader_left_)) continue;
+      unwritten_ = true;
+      say(std::string("cannot write to ") + names[static_cast<std::size_t>(to)] + ": " + std::strerror(error) +
+          "; what the ranks write there is lost");
+    }
+  }
+
+  // When nothing is left that came from the ranks.
+  void deliver() {
+    while (!relay_.finish() && !late()) {
+      wait_for_event();
+      tend();
+    }
+    say_what_is_not_written();
+  }
+
+  void conclude() {
+    const bool lost = late() && relay_.unwritten() > 0;
+    if (const int signal = outcome_.passed_on) {
+      message_ = "stopped by " + named(signal) + (message_.empty() ? "" : "; ") + message_;
+      if (outcome_.code == 0) outcome_.code = 128 + signal;
+    }
+    if (!message_.empty()) say(message_);
+    if (lost) say("what the ranks wrote last is lost: nobody read it within the grace period");
+    if (outcome_.code == 0 && unwritten_) outcome_.code = 1;
+  }
+
+  void say(const std::string& text) { relay_.say(2, "zero: " + job_.context + text + '\n'); }
+
+  const Job& job_;
+  const Signals& signals_;
+  const ManyFiles files_;
+  const MemoryWatch memory_{job_.system};
+  Relay relay_;
+  Meeting meeting_;
+  std::optional<Keeper> keeper_;
+  std::optional<Clock::time_point> deadline_;
+  int sent_ = 0;              // the last signal to the ranks
+  bool killed_ = false;       // SIGKILL was sent to them
+  bool reader_left_ = false;  // as SIGPIPE says
+  bool unwritten_ = false;    // output was lost
+  std::string message_;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Outcome run_ranks(const Job& job) {
+  std::cout.flush();
+  const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+  return Ranks(job, signals).supervise();
+}
+
+int exit_code(const Outcome& outcome) {
+  if (outcome.code == 0) return 0;
+  if (outcome.passed_on) return 128 + outcome.passed_on;
+  return outcome.code == 2 ? 2 : 1;
+}
+
+}  // namespace cli

@@ -1,0 +1,53 @@
+// Runs a command as N ranks on this host and looks after them until the last has ended.
+//
+// Every rank leads a process group of its own, which ends with it. Nothing that comes from a rank outlives this
+// process, however it ends, nor the call, in whatever session it is. SIGINT, SIGTERM and SIGHUP are passed on. The
+// first rank that fails ends the others: SIGTERM, and SIGKILL when the grace period is over.
+//
+// Whoever reads our output may stop reading: signals and dead ranks are acted on all the same. When the ranks have
+// ended, what they wrote is delivered for as long as that takes; after a failure or a signal, for no longer than the
+// grace period.
+#pragma once
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/processes/meeting.h"
+
+namespace cli {
+
+enum class Output {
+  inherit,   // the ranks write to our standard output and error
+  prefixed,  // likewise, line by line, each line after "[rank] "
+  quiet,     // standard output is dropped
+};
+
+struct Job {
+  std::string program;                 // a path, or a name that PATH finds
+  std::vector<std::string> arguments;  // from argv[0] on
+  int ranks = 1;
+  Output output = Output::inherit;
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  ServeStore serve = nullptr;
+  std::string context = {};                 // before what is said about a failure
+  void (*file_size_signal)(int) = SIG_DFL;  // what the ranks do about SIGXFSZ
+  std::filesystem::path system = "/";       // where /proc and /sys lie
+};
+
+struct Outcome {
+  int code = 0;       // of the first rank that failed, 128 + n if signal n ended it or the run; 0: all went well
+  int passed_on = 0;  // the last signal that we were sent before a rank failed
+};
+
+// The ranks get torchrun's variables and a store that we serve, and OMP_NUM_THREADS=1 unless it is set. Says on
+// standard error what went wrong: the rank that failed, and how; the signal; that output could not be written.
+// Throws zero::Error when the command cannot be started, or the store not be served; none of its ranks is left then.
+Outcome run_ranks(const Job& job);
+
+// Of a command that needed the ranks: 0, 1, 2 where they found their usage wrong, 128 + n after signal n was passed on.
+int exit_code(const Outcome& outcome);
+
+}  // namespace cli

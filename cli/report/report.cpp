@@ -1,0 +1,179 @@
+#include "cli/report/report.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iostream>
+
+#include "cli/report/format.h"
+
+namespace cli {
+namespace {
+
+std::size_t first_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  const auto same = [](double x, double y) {
+    return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
+  };
+  const auto at = std::mismatch(a.begin(), a.end(), b.begin(), b.end(), same);
+  return at.first == a.end() && at.second == b.end() ? 0 : static_cast<std::size_t>(at.first - a.begin()) + 1;
+}
+
+std::string heading(const Report& report) {
+  const int group = report.setting.shard_ranks;
+  return std::to_string(report.ranks) + (report.ranks == 1 ? " rank" : " ranks") +
+         (group ? " in groups of " + std::to_string(group) : "") + ", " + with_separators(report.parameters) +
+         " parameters, " + (report.precision.empty() ? "" : report.precision + ", ") +
+         std::to_string(report.runs.front().losses.size()) + " steps";
+}
+
+std::string last_loss(const RunResult& run) {
+  return run.losses.empty() ? "-" : shortest(run.losses.back());
+}
+
+void add_bytes(Table& table, const std::string& plan, const char* what, const Bytes& bytes) {
+  table.add(
+      {plan, what, with_separators(bytes.predicted), with_separators(bytes.measured), bytes.agree() ? "" : "differs"});
+}
+
+void add_wire(Table& table, const RunResult& run) {
+  const WireBytes& wire = run.wire;
+  const auto measured = [&](std::int64_t bytes) { return wire.known() ? with_separators(bytes) : "-"; };
+  const char* const note = !wire.known()  ? "every step skipped, or after one that was"
+                           : wire.agree() ? ""
+                           : wire.uneven  ? "differs between steps"
+                                          : "differs";
+  table.add({"", "wire each step", with_separators(wire.predicted), measured(wire.measured), note});
+  const auto part = [&](const char* what, const Bytes& bytes) {
+    if (bytes.predicted == 0 && bytes.measured == 0) return;
+    const bool differs = wire.known() && !bytes.agree();
+    table.add({"", what, with_separators(bytes.predicted), measured(bytes.measured), differs ? "differs" : ""});
+  };
+  if (wire.across_hosts.predicted > 0 || wire.across_hosts.measured > 0) part("  within the host", wire.within_host);
+  part("  across hosts", wire.across_hosts);
+  part("  read in place", wire.in_place);
+}
+
+// Predictions of peaks may be a little above what is measured.
+void add_peak(Table& table, const char* what, const Bytes& bytes) {
+  if (bytes.measured == kUnmeasured)
+    return table.add({"", what, with_separators(bytes.predicted), "-", "not measured without the arena"});
+  const double above = 100 * (static_cast<double>(bytes.predicted) / static_cast<double>(bytes.measured) - 1);
+  table.add({"", what, with_separators(bytes.predicted), with_separators(bytes.measured),
+             bytes.measured > 0 ? (above < 0 ? "" : "+") + fixed(above, 2) + " %" : ""});
+}
+
+std::int64_t state_bytes(const RunResult& run) {
+  return run.parameter.measured + run.gradient.measured + run.optimizer.measured;
+}
+
+void print_bytes(std::ostream& out, const Report& report) {
+  Table table(2);
+  table.add({"plan", "bytes per rank", "predicted", "measured", ""});
+  for (const RunResult& run : report.runs) {
+    add_bytes(table, run.plan, "parameter", run.parameter);
+    add_bytes(table, "", "gradient", run.gradient);
+    add_bytes(table, "", "optimizer", run.optimizer);
+    add_wire(table, run);
+    add_peak(table, "activations", run.activation);
+    add_peak(table, "peak", run.peak);
+  }
+  table.print(out);
+}
+
+void print_costs(std::ostream& out, const Report& report) {
+  const auto first = static_cast<double>(state_bytes(report.runs.front()));
+  Table table(1);
+  table.add({"plan", "state", "of " + report.runs.front().plan, "theory", "process, peak", "s/step, predicted",
+             "s/step", "tokens/s", "last loss"});
+  for (const RunResult& run : report.runs) {
+    const std::string part = fixed(100 * static_cast<double>(state_bytes(run)) / first, 1) + " %";
+    table.add({run.plan, human_bytes(state_bytes(run)), part, run.theory.state, human_bytes(run.peak_bytes),
+               run.predicted_seconds ? fixed(*run.predicted_seconds, 3) : "-", fixed(run.step_seconds, 3),
+               fixed(run.tokens_per_second, 0), last_loss(run)});
+  }
+  table.print(out);
+}
+
+std::string agreement(const RunResult& run) {
+  if (!run.optimizer.agree()) return "differs";
+  return run.bytes_agree() ? "" : "other bytes differ";
+}
+
+std::string bandwidth(const RunResult& run) {
+  return run.update_seconds ? significant(static_cast<double>(run.update_bytes) / *run.update_seconds / 1e9, 3) : "-";
+}
+
+std::vector<std::string> optimizer_cells(const RunResult& run, double held) {
+  const auto each = [held](std::int64_t bytes) { return fixed(static_cast<double>(bytes) / held, 2); };
+  return {run.optimizer_name,
+          with_separators(run.optimizer.predicted),
+          with_separators(run.optimizer.measured),
+          each(run.optimizer.predicted),
+          each(run.optimizer.measured),
+          bandwidth(run),
+          fixed(run.step_seconds, 3),
+          last_loss(run),
+          agreement(run)};
+}
+
+}  // namespace
+
+namespace {
+
+// UTF-8 characters, each of which is one column wide.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+void Table::print(std::ostream& out) const {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+  }
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - width_of(row[i]), ' ');
+      line += (i ? "  " : "") + (static_cast<int>(i) < left_ ? row[i] + padding : padding + row[i]);
+    }
+    out << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+  }
+}
+
+void print_report(std::ostream& out, const Report& report) {
+  out << heading(report) << "\n\n";
+  print_bytes(out, report);
+  out << '\n';
+  print_costs(out, report);
+  out << '\n';
+}
+
+void print_optimizers(std::ostream& out, const Report& report, double held) {
+  const bool several = report.precision.empty();
+  Table table(several ? 2 : 1);
+  const auto add = [&](const std::string& precision, std::vector<std::string> cells) {
+    if (several) cells.insert(cells.begin() + 1, precision);
+    table.add(std::move(cells));
+  };
+  add("precision", {"optimizer", "state of a rank, predicted", "measured", "of a parameter, predicted", "measured",
+                    "update, GB/s", "s/step", "last loss", ""});
+  for (const RunResult& run : report.runs) add(run.precision, optimizer_cells(run, held));
+  out << heading(report) << ", " << report.runs.front().plan << "; state in bytes, with padding\n\n";
+  table.print(out);
+  out << '\n';
+}
+
+std::vector<Difference> differences(const Report& report, const std::vector<int>& groups) {
+  std::vector<Difference> result;
+  for (std::size_t i = 0; i < report.runs.size(); ++i) {
+    const auto first = static_cast<std::size_t>(std::find(groups.begin(), groups.end(), groups[i]) - groups.begin());
+    const std::size_t step = first_difference(report.runs[first].losses, report.runs[i].losses);
+    if (step) result.push_back({report.runs[i].plan, report.runs[first].plan, step});
+  }
+  return result;
+}
+
+}  // namespace cli

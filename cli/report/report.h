@@ -1,0 +1,133 @@
+// What runs cost and gave: as values, JSON and tables. No torch.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/files.h"
+#include "cli/report/run_setting.h"
+#include "planner/theory.h"
+
+namespace cli {
+
+inline constexpr std::int64_t kUnmeasured = -1;
+
+struct Bytes {
+  std::int64_t predicted = 0;
+  std::int64_t measured = 0;
+  bool agree() const { return predicted == measured; }
+};
+
+// What a rank receives in a step.
+struct WireBytes {
+  std::int64_t predicted = 0;
+  std::int64_t measured = 0;  // the mean of steps; 0: of none
+  bool uneven = false;        // not all of them received as much
+  Bytes within_host = {}, across_hosts = {};
+  Bytes in_place = {};  // within the host: read where it lies in common memory, so that nothing moved
+  bool agree() const {
+    return predicted == measured && !uneven && within_host.agree() && across_hosts.agree() && in_place.agree();
+  }
+  // False where no step was like the others: after the first, all were skipped, or followed one that was.
+  bool known() const { return measured > 0 || predicted == 0; }
+};
+
+struct Evaluation {
+  std::int64_t step = 0;
+  double loss = 0;
+};
+
+// Of a step, of the thread that trains; the middle one of the steps.
+struct Seconds {
+  double compute = 0;
+  double gather = 0;  // waiting for parameters
+  double reduce = 0;  // waiting for reductions
+  double update = 0;
+  double wait = 0;  // for the slowest rank, in the vote
+};
+
+struct Share {
+  std::string name;
+  std::int64_t bytes = 0;
+};
+
+struct RunResult {
+  std::string plan;
+  std::string optimizer_name;
+  double lr = 0;  // the highest
+  std::string precision;
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+  std::vector<Evaluation> evaluations;
+  Bytes parameter, gradient, optimizer;  // per rank
+  WireBytes wire;                        // per rank
+  std::vector<Share> collectives;        // of `wire`, as measured
+  // Per rank, at their largest. Activations, and with them the peak, are not measured where LibTorch's allocator was
+  // left in place (ZERO_ARENA=0).
+  Bytes activation, buffers, peak;
+  std::string moment;                    // of the predicted peak
+  std::int64_t peak_bytes = 0;           // the largest resident size of a rank's process while the run went on
+  std::vector<Share> process;            // what the first rank's process holds after its last step; see --timeline
+  std::int64_t process_bytes = 0;        // all of it, as the kernel counts it
+  std::int64_t update_bytes = 0;         // per rank, that a step's update reads and writes
+  std::optional<double> update_seconds;  // none: no step was applied
+  double step_seconds = 0;
+  std::optional<double> predicted_seconds;  // of a step; none without a profile of the machine
+  Seconds seconds;
+  double tokens_per_second = 0;
+  planner::Theory theory;
+  std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
+
+  bool bytes_agree() const {
+    return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire.known());
+  }
+};
+
+struct Report {
+  int ranks = 1;
+  std::int64_t parameters = 0;
+  std::string precision;  // empty: not the same in all runs
+  std::vector<RunResult> runs;
+  std::string model;
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;
+  int accumulate = 1;
+  std::string command;
+  RunSetting setting;
+};
+
+// Doubles are printed so that reading them gives the same bits.
+std::string to_json(const Report& report);
+Report from_json(const std::string& text);
+
+// Columns are as wide as their widest cell, the first `left` aligned to the left, the others to the right.
+class Table {
+ public:
+  explicit Table(int left) : left_(left) {}
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void print(std::ostream& out) const;
+
+ private:
+  int left_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+void print_report(std::ostream& out, const Report& report);
+// Runs under one plan, a row for each optimizer and precision. `held`: the parameters whose state a rank keeps, on
+// average.
+void print_optimizers(std::ostream& out, const Report& report, double held);
+
+// `losses` of a run differ from those of the first run of its group from step `step` (from 1) on.
+struct Difference {
+  std::string plan;
+  std::string from;
+  std::size_t step = 0;
+};
+// Bit by bit. groups[i] is the group of runs[i].
+std::vector<Difference> differences(const Report& report, const std::vector<int>& groups);
+
+}  // namespace cli
