@@ -7,11 +7,11 @@
 
 #include "cli/commands/plan_report.h"
 #include "cli/complain.h"
+#include "cli/files.h"
 #include "cli/options/model.h"
 #include "cli/options/places.h"
 #include "cli/options/recipe.h"
 #include "cli/options/validators.h"
-#include "cli/files.h"
 #include "cli/report/format.h"
 #include "cli/report/report.h"
 #include "planner/fit.h"

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "base/text.h"
+#include "cli/files.h"
 #include "cli/options/model.h"
 #include "cli/options/places.h"
 #include "cli/options/recipe.h"
 #include "cli/options/room.h"
-#include "cli/files.h"
 #include "models/json.h"
 #include "planner/profile.h"
 #include "zero/loss_scale.h"
