@@ -6,7 +6,7 @@
 namespace zero {
 namespace {
 
-const char* at_element(const void* data, std::int64_t element, Dtype dtype) {
+const char* byte_of(const void* data, std::int64_t element, Dtype dtype) {
   return static_cast<const char*>(data) + element * size_of(dtype);
 }
 
@@ -20,7 +20,7 @@ void HeldGradient::take(Store& store, int unit, int levels) {
 }
 
 View HeldGradient::view(const Slice& elements) const {
-  const char* const begin = at_element(levels_.back().view().data, elements.begin - slice_.begin, dtype_);
+  const char* const begin = byte_of(levels_.back().view().data, elements.begin - slice_.begin, dtype_);
   return {const_cast<char*>(begin), elements.count, dtype_};
 }
 
@@ -70,7 +70,7 @@ void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements,
   };
   each_stretch(staging, elements, how.sources.size() + 1, parts,
                [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
-                 fold(how, at, dtype_, gradient == nullptr ? nullptr : at_element(gradient, first, dtype), dtype,
+                 fold(how, at, dtype_, gradient == nullptr ? nullptr : byte_of(gradient, first, dtype), dtype,
                       count);
                });
 }
