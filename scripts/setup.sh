@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev ninja-build ccache libbenchmark-dev
+packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
 
 # A browser, in which the report's page is tested, and what makes hosts of one's own of one machine.

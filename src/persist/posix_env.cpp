@@ -1,0 +1,178 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/descriptor.h"
+#include "base/text.h"
+#include "persist/env.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// A call of the system takes less than 2^31 bytes.
+constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 30;
+// So many bytes are written before the system is asked to begin to bring them to the disk: it would wait for sync().
+constexpr std::int64_t kWriteBack = std::int64_t{8} << 20;
+
+[[noreturn]] void fail(const char* call, const std::string& path, int error = errno) {
+  throw CheckpointError(std::string(call) + " of " + in_quotes(path) + " failed: " + std::strerror(error));
+}
+
+// Until it is not interrupted.
+template <class Call>
+auto uninterrupted(Call&& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
+Descriptor open_or_fail(const std::string& path, int flags) {
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  if (fd < 0) fail("open", path);
+  return Descriptor(fd);
+}
+
+class PosixWritable final : public WritableFile {
+ public:
+  explicit PosixWritable(std::string path)
+      : path_(std::move(path)), file_(open_or_fail(path_, O_WRONLY | O_CREAT | O_EXCL)) {}
+
+  void write(const void* bytes, std::int64_t count) override {
+    const auto* from = static_cast<const char*>(bytes);
+    while (count > 0) {
+      const auto most = static_cast<std::size_t>(std::min(count, kMostAtOnce));
+      const auto written = uninterrupted([&] { return ::write(file_.get(), from, most); });
+      if (written < 0) fail("write", path_);
+      from += written;
+      count -= written;
+      written_ += written;
+    }
+    if (written_ - begun_ < kWriteBack) return;
+    // Advice: a file system that cannot take it brings them at sync().
+    (void)::sync_file_range(file_.get(), begun_, written_ - begun_, SYNC_FILE_RANGE_WRITE);
+    begun_ = written_;
+  }
+  void sync() override {
+    if (uninterrupted([&] { return ::fsync(file_.get()); }) != 0) fail("fsync", path_);
+  }
+  // The system has closed it when it says that it was interrupted.
+  void close() override {
+    if (::close(file_.release()) != 0 && errno != EINTR) fail("close", path_);
+  }
+
+ private:
+  std::string path_;
+  Descriptor file_;
+  std::int64_t written_ = 0, begun_ = 0;
+};
+
+class PosixReadable final : public ReadableFile {
+ public:
+  explicit PosixReadable(std::string path)
+      : path_(std::move(path)), file_(open_or_fail(path_, O_RDONLY | O_NONBLOCK | O_NOCTTY)) {
+    struct stat info {};
+    if (::fstat(file_.get(), &info) != 0) fail("fstat", path_);
+    if (!S_ISREG(info.st_mode)) throw CheckpointError("open of " + in_quotes(path_) + " failed: it is no file");
+    size_ = info.st_size;
+  }
+
+  std::int64_t size() const override { return size_; }
+  void read(std::int64_t at, void* bytes, std::int64_t count) override {
+    auto* to = static_cast<char*>(bytes);
+    while (count > 0) {
+      const auto most = static_cast<std::size_t>(std::min(count, kMostAtOnce));
+      const auto got = uninterrupted([&] { return ::pread(file_.get(), to, most, at); });
+      if (got < 0) fail("read", path_);
+      if (got == 0)
+        throw CheckpointError("read of " + in_quotes(path_) + " failed: it ends at byte " + std::to_string(at));
+      to += got;
+      at += got;
+      count -= got;
+    }
+  }
+
+ private:
+  std::string path_;
+  Descriptor file_;
+  std::int64_t size_ = 0;
+};
+
+bool is_folder(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) fail("lstat", path);
+  return S_ISDIR(info.st_mode);
+}
+
+class PosixEnv final : public Env {
+ public:
+  void create_folder(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) fail("mkdir", path, error.value());
+  }
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    return std::make_unique<PosixWritable>(path);
+  }
+  std::unique_ptr<ReadableFile> open(const std::string& path) override { return std::make_unique<PosixReadable>(path); }
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) fail("rename", from);
+  }
+  void sync_folder(const std::string& path) override {
+    const Descriptor folder = open_or_fail(path, O_RDONLY | O_DIRECTORY);
+    if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0) fail("fsync", path);
+  }
+  std::vector<FolderEntry> list(const std::string& path) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
+    if (!folder) fail("opendir", path);
+    std::vector<FolderEntry> entries;
+    errno = 0;
+    for (const dirent* each = ::readdir(folder.get()); each; each = ::readdir(folder.get())) {
+      const std::string name = each->d_name;
+      if (name != "." && name != "..") entries.push_back({name, is_folder(path + "/" + name)});
+      errno = 0;
+    }
+    if (errno != 0) fail("readdir", path);
+    std::ranges::sort(entries, {}, &FolderEntry::name);
+    return entries;
+  }
+  void remove(const std::string& path) override {
+    if (::remove(path.c_str()) != 0) fail("remove", path);
+  }
+  bool exists(const std::string& path) override {
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) == 0) return true;
+    if (errno != ENOENT && errno != ENOTDIR) fail("lstat", path);
+    return false;
+  }
+  std::int64_t free_bytes(const std::string& path) override {
+    struct statvfs info {};
+    if (uninterrupted([&] { return ::statvfs(path.c_str(), &info); }) != 0) fail("statvfs", path);
+    const std::uint64_t block = std::max<std::uint64_t>(info.f_frsize, 1);
+    return static_cast<std::int64_t>(std::min<std::uint64_t>(info.f_bavail, INT64_MAX / block) * block);
+  }
+  Lock lock(const std::string& path) override {
+    auto file = std::make_shared<Descriptor>(open_or_fail(path, O_RDWR | O_CREAT));
+    if (uninterrupted([&] { return ::flock(file->get(), LOCK_EX | LOCK_NB); }) == 0) return file;
+    if (errno != EWOULDBLOCK) fail("flock", path);
+    return nullptr;
+  }
+};
+
+}  // namespace
+
+Env& posix_env() {
+  static PosixEnv env;
+  return env;
+}
+
+}  // namespace zero

@@ -1,0 +1,134 @@
+#include "persist/rank_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "persist/safetensors.h"
+
+namespace zero {
+namespace {
+
+constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // bytes that are added to a checksum and written in one go
+
+TensorType type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32: return TensorType::f32;
+    case Dtype::f64: return TensorType::f64;
+    case Dtype::bf16: return TensorType::bf16;
+    case Dtype::f16: return TensorType::f16;
+    case Dtype::i64: return TensorType::i64;
+    case Dtype::i32: return TensorType::i32;
+    case Dtype::u8: break;
+  }
+  return TensorType::u8;
+}
+
+// What is not all of a tensor is a vector, named by where it begins.
+TensorEntry entry_of(const StateTensor& tensor, const Snapshot::Slice& slice) {
+  const std::int64_t count = slice.last - slice.first;
+  const bool whole = count == tensor.numel();
+  std::string name = describe(tensor.key);
+  if (!whole) name += " from " + std::to_string(slice.elements.front().begin);
+  return {name, type_of(tensor.dtype), whole ? tensor.shape : std::vector{count}, slice.offset,
+          slice.offset + slice.bytes()};
+}
+
+// Of elements, those from the `first` on, before the `last` of them.
+ElementRuns cut(const ElementRuns& runs, std::int64_t first, std::int64_t last) {
+  ElementRuns part;
+  std::int64_t passed = 0;
+  for (const ElementRun& run : runs) {
+    const std::int64_t from = std::max(first - passed, std::int64_t{0}) / run.length;
+    const std::int64_t to = std::min((last - passed + run.length - 1) / run.length, run.times);
+    for (std::int64_t i = from; i < to; ++i) {
+      const std::int64_t skipped = std::max(first - passed - i * run.length, std::int64_t{0});
+      const std::int64_t kept = std::min(last - passed - i * run.length, run.length);
+      append(part, run.begin + i * run.step + skipped, run.begin + i * run.step + kept);
+    }
+    passed += run.count();
+    if (passed >= last) break;
+  }
+  return part;
+}
+
+}  // namespace
+
+std::string rank_file_name(int rank) {
+  std::array<char, 40> name{};
+  std::snprintf(name.data(), name.size(), "rank-%05d.safetensors", rank);
+  return name.data();
+}
+
+RankFile::RankFile(Env& env, const std::string& folder, const Snapshot& snapshot) : snapshot_(snapshot) {
+  for (std::size_t i = 0; i < snapshot.slices().size(); ++i) {
+    const Snapshot::Slice& slice = snapshot.slices()[i];
+    for (std::int64_t at = 0; at < slice.bytes(); at += kPiece)
+      pieces_.push_back({i, {0, slice.offset + at, std::min(kPiece, slice.bytes() - at)}});
+  }
+  const std::string text = header();
+  part_.file = {rank_file_name(snapshot.rank()), static_cast<std::int64_t>(text.size()) + snapshot.bytes(),
+                static_cast<std::int64_t>(text.size()), checksum_of(text)};
+  file_ = env.create(folder + "/" + part_.file.name);
+  file_->write(text.data(), part_.file.header_bytes);
+}
+
+std::string RankFile::header() {
+  SafetensorsHeader header;
+  header.metadata["written by"] = "libzero " + library_version();
+  for (const Snapshot::Slice& slice : snapshot_.slices()) {
+    if (!slice.user) {
+      header.tensors.push_back(entry_of(snapshot_.tensor_of(slice), slice));
+      continue;
+    }
+    const UserTensor& tensor = snapshot_.user_tensors()[slice.source];
+    header.tensors.push_back(
+        {tensor.name + " user", type_of(tensor.dtype), tensor.shape, slice.offset, slice.offset + slice.bytes()});
+  }
+  return write_safetensors_header(header);
+}
+
+void RankFile::write(std::int64_t bytes) {
+  for (const std::int64_t end = written_ + std::min(bytes, snapshot_.bytes() - written_); written_ < end;) {
+    const std::int64_t stop = std::min(end, written_ + kChunk);
+    const char* const from = snapshot_.memory() + written_;
+    while (written_ < stop) {
+      StoredBytes& at = pieces_[piece_].at;
+      const std::int64_t next = std::min(stop, at.offset + at.bytes);
+      hasher_.add(snapshot_.memory() + written_, next - written_);
+      written_ = next;
+      if (next < at.offset + at.bytes) continue;
+      at.checksum = hasher_.result();
+      hasher_.restart();
+      ++piece_;
+    }
+    file_->write(from, snapshot_.memory() + stop - from);
+  }
+}
+
+StoredPiece RankFile::stored(const Piece& piece) const {
+  const Snapshot::Slice& slice = snapshot_.slices()[piece.slice];
+  const std::int64_t first = (piece.at.offset - slice.offset) / slice.item;
+  StoredPiece stored{piece.at, cut(slice.elements, first, first + piece.at.bytes / slice.item)};
+  stored.at.offset += part_.file.header_bytes;
+  return stored;
+}
+
+RankPart RankFile::finish() {
+  file_->sync();
+  file_->close();
+  file_.reset();
+  for (const UserTensor& each : snapshot_.user_tensors())
+    part_.user_tensors.push_back({each.name, each.dtype, each.shape});
+  for (const Piece& piece : pieces_) {
+    const Snapshot::Slice& slice = snapshot_.slices()[piece.slice];
+    const StoredPiece stored_piece = stored(piece);
+    if (slice.user)
+      part_.user_tensors[slice.source].pieces.push_back(stored_piece.at);
+    else
+      part_.pieces.emplace_back(snapshot_.state().pieces()[slice.source].tensor(), stored_piece);
+  }
+  return std::move(part_);
+}
+
+}  // namespace zero

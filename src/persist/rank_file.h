@@ -1,0 +1,48 @@
+// One rank's file of a checkpoint: a valid safetensors file, written from a snapshot, its checksums on the way. No
+// torch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "persist/env.h"
+#include "persist/manifest.h"
+#include "persist/snapshot.h"
+
+namespace zero {
+
+// "rank-00003.safetensors"
+std::string rank_file_name(int rank);
+
+class RankFile {
+ public:
+  // Bytes that a checksum covers, at most: what is verified where a few of them are wanted.
+  static constexpr std::int64_t kPiece = std::int64_t{16} << 20;
+
+  // In `folder`, which is there.
+  RankFile(Env& env, const std::string& folder, const Snapshot& snapshot);
+
+  // Writes so many bytes more, or all that is left.
+  void write(std::int64_t bytes);
+  // When all is written: brings it to the disk, and tells what is where.
+  RankPart finish();
+
+ private:
+  struct Piece {
+    std::size_t slice;
+    StoredBytes at;  // offset: in the memory
+  };
+  std::string header();
+  StoredPiece stored(const Piece& piece) const;
+
+  const Snapshot& snapshot_;
+  std::vector<Piece> pieces_;  // in the order of the memory, without gaps
+  RankPart part_;
+  std::unique_ptr<WritableFile> file_;
+  Hasher hasher_;
+  std::int64_t written_ = 0;  // of the memory
+  std::size_t piece_ = 0;     // that is at hand
+};
+
+}  // namespace zero

@@ -1,0 +1,69 @@
+// What one rank writes of a checkpoint, copied: the engine goes on while it is being written. What several ranks have
+// is written by one of them: a large piece is cut into as many parts as there are copies, a small one falls to one of
+// them, by its name. So every rank knows its own without asking the others. No torch.
+//
+//   Snapshot snapshot(engine.state(), communicator.rank());
+//   std::vector<char> memory(snapshot.bytes());
+//   snapshot.take(memory.data());           // before the next step
+//   write_checkpoint(..., snapshot, ...);   // any time, on any thread
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "persist/manifest.h"
+#include "zero/state.h"
+
+namespace zero {
+
+// A tensor of the program's, in row-major order. Its name is that of no other, on whatever rank.
+struct UserTensor {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  std::vector<std::int64_t> shape = {};
+  const void* values = nullptr;
+};
+
+class Snapshot {
+ public:
+  // Elements [first, last) of a piece, or all of a user tensor.
+  struct Slice {
+    std::size_t source;  // index into the pieces, or the user tensors
+    bool user;
+    std::int64_t item;  // bytes of an element
+    std::int64_t first, last;
+    std::int64_t offset;   // in the memory
+    ElementRuns elements;  // not of a user tensor
+    std::int64_t bytes() const { return (last - first) * item; }
+  };
+
+  // The state's, and user tensors', values stay there until take() has returned.
+  Snapshot(EngineState state, int rank, std::vector<UserTensor> user_tensors = {});
+
+  std::int64_t bytes() const { return bytes_; }
+  // Copies them to `memory`, aligned to 8 bytes, which then stays until everything is written. Throws StateError when
+  // the engine has gone on.
+  void take(void* memory);
+
+  int rank() const { return rank_; }
+  const EngineState& state() const { return state_; }
+  const StateTensor& tensor_of(const Slice& slice) const {
+    return state_.tensors()[state_.pieces()[slice.source].tensor()];
+  }
+  const std::vector<UserTensor>& user_tensors() const { return user_tensors_; }
+  const std::vector<Slice>& slices() const { return slices_; }  // in the order of the memory, without gaps
+  const char* memory() const { return memory_; }                // null before take()
+
+ private:
+  void add_pieces();
+
+  EngineState state_;
+  int rank_;
+  std::vector<UserTensor> user_tensors_;
+  std::vector<Slice> slices_;
+  std::int64_t bytes_ = 0;
+  const char* memory_ = nullptr;
+};
+
+}  // namespace zero
