@@ -28,8 +28,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "zero/checkpoint.h"
 #include "zero/estimate.h"
 #include "zero/float8.h"
 #include "zero/ledger.h"
@@ -167,6 +169,16 @@ class Engine {
   // of another type or shape, or not expected, or the ranks' sources differ; StateError as state() does. When a source
   // fails to read on one rank, every rank throws and the engine has ended. Collective.
   void load_state(StateSource& source);
+
+  // Writes what state() tells as `folder`/step-000123, which it returns: all ranks into one folder that they share.
+  // When it returns the checkpoint is on the disk; while it runs this rank holds a copy of what it writes
+  // (Owner::snapshot). Throws CheckpointError, the same on every rank, naming those that failed, and nothing is
+  // published then; training may go on. StateError as state() does. Collective.
+  std::string save(const std::string& folder, const SaveOptions& options = {});
+  // Goes on from a checkpoint in `folder`: that of `step`, or the newest that is whole, those that are damaged being
+  // passed over. As load_state(), so under any plan and number of ranks; each rank reads only what it holds, checked
+  // before it is used. Throws CheckpointError where there is none, else what load_state() throws. Collective.
+  Restored load(const std::string& folder, std::optional<std::int64_t> step = {});
 
   // For MemoryAnalyzer::watch(), which see.
   void observe(std::weak_ptr<EngineObserver> observer);

@@ -16,8 +16,9 @@ enum class Owner : std::uint8_t {
   reduction,   // flat gradients on their way to the shards
   update,      // what optimizers over whole tensors exchange
   activation,  // what operators allocated in the micro-batch at hand: activations, gradients, temporaries
+  snapshot,    // a copy of what this rank saves, while it is being written
 };
-inline constexpr int kOwners = 7;
+inline constexpr int kOwners = 8;
 std::string_view name(Owner owner);
 
 struct Ledger {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "zero/agreement.h"
+#include "zero/checkpoint.h"
 #include "zero/communicator.h"
 #include "zero/dtype.h"
 #include "zero/engine.h"

@@ -38,6 +38,8 @@ class Engine::Impl final : public UnitOwner {
   at::Tensor main_parameter(const at::Tensor& parameter);
   EngineState state();
   void load_state(StateSource& source);
+  std::string save(const std::string& folder, const SaveOptions& options);
+  Restored load(const std::string& folder, std::optional<std::int64_t> step);
 
   void page_in(std::span<Unit* const> units) override { pager_->touch(units); }
   MicroBatch& micro_batch() override { return micro_batch_; }
@@ -95,6 +97,7 @@ class Engine::Impl final : public UnitOwner {
   void settle_parameters();
   StateFit agree_on_state(const StateSource& source);
   class Loading;
+  void exchange_files(const std::function<void(const Communicator& all)>& work);
   void resume(const StateScalars& scalars);
   void agree_on_loading(const std::string& fault);
   StepSummary summary() const;

@@ -11,6 +11,7 @@ std::string_view name(Owner owner) {
     case Owner::reduction: return "reduction";
     case Owner::update: return "update";
     case Owner::activation: return "activation";
+    case Owner::snapshot: return "snapshot";
   }
   return "?";
 }

@@ -11,6 +11,7 @@ MemoryOwner owner_of(Owner owner) {
     case Owner::activation: return MemoryOwner::activation;
     case Owner::gathered:
     case Owner::reduction:
+    case Owner::snapshot:
     case Owner::update: break;
   }
   return MemoryOwner::communication;
