@@ -38,4 +38,10 @@ class CommError : public Error {
   using Error::Error;
 };
 
+// A checkpoint, or another file of state, that cannot be written or read, or that is not what was written.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
 }  // namespace zero
