@@ -9,7 +9,7 @@ GENERATOR := if command -v ninja >/dev/null; then export CMAKE_GENERATOR="$${CMA
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build bench bench-setup clean configure demo docs help lint sanitizers setup test test-long test-setup
+.PHONY: build bench bench-setup clean configure demo docs fuzz help lint sanitizers setup test test-long test-setup
 
 build: configure ## everything but the benchmarks
 	@cmake --build --preset $(PRESET)
@@ -24,8 +24,13 @@ test: test-setup build sanitizers ## every test, of long matrices the rows in wh
 test-long: test-setup build sanitizers ## every test, every row and every repetition
 	@ZERO_TEST_LONG=1 ctest --preset $(PRESET) --parallel $(JOBS) --build-config Long
 
+fuzz: test-setup ## every parser of files against random inputs, ten minutes each
+	@mkdir -p build; $(GENERATOR); cmake --preset fuzz >build/fuzz.log || { cat build/fuzz.log; exit 1; }
+	@cmake --build --preset fuzz
+	@ctest --preset fuzz --parallel $(JOBS) --build-config Long --tests-regex '\.long$$'
+
 sanitizers:
-	@$(GENERATOR); for sanitizer in asan tsan; do \
+	@$(GENERATOR); for sanitizer in asan tsan fuzz; do \
 	  cmake --preset $$sanitizer >build/$$sanitizer.log || { cat build/$$sanitizer.log; exit 1; }; \
 	  cmake --build --preset $$sanitizer || exit; done
 

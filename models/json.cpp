@@ -78,6 +78,8 @@ class Reader {
   Reader(const std::string& text, const std::string& source) : text_(text), source_(zero::shown(source)) {}
 
   Json read() try {
+    // The parser takes a zero for the end, whatever comes behind it.
+    if (const auto zero = text_.find('\0'); zero != std::string::npos) fail(" is not a JSON object: a zero byte", zero);
     const char* const begin = text_.data();
     reached_ = begin;
     const auto watch = [this](int depth, Json::parse_event_t event, const Json& value) {

@@ -9,8 +9,8 @@ torch_version=2.13.0
 packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
 
-# A browser, in which the report's page is tested, and what makes hosts of one's own of one machine.
-test_packages=(chromium iproute2)
+# A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and libFuzzer.
+test_packages=(chromium iproute2 clang libclang-rt-14-dev)
 # TensorBoard, which reads the event files that are written, in an environment of its own.
 test_venv=build/tests-venv
 tensorboard='tensorboard==2.21.*'

@@ -108,6 +108,9 @@ TEST_F(JsonFile, FaultsHaveALineAndAColumn) {
   expect("{\"a\": 1", "unexpected end of input; expected '}', line 1, column 8");
   expect("{\"a\": 1e999}", "number overflow parsing '1e999', line 1, column 12");
   expect("", "line 1, column 1");
+  for (const std::string_view text : {std::string_view("{}\0", 3), std::string_view("{}\0{", 4)})
+    EXPECT_NE(error_of([&] { models::json_object(std::string(text), "x"); }).find("a zero byte, line 1, column 3"),
+              std::string::npos);
   for (const char* text : {"{\"a\": 1,}", "{\"a\": \"\x01\"}", "{\"a\": 1e999}", "{\"a\": \"\xff\"}"})
     for (const char* inner : {"json.exception", "last read", "parse error", "\x01", "\xff"})
       EXPECT_EQ(fault(text).find(inner), std::string::npos) << fault(text);
