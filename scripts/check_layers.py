@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ["base", "partition", "memory", "device", "comm", "state", "engine", "persist", "analysis", "parallel"]
+LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "state", "engine", "analysis", "parallel"]
 USERS = ["models", "planner", "cli", "examples"]
 ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]

@@ -11,6 +11,7 @@
 #include "fault_env.h"
 #include "persist/folders.h"
 #include "persist/retention.h"
+#include "persist/safetensors.h"
 #include "zero/error.h"
 
 namespace zero::test {
@@ -101,6 +102,27 @@ TEST(Checkpoints, TakeTheRoomOfTheStateAndOfTheManifest) {
     EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(made.bytes()));
     EXPECT_GE(bytes, made.bytes());
   }
+}
+
+TEST(Checkpoints, ConsistOfSafetensorsFiles) {
+  const MadeState made = small_state();
+  FaultEnv env;
+  ASSERT_EQ(save(env, "run", made, {2, 2}), no_faults({2, 2}));
+  std::int64_t elements = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string& bytes = env.bytes_of("run/step-000007/rank-0000" + std::to_string(rank) + ".safetensors");
+    const SafetensorsHeader header =
+        read_safetensors_header(bytes, static_cast<std::int64_t>(bytes.size()), "rank file");
+    EXPECT_EQ(header.data_begin % 8, 0);
+    for (const TensorEntry& entry : header.tensors) {
+      elements += elements_of(entry.shape);
+      if (entry.name != "b parameter") continue;
+      EXPECT_EQ(entry.type, TensorType::f64);
+      EXPECT_EQ(entry.shape, (std::vector<std::int64_t>{}));
+      EXPECT_EQ(bytes.substr(static_cast<std::size_t>(header.data_begin + entry.begin), 8), made.tensors[2].values);
+    }
+  }
+  EXPECT_EQ(elements, 42 + 42 + 1 + 120 + 5 + 2);
 }
 
 TEST(Checkpoints, KeepScalarsToTheBit) {
