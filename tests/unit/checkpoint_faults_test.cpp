@@ -84,6 +84,7 @@ void fail_everywhere(bool replace) {
     const auto faults = save(env, "run", second, kTwo, {.replace = replace});
     struck = env.struck();
     const std::string where = "failure of " + env.struck_operation();
+    env.disarm();
     EXPECT_EQ(faults[0], faults[1]) << where;
     EXPECT_EQ(faults[0].empty() || faults[0].find("injected") != std::string::npos, true) << faults[0];
     failed += !faults[0].empty();
