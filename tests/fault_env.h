@@ -26,6 +26,7 @@ class FaultEnv final : public Env {
   // The operation after so many others fails; or is the last: all after it fail too, until restart().
   void fail_after(std::int64_t operations) { arm(operations, false); }
   void crash_after(std::int64_t operations) { arm(operations, true); }
+  void disarm() { strike_at_ = kNever; }
   // Whether that has happened.
   bool struck() const { return struck_; }
   std::int64_t operations() const { return operations_; }
