@@ -32,7 +32,7 @@ class Save {
         folder_(folder),
         snapshot_(snapshot),
         options_(options),
-        name_(checkpoint_name(snapshot.state().scalars().steps)),
+        name_(checkpoint_name(snapshot.scalars().steps)),
         final_(folder + "/" + name_),
         partial_(final_ + std::string(kPartial)) {}
 
@@ -97,8 +97,8 @@ class Save {
   }
 
   Manifest manifest_of_parts(const std::vector<std::string>& texts) const {
-    Manifest manifest{library_version(), options_.plan, options_.mesh, snapshot_.state().scalars(), options_.user};
-    for (const StateTensor& tensor : snapshot_.state().tensors()) manifest.tensors.push_back({tensor});
+    Manifest manifest{library_version(), options_.plan, options_.mesh, snapshot_.scalars(), options_.user};
+    for (const StateTensor& tensor : snapshot_.tensors()) manifest.tensors.push_back({tensor});
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
       RankPart part = rank_part_of(texts[rank], "what rank " + std::to_string(rank) + " tells of its file");
       for (auto& [tensor, piece] : part.pieces) {

@@ -78,7 +78,7 @@ std::string RankFile::header() {
   header.metadata["written by"] = "libzero " + library_version();
   for (const Snapshot::Slice& slice : snapshot_.slices()) {
     if (!slice.user) {
-      header.tensors.push_back(entry_of(snapshot_.tensor_of(slice), slice));
+      header.tensors.push_back(entry_of(snapshot_.tensors()[slice.tensor], slice));
       continue;
     }
     const UserTensor& tensor = snapshot_.user_tensors()[slice.source];
@@ -126,7 +126,7 @@ RankPart RankFile::finish() {
     if (slice.user)
       part_.user_tensors[slice.source].pieces.push_back(stored_piece.at);
     else
-      part_.pieces.emplace_back(snapshot_.state().pieces()[slice.source].tensor(), stored_piece);
+      part_.pieces.emplace_back(slice.tensor, stored_piece);
   }
   return std::move(part_);
 }

@@ -45,11 +45,15 @@ class Window {
 
 }  // namespace
 
-Snapshot::Snapshot(EngineState state, int rank, std::vector<UserTensor> user_tensors)
-    : state_(std::move(state)), rank_(rank), user_tensors_(std::move(user_tensors)) {
+Snapshot::Snapshot(const EngineState& state, int rank, std::vector<UserTensor> user_tensors)
+    : scalars_(state.scalars()),
+      tensors_(state.tensors()),
+      pieces_(state.pieces()),
+      rank_(rank),
+      user_tensors_(std::move(user_tensors)) {
   add_pieces();
   for (std::size_t i = 0; i < user_tensors_.size(); ++i)
-    slices_.push_back({i, true, size_of(user_tensors_[i].dtype), 0, elements_of(user_tensors_[i].shape), 0, {}});
+    slices_.push_back({i, true, 0, size_of(user_tensors_[i].dtype), 0, elements_of(user_tensors_[i].shape), 0, {}});
   std::ranges::stable_sort(slices_, std::greater<>(), &Slice::item);  // so that each is aligned
   for (Slice& slice : slices_) {
     slice.offset = bytes_;
@@ -58,12 +62,12 @@ Snapshot::Snapshot(EngineState state, int rank, std::vector<UserTensor> user_ten
 }
 
 void Snapshot::add_pieces() {
-  for (std::size_t i = 0; i < state_.pieces().size(); ++i) {
-    const StatePiece& piece = state_.pieces()[i];
-    const StateTensor& tensor = state_.tensors()[piece.tensor()];
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const StatePiece& piece = pieces_[i];
+    const StateTensor& tensor = tensors_[piece.tensor()];
     const auto [first, last] = part_of(piece, tensor);
     if (first == last) continue;
-    Slice slice{i, false, size_of(tensor.dtype), first, last, 0, {}};
+    Slice slice{i, false, piece.tensor(), size_of(tensor.dtype), first, last, 0, {}};
     Window window(first, last);
     piece.ranges([&](std::int64_t begin, std::int64_t end) {
       window.pass(begin, end, [&](std::int64_t from, std::int64_t to) { append(slice.elements, from, to); });
@@ -81,7 +85,7 @@ void Snapshot::take(void* memory) {
       continue;
     }
     Window window(slice.first, slice.last);
-    state_.pieces()[slice.source].read([&](std::int64_t begin, std::int64_t end, const void* values) {
+    pieces_[slice.source].read([&](std::int64_t begin, std::int64_t end, const void* values) {
       window.pass(begin, end, [&](std::int64_t from, std::int64_t end_of_part) {
         const auto bytes = static_cast<std::size_t>((end_of_part - from) * slice.item);
         std::memcpy(to, static_cast<const char*>(values) + (from - begin) * slice.item, bytes);
@@ -90,6 +94,7 @@ void Snapshot::take(void* memory) {
     });
   }
   memory_ = static_cast<const char*>(memory);
+  pieces_.clear();
 }
 
 }  // namespace zero

@@ -31,7 +31,8 @@ class Snapshot {
   struct Slice {
     std::size_t source;  // index into the pieces, or the user tensors
     bool user;
-    std::int64_t item;  // bytes of an element
+    std::size_t tensor;  // index into tensors(); not of a user tensor
+    std::int64_t item;   // bytes of an element
     std::int64_t first, last;
     std::int64_t offset;   // in the memory
     ElementRuns elements;  // not of a user tensor
@@ -39,18 +40,16 @@ class Snapshot {
   };
 
   // The state's, and user tensors', values stay there until take() has returned.
-  Snapshot(EngineState state, int rank, std::vector<UserTensor> user_tensors = {});
+  Snapshot(const EngineState& state, int rank, std::vector<UserTensor> user_tensors = {});
 
   std::int64_t bytes() const { return bytes_; }
-  // Copies them to `memory`, aligned to 8 bytes, which then stays until everything is written. Throws StateError when
-  // the engine has gone on.
+  // Copies them to `memory`, which then stays until everything is written, and lets go of the engine's. Once. Throws
+  // StateError when the engine has gone on.
   void take(void* memory);
 
   int rank() const { return rank_; }
-  const EngineState& state() const { return state_; }
-  const StateTensor& tensor_of(const Slice& slice) const {
-    return state_.tensors()[state_.pieces()[slice.source].tensor()];
-  }
+  const StateScalars& scalars() const { return scalars_; }
+  const std::vector<StateTensor>& tensors() const { return tensors_; }
   const std::vector<UserTensor>& user_tensors() const { return user_tensors_; }
   const std::vector<Slice>& slices() const { return slices_; }  // in the order of the memory, without gaps
   const char* memory() const { return memory_; }                // null before take()
@@ -58,7 +57,9 @@ class Snapshot {
  private:
   void add_pieces();
 
-  EngineState state_;
+  StateScalars scalars_;
+  std::vector<StateTensor> tensors_;
+  std::vector<StatePiece> pieces_;
   int rank_;
   std::vector<UserTensor> user_tensors_;
   std::vector<Slice> slices_;

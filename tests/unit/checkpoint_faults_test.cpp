@@ -83,10 +83,11 @@ void fail_everywhere(bool replace) {
     env.fail_after(at);
     const auto faults = save(env, "run", second, kTwo, {.replace = replace});
     struck = env.struck();
+    env.disarm();
     const std::string where = "failure of " + env.struck_operation();
     env.disarm();
     EXPECT_EQ(faults[0], faults[1]) << where;
-    EXPECT_EQ(faults[0].empty() || faults[0].find("injected") != std::string::npos, true) << faults[0];
+    EXPECT_TRUE(faults[0].empty() || faults[0].find("injected") != std::string::npos) << faults[0];
     failed += !faults[0].empty();
     const bool published = faults == kNoFaults;
     EXPECT_EQ(steps_in(env, "run"),
