@@ -19,6 +19,9 @@ using Json = nlohmann::json;
 
 // Throws CheckpointError for what is no JSON, names a member twice, or is nested deeper than `deepest`.
 inline Json parse_json(std::string_view text, const std::string& source, int deepest = 16) {
+  // The library would take it for the end of the text.
+  if (const auto zero = text.find('\0'); zero != std::string_view::npos)
+    throw CheckpointError(source + ": has a zero byte at " + std::to_string(zero));
   std::vector<std::set<std::string>> members;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     const bool begins = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;

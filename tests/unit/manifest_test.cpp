@@ -96,6 +96,7 @@ TEST(Manifests, AreRefusedWithTheirFaultAndItsPlace) {
       {"\"user_tensors\": [", "\"user_tensors\": [[[[[[[[[[[[[[[[[", "M: is nested too deeply"}};
   for (const auto& [from, to, fault] : cases) EXPECT_EQ(fault_of_text(changed(from, to)), fault);
   EXPECT_NE(fault_of_text(changed("{", "[")).find("parse error at line"), std::string::npos);
+  EXPECT_NE(fault_of_text(changed("\"ranks\"", std::string("\0\"ranks\"", 8))).find("zero byte"), std::string::npos);
   EXPECT_NE(fault_of_text(to_text(sample()) + "\n").find("is damaged or cut off"), std::string::npos);
   EXPECT_EQ(fault_of_text("{}"), "M: is cut off: it has 2 bytes");
 }
