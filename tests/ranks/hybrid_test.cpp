@@ -26,10 +26,12 @@ Job job_of(const Plan& plan, const Groups& groups, const Optimizer& optimizer = 
 }
 
 // What every plan on the mesh is to give: the flat plan's bits where a group is a subtree of every sum. With
-// accumulation plans that reduce each micro-batch add up in another order than those that reduce their sum.
+// accumulation plans that reduce each micro-batch add up in another order than those that reduce their sum, as a plan
+// does whose gradients are sharded over groups of one rank: not at all.
 Outcome expected(const Plan& plan, const Groups& groups, const Optimizer& optimizer,
                  const Course<Lm>& course = lm_with_dropout(0.2)) {
-  const bool reduces_sum = plan.label() == "ddp" || plan.label() == "zero1";
+  const MeshShape mesh(groups.ranks, {.shard = groups.shard});
+  const bool reduces_sum = plan.on(mesh)[State::gradient].between == Placement::partial;
   Plan flat = (reduces_sum || plan.accumulate() == 1 ? Plan::ddp() : Plan::zero2())
                   .precision(plan.precision())
                   .accumulate(plan.accumulate());

@@ -59,7 +59,8 @@ TEST(StepTimes, OfAStepThatUpdatesNothingAreNone) {
   });
 }
 
-// What optimizers over whole tensors exchange is the update's.
+// What optimizers over whole tensors exchange is the update's. Their steps are added up by reduce-scatters; gathers are
+// announcements too, of which that of the barrier after an update is nobody's to wait for.
 TEST(StepTimes, OfAnUpdateHaveWhatItExchanges) {
   on_ranks<Lm>({.plan = Plan::zero3(), .optimizer = Muon{}}, {}, [](Lm& model, Engine& engine, int) {
     engine.backward(model.loss(engine.micro_batch()));
@@ -69,11 +70,12 @@ TEST(StepTimes, OfAnUpdateHaveWhatItExchanges) {
     double exchanging = 0;
     std::int64_t calls = 0;
     for (const Collective each : {Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all}) {
-      exchanging += after[each].seconds - before[each].seconds;
+      if (each != Collective::all_gather) exchanging += after[each].seconds - before[each].seconds;
       calls += after[each].calls - before[each].calls;
     }
     EXPECT_GT(calls, 2) << "more than the vote and its announcement";
-    EXPECT_GE(report.vote_seconds + report.update_seconds, exchanging);
+    EXPECT_GT(exchanging, 0);
+    EXPECT_GE(report.update_seconds, exchanging);
   });
 }
 
