@@ -78,8 +78,6 @@ class Reader {
   Reader(const std::string& text, const std::string& source) : text_(text), source_(zero::shown(source)) {}
 
   Json read() try {
-    // The parser takes a zero for the end, whatever comes behind it.
-    if (const auto zero = text_.find('\0'); zero != std::string::npos) fail(" is not a JSON object: a zero byte", zero);
     const char* const begin = text_.data();
     reached_ = begin;
     const auto watch = [this](int depth, Json::parse_event_t event, const Json& value) {
@@ -87,6 +85,8 @@ class Reader {
       return true;
     };
     Json json = Json::parse(Cursor(begin, &reached_), Cursor(begin + text_.size(), &reached_), watch);
+    // The parser takes a zero for the end, whatever comes behind it.
+    if (const auto zero = text_.find('\0'); zero != std::string::npos) fail(" is not a JSON object: a zero byte", zero);
     if (!json.is_object()) throw zero::ConfigError(source_ + " is not a JSON object", "correct its syntax");
     return json;
   } catch (const Json::parse_error& error) {
