@@ -70,8 +70,7 @@ void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements,
   };
   each_stretch(staging, elements, how.sources.size() + 1, parts,
                [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
-                 fold(how, at, dtype_, gradient == nullptr ? nullptr : byte_of(gradient, first, dtype), dtype,
-                      count);
+                 fold(how, at, dtype_, gradient == nullptr ? nullptr : byte_of(gradient, first, dtype), dtype, count);
                });
 }
 

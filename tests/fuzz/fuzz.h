@@ -38,8 +38,8 @@ class InputFile {
 
   std::string path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
   void write(const std::uint8_t* data, std::size_t size) const {
-    const bool written = ::ftruncate(file_.get(), 0) == 0 &&
-                         ::pwrite(file_.get(), data, size, 0) == static_cast<ssize_t>(size);
+    const bool written =
+        ::ftruncate(file_.get(), 0) == 0 && ::pwrite(file_.get(), data, size, 0) == static_cast<ssize_t>(size);
     if (!written) throw std::runtime_error("no room for a file in memory");
   }
 
