@@ -1,7 +1,6 @@
 #include "models/tokens.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "base/descriptor.h"
+#include "base/file_bytes.h"
 #include "base/file_kind.h"
 #include "base/text.h"
 #include "zero/error.h"
@@ -53,12 +53,10 @@ Mapping map(const fs::path& path) {
   if (::fstat(file.get(), &status) != 0) fail_to_read(path, errno);
   if (const char* const other = zero::other_than_file(status.st_mode))
     throw zero::ConfigError("the data " + zero::shown(path.string()) + " is " + other, "give a file or a folder");
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) return {};
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data == MAP_FAILED) fail_to_read(path, errno);
-  const auto unmap = [size](const unsigned char* bytes) { ::munmap(const_cast<unsigned char*>(bytes), size); };
-  return {{static_cast<const unsigned char*>(data), unmap}, status.st_size};
+  if (status.st_size == 0) return {};
+  const auto mapped = zero::map_file(file.get(), status.st_size);
+  if (!mapped) fail_to_read(path, errno);
+  return {std::reinterpret_pointer_cast<const unsigned char>(mapped), status.st_size};
 }
 
 std::uint64_t little_endian(const unsigned char* bytes, int width) {

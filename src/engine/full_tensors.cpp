@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/elements.h"
 #include "base/exact_sum.h"
 #include "engine/owned_steps.h"
 
@@ -18,7 +19,7 @@ namespace {
 constexpr std::int64_t kChunk = 1024;
 
 char* element(const Buffer& buffer, std::int64_t index, Dtype dtype) {
-  return static_cast<char*>(buffer.data()) + index * size_of(dtype);
+  return at_element(buffer.data(), index, dtype);
 }
 
 View view(const Buffer& buffer, std::int64_t begin, std::int64_t count, Dtype dtype) {

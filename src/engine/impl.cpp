@@ -181,7 +181,8 @@ std::uint64_t Engine::Impl::seed() const {
 
 // The engine computes in the host's memory, so that one group carries both.
 Exchange::Lanes Engine::Impl::lanes(const std::shared_ptr<TrafficMeter>& meter) const {
-  return {groups_.metered_by(meter), groups_.metered_by(meter)};
+  const Groups metered = groups_.metered_by(meter);
+  return {metered, metered};
 }
 
 // All ranks, before there is an exchange.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/elements.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "memory/torch/arena_allocator.h"
@@ -14,10 +15,6 @@
 
 namespace zero {
 namespace {
-
-char* element(void* data, std::int64_t index, Dtype dtype) {
-  return static_cast<char*>(data) + index * size_of(dtype);
-}
 
 template <class Narrow>
 void adopt_changed(const Narrow* written, float* main, std::int64_t count) {
@@ -46,7 +43,7 @@ void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
 
 void fill_all(void* values, std::int64_t count, Dtype dtype, double value) {
   if (value == 0) {
-    std::memset(values, 0, static_cast<std::size_t>(count * size_of(dtype)));
+    std::memset(values, 0, bytes_of(count, dtype));
   } else if (dtype == Dtype::f64) {
     std::fill_n(static_cast<double*>(values), count, value);
   } else {
@@ -83,7 +80,7 @@ void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {
                       std::string(name(plan_.precision())) + " does not keep");
   if (!in_memory_)
     throw ConfigError(
-        "optimizer " + torch->label + " updates main weights by gradients that are in memory, and those " + "of tier " +
+        "optimizer " + torch->label + " updates main weights by gradients that are in memory, and those of tier " +
             std::string(name(tier)) + " are not",
         "use one of the engine's optimizers, or keep gradients and what the optimizer holds on the device");
   require_elementwise(*torch);
@@ -92,7 +89,8 @@ void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {
 void Updater::prepare(Unit& unit, const at::Tensor& values) {
   auto state = std::make_unique<UnitState>();
   for_unit(unit, "the first optimizer state", [&] {
-    prepare_weights(unit, state->blocks, element(values.data_ptr(), origin(unit), accumulation(unit.layout().dtype())));
+    prepare_weights(unit, state->blocks,
+                    at_element(values.data_ptr(), origin(unit), accumulation(unit.layout().dtype())));
     prepare_moments(unit, state->blocks);
   });
   whole_.prepare(unit);
@@ -106,7 +104,7 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const c
   if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
     each_stretch(blocks.main, 0, length(unit), wide, Way::out, [&](void* main, std::int64_t first, std::int64_t count) {
-      std::memcpy(main, mine + first * size_of(wide), static_cast<std::size_t>(count * size_of(wide)));
+      std::memcpy(main, at_element(mine, first, wide), bytes_of(count, wide));
     });
   }
   if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
@@ -154,14 +152,12 @@ void Updater::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
 // Elements [begin, begin + count) of a block, as many at a time as there is room for; `first` counts from `begin`.
 void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
                            const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use) {
-  const std::int64_t most = block.addressable() ? count : staging_.elements();
-  Passage passage(staging_);
-  for (std::int64_t first = 0; first < count; first += most) {
-    const std::int64_t n = std::min(most, count - first);
-    const BlockPart part{&block, (begin + first) * size_of(dtype), n * size_of(dtype), way};
-    passage.pass({&part, 1}, [&use, first, n](std::span<void* const> arrays) { use(arrays[0], first, n); });
-  }
-  passage.finish();
+  zero::each_stretch(
+      staging_, count, 1,
+      [&](std::int64_t first, std::int64_t n) {
+        return std::vector{BlockPart{&block, (begin + first) * size_of(dtype), n * size_of(dtype), way}};
+      },
+      [&use](std::span<void* const> arrays, std::int64_t first, std::int64_t n) { use(arrays[0], first, n); });
 }
 
 void Updater::fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
@@ -311,7 +307,7 @@ void Updater::adopt(Unit& unit) {
 
 void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  void* const all = element(unit.full().data, origin(unit), stored);
+  void* const all = at_element(unit.full().data, origin(unit), stored);
   if (blocks.rest)
     each_stretch(blocks.rest, 0, length(unit), stored, Way::both,
                  [&](void* values, std::int64_t first, std::int64_t count) {
@@ -320,7 +316,7 @@ void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   if (!blocks.main) return;
   each_stretch(blocks.main, 0, length(unit), accumulation(stored), Way::both,
                [&](void* values, std::int64_t first, std::int64_t count) {
-                 const void* const written = element(all, first, stored);
+                 const void* const written = at_element(all, first, stored);
                  auto* const weights = static_cast<float*>(values);
                  if (stored == Dtype::bf16) {
                    adopt_changed(static_cast<const Bf16*>(written), weights, count);

@@ -107,4 +107,17 @@ void Passage::finish() {
   std::ranges::for_each(turns_, &Passage::settle);
 }
 
+void each_stretch(Staging& staging, std::int64_t count, std::size_t staged, const PartsOf& parts,
+                  const StretchWork& work) {
+  const std::vector<BlockPart> all = parts(0, count);
+  const std::int64_t most = std::ranges::all_of(all, lies_here) ? count : staging.elements_of(staged);
+  Passage passage(staging);
+  for (std::int64_t first = 0; first < count; first += most) {
+    const std::int64_t some = std::min(most, count - first);
+    const std::vector<BlockPart> stretch = some == count ? all : parts(first, some);
+    passage.pass(stretch, [&work, first, some](std::span<void* const> arrays) { work(arrays, first, some); });
+  }
+  passage.finish();
+}
+
 }  // namespace zero

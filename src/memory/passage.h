@@ -40,9 +40,9 @@ class Staging {
   Staging(Store& memory, std::int64_t transfer, std::int64_t arrays = kArrays);
 
   std::int64_t bytes() const { return bytes_; }  // of a buffer
-  // So many elements of each array fit into a buffer; a multiple of kStateBlock. And of as many others: a multiple
-  // of 16.
+  // So many elements of each array fit into a buffer; a multiple of kStateBlock.
   std::int64_t elements() const { return elements_; }
+  // So many of each where there are that many arrays; a multiple of 16.
   std::int64_t elements_of(std::size_t arrays) const;
   char* buffer(std::size_t which);
 
@@ -94,5 +94,14 @@ class Passage {
   std::array<Turn, Staging::kBuffers> turns_;
   std::size_t next_ = 0;
 };
+
+// The parts of elements [first, first + count) of arrays.
+using PartsOf = std::function<std::vector<BlockPart>(std::int64_t first, std::int64_t count)>;
+// Where they lie while they are worked on.
+using StretchWork = std::function<void(std::span<void* const> arrays, std::int64_t first, std::int64_t count)>;
+// `count` elements of arrays, of which `staged` at most are brought together: all at once, in place, where the blocks
+// of all are addressable, else stretch after stretch, cut at multiples of 16. Nothing is under way when it returns.
+void each_stretch(Staging& staging, std::int64_t count, std::size_t staged, const PartsOf& parts,
+                  const StretchWork& work);
 
 }  // namespace zero

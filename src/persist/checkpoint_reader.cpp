@@ -60,8 +60,7 @@ Checkpoint Checkpoint::open(Env& env, const std::string& folder) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
   checkpoint.manifest_ = manifest_of(read_text(env, path, kMostManifest), path);
-  for (StoredTensor& stored : checkpoint.manifest_.tensors)
-    std::ranges::sort(stored.pieces, {}, [](const StoredPiece& piece) { return piece.elements.front().begin; });
+  sort_pieces(checkpoint.manifest_);
   return checkpoint;
 }
 

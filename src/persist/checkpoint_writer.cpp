@@ -111,8 +111,7 @@ class Save {
       }
       manifest.files.push_back(std::move(part.file));
     }
-    for (StoredTensor& stored : manifest.tensors)
-      std::ranges::sort(stored.pieces, {}, [](const StoredPiece& piece) { return piece.elements.front().begin; });
+    sort_pieces(manifest);
     check(manifest, "the checkpoint");
     return manifest;
   }

@@ -73,6 +73,9 @@ std::string to_text(const Manifest& manifest);
 // Throws CheckpointError, naming `source` and the place in it, for all that to_text() does not write.
 Manifest manifest_of(const std::string& text, const std::string& source);
 
+// Each tensor's pieces in the order of their first elements.
+void sort_pieces(Manifest& manifest);
+
 // Throws CheckpointError unless every element of every tensor, and every byte of every file, is there once.
 void check(const Manifest& manifest, const std::string& source);
 

@@ -126,6 +126,11 @@ class Checker {
 
 }  // namespace
 
+void sort_pieces(Manifest& manifest) {
+  for (StoredTensor& stored : manifest.tensors)
+    std::ranges::sort(stored.pieces, {}, [](const StoredPiece& piece) { return piece.elements.front().begin; });
+}
+
 void check(const Manifest& manifest, const std::string& source) {
   Checker(manifest, source).run();
 }

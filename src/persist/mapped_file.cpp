@@ -1,13 +1,13 @@
 #include "persist/mapped_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 
+#include "base/file_bytes.h"
 #include "base/file_kind.h"
 #include "base/text.h"
 #include "zero/error.h"
@@ -33,21 +33,14 @@ MappedFile::MappedFile(const std::string& path)
     fail_to_read(path, std::string("it is ") + other + ", not a file");
   size_ = status.st_size;
   if (size_ == 0) return;
-  const auto size = static_cast<std::size_t>(size_);
-  void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
-  if (at == MAP_FAILED) fail_to_read(path);
-  mapping_ = {static_cast<const char*>(at), [size](const char* bytes) { ::munmap(const_cast<char*>(bytes), size); }};
+  mapping_ = map_file(file_.get(), size_);
+  if (!mapping_) fail_to_read(path);
 }
 
 void MappedFile::read(std::int64_t at, std::span<char> to) const {
-  while (!to.empty()) {
-    const ssize_t got = ::pread(file_.get(), to.data(), to.size(), at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_to_read(path_);
-    if (got == 0) fail_to_read(path_, "it ends before byte " + std::to_string(at));
-    to = to.subspan(static_cast<std::size_t>(got));
-    at += got;
-  }
+  const std::int64_t got = read_at(file_.get(), at, to.data(), std::ssize(to));
+  if (got < 0) fail_to_read(path_);
+  if (got < std::ssize(to)) fail_to_read(path_, "it ends before byte " + std::to_string(at + got));
 }
 
 }  // namespace zero

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/descriptor.h"
+#include "base/file_bytes.h"
 #include "base/text.h"
 #include "persist/env.h"
 #include "zero/error.h"
@@ -88,17 +89,10 @@ class PosixReadable final : public ReadableFile {
 
   std::int64_t size() const override { return size_; }
   void read(std::int64_t at, void* bytes, std::int64_t count) override {
-    auto* to = static_cast<char*>(bytes);
-    while (count > 0) {
-      const auto most = static_cast<std::size_t>(std::min(count, kMostAtOnce));
-      const auto got = uninterrupted([&] { return ::pread(file_.get(), to, most, at); });
-      if (got < 0) fail("read", path_);
-      if (got == 0)
-        throw CheckpointError("read of " + in_quotes(path_) + " failed: it ends at byte " + std::to_string(at));
-      to += got;
-      at += got;
-      count -= got;
-    }
+    const std::int64_t got = read_at(file_.get(), at, bytes, count);
+    if (got < 0) fail("read", path_);
+    if (got < count)
+      throw CheckpointError("read of " + in_quotes(path_) + " failed: it ends at byte " + std::to_string(at + got));
   }
 
  private:

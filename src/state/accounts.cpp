@@ -77,10 +77,14 @@ Block Accounts::take(std::int64_t bytes, Account account) {
   return take(bytes == 0 ? nullptr : lasts(account.owner) ? lasting_memory(size) : host_memory(size), bytes, account);
 }
 
-Block Accounts::take_visible(std::int64_t bytes, Account account) {
+std::shared_ptr<void> Accounts::readable_memory(std::int64_t bytes) const {
   auto memory = bytes > 0 ? own_memory(bytes) : nullptr;
-  if (memory == nullptr) return take(bytes, account);
-  return take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account);
+  return memory == nullptr ? nullptr : counted(std::move(memory), static_cast<std::size_t>(bytes));
+}
+
+Block Accounts::take_visible(std::int64_t bytes, Account account) {
+  auto memory = readable_memory(bytes);
+  return memory == nullptr ? take(bytes, account) : take(std::move(memory), bytes, account);
 }
 
 Block Accounts::take(std::shared_ptr<void> memory, std::int64_t bytes, Account account) {
@@ -110,37 +114,26 @@ HostStore::Allocate Accounts::lasting() const {
 
 HostStore::Allocate Accounts::lasting_visible() const {
   return [this](std::size_t bytes) {
-    auto memory = own_memory(static_cast<std::int64_t>(bytes));
-    return memory == nullptr ? lasting_memory(bytes) : counted(std::move(memory), bytes);
+    auto memory = readable_memory(static_cast<std::int64_t>(bytes));
+    return memory == nullptr ? lasting_memory(bytes) : memory;
   };
 }
 
-Buffer::Buffer(Block block, at::ScalarType dtype) : block_(std::move(block)), data_(block_.view().data) {
+Buffer::Buffer(Block block, at::ScalarType dtype) : block_(std::move(block)) {
   const dispatch_hook::Off off;
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
   const std::int64_t count = block_.bytes() / static_cast<std::int64_t>(c10::elementSize(dtype));
-  tensor_ = count > 0 ? at::from_blob(data_, {count}, dtype) : at::empty({0}, dtype);
-}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  if (this == &other) return *this;
-  reset();
-  block_ = std::move(other.block_);
-  tensor_ = std::exchange(other.tensor_, at::Tensor());
-  data_ = std::exchange(other.data_, nullptr);
-  return *this;
+  tensor_ = count > 0 ? at::from_blob(data(), {count}, dtype) : at::empty({0}, dtype);
 }
 
 void Buffer::reset() {
   tensor_.reset();
-  data_ = nullptr;
   block_.reset();
 }
 
 std::shared_ptr<void> Buffer::release() {
   tensor_.reset();
-  data_ = nullptr;
   return block_.release();
 }
 

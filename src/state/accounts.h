@@ -68,6 +68,8 @@ class Accounts {
   void reset_peaks();
 
  private:
+  // Where the peers can read; null where they cannot.
+  std::shared_ptr<void> readable_memory(std::int64_t bytes) const;
   void tell_all(int sign) const;
 
   Communicator readers_, owners_;
@@ -83,13 +85,10 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Block block, at::ScalarType dtype);
-  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
-  Buffer& operator=(Buffer&& other) noexcept;
-
   void reset();
   explicit operator bool() const { return static_cast<bool>(block_); }
   const at::Tensor& tensor() const { return tensor_; }
-  void* data() const { return data_; }
+  void* data() const { return block_.view().data; }
   std::int64_t count() const { return tensor_.numel(); }
   // Gives the memory away; it is no longer booked.
   std::shared_ptr<void> release();
@@ -99,7 +98,6 @@ class Buffer {
  private:
   Block block_;
   at::Tensor tensor_;
-  void* data_ = nullptr;
 };
 
 }  // namespace zero

@@ -6,17 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/elements.h"
 #include "comm/torch/dtypes.h"
 
 namespace zero {
-
-inline char* at_element(void* data, std::int64_t element, Dtype dtype) {
-  return static_cast<char*>(data) + element * size_of(dtype);
-}
-
-inline std::size_t bytes_of(std::int64_t count, Dtype dtype) {
-  return static_cast<std::size_t>(count * size_of(dtype));
-}
 
 // The gradient's elements in the memory order of its parameter.
 inline at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) {

@@ -82,7 +82,7 @@ class Gradients {
   void reduce(UnitGradients& gradients);
   Fold added_to_sum(const UnitGradients& gradients) const;
   View sent_of(UnitGradients& gradients);
-  bool holds_room(const Unit& unit) const;
+  bool holds_room(const UnitGradients& gradients) const;
   View room_for_sum(const UnitGradients& gradients) const;
   void keep_sum(UnitGradients& gradients, const Fold& how, View sum);
   void scale_mean(View sum) const;

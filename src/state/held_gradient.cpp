@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/elements.h"
+
 namespace zero {
-namespace {
-
-const char* byte_of(const void* data, std::int64_t element, Dtype dtype) {
-  return static_cast<const char*>(data) + element * size_of(dtype);
-}
-
-}  // namespace
 
 void HeldGradient::take(Store& store, int unit, int levels) {
   std::vector<Block> taken;
@@ -20,8 +15,7 @@ void HeldGradient::take(Store& store, int unit, int levels) {
 }
 
 View HeldGradient::view(const Slice& elements) const {
-  const char* const begin = byte_of(levels_.back().view().data, elements.begin - slice_.begin, dtype_);
-  return {const_cast<char*>(begin), elements.count, dtype_};
+  return {at_element(levels_.back().view().data, elements.begin - slice_.begin, dtype_), elements.count, dtype_};
 }
 
 // Who reads a sum changes no handle of it.
@@ -34,33 +28,22 @@ BlockPart HeldGradient::part(const Slice& elements) const {
   return part(levels_.back(), dtype_, elements, Way::in);
 }
 
-void HeldGradient::each_stretch(Staging& staging, const Slice& elements, std::size_t arrays,
-                                const std::function<Parts(const Slice&)>& parts, const Work& work) {
-  const Parts all = parts(elements);
-  const bool here = std::ranges::all_of(
-      all, [](const BlockPart& part) { return part.block == nullptr || part.block->addressable(); });
-  const std::int64_t most = here ? elements.count : staging.elements_of(arrays);
-  Passage passage(staging);
-  for (std::int64_t first = 0; first < elements.count; first += most) {
-    const std::int64_t count = std::min(most, elements.count - first);
-    const Parts stretch = count == elements.count ? all : parts({elements.begin + first, count});
-    passage.pass(stretch, [&work, first, count](std::span<void* const> at) { work(at, first, count); });
-  }
-  passage.finish();
-}
-
 void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
   for (const Block& level : levels_)
     each_stretch(
-        staging, elements, 1, [&](const Slice& some) { return Parts{part(level, dtype_, some, Way::out)}; },
+        staging, elements.count, 1,
+        [&](std::int64_t first, std::int64_t count) {
+          return std::vector{part(level, dtype_, {elements.begin + first, count}, Way::out)};
+        },
         [this](std::span<void* const> at, std::int64_t, std::int64_t count) {
-          std::memset(at[0], 0, static_cast<std::size_t>(count * size_of(dtype_)));
+          std::memset(at[0], 0, bytes_of(count, dtype_));
         });
 }
 
 void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements, const void* gradient, Dtype dtype) {
-  const auto parts = [&](const Slice& some) {
-    Parts used(levels_.size());
+  const auto parts = [&](std::int64_t first, std::int64_t count) {
+    const Slice some{elements.begin + first, count};
+    std::vector<BlockPart> used(levels_.size());
     for (const int source : how.sources)
       used[static_cast<std::size_t>(source)] = part(levels_[static_cast<std::size_t>(source)], dtype_, some, Way::in);
     const auto target = static_cast<std::size_t>(how.target);
@@ -68,15 +51,19 @@ void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements,
     used[target] = part(levels_[target], dtype_, some, reads ? Way::both : Way::out);
     return used;
   };
-  each_stretch(staging, elements, how.sources.size() + 1, parts,
+  each_stretch(staging, elements.count, how.sources.size() + 1, parts,
                [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
-                 fold(how, at, dtype_, gradient == nullptr ? nullptr : byte_of(gradient, first, dtype), dtype, count);
+                 fold(how, at, dtype_, gradient == nullptr ? nullptr : at_element(gradient, first, dtype), dtype,
+                      count);
                });
 }
 
 void HeldGradient::read(Staging& staging, const Slice& elements, const Read& use) const {
   each_stretch(
-      staging, elements, 1, [this](const Slice& some) { return Parts{part(some)}; },
+      staging, elements.count, 1,
+      [&](std::int64_t first, std::int64_t count) {
+        return std::vector{part({elements.begin + first, count})};
+      },
       [&use](std::span<void* const> at, std::int64_t first, std::int64_t count) { use(at[0], first, count); });
 }
 
@@ -86,9 +73,11 @@ HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dty
   wide.take(store, unit, static_cast<int>(levels_.size()));
   for (std::size_t level = 0; level < levels_.size(); ++level)
     each_stretch(
-        staging, slice_, 2,
-        [&](const Slice& some) {
-          return Parts{part(levels_[level], dtype_, some, Way::in), part(wide.levels_[level], dtype, some, Way::out)};
+        staging, slice_.count, 2,
+        [&](std::int64_t first, std::int64_t count) {
+          const Slice some{slice_.begin + first, count};
+          return std::vector{part(levels_[level], dtype_, some, Way::in),
+                             part(wide.levels_[level], dtype, some, Way::out)};
         },
         [this, dtype](std::span<void* const> at, std::int64_t, std::int64_t count) {
           fold({{}, 0}, at.subspan(1), dtype, at[0], dtype_, count);

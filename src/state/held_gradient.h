@@ -48,12 +48,7 @@ class HeldGradient {
   HeldGradient widened(Staging& staging, Store& store, int unit, Dtype dtype) const;
 
  private:
-  using Parts = std::vector<BlockPart>;
-  using Work = std::function<void(std::span<void* const> arrays, std::int64_t first, std::int64_t count)>;
   BlockPart part(const Block& level, Dtype dtype, const Slice& elements, Way way) const;
-  // `parts` of each stretch of these elements, and what is done with them.
-  static void each_stretch(Staging& staging, const Slice& elements, std::size_t arrays,
-                           const std::function<Parts(const Slice&)>& parts, const Work& work);
 
   Slice slice_;
   Dtype dtype_;

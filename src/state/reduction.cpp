@@ -52,7 +52,7 @@ void Gradients::reduce(UnitGradients& gradients) {
   const Fold add = reduces_each() ? how() : added_to_sum(gradients);
   const bool apart = !store_.addressable() || !add.sources.empty() ||
                      gradients.held.dtype() != accumulation(layout.dtype()) ||
-                     (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients.unit)));
+                     (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients)));
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
   if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);
   const bool gathers = movement_.gathers_sum && micro_ >= plan_.accumulate() - 1;
@@ -96,8 +96,8 @@ View Gradients::sent_of(UnitGradients& gradients) {
 }
 
 // Whether what is held has the room in which the sum is made.
-bool Gradients::holds_room(const Unit& unit) const {
-  return sum_room(unit.layout(), exchange_.rank()).count <= part(unit).count;
+bool Gradients::holds_room(const UnitGradients& gradients) const {
+  return sum_room(gradients.unit.layout(), exchange_.rank()).count <= gradients.held.slice().count;
 }
 
 View Gradients::room_for_sum(const UnitGradients& gradients) const {
