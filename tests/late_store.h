@@ -1,6 +1,7 @@
 // A store that is never addressable: its bytes are kept where nobody gets a pointer to them, and an operation is
 // carried out when somebody waits for it or for an older one, on a thread of the store's own, the newest first. What a
-// read is to fill is filled with something else at once. So a wait that is forgotten shows as wrong bits.
+// read is to fill is filled with something else at once. So a wait that is forgotten shows as wrong bits. Thread-safe,
+// as stores are: the engine's thread and the exchange's use blocks of one store.
 #pragma once
 
 #include <algorithm>
@@ -60,13 +61,14 @@ class LateStore final : public Store {
     }
     void end(const std::vector<char>* place) {
       const auto of_it = [place](const auto& operation) { return operation->place == place; };
-      if (std::erase_if(waiting, of_it) == 0) return;
       const std::lock_guard lock(watch->mutex);
+      if (std::erase_if(waiting, of_it) == 0) return;
       watch->faults += "a block ends while it is read or written\n";
     }
     void carry_out_until(const Operation& last) {
       worker
           .submit([&] {
+            const std::lock_guard lock(watch->mutex);
             while (!last.carried_out) {
               waiting.back()->carry_out();
               waiting.pop_back();
@@ -101,7 +103,10 @@ class LateStore final : public Store {
         throw StoreError(std::string("the late store failed to ") + (writes ? "write " : "read ") +
                          std::to_string(bytes) + " bytes");
     }
-    bool done() override { return carried_out; }
+    bool done() override {
+      const std::lock_guard lock(queue.watch->mutex);
+      return carried_out;
+    }
 
     Queue& queue;
     std::vector<char>* place;
