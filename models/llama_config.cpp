@@ -173,6 +173,14 @@ LlamaConfig read(const Keys& keys) {
   return config;
 }
 
+LlamaConfig checked(const Json& parsed, const std::string& source) {
+  const Keys keys(parsed, source);
+  refuse_unsupported(keys);
+  LlamaConfig config = read(keys);
+  validate(config, source);
+  return config;
+}
+
 void check_positive(const LlamaConfig& config, std::vector<std::string>& faults) {
   const std::pair<const char*, std::int64_t> counts[] = {{"hidden_size", config.hidden_size},
                                                          {"intermediate_size", config.intermediate_size},
@@ -265,12 +273,12 @@ std::vector<std::string_view> llama_presets() {
 }
 
 LlamaConfig llama_from_file(const std::filesystem::path& path) {
-  const Json parsed = json_file(path.string(), "give a Hugging Face style config.json or the name of a preset");
-  const Keys keys(parsed, path.string());
-  refuse_unsupported(keys);
-  LlamaConfig config = read(keys);
-  validate(config, path.string());
-  return config;
+  const char* const hint = "give a Hugging Face style config.json or the name of a preset";
+  return checked(json_file(path.string(), hint), path.string());
+}
+
+LlamaConfig llama_from_json(const std::string& text, const std::string& source) {
+  return checked(json_object(text, source), source);
 }
 
 std::int64_t parameter_count(const LlamaConfig& config) {

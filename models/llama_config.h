@@ -58,6 +58,12 @@ std::vector<std::string_view> llama_presets();
 // Reads a config.json. Throws zero::ConfigError, naming file and key, for what is missing, malformed,
 // or asks for something that models::Llama does not compute.
 LlamaConfig llama_from_file(const std::filesystem::path& path);
+// The same of a text; `source` says whose it is.
+LlamaConfig llama_from_json(const std::string& text, const std::string& source);
+
+// The text of a config.json that transformers opens with AutoModelForCausalLM, and llama_from_json() reads as the same
+// sizes. It says that weights are in fp32 ("torch_dtype"), and names no token that begins or ends a text.
+std::string config_json(const LlamaConfig& config);
 
 std::int64_t parameter_count(const LlamaConfig& config);
 
