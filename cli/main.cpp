@@ -1,6 +1,6 @@
 // zero train | compare | plan | bench profile | launch. Results go to standard output, all else to standard error. Exit
-// codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options, variables, files. Of
-// `launch`, the first failing rank's.
+// codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options, variables, files; 3 for a
+// run that was asked to stop, and saved. Of `launch`, the first failing rank's.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -22,8 +22,8 @@
 
 namespace {
 
+using cli::kUsage;
 constexpr int kFailed = 1;
-constexpr int kUsage = 2;
 
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start", 1, cli::kMostRanks)
@@ -33,6 +33,7 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   cli::add_number(command, "--grace", options.grace, "Seconds from SIGTERM to SIGKILL for ranks that are to end", 0,
                   1e6)
       ->group("Ranks");
+  cli::add_restarts(command, options.restarts, "Ranks");
   command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
   command.prefix_command();

@@ -14,6 +14,7 @@ struct LaunchOptions {
   int ranks = 1;
   bool plain = false;
   double grace = 10;
+  int restarts = 0;
   void (*file_size_signal)(int) = SIG_DFL;  // what the program does about SIGXFSZ
   std::vector<std::string> command;
 };

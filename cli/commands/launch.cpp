@@ -10,6 +10,7 @@ int launch(const LaunchOptions& options) {
   job.ranks = options.ranks;
   job.output = options.plain ? Output::inherit : Output::prefixed;
   job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(options.grace * 1000));
+  job.restarts = options.restarts;
   job.serve = [](int socket, int port) { return training().serve_store(socket, port); };
   job.file_size_signal = options.file_size_signal;
   return run_ranks(job).code;

@@ -76,6 +76,9 @@ void check_settings(const RunOptions& options, int ranks) {
   check_loss_scale(options);
   make_optimizer(options);
   check_profile(options);
+  check(options.saving);
+  if (options.restarts > 0 && launched())
+    throw UsageError("--restarts: the launcher started these ranks, and is who starts them again; give it to that one");
   if (!options.data.empty()) open_data(options);
   if (options.data.empty() && options.tokens) throw UsageError("--tokens says how to read --data, which is missing");
   if (!launched()) check_outputs(options);

@@ -164,6 +164,8 @@ void add_train_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str()
       ->group("Plan");
   add_common(command, options, "1");
+  add_saving_options(command, options.saving);
+  add_restarts(command, options.restarts, "Checkpoints")->needs("--save-to");
   command.callback([&command, &options] { take_plan_file(command, options); });
 }
 
@@ -208,6 +210,13 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   if (!options.profile.empty()) add("--profile", options.profile);
   if (!options.command.empty()) add("--command", options.command);
   if (!options.memory_check) result.push_back("--no-memory-check");
+  const SavingOptions& saving = options.saving;
+  if (!saving.folder.empty()) add("--save-to", saving.folder);
+  if (!saving.every.empty()) add("--save-every", saving.every);
+  if (!saving.resume.empty()) add("--resume", saving.resume);
+  if (saving.keep) add("--keep", saving.keep);
+  if (saving.keep_every) add("--keep-every", saving.keep_every);
+  if (saving.goes_on) result.push_back("--go-on-unsaved");
   if (options.timeline) result.push_back("--timeline");
   if (options.fp32_norms) result.push_back("--fp32-norms");
   if (options.reproducible) result.push_back("--reproducible");

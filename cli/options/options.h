@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/options/saving.h"
 #include "zero/error.h"
 #include "zero/plan.h"
 
@@ -67,6 +68,8 @@ struct RunOptions : ExchangeOptions {
   std::string tensorboard;  // a folder
   std::string profile;      // by which seconds are predicted; empty: the usual one, if it is there and fits
   std::string command;      // as it was typed
+  SavingOptions saving;
+  int restarts = 0;  // of ranks that we start, within an hour
 
   // Whether a run is to record what happens within a step.
   bool wants_timeline() const { return timeline || !html.empty() || !trace.empty(); }

@@ -84,7 +84,8 @@ std::vector<Place> places_of(const RunOptions& options) {
           {"--json", options.json, Use::writes},
           {"--html", options.html, Use::writes},
           {"--trace", options.trace, Use::writes},
-          {"--tensorboard", options.tensorboard, Use::writes_into}};
+          {"--tensorboard", options.tensorboard, Use::writes_into},
+          {"--save-to", options.saving.folder, Use::writes_into}};
 }
 
 }  // namespace cli

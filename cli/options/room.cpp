@@ -27,7 +27,8 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
   const planner::Peak peak = planner::peak_of(
       estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));
   const std::int64_t building = shape.parameters * zero::size_of(zero::Dtype::f32) + estimate.state.parameter;
-  return building > peak.bytes ? Need{building, "while the model is built"} : Need{peak.bytes, "within a step"};
+  const std::int64_t step = peak.bytes + (options.saving.folder.empty() ? 0 : estimate.snapshot);
+  return building > step ? Need{building, "while the model is built"} : Need{step, "within a step"};
 }
 
 class Fitting {

@@ -9,6 +9,13 @@ std::string validators_detail::long_name(const std::string& names) {
   return names.substr(names.find("--"));
 }
 
+CLI::Option* add_restarts(CLI::App& command, int& restarts, const std::string& group) {
+  constexpr int most = 1000;
+  return add_number(command, "--restarts", restarts, "Start all ranks again where one fails, so often within an hour",
+                    0, most)
+      ->group(group);
+}
+
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& value, const std::string& text) {
   const auto read = [&value, name](const std::string& given) {
     try {

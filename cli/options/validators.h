@@ -63,6 +63,9 @@ CLI::Option* add_number(CLI::App& command, const std::string& names, V& value, c
       ->default_str(validators_detail::Held<V>::default_text(value));
 }
 
+// How often ranks that failed are started again.
+CLI::Option* add_restarts(CLI::App& command, int& restarts, const std::string& group);
+
 // Bytes, with a unit or without.
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& value, const std::string& text);
 

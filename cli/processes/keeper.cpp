@@ -41,7 +41,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
-std::vector<std::string> environment_of(int rank, int ranks, int port) {
+std::vector<std::string> environment_of(int rank, int ranks, const Orders& orders) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -55,9 +55,9 @@ std::vector<std::string> environment_of(int rank, int ranks, int port) {
   variables["GROUP_RANK"] = "0";
   variables["GROUP_WORLD_SIZE"] = "1";
   variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(port);
+  variables["MASTER_PORT"] = std::to_string(orders.port);
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  variables["TORCHELASTIC_RESTART_COUNT"] = "0";
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(orders.restarts);
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
   return result;
@@ -119,7 +119,7 @@ class RankProcesses {
 
   void start(int rank) {
     std::vector<std::string> arguments = orders_.arguments;
-    std::vector<std::string> environment = environment_of(rank, size(), orders_.port);
+    std::vector<std::string> environment = environment_of(rank, size(), orders_);
     const auto argv = pointers(arguments), envp = pointers(environment);
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     int report[2];

@@ -23,6 +23,7 @@ struct Orders {
   std::vector<std::string> arguments;  // from argv[0] on
   std::vector<RankOutput> outputs;     // of each rank
   int port;                            // where the ranks meet
+  int restarts;                        // how often they were started before
   sigset_t mask;
   void (*file_size_signal)(int);
   rlimit files;

@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <iostream>
 #include <optional>
 
+#include "cli/options/saving.h"
 #include "cli/processes/keeper.h"
 #include "cli/processes/out_of_memory.h"
 #include "cli/processes/refusal.h"
@@ -25,6 +27,8 @@ namespace {
 using zero::Descriptor;
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::hours kBudgetPeriod(1);  // in which restarts are counted
 
 constexpr const char* kOutOfMemory =
     ": the system was out of memory (start fewer ranks, let each hold less, or give them more; zero plan says what a "
@@ -61,8 +65,12 @@ class ManyFiles {
 
 class Ranks {
  public:
-  Ranks(const Job& job, const Signals& signals) : job_(job), signals_(signals), meeting_(job.serve) { start(); }
+  // `start`: how often they were started before.
+  Ranks(const Job& job, const Signals& signals, int start) : job_(job), signals_(signals), meeting_(job.serve) {
+    begin(start);
+  }
 
+  // Until nothing is left of them.
   Outcome supervise() {
     while (!keeper_->done()) {
       wait_for_event();
@@ -78,11 +86,11 @@ class Ranks {
   }
 
  private:
-  void start() {
+  void begin(int start) {
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null) refuse("cannot open /dev/null", errno);
     std::vector<Descriptor> pipes;
-    Orders orders{job_.program,          job_.arguments, {}, meeting_.port(), signals_.previous(),
+    Orders orders{job_.program,          job_.arguments, {}, meeting_.port(), start, signals_.previous(),
                   job_.file_size_signal, files_.before()};
     for (int rank = 0; rank < job_.ranks; ++rank) {
       RankOutput output{job_.output == Output::quiet ? null.get() : 1, 2};
@@ -124,30 +132,43 @@ class Ranks {
     say_what_is_not_written();
   }
 
-  void end_all(int signal) {
+  void end_all(int signal, std::chrono::milliseconds patience) {
     sent_ = signal;
     if (!keeper_->done()) keeper_->signal(signal);
-    if (!deadline_) deadline_ = Clock::now() + job_.grace;
+    const auto end = Clock::now() + patience;
+    deadline_ = deadline_ ? std::min(*deadline_, end) : end;
   }
 
   void handle(int signal) {
     if (signal == SIGCHLD) return;
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      if (!keeper_->done()) keeper_->signal(signal);
+      return;
+    }
     if (signal == SIGPIPE) reader_left_ = true;
+    const bool again = outcome_.passed_on != 0;
     if (outcome_.code == 0) outcome_.passed_on = signal;
-    end_all(signal == SIGPIPE ? SIGTERM : signal);
+    end_all(signal == SIGPIPE ? SIGTERM : signal, again ? job_.grace : job_.patience.value_or(job_.grace));
   }
 
   // Of several that ended since the last look, one that was killed is the cause, not the effect.
   void report(const std::vector<RankEnd>& ends) {
     const RankEnd* first = nullptr;
     for (const RankEnd& end : ends)
-      if (end.failed() && !(outcome_.passed_on && ended_by_us(end)))
+      if (meant(end))
+        meant_ = end.status;
+      else if (end.failed() && !(outcome_.passed_on && ended_by_us(end)))
         if (!first || (first->how == CLD_EXITED && end.how != CLD_EXITED)) first = &end;
     if (!first || outcome_.code) return;
     outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
     message_ = describe(*first);
     if (killed_for_memory(*first)) message_ += kOutOfMemory;
-    if (!deadline_) end_all(SIGTERM);
+    if (!deadline_) end_all(SIGTERM, job_.grace);
+    deadline_ = std::min(*deadline_, Clock::now() + job_.grace);
+  }
+
+  bool meant(const RankEnd& end) const {
+    return end.how == CLD_EXITED && std::ranges::count(job_.meant, end.status) > 0;
   }
 
   bool ended_by_us(const RankEnd& end) const { return end.killed_by(sent_) || (killed_ && end.killed_by(SIGKILL)); }
@@ -181,7 +202,9 @@ class Ranks {
 
   void conclude() {
     const bool lost = late() && relay_.unwritten() > 0;
-    if (const int signal = outcome_.passed_on) {
+    if (outcome_.code == 0 && meant_ != 0) {
+      outcome_ = {.code = meant_};
+    } else if (const int signal = outcome_.passed_on) {
       message_ = "stopped by " + named(signal) + (message_.empty() ? "" : "; ") + message_;
       if (outcome_.code == 0) outcome_.code = 128 + signal;
     }
@@ -201,6 +224,7 @@ class Ranks {
   std::optional<Keeper> keeper_;
   std::optional<Clock::time_point> deadline_;
   int sent_ = 0;              // the last signal to the ranks
+  int meant_ = 0;             // a rank's exit code
   bool killed_ = false;       // SIGKILL was sent to them
   bool reader_left_ = false;  // as SIGPIPE says
   bool unwritten_ = false;    // output was lost
@@ -212,14 +236,30 @@ class Ranks {
 
 Outcome run_ranks(const Job& job) {
   std::cout.flush();
-  const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-  return Ranks(job, signals).supervise();
+  const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2};
+  std::deque<Clock::time_point> restarts;
+  for (int start = 0;; ++start) {
+    const Outcome outcome = Ranks(job, signals, start).supervise();
+    const bool failed = outcome.code != 0 && outcome.passed_on == 0 &&
+                        std::ranges::count(job.meant, outcome.code) == 0 &&
+                        std::ranges::count(job.hopeless, outcome.code) == 0;
+    if (!failed || job.restarts == 0) return outcome;
+    const auto now = Clock::now();
+    while (!restarts.empty() && now - restarts.front() > kBudgetPeriod) restarts.pop_front();
+    const bool left = restarts.size() < static_cast<std::size_t>(job.restarts);
+    if (left) restarts.push_back(now);
+    std::cerr << "zero: " << job.context
+              << (left ? "all ranks are started again, restart "
+                       : "they are not started again: restarts within an hour, ")
+              << restarts.size() << " of " << job.restarts << std::endl;
+    if (!left) return outcome;
+  }
 }
 
 int exit_code(const Outcome& outcome) {
   if (outcome.code == 0) return 0;
   if (outcome.passed_on) return 128 + outcome.passed_on;
-  return outcome.code == 2 ? 2 : 1;
+  return outcome.code == kUsage || outcome.code == kStopped ? outcome.code : 1;
 }
 
 }  // namespace cli

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,11 @@ struct Job {
   std::vector<std::string> arguments;  // from argv[0] on
   int ranks = 1;
   Output output = Output::inherit;
-  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  std::chrono::milliseconds grace = std::chrono::seconds(10);  // after a failure
+  std::optional<std::chrono::milliseconds> patience = {};      // after the first signal to us; none: the same
+  int restarts = 0;                                            // within an hour
+  std::vector<int> hopeless = {};  // exit codes of failures that are the same however often ranks are started
+  std::vector<int> meant = {};     // those of ranks that ended as they were asked to, which are no failures
   ServeStore serve = nullptr;
   std::string context = {};                 // before what is said about a failure
   void (*file_size_signal)(int) = SIG_DFL;  // what the ranks do about SIGXFSZ
@@ -38,13 +43,16 @@ struct Job {
 };
 
 struct Outcome {
-  int code = 0;       // of the first rank that failed, 128 + n if signal n ended it or the run; 0: all went well
+  // Of the first rank that failed, 128 + n if signal n ended it or the run, or that of a rank that meant it; 0: all
+  // went well.
+  int code = 0;
   int passed_on = 0;  // the last signal that we were sent before a rank failed
 };
 
-// The ranks get torchrun's variables and a store that we serve, and OMP_NUM_THREADS=1 unless it is set. Says on
-// standard error what went wrong: the rank that failed, and how; the signal; that output could not be written.
-// Throws zero::Error when the command cannot be started, or the store not be served; none of its ranks is left then.
+// The ranks get torchrun's variables, among them how often they were started again (TORCHELASTIC_RESTART_COUNT), and a
+// store that we serve, and OMP_NUM_THREADS=1 unless it is set. Says on standard error what went wrong: the rank that
+// failed, and how; the signal; that output could not be written. Throws zero::Error when the command cannot be started,
+// or the store not be served; none of its ranks is left then.
 Outcome run_ranks(const Job& job);
 
 // Of a command that needed the ranks: 0, 1, 2 where they found their usage wrong, 128 + n after signal n was passed on.

@@ -81,6 +81,9 @@ struct RunResult {
   double tokens_per_second = 0;
   planner::Theory theory;
   std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
+  // Not in the JSON.
+  bool stopped = false;  // before the last step, as it was asked to
+  bool unsaved = false;  // the last step's state could not be saved
 
   bool bytes_agree() const {
     return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire.known());

@@ -13,6 +13,10 @@ namespace cli {
 void write_outputs(const RunOptions& options, const Report& report) {
   const std::string json = to_json(report);
   if (!options.json.empty()) write_file(options.json, json);
+  const auto recorded = [](const RunResult& run) { return !run.timeline.empty(); };
+  if (options.html.empty() && options.trace.empty()) return;
+  if (!std::ranges::all_of(report.runs, recorded))
+    return complain("--html and --trace are not written: the last step, which they show, was not made");
   if (!options.html.empty()) write_file(options.html, report_page(json));
   if (!options.trace.empty()) write_file(options.trace, chrome_trace(json));
 }
@@ -23,7 +27,7 @@ std::ostream& text_of(const RunOptions& options) {
 }
 
 bool says_all_skipped(const RunResult& run) {
-  if (run.update_seconds) return false;
+  if (run.update_seconds || run.step_seconds == 0) return false;
   complain(run.plan +
            ": every step was skipped, since no gradient was finite: give a smaller --lr or --loss-scale, or "
            "another --precision");

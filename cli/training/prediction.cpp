@@ -68,6 +68,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
   predict_wire(estimate.wire, world, result.wire);
+  if (!options.saving.folder.empty()) result.peak.predicted += estimate.snapshot;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world))
     result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh);

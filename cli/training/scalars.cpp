@@ -26,6 +26,11 @@ void Scalars::step(const Progression& now) {
   next_.step(now);
 }
 
+void Scalars::resumed(const std::string& checkpoint, const RunResult& result) {
+  steps_ = static_cast<std::int64_t>(result.losses.size());
+  next_.resumed(checkpoint, result);
+}
+
 void Scalars::evaluated(const Evaluation& evaluation) {
   write("evaluation/loss", evaluation.step, evaluation.loss);
   next_.evaluated(evaluation);

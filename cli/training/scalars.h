@@ -16,6 +16,9 @@ class Scalars : public Listener {
   void begin(const zero::Engine& engine, const RunResult& predicted) override { next_.begin(engine, predicted); }
   void step(const Progression& now) override;
   void evaluated(const Evaluation& evaluation) override;
+  void resumed(const std::string& checkpoint, const RunResult& result) override;
+  void saved(const std::string& checkpoint) override { next_.saved(checkpoint); }
+  void not_saved(const std::string& fault) override { next_.not_saved(fault); }
 
  private:
   void write(const std::string& tag, std::int64_t step, double value);

@@ -14,6 +14,7 @@
 #include "cli/training/collect.h"
 #include "cli/training/memory.h"
 #include "cli/training/prediction.h"
+#include "cli/training/saving.h"
 #include "cli/training/timeline.h"
 #include "models/llama.h"
 #include "zero/memory_analyzer.h"
@@ -57,6 +58,7 @@ class Run {
         options_(options),
         work_(work),
         listener_(listener),
+        saving_(world, options, work, listener),
         model_(build(options, work)),
         engine_(*model_, {world, {.shard = options.shard_ranks}}, make_plan(options, plan, world.size()),
                 make_optimizer(options), engine_options(options)) {
@@ -69,15 +71,20 @@ class Run {
 
   RunResult go() {
     listener_.begin(engine_, result_);
-    for (std::int64_t step = 1; step <= options_.steps; ++step) {
+    saving_.resume(engine_, result_);
+    const auto done = static_cast<std::int64_t>(result_.losses.size());
+    for (std::int64_t step = done + 1; step <= options_.steps && !result_.stopped; ++step) {
+      saving_.before_step(engine_);
       if (step == options_.steps && options_.wants_timeline()) {
         watch_step();
       } else {
         train_step();
       }
-      if (step == 1 && options_.steps > 1) leave_out();
+      if (step == done + 1 && options_.steps > step) leave_out();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
+      result_.stopped = saving_.after_step(engine_, result_, reports_.back());
     }
+    result_.unsaved = !saving_.finish(engine_, result_);
     measure();
     return std::move(result_);
   }
@@ -147,6 +154,7 @@ class Run {
     result_.activation.measured = activations > 0 ? activations : kUnmeasured;
     result_.peak.measured = activations > 0 ? peak : kUnmeasured;
     result_.buffers.measured = largest(world_, buffers(ledger));
+    if (seconds_.empty()) return;  // all steps were done before
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
@@ -233,6 +241,7 @@ class Run {
   const RunOptions& options_;
   const Work& work_;
   Listener& listener_;
+  Saving saving_;
   models::Llama model_;
   zero::Engine engine_;
   RunResult result_;

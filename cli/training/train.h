@@ -27,10 +27,14 @@ class Listener {
   virtual void begin(const zero::Engine&, const RunResult& predicted) { static_cast<void>(predicted); }
   virtual void step(const Progression&) {}
   virtual void evaluated(const Evaluation&) {}
+  // Goes on from a checkpoint, with the curves up to there.
+  virtual void resumed(const std::string& checkpoint, const RunResult&) { static_cast<void>(checkpoint); }
+  virtual void saved(const std::string& checkpoint) { static_cast<void>(checkpoint); }
+  virtual void not_saved(const std::string& fault) { static_cast<void>(fault); }
 };
 
-// Trains from the start: same weights, same data, whatever the plan. Collective; the result is the same on
-// every rank but for the seconds. Sizes are predicted before the first step; measured are the largest of
+// Trains from the start, or from a checkpoint: same weights, same data, whatever the plan. Collective; the result is
+// the same on every rank but for the seconds. Sizes are predicted before the first step; measured are the largest of
 // all ranks; on the wire the mean of all steps but the first, without evaluations.
 RunResult run_plan(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
                    Listener& listener);

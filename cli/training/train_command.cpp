@@ -1,20 +1,26 @@
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <optional>
 
 #include "cli/commands/commands.h"
+#include "cli/complain.h"
 #include "cli/options/checks.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
 #include "cli/training/outputs.h"
 #include "cli/training/own_ranks.h"
+#include "cli/training/saving.h"
 #include "cli/training/scalars.h"
 #include "cli/training/train.h"
 #include "planner/theory.h"
 
 namespace cli {
 namespace {
+
+constexpr std::chrono::hours kUntilSaved(1);
+constexpr int kFailed = 1;
 
 // The run as text: the plan first, then its steps; a long run shows every hundredth part.
 class Printer : public Listener {
@@ -50,7 +56,7 @@ class Printer : public Listener {
   void step(const Progression& now) override {
     const zero::StepReport& report = now.report;
     const std::int64_t step = ++done_;
-    if (step % every_ == 0 || step == steps_ || step == 1) {
+    if (step % every_ == 0 || step == steps_ || step == first_) {
       progress_.clear();
       out_ << "step " << step << "  loss " << fixed(report.loss, 6) << "  norm " << fixed(report.grad_norm, 4)
            << "  lr " << significant(report.lr, 4) << "  " << fixed(now.tokens_per_second, 0) << " tokens/s"
@@ -64,6 +70,22 @@ class Printer : public Listener {
     out_ << "step " << evaluation.step << "  held-out loss " << fixed(evaluation.loss, 6) << std::endl;
   }
 
+  void resumed(const std::string& checkpoint, const RunResult& result) override {
+    done_ = static_cast<std::int64_t>(result.losses.size());
+    first_ = done_ + 1;
+    out_ << "goes on after step " << done_ << " from " << checkpoint << std::endl;
+  }
+
+  void saved(const std::string& checkpoint) override {
+    progress_.clear();
+    out_ << "saved " << checkpoint << std::endl;
+  }
+
+  void not_saved(const std::string& fault) override {
+    progress_.clear();
+    complain(fault);
+  }
+
  private:
   static void add(Table& table, const zero::Plan& plan, zero::State state, zero::Dtype dtype, std::int64_t bytes) {
     const auto [between, at_rest] = planner::places_of(plan, state);
@@ -75,6 +97,7 @@ class Printer : public Listener {
   std::int64_t steps_;
   std::int64_t every_;
   std::int64_t done_ = 0;
+  std::int64_t first_ = 1;
   Progress progress_;
 };
 
@@ -96,12 +119,17 @@ int train_as_rank(const RunOptions& options) {
   report.precision = options.precision;
   report.runs = {run_plan(world, options, work, options.plans.front(), listener)};
   printer.reset();
-  if (!first) return 0;
-  std::ostream& out = text_of(options);
-  out << '\n';
-  print_report(out, report);
-  write_outputs(options, report);
-  return says_all_skipped(report.runs.front()) ? 1 : 0;
+  const RunResult& run = report.runs.front();
+  if (first) {
+    text_of(options) << '\n';
+    print_report(text_of(options), report);
+    write_outputs(options, report);
+    if (run.stopped)
+      complain("stopped after step " + std::to_string(run.losses.size()) +
+               ", as a signal asked; --resume auto goes on from there");
+  }
+  if (run.unsaved || (first && says_all_skipped(run))) return kFailed;
+  return run.stopped ? kStopped : 0;
 }
 
 }  // namespace
@@ -110,7 +138,12 @@ int train(const RunOptions& options) {
   const int ranks = options.ranks ? options.ranks : 1;
   if (launched() || ranks == 1) return train_as_rank(options);
   load(options);
-  return exit_code(run_ranks(own_ranks(train_arguments(options, options.plans.front(), options.json), ranks)));
+  Job job = own_ranks(train_arguments(options, options.plans.front(), options.json), ranks);
+  job.restarts = options.restarts;
+  job.hopeless = {kUsage};
+  job.meant = {kStopped};
+  if (!options.saving.folder.empty()) job.patience = kUntilSaved;
+  return exit_code(run_ranks(job));
 }
 
 }  // namespace cli

@@ -93,6 +93,11 @@ struct StepReport {
   double lr = 0;
   double loss_scale = 1;  // of this step; losses and norms are reported without it
   std::int64_t step = 0;  // steps applied so far
+  // All that request() was given, on any rank, before this step's vote and since the one before.
+  std::uint32_t requests = 0;
+  // Of a save in the background that ended since the step before: the checkpoint's folder, or why there is none.
+  std::string saved = {};
+  std::string save_fault = {};
   // On this rank, of the thread that calls; the rest of a step is the model's computing.
   double update_seconds = 0;  // the optimizer's work and what it exchanges
   double gather_seconds = 0;  // waiting for parameters, since the step before
@@ -132,6 +137,10 @@ class Engine {
   // nothing and reports applied = false. Throws StateError, on every rank, when gradients overflow at the
   // lowest loss scale. Collective.
   StepReport step();
+
+  // Bits of the program's own, told to all ranks by the next step's report: so all of them act on what only some have
+  // heard, a signal or the end of their data, after the same step.
+  void request(std::uint32_t bits);
 
   // The global index of the micro-batch that the next backward belongs to, counted over the whole
   // run: use it to choose the data, and every plan and world size sees the same global batches.
@@ -173,12 +182,18 @@ class Engine {
   // Writes what state() tells as `folder`/step-000123, which it returns: all ranks into one folder that they share.
   // When it returns the checkpoint is on the disk; while it runs this rank holds a copy of what it writes
   // (Owner::snapshot). Throws CheckpointError, the same on every rank, naming those that failed, and nothing is
-  // published then; training may go on. StateError as state() does. Collective.
+  // published then; training may go on. StateError as state() does. A save in the background that has ended, and whose
+  // failure no report has told, is told of first: nothing is saved then, and the next call saves. Collective.
   std::string save(const std::string& folder, const SaveOptions& options = {});
-  // Goes on from a checkpoint in `folder`: that of `step`, or the newest that is whole, those that are damaged being
-  // passed over. As load_state(), so under any plan and number of ranks; each rank reads only what it holds, checked
-  // before it is used. Throws CheckpointError where there is none, else what load_state() throws. Collective.
-  Restored load(const std::string& folder, std::optional<std::int64_t> step = {});
+  // Waits for a save in the background, and returns its checkpoint's folder; empty where none was under way, or a
+  // report has told of it. Throws what it failed with, as save() does. An engine that ends waits too, but has nobody to
+  // tell. Collective.
+  std::string finish_save();
+  // Goes on from a checkpoint in `folder`: the newest that is whole, those that are damaged being passed over, or that
+  // of a step. As load_state(), so under any plan and number of ranks, and from any precision: main weights and
+  // parameters become each other. Each rank reads only what it holds, checked before it is used. Throws CheckpointError
+  // where there is none, else what load_state() throws. Collective.
+  Restored load(const std::string& folder, const LoadOptions& options = {});
 
   // For MemoryAnalyzer::watch(), which see.
   void observe(std::weak_ptr<EngineObserver> observer);

@@ -39,6 +39,8 @@ struct Estimate {
   std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most
   std::int64_t update_traffic = 0;   // memory that a step's update reads and
                                      // writes, but for what is exchanged
+  std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
+                                     // checkpoint, where parts are even
   Traffic wire;                      // per rank and step (seconds stay zero)
   int gathers = 0;                   // times a unit is paged in per step
 

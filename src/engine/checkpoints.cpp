@@ -1,15 +1,18 @@
 // Engines save and load themselves.
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <optional>
 #include <utility>
 
+#include "engine/adapted_source.h"
 #include "engine/impl.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/checkpoint_writer.h"
 #include "persist/folders.h"
 #include "persist/gathered.h"
 #include "persist/retention.h"
+#include "persist/saver.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 
@@ -22,30 +25,68 @@ void together(const Communicator& all, const std::string& what, const std::funct
   if (!faults.empty()) throw CheckpointError(what + ": " + faults);
 }
 
-// Rank 0 says which.
-std::string chosen(Env& env, const Communicator& all, const std::string& folder, std::optional<std::int64_t> step) {
-  std::string place, damaged;
-  together(all, "no checkpoint to load from " + folder, [&] {
-    if (all.rank() != 0) return;
-    if (step) {
-      place = folder + "/" + checkpoint_name(*step);
-      return;
-    }
-    std::vector<std::string> faults;
-    const auto newest = newest_checkpoint(env, folder, &faults);
-    for (const std::string& fault : faults) damaged += "; " + fault;
-    if (!newest) throw CheckpointError("there is none in " + folder + " that is whole" + damaged);
-    place = newest->folder;
+// A checkpoint that is whole, and what this rank saw of that.
+struct Found {
+  std::optional<Checkpoint> checkpoint;
+  VerifiedPieces verified;
+  std::string faults;  // that it is not, by rank
+};
+
+// Each rank looks at its share.
+Found look(Env& env, const Communicator& all, const std::string& place) {
+  Found found;
+  const std::string fault = fault_of([&] {
+    found.checkpoint = Checkpoint::open(env, place);
+    const auto faults = verify(env, *found.checkpoint, {all.rank(), all.size()}, &found.verified);
+    if (faults.empty()) return;
+    const std::string more = faults.size() > 1 ? ", and " + std::to_string(faults.size() - 1) + " more" : "";
+    throw CheckpointError(describe(faults.front()) + more);
   });
-  return gather_texts(all, place).front();
+  found.faults = gather_faults(all, fault);
+  return found;
+}
+
+// The newest that is whole, or that of `step`. Rank 0 says which there are.
+Found newest_whole(Env& env, const Communicator& all, const std::string& folder, std::optional<std::int64_t> step) {
+  const std::string what = "no checkpoint to load from " + folder;
+  std::string places;
+  together(all, what, [&] {
+    if (all.rank() != 0) return;
+    for (const CheckpointPlace& place : list_checkpoints(env, folder))
+      if (!step || place.step == *step) places += checkpoint_name(place.step) + '\n';
+    if (!places.empty()) return;
+    throw CheckpointError(step ? "there is no " + checkpoint_name(*step) : "there is none in " + folder);
+  });
+  places = gather_texts(all, places).front();
+  std::string damaged;
+  while (!places.empty()) {
+    places.pop_back();
+    const std::size_t last = places.rfind('\n') + 1;  // 0 where there is one
+    const std::string place = folder + "/" + places.substr(last);
+    Found found = look(env, all, place);
+    if (found.faults.empty()) return found;
+    damaged += "; " + place + ": " + found.faults;
+    places.resize(last);
+  }
+  throw CheckpointError(what + ": there is none that is whole" + damaged);
+}
+
+std::vector<RestoredTensor> tensors_of_user(CheckpointSource& source, const Manifest& manifest) {
+  std::vector<RestoredTensor> tensors;
+  for (const StoredUserTensor& stored : manifest.user_tensors) {
+    const std::int64_t bytes = elements_of(stored.shape) * size_of(stored.dtype);
+    tensors.push_back({stored.name, stored.dtype, stored.shape, std::vector<char>(static_cast<std::size_t>(bytes))});
+    source.read_user(tensors.size() - 1, tensors.back().values.data());
+  }
+  return tensors;
 }
 
 }  // namespace
 
 void prepare_checkpoints(const World& world, const std::string& folder) {
-  require_shared_folder(posix_env(), world.communicator(), folder);
+  require_shared_folder(checkpoint_env(), world.communicator(), folder);
   together(world.communicator(), "what is left in " + folder + " cannot be removed", [&] {
-    if (world.rank() == 0) clean_partials(posix_env(), folder);
+    if (world.rank() == 0) clean_partials(checkpoint_env(), folder);
   });
 }
 
@@ -62,44 +103,108 @@ void Engine::Impl::exchange_files(const std::function<void(const Communicator& a
   if (failure) std::rethrow_exception(failure);
 }
 
+// Of a save under way: until it has ended, or not at all, on all ranks alike.
+void Engine::Impl::make_way(WhileSaving how) {
+  if (!saver_ || !saver_->under_way()) return;
+  bool ended = how == WhileSaving::wait;
+  if (!ended)
+    exchange_files([&](const Communicator& all) {
+      ended = std::ranges::count(gather_numbers(all, saver_->ended() ? 1 : 0), 0) == 0;
+    });
+  if (!ended)
+    throw CheckpointError("the save in the background before this one is still under way",
+                          "save less often, or wait for it: WhileSaving::wait");
+  try {
+    saver_->finish();
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(std::string("the save in the background before this one failed: ") + error.what());
+  }
+}
+
+// Copies what this rank saves; `fault` is why that was not possible.
+SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& options, Block& memory,
+                              std::string& fault) {
+  SaveOrder order{folder,
+                  {state(), exchange_.rank(), options.tensors},
+                  {.plan = plan_.label() + " " + std::string(name(plan_.precision())),
+                   .mesh = exchange_.mesh(),
+                   .user = options.user,
+                   .replace = options.replace},
+                  {options.keep_last, options.keep_every}};
+  const std::int64_t bytes = order.snapshot.bytes();
+  fault = fault_of([&] {
+    if (memory.bytes() < bytes) {
+      memory.reset();
+      memory = accounts_.take(bytes, Owner::snapshot);
+    }
+    order.snapshot.take(memory.view().data);
+  });
+  if (!fault.empty()) fault = "a copy of " + std::to_string(bytes) + " bytes: " + fault;
+  return order;
+}
+
 std::string Engine::Impl::save(const std::string& folder, const SaveOptions& options) {
-  Snapshot snapshot(state(), exchange_.rank());
-  const Block memory = accounts_.take(snapshot.bytes(), Owner::snapshot);
-  snapshot.take(memory.view().data);
-  const CheckpointOptions how{.plan = plan_.label() + " " + std::string(name(plan_.precision())),
-                              .mesh = exchange_.mesh(),
-                              .user = options.user,
-                              .replace = options.replace};
+  check_alive();
+  make_way(options.while_saving);
+  Block once;
+  std::string fault;
+  SaveOrder order = this->order(folder, options, options.background ? snapshot_ : once, fault);
   std::string saved;
   exchange_files([&](const Communicator& all) {
-    saved = write_checkpoint(posix_env(), all, folder, snapshot, how);
-    if (options.keep_last == 0) return;
-    together(all, saved + " is saved, but older ones could not be removed", [&] {
-      if (all.rank() == 0) prune(posix_env(), folder, {options.keep_last, options.keep_every}, steps_);
+    together(all, "nothing is saved to " + folder, [&] {
+      if (!fault.empty()) throw CheckpointError(fault);
     });
+    if (options.background && !saver_) saver_ = std::make_unique<Saver>(checkpoint_env(), all.split(0, all.rank()));
+    if (!options.background) saved = save_checkpoint(checkpoint_env(), all, order);
   });
+  if (!options.background) return saved;
+  saved = folder + "/" + checkpoint_name(order.snapshot.scalars().steps);
+  saver_->begin(std::move(order));
   return saved;
 }
 
-Restored Engine::Impl::load(const std::string& folder, std::optional<std::int64_t> step) {
+std::string Engine::Impl::finish_save() {
+  return saver_ ? saver_->finish() : std::string();
+}
+
+// `ended`: that on all ranks a save has, since the report before.
+void Engine::Impl::report_save(bool ended, StepReport& report) {
+  if (!ended) return;
+  try {
+    report.saved = saver_->finish();
+  } catch (const CheckpointError& error) {
+    report.save_fault = error.what();
+  }
+}
+
+Restored Engine::Impl::load(const std::string& folder, const LoadOptions& options) {
   check_alive();
-  std::optional<Checkpoint> checkpoint;
+  make_way(WhileSaving::wait);
+  Found found;
+  exchange_files([&](const Communicator& all) { found = newest_whole(checkpoint_env(), all, folder, options.step); });
+  const Checkpoint& checkpoint = *found.checkpoint;
+  CheckpointSource source(checkpoint_env(), checkpoint, std::move(found.verified));
+  std::vector<RestoredTensor> tensors;
   exchange_files([&](const Communicator& all) {
-    const std::string place = chosen(posix_env(), all, folder, step);
-    together(all, "the checkpoint " + place + " cannot be loaded",
-             [&] { checkpoint = Checkpoint::open(posix_env(), place); });
+    together(all, "the checkpoint " + checkpoint.folder() + " cannot be loaded",
+             [&] { tensors = tensors_of_user(source, checkpoint.manifest()); });
   });
-  CheckpointSource source(posix_env(), *checkpoint);
-  load_state(source);
-  return {.folder = checkpoint->folder(), .step = steps_, .user = checkpoint->manifest().user};
+  AdaptedSource adapted(source, expected_state(), options, seed_);
+  load_state(adapted);
+  return {
+      .folder = checkpoint.folder(), .step = steps_, .user = checkpoint.manifest().user, .tensors = std::move(tensors)};
 }
 
 std::string Engine::save(const std::string& folder, const SaveOptions& options) {
   return impl_->save(folder, options);
 }
 
-Restored Engine::load(const std::string& folder, std::optional<std::int64_t> step) {
-  return impl_->load(folder, step);
+std::string Engine::finish_save() {
+  return impl_->finish_save();
+}
+
+Restored Engine::load(const std::string& folder, const LoadOptions& options) {
+  return impl_->load(folder, options);
 }
 
 }  // namespace zero

@@ -50,6 +50,9 @@ std::int64_t Engine::micro_batch() const {
 void Engine::discard() {
   impl_->discard();
 }
+void Engine::request(std::uint32_t bits) {
+  impl_->request(bits);
+}
 void Engine::release() {
   impl_->release();
 }

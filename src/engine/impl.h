@@ -14,6 +14,7 @@
 #include "engine/updater.h"
 #include "engine/vote.h"
 #include "partition/state_tensors.h"
+#include "persist/saver.h"
 #include "state/exchange.h"
 #include "state/float8_linear.h"
 #include "state/gradients.h"
@@ -38,8 +39,10 @@ class Engine::Impl final : public UnitOwner {
   at::Tensor main_parameter(const at::Tensor& parameter);
   EngineState state();
   void load_state(StateSource& source);
+  void request(std::uint32_t bits) { requests_ |= bits; }
   std::string save(const std::string& folder, const SaveOptions& options);
-  Restored load(const std::string& folder, std::optional<std::int64_t> step);
+  std::string finish_save();
+  Restored load(const std::string& folder, const LoadOptions& options);
 
   void page_in(std::span<Unit* const> units) override { pager_->touch(units); }
   MicroBatch& micro_batch() override { return micro_batch_; }
@@ -98,6 +101,9 @@ class Engine::Impl final : public UnitOwner {
   StateFit agree_on_state(const StateSource& source);
   class Loading;
   void exchange_files(const std::function<void(const Communicator& all)>& work);
+  void make_way(WhileSaving how);
+  SaveOrder order(const std::string& folder, const SaveOptions& options, Block& memory, std::string& fault);
+  void report_save(bool ended, StepReport& report);
   void resume(const StateScalars& scalars);
   void agree_on_loading(const std::string& fault);
   StepSummary summary() const;
@@ -146,6 +152,9 @@ class Engine::Impl final : public UnitOwner {
   std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
+  std::uint32_t requests_ = 0;    // since the last vote
+  Block snapshot_;                // kept from one save in the background to the next
+  std::unique_ptr<Saver> saver_;  // null before the first of them
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
   const char* broken_ = nullptr;     // what failed halfway

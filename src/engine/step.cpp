@@ -14,6 +14,8 @@ StepSummary Engine::Impl::summary() const {
   StepSummary summary;
   summary.losses = losses_;
   if (float8_) summary.largest = float8_->largest();
+  summary.requests = requests_;
+  summary.save_ended = saver_ && saver_->ended();
   summary.present.assign(infos_.size(), 0);
   // From the end, so that what the update needs first was read last.
   for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
@@ -80,6 +82,9 @@ StepReport Engine::Impl::step() {
   check_float8();
   micro_batch_.end_forward();
   const StepDecision decision = timed_vote(report);
+  requests_ = 0;
+  report.requests = decision.requests;
+  report_save(decision.save_ended, report);
   if (float8_) float8_->settle(decision.largest);
   const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
   report.skipped = decision.overflow;

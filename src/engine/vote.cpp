@@ -11,6 +11,10 @@
 namespace zero {
 namespace {
 
+// A word of the vote.
+constexpr std::int64_t kOverflow = 1, kSaveEnded = 2;
+constexpr int kRequests = 32;  // bits from there on
+
 double tree_total(const std::vector<double>& values) {
   std::vector<const void*> sources;
   for (const double& value : values) sources.push_back(&value);
@@ -33,7 +37,8 @@ std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
       static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate(), plan.float8()) / 8));
   auto at = words.begin();
   for (const std::int64_t limb : summary.squares.limbs()) *at++ = limb;
-  *at++ = summary.nonfinite;
+  *at++ = (summary.nonfinite != 0 ? kOverflow : 0) | (summary.save_ended ? kSaveEnded : 0) |
+          static_cast<std::int64_t>(std::uint64_t{summary.requests} << kRequests);
   for (const double loss : summary.losses) *at++ = std::bit_cast<std::int64_t>(loss);
   for (std::size_t i = 0; i < summary.present.size(); ++i)
     if (summary.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
@@ -48,6 +53,7 @@ StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, con
   const std::size_t words = table.size() / static_cast<std::size_t>(ranks);
   const auto accumulate = static_cast<std::size_t>(plan.accumulate());
   StepDecision decision;
+  decision.save_ended = true;
   decision.present.assign(parameters, 0);
   ExactSum squares;
   std::vector<double> losses(accumulate * static_cast<std::size_t>(ranks));
@@ -55,7 +61,10 @@ StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, con
     const std::span<const std::int64_t> vote(table.data() + static_cast<std::size_t>(mesh.slice_of(rank)) * words,
                                              words);
     squares.add(vote.first(kNormLimbs));
-    decision.overflow = decision.overflow || vote[kNormLimbs] != 0;
+    const std::int64_t word = vote[kNormLimbs];
+    decision.overflow = decision.overflow || (word & kOverflow) != 0;
+    decision.save_ended = decision.save_ended && (word & kSaveEnded) != 0;
+    decision.requests |= static_cast<std::uint32_t>(static_cast<std::uint64_t>(word) >> kRequests);
     for (std::size_t micro = 0; micro < accumulate; ++micro)
       losses[static_cast<std::size_t>(micro_batch_index(plan, ranks, rank, static_cast<int>(micro)))] =
           std::bit_cast<double>(vote[kNormLimbs + 1 + micro]);

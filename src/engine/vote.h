@@ -1,5 +1,5 @@
-// The one small exchange of a step: gradient norm, overflow, losses, and which parameters received
-// gradients, agreed on by all ranks before any of them updates.
+// The one small exchange of a step: gradient norm, overflow, losses, which parameters received gradients, and what the
+// program wants all ranks to know, agreed on by all ranks before any of them updates.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@ struct StepSummary {
   std::vector<double> losses;   // of this rank's micro-batches
   std::vector<char> present;    // by parameter
   std::vector<double> largest;  // see Float8Linears; empty otherwise
+  std::uint32_t requests = 0;   // see Engine::request
+  bool save_ended = false;      // one in the background
 };
 
 struct StepDecision {
@@ -25,6 +27,8 @@ struct StepDecision {
   double loss = 0;            // summed over the global batch, along the tree over the micro-batch's index
   std::vector<char> present;  // on any rank
   std::vector<double> largest;
+  std::uint32_t requests = 0;  // of any rank
+  bool save_ended = false;     // on all
 };
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds

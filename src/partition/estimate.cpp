@@ -10,6 +10,7 @@
 #include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
+#include "partition/per_rank.h"
 #include "partition/repeated.h"
 #include "partition/runs.h"
 #include "partition/transitions.h"
@@ -26,32 +27,6 @@ std::size_t parameters_of(const Layout& layout) {
   for (const UnitLayout& unit : layout.units()) count += unit.slots().size();
   return count;
 }
-
-// A sum for each of many ranks, of which few differ.
-class PerRank {
- public:
-  explicit PerRank(int ranks) : ranks_(ranks) {}
-
-  void add(int begin, int end, std::int64_t bytes) {
-    changes_.emplace_back(begin, bytes);
-    if (end < ranks_) changes_.emplace_back(end, -bytes);
-  }
-
-  std::int64_t most() && {
-    std::ranges::sort(changes_, {}, &std::pair<int, std::int64_t>::first);
-    std::int64_t sum = 0, largest = 0;
-    for (std::size_t i = 0; i < changes_.size(); ++i) {
-      sum += changes_[i].second;
-      const bool last = i + 1 == changes_.size() || changes_[i + 1].first != changes_[i].first;
-      if (last) largest = std::max(largest, sum);
-    }
-    return largest;
-  }
-
- private:
-  int ranks_;
-  std::vector<std::pair<int, std::int64_t>> changes_;  // from that rank on
-};
 
 // Prices one step of a plan that is already the one on the layout's mesh.
 class Pricing {
@@ -87,6 +62,7 @@ class Pricing {
     estimate_.update = inputs_ + steps_;
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
+    snapshot();
     if (movement_.gathers) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
@@ -105,9 +81,30 @@ class Pricing {
     state.gradient += times * kept * size_of(dtype) * accumulation_levels(plan_);
     const std::int64_t updated = times * held(unit, State::optimizer);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
-    const bool narrow =
-        accumulation(unit.dtype()) != unit.dtype() && plan_.remainder(unit.dtype()) == Remainder::main_weights;
-    estimate_.update_traffic += updated * (size_of(dtype) + (narrow ? 1 : 2) * size_of(unit.dtype()));
+    estimate_.update_traffic += updated * (size_of(dtype) + (has_main(unit) ? 1 : 2) * size_of(unit.dtype()));
+  }
+
+  // How many ranks have the same of a unit.
+  std::int64_t copies(const UnitLayout& unit, State state) const {
+    return unit.length() == 0 ? 1 : layout_.ranks() * held(unit, state) / unit.length();
+  }
+
+  bool has_main(const UnitLayout& unit) const {
+    return unit.trainable() && accumulation(unit.dtype()) != unit.dtype() &&
+           plan_.remainder(unit.dtype()) == Remainder::main_weights;
+  }
+
+  // Each rank saves its part of what it has, which is not parameters that follow from main weights.
+  void snapshot() {
+    std::int64_t alike = 1;
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      const UnitLayout& unit = layout_.units()[i];
+      if (unit.trainable() && unit.length() > 0) alike = copies(unit, State::optimizer);
+      if (!has_main(unit))
+        estimate_.snapshot +=
+            repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
+    }
+    estimate_.snapshot += estimate_.state.optimizer / alike;
   }
 
   // Moments, of the rank that has most. Ranks in the order of their slices over all.

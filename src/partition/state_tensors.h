@@ -32,7 +32,8 @@ struct StateFit {
   std::vector<char> kept;           // by parameter: whether it comes with state of its optimizer
   std::vector<std::string> faults;  // one sentence each
 };
-// A parameter that was never updated may come without state of its optimizer, which then begins.
+// A parameter that was never updated may come without state of its optimizer, which then begins, or with main weights
+// alone.
 StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::vector<StateTensor>& buffers,
                    const std::vector<StateTensor>& given, const StateScalars& scalars);
 

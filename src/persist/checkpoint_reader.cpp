@@ -64,8 +64,8 @@ Checkpoint Checkpoint::open(Env& env, const std::string& folder) {
   return checkpoint;
 }
 
-VerifiedFiles::VerifiedFiles(Env& env, const Checkpoint& checkpoint)
-    : env_(env), checkpoint_(checkpoint), files_(checkpoint.manifest().files.size()) {}
+VerifiedFiles::VerifiedFiles(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified)
+    : env_(env), checkpoint_(checkpoint), files_(checkpoint.manifest().files.size()), verified_(std::move(verified)) {}
 
 ReadableFile& VerifiedFiles::file(std::size_t index) {
   if (files_[index]) return *files_[index];
@@ -98,8 +98,8 @@ void VerifiedFiles::read(const StoredBytes& stored, std::int64_t begin, std::int
   if (verified || !all) from.read(stored.offset + begin, to, end - begin);
 }
 
-CheckpointSource::CheckpointSource(Env& env, const Checkpoint& checkpoint)
-    : checkpoint_(checkpoint), files_(env, checkpoint) {
+CheckpointSource::CheckpointSource(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified)
+    : checkpoint_(checkpoint), files_(env, checkpoint, std::move(verified)) {
   for (const StoredTensor& stored : checkpoint.manifest().tensors) {
     tensors_.push_back(stored.tensor);
     std::vector<std::int64_t>& reach = reach_.emplace_back();
@@ -162,11 +162,14 @@ namespace {
 
 class Verifier {
  public:
-  Verifier(Env& env, const Checkpoint& checkpoint) : env_(env), checkpoint_(checkpoint) {}
+  Verifier(Env& env, const Checkpoint& checkpoint, const Share& share, VerifiedPieces* verified)
+      : env_(env), checkpoint_(checkpoint), share_(share), verified_(verified) {
+    for (const StoredFile& file : checkpoint.manifest().files) all_ += file.bytes;
+  }
 
   std::vector<CheckpointFault> run() {
     const Manifest& manifest = checkpoint_.manifest();
-    std::vector<std::vector<std::pair<StoredBytes, std::string>>> pieces(manifest.files.size());
+    std::vector<std::vector<Piece>> pieces(manifest.files.size());
     for (const StoredTensor& stored : manifest.tensors)
       for (const StoredPiece& piece : stored.pieces)
         pieces[piece.at.file].emplace_back(piece.at, describe(stored.tensor.key));
@@ -174,14 +177,25 @@ class Verifier {
       for (const StoredBytes& at : stored.pieces) pieces[at.file].emplace_back(at, user_name(stored));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pieces[i].emplace_back(header_of(manifest, i), kHeader);
-      std::ranges::sort(pieces[i], {}, [](const auto& piece) { return piece.first.offset; });
-      file(manifest.files[i], pieces[i]);
+      std::ranges::sort(pieces[i], {}, [](const Piece& piece) { return piece.first.offset; });
+      const bool begins_here = mine(passed_);
+      std::erase_if(pieces[i], [&](const Piece& piece) { return !mine(passed_ + piece.first.offset); });
+      if (begins_here || !pieces[i].empty()) file(manifest.files[i], pieces[i]);
+      passed_ += manifest.files[i].bytes;
     }
     return std::move(faults_);
   }
 
  private:
-  void file(const StoredFile& stored, const std::vector<std::pair<StoredBytes, std::string>>& pieces) {
+  using Piece = std::pair<StoredBytes, std::string>;
+
+  // By where it begins in all files, one after the other.
+  bool mine(std::int64_t at) const {
+    const auto which = static_cast<double>(at) / static_cast<double>(std::max<std::int64_t>(all_, 1)) * share_.of;
+    return std::min(static_cast<int>(which), share_.of - 1) == share_.which;
+  }
+
+  void file(const StoredFile& stored, const std::vector<Piece>& pieces) {
     std::unique_ptr<ReadableFile> found;
     try {
       found = env_.open(checkpoint_.folder() + "/" + stored.name);
@@ -198,8 +212,11 @@ class Verifier {
                          size_fault(size, stored.bytes)});
     for (const auto& [at, what] : pieces) {
       try {
-        if (checksum_in(*found, at.offset, at.offset + at.bytes, nullptr, chunk_) != at.checksum)
+        if (checksum_in(*found, at.offset, at.offset + at.bytes, nullptr, chunk_) != at.checksum) {
           faults_.push_back(fault_at(checkpoint_.manifest(), at, what, kDiffers));
+        } else if (verified_) {
+          verified_->emplace(at.file, at.offset);
+        }
       } catch (const Error& error) {
         faults_.push_back(fault_at(checkpoint_.manifest(), at, what, error.what()));
       }
@@ -208,16 +225,24 @@ class Verifier {
 
   Env& env_;
   const Checkpoint& checkpoint_;
+  const Share share_;
+  VerifiedPieces* const verified_;
+  std::int64_t all_ = 0;     // bytes of all files
+  std::int64_t passed_ = 0;  // of those that were looked at
   std::vector<char> chunk_;
   std::vector<CheckpointFault> faults_;
 };
 
 }  // namespace
 
+std::vector<CheckpointFault> verify(Env& env, const Checkpoint& checkpoint, const Share& share,
+                                    VerifiedPieces* verified) {
+  return Verifier(env, checkpoint, share, verified).run();
+}
+
 std::vector<CheckpointFault> verify(Env& env, const std::string& folder) {
   try {
-    const Checkpoint checkpoint = Checkpoint::open(env, folder);
-    return Verifier(env, checkpoint).run();
+    return verify(env, Checkpoint::open(env, folder));
   } catch (const Error& error) {
     return {{std::string(kManifest), {}, 0, 0, error.what()}};
   }

@@ -27,10 +27,14 @@ class Checkpoint {
   Manifest manifest_;
 };
 
+// Stored bytes that were found to be what was written, by file and offset.
+using VerifiedPieces = std::set<std::pair<std::size_t, std::int64_t>>;
+
 // Reads stored bytes, each checked against its checksum before any of it is used. One thread.
 class VerifiedFiles {
  public:
-  VerifiedFiles(Env& env, const Checkpoint& checkpoint);  // which stay
+  // Which stay. `verified` are not checked again.
+  VerifiedFiles(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified = {});
 
   // Writes bytes [begin, end) of `stored` to `to`; `what` is whose they are. Throws CheckpointError, naming file,
   // tensor and bytes; then anything may be in `to`.
@@ -42,7 +46,7 @@ class VerifiedFiles {
   Env& env_;
   const Checkpoint& checkpoint_;
   std::vector<std::unique_ptr<ReadableFile>> files_;
-  std::set<std::pair<std::size_t, std::int64_t>> verified_;  // file and offset
+  VerifiedPieces verified_;
   std::vector<char> chunk_;
 };
 
@@ -50,7 +54,8 @@ class VerifiedFiles {
 // after it was verified is not noticed. One thread.
 class CheckpointSource final : public StateSource {
  public:
-  CheckpointSource(Env& env, const Checkpoint& checkpoint);  // which stay
+  // See VerifiedFiles.
+  CheckpointSource(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified = {});
 
   const StateScalars& scalars() const override { return checkpoint_.manifest().scalars; }
   const std::vector<StateTensor>& tensors() const override { return tensors_; }
@@ -83,5 +88,14 @@ std::string describe(const CheckpointFault& fault);
 
 // All that is wrong, all of it read. Throws nothing but for lack of memory.
 std::vector<CheckpointFault> verify(Env& env, const std::string& folder);
+
+// One of several that each read as many bytes of a checkpoint.
+struct Share {
+  int which = 0;
+  int of = 1;
+};
+// All that is wrong in that share; what is not is added to `verified`. Likewise.
+std::vector<CheckpointFault> verify(Env& env, const Checkpoint& checkpoint, const Share& share = {},
+                                    VerifiedPieces* verified = nullptr);
 
 }  // namespace zero

@@ -1,9 +1,26 @@
 #include "persist/env.h"
 
+#include <atomic>
+
 #include "base/text.h"
 #include "zero/error.h"
 
 namespace zero {
+namespace {
+
+std::atomic<Env*> replacement_env = nullptr;
+
+}  // namespace
+
+Env& checkpoint_env() {
+  Env* const other = replacement_env;
+  return other != nullptr ? *other : posix_env();
+}
+
+void replace_checkpoint_env(Env* env) {
+  replacement_env = env;
+}
+
 void remove_folder(Env& env, const std::string& path) {
   for (const FolderEntry& entry : env.list(path)) {
     const std::string inner = path + "/" + entry.name;

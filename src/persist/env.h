@@ -57,6 +57,11 @@ class Env {
 // The system's. Lives as long as the process.
 Env& posix_env();
 
+// Where engines keep their checkpoints: the system's.
+Env& checkpoint_env();
+// For tests: another, until it is replaced by null.
+void replace_checkpoint_env(Env* env);
+
 // With all that is in it.
 void remove_folder(Env& env, const std::string& path);
 

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/folders.h"
+#include "zero/checkpoint.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -36,6 +37,12 @@ std::vector<CheckpointPlace> list_checkpoints(Env& env, const std::string& folde
       places.push_back({*step, folder + "/" + entry.name});
   std::ranges::sort(places, {}, &CheckpointPlace::step);
   return places;
+}
+
+std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  for (const CheckpointPlace& place : list_checkpoints(checkpoint_env(), folder)) steps.push_back(place.step);
+  return steps;
 }
 
 std::optional<CheckpointPlace> newest_checkpoint(Env& env, const std::string& folder,

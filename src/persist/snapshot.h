@@ -13,17 +13,10 @@
 #include <vector>
 
 #include "persist/manifest.h"
+#include "zero/checkpoint.h"
 #include "zero/state.h"
 
 namespace zero {
-
-// A tensor of the program's, in row-major order. Its name is that of no other, on whatever rank.
-struct UserTensor {
-  std::string name;
-  Dtype dtype = Dtype::f32;
-  std::vector<std::int64_t> shape = {};
-  const void* values = nullptr;
-};
 
 class Snapshot {
  public:

@@ -2,11 +2,12 @@
 // any plan and on any number of ranks that give the same bits.
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "covering.h"
+#include "folder.h"
 #include "optimizers.h"
 #include "states.h"
 #include "zero/error.h"
@@ -15,24 +16,6 @@ namespace zero::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "zero-checkpoints-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // `steps` steps, after loading from `from` where that is a folder; saved then, to `to` where that is one.
 Outcome stretch(const Job& job, const std::string& from, const std::string& to) {
@@ -117,6 +100,159 @@ TEST(CheckpointReshard, KeepsEveryBitFromAnyPlanAndWorldToAnyOther) {
   }
 }
 
+using Change = std::tuple<Precision, Precision, int>;
+class CheckpointPrecision : public testing::TestWithParam<Change> {};
+
+// The values that count, in fp32: main weights, or parameters with what rounding cut off them.
+std::map<std::string, at::Tensor> main_values(StatesModelImpl& model, Engine& engine) {
+  std::map<std::string, at::Tensor> values;
+  for (const auto& each : model.named_parameters())
+    if (each.value().requires_grad()) values[each.key()] = engine.main_parameter(each.value());
+  return values;
+}
+
+// From any precision to any other: the values are those of the wider one, rounded once where the new one has no room,
+// and the optimizer goes on.
+TEST_P(CheckpointPrecision, Changes) {
+  const auto [from, to, ranks] = GetParam();
+  const Folder folder;
+  std::map<std::string, at::Tensor> saved, loaded;
+  std::int64_t steps = 0;
+  on_ranks<StatesModelImpl>({Plan::zero2().precision(from), ranks}, {},
+                            [&](StatesModelImpl& model, Engine& engine, int rank) {
+                              for (int step = 0; step < 2; ++step) train_step(model, engine);
+                              engine.save(folder.path());
+                              auto values = main_values(model, engine);
+                              if (rank == 0) saved = std::move(values);
+                            });
+  on_ranks<StatesModelImpl>({Plan::zero3().precision(to), ranks}, {},
+                            [&](StatesModelImpl& model, Engine& engine, int rank) {
+                              engine.load(folder.path());
+                              auto values = main_values(model, engine);
+                              EXPECT_TRUE(train_step(model, engine).applied);
+                              if (rank == 0) loaded = std::move(values), steps = engine.steps();
+                            });
+  EXPECT_EQ(steps, 3);
+  ASSERT_EQ(saved.size(), loaded.size());
+  const bool narrow = to == Precision::bf16_sr || to == Precision::bf16_pure;
+  for (const auto& [name, values] : saved) {
+    const at::Tensor expected = narrow ? values.to(at::kBFloat16).to(at::kFloat) : values;
+    EXPECT_TRUE(at::equal(expected, loaded.at(name))) << name;
+  }
+}
+
+std::vector<Change> changes() {
+  std::vector<Change> all;
+  const std::vector precisions{Precision::fp32, Precision::bf16, Precision::fp16, Precision::bf16_sr,
+                               Precision::bf16_pure};
+  for (const Precision from : precisions)
+    for (const Precision to : precisions)
+      if (from != to) all.emplace_back(from, to, from == Precision::fp32 ? 2 : 1);
+  return all;
+}
+
+std::string change_of(const testing::TestParamInfo<Change>& tested) {
+  const auto& [from, to, ranks] = tested.param;
+  return in_title(std::string(name(from))) + "To" + in_title(std::string(name(to)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CheckpointPrecision, testing::ValuesIn(changes()), change_of);
+
+// What rounding cut off comes along, up to the last bit that it has room for.
+TEST(CheckpointPrecisions, KnowWhatRoundingCutOff) {
+  const Folder folder;
+  std::map<std::string, at::Tensor> exact, kept, back;
+  on_ranks<StatesModelImpl>({Plan::zero2(), 2}, {}, [&](StatesModelImpl& model, Engine& engine, int rank) {
+    for (int step = 0; step < 2; ++step) train_step(model, engine);
+    engine.save(folder.path() + "/fp32");
+    auto values = main_values(model, engine);
+    if (rank == 0) exact = std::move(values);
+  });
+  on_ranks<StatesModelImpl>({Plan::zero3().precision(Precision::bf16_kahan), 2}, {},
+                            [&](StatesModelImpl&, Engine& engine, int) {
+                              engine.load(folder.path() + "/fp32");
+                              engine.save(folder.path() + "/kahan");
+                            });
+  on_ranks<StatesModelImpl>({Plan::ddp(), 2}, {}, [&](StatesModelImpl& model, Engine& engine, int rank) {
+    engine.load(folder.path() + "/kahan");
+    auto values = main_values(model, engine);
+    if (rank == 0) back = std::move(values);
+  });
+  for (const auto& [name, values] : exact) {
+    EXPECT_TRUE(at::allclose(values, back.at(name), 0x1p-14, 1e-30)) << name;
+    EXPECT_FALSE(values.numel() > 8 && at::allclose(values, values.to(at::kBFloat16).to(at::kFloat), 0x1p-14, 1e-30));
+  }
+}
+
+TEST(CheckpointLoads, TakeWeightsAlone) {
+  const Folder folder;
+  std::map<std::string, at::Tensor> saved, loaded;
+  on_ranks<StatesModelImpl>({Plan::zero2().bf16(), 2, Lion{.lr = 1e-3}, {.seed = 3}}, {},
+                            [&](StatesModelImpl& model, Engine& engine, int rank) {
+                              for (int step = 0; step < 2; ++step) train_step(model, engine);
+                              engine.save(folder.path(), {.user = "7"});
+                              auto values = main_values(model, engine);
+                              if (rank == 0) saved = std::move(values);
+                            });
+  on_ranks<StatesModelImpl>(
+      {Plan::zero3(), 3, AdamW{}, {.seed = 4}}, {}, [&](StatesModelImpl& model, Engine& engine, int rank) {
+        EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }), {"moment 1", "is missing"}));
+        const Restored restored = engine.load(folder.path(), {.weights_only = true});
+        EXPECT_EQ(restored.step, 0);
+        EXPECT_EQ(restored.user, "7");
+        EXPECT_EQ(engine.micro_batch(), rank) << "the data begins";
+        EXPECT_EQ(engine.state().scalars().seed, 4u);
+        auto values = main_values(model, engine);
+        if (rank == 0) loaded = std::move(values);
+        EXPECT_TRUE(train_step(model, engine).applied);
+      });
+  ASSERT_EQ(saved.size(), loaded.size());
+  for (const auto& [name, values] : saved) EXPECT_TRUE(at::equal(values, loaded.at(name))) << name;
+}
+
+TEST(CheckpointLoads, BeginANewOptimizerWhereTheyAreAsked) {
+  const Folder folder;
+  on_ranks<StatesModelImpl>({Plan::zero2(), 2}, {}, [&](StatesModelImpl& model, Engine& engine, int) {
+    for (int step = 0; step < 2; ++step) train_step(model, engine);
+    engine.save(folder.path());
+  });
+  const std::vector<Optimizer> others{Lion{.lr = 1e-3}, Adafactor{}, AdamW{.format = MomentFormat::block8}, AdaGrad{},
+                                      Sgd{.lr = 1e-2}};
+  for (const Optimizer& other : others) {
+    SCOPED_TRACE(name(other));
+    on_ranks<StatesModelImpl>({Plan::zero3(), 2, other}, {}, [&](StatesModelImpl& model, Engine& engine, int) {
+      EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }), {"moment"}));
+      EXPECT_EQ(engine.load(folder.path(), {.allow_new_optimizer = true}).step, 2);
+      EXPECT_EQ(engine.steps(), 2);
+      EXPECT_TRUE(train_step(model, engine).applied);
+    });
+  }
+}
+
+// A model that differs is told of as a whole.
+TEST(CheckpointLoads, ListAllDifferencesAtOnce) {
+  struct Other : torch::nn::Module {
+    Other()
+        : a(register_module("embed", torch::nn::Linear(3, 4))), b(register_module("extra", torch::nn::Linear(2, 2))) {}
+    torch::nn::Linear a, b;
+  };
+  const Folder folder;
+  on_ranks<Lm>({Plan::zero2(), 1}, {}, [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    engine.save(folder.path());
+  });
+  run_ranks(1, [&](const World& world) {
+    Other model;
+    Engine engine(model, world, Plan::ddp(), AdamW{});
+    const std::string text = thrown_by([&] { engine.load(folder.path()); });
+    EXPECT_TRUE(
+        says(text, {"embed.weight", "embed.bias", "extra.weight", "extra.bias", "is missing", "is not expected"}))
+        << text;
+    EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path(), {.weights_only = true}); }),
+                     {"extra.weight", "is not expected"}));
+  });
+}
+
 TEST(CheckpointFaults, PassOverADamagedOneAndNameIt) {
   const Folder folder;
   const Job job{Plan::zero3(), 2};
@@ -133,7 +269,7 @@ TEST(CheckpointFaults, PassOverADamagedOneAndNameIt) {
   });
   on_ranks<Lm>(job, {}, [&](Lm&, Engine& engine, int rank) {
     EXPECT_EQ(engine.load(folder.path()).step, 1);
-    const std::string text = thrown_by([&] { engine.load(folder.path(), 7); });
+    const std::string text = thrown_by([&] { engine.load(folder.path(), {.step = 7}); });
     EXPECT_TRUE(says(text, {"step-000007", "rank 0"})) << rank;
     EXPECT_EQ(engine.steps(), 1) << "a checkpoint that is not there ends no engine";
   });

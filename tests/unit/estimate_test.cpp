@@ -78,6 +78,19 @@ TEST(Estimate, StateIsTheTheoryInFp64) {
   expect_theory(Dtype::f64, 8, 8, 16);
 }
 
+// What is saved is there once, whoever keeps it, and main weights stand for the parameters that follow from them.
+TEST(Estimate, ASaveIsDividedAmongAllRanks) {
+  for (const int ranks : {1, 2, 4, 16})
+    for (const Plan& plan : {Plan::ddp(), Plan::zero1(), Plan::zero2(), Plan::zero3()}) {
+      const Layout layout(three_linears(), ranks), narrow(three_linears(Dtype::bf16), ranks);
+      EXPECT_EQ(estimate(plan, layout, kAdamW).snapshot, 12 * layout.numel() / ranks) << plan.label();
+      EXPECT_EQ(estimate(plan.bf16(), narrow, kAdamW).snapshot, 12 * narrow.numel() / ranks) << plan.label();
+    }
+  const Layout grouped(three_linears(), MeshShape{8, {.shard = 2}});
+  for (const Plan& plan : {Plan::hybrid(), Plan::hybrid_zero2()})
+    EXPECT_EQ(estimate(plan, grouped, kAdamW).snapshot, 12 * grouped.numel() / 8) << plan.label();
+}
+
 TEST(Estimate, MomentsSetTheOptimizersBytes) {
   const Layout layout(equal_units(1), 2);
   EXPECT_EQ(estimate(Plan::zero1(), layout, Lion{}).state.optimizer, kUnit / 2 * 4);

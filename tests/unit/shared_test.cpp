@@ -94,6 +94,7 @@ TEST_P(InPlace, CommonMemoryIsOneForAll) {
     const auto memory = c.common_memory(count * size() * 4);
     const View whole{memory.get(), count * size(), Dtype::f32};
     EXPECT_EQ(taken(whole), Array(Dtype::f32, count * size()));
+    c.barrier().wait();  // nobody writes before all have looked
     const auto all = every_rank(Dtype::f32, count);
     float* const slot = static_cast<float*>(memory.get()) + c.rank() * count;
     std::memcpy(slot, all[static_cast<std::size_t>(c.rank())].bytes.data(), static_cast<std::size_t>(count * 4));

@@ -1,0 +1,190 @@
+#include "engine/adapted_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/elements.h"
+#include "base/half.h"
+
+namespace zero {
+namespace {
+
+constexpr std::int64_t kChunk = 1 << 16;  // elements that are converted at once
+
+bool is_value(StateKind kind) {
+  return kind == StateKind::parameter || kind == StateKind::main_weight || kind == StateKind::remainder;
+}
+
+bool is_floating(Dtype dtype) {
+  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::bf16 || dtype == Dtype::f16;
+}
+
+template <class T>
+void add_widened(const std::vector<char>& from, std::vector<double>& to) {
+  const T* const values = reinterpret_cast<const T*>(from.data());
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += static_cast<double>(widen(values[i]));
+}
+
+void add_widened(const std::vector<char>& from, Dtype dtype, std::vector<double>& to) {
+  switch (dtype) {
+    case Dtype::f64: return add_widened<double>(from, to);
+    case Dtype::bf16: return add_widened<Bf16>(from, to);
+    case Dtype::f16: return add_widened<Fp16>(from, to);
+    default: return add_widened<float>(from, to);
+  }
+}
+
+template <class T>
+void put(const std::vector<double>& from, void* to) {
+  T* const values = static_cast<T*>(to);
+  for (std::size_t i = 0; i < from.size(); ++i) narrow(static_cast<float>(from[i]), values[i]);
+}
+
+// What rounding cuts off them, as Precision::bf16_kahan keeps it.
+void put_remainders(const std::vector<double>& from, void* to) {
+  auto* const values = static_cast<Bf16*>(to);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto value = static_cast<float>(from[i]);
+    Bf16 rounded;
+    narrow(value, rounded);
+    values[i] = {};
+    if (std::isfinite(widen(rounded))) cut(value - widen(rounded), values[i]);
+  }
+}
+
+void put(const std::vector<double>& from, const StateTensor& tensor, void* to) {
+  if (tensor.key.kind == StateKind::remainder) return put_remainders(from, to);
+  switch (tensor.dtype) {
+    case Dtype::f64: std::ranges::copy(from, static_cast<double*>(to)); return;
+    case Dtype::bf16: return put<Bf16>(from, to);
+    case Dtype::f16: return put<Fp16>(from, to);
+    default:
+      std::ranges::transform(from, static_cast<float*>(to), [](double value) { return static_cast<float>(value); });
+  }
+}
+
+}  // namespace
+
+AdaptedSource::AdaptedSource(StateSource& source, const std::vector<ExpectedParameter>& parameters,
+                             const LoadOptions& options, std::uint64_t seed)
+    : source_(source), options_(options), scalars_(source.scalars()) {
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) index_.emplace(source.tensors()[i].key, i);
+  if (options_.weights_only) {
+    begin();
+    scalars_.seed = seed;
+  }
+  std::map<std::string, const ExpectedParameter*> expected;
+  for (const ExpectedParameter& each : parameters) {
+    expected.emplace(each.name, &each);
+    add(each);
+    if (!each.float8) scalars_.float8.erase(each.name);
+  }
+  for (const auto& [key, tensor] : index_) {
+    const bool known = key.kind != StateKind::buffer && expected.contains(key.name);
+    if (!known && (!options_.weights_only || is_value(key.kind) || key.kind == StateKind::buffer)) pass(tensor);
+  }
+}
+
+// As a run does.
+void AdaptedSource::begin() {
+  StateScalars first;
+  for (const auto& [name, count] : scalars_.updates) first.updates.emplace(name, 0);
+  scalars_ = std::move(first);
+}
+
+void AdaptedSource::pass(std::size_t tensor) {
+  tensors_.push_back(source_.tensors()[tensor]);
+  origins_.push_back({.main = tensor});
+}
+
+bool AdaptedSource::has(const StateTensor& expected) const {
+  const auto found = index_.find(expected.key);
+  return found != index_.end() && source_.tensors()[found->second] == expected;
+}
+
+// But for buffers.
+std::vector<std::size_t> AdaptedSource::given(const std::string& name) const {
+  std::vector<std::size_t> all;
+  for (auto at = index_.lower_bound({name, StateKind::parameter, ""}); at != index_.end() && at->first.name == name;
+       ++at)
+    if (at->first.kind != StateKind::buffer) all.push_back(at->second);
+  return all;
+}
+
+void AdaptedSource::add(const ExpectedParameter& parameter) {
+  const std::vector<std::size_t> all = given(parameter.name);
+  const bool bare = all.size() == 1 && is_value(source_.tensors()[all.front()].key.kind);
+  const bool as_it_is = bare && has(parameter.plain.front());
+  if (as_it_is) return pass(all.front());
+  add_values(parameter);
+  if (!options_.weights_only && add_optimizer(parameter)) return;
+  const auto updates = scalars_.updates.find(parameter.name);
+  if (updates != scalars_.updates.end()) updates->second = 0;
+}
+
+// One that the engine has as `parameter` or as main weight, whatever the source has.
+void AdaptedSource::add_values(const ExpectedParameter& parameter) {
+  const auto find = [&](StateKind kind) {
+    const auto found = index_.find({parameter.name, kind, ""});
+    return found == index_.end() ? std::nullopt : std::optional(found->second);
+  };
+  const auto main = find(StateKind::main_weight), stored = find(StateKind::parameter);
+  const auto from = main ? main : stored;
+  for (const StateTensor& wanted : parameter.kept) {
+    if (!is_value(wanted.key.kind)) continue;
+    if (has(wanted)) {
+      pass(index_.at(wanted.key));
+      continue;
+    }
+    if (!from) continue;  // which is told of
+    const StateTensor& there = source_.tensors()[*from];
+    if (there.shape != wanted.shape || !is_floating(there.dtype) || !is_floating(wanted.dtype)) {
+      if (wanted.key.kind != StateKind::remainder) pass(*from);
+      continue;
+    }
+    tensors_.push_back(wanted);
+    origins_.push_back({.main = *from, .rest = main ? std::nullopt : find(StateKind::remainder), .converted = true});
+  }
+}
+
+// False: it begins.
+bool AdaptedSource::add_optimizer(const ExpectedParameter& parameter) {
+  std::vector<StateTensor> wanted = parameter.kept;
+  const auto updates = scalars_.updates.find(parameter.name);
+  if (updates != scalars_.updates.end() && updates->second > 0)
+    wanted.insert(wanted.end(), parameter.fields.begin(), parameter.fields.end());
+  std::erase_if(wanted, [](const StateTensor& each) { return is_value(each.key.kind); });
+  std::vector<std::size_t> there = given(parameter.name);
+  std::erase_if(there, [&](std::size_t each) { return is_value(source_.tensors()[each].key.kind); });
+  const bool all =
+      there.size() == wanted.size() && std::ranges::all_of(wanted, [&](const auto& each) { return has(each); });
+  if (!all && options_.allow_new_optimizer) return false;
+  for (const std::size_t tensor : there) pass(tensor);
+  return true;
+}
+
+std::vector<double> AdaptedSource::wide(const Origin& origin, std::int64_t begin, std::int64_t end) {
+  std::vector<double> sum(static_cast<std::size_t>(end - begin));
+  const auto add = [&](std::size_t tensor) {
+    const Dtype dtype = source_.tensors()[tensor].dtype;
+    std::vector<char> values(bytes_of(end - begin, dtype));
+    source_.read(tensor, begin, end, values.data());
+    add_widened(values, dtype, sum);
+  };
+  add(origin.main);
+  if (origin.rest) add(*origin.rest);
+  return sum;
+}
+
+void AdaptedSource::read(std::size_t tensor, std::int64_t begin, std::int64_t end, void* values) {
+  const Origin& origin = origins_[tensor];
+  if (!origin.converted) return source_.read(origin.main, begin, end, values);
+  const StateTensor& described = tensors_[tensor];
+  for (std::int64_t first = begin; first < end; first += kChunk) {
+    const std::int64_t last = std::min(first + kChunk, end);
+    put(wide(origin, first, last), described, at_element(values, first - begin, described.dtype));
+  }
+}
+
+}  // namespace zero

@@ -1,0 +1,56 @@
+// State of another precision or optimizer, as an engine would have it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "partition/state_tensors.h"
+#include "zero/checkpoint.h"
+#include "zero/state.h"
+
+namespace zero {
+
+// What is the engine's already is passed on as it is. Of what is not, values are converted: from main weights, or from
+// parameters with what rounding cut off them. An optimizer's state is passed on where it is as expected; else it is
+// left out where the options say that it may begin, and stays, for fit_state() to tell of, where they do not.
+//
+// One thread; uses constant memory beside the source's.
+class AdaptedSource final : public StateSource {
+ public:
+  // `seed`: the engine's own, of which one that takes weights only begins. The source stays.
+  AdaptedSource(StateSource& source, const std::vector<ExpectedParameter>& parameters, const LoadOptions& options,
+                std::uint64_t seed);
+
+  const StateScalars& scalars() const override { return scalars_; }
+  const std::vector<StateTensor>& tensors() const override { return tensors_; }
+  void read(std::size_t tensor, std::int64_t begin, std::int64_t end, void* values) override;
+
+ private:
+  // Where a tensor comes from: `main` alone, and as it is, or converted.
+  struct Origin {
+    std::size_t main = 0;
+    std::optional<std::size_t> rest = {};  // what is to be added to it
+    bool converted = false;
+  };
+
+  void begin();
+  void add(const ExpectedParameter& parameter);
+  void add_values(const ExpectedParameter& parameter);
+  bool add_optimizer(const ExpectedParameter& parameter);
+  void pass(std::size_t tensor);
+  bool has(const StateTensor& expected) const;
+  std::vector<std::size_t> given(const std::string& name) const;
+  std::vector<double> wide(const Origin& origin, std::int64_t begin, std::int64_t end);
+
+  StateSource& source_;
+  const LoadOptions& options_;
+  std::map<StateKey, std::size_t> index_;  // of the source's
+  StateScalars scalars_;
+  std::vector<StateTensor> tensors_;
+  std::vector<Origin> origins_;
+};
+
+}  // namespace zero

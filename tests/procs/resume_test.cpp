@@ -1,0 +1,217 @@
+// `zero train` that is killed, asked to stop, or started again: nothing that was computed is lost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "procs/zero_program.h"
+
+namespace {
+
+using procs::contains;
+using procs::Folder;
+using procs::joined;
+using procs::Program;
+using procs::Result;
+using procs::run;
+using procs::Words;
+using procs::zero;
+
+using Curve = std::vector<double>;
+
+Curve losses(const Folder& folder, const std::string& name) {
+  return folder.document(name).at("runs").at(0).at("losses").get<Curve>();
+}
+nlohmann::json evaluations(const Folder& folder, const std::string& name) {
+  return folder.document(name).at("runs").at(0).at("evaluations");
+}
+
+// Reads what it prints up to a line that contains `part`. False: it has ended.
+bool reads(Program& program, const std::string& part) {
+  constexpr int most = 5;  // empty lines that may follow each other
+  for (int empty = 0; empty < most;) {
+    const std::string line = program.line();
+    if (contains(line, part)) return true;
+    empty = line.empty() ? empty + 1 : 0;
+  }
+  return false;
+}
+
+class Resume : public testing::Test {
+ protected:
+  Words train(const Words& more, const std::string& json) const {
+    return zero(joined(joined({"train"}, folder_.small({"--steps", "12", "--ranks", "2", "--eval-every", "4"})),
+                       joined(more, {"--json", folder_.path(json)})));
+  }
+  std::string place() const { return folder_.path("run"); }
+
+  Folder folder_;
+};
+
+TEST_F(Resume, GoesOnWithTheBitsOfARunThatWasNotEnded) {
+  ASSERT_EQ(run(train({"--plan", "zero2"}, "whole.json")).code, 0);
+  const Result first = run(train({"--plan", "zero2", "--save-to", place(), "--save-every", "5"}, "first.json"));
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_TRUE(contains(first.out, "saved " + place() + "/step-000005\n")) << first.out;
+  EXPECT_TRUE(contains(first.out, "saved " + place() + "/step-000012\n")) << first.out;
+  EXPECT_EQ(losses(folder_, "first.json"), losses(folder_, "whole.json"));
+  std::filesystem::remove_all(place() + "/step-000010");
+  std::filesystem::remove_all(place() + "/step-000012");
+  const Result second = run(train({"--plan", "zero3", "--save-to", place(), "--resume", "auto"}, "second.json"));
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_TRUE(contains(second.out, "goes on after step 5 from " + place() + "/step-000005\n")) << second.out;
+  EXPECT_EQ(losses(folder_, "second.json"), losses(folder_, "whole.json"));
+  EXPECT_EQ(evaluations(folder_, "second.json"), evaluations(folder_, "whole.json"));
+  const Result none = run(train({"--plan", "zero3", "--save-to", place(), "--resume", "auto"}, "third.json"));
+  EXPECT_EQ(none.code, 0) << none.err;
+  EXPECT_EQ(losses(folder_, "third.json"), losses(folder_, "whole.json")) << "nothing was left to train";
+}
+
+TEST_F(Resume, StartsWhereThereIsNothingYet) {
+  const Result result = run(train({"--save-to", place(), "--resume", "auto"}, "a.json"));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(losses(folder_, "a.json").size(), 12u);
+}
+
+TEST_F(Resume, MixesNoRuns) {
+  ASSERT_EQ(run(train({"--save-to", place(), "--save-every", "6"}, "a.json")).code, 0);
+  const auto refused = [&](const Words& more, const std::string& why) {
+    const Result result = run(train(joined({"--save-to", place()}, more), "b.json"));
+    EXPECT_EQ(result.code, 2);
+    EXPECT_TRUE(contains(result.err, why)) << result.err;
+    EXPECT_FALSE(folder_.has("b.json"));
+  };
+  refused({}, "has checkpoints up to step 12: go on from there with --resume auto, or give another folder");
+  refused({"--resume", "none"}, "go on from there with --resume auto");
+  refused({"--resume", "6"}, "move those after step 6 elsewhere first");
+  refused({"--resume", "7"}, "has no checkpoint of step 7, but up to step 12");
+  refused({"--resume", "seven"}, "'seven' is neither auto, none nor the step of a checkpoint");
+  refused({"--save-every", "0"}, "'0' is neither a number of steps, such as 100, nor a time");
+  refused({"--save-every", "10 parsecs"}, "neither a number of steps");
+  refused({"--resume", "auto", "--keep-every", "5"}, "--keep-every: without --keep");
+  const Result folderless = run(train({"--resume", "auto"}, "b.json"));
+  EXPECT_EQ(folderless.code, 2);
+  EXPECT_TRUE(contains(folderless.err, "--save-to")) << folderless.err;
+  std::filesystem::remove_all(place() + "/step-000012");
+  EXPECT_EQ(run(train({"--save-to", place(), "--resume", "6", "--keep", "1"}, "c.json")).code, 0);
+  EXPECT_EQ(losses(folder_, "c.json"), losses(folder_, "a.json"));
+  EXPECT_FALSE(std::filesystem::exists(place() + "/step-000006")) << "--keep 1";
+}
+
+// Whatever the launcher and its ranks were doing when they were killed.
+TEST_F(Resume, GoesOnAfterTheLauncherWasKilled) {
+  ASSERT_EQ(run(train({"--plan", "zero3"}, "whole.json")).code, 0);
+  const Words command =
+      train({"--plan", "zero3", "--save-to", place(), "--save-every", "2", "--resume", "auto"}, "a.json");
+  const procs::Orphanage orphanage;
+  for (int kill = 0; kill < 3; ++kill) {
+    Program program(command);
+    ASSERT_TRUE(reads(program, "saved ")) << program.error_so_far();
+    ::kill(program.pid(), SIGKILL);
+    EXPECT_EQ(program.finish().code, -SIGKILL);
+    EXPECT_EQ(orphanage.survivors(), 0);
+  }
+  const Result last = run(command);
+  EXPECT_EQ(last.code, 0) << last.err;
+  EXPECT_EQ(losses(folder_, "a.json"), losses(folder_, "whole.json"));
+}
+
+// At random moments, most of them while something is written, synced or renamed, any rank or the launcher is killed:
+// what was published is whole, and the run that goes on ends with the bits of one that was left alone.
+// ZERO_TEST_KILLS=200 kills as often.
+TEST_F(Resume, SurvivesBeingKilledAtAnyMoment) {
+  const std::string alone = folder_.path("alone");
+  ASSERT_EQ(run(train({"--plan", "zero3", "--save-to", alone}, "whole.json")).code, 0);
+  const Words command = train(
+      {"--plan", "zero3", "--save-to", place(), "--save-every", "1", "--keep", "3", "--resume", "auto"}, "a.json");
+  const char* const asked = std::getenv("ZERO_TEST_KILLS");
+  const int kills = asked ? std::atoi(asked) : 12;
+  const procs::Orphanage orphanage;
+  std::minstd_rand random(1);
+  for (int kill = 0; kill < kills; ++kill) {
+    SCOPED_TRACE(kill);
+    {
+      Program program(command);
+      if (!program.ends_within(std::chrono::milliseconds(300 + random() % 1200))) {
+        const int victim = static_cast<int>(random() % 3);
+        const pid_t process = victim == 2 ? program.pid() : procs::rank_of(program.pid(), victim);
+        if (process > 0) ::kill(process, SIGKILL);
+      }
+      program.finish();
+    }
+    EXPECT_EQ(orphanage.survivors(), 0);
+    if (!std::filesystem::exists(place())) continue;
+    const Result verified = run(zero({"checkpoint", "verify", place()}));
+    ASSERT_EQ(verified.code, 0) << verified.out << verified.err;
+    if (contains(verified.out, "step-000012")) std::filesystem::remove_all(place() + "/step-000012");
+  }
+  const Result last = run(command);
+  ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_EQ(losses(folder_, "a.json"), losses(folder_, "whole.json"));
+  const std::string end = "/step-000012";
+  const Result same = run(zero({"checkpoint", "diff", alone + end, place() + end}));
+  EXPECT_EQ(same.code, 0) << same.out << same.err;
+  for (const auto& entry : std::filesystem::directory_iterator(place()))
+    EXPECT_TRUE(entry.path().filename() == ".lock" || entry.path().filename().string().size() == end.size() - 1)
+        << entry.path() << " is left";
+}
+
+TEST_F(Resume, SavesAndEndsWhenItIsAsked) {
+  ASSERT_EQ(run(train({}, "whole.json")).code, 0);
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const std::string folder = folder_.path("signal" + std::to_string(signal));
+    Words endless = train({"--save-to", folder, "--resume", "auto"}, "a.json");
+    *std::ranges::find(endless, "12") = "1000000";
+    Program program(endless);
+    ASSERT_TRUE(reads(program, "step 1 ")) << program.error_so_far();
+    ::kill(program.pid(), signal);
+    const Result stopped = program.finish();
+    EXPECT_EQ(stopped.code, 3) << stopped.err;
+    EXPECT_TRUE(contains(stopped.err, "stopped after step ")) << stopped.err;
+    EXPECT_TRUE(contains(stopped.out, "saved " + folder + "/step-")) << stopped.out;
+  }
+}
+
+// A rank is killed once; all are started again, and go on from what was saved.
+TEST_F(Resume, IsStartedAgainWhereARankDies) {
+  ASSERT_EQ(run(train({}, "whole.json")).code, 0);
+  Program program(train({"--save-to", place(), "--save-every", "1", "--restarts", "2"}, "a.json"));
+  ASSERT_TRUE(reads(program, "saved ")) << program.error_so_far();
+  ::kill(procs::rank_of(program.pid(), 1), SIGKILL);
+  const Result result = program.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, "all ranks are started again, restart 1 of 2")) << result.err;
+  EXPECT_TRUE(contains(result.out, "goes on after step ")) << result.out;
+  EXPECT_EQ(losses(folder_, "a.json"), losses(folder_, "whole.json"));
+}
+
+TEST(Restarts, HaveABudgetAndTellTheRanksOfIt) {
+  const Result never = run(zero({"launch", "-n", "2", "--restarts", "2", "--no-prefix", "--", "sh", "-c",
+                                 "echo start $TORCHELASTIC_RESTART_COUNT; exit 7"}));
+  EXPECT_EQ(never.code, 7);
+  for (const char* start : {"start 0", "start 1", "start 2"}) EXPECT_TRUE(contains(never.out, start)) << never.out;
+  EXPECT_FALSE(contains(never.out, "start 3")) << never.out;
+  EXPECT_TRUE(contains(never.err, "they are not started again: restarts within an hour, 2 of 2")) << never.err;
+  const Result second =
+      run(zero({"launch", "-n", "2", "--restarts", "5", "--", "sh", "-c", "test $TORCHELASTIC_RESTART_COUNT = 1"}));
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(run(zero({"launch", "-n", "1", "--", "false"})).code, 1);
+}
+
+TEST(Restarts, AreNotOfWhatIsWrongEveryTime) {
+  const Folder folder;
+  const Result result = run(
+      zero(joined({"train"}, folder.small({"--restarts", "3", "--save-to", folder.path("run"), "--lr", "nonsense"}))));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_FALSE(contains(result.err, "started again")) << result.err;
+}
+
+TEST_F(Resume, TellsOfACheckpointThatCannotBeSaved) {
+  const Words head = {"--save-to", "/proc/nothing/run", "--save-every", "3"};
+  const Result before = run(train(head, "a.json"));
+  EXPECT_EQ(before.code, 1) << "before training starts";
+  EXPECT_TRUE(contains(before.err, "/proc/nothing")) << before.err;
+  EXPECT_FALSE(contains(before.out, "step 1 ")) << before.out;
+}
+
+}  // namespace
