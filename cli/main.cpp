@@ -1,6 +1,6 @@
-// zero train | compare | plan | bench profile | launch. Results go to standard output, all else to standard error. Exit
-// codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options, variables, files; 3 for a
-// run that was asked to stop, and saved. Of `launch`, the first failing rank's.
+// zero train | compare | plan | bench profile | checkpoint | launch. Results go to standard output, all else to
+// standard error. Exit codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options,
+// variables, files; 3 for a run that was asked to stop, and saved. Of `launch`, the first failing rank's.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,6 +12,7 @@
 #include <new>
 #include <span>
 
+#include "cli/commands/checkpoint_command.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/plan_command.h"
 #include "cli/complain.h"
@@ -99,7 +100,8 @@ std::string command_line(int argc, char** argv) {
 
 // "zero plan", as far as the first words are commands.
 std::string command_of(int argc, char** argv) {
-  constexpr std::array<std::string_view, 6> commands{"train", "compare", "plan", "bench", "profile", "launch"};
+  constexpr std::array<std::string_view, 12> commands{"train",      "compare", "plan", "bench",  "profile", "launch",
+                                                      "checkpoint", "list",    "show", "verify", "diff",    "prune"};
   std::string text = "zero";
   for (int i = 1; i < argc && std::ranges::count(commands, argv[i]) > 0; ++i) text += std::string(" ") + argv[i];
   return text;
@@ -134,11 +136,13 @@ int run(int argc, char** argv) {
   cli::PlanOptions to_plan;
   cli::ProfileOptions to_profile;
   cli::LaunchOptions to_launch;
+  cli::CheckpointOptions to_look;
   CLI::App* const train = app.add_subcommand("train", "Train a model under one plan");
   CLI::App* const compare = app.add_subcommand("compare", "Train under several plans and compare cost and losses");
   CLI::App* const plan = app.add_subcommand("plan", "Predict memory, wire and time of every plan, and choose one");
   CLI::App* const bench = app.add_subcommand("bench", "Measure this machine");
   CLI::App* const profile = add_profile(*bench->require_subcommand(1), to_profile);
+  cli::add_checkpoint_command(app, to_look);
   CLI::App* const launch = app.add_subcommand("launch", "Run a program as N ranks");
   cli::add_train_options(*train, to_train);
   cli::add_compare_options(*compare, to_compare);
@@ -160,7 +164,8 @@ int run(int argc, char** argv) {
   if (plan->parsed()) return cli::plan(to_plan);
   if (profile->count("--show") > 0) return cli::show_profile(to_profile.show);
   if (profile->parsed()) return checked(to_profile).profile(to_profile);
-  if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench or launch");
+  if (to_look.run) return to_look.run(to_look);
+  if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench, checkpoint or launch");
   to_launch.command = program_of(*launch, all.subspan(words.size()));
   to_launch.file_size_signal = file_size_signal;
   return cli::launch(to_launch);

@@ -15,7 +15,9 @@ struct Schema {
   int version = 1;
 };
 inline constexpr Schema kReport{"zero.report", 2}, kPlan{"zero.plan"}, kPlanFile{"zero.plan-file"},
-    kProfile{"zero.profile"};
+    kProfile{"zero.profile"}, kCheckpointList{"zero.checkpoint-list"}, kCheckpointShow{"zero.checkpoint-show"},
+    kCheckpointVerify{"zero.checkpoint-verify"}, kCheckpointDiff{"zero.checkpoint-diff"},
+    kCheckpointPrune{"zero.checkpoint-prune"};
 
 std::string_view program_version();
 

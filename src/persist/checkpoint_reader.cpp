@@ -13,7 +13,8 @@ constexpr std::int64_t kChunk = std::int64_t{4} << 20;         // bytes that are
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 32;  // bytes
 
 // Of bytes [begin, end) of a file, which it leaves in `to` one after the other, or, where that is null, nowhere.
-Checksum checksum_in(ReadableFile& file, std::int64_t begin, std::int64_t end, char* to, std::vector<char>& chunk) {
+Checksum checksum_in(ReadableFile& file, std::int64_t begin, std::int64_t end, char* to, std::vector<char>& chunk,
+                     const ReadProgress& progress = {}) {
   Hasher hasher;
   if (!to)
     chunk.resize(static_cast<std::size_t>(std::max<std::int64_t>(kChunk, static_cast<std::int64_t>(chunk.size()))));
@@ -22,6 +23,7 @@ Checksum checksum_in(ReadableFile& file, std::int64_t begin, std::int64_t end, c
     char* const bytes = to ? to + (at - begin) : chunk.data();
     file.read(at, bytes, count);
     hasher.add(bytes, count);
+    if (progress) progress(count);
   }
   return hasher.result();
 }
@@ -40,10 +42,6 @@ CheckpointFault fault_at(const Manifest& manifest, const StoredBytes& stored, co
 
 std::string size_fault(std::int64_t found, std::int64_t written) {
   return "it has " + std::to_string(found) + " bytes, " + std::to_string(written) + " were written";
-}
-
-std::string user_name(const StoredUserTensor& tensor) {
-  return tensor.name + " of the program";
 }
 
 }  // namespace
@@ -150,11 +148,19 @@ void CheckpointSource::read_piece(const StoredPiece& piece, const Wanted& wanted
 }
 
 void CheckpointSource::read_user(std::size_t tensor, void* values) {
+  std::int64_t bytes = 0;
+  for (const StoredBytes& at : checkpoint_.manifest().user_tensors.at(tensor).pieces) bytes += at.bytes;
+  read_user(tensor, 0, bytes, values);
+}
+
+void CheckpointSource::read_user(std::size_t tensor, std::int64_t begin, std::int64_t end, void* bytes) {
   const StoredUserTensor& stored = checkpoint_.manifest().user_tensors.at(tensor);
-  auto* to = static_cast<char*>(values);
+  auto* const to = static_cast<char*>(bytes);
+  std::int64_t piece = 0;  // where it begins
   for (const StoredBytes& at : stored.pieces) {
-    files_.read(at, 0, at.bytes, to, user_name(stored));
-    to += at.bytes;
+    const std::int64_t first = std::max(begin, piece), last = std::min(end, piece + at.bytes);
+    if (first < last) files_.read(at, first - piece, last - piece, to + (first - begin), describe(stored));
+    piece += at.bytes;
   }
 }
 
@@ -162,8 +168,9 @@ namespace {
 
 class Verifier {
  public:
-  Verifier(Env& env, const Checkpoint& checkpoint, const Share& share, VerifiedPieces* verified)
-      : env_(env), checkpoint_(checkpoint), share_(share), verified_(verified) {
+  Verifier(Env& env, const Checkpoint& checkpoint, const Share& share, VerifiedPieces* verified,
+           const ReadProgress& progress)
+      : env_(env), checkpoint_(checkpoint), share_(share), verified_(verified), progress_(progress) {
     for (const StoredFile& file : checkpoint.manifest().files) all_ += file.bytes;
   }
 
@@ -174,7 +181,7 @@ class Verifier {
       for (const StoredPiece& piece : stored.pieces)
         pieces[piece.at.file].emplace_back(piece.at, describe(stored.tensor.key));
     for (const StoredUserTensor& stored : manifest.user_tensors)
-      for (const StoredBytes& at : stored.pieces) pieces[at.file].emplace_back(at, user_name(stored));
+      for (const StoredBytes& at : stored.pieces) pieces[at.file].emplace_back(at, describe(stored));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pieces[i].emplace_back(header_of(manifest, i), kHeader);
       std::ranges::sort(pieces[i], {}, [](const Piece& piece) { return piece.first.offset; });
@@ -212,7 +219,7 @@ class Verifier {
                          size_fault(size, stored.bytes)});
     for (const auto& [at, what] : pieces) {
       try {
-        if (checksum_in(*found, at.offset, at.offset + at.bytes, nullptr, chunk_) != at.checksum) {
+        if (checksum_in(*found, at.offset, at.offset + at.bytes, nullptr, chunk_, progress_) != at.checksum) {
           faults_.push_back(fault_at(checkpoint_.manifest(), at, what, kDiffers));
         } else if (verified_) {
           verified_->emplace(at.file, at.offset);
@@ -227,6 +234,7 @@ class Verifier {
   const Checkpoint& checkpoint_;
   const Share share_;
   VerifiedPieces* const verified_;
+  const ReadProgress& progress_;
   std::int64_t all_ = 0;     // bytes of all files
   std::int64_t passed_ = 0;  // of those that were looked at
   std::vector<char> chunk_;
@@ -236,13 +244,13 @@ class Verifier {
 }  // namespace
 
 std::vector<CheckpointFault> verify(Env& env, const Checkpoint& checkpoint, const Share& share,
-                                    VerifiedPieces* verified) {
-  return Verifier(env, checkpoint, share, verified).run();
+                                    VerifiedPieces* verified, const ReadProgress& progress) {
+  return Verifier(env, checkpoint, share, verified, progress).run();
 }
 
-std::vector<CheckpointFault> verify(Env& env, const std::string& folder) {
+std::vector<CheckpointFault> verify(Env& env, const std::string& folder, const ReadProgress& progress) {
   try {
-    return verify(env, Checkpoint::open(env, folder));
+    return verify(env, Checkpoint::open(env, folder), {}, nullptr, progress);
   } catch (const Error& error) {
     return {{std::string(kManifest), {}, 0, 0, error.what()}};
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -60,8 +61,9 @@ class CheckpointSource final : public StateSource {
   const StateScalars& scalars() const override { return checkpoint_.manifest().scalars; }
   const std::vector<StateTensor>& tensors() const override { return tensors_; }
   void read(std::size_t tensor, std::int64_t begin, std::int64_t end, void* values) override;
-  // All of a tensor of the program's.
+  // All of a tensor of the program's; or bytes [begin, end) of it.
   void read_user(std::size_t tensor, void* values);
+  void read_user(std::size_t tensor, std::int64_t begin, std::int64_t end, void* bytes);
 
  private:
   struct Wanted {  // elements [begin, end) of a tensor, to be written to `values`
@@ -86,8 +88,11 @@ struct CheckpointFault {
 };
 std::string describe(const CheckpointFault& fault);
 
+// Told that so many more bytes have been read; may be empty, and throws nothing.
+using ReadProgress = std::function<void(std::int64_t bytes)>;
+
 // All that is wrong, all of it read. Throws nothing but for lack of memory.
-std::vector<CheckpointFault> verify(Env& env, const std::string& folder);
+std::vector<CheckpointFault> verify(Env& env, const std::string& folder, const ReadProgress& progress = {});
 
 // One of several that each read as many bytes of a checkpoint.
 struct Share {
@@ -96,6 +101,6 @@ struct Share {
 };
 // All that is wrong in that share; what is not is added to `verified`. Likewise.
 std::vector<CheckpointFault> verify(Env& env, const Checkpoint& checkpoint, const Share& share = {},
-                                    VerifiedPieces* verified = nullptr);
+                                    VerifiedPieces* verified = nullptr, const ReadProgress& progress = {});
 
 }  // namespace zero

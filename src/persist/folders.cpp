@@ -18,10 +18,6 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-bool is_step_with(std::string_view suffix, std::string_view name) {
-  return name.ends_with(suffix) && step_named(name.substr(0, name.size() - suffix.size()));
-}
-
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) {
@@ -39,8 +35,17 @@ std::optional<std::int64_t> step_named(std::string_view name) {
   return step.value;
 }
 
+std::optional<FolderName> folder_named(std::string_view name) {
+  for (const std::string_view suffix : {kPartial, kReplaced, kRemoved, std::string_view()}) {
+    if (!name.ends_with(suffix)) continue;
+    const auto step = step_named(name.substr(0, name.size() - suffix.size()));
+    return step ? std::optional(FolderName{*step, suffix}) : std::nullopt;
+  }
+  return {};
+}
+
 Env::Lock lock_checkpoints(Env& env, const std::string& folder) {
-  return env.lock(folder + "/.lock");
+  return env.lock(folder + "/" + std::string(kLockFile));
 }
 
 void create_lasting_folder(Env& env, const std::string& path) {
@@ -54,17 +59,16 @@ void create_lasting_folder(Env& env, const std::string& path) {
 std::vector<std::string> clean_locked(Env& env, const std::string& folder) {
   std::vector<std::string> removed;
   for (const FolderEntry& entry : env.list(folder)) {
-    if (!entry.folder) continue;
+    const std::optional<FolderName> name = folder_named(entry.name);
+    if (!entry.folder || !name || name->suffix.empty()) continue;
     const std::string path = folder + "/" + entry.name;
-    if (is_step_with(kReplaced, entry.name)) {
+    if (name->suffix == kReplaced) {
       const std::string step = path.substr(0, path.size() - kReplaced.size());
       if (!env.exists(step)) {
         env.rename(path, step);
         env.sync_folder(folder);
         continue;
       }
-    } else if (!is_step_with(kPartial, entry.name) && !is_step_with(kRemoved, entry.name)) {
-      continue;
     }
     remove_folder(env, path);
     removed.push_back(entry.name);

@@ -19,6 +19,16 @@ std::optional<std::int64_t> step_named(std::string_view name);
 
 inline constexpr std::string_view kPartial = ".partial", kReplaced = ".replaced", kRemoved = ".removed";
 
+struct FolderName {
+  std::int64_t step = 0;
+  std::string_view suffix = {};  // one of these; empty: a checkpoint's
+  bool operator==(const FolderName&) const = default;
+};
+// Nothing where it is no name of a checkpoint's, nor of a leftover's.
+std::optional<FolderName> folder_named(std::string_view name);
+
+inline constexpr std::string_view kLockFile = ".lock";
+
 // Held by the save or the removal that is under way in a folder of checkpoints. It is lost with the process that holds
 // it, whatever becomes of that, and so it tells leftovers from what is alive. Null while another has it.
 Env::Lock lock_checkpoints(Env& env, const std::string& folder);

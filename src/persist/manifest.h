@@ -45,6 +45,8 @@ struct StoredUserTensor {
   std::vector<StoredBytes> pieces = {};  // one after the other
   bool operator==(const StoredUserTensor&) const = default;
 };
+// "order of the program"
+std::string describe(const StoredUserTensor& tensor);
 
 struct StoredFile {
   std::string name;

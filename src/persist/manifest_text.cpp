@@ -110,6 +110,10 @@ std::string scalars_text(const StateScalars& scalars) {
 
 }  // namespace
 
+std::string describe(const StoredUserTensor& tensor) {
+  return tensor.name + " of the program";
+}
+
 std::string library_version() {
   return ZERO_VERSION;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "persist/checkpoint_reader.h"
 #include "persist/env.h"
 
 namespace zero {
@@ -29,11 +30,15 @@ struct Keep {
   std::int64_t every = 0;  // and those whose step is a multiple; 0: none
 };
 
+// The others, by step: those that prune() removes. `progress`: of what is verified.
+std::vector<CheckpointPlace> to_prune(Env& env, const std::string& folder, const Keep& keep,
+                                      std::optional<std::int64_t> good = {}, const ReadProgress& progress = {});
+
 // Removes the others, and returns their steps. One that verifies always stays: where none of those to be kept does, the
 // newest of the others that does stays too, and where none does at all, nothing is removed. `good`: a step that is
 // known to verify, just saved, say, so that nothing need be read. For one rank. Throws CheckpointError where another
 // save or removal is under way.
 std::vector<std::int64_t> prune(Env& env, const std::string& folder, const Keep& keep,
-                                std::optional<std::int64_t> good = {});
+                                std::optional<std::int64_t> good = {}, const ReadProgress& progress = {});
 
 }  // namespace zero
