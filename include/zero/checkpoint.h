@@ -40,6 +40,8 @@ struct SaveOptions {
   std::string user = {};
   // Of this rank, the state of its sampler, say; load() gives all ranks' to every rank. Read before save() returns.
   std::vector<UserTensor> tensors = {};
+  // Without: parameters that are not trained are left out, and whoever loads keeps its own, those of a base model, say.
+  bool frozen = true;
   // So many of the newest checkpoints of the folder stay, and those whose step is a multiple of `keep_every`; 0: all,
   // and none. The newest that is whole always stays.
   std::int64_t keep_last = 0;

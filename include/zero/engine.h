@@ -174,9 +174,10 @@ class Engine {
   // Takes over the state of another engine of the same model, optimizer and precision, whatever its plan and number of
   // ranks, and goes on as that one would have, to the bit, as far as plans and numbers of ranks give the same bits. The
   // source's seed replaces the engine's. Parameters that were never updated may come without state of their optimizer,
-  // as frozen ones do. Throws ConfigError, listing every fault and nothing being changed, where something is missing,
-  // of another type or shape, or not expected, or the ranks' sources differ; StateError as state() does. When a source
-  // fails to read on one rank, every rank throws and the engine has ended. Collective.
+  // as frozen ones do, which may also not come at all, and then are as they were. Throws ConfigError, listing every
+  // fault and nothing being changed, where something is missing, of another type or shape, or not expected, or the
+  // ranks' sources differ; StateError as state() does. When a source fails to read on one rank, every rank throws and
+  // the engine has ended. Collective.
   void load_state(StateSource& source);
 
   // Writes what state() tells as `folder`/step-000123, which it returns: all ranks into one folder that they share.

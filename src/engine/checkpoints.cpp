@@ -125,7 +125,7 @@ void Engine::Impl::make_way(WhileSaving how) {
 SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& options, Block& memory,
                               std::string& fault) {
   SaveOrder order{folder,
-                  {state(), exchange_.rank(), options.tensors},
+                  {state(options.frozen), exchange_.rank(), options.tensors},
                   {.plan = plan_.label() + " " + std::string(name(plan_.precision())),
                    .mesh = exchange_.mesh(),
                    .user = options.user,

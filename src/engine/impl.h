@@ -37,7 +37,7 @@ class Engine::Impl final : public UnitOwner {
   void discard();
   void release();
   at::Tensor main_parameter(const at::Tensor& parameter);
-  EngineState state();
+  EngineState state(bool frozen = true);
   void load_state(StateSource& source);
   void request(std::uint32_t bits) { requests_ |= bits; }
   std::string save(const std::string& folder, const SaveOptions& options);

@@ -144,7 +144,10 @@ void Engine::Impl::load_state(StateSource& source) {
 // But for what belongs to a unit.
 void Engine::Impl::resume(const StateScalars& scalars) {
   std::vector<std::int64_t> updates;
-  for (const ParameterInfo& info : infos_) updates.push_back(scalars.updates.at(info.name));
+  for (const ParameterInfo& info : infos_) {
+    const auto found = scalars.updates.find(info.name);
+    updates.push_back(found == scalars.updates.end() ? 0 : found->second);  // of a frozen one that is not there
+  }
   steps_ = scalars.steps;
   skipped_ = scalars.skipped_steps;
   consumed_ = scalars.micro_batches;

@@ -195,7 +195,7 @@ void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
   updater_.each_state(unit, tell);
 }
 
-EngineState Engine::Impl::state() {
+EngineState Engine::Impl::state(bool frozen) {
   check_alive();
   check_between_steps("state()");
   check_not_gathered("state()");
@@ -206,7 +206,12 @@ EngineState Engine::Impl::state() {
   if (!told_) told_ = std::make_shared<const int>(0);
   Pieces pieces(exchange_.rank(), exchange_.mesh(), told_);
   const std::vector<ExpectedParameter> expected = expected_state();
+  StateScalars numbers = scalars();
   for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!frozen && !expected[i].trainable) {
+      numbers.updates.erase(expected[i].name);
+      continue;
+    }
     const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
     std::vector<StateTensor> tensors = updater_.prepared(*units_[unit]) ? expected[i].kept : expected[i].plain;
     if (updater_.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
@@ -215,8 +220,9 @@ EngineState Engine::Impl::state() {
   const std::vector<StateTensor> buffers = buffers_of_state();
   for (std::size_t i = 0; i < buffers.size(); ++i) pieces.add_buffer(buffers[i], replicated_[i].tensor);
   for (const auto& unit : units_)
-    if (unit->adopted()) each_state(*unit, [&](const HeldState& held) { pieces.add(held); });
-  return std::move(pieces).state(scalars());
+    if (unit->adopted() && (frozen || unit->layout().trainable()))
+      each_state(*unit, [&](const HeldState& held) { pieces.add(held); });
+  return std::move(pieces).state(std::move(numbers));
 }
 
 }  // namespace zero

@@ -113,6 +113,11 @@ StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::
   std::map<std::string, StateScalars::Float8History> float8 = scalars.float8;
   for (const ExpectedParameter& each : parameters) {
     const auto counted = updates.extract(each.name);
+    const bool left_out = counted.empty() && !each.trainable && of_parameter[each.name].empty();
+    if (left_out) {
+      fit.kept.push_back(0);
+      continue;
+    }
     if (counted.empty()) fit.faults.push_back(each.name + ": how often it was updated is missing");
     fit.kept.push_back(fits(each, of_parameter[each.name], counted.empty() ? 0 : counted.mapped(), fit.faults) ? 1 : 0);
     if (each.float8) float8.erase(each.name);

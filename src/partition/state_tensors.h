@@ -33,7 +33,7 @@ struct StateFit {
   std::vector<std::string> faults;  // one sentence each
 };
 // A parameter that was never updated may come without state of its optimizer, which then begins, or with main weights
-// alone.
+// alone; a frozen one may not come at all, and then is as it was.
 StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::vector<StateTensor>& buffers,
                    const std::vector<StateTensor>& given, const StateScalars& scalars);
 

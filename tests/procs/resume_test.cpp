@@ -44,6 +44,13 @@ class Resume : public testing::Test {
                        joined(more, {"--json", folder_.path(json)})));
   }
   std::string place() const { return folder_.path("run"); }
+  bool has_checkpoints() const {
+    if (!std::filesystem::exists(place())) return false;
+    return std::ranges::any_of(std::filesystem::directory_iterator(place()), [](const auto& entry) {
+      const std::string name = entry.path().filename();
+      return name.starts_with("step-") && !contains(name, ".");
+    });
+  }
 
   Folder folder_;
 };
@@ -140,7 +147,7 @@ TEST_F(Resume, SurvivesBeingKilledAtAnyMoment) {
       program.finish();
     }
     EXPECT_EQ(orphanage.survivors(), 0);
-    if (!std::filesystem::exists(place())) continue;
+    if (!has_checkpoints()) continue;
     const Result verified = run(zero({"checkpoint", "verify", place()}));
     ASSERT_EQ(verified.code, 0) << verified.out << verified.err;
     if (contains(verified.out, "step-000012")) std::filesystem::remove_all(place() + "/step-000012");
@@ -170,6 +177,22 @@ TEST_F(Resume, SavesAndEndsWhenItIsAsked) {
     EXPECT_TRUE(contains(stopped.err, "stopped after step ")) << stopped.err;
     EXPECT_TRUE(contains(stopped.out, "saved " + folder + "/step-")) << stopped.out;
   }
+}
+
+// By torchrun, say.
+TEST_F(Resume, GoesOnByItselfWhereItWasStartedAgain) {
+  ASSERT_EQ(run(train({"--save-to", place(), "--save-every", "6"}, "a.json")).code, 0);
+  std::filesystem::remove_all(place() + "/step-000012");
+  const Words command = zero(joined(joined({"train"}, folder_.small({"--steps", "12", "--eval-every", "4"})),
+                                    {"--save-to", place(), "--json", folder_.path("b.json")}));
+  const procs::Port port;
+  std::vector<procs::Variables> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(procs::with(procs::rank_variables(rank, 2, port.number()), {{"TORCHELASTIC_RESTART_COUNT", "1"}}));
+  const std::vector<Result> results = procs::run_together(command, ranks);
+  for (const Result& result : results) ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(results[0].out, "goes on after step 6 ")) << results[0].out;
+  EXPECT_EQ(losses(folder_, "b.json"), losses(folder_, "a.json"));
 }
 
 // A rank is killed once; all are started again, and go on from what was saved.

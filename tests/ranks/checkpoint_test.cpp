@@ -229,6 +229,46 @@ TEST(CheckpointLoads, BeginANewOptimizerWhereTheyAreAsked) {
   }
 }
 
+// What is not trained stays what the engine has that loads.
+TEST(CheckpointLoads, KeepFrozenParametersThatWereLeftOut) {
+  const Folder folder;
+  const auto frozen = [](const StatesModelImpl& model) {
+    std::vector<std::string> names;
+    for (const auto& each : model.named_parameters())
+      if (!each.value().requires_grad()) names.push_back(each.key());
+    return names;
+  };
+  std::int64_t with = 0, without = 0;
+  const Job job{Plan::zero3().bf16(), 2};
+  on_ranks<StatesModelImpl>(job, {}, [&](StatesModelImpl& model, Engine& engine, int) {
+    ASSERT_FALSE(frozen(model).empty());
+    train_step(model, engine);
+    engine.save(folder.path() + "/with");
+    engine.save(folder.path() + "/without", {.frozen = false});
+  });
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path()))
+    if (entry.is_regular_file() && entry.path().extension() == ".safetensors")
+      (entry.path().string().find("/without/") == std::string::npos ? with : without) +=
+          static_cast<std::int64_t>(entry.file_size());
+  EXPECT_LT(without, with);
+  on_ranks<StatesModelImpl>(job, {}, [&](StatesModelImpl& model, Engine& engine, int) {
+    const at::NoGradGuard no_grad;
+    std::map<std::string, at::Tensor> before;
+    const auto values = [&](const std::string& name) {
+      const Gather whole = gather({model.named_parameters()[name]});
+      return model.named_parameters()[name].detach().clone();
+    };
+    for (const std::string& name : frozen(model)) {
+      const Gather whole = gather({model.named_parameters()[name]});
+      model.named_parameters()[name].fill_(7);
+    }
+    EXPECT_EQ(engine.load(folder.path() + "/without").step, 1);
+    for (const std::string& name : frozen(model)) EXPECT_TRUE(values(name).eq(7).all().item<bool>()) << name;
+    engine.load(folder.path() + "/with");
+    for (const std::string& name : frozen(model)) EXPECT_FALSE(values(name).eq(7).all().item<bool>()) << name;
+  });
+}
+
 // A model that differs is told of as a whole.
 TEST(CheckpointLoads, ListAllDifferencesAtOnce) {
   struct Other : torch::nn::Module {
