@@ -78,26 +78,29 @@ class Bench {
         setting_(setting),
         model_(setting.layers, setting.dim),
         engine_(model_, world, zero::Plan::named(setting.plan), zero::AdamW{}) {
-    engine_.backward(model_.loss());
-    engine_.step();
+    train();
   }
 
   nlohmann::json run() {
     const std::string folder = setting_.folder + "/ours";
     zero::prepare_checkpoints(world_, folder);
-    engine_.save(folder, {.replace = true, .background = true});
+    engine_.save(folder, {.background = true});
     const auto slice = static_cast<std::size_t>(engine_.ledger()[zero::Owner::snapshot].bytes);
     engine_.finish_save();
     std::vector<char> from(slice, 1), to(slice, 2);
     for (int round = 0; round < setting_.rounds; ++round) {
       time("memcpy", [&] { std::memcpy(to.data(), from.data(), slice); });
-      time("pause", [&] { engine_.save(folder, {.replace = true, .background = true}); });
+      begin_anew(folder);
+      time("pause", [&] { engine_.save(folder, {.background = true}); });
       time("behind", [&] { engine_.finish_save(); });
-      const std::string own = setting_.folder + "/raw-" + std::to_string(world_.rank());
-      time("disk", [&] { write_synced(own, from, 0); });
-      time("disk, past the page cache", [&] { write_synced(own, from, O_DIRECT); });
-      std::filesystem::remove(own);
-      peak("save", [&] { time("save", [&] { engine_.save(folder, {.replace = true}); }); });
+      for (const auto& [name, flags] : {std::pair{"disk", 0}, {"disk, past the page cache", O_DIRECT}}) {
+        begin_anew(folder);
+        const std::string own = setting_.folder + "/raw-" + std::to_string(world_.rank());
+        time(name, [&] { write_synced(own, from, flags); });
+        std::filesystem::remove(own);
+      }
+      begin_anew(folder);
+      peak("save", [&] { time("save", [&] { engine_.save(folder); }); });
       peak("load", [&] { time("load", [&] { engine_.load(folder); }); });
     }
     const std::int64_t on_disk = world_.rank() == 0 ? bytes_of(folder) : 0;
@@ -108,6 +111,25 @@ class Bench {
   }
 
  private:
+  void train() {
+    engine_.backward(model_.loss());
+    engine_.step();
+  }
+
+  // Another step, and nothing of those before on the disk.
+  void begin_anew(const std::string& folder) {
+    train();
+    if (world_.rank() == 0)
+      for (const std::int64_t step : zero::checkpoint_steps(folder))
+        if (step < engine_.steps()) std::filesystem::remove_all(folder + "/" + name_of(step));
+    ::sync();
+  }
+
+  static std::string name_of(std::int64_t step) {
+    const std::string digits = std::to_string(step);
+    return "step-" + std::string(6 - digits.size(), '0') + digits;
+  }
+
   // All ranks begin together; the slowest counts.
   template <class Work>
   void time(const char* name, Work&& work) {

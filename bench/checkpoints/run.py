@@ -22,6 +22,22 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 
+# What DCP needs beside torch, whose own environment is left alone.
+PACKAGES = ["numpy"]
+
+
+def prepare(venv: Path, torch: Path) -> str:
+    """An environment that sees the installed torch. Returns its Python."""
+    python = venv / "bin/python"
+    if not python.exists():
+        note(f"installing {' '.join(PACKAGES)} into {venv}")
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
+        packages = next(venv.glob("lib/python*/site-packages"))
+        (packages / "torch.pth").write_text(f"{torch.parent}\n")
+    return str(python)
+
+
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -94,13 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ours", default=str(ROOT / "build/release/bench/checkpoints_ours"))
     parser.add_argument("--zero", default=str(ROOT / "build/release/zero"))
-    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="that has torch")
+    parser.add_argument("--venv", type=Path, default=ROOT / "build/checkpoints-venv", help="of DCP, made where it is not")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk that is to be measured")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--dim", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    options.python = prepare(options.venv, Path((ROOT / "build/torch.prefix").read_text().strip()))
     bench = Bench(options)
     for number in range(options.rounds):
         for name in ("ours", "DCP") if number % 2 == 0 else ("DCP", "ours"):

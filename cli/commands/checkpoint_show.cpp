@@ -186,13 +186,13 @@ Json json_of(const zero::Checkpoint& checkpoint, std::int64_t manifest_bytes) {
   json["written_by"] = manifest.library;
   json["scalars"] = json_of(manifest.scalars);
   json["user"] = manifest.user.empty() ? Json() : Json(manifest.user);
+  for (const char* list : {"states", "files", "tensors", "user_tensors"}) json[list] = Json::array();
   for (const auto& [kind, sum] : sums_of(manifest))
     json["states"].push_back(
         {{"state", kind}, {"tensors", sum.tensors}, {"elements", sum.elements}, {"bytes", sum.bytes}});
   for (const zero::StoredFile& file : manifest.files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
   json["files"].push_back({{"name", zero::kManifest}, {"bytes", manifest_bytes}});
-  json["tensors"] = json["user_tensors"] = Json::array();
   for (const auto& [tensor, pieces] : manifest.tensors) json["tensors"].push_back(json_of(tensor));
   for (const StoredUserTensor& each : manifest.user_tensors)
     json["user_tensors"].push_back({{"name", each.name},

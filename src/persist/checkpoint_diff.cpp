@@ -16,7 +16,7 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kChunk = std::int64_t{4} << 20;  // bytes that are compared at a time
+constexpr std::int64_t kCompared = std::int64_t{4} << 20;  // bytes that are compared at a time
 
 struct Apart {
   bool differ = false, nan = false;  // nan: in one of the two
@@ -158,7 +158,7 @@ class Comparison {
   }
 
   void tensor(const std::string& name, const Side& a, const Side& b) {
-    const std::int64_t numel = a.tensor.numel(), item = size_of(a.tensor.dtype), step = kChunk / item;
+    const std::int64_t numel = a.tensor.numel(), item = size_of(a.tensor.dtype), step = kCompared / item;
     Count count;
     for (std::int64_t begin = 0; begin < numel; begin += step) {
       const std::int64_t end = std::min(begin + step, numel);

@@ -39,7 +39,7 @@ Sizes sizes_in(Env& env, const std::string& path, std::string& fault) {
 }
 
 // Of the files, compared with the manifest.
-std::string fault_of(const Manifest& manifest, const Sizes& sizes) {
+std::string fault_in(const Manifest& manifest, const Sizes& sizes) {
   for (const StoredFile& file : manifest.files) {
     const auto found = sizes.find(file.name);
     if (found == sizes.end()) return file.name + " is not there";
@@ -50,7 +50,7 @@ std::string fault_of(const Manifest& manifest, const Sizes& sizes) {
   return {};
 }
 
-ListedFolder listed(Env& env, const std::string& path, const std::string& name, const FolderName& meaning) {
+ListedFolder look_at(Env& env, const std::string& path, const std::string& name, const FolderName& meaning) {
   ListedFolder result{.step = meaning.step, .name = name, .state = state_of(meaning.suffix)};
   std::string fault;
   const Sizes sizes = sizes_in(env, path, fault);
@@ -60,7 +60,7 @@ ListedFolder listed(Env& env, const std::string& path, const std::string& name, 
     const Manifest manifest = Checkpoint::open(env, path).manifest();
     result.plan = manifest.plan;
     result.ranks = manifest.mesh.size();
-    if (fault.empty()) fault = fault_of(manifest, sizes);
+    if (fault.empty()) fault = fault_in(manifest, sizes);
   } catch (const CheckpointError& error) {
     fault = error.what();
   }
@@ -102,7 +102,7 @@ std::vector<ListedFolder> list_folders(Env& env, const std::string& folder) {
     if (!entry.folder || !meaning) continue;
     const std::string path = folder + "/" + entry.name;
     try {
-      all.push_back(listed(env, path, entry.name, *meaning));
+      all.push_back(look_at(env, path, entry.name, *meaning));
     } catch (const CheckpointError&) {
       if (env.exists(path)) throw;
     }

@@ -12,14 +12,14 @@
 namespace zero {
 namespace {
 
-constexpr int kDeepest = 64;  // levels: what is deeper stays in one name
+constexpr int kMostLevels = 64;  // levels: what is deeper stays in one name
 
 struct Entry {
   std::optional<std::string_view> rest;  // of the name; none: it ends here
   const StateTensor* tensor;
 };
 
-struct Group {
+struct Branch {
   std::string_view name;
   std::vector<Entry> entries = {};
 };
@@ -64,7 +64,7 @@ void join_only_child(TensorTree& tree) {
 
 TensorTree tree_of(std::string_view name, const std::vector<Entry>& entries, Layers layers, int depth) {
   TensorTree tree{.name = std::string(name)};
-  std::vector<Group> groups;
+  std::vector<Branch> branches;
   std::map<std::string_view, std::size_t> known;
   for (const Entry& entry : entries) {
     if (!entry.rest) {
@@ -72,16 +72,16 @@ TensorTree tree_of(std::string_view name, const std::vector<Entry>& entries, Lay
       tree.bytes += bytes_of(*entry.tensor);
       continue;
     }
-    const std::size_t point = depth < kDeepest ? entry.rest->find('.') : std::string_view::npos;
+    const std::size_t point = depth < kMostLevels ? entry.rest->find('.') : std::string_view::npos;
     const std::string_view part = entry.rest->substr(0, point);
-    const auto [found, added] = known.try_emplace(part, groups.size());
-    if (added) groups.push_back({part});
+    const auto [found, added] = known.try_emplace(part, branches.size());
+    if (added) branches.push_back({part});
     const bool ends = point == std::string_view::npos;
-    groups[found->second].entries.push_back(
+    branches[found->second].entries.push_back(
         {ends ? std::nullopt : std::optional(entry.rest->substr(point + 1)), entry.tensor});
   }
-  for (const Group& group : groups) {
-    tree.children.push_back(tree_of(group.name, group.entries, layers, depth + 1));
+  for (const Branch& branch : branches) {
+    tree.children.push_back(tree_of(branch.name, branch.entries, layers, depth + 1));
     tree.bytes += tree.children.back().bytes;
   }
   if (layers == Layers::alike_as_one) join_alike(tree.children);

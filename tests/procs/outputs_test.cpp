@@ -32,8 +32,19 @@ std::size_t width_of(const std::string& line) {
 }
 
 TEST(Help, FitsEightyColumns) {
-  for (const Words& command :
-       {Words{}, {"train"}, {"compare"}, {"plan"}, {"bench"}, {"bench", "profile"}, {"launch"}}) {
+  for (const Words& command : {Words{},
+                               {"train"},
+                               {"compare"},
+                               {"plan"},
+                               {"bench"},
+                               {"bench", "profile"},
+                               {"launch"},
+                               {"checkpoint"},
+                               {"checkpoint", "list"},
+                               {"checkpoint", "show"},
+                               {"checkpoint", "verify"},
+                               {"checkpoint", "diff"},
+                               {"checkpoint", "prune"}}) {
     const Result result = run(zero(joined(command, {"--help"})));
     EXPECT_EQ(result.code, 0) << result.err;
     std::istringstream lines(result.out);

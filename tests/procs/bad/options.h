@@ -22,6 +22,7 @@ inline Rows of_integers() {
       {"compare --model micro", {"--ranks", "--steps", "--accumulate"}},
       {"plan --model micro", {"--ranks", "--hosts", "--seq", "--batch", "--accumulate"}},
       {"bench profile", {"--ranks", "--threads"}},
+      {"checkpoint prune .", {"--keep", "--keep-every"}},
       {"launch", {"--ranks"}}};
   Rows rows;
   for (const Command& command : commands)
@@ -115,7 +116,7 @@ inline Rows of_choices() {
 }
 
 inline Rows of_words() {
-  return {row("", {"train, compare, plan, bench or launch"}),
+  return {row("", {"train, compare, plan, bench, checkpoint or launch"}),
           row("tran", {"unknown command 'tran'; did you mean 'train'?", "zero --help"}),
           row("compair", {"did you mean 'compare'?"}),
           row("frobnicate", {"unknown command 'frobnicate'"}),
@@ -141,6 +142,13 @@ inline Rows of_words() {
           row("train --steps 1 --steps 2", {"--steps"}),
           row("train --model", {"--model"}),
           row("train --timeline=perhaps", {"--timeline"}),
+          row("checkpoint", {"zero checkpoint --help"}),
+          row("checkpoint lsit .", {"unknown command 'lsit'; did you mean 'list'?"}),
+          row("checkpoint show", {"CKPT is required", "zero checkpoint show --help"}),
+          row("checkpoint show none", {"there is no 'none'", "give a checkpoint's folder"}),
+          row("checkpoint list .", {"'.' is neither a checkpoint nor a folder of checkpoints"}),
+          row("checkpoint verify config.json", {"'config.json' failed: Not a directory"}),
+          row("checkpoint prune . --keep 0", {"--keep: '0' is below 1"}),
           row("launch true", {"--ranks"}),
           row("launch -n 2", {"no program"})};
 }
