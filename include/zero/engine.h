@@ -181,7 +181,7 @@ class Engine {
   void load_state(StateSource& source);
 
   // Writes what state() tells as `folder`/step-000123, which it returns: all ranks into one folder that they share.
-  // When it returns the checkpoint is on the disk; while it runs this rank holds a copy of what it writes
+  // When it returns the checkpoint is on the disk, or, in the background, this rank's part is copied
   // (Owner::snapshot). Throws CheckpointError, the same on every rank, naming those that failed, and nothing is
   // published then; training may go on. StateError as state() does. A save in the background that has ended, and whose
   // failure no report has told, is told of first: nothing is saved then, and the next call saves. Collective.

@@ -121,45 +121,46 @@ void Engine::Impl::make_way(WhileSaving how) {
   }
 }
 
-// Copies what this rank saves; `fault` is why that was not possible.
-SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& options, Block& memory,
-                              std::string& fault) {
-  SaveOrder order{folder,
-                  {state(options.frozen), exchange_.rank(), options.tensors},
-                  {.plan = plan_.label() + " " + std::string(name(plan_.precision())),
-                   .mesh = exchange_.mesh(),
-                   .user = options.user,
-                   .replace = options.replace},
-                  {options.keep_last, options.keep_every}};
-  const std::int64_t bytes = order.snapshot.bytes();
-  fault = fault_of([&] {
-    if (memory.bytes() < bytes) {
-      memory.reset();
-      memory = accounts_.take(bytes, Owner::snapshot);
+SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& options) {
+  return {folder,
+          {state(options.frozen), exchange_.rank(), options.tensors},
+          {.plan = plan_.label() + " " + std::string(name(plan_.precision())),
+           .mesh = exchange_.mesh(),
+           .user = options.user,
+           .replace = options.replace},
+          {options.keep_last, options.keep_every}};
+}
+
+// Copies what this rank saves; returns why that was not possible.
+std::string Engine::Impl::copy(Snapshot& snapshot) {
+  const std::int64_t bytes = snapshot.bytes();
+  const std::string fault = fault_of([&] {
+    if (snapshot_.bytes() < bytes) {
+      snapshot_.reset();
+      snapshot_ = accounts_.take(bytes, Owner::snapshot);
     }
-    order.snapshot.take(memory.view().data);
+    snapshot.take(snapshot_.view().data);
   });
-  if (!fault.empty()) fault = "a copy of " + std::to_string(bytes) + " bytes: " + fault;
-  return order;
+  return fault.empty() ? fault : "a copy of " + std::to_string(bytes) + " bytes: " + fault;
 }
 
 std::string Engine::Impl::save(const std::string& folder, const SaveOptions& options) {
   check_alive();
   make_way(options.while_saving);
-  Block once;
-  std::string fault;
-  SaveOrder order = this->order(folder, options, options.background ? snapshot_ : once, fault);
-  std::string saved;
+  SaveOrder order = this->order(folder, options);
+  const std::string fault = options.background ? copy(order.snapshot) : "";
+  std::string saved = folder + "/" + checkpoint_name(order.snapshot.scalars().steps);
   exchange_files([&](const Communicator& all) {
+    if (!options.background) {
+      saved = save_checkpoint(checkpoint_env(), all, order);
+      return;
+    }
     together(all, "nothing is saved to " + folder, [&] {
       if (!fault.empty()) throw CheckpointError(fault);
     });
-    if (options.background && !saver_) saver_ = std::make_unique<Saver>(checkpoint_env(), all.split(0, all.rank()));
-    if (!options.background) saved = save_checkpoint(checkpoint_env(), all, order);
+    if (!saver_) saver_ = std::make_unique<Saver>(checkpoint_env(), all.split(0, all.rank()));
   });
-  if (!options.background) return saved;
-  saved = folder + "/" + checkpoint_name(order.snapshot.scalars().steps);
-  saver_->begin(std::move(order));
+  if (options.background) saver_->begin(std::move(order));
   return saved;
 }
 

@@ -102,7 +102,8 @@ class Engine::Impl final : public UnitOwner {
   class Loading;
   void exchange_files(const std::function<void(const Communicator& all)>& work);
   void make_way(WhileSaving how);
-  SaveOrder order(const std::string& folder, const SaveOptions& options, Block& memory, std::string& fault);
+  SaveOrder order(const std::string& folder, const SaveOptions& options);
+  std::string copy(Snapshot& snapshot);
   void report_save(bool ended, StepReport& report);
   void resume(const StateScalars& scalars);
   void agree_on_loading(const std::string& fault);

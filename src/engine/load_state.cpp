@@ -25,7 +25,7 @@ class Engine::Impl::Loading {
 
   void load(Unit& unit) {
     Updater& updater = engine_.updater_;
-    updater.forget(unit);
+    if (!has_all(unit)) updater.forget(unit);
     engine_.each_state(unit, [&](const HeldState& held) { read(held); });  // stored parameters
     if (!unit.layout().trainable() && !keeps(unit)) return;
     updater.prepare_late(unit);
@@ -50,6 +50,15 @@ class Engine::Impl::Loading {
     return std::ranges::any_of(unit.layout().slots(), [&](const Slot& slot) {
       return slot.numel > 0 && fit_.kept[static_cast<std::size_t>(slot.index)] != 0;
     });
+  }
+
+  // Whether all that is kept of it is there to be written over.
+  bool has_all(const Unit& unit) const {
+    bool all = engine_.updater_.prepared(unit) && keeps(unit);
+    engine_.updater_.each_state(unit, [&](const HeldState& held) {
+      all = all && held.torch == nullptr && index_.contains({held.slot->name, held.kind, held.part});
+    });
+    return all;
   }
 
   // Where the source has it: what it has not is as it was, or begins.

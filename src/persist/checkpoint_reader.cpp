@@ -9,7 +9,9 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kChunk = std::int64_t{4} << 20;         // bytes that are read at a time to be looked at
+constexpr std::int64_t kLook = std::int64_t{256}
+                               << 10;  // bytes that are read at a time to be looked at, while they are in the cache
+constexpr std::int64_t kGathered = std::int64_t{4} << 20;      // bytes that are read at a time to be spread
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 32;  // bytes
 
 // Of bytes [begin, end) of a file, which it leaves in `to` one after the other, or, where that is null, nowhere.
@@ -17,9 +19,9 @@ Checksum checksum_in(ReadableFile& file, std::int64_t begin, std::int64_t end, c
                      const ReadProgress& progress = {}) {
   Hasher hasher;
   if (!to)
-    chunk.resize(static_cast<std::size_t>(std::max<std::int64_t>(kChunk, static_cast<std::int64_t>(chunk.size()))));
-  for (std::int64_t at = begin; at < end; at += kChunk) {
-    const std::int64_t count = std::min(kChunk, end - at);
+    chunk.resize(static_cast<std::size_t>(std::max<std::int64_t>(kLook, static_cast<std::int64_t>(chunk.size()))));
+  for (std::int64_t at = begin; at < end; at += kLook) {
+    const std::int64_t count = std::min(kLook, end - at);
     char* const bytes = to ? to + (at - begin) : chunk.data();
     file.read(at, bytes, count);
     hasher.add(bytes, count);
@@ -128,8 +130,8 @@ void CheckpointSource::read_piece(const StoredPiece& piece, const Wanted& wanted
   };
   const std::int64_t begin = element_at(piece.elements, first);
   if (element_at(piece.elements, last - 1) - begin == last - 1 - first) return read(first, last, place_of(begin));
-  const std::int64_t step = kChunk / wanted.item;
-  chunk_.resize(static_cast<std::size_t>(kChunk));
+  const std::int64_t step = kGathered / wanted.item;
+  chunk_.resize(static_cast<std::size_t>(kGathered));
   std::int64_t at = first, chunk = first, loaded = first;  // in the piece: where we are, and what is in the chunk
   each_range(piece.elements, wanted.begin, wanted.end, [&](std::int64_t element, std::int64_t end) {
     while (element < end) {

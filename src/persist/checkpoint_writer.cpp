@@ -161,8 +161,6 @@ class Save {
 
 std::string write_checkpoint(Env& env, const Communicator& communicator, const std::string& folder,
                              const Snapshot& snapshot, const CheckpointOptions& options) {
-  if (snapshot.bytes() > 0 && !snapshot.memory())
-    throw StateError("a snapshot is to be written that was not taken", "call take() first");
   return Save(env, communicator, folder, snapshot, options).run();
 }
 

@@ -23,10 +23,11 @@ struct CheckpointOptions {
   std::int64_t round = std::int64_t{256} << 20;
 };
 
-// Writes what the ranks' snapshots, all taken of the same step, hold, as `folder`/step-000123, which it returns. Makes
-// the folder where it is not there. Collective, on any thread: the communicator is this call's alone while it runs, and
-// `env` and `snapshot` stay. Throws, the same on every rank, a CheckpointError that names each rank that failed, and
-// then nothing is published; CommError when a peer is gone, or late by more than the communicator's time limit.
+// Writes what the ranks' snapshots, all of the same step, taken or not, hold, as `folder`/step-000123, which it
+// returns. Makes the folder where it is not there. Collective, on any thread: the communicator is this call's alone
+// while it runs, and `env` and `snapshot` stay. Throws, the same on every rank, a CheckpointError that names each rank
+// that failed, and then nothing is published; CommError when a peer is gone, or late by more than the communicator's
+// time limit.
 //
 // The ranks meet through the communicator rather than through files, because so a rank that fails or dies is known at
 // once, and on file systems that show files late, too.

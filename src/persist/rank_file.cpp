@@ -9,7 +9,7 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // bytes that are added to a checksum and written in one go
+constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum and written in one go
 
 TensorType type_of(Dtype dtype) {
   switch (dtype) {
@@ -89,21 +89,45 @@ std::string RankFile::header() {
 }
 
 void RankFile::write(std::int64_t bytes) {
-  for (const std::int64_t end = written_ + std::min(bytes, snapshot_.bytes() - written_); written_ < end;) {
-    const std::int64_t stop = std::min(end, written_ + kChunk);
-    const char* const from = snapshot_.memory() + written_;
-    while (written_ < stop) {
-      StoredBytes& at = pieces_[piece_].at;
-      const std::int64_t next = std::min(stop, at.offset + at.bytes);
-      hasher_.add(snapshot_.memory() + written_, next - written_);
-      written_ = next;
-      if (next < at.offset + at.bytes) continue;
-      at.checksum = hasher_.result();
-      hasher_.restart();
-      ++piece_;
+  asked_ = std::min(asked_ + std::min(bytes, snapshot_.bytes()), snapshot_.bytes());
+  const auto& slices = snapshot_.slices();
+  for (; slice_ < slices.size() && slices[slice_].offset < asked_; ++slice_)
+    snapshot_.read(slices[slice_],
+                   [this](const void* from, std::int64_t count) { add(static_cast<const char*>(from), count); });
+}
+
+void RankFile::add(const char* bytes, std::int64_t count) {
+  for (std::int64_t some = 0; count > 0; bytes += some, count -= some) {
+    const auto held = static_cast<std::int64_t>(gathered_.size());
+    some = std::min(count, kAtOnce - held);
+    if (held == 0 && some == kAtOnce) {
+      put(bytes, some);
+      continue;
     }
-    file_->write(from, snapshot_.memory() + stop - from);
+    gathered_.insert(gathered_.end(), bytes, bytes + some);
+    if (held + some == kAtOnce) flush();
   }
+}
+
+void RankFile::flush() {
+  put(gathered_.data(), static_cast<std::int64_t>(gathered_.size()));
+  gathered_.clear();
+}
+
+// The next bytes of the memory.
+void RankFile::put(const char* bytes, std::int64_t count) {
+  for (std::int64_t done = 0; done < count;) {
+    StoredBytes& at = pieces_[piece_].at;
+    const std::int64_t some = std::min(count - done, at.offset + at.bytes - written_);
+    hasher_.add(bytes + done, some);
+    done += some;
+    written_ += some;
+    if (written_ < at.offset + at.bytes) continue;
+    at.checksum = hasher_.result();
+    hasher_.restart();
+    ++piece_;
+  }
+  if (count > 0) file_->write(bytes, count);
 }
 
 StoredPiece RankFile::stored(const Piece& piece) const {
@@ -115,6 +139,7 @@ StoredPiece RankFile::stored(const Piece& piece) const {
 }
 
 RankPart RankFile::finish() {
+  flush();
   file_->sync();
   file_->close();
   file_.reset();

@@ -23,7 +23,7 @@ class RankFile {
   // In `folder`, which is there.
   RankFile(Env& env, const std::string& folder, const Snapshot& snapshot);
 
-  // Writes so many bytes more, or all that is left.
+  // Writes so many bytes more, and the rest of the slice that they end in, or all that is left.
   void write(std::int64_t bytes);
   // When all is written: brings it to the disk, and tells what is where.
   RankPart finish();
@@ -34,6 +34,9 @@ class RankFile {
     StoredBytes at;  // offset: in the memory
   };
   std::string header();
+  void add(const char* bytes, std::int64_t count);
+  void flush();
+  void put(const char* bytes, std::int64_t count);
   StoredPiece stored(const Piece& piece) const;
 
   const Snapshot& snapshot_;
@@ -41,8 +44,10 @@ class RankFile {
   RankPart part_;
   std::unique_ptr<WritableFile> file_;
   Hasher hasher_;
-  std::int64_t written_ = 0;  // of the memory
-  std::size_t piece_ = 0;     // that is at hand
+  std::vector<char> gathered_;  // short stretches, to be written in one go
+  std::int64_t asked_ = 0;      // of the memory, to be written so far
+  std::int64_t written_ = 0;
+  std::size_t slice_ = 0, piece_ = 0;  // at hand
 };
 
 }  // namespace zero

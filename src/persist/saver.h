@@ -14,7 +14,7 @@ namespace zero {
 // What is to be saved, and how.
 struct SaveOrder {
   std::string folder;
-  Snapshot snapshot;  // taken
+  Snapshot snapshot;
   CheckpointOptions options;
   Keep keep;
 };
@@ -32,7 +32,7 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // None is under way. The snapshot's memory stays until finish() returns. Collective.
+  // None is under way. The snapshot is taken, and its memory stays until finish() returns. Collective.
   void begin(SaveOrder order);
   // From begin() to finish().
   bool under_way() const { return order_.has_value(); }

@@ -76,21 +76,23 @@ void Snapshot::add_pieces() {
   }
 }
 
+void Snapshot::read(const Slice& slice, const UseBytes& use) const {
+  if (memory_) return use(memory_ + slice.offset, slice.bytes());
+  if (slice.user) return use(user_tensors_[slice.source].values, slice.bytes());
+  Window window(slice.first, slice.last);
+  pieces_[slice.source].read([&](std::int64_t begin, std::int64_t end, const void* values) {
+    window.pass(begin, end, [&](std::int64_t from, std::int64_t to) {
+      use(static_cast<const char*>(values) + (from - begin) * slice.item, (to - from) * slice.item);
+    });
+  });
+}
+
 void Snapshot::take(void* memory) {
   for (const Slice& slice : slices_) {
     char* to = static_cast<char*>(memory) + slice.offset;
-    if (slice.user) {
-      if (slice.bytes() > 0)
-        std::memcpy(to, user_tensors_[slice.source].values, static_cast<std::size_t>(slice.bytes()));
-      continue;
-    }
-    Window window(slice.first, slice.last);
-    pieces_[slice.source].read([&](std::int64_t begin, std::int64_t end, const void* values) {
-      window.pass(begin, end, [&](std::int64_t from, std::int64_t end_of_part) {
-        const auto bytes = static_cast<std::size_t>((end_of_part - from) * slice.item);
-        std::memcpy(to, static_cast<const char*>(values) + (from - begin) * slice.item, bytes);
-        to += bytes;
-      });
+    read(slice, [&to](const void* bytes, std::int64_t count) {
+      if (count > 0) std::memcpy(to, bytes, static_cast<std::size_t>(count));
+      to += count;
     });
   }
   memory_ = static_cast<const char*>(memory);

@@ -29,8 +29,7 @@ Outcome stretch(const Job& job, const std::string& from, const std::string& to) 
     if (to.empty()) return;
     const std::string saved = engine.save(to, {.user = R"({"epoch": 7})"});
     EXPECT_TRUE(fs::exists(saved + "/manifest.json"));
-    EXPECT_EQ(engine.ledger()[Owner::snapshot].bytes, 0);
-    EXPECT_GT(engine.ledger()[Owner::snapshot].peak, 0);
+    EXPECT_EQ(engine.ledger()[Owner::snapshot].peak, 0) << "without a copy";
   });
 }
 
