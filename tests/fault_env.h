@@ -91,8 +91,8 @@ class FaultEnv final : public Env {
     operation("rename " + from);
     const auto folder = parent(from);
     if (folder != parent(to) || !find(from)) fail("rename", from, "no such file");
-    if (const auto there = find(to); there && (!there->folder || !there->names.empty()))
-      fail("rename", to, "not empty");
+    if (const auto there = find(to); there && (there->folder != find(from)->folder || !there->names.empty()))
+      fail("rename", to, "not empty, or of another kind");
     folder->names[parts(to).back()] = find(from);
     folder->names.erase(parts(from).back());
     changed(*folder);

@@ -85,4 +85,8 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& folder);
 // rank, where ranks do not share the folder, naming them. Collective.
 void prepare_checkpoints(const World& world, const std::string& folder);
 
+// Of the checkpoint that `path` is, or of the newest that is whole of those in it. Throws CheckpointError where there
+// is none, saying what is wrong with those that there are. Reads all of them until one is whole. Any thread.
+Restored find_checkpoint(const std::string& path);
+
 }  // namespace zero

@@ -17,6 +17,7 @@
 #include "zero/mesh_shape.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/safetensors.h"
 #include "zero/schedule.h"
 #include "zero/state.h"
 #include "zero/traffic.h"

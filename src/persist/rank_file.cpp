@@ -11,19 +11,6 @@ namespace {
 
 constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum and written in one go
 
-TensorType type_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f32: return TensorType::f32;
-    case Dtype::f64: return TensorType::f64;
-    case Dtype::bf16: return TensorType::bf16;
-    case Dtype::f16: return TensorType::f16;
-    case Dtype::i64: return TensorType::i64;
-    case Dtype::i32: return TensorType::i32;
-    case Dtype::u8: break;
-  }
-  return TensorType::u8;
-}
-
 // What is not all of a tensor is a vector, named by where it begins.
 TensorEntry entry_of(const StateTensor& tensor, const Snapshot::Slice& slice) {
   const std::int64_t count = slice.last - slice.first;

@@ -247,6 +247,19 @@ std::optional<TensorType> tensor_type_named(std::string_view name) {
   return static_cast<TensorType>(found - kTypes.begin());
 }
 
+TensorType type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32: return TensorType::f32;
+    case Dtype::f64: return TensorType::f64;
+    case Dtype::bf16: return TensorType::bf16;
+    case Dtype::f16: return TensorType::f16;
+    case Dtype::i64: return TensorType::i64;
+    case Dtype::i32: return TensorType::i32;
+    case Dtype::u8: break;
+  }
+  return TensorType::u8;
+}
+
 int bits_of(TensorType type) {
   return kTypes[static_cast<std::size_t>(type)].bits;
 }

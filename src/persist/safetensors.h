@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "zero/dtype.h"
+
 namespace zero {
 
 // All of the format. Several elements of f4, f6_e2m3 and f6_e3m2 share a byte.
@@ -43,6 +45,7 @@ inline constexpr std::size_t kTensorTypes = 22;
 // As the format has it: "F32", "BOOL".
 std::string_view name(TensorType type);
 std::optional<TensorType> tensor_type_named(std::string_view name);
+TensorType type_of(Dtype dtype);
 // Of one element.
 int bits_of(TensorType type);
 // Of all elements; none where a size is negative, the last byte is not full, or there are 2^60 and more, which no file
