@@ -1,0 +1,149 @@
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "base/text.h"
+#include "engine/module_tensors.h"
+#include "persist/weights.h"
+#include "zero/error.h"
+#include "zero/safetensors.h"
+
+namespace zero {
+namespace {
+
+constexpr std::int64_t kElementsAtOnce = std::int64_t{4} << 20;
+
+std::string words_of(std::string_view type, at::IntArrayRef shape) {
+  return std::string(type) + " " + listed({shape.data(), shape.size()});
+}
+
+// A tensor of the module, and where its values come from.
+struct Match {
+  const ModuleTensor* to;
+  std::size_t from;
+  at::ScalarType type;  // of the file
+};
+
+class SafetensorsLoading {
+ public:
+  SafetensorsLoading(const torch::nn::Module& module, const std::string& files)
+      : files_(files), weights_(open_weights(files)), tensors_(tensors_of(module)), used_(weights_->tensors().size()) {
+    for (std::size_t i = 0; i < weights_->tensors().size(); ++i) index_.emplace(weights_->tensors()[i].name, i);
+  }
+
+  void match(const TensorNames& names, const std::function<bool(const std::string&)>& left_out) {
+    for (const ModuleTensor& tensor : tensors_) match(tensor, names);
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+      const std::string& name = weights_->tensors()[i].name;
+      if (!used_[i] && !(left_out && left_out(name))) faults_.push_back(in_quotes(name) + " is not expected");
+    }
+    if (faults_.empty()) return;
+    std::string text = in_quotes(files_) + " has other weights than the module:";
+    for (const std::string& fault : faults_) text += "\n  - " + fault;
+    throw ConfigError(text, "load the weights of the same model, or say which name of the module is which of the file");
+  }
+
+  void copy() {
+    for (const Match& match : matches_) copy(match);
+  }
+
+ private:
+  void match(const ModuleTensor& tensor, const TensorNames& names) {
+    std::vector<std::string> wanted;
+    std::vector<std::size_t> found;
+    for (const std::string& name : tensor.names) {
+      if (const std::string file_name = names(name); !file_name.empty()) {
+        wanted.push_back(in_quotes(file_name));
+        if (const auto at = index_.find(file_name); at != index_.end()) found.push_back(at->second);
+      }
+    }
+    if (wanted.empty()) return;
+    if (found.empty())
+      return faults_.push_back(joined(wanted, " or ") + " is missing, " +
+                               words_of(c10::toString(tensor.tensor.scalar_type()), tensor.tensor.sizes()));
+    for (const std::size_t from : found) {
+      used_[from] = true;
+      if (!fits(tensor.tensor, from)) return;
+    }
+    for (const std::size_t from : found)
+      if (from != found.front() && !same(found.front(), from)) return differ(found.front(), from);
+    matches_.push_back({&tensor, found.front(), *scalar_type_of(weights_->tensors()[found.front()].type)});
+  }
+
+  bool fits(const at::Tensor& tensor, std::size_t from) {
+    const WeightTensor& weights = weights_->tensors()[from];
+    const auto type = scalar_type_of(weights.type);
+    const bool converts = type && (*type == tensor.scalar_type() ||
+                                   (at::isFloatingType(*type) && at::isFloatingType(tensor.scalar_type())));
+    if (converts && tensor.sizes() == at::IntArrayRef(weights.shape)) return true;
+    faults_.push_back(in_quotes(weights.name) + " is " + words_of(name(weights.type), weights.shape) + ", not " +
+                      words_of(c10::toString(tensor.scalar_type()), tensor.sizes()));
+    return false;
+  }
+
+  // To the bit.
+  bool same(std::size_t a, std::size_t b) {
+    const WeightTensor& first = weights_->tensors()[a];
+    if (first.type != weights_->tensors()[b].type) return false;
+    std::vector<char> left, right;
+    for (std::int64_t at = 0; at < first.numel(); at += kElementsAtOnce) {
+      const std::int64_t count = std::min(kElementsAtOnce, first.numel() - at);
+      left.resize(static_cast<std::size_t>(count * bits_of(first.type) / 8));
+      right.resize(left.size());
+      weights_->read(a, at, at + count, left.data());
+      weights_->read(b, at, at + count, right.data());
+      if (left != right) return false;
+    }
+    return true;
+  }
+
+  void differ(std::size_t a, std::size_t b) {
+    faults_.push_back(in_quotes(weights_->tensors()[a].name) + " and " + in_quotes(weights_->tensors()[b].name) +
+                      " differ, and the module has one tensor for both");
+  }
+
+  void copy(const Match& match) {
+    const at::Tensor& to = match.to->tensor;
+    if (to.numel() == 0) return;
+    if (to.is_contiguous()) return copy_stretches(match, to.view(-1));
+    at::Tensor values = at::empty(to.sizes(), match.type);
+    weights_->read(match.from, 0, to.numel(), values.mutable_data_ptr());
+    to.copy_(values);
+  }
+
+  void copy_stretches(const Match& match, const at::Tensor& to) {
+    if (to.is_cpu() && to.scalar_type() == match.type)
+      return weights_->read(match.from, 0, to.numel(), to.mutable_data_ptr());
+    const at::Tensor values = at::empty({std::min(kElementsAtOnce, to.numel())}, match.type);
+    for (std::int64_t at = 0; at < to.numel(); at += kElementsAtOnce) {
+      const std::int64_t count = std::min(kElementsAtOnce, to.numel() - at);
+      weights_->read(match.from, at, at + count, values.mutable_data_ptr());
+      to.narrow(0, at, count).copy_(values.narrow(0, 0, count));
+    }
+  }
+
+  const std::string& files_;
+  std::unique_ptr<Weights> weights_;
+  std::vector<ModuleTensor> tensors_;
+  std::map<std::string, std::size_t, std::less<>> index_;  // of the files' tensors
+  std::vector<bool> used_;
+  std::vector<Match> matches_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+void load_safetensors(torch::nn::Module& module, const std::string& files, const TensorNames& names,
+                      const std::function<bool(const std::string&)>& left_out) {
+  const at::NoGradGuard no_grad;
+  SafetensorsLoading loading(module, files);
+  loading.match(names, left_out);
+  loading.copy();
+}
+
+}  // namespace zero

@@ -1,0 +1,80 @@
+#include "engine/module_tensors.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <utility>
+
+#include "base/text.h"
+#include "state/unit.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+constexpr std::array<std::pair<TensorType, at::ScalarType>, 19> kTypesOfBoth{{
+    {TensorType::boolean, at::kBool},
+    {TensorType::u8, at::kByte},
+    {TensorType::i8, at::kChar},
+    {TensorType::f8_e5m2, at::kFloat8_e5m2},
+    {TensorType::f8_e4m3, at::kFloat8_e4m3fn},
+    {TensorType::f8_e8m0, at::kFloat8_e8m0fnu},
+    {TensorType::f8_e4m3fnuz, at::kFloat8_e4m3fnuz},
+    {TensorType::f8_e5m2fnuz, at::kFloat8_e5m2fnuz},
+    {TensorType::i16, at::kShort},
+    {TensorType::u16, at::kUInt16},
+    {TensorType::f16, at::kHalf},
+    {TensorType::bf16, at::kBFloat16},
+    {TensorType::i32, at::kInt},
+    {TensorType::u32, at::kUInt32},
+    {TensorType::f32, at::kFloat},
+    {TensorType::c64, at::kComplexFloat},
+    {TensorType::f64, at::kDouble},
+    {TensorType::i64, at::kLong},
+    {TensorType::u64, at::kUInt64},
+}};
+
+void require_whole(const std::string& name, const at::Tensor& tensor) {
+  const Unit* const unit = Unit::of(tensor.unsafeGetTensorImpl());
+  if (unit == nullptr || unit->owner->held(*unit)) return;
+  throw StateError("parameter " + in_quotes(name) + " is an engine's, and not whole here",
+                   "hold zero::gather(module.parameters()) while weights are loaded or saved");
+}
+
+class Listing {
+ public:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    const auto [at, fresh] = places_.emplace(tensor.unsafeGetTensorImpl(), tensors_.size());
+    if (!fresh) return tensors_[at->second].names.push_back(name);
+    require_whole(name, tensor);
+    tensors_.push_back({{name}, tensor.detach()});
+  }
+  std::vector<ModuleTensor> result() && { return std::move(tensors_); }
+
+ private:
+  std::unordered_map<const void*, std::size_t> places_;
+  std::vector<ModuleTensor> tensors_;
+};
+
+}  // namespace
+
+std::vector<ModuleTensor> tensors_of(const torch::nn::Module& module) {
+  Listing listing;
+  for (const auto& item : module.named_parameters()) listing.add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) listing.add(item.key(), item.value());
+  return std::move(listing).result();
+}
+
+std::optional<TensorType> tensor_type_of(at::ScalarType type) {
+  const auto found = std::ranges::find(kTypesOfBoth, type, &std::pair<TensorType, at::ScalarType>::second);
+  return found == kTypesOfBoth.end() ? std::nullopt : std::optional(found->first);
+}
+
+std::optional<at::ScalarType> scalar_type_of(TensorType type) {
+  const auto found = std::ranges::find(kTypesOfBoth, type, &std::pair<TensorType, at::ScalarType>::first);
+  return found == kTypesOfBoth.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace zero
