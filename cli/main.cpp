@@ -1,4 +1,4 @@
-// zero train | compare | plan | bench profile | checkpoint | launch. Results go to standard output, all else to
+// zero train | compare | eval | plan | bench profile | checkpoint | launch. Results go to standard output, all else to
 // standard error. Exit codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options,
 // variables, files; 3 for a run that was asked to stop, and saved. Of `launch`, the first failing rank's.
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 
 #include "cli/commands/checkpoint_command.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/export_checkpoint.h"
 #include "cli/commands/plan_command.h"
 #include "cli/complain.h"
 #include "cli/options/checks.h"
@@ -100,8 +101,9 @@ std::string command_line(int argc, char** argv) {
 
 // "zero plan", as far as the first words are commands.
 std::string command_of(int argc, char** argv) {
-  constexpr std::array<std::string_view, 12> commands{"train",      "compare", "plan", "bench",  "profile", "launch",
-                                                      "checkpoint", "list",    "show", "verify", "diff",    "prune"};
+  constexpr std::array<std::string_view, 14> commands{"train",   "compare", "eval",       "plan",  "bench",
+                                                      "profile", "launch",  "checkpoint", "list",  "show",
+                                                      "verify",  "diff",    "prune",      "export"};
   std::string text = "zero";
   for (int i = 1; i < argc && std::ranges::count(commands, argv[i]) > 0; ++i) text += std::string(" ") + argv[i];
   return text;
@@ -119,7 +121,8 @@ const cli::Training& checked(const cli::RunOptions& options, int usual_ranks) {
   cli::check_settings(options, cli::launched() ? 0 : options.ranks ? options.ranks : usual_ranks);
   return cli::training();
 }
-const cli::Training& checked(const cli::ProfileOptions& options) {
+template <class Options>
+const cli::Training& checked(const Options& options) {
   cli::check_settings(options);
   return cli::training();
 }
@@ -135,17 +138,21 @@ int run(int argc, char** argv) {
   cli::RunOptions to_train, to_compare;
   cli::PlanOptions to_plan;
   cli::ProfileOptions to_profile;
+  cli::EvalOptions to_evaluate;
+  cli::ExportOptions to_export;
   cli::LaunchOptions to_launch;
   cli::CheckpointOptions to_look;
   CLI::App* const train = app.add_subcommand("train", "Train a model under one plan");
   CLI::App* const compare = app.add_subcommand("compare", "Train under several plans and compare cost and losses");
+  CLI::App* const eval = app.add_subcommand("eval", "The mean loss of a model with weights over a text");
   CLI::App* const plan = app.add_subcommand("plan", "Predict memory, wire and time of every plan, and choose one");
   CLI::App* const bench = app.add_subcommand("bench", "Measure this machine");
   CLI::App* const profile = add_profile(*bench->require_subcommand(1), to_profile);
-  cli::add_checkpoint_command(app, to_look);
+  CLI::App* const exported = cli::add_export(*cli::add_checkpoint_command(app, to_look), to_export);
   CLI::App* const launch = app.add_subcommand("launch", "Run a program as N ranks");
   cli::add_train_options(*train, to_train);
   cli::add_compare_options(*compare, to_compare);
+  cli::add_eval_options(*eval, to_evaluate);
   cli::add_plan_options(*plan, to_plan);
   add_launch_options(*launch, to_launch);
   const std::span<char*> all(argv, static_cast<std::size_t>(argc)), words = options_of(all);
@@ -158,14 +165,17 @@ int run(int argc, char** argv) {
   }
   for (cli::RunOptions* options : {&to_train, &to_compare})
     if (options->command.empty()) options->command = command_line(argc, argv);
-  to_plan.command = command_line(argc, argv);
+  to_plan.command = to_evaluate.command = command_line(argc, argv);
   if (train->parsed()) return checked(to_train, 1).train(to_train);
   if (compare->parsed()) return checked(to_compare, 4).compare(to_compare);
+  if (eval->parsed()) return checked(to_evaluate).evaluate(to_evaluate);
+  if (exported->parsed()) return cli::export_checkpoint(to_export);
   if (plan->parsed()) return cli::plan(to_plan);
   if (profile->count("--show") > 0) return cli::show_profile(to_profile.show);
   if (profile->parsed()) return checked(to_profile).profile(to_profile);
   if (to_look.run) return to_look.run(to_look);
-  if (!launch->parsed()) throw cli::UsageError("give a command: train, compare, plan, bench, checkpoint or launch");
+  if (!launch->parsed())
+    throw cli::UsageError("give a command: train, compare, eval, plan, bench, checkpoint or launch");
   to_launch.command = program_of(*launch, all.subspan(words.size()));
   to_launch.file_size_signal = file_size_signal;
   return cli::launch(to_launch);

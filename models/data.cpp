@@ -110,4 +110,26 @@ std::int64_t Corpus::evaluation_batches(std::int64_t batch, std::int64_t seq) co
   return count / batch;
 }
 
+std::int64_t Corpus::ordered_batches(std::int64_t batch, std::int64_t seq) const {
+  if (batch < 1 || seq < 1 || source_.size() < 2)
+    throw zero::ConfigError("batches of " + std::to_string(batch) + " sequences of " + std::to_string(seq) +
+                                " tokens out of " + std::to_string(source_.size()),
+                            "ask for one or more sequences, of one or more tokens, and give two or more tokens");
+  const std::int64_t predicted = source_.size() - 1;
+  return (predicted / seq + batch - 1) / batch + (predicted % seq != 0 ? 1 : 0);
+}
+
+Batch Corpus::ordered_batch(std::int64_t index, std::int64_t batch, std::int64_t seq) const {
+  const std::int64_t predicted = source_.size() - 1, first = index * batch;
+  if (first >= predicted / seq) return windows_from(predicted / seq * seq, 1, predicted % seq);
+  return windows_from(first * seq, std::min(batch, predicted / seq - first), seq);
+}
+
+Batch Corpus::windows_from(std::int64_t begin, std::int64_t windows, std::int64_t seq) const {
+  at::Tensor tokens = at::empty({windows * seq + 1}, at::kLong);
+  read(begin, {tokens.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())});
+  const auto rows = [&](std::int64_t from) { return tokens.slice(0, from, from + windows * seq).view({windows, seq}); };
+  return {rows(0), rows(1)};
+}
+
 }  // namespace models

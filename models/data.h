@@ -45,10 +45,17 @@ class Corpus {
   // Throws zero::ConfigError when there is none.
   std::int64_t evaluation_batches(std::int64_t batch, std::int64_t seq) const;
 
+  // All tokens once, in order, whatever the split: batches [0, n) of up to `batch` windows, of which the last window is
+  // shorter where the tokens do not divide, and then a batch of its own. Throw zero::ConfigError likewise.
+  std::int64_t ordered_batches(std::int64_t batch, std::int64_t seq) const;
+  Batch ordered_batch(std::int64_t index, std::int64_t batch, std::int64_t seq) const;
+
  private:
   std::int64_t begin(Split split) const { return split == Split::train ? 0 : train_; }
   std::int64_t window(std::int64_t row, std::int64_t windows, Split split) const;
   void read(std::int64_t begin, std::span<std::int64_t> out) const;
+  // Of windows of `seq` tokens, and one token more each, the first from `begin` on.
+  Batch windows_from(std::int64_t begin, std::int64_t windows, std::int64_t seq) const;
 
   TokenSource source_;
   CorpusOptions options_;

@@ -273,7 +273,7 @@ std::vector<std::string_view> llama_presets() {
 }
 
 LlamaConfig llama_from_file(const std::filesystem::path& path) {
-  const char* const hint = "give a Hugging Face style config.json or the name of a preset";
+  const char* const hint = "give a Hugging Face style config.json, a folder with one, or the name of a preset";
   return checked(json_file(path.string(), hint), path.string());
 }
 

@@ -17,7 +17,7 @@ struct Schema {
 inline constexpr Schema kReport{"zero.report", 2}, kPlan{"zero.plan"}, kPlanFile{"zero.plan-file"},
     kProfile{"zero.profile"}, kCheckpointList{"zero.checkpoint-list"}, kCheckpointShow{"zero.checkpoint-show"},
     kCheckpointVerify{"zero.checkpoint-verify"}, kCheckpointDiff{"zero.checkpoint-diff"},
-    kCheckpointPrune{"zero.checkpoint-prune"};
+    kCheckpointPrune{"zero.checkpoint-prune"}, kEval{"zero.eval"}, kExport{"zero.export"};
 
 std::string_view program_version();
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/options/eval_options.h"
 #include "cli/options/options.h"
 #include "cli/processes/meeting.h"
 
@@ -36,6 +37,8 @@ int compare(const RunOptions& options);
 int launch(const LaunchOptions& options);
 // Measures what this machine can do, likewise.
 int profile(const ProfileOptions& options);
+// The mean loss of a model with weights over a text, on one rank.
+int evaluate(const EvalOptions& options);
 // Prints one of the given profiles, or a file, as JSON. Without LibTorch.
 int show_profile(const std::string& name);
 
@@ -44,6 +47,7 @@ struct Training {
   int (*train)(const RunOptions& options);
   int (*compare)(const RunOptions& options);
   int (*profile)(const ProfileOptions& options);
+  int (*evaluate)(const EvalOptions& options);
   ServeStore serve_store;
 };
 inline constexpr const char* kTrainingEntry = "zero_training";

@@ -7,6 +7,7 @@
 #include "cli/files.h"
 #include "cli/options/model.h"
 #include "cli/options/places.h"
+#include "cli/options/pretrained.h"
 #include "cli/options/recipe.h"
 #include "cli/options/room.h"
 #include "models/json.h"
@@ -20,11 +21,10 @@ std::vector<std::string> precisions_of(const RunOptions& options) {
   return options.precisions.empty() ? std::vector{options.precision} : options.precisions;
 }
 
-void check_positions(const RunOptions& options) {
-  const std::int64_t positions = load_model(options.model).max_position_embeddings;
-  if (options.seq > positions)
-    throw UsageError("--seq: " + std::to_string(options.seq) + " tokens are more than the " +
-                     std::to_string(positions) + " positions of model " + zero::in_quotes(options.model));
+void check_positions(const models::LlamaConfig& config, std::int64_t seq, const std::string& model) {
+  if (seq > config.max_position_embeddings)
+    throw UsageError("--seq: " + std::to_string(seq) + " tokens are more than the " +
+                     std::to_string(config.max_position_embeddings) + " positions of model " + zero::in_quotes(model));
 }
 
 void check_profile(const RunOptions& options) {
@@ -70,7 +70,7 @@ void check_room(const RunOptions& options, int ranks, int here) {
 
 void check_settings(const RunOptions& options, int ranks) {
   check_apart(places_of(options));
-  check_positions(options);
+  check_positions(load_model(options.model), options.seq, options.model);
   if (ranks > 0) check_count(options, ranks);
   if (ranks > 0) check_plans(options, ranks);
   check_loss_scale(options);
@@ -79,7 +79,7 @@ void check_settings(const RunOptions& options, int ranks) {
   check(options.saving);
   if (options.restarts > 0 && launched())
     throw UsageError("--restarts: the launcher started these ranks, and is who starts them again; give it to that one");
-  if (!options.data.empty()) open_data(options);
+  if (!options.data.empty()) open_data(options.data, options.tokens);
   if (options.data.empty() && options.tokens) throw UsageError("--tokens says how to read --data, which is missing");
   if (!launched()) check_outputs(options);
   if (ranks > 0) check_room(options, ranks, ranks);
@@ -92,6 +92,15 @@ void check_settings(const ProfileOptions& options) {
   std::error_code error;
   if (folder.empty() || std::filesystem::exists(folder, error)) return check_writable(path);
   check_folder(folder.string());
+}
+
+void check_settings(const EvalOptions& options) {
+  check_apart(places_of(options));
+  check_positions(find_pretrained(options.model).config, options.seq, options.model);
+  if (const models::TokenSource data = open_data(options.data, options.tokens); data.size() < 2)
+    throw zero::ConfigError("--data: " + zero::in_quotes(options.data) + " has one token, which nothing predicts",
+                            "give two or more");
+  if (!options.json.empty()) check_writable(options.json);
 }
 
 std::string output_of(const ProfileOptions& options) {

@@ -13,6 +13,7 @@ namespace cli {
 void check_settings(const RunOptions& options, int ranks);
 
 void check_settings(const ProfileOptions& options);
+void check_settings(const EvalOptions& options);
 
 // The file that a profile is written to.
 std::string output_of(const ProfileOptions& options);

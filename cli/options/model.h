@@ -9,10 +9,12 @@
 
 namespace cli {
 
-// Throws UsageError for a name that is neither a preset nor a path, zero::ConfigError for a file that cannot be used.
+// A preset, a config.json, or a folder with one. Throws UsageError for a name that is neither a preset nor a path,
+// zero::ConfigError for a file that cannot be used.
 models::LlamaConfig load_model(const std::string& name);
 
 // Throws zero::ConfigError for a file or folder that is missing or not of the format that it should have.
-models::TokenSource open_data(const RunOptions& options);
+// `bits`: of a token in a token file; 0: by the file's name.
+models::TokenSource open_data(const std::string& path, int bits);
 
 }  // namespace cli

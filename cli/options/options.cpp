@@ -44,7 +44,8 @@ void add_plan_group(CLI::App& command, RunOptions& options, const char* default_
 
 void add_model_group(CLI::App& command, RunOptions& options) {
   const std::string group = "Model and data";
-  add_path(command, "--model", options.model, "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json", "MODEL")
+  add_path(command, "--model", options.model,
+           "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, a config.json, or a folder with one and weights", "MODEL")
       ->capture_default_str()
       ->group(group);
   add_path(command, "--data", options.data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")

@@ -88,4 +88,10 @@ std::vector<Place> places_of(const RunOptions& options) {
           {"--save-to", options.saving.folder, Use::writes_into}};
 }
 
+std::vector<Place> places_of(const EvalOptions& options) {
+  return {{"--model", options.model, Use::reads},
+          {"--data", options.data, Use::reads},
+          {"--json", options.json, Use::writes}};
+}
+
 }  // namespace cli

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/options/eval_options.h"
 #include "cli/options/options.h"
 
 namespace cli {
@@ -20,5 +21,6 @@ struct Place {
 void check_apart(const std::vector<Place>& places);
 
 std::vector<Place> places_of(const RunOptions& options);
+std::vector<Place> places_of(const EvalOptions& options);
 
 }  // namespace cli

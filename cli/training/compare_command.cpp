@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/commands/commands.h"
 #include "cli/options/checks.h"
+#include "cli/options/pretrained.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
@@ -58,6 +59,10 @@ void announce(const Contender& contender, const RunResult& run) {
             << fixed(run.step_seconds, 3) << " s/step\n";
 }
 
+void announce_weights(const RunOptions& options) {
+  std::cerr << "every run starts from " << starting_weights(options.model, options.seed) << '\n';
+}
+
 std::string common_precision(const std::vector<RunResult>& runs) {
   const std::string& first = runs.front().precision;
   return std::ranges::all_of(runs, [&](const RunResult& run) { return run.precision == first; }) ? first : "";
@@ -75,6 +80,7 @@ int compare_as_rank(const RunOptions& options) {
   check_room(options, world.size(), world.local_size());  // before a rank takes any of it
   require_common(world, options, work);
   if (first) check_outputs(options);
+  if (first) announce_weights(options);
   Report report = report_for(options, work, world.size());
   for (const Contender& contender : contenders(options)) {
     const auto& [label, own] = contender;
@@ -103,6 +109,7 @@ RunOptions alone(RunOptions options, const std::string& label) {
 int compare_with_own_ranks(const RunOptions& options, int ranks) {
   load(options);
   const TemporaryFolder folder;
+  announce_weights(options);
   Report report;
   for (const Contender& contender : contenders(options)) {
     const auto& [label, own] = contender;

@@ -4,6 +4,6 @@
 extern "C" const cli::Training* zero_training();
 
 const cli::Training* zero_training() {
-  static constexpr cli::Training commands{cli::train, cli::compare, cli::profile, cli::serve_store};
+  static constexpr cli::Training commands{cli::train, cli::compare, cli::profile, cli::evaluate, cli::serve_store};
   return &commands;
 }

@@ -16,6 +16,7 @@
 #include "cli/training/prediction.h"
 #include "cli/training/saving.h"
 #include "cli/training/timeline.h"
+#include "cli/training/weights.h"
 #include "models/llama.h"
 #include "zero/memory_analyzer.h"
 
@@ -41,7 +42,7 @@ zero::Options engine_options(const RunOptions& options) {
 models::Llama build(const RunOptions& options, const Work& work) {
   at::set_num_threads(options.threads);
   torch::manual_seed(options.seed);
-  return models::Llama(work.config);
+  return with_weights(models::Llama(work.config), options.model);
 }
 
 // Without the first two, which warm up, where enough are left.

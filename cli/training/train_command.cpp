@@ -6,6 +6,7 @@
 #include "cli/commands/commands.h"
 #include "cli/complain.h"
 #include "cli/options/checks.h"
+#include "cli/options/pretrained.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
@@ -27,6 +28,7 @@ class Printer : public Listener {
  public:
   Printer(const RunOptions& options, int ranks)
       : out_(text_of(options)),
+        weights_(starting_weights(options.model, options.seed)),
         ranks_(ranks),
         steps_(options.steps),
         every_(std::max<std::int64_t>(options.steps / 100, 1)),
@@ -35,7 +37,8 @@ class Printer : public Listener {
   void begin(const zero::Engine& engine, const RunResult& predicted) override {
     const zero::Plan& plan = engine.plan();
     out_ << "plan " << plan.label() << ", " << name(plan.precision()) << ", " << ranks_
-         << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel()) << " parameters\n\n";
+         << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel()) << " parameters\n"
+         << "starts from " << weights_ << "\n\n";
     Table table(4);
     table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
     add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), predicted.parameter.predicted);
@@ -93,6 +96,7 @@ class Printer : public Listener {
   }
 
   std::ostream& out_;
+  std::string weights_;  // to start from
   int ranks_;
   std::int64_t steps_;
   std::int64_t every_;

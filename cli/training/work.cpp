@@ -9,7 +9,7 @@ namespace {
 
 models::TokenSource load_tokens(const RunOptions& options) {
   std::error_code error;
-  if (!options.data.empty()) return open_data(options);
+  if (!options.data.empty()) return open_data(options.data, options.tokens);
   if (!std::filesystem::exists(ZERO_DEFAULT_TEXT, error))
     throw zero::ConfigError("the default text, '" ZERO_DEFAULT_TEXT "', is not on this machine", "give --data");
   return models::TokenSource::open(ZERO_DEFAULT_TEXT, models::TokenFormat::text, {".h"});
