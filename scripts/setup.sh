@@ -11,9 +11,9 @@ packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
 
 # A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and libFuzzer.
 test_packages=(chromium iproute2 clang libclang-rt-14-dev)
-# TensorBoard, which reads the event files that are written, in an environment of its own.
+# What reads the event files and the models that are written, in an environment of its own.
 test_venv=build/tests-venv
-tensorboard='tensorboard==2.21.*'
+readers=('tensorboard==2.21.*' 'transformers==4.57.*')
 
 say() { echo "setup: $*" >&2; }
 
@@ -65,20 +65,20 @@ fetch_torch() {
 
 need_venv() { python3 -c 'import ensurepip' 2>/dev/null || need_packages python3-venv; }
 
-fetch_tensorboard() {
-  [ "$tensorboard" = "$(cat "$test_venv/installed" 2>/dev/null)" ] && return
+fetch_readers() {
+  [ "${readers[*]}" = "$(cat "$test_venv/installed" 2>/dev/null)" ] && return
   need_venv
-  say "fetching TensorBoard into $test_venv"
+  say "fetching TensorBoard and transformers into $test_venv"
   [ -x "$test_venv/bin/python" ] || python3 -m venv "$test_venv"
-  "$test_venv/bin/python" -m pip install --quiet --disable-pip-version-check "$tensorboard" &&
-    echo "$tensorboard" >"$test_venv/installed"
+  "$test_venv/bin/python" -m pip install --quiet --disable-pip-version-check "${readers[@]}" &&
+    echo "${readers[*]}" >"$test_venv/installed"
 }
 
 find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of python3; }
 
 if [ "${1:-}" = --tests ]; then
   need_packages "${test_packages[@]}"
-  fetch_tensorboard
+  fetch_readers
   exit
 fi
 if [ $# -gt 0 ]; then

@@ -116,11 +116,15 @@ inline Rows of_choices() {
 }
 
 inline Rows of_words() {
-  return {row("", {"train, compare, plan, bench, checkpoint or launch"}),
+  return {row("", {"train, compare, eval, plan, bench, checkpoint or launch"}),
           row("tran", {"unknown command 'tran'; did you mean 'train'?", "zero --help"}),
           row("compair", {"did you mean 'compare'?"}),
           row("frobnicate", {"unknown command 'frobnicate'"}),
           row("bench", {"zero bench --help"}),
+          row("checkpoint", {"zero checkpoint --help"}),
+          row("checkpoint exprot x", {"did you mean 'export'?"}),
+          row("checkpoint export x", {"--to", "zero checkpoint export --help"}),
+          row("eval --data text", {"--model", "zero eval --help"}),
           row("bench profil", {"did you mean 'profile'?"}),
           row("--step 3", {"unknown option '--step'"}),
           row("train --step 3", {"unknown option '--step'; did you mean '--steps'?", "zero train --help"}),
