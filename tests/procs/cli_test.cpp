@@ -41,7 +41,7 @@ TEST_P(Complains, InOneLineBeforeItStarts) {
 
 INSTANTIATE_TEST_SUITE_P(
     Usage, Complains,
-    Values(Complaint{{}, 2, "train, compare, plan, bench, checkpoint or launch"}, Complaint{{"tran"}, 2, "tran"},
+    Values(Complaint{{}, 2, "train, compare, eval, plan, bench, checkpoint or launch"}, Complaint{{"tran"}, 2, "tran"},
            Complaint{{"train", "--frob"}, 2, "--frob"}, Complaint{{"train", "--plan", "zero9"}, 2, "zero9"},
            Complaint{{"compare", "--plans", "ddp,zero9"}, 2, "zero9"},
            Complaint{{"compare", "--optimizers", "adamw,adamz"}, 2, "adamw-8bit"},
