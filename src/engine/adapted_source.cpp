@@ -10,7 +10,7 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kChunk = 1 << 16;  // elements that are converted at once
+constexpr std::int64_t kConverted = 1 << 16;  // elements that are converted at once
 
 bool is_value(StateKind kind) {
   return kind == StateKind::parameter || kind == StateKind::main_weight || kind == StateKind::remainder;
@@ -181,8 +181,8 @@ void AdaptedSource::read(std::size_t tensor, std::int64_t begin, std::int64_t en
   const Origin& origin = origins_[tensor];
   if (!origin.converted) return source_.read(origin.main, begin, end, values);
   const StateTensor& described = tensors_[tensor];
-  for (std::int64_t first = begin; first < end; first += kChunk) {
-    const std::int64_t last = std::min(first + kChunk, end);
+  for (std::int64_t first = begin; first < end; first += kConverted) {
+    const std::int64_t last = std::min(first + kConverted, end);
     put(wide(origin, first, last), described, at_element(values, first - begin, described.dtype));
   }
 }

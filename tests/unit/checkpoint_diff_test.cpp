@@ -119,9 +119,7 @@ TEST_F(CheckpointDiff, ListsTensorsThatOneHasAloneOrInAnotherForm) {
   b.add({{"new", StateKind::parameter}, Dtype::f32, {2}})
       .add({{"a", StateKind::main_weight}, Dtype::f32, {7, 6}})
       .add({{"b", StateKind::parameter}, Dtype::f32, {}});
-  StateTensor scale{{"c", StateKind::scale, "1"}, Dtype::f32, {2}};
-  scale.blocks = StateBlocks{256, 0, {}};
-  b.add(scale);
+  b.add({{"c", StateKind::scale, "1"}, Dtype::f32, {2}, StateBlocks{256, 0, {}}});
   const CheckpointDifferences found = between(a, b);
   EXPECT_EQ(
       found.forms,
