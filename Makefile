@@ -38,6 +38,7 @@ bench: bench-setup configure ## kernels, collectives and training steps, each ag
 	@cmake --build --preset $(PRESET) --target benches zero_cli
 	@for source in bench/micro/*.cpp; do $(BUILD)/bench/$$(basename $$source .cpp) || exit; done
 	@bench/collectives/run.py --build $(BUILD) --json build/collectives.json
+	@bench/checkpoints/run.py
 	@bench/peers/run.py --ours $(BUILD)/bench/peers_ours --zero $(BUILD)/zero --json build/peers.json $(PEERS)
 	@bench/plot.py build/peers.json
 
