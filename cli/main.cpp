@@ -17,6 +17,7 @@
 #include "cli/commands/export_checkpoint.h"
 #include "cli/commands/plan_command.h"
 #include "cli/complain.h"
+#include "cli/exit_codes.h"
 #include "cli/options/checks.h"
 #include "cli/options/help.h"
 #include "cli/options/validators.h"
@@ -24,8 +25,8 @@
 
 namespace {
 
+using cli::kFailed;
 using cli::kUsage;
-constexpr int kFailed = 1;
 
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
   cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start", 1, cli::kMostRanks)

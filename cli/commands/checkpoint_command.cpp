@@ -20,7 +20,7 @@ using Run = int (*)(const CheckpointOptions& options);
 CLI::App& add_subcommand(CLI::App& command, const char* name, const char* text, CheckpointOptions& options, Run run) {
   CLI::App* const added = command.add_subcommand(name, text);
   added->callback([&options, run] { options.run = run; });
-  add_path(*added, "--json", options.json, "Also write it to this file; - is standard output alone")->group("Output");
+  add_json(*added, options.json, "it");
   added->set_help_flag("-h,--help", "Print this help")->group("Output");
   return *added;
 }

@@ -66,8 +66,7 @@ CLI::App* add_export(CLI::App& checkpoint_command, ExportOptions& options) {
   add_path(*command, "--to", options.to, "Folder to write, which is not there yet", "FOLDER")->required()->group(group);
   add_choice(*command, "--dtype", options.dtype, "Of the weights", {"fp32", "bf16"})->group(group);
   add_size(*command, "--max-shard-size", options.shard_size, "Of a file of weights: 5GB, 200MiB")->group(group);
-  add_path(*command, "--json", options.json, "Also write the result to this file; - is standard output alone")
-      ->group("Output");
+  add_json(*command, options.json);
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;
 }

@@ -48,12 +48,7 @@ void add_model_group(CLI::App& command, RunOptions& options) {
            "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, a config.json, or a folder with one and weights", "MODEL")
       ->capture_default_str()
       ->group(group);
-  add_path(command, "--data", options.data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")
-      ->group(group);
-  add_number(command, "--tokens", options.tokens, "Bits of a token in the token file --data: 16 or 32", 16, 32)
-      ->check(choice({"16", "32"}))
-      ->default_str("")
-      ->group(group);
+  add_data(command, options.data, options.tokens, group);
   add_number(command, "--seq", options.seq, "Tokens of a sequence", 1)->group(group);
   add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank", 1)->group(group);
   add_number(command, "--accumulate", options.accumulate, "Micro-batches of a step, on each rank", 1)->group(group);
@@ -79,8 +74,7 @@ void add_output_group(CLI::App& command, RunOptions& options) {
   const std::string group = "Output";
   add_number(command, "--eval-every", options.eval_every, "Steps between evaluations on held-out data; 0 for none", 0)
       ->group(group);
-  add_path(command, "--json", options.json, "Also write the result to this file; - is standard output alone")
-      ->group(group);
+  add_json(command, options.json);
   add_path(command, "--html", options.html, "Also write it as a page to look at; or -")->group(group);
   add_path(command, "--trace", options.trace, "Also write one step as a trace for Perfetto or Chrome; or -")
       ->group(group);

@@ -78,8 +78,7 @@ void add_output_group(CLI::App& command, PlanOptions& options) {
       ->needs(fit)
       ->capture_default_str()
       ->group(group);
-  add_path(command, "--json", options.json, "Also write the answer to this file; - is standard output alone")
-      ->group(group);
+  add_json(command, options.json, "the answer");
   command.set_help_flag("-h,--help", "Print this help")->group(group);
 }
 

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/options/model.h"
 #include "models/json.h"
+#include "persist/weights.h"
 
 namespace cli {
 namespace {
@@ -22,11 +23,7 @@ bool has_weights(const std::string& folder) {
 }
 
 bool holds_checkpoints(const std::string& folder) {
-  if (has(folder, "manifest.json")) return true;
-  std::error_code error;
-  return std::ranges::any_of(fs::directory_iterator(folder, error), [](const fs::directory_entry& entry) {
-    return entry.path().filename().string().starts_with("step-");
-  });
+  return zero::is_checkpoint(zero::posix_env(), folder) || !zero::checkpoint_steps(folder).empty();
 }
 
 }  // namespace

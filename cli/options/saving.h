@@ -12,10 +12,6 @@ class App;
 
 namespace cli {
 
-// Exit codes: of what cannot work as it was given, and of a run that was asked to stop, and saved.
-inline constexpr int kUsage = 2;
-inline constexpr int kStopped = 3;
-
 // From where a run goes on.
 struct Resume {
   bool newest = false;                    // if there is one

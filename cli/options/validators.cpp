@@ -16,6 +16,22 @@ CLI::Option* add_restarts(CLI::App& command, int& restarts, const std::string& g
       ->group(group);
 }
 
+CLI::Option* add_data(CLI::App& command, std::string& data, int& tokens, const std::string& group) {
+  CLI::Option* const option =
+      add_path(command, "--data", data, "File or folder, read as bytes of text; *.bin and *.u32 hold tokens")
+          ->group(group);
+  add_number(command, "--tokens", tokens, "Bits of a token in the token file --data: 16 or 32", 16, 32)
+      ->check(choice({"16", "32"}))
+      ->default_str("")
+      ->group(group);
+  return option;
+}
+
+void add_json(CLI::App& command, std::string& path, const std::string& what) {
+  add_path(command, "--json", path, "Also write " + what + " to this file; - is standard output alone")
+      ->group("Output");
+}
+
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& value, const std::string& text) {
   const auto read = [&value, name](const std::string& given) {
     try {

@@ -84,6 +84,12 @@ CLI::Option* add_choices(CLI::App& command, const std::string& name, std::vector
 CLI::Option* add_path(CLI::App& command, const std::string& name, std::string& value, const std::string& text,
                       const char* type = "FILE");
 
+// The text or tokens of --data, and --tokens, which says how to read them. Returns the former.
+CLI::Option* add_data(CLI::App& command, std::string& data, int& tokens, const std::string& group);
+
+// A result that is also written to a file.
+void add_json(CLI::App& command, std::string& path, const std::string& what = "the result");
+
 // Whatever `read` reads, which throws zero::ConfigError for all else.
 template <class T>
 CLI::Validator read_by(T (*read)(std::string_view)) {

@@ -13,7 +13,7 @@
 #include <iostream>
 #include <optional>
 
-#include "cli/options/saving.h"
+#include "cli/exit_codes.h"
 #include "cli/processes/keeper.h"
 #include "cli/processes/out_of_memory.h"
 #include "cli/processes/refusal.h"
@@ -259,7 +259,7 @@ Outcome run_ranks(const Job& job) {
 int exit_code(const Outcome& outcome) {
   if (outcome.code == 0) return 0;
   if (outcome.passed_on) return 128 + outcome.passed_on;
-  return outcome.code == kUsage || outcome.code == kStopped ? outcome.code : 1;
+  return outcome.code == kUsage || outcome.code == kStopped ? outcome.code : kFailed;
 }
 
 }  // namespace cli

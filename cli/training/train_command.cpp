@@ -5,6 +5,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/complain.h"
+#include "cli/exit_codes.h"
 #include "cli/options/checks.h"
 #include "cli/options/pretrained.h"
 #include "cli/report/format.h"
@@ -21,7 +22,6 @@ namespace cli {
 namespace {
 
 constexpr std::chrono::hours kUntilSaved(1);
-constexpr int kFailed = 1;
 
 // The run as text: the plan first, then its steps; a long run shows every hundredth part.
 class Printer : public Listener {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
+#include "base/convert.h"
 #include "base/elements.h"
 #include "base/half.h"
 
@@ -14,31 +16,6 @@ constexpr std::int64_t kConverted = 1 << 16;  // elements that are converted at 
 
 bool is_value(StateKind kind) {
   return kind == StateKind::parameter || kind == StateKind::main_weight || kind == StateKind::remainder;
-}
-
-bool is_floating(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::bf16 || dtype == Dtype::f16;
-}
-
-template <class T>
-void add_widened(const std::vector<char>& from, std::vector<double>& to) {
-  const T* const values = reinterpret_cast<const T*>(from.data());
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] += static_cast<double>(widen(values[i]));
-}
-
-void add_widened(const std::vector<char>& from, Dtype dtype, std::vector<double>& to) {
-  switch (dtype) {
-    case Dtype::f64: return add_widened<double>(from, to);
-    case Dtype::bf16: return add_widened<Bf16>(from, to);
-    case Dtype::f16: return add_widened<Fp16>(from, to);
-    default: return add_widened<float>(from, to);
-  }
-}
-
-template <class T>
-void put(const std::vector<double>& from, void* to) {
-  T* const values = static_cast<T*>(to);
-  for (std::size_t i = 0; i < from.size(); ++i) narrow(static_cast<float>(from[i]), values[i]);
 }
 
 // What rounding cuts off them, as Precision::bf16_kahan keeps it.
@@ -55,13 +32,7 @@ void put_remainders(const std::vector<double>& from, void* to) {
 
 void put(const std::vector<double>& from, const StateTensor& tensor, void* to) {
   if (tensor.key.kind == StateKind::remainder) return put_remainders(from, to);
-  switch (tensor.dtype) {
-    case Dtype::f64: std::ranges::copy(from, static_cast<double*>(to)); return;
-    case Dtype::bf16: return put<Bf16>(from, to);
-    case Dtype::f16: return put<Fp16>(from, to);
-    default:
-      std::ranges::transform(from, static_cast<float*>(to), [](double value) { return static_cast<float>(value); });
-  }
+  convert_elements(from.data(), Dtype::f64, to, tensor.dtype, static_cast<std::int64_t>(from.size()));
 }
 
 }  // namespace
@@ -165,15 +136,16 @@ bool AdaptedSource::add_optimizer(const ExpectedParameter& parameter) {
 }
 
 std::vector<double> AdaptedSource::wide(const Origin& origin, std::int64_t begin, std::int64_t end) {
-  std::vector<double> sum(static_cast<std::size_t>(end - begin));
-  const auto add = [&](std::size_t tensor) {
+  const auto values_of = [&](std::size_t tensor) {
     const Dtype dtype = source_.tensors()[tensor].dtype;
     std::vector<char> values(bytes_of(end - begin, dtype));
     source_.read(tensor, begin, end, values.data());
-    add_widened(values, dtype, sum);
+    std::vector<double> wide(static_cast<std::size_t>(end - begin));
+    convert_elements(values.data(), dtype, wide.data(), Dtype::f64, end - begin);
+    return wide;
   };
-  add(origin.main);
-  if (origin.rest) add(*origin.rest);
+  std::vector<double> sum = values_of(origin.main);
+  if (origin.rest) std::ranges::transform(sum, values_of(*origin.rest), sum.begin(), std::plus<>());
   return sum;
 }
 

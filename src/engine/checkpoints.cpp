@@ -38,9 +38,7 @@ Found look(Env& env, const Communicator& all, const std::string& place) {
   const std::string fault = fault_of([&] {
     found.checkpoint = Checkpoint::open(env, place);
     const auto faults = verify(env, *found.checkpoint, {all.rank(), all.size()}, &found.verified);
-    if (faults.empty()) return;
-    const std::string more = faults.size() > 1 ? ", and " + std::to_string(faults.size() - 1) + " more" : "";
-    throw CheckpointError(describe(faults.front()) + more);
+    if (!faults.empty()) throw CheckpointError(describe(faults));
   });
   found.faults = gather_faults(all, fault);
   return found;

@@ -55,6 +55,12 @@ std::string describe(const CheckpointFault& fault) {
   return text + ": " + fault.what;
 }
 
+std::string describe(const std::vector<CheckpointFault>& faults) {
+  if (faults.empty()) return {};
+  const std::string more = faults.size() > 1 ? ", and " + std::to_string(faults.size() - 1) + " more" : "";
+  return describe(faults.front()) + more;
+}
+
 Checkpoint Checkpoint::open(Env& env, const std::string& folder) {
   const std::string path = folder + "/" + std::string(kManifest);
   Checkpoint checkpoint;

@@ -87,6 +87,8 @@ struct CheckpointFault {
   std::string what;
 };
 std::string describe(const CheckpointFault& fault);
+// The first, and how many more there are; empty where there is none.
+std::string describe(const std::vector<CheckpointFault>& faults);
 
 // Told that so many more bytes have been read; may be empty, and throws nothing.
 using ReadProgress = std::function<void(std::int64_t bytes)>;

@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <type_traits>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "base/half.h"
+#include "base/convert.h"
 #include "base/text.h"
 #include "persist/folders.h"
 #include "persist/safetensors_writer.h"
@@ -18,44 +17,11 @@ namespace {
 
 constexpr std::int64_t kStretch = std::int64_t{1} << 20;  // elements that are read, converted and written at a time
 
-bool is_floating(TensorType type) {
-  return type == TensorType::f32 || type == TensorType::f64 || type == TensorType::bf16 || type == TensorType::f16;
-}
-
-template <class Use>
-void with_element(TensorType type, const Use& use) {
-  switch (type) {
-    case TensorType::f64: return use(double{});
-    case TensorType::bf16: return use(Bf16{});
-    case TensorType::f16: return use(Fp16{});
-    default: return use(float{});
-  }
-}
-
-template <class To, class From>
-To converted_to(From value) {
-  To result{};
-  if constexpr (std::is_arithmetic_v<To>)
-    result = static_cast<To>(widen(value));
-  else
-    narrow(static_cast<float>(widen(value)), result);
-  return result;
-}
-
-template <class From, class To>
-void convert(const char* from, std::int64_t count, char* to) {
-  for (std::int64_t i = 0; i < count; ++i, from += sizeof(From), to += sizeof(To)) {
-    From value;
-    std::memcpy(&value, from, sizeof value);
-    const To result = converted_to<To>(value);
-    std::memcpy(to, &result, sizeof result);
-  }
-}
-
-void convert(const char* values, TensorType from, std::int64_t count, char* converted, TensorType to) {
-  with_element(from, [&]<class From>(From) {
-    with_element(to, [&]<class To>(To) { convert<From, To>(values, count, converted); });
-  });
+// Of those that can be converted.
+std::optional<Dtype> floating(TensorType type) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
+    if (type_of(dtype) == type) return dtype;
+  return {};
 }
 
 class Export {
@@ -64,7 +30,7 @@ class Export {
       : env_(env), options_(options), weights_(env, checkpoint) {
     for (const WeightTensor& tensor : weights_.tensors()) {
       written_.push_back(tensor);
-      if (options.dtype && is_floating(tensor.type)) written_.back().type = type_of(*options.dtype);
+      if (options.dtype && floating(tensor.type)) written_.back().type = type_of(*options.dtype);
       all_ += *bytes_of(written_.back().type, tensor.shape);
     }
   }
@@ -86,7 +52,7 @@ class Export {
       weights_.read(tensor, at, at + count, values_.data());
       if (type != kept.type) {
         converted_.resize(static_cast<std::size_t>(count * new_item));
-        convert(values_.data(), kept.type, count, converted_.data(), type);
+        convert_elements(values_.data(), *floating(kept.type), converted_.data(), *options_.dtype, count);
       }
       to((type == kept.type ? values_ : converted_).data(), count * new_item);
       done_ += count * new_item;
@@ -145,7 +111,7 @@ std::string without_slash(std::string folder) {
 void export_safetensors(const std::string& checkpoint, const std::string& given, const ExportSafetensors& options) {
   Env& env = posix_env();
   const std::string folder = without_slash(given);
-  if (options.dtype && !is_floating(type_of(*options.dtype)))
+  if (options.dtype && !is_floating(*options.dtype))
     throw ConfigError("weights cannot be written as " + std::string(name(*options.dtype)), "use fp32, bf16 or fp16");
   if (env.exists(folder) && !env.list(folder).empty())
     throw ConfigError(in_quotes(folder) + " is there already", "remove it, or choose another folder");

@@ -57,8 +57,7 @@ std::optional<CheckpointPlace> newest_checkpoint(Env& env, const std::string& fo
     const std::vector<CheckpointFault> faults = verify(env, places.back().folder);
     if (faults.empty()) return places.back();
     if (!damaged) continue;
-    const std::string more = faults.size() > 1 ? ", and " + std::to_string(faults.size() - 1) + " more" : "";
-    damaged->push_back(places.back().folder + ": " + describe(faults.front()) + more);
+    damaged->push_back(places.back().folder + ": " + describe(faults));
   }
   return {};
 }

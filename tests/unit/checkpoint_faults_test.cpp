@@ -6,6 +6,7 @@
 
 #include "checkpoints.h"
 #include "fault_env.h"
+#include "passing_env.h"
 #include "persist/folders.h"
 #include "persist/retention.h"
 #include "zero/error.h"
@@ -118,22 +119,9 @@ TEST(CheckpointFailures, NameTheRank) {
     void close() override {}
   };
   const auto env = std::make_shared<FaultEnv>();
-  class OfRank1 final : public Env {
-   public:
-    explicit OfRank1(Env& real) : real_(real) {}
-    void create_folder(const std::string& path) override { real_.create_folder(path); }
+  struct OfRank1 final : PassingEnv {
+    using PassingEnv::PassingEnv;
     std::unique_ptr<WritableFile> create(const std::string&) override { return std::make_unique<Failing>(); }
-    std::unique_ptr<ReadableFile> open(const std::string& path) override { return real_.open(path); }
-    void rename(const std::string& from, const std::string& to) override { real_.rename(from, to); }
-    void sync_folder(const std::string& path) override { real_.sync_folder(path); }
-    std::vector<FolderEntry> list(const std::string& path) override { return real_.list(path); }
-    void remove(const std::string& path) override { real_.remove(path); }
-    bool exists(const std::string& path) override { return real_.exists(path); }
-    std::int64_t free_bytes(const std::string& path) override { return real_.free_bytes(path); }
-    Lock lock(const std::string& path) override { return real_.lock(path); }
-
-   private:
-    Env& real_;
   } other(*env);
   const auto faults = on_ranks(2, [&](const Communicator& communicator) {
     Snapshot snapshot(state_of(small_state(), kTwo, communicator.rank()), communicator.rank());
