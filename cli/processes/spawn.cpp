@@ -146,7 +146,7 @@ class Ranks {
       return;
     }
     if (signal == SIGPIPE) reader_left_ = true;
-    const bool again = outcome_.passed_on != 0;
+    const bool again = std::exchange(outcome_.told, true);
     if (outcome_.code == 0) outcome_.passed_on = signal;
     end_all(signal == SIGPIPE ? SIGTERM : signal, again ? job_.grace : job_.patience.value_or(job_.grace));
   }
@@ -203,7 +203,7 @@ class Ranks {
   void conclude() {
     const bool lost = late() && relay_.unwritten() > 0;
     if (outcome_.code == 0 && meant_ != 0) {
-      outcome_ = {.code = meant_};
+      outcome_ = {.code = meant_, .told = outcome_.told};
     } else if (const int signal = outcome_.passed_on) {
       message_ = "stopped by " + named(signal) + (message_.empty() ? "" : "; ") + message_;
       if (outcome_.code == 0) outcome_.code = 128 + signal;
@@ -240,8 +240,7 @@ Outcome run_ranks(const Job& job) {
   std::deque<Clock::time_point> restarts;
   for (int start = 0;; ++start) {
     const Outcome outcome = Ranks(job, signals, start).supervise();
-    const bool failed = outcome.code != 0 && outcome.passed_on == 0 &&
-                        std::ranges::count(job.meant, outcome.code) == 0 &&
+    const bool failed = outcome.code != 0 && !outcome.told && std::ranges::count(job.meant, outcome.code) == 0 &&
                         std::ranges::count(job.hopeless, outcome.code) == 0;
     if (!failed || job.restarts == 0) return outcome;
     const auto now = Clock::now();

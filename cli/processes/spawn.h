@@ -47,6 +47,7 @@ struct Outcome {
   // went well.
   int code = 0;
   int passed_on = 0;  // the last signal that we were sent before a rank failed
+  bool told = false;  // that we were sent one at all that ends a run
 };
 
 // The ranks get torchrun's variables, among them how often they were started again (TORCHELASTIC_RESTART_COUNT), and a

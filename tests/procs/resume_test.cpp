@@ -221,6 +221,18 @@ TEST(Restarts, HaveABudgetAndTellTheRanksOfIt) {
   EXPECT_EQ(run(zero({"launch", "-n", "1", "--", "false"})).code, 1);
 }
 
+// Not even where a rank had failed before: who ends a run does not want another.
+TEST(Restarts, AreNotOfARunThatIsEnded) {
+  Program program(
+      zero({"launch", "-n", "2", "--restarts", "5", "--grace", "1", "--no-prefix", "--", "sh", "-c",
+            "test $RANK = 0 && exit 7; trap 'echo told' TERM; tail -f /dev/null & while :; do wait; done"}));
+  ASSERT_TRUE(reads(program, "told")) << program.error_so_far();
+  ::kill(program.pid(), SIGTERM);
+  const Result result = program.finish();
+  EXPECT_EQ(result.code, 7);
+  EXPECT_FALSE(contains(result.err, "started again")) << result.err;
+}
+
 TEST(Restarts, AreNotOfWhatIsWrongEveryTime) {
   const Folder folder;
   const Result result = run(
