@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::int64_t kConverted = 1 << 16;  // elements that are converted at once
 
-bool is_value(StateKind kind) {
-  return kind == StateKind::parameter || kind == StateKind::main_weight || kind == StateKind::remainder;
-}
-
 // What rounding cuts off them, as Precision::bf16_kahan keeps it.
 void put_remainders(const std::vector<double>& from, void* to) {
   auto* const values = static_cast<Bf16*>(to);

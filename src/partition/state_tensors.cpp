@@ -1,7 +1,6 @@
 #include "partition/state_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -51,8 +50,7 @@ bool same(const std::vector<StateTensor>& expected, const std::vector<const Stat
 
 // Without what an optimizer keeps beside them.
 std::vector<StateTensor> values_of(std::vector<StateTensor> tensors) {
-  constexpr std::array kinds{StateKind::parameter, StateKind::main_weight, StateKind::remainder};
-  std::erase_if(tensors, [&](const StateTensor& each) { return std::ranges::count(kinds, each.key.kind) == 0; });
+  std::erase_if(tensors, [](const StateTensor& each) { return !is_value(each.key.kind); });
   return tensors;
 }
 
@@ -69,6 +67,10 @@ bool fits(const ExpectedParameter& parameter, const std::vector<const StateTenso
 }
 
 }  // namespace
+
+bool is_value(StateKind kind) {
+  return kind == StateKind::parameter || kind == StateKind::main_weight || kind == StateKind::remainder;
+}
 
 std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot, const ParameterRule& rule,
                                        const ElementOrder& order, const Plan& plan, bool kept) {

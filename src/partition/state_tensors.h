@@ -13,6 +13,9 @@
 
 namespace zero {
 
+// What a parameter's value is, rather than what an optimizer keeps beside it.
+bool is_value(StateKind kind);
+
 // Of a parameter that has state of its optimizer, or (`kept` false) none: frozen, or of no elements. Without those of a
 // TorchOptimizer.
 std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot, const ParameterRule& rule,
