@@ -69,7 +69,7 @@ class FaultEnv final : public Env {
       node = next;
     }
   }
-  std::unique_ptr<WritableFile> create(const std::string& path) override {
+  std::unique_ptr<WritableFile> create(const std::string& path, Caching) override {
     const std::lock_guard guard(mutex_);
     operation("create " + path);
     const auto folder = parent(path);

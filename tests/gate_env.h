@@ -20,11 +20,11 @@ class GateEnv final : public PassingEnv {
   void open_gate() { set(State::open); }
   void fail_all() { set(State::failing); }
 
-  std::unique_ptr<WritableFile> create(const std::string& path) override {
+  std::unique_ptr<WritableFile> create(const std::string& path, Caching caching) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return state_ != State::shut; });
     if (state_ == State::failing) throw CheckpointError("no room for " + path);
-    return PassingEnv::create(path);
+    return PassingEnv::create(path, caching);
   }
 
  private:

@@ -13,7 +13,9 @@ class PassingEnv : public Env {
   explicit PassingEnv(Env& real) : real_(real) {}
 
   void create_folder(const std::string& path) override { real_.create_folder(path); }
-  std::unique_ptr<WritableFile> create(const std::string& path) override { return real_.create(path); }
+  std::unique_ptr<WritableFile> create(const std::string& path, Caching caching) override {
+    return real_.create(path, caching);
+  }
   std::unique_ptr<ReadableFile> open(const std::string& path) override { return real_.open(path); }
   void rename(const std::string& from, const std::string& to) override { real_.rename(from, to); }
   void sync_folder(const std::string& path) override { real_.sync_folder(path); }

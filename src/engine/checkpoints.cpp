@@ -3,6 +3,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "engine/adapted_source.h"
@@ -25,48 +26,21 @@ void together(const Communicator& all, const std::string& what, const std::funct
   if (!faults.empty()) throw CheckpointError(what + ": " + faults);
 }
 
-// A checkpoint that is whole, and what this rank saw of that.
-struct Found {
-  std::optional<Checkpoint> checkpoint;
-  VerifiedPieces verified;
-  std::string faults;  // that it is not, by rank
-};
-
-// Each rank looks at its share.
-Found look(Env& env, const Communicator& all, const std::string& place) {
-  Found found;
-  const std::string fault = fault_of([&] {
-    found.checkpoint = Checkpoint::open(env, place);
-    const auto faults = verify(env, *found.checkpoint, {all.rank(), all.size()}, &found.verified);
-    if (!faults.empty()) throw CheckpointError(describe(faults));
-  });
-  found.faults = gather_faults(all, fault);
-  return found;
-}
-
-// The newest that is whole, or that of `step`. Rank 0 says which there are.
-Found newest_whole(Env& env, const Communicator& all, const std::string& folder, std::optional<std::int64_t> step) {
-  const std::string what = "no checkpoint to load from " + folder;
-  std::string places;
-  together(all, what, [&] {
+// Where they lie, the newest first, or that of `step` alone. Rank 0 says which there are.
+std::vector<std::string> candidates(Env& env, const Communicator& all, const std::string& folder,
+                                    std::optional<std::int64_t> step) {
+  std::string names;
+  together(all, "no checkpoint to load from " + folder, [&] {
     if (all.rank() != 0) return;
     for (const CheckpointPlace& place : list_checkpoints(env, folder))
-      if (!step || place.step == *step) places += checkpoint_name(place.step) + '\n';
-    if (!places.empty()) return;
+      if (!step || place.step == *step) names = checkpoint_name(place.step) + '\n' + names;
+    if (!names.empty()) return;
     throw CheckpointError(step ? "there is no " + checkpoint_name(*step) : "there is none in " + folder);
   });
-  places = gather_texts(all, places).front();
-  std::string damaged;
-  while (!places.empty()) {
-    places.pop_back();
-    const std::size_t last = places.rfind('\n') + 1;  // 0 where there is one
-    const std::string place = folder + "/" + places.substr(last);
-    Found found = look(env, all, place);
-    if (found.faults.empty()) return found;
-    damaged += "; " + place + ": " + found.faults;
-    places.resize(last);
-  }
-  throw CheckpointError(what + ": there is none that is whole" + damaged);
+  std::istringstream lines(gather_texts(all, names).front());
+  std::vector<std::string> places;
+  for (std::string name; std::getline(lines, name);) places.push_back(folder + "/" + name);
+  return places;
 }
 
 std::vector<RestoredTensor> tensors_of_user(CheckpointSource& source, const Manifest& manifest) {
@@ -176,22 +150,35 @@ void Engine::Impl::report_save(bool ended, StepReport& report) {
   }
 }
 
+Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& options) {
+  std::optional<Checkpoint> checkpoint;
+  std::optional<CheckpointSource> source;
+  std::vector<RestoredTensor> tensors;
+  exchange_files([&](const Communicator& all) {
+    together(all, "it is not loaded", [&] {
+      checkpoint = Checkpoint::open(checkpoint_env(), place);
+      source.emplace(checkpoint_env(), *checkpoint);
+      tensors = tensors_of_user(*source, checkpoint->manifest());
+    });
+  });
+  AdaptedSource adapted(*source, expected_state(), options, seed_);
+  take_over(adapted);
+  return {.folder = place, .step = steps_, .user = checkpoint->manifest().user, .tensors = std::move(tensors)};
+}
+
+// One that turns out to be damaged is written over by the one before.
 Restored Engine::Impl::load(const std::string& folder, const LoadOptions& options) {
   check_alive();
   make_way(WhileSaving::wait);
-  Found found;
-  exchange_files([&](const Communicator& all) { found = newest_whole(checkpoint_env(), all, folder, options.step); });
-  const Checkpoint& checkpoint = *found.checkpoint;
-  CheckpointSource source(checkpoint_env(), checkpoint, std::move(found.verified));
-  std::vector<RestoredTensor> tensors;
-  exchange_files([&](const Communicator& all) {
-    together(all, "the checkpoint " + checkpoint.folder() + " cannot be loaded",
-             [&] { tensors = tensors_of_user(source, checkpoint.manifest()); });
-  });
-  AdaptedSource adapted(source, expected_state(), options, seed_);
-  load_state(adapted);
-  return {
-      .folder = checkpoint.folder(), .step = steps_, .user = checkpoint.manifest().user, .tensors = std::move(tensors)};
+  std::vector<std::string> places;
+  exchange_files([&](const Communicator& all) { places = candidates(checkpoint_env(), all, folder, options.step); });
+  std::string damaged;
+  for (const std::string& place : places) try {
+      return load_one(place, options);
+    } catch (const CheckpointError& error) {
+      damaged += "; " + place + ": " + error.what();
+    }
+  throw CheckpointError("no checkpoint to load from " + folder + ": there is none that is whole" + damaged);
 }
 
 std::string Engine::save(const std::string& folder, const SaveOptions& options) {

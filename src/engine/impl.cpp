@@ -217,7 +217,7 @@ std::vector<at::Tensor> Engine::Impl::adopt_units(const std::vector<Replicated>&
     if (unit->layout().length() == 0) continue;
     Buffer values = unit->flatten();
     broadcast(values.tensor(), unit->index());
-    if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor());
+    if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor().data_ptr());
     unit->adopt(std::move(values));
   }
   std::vector<at::Tensor> buffers;

@@ -106,7 +106,13 @@ class Engine::Impl final : public UnitOwner {
   std::string copy(Snapshot& snapshot);
   void report_save(bool ended, StepReport& report);
   void resume(const StateScalars& scalars);
-  void agree_on_loading(const std::string& fault);
+  void take_over(StateSource& source);
+  Restored load_one(const std::string& place, const LoadOptions& options);
+  struct LoadFault {
+    std::string text = {};
+    bool damaged = false;  // what was read, and no other failure
+  };
+  void agree_on_loading(const LoadFault& fault);
   StepSummary summary() const;
   StepDecision vote();
   StepDecision timed_vote(StepReport& report);

@@ -10,6 +10,7 @@
 #include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
+#include "persist/gathered.h"
 #include "state/dispatch_hook.h"
 #include "zero/agreement.h"
 #include "zero/error.h"
@@ -25,10 +26,11 @@ class Engine::Impl::Loading {
 
   void load(Unit& unit) {
     Updater& updater = engine_.updater_;
-    if (!has_all(unit)) updater.forget(unit);
+    const bool in_place = has_all(unit);
+    if (!in_place) updater.forget(unit);
     engine_.each_state(unit, [&](const HeldState& held) { read(held); });  // stored parameters
     if (!unit.layout().trainable() && !keeps(unit)) return;
-    updater.prepare_late(unit);
+    if (!in_place) updater.prepare_late(unit);
     updater.each_state(unit, [&](const HeldState& held) { read(held); });
     updater.resume_torch(
         unit, [&](const Slot& slot, std::int64_t begin, std::int64_t end) { return fields(slot, begin, end); });
@@ -120,6 +122,11 @@ StateFit Engine::Impl::agree_on_state(const StateSource& source) {
 
 void Engine::Impl::load_state(StateSource& source) {
   check_alive();
+  take_over(source);
+}
+
+// Throws CheckpointError, on every rank, where files of it are damaged; then another may be taken over.
+void Engine::Impl::take_over(StateSource& source) {
   check_between_steps("load_state()");
   check_not_gathered("load_state()");
   check_parameters();
@@ -131,15 +138,17 @@ void Engine::Impl::load_state(StateSource& source) {
   micro_batch_.end_forward();
   pager_->forget();
   broken_ = "load_state() failed halfway: some of the state is another one than the rest";
-  std::string fault;
+  LoadFault fault;
   try {
     resume(source.scalars());
     Loading loading(*this, source, fit);
     for (auto& unit : units_)
       if (unit->adopted()) loading.load(*unit);
     loading.load_buffers();
+  } catch (const CheckpointError& error) {
+    fault = {.text = error.what(), .damaged = true};
   } catch (const std::exception& error) {
-    fault = error.what();
+    fault = {.text = *error.what() ? error.what() : "it failed"};
   }
   agree_on_loading(fault);
   for (auto& unit : units_) {
@@ -177,21 +186,19 @@ void Engine::Impl::resume(const StateScalars& scalars) {
 }
 
 // Throws, on every rank, where one of them failed.
-void Engine::Impl::agree_on_loading(const std::string& fault) {
-  std::vector<std::int64_t> failed(static_cast<std::size_t>(exchange_.size()));
-  std::int64_t mine = fault.empty() ? 0 : 1;
+void Engine::Impl::agree_on_loading(const LoadFault& fault) {
+  std::string faults;
+  std::int64_t others = 0;  // that are no damage
   exchange_.run({Exchange::Kind::setup, -1, 1, [&](const Groups& groups) {
-                   if (groups.size() > 1)
-                     groups.along(Axis::data)
-                         .all_gather({&mine, 1, Dtype::i64}, {failed.data(), exchange_.size(), Dtype::i64})
-                         .wait();
+                   const Communicator& all = groups.along(Axis::data);
+                   faults = gather_faults(all, fault.text);
+                   for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1))
+                     others += other;
                  }});
-  const char* const hint = "end the engine, and build another one to load into";
-  if (mine != 0) throw StateError(rank_text() + ": the state could not be read: " + fault, hint);
-  const auto first = std::ranges::find(failed, 1);
-  if (first != failed.end())
-    throw StateError(rank_text() + ": rank " + std::to_string(first - failed.begin()) + " could not read the state",
-                     hint);
+  if (faults.empty()) return;
+  if (others == 0) throw CheckpointError("it was loaded in part: " + faults);
+  throw StateError("the state could not be read: " + faults,
+                   "end the engine, and build another one to load into");
 }
 
 }  // namespace zero

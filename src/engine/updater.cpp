@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "memory/torch/arena_allocator.h"
+#include "state/flat.h"
 #include "state/for_unit.h"
 #include "zero/error.h"
 
@@ -86,19 +87,22 @@ void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {
   require_elementwise(*torch);
 }
 
-void Updater::prepare(Unit& unit, const at::Tensor& values) {
+void Updater::prepare(Unit& unit, const void* values) {
+  prepare_from(unit, at_element(values, origin(unit), accumulation(unit.layout().dtype())));
+}
+
+// `mine`: what this rank updates of the unit's values; where they are stored as wide, nobody asks for them.
+void Updater::prepare_from(Unit& unit, const void* mine) {
   auto state = std::make_unique<UnitState>();
   for_unit(unit, "the first optimizer state", [&] {
-    prepare_weights(unit, state->blocks,
-                    at_element(values.data_ptr(), origin(unit), accumulation(unit.layout().dtype())));
+    prepare_weights(unit, state->blocks, mine);
     prepare_moments(unit, state->blocks);
   });
   whole_.prepare(unit);
   states_[index(unit)] = std::move(state);
 }
 
-// `mine`: what this rank updates of the unit's values.
-void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const char* mine) {
+void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const void* mine) {
   const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   blocks.origin = origin(unit);
   if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
@@ -109,7 +113,7 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const c
   }
   if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
     blocks.rest = take(unit, length(unit), stored);
-    const auto* const weights = reinterpret_cast<const float*>(mine);
+    const auto* const weights = static_cast<const float*>(mine);
     each_stretch(blocks.rest, 0, length(unit), stored, Way::out,
                  [&](void* rest, std::int64_t first, std::int64_t count) {
                    keep_rest(weights + first, static_cast<Bf16*>(rest), count);
@@ -170,13 +174,11 @@ std::vector<Piece> Updater::pieces(const Unit& unit) const {
 }
 
 void Updater::prepare_late(Unit& unit) {
-  const UnitLayout& layout = unit.layout();
-  const at::ScalarType wide = scalar_type(accumulation(layout.dtype()));
-  const at::Tensor values = at::zeros({layout.length()}, at::TensorOptions().dtype(wide));
-  const at::Tensor mine =
-      at::from_blob(unit.stored_at(origin(unit)), {length(unit)}, at::TensorOptions().dtype(unit.dtype()));
-  values.slice(0, origin(unit), origin(unit) + length(unit)).copy_(mine);
-  prepare(unit, values);
+  const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
+  if (wide == stored) return prepare_from(unit, nullptr);
+  std::vector<char> mine(bytes_of(length(unit), wide));
+  convert(unit.stored_at(origin(unit)), stored, mine.data(), wide, length(unit));
+  prepare_from(unit, mine.data());
 }
 
 bool Updater::has_main(const Unit& unit) const {

@@ -30,7 +30,7 @@ class Updater {
 
   // First moments and, where parameters are stored narrower, what the plan keeps of their remainder, from the
   // unit's `values` (all of it, accumulation dtype).
-  void prepare(Unit& unit, const at::Tensor& values);
+  void prepare(Unit& unit, const void* values);
   // The same for a unit unfrozen after the start, from its stored parameters.
   void prepare_late(Unit& unit);
   bool prepared(const Unit& unit) const { return static_cast<bool>(states_[index(unit)]); }
@@ -77,7 +77,8 @@ class Updater {
   std::vector<Piece> pieces(const Unit& unit) const;
   void check_torch(const Slot& slot, Dtype stored, Tier tier) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
-  void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const char* mine);
+  void prepare_from(Unit& unit, const void* mine);
+  void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const void* mine);
   void prepare_moments(const Unit& unit, OptimizerBlocks& blocks);
   void adopt(Unit& unit, OptimizerBlocks& blocks);
   void each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,

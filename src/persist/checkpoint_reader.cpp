@@ -70,8 +70,8 @@ Checkpoint Checkpoint::open(Env& env, const std::string& folder) {
   return checkpoint;
 }
 
-VerifiedFiles::VerifiedFiles(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified)
-    : env_(env), checkpoint_(checkpoint), files_(checkpoint.manifest().files.size()), verified_(std::move(verified)) {}
+VerifiedFiles::VerifiedFiles(Env& env, const Checkpoint& checkpoint)
+    : env_(env), checkpoint_(checkpoint), files_(checkpoint.manifest().files.size()) {}
 
 ReadableFile& VerifiedFiles::file(std::size_t index) {
   if (files_[index]) return *files_[index];
@@ -104,8 +104,8 @@ void VerifiedFiles::read(const StoredBytes& stored, std::int64_t begin, std::int
   if (verified || !all) from.read(stored.offset + begin, to, end - begin);
 }
 
-CheckpointSource::CheckpointSource(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified)
-    : checkpoint_(checkpoint), files_(env, checkpoint, std::move(verified)) {
+CheckpointSource::CheckpointSource(Env& env, const Checkpoint& checkpoint)
+    : checkpoint_(checkpoint), files_(env, checkpoint) {
   for (const StoredTensor& stored : checkpoint.manifest().tensors) {
     tensors_.push_back(stored.tensor);
     std::vector<std::int64_t>& reach = reach_.emplace_back();
@@ -176,11 +176,8 @@ namespace {
 
 class Verifier {
  public:
-  Verifier(Env& env, const Checkpoint& checkpoint, const Share& share, VerifiedPieces* verified,
-           const ReadProgress& progress)
-      : env_(env), checkpoint_(checkpoint), share_(share), verified_(verified), progress_(progress) {
-    for (const StoredFile& file : checkpoint.manifest().files) all_ += file.bytes;
-  }
+  Verifier(Env& env, const Checkpoint& checkpoint, const ReadProgress& progress)
+      : env_(env), checkpoint_(checkpoint), progress_(progress) {}
 
   std::vector<CheckpointFault> run() {
     const Manifest& manifest = checkpoint_.manifest();
@@ -193,22 +190,13 @@ class Verifier {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pieces[i].emplace_back(header_of(manifest, i), kHeader);
       std::ranges::sort(pieces[i], {}, [](const Piece& piece) { return piece.first.offset; });
-      const bool begins_here = mine(passed_);
-      std::erase_if(pieces[i], [&](const Piece& piece) { return !mine(passed_ + piece.first.offset); });
-      if (begins_here || !pieces[i].empty()) file(manifest.files[i], pieces[i]);
-      passed_ += manifest.files[i].bytes;
+      file(manifest.files[i], pieces[i]);
     }
     return std::move(faults_);
   }
 
  private:
   using Piece = std::pair<StoredBytes, std::string>;
-
-  // By where it begins in all files, one after the other.
-  bool mine(std::int64_t at) const {
-    const auto which = static_cast<double>(at) / static_cast<double>(std::max<std::int64_t>(all_, 1)) * share_.of;
-    return std::min(static_cast<int>(which), share_.of - 1) == share_.which;
-  }
 
   void file(const StoredFile& stored, const std::vector<Piece>& pieces) {
     std::unique_ptr<ReadableFile> found;
@@ -227,11 +215,8 @@ class Verifier {
                          size_fault(size, stored.bytes)});
     for (const auto& [at, what] : pieces) {
       try {
-        if (checksum_in(*found, at.offset, at.offset + at.bytes, nullptr, chunk_, progress_) != at.checksum) {
+        if (checksum_in(*found, at.offset, at.offset + at.bytes, nullptr, chunk_, progress_) != at.checksum)
           faults_.push_back(fault_at(checkpoint_.manifest(), at, what, kDiffers));
-        } else if (verified_) {
-          verified_->emplace(at.file, at.offset);
-        }
       } catch (const Error& error) {
         faults_.push_back(fault_at(checkpoint_.manifest(), at, what, error.what()));
       }
@@ -240,25 +225,17 @@ class Verifier {
 
   Env& env_;
   const Checkpoint& checkpoint_;
-  const Share share_;
-  VerifiedPieces* const verified_;
   const ReadProgress& progress_;
-  std::int64_t all_ = 0;     // bytes of all files
-  std::int64_t passed_ = 0;  // of those that were looked at
   std::vector<char> chunk_;
   std::vector<CheckpointFault> faults_;
 };
 
 }  // namespace
 
-std::vector<CheckpointFault> verify(Env& env, const Checkpoint& checkpoint, const Share& share,
-                                    VerifiedPieces* verified, const ReadProgress& progress) {
-  return Verifier(env, checkpoint, share, verified, progress).run();
-}
-
 std::vector<CheckpointFault> verify(Env& env, const std::string& folder, const ReadProgress& progress) {
   try {
-    return verify(env, Checkpoint::open(env, folder), {}, nullptr, progress);
+    const Checkpoint checkpoint = Checkpoint::open(env, folder);
+    return Verifier(env, checkpoint, progress).run();
   } catch (const Error& error) {
     return {{std::string(kManifest), {}, 0, 0, error.what()}};
   }

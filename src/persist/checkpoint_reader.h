@@ -28,14 +28,11 @@ class Checkpoint {
   Manifest manifest_;
 };
 
-// Stored bytes that were found to be what was written, by file and offset.
-using VerifiedPieces = std::set<std::pair<std::size_t, std::int64_t>>;
-
 // Reads stored bytes, each checked against its checksum before any of it is used. One thread.
 class VerifiedFiles {
  public:
-  // Which stay. `verified` are not checked again.
-  VerifiedFiles(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified = {});
+  // Which stay.
+  VerifiedFiles(Env& env, const Checkpoint& checkpoint);
 
   // Writes bytes [begin, end) of `stored` to `to`; `what` is whose they are. Throws CheckpointError, naming file,
   // tensor and bytes; then anything may be in `to`.
@@ -47,7 +44,7 @@ class VerifiedFiles {
   Env& env_;
   const Checkpoint& checkpoint_;
   std::vector<std::unique_ptr<ReadableFile>> files_;
-  VerifiedPieces verified_;
+  std::set<std::pair<std::size_t, std::int64_t>> verified_;  // stored bytes, by file and offset
   std::vector<char> chunk_;
 };
 
@@ -55,8 +52,8 @@ class VerifiedFiles {
 // after it was verified is not noticed. One thread.
 class CheckpointSource final : public StateSource {
  public:
-  // See VerifiedFiles.
-  CheckpointSource(Env& env, const Checkpoint& checkpoint, VerifiedPieces verified = {});
+  // Which stay.
+  CheckpointSource(Env& env, const Checkpoint& checkpoint);
 
   const StateScalars& scalars() const override { return checkpoint_.manifest().scalars; }
   const std::vector<StateTensor>& tensors() const override { return tensors_; }
@@ -95,14 +92,5 @@ using ReadProgress = std::function<void(std::int64_t bytes)>;
 
 // All that is wrong, all of it read. Throws nothing but for lack of memory.
 std::vector<CheckpointFault> verify(Env& env, const std::string& folder, const ReadProgress& progress = {});
-
-// One of several that each read as many bytes of a checkpoint.
-struct Share {
-  int which = 0;
-  int of = 1;
-};
-// All that is wrong in that share; what is not is added to `verified`. Likewise.
-std::vector<CheckpointFault> verify(Env& env, const Checkpoint& checkpoint, const Share& share = {},
-                                    VerifiedPieces* verified = nullptr, const ReadProgress& progress = {});
 
 }  // namespace zero

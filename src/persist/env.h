@@ -20,6 +20,11 @@ class WritableFile {
   virtual void close() = 0;                                       // once; nothing but the destructor may follow
 };
 
+// How bytes reach the disk: through the system's page cache, or past it where they lie in memory and in the file on pages
+// of kDirectPage bytes and the file system can do that. What does not goes through the cache all the same.
+enum class Caching : std::uint8_t { cached, direct };
+constexpr std::int64_t kDirectPage = 4096;
+
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
@@ -39,7 +44,8 @@ class Env {
 
   // With those above it. One that is there already is fine.
   virtual void create_folder(const std::string& path) = 0;
-  virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // throws where something is there
+  // Throws where something is there.
+  virtual std::unique_ptr<WritableFile> create(const std::string& path, Caching caching = Caching::cached) = 0;
   virtual std::unique_ptr<ReadableFile> open(const std::string& path) = 0;
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // Until the names in it are on the disk.

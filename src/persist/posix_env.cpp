@@ -45,20 +45,28 @@ Descriptor open_or_fail(const std::string& path, int flags) {
 
 class PosixWritable final : public WritableFile {
  public:
-  explicit PosixWritable(std::string path)
-      : path_(std::move(path)), file_(open_or_fail(path_, O_WRONLY | O_CREAT | O_EXCL)) {}
+  PosixWritable(std::string path, Caching caching)
+      : path_(std::move(path)),
+        file_(open_or_fail(path_, O_WRONLY | O_CREAT | O_EXCL)),
+        direct_(caching == Caching::direct) {}
 
   void write(const void* bytes, std::int64_t count) override {
     const auto* from = static_cast<const char*>(bytes);
     while (count > 0) {
-      const auto most = static_cast<std::size_t>(std::min(count, kMostAtOnce));
-      const auto written = uninterrupted([&] { return ::write(file_.get(), from, most); });
+      const std::int64_t most = std::min(count, kMostAtOnce);
+      const bool past = goes_past_cache(from, most);
+      const std::int64_t some = past ? most / kDirectPage * kDirectPage : most;
+      const auto written = uninterrupted([&] { return ::write(file_.get(), from, static_cast<std::size_t>(some)); });
+      if (written < 0 && past && errno == EINVAL) {
+        direct_ = false;
+        continue;
+      }
       if (written < 0) fail("write", path_);
       from += written;
       count -= written;
       written_ += written;
     }
-    if (written_ - begun_ < kWriteBack) return;
+    if (past_cache_ || written_ - begun_ < kWriteBack) return;
     // Advice: a file system that cannot take it brings them at sync().
     (void)::sync_file_range(file_.get(), begun_, written_ - begun_, SYNC_FILE_RANGE_WRITE);
     begun_ = written_;
@@ -72,8 +80,26 @@ class PosixWritable final : public WritableFile {
   }
 
  private:
+  // Whether the next write does, which the file is then set to.
+  bool goes_past_cache(const char* from, std::int64_t count) {
+    const auto on_page = [](std::uintptr_t place) { return place % kDirectPage == 0; };
+    const bool can = direct_ && count >= kDirectPage && on_page(reinterpret_cast<std::uintptr_t>(from)) &&
+                     on_page(static_cast<std::uintptr_t>(written_));
+    if (can == past_cache_) return can;
+    const int flags = ::fcntl(file_.get(), F_GETFL);
+    if (::fcntl(file_.get(), F_SETFL, can ? flags | O_DIRECT : flags & ~O_DIRECT) != 0) {
+      if (!can) fail("fcntl", path_);
+      direct_ = false;
+      return false;
+    }
+    past_cache_ = can;
+    return can;
+  }
+
   std::string path_;
   Descriptor file_;
+  bool direct_;              // asked for, and not refused so far
+  bool past_cache_ = false;  // what the file is set to
   std::int64_t written_ = 0, begun_ = 0;
 };
 
@@ -114,8 +140,8 @@ class PosixEnv final : public Env {
     std::filesystem::create_directories(path, error);
     if (error) fail("mkdir", path, error.value());
   }
-  std::unique_ptr<WritableFile> create(const std::string& path) override {
-    return std::make_unique<PosixWritable>(path);
+  std::unique_ptr<WritableFile> create(const std::string& path, Caching caching) override {
+    return std::make_unique<PosixWritable>(path, caching);
   }
   std::unique_ptr<ReadableFile> open(const std::string& path) override { return std::make_unique<PosixReadable>(path); }
   void rename(const std::string& from, const std::string& to) override {

@@ -4,12 +4,22 @@
 #include <array>
 #include <cstdio>
 
+#include "base/worker.h"
 #include "persist/safetensors.h"
 
 namespace zero {
 namespace {
 
 constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum and written in one go
+constexpr std::int64_t kDirect = std::int64_t{8} << 20;       // past the page cache
+constexpr std::int64_t kLeastDirect = std::int64_t{1} << 20;  // bytes of a file that goes there
+
+constexpr std::int64_t kAlignment = 8;                        // of the data in a file that does not
+
+bool is_direct(const Snapshot& snapshot) {
+  return snapshot.copy() != nullptr && snapshot.bytes() >= kLeastDirect &&
+         reinterpret_cast<std::uintptr_t>(snapshot.copy()) % kDirectPage == 0;
+}
 
 // What is not all of a tensor is a vector, named by where it begins.
 TensorEntry entry_of(const StateTensor& tensor, const Snapshot::Slice& slice) {
@@ -53,14 +63,15 @@ RankFile::RankFile(Env& env, const std::string& folder, const Snapshot& snapshot
     for (std::int64_t at = 0; at < slice.bytes(); at += kPiece)
       pieces_.push_back({i, {0, slice.offset + at, std::min(kPiece, slice.bytes() - at)}});
   }
-  const std::string text = header();
+  const Caching caching = is_direct(snapshot) ? Caching::direct : Caching::cached;
+  const std::string text = header(caching == Caching::direct ? kDirectPage : kAlignment);
   part_.file = {rank_file_name(snapshot.rank()), static_cast<std::int64_t>(text.size()) + snapshot.bytes(),
                 static_cast<std::int64_t>(text.size()), checksum_of(text)};
-  file_ = env.create(folder + "/" + part_.file.name);
+  file_ = env.create(folder + "/" + part_.file.name, caching);
   file_->write(text.data(), part_.file.header_bytes);
 }
 
-std::string RankFile::header() {
+std::string RankFile::header(std::int64_t alignment) {
   SafetensorsHeader header;
   header.metadata["written by"] = "libzero " + library_version();
   for (const Snapshot::Slice& slice : snapshot_.slices()) {
@@ -72,15 +83,30 @@ std::string RankFile::header() {
     header.tensors.push_back(
         {tensor.name + " user", type_of(tensor.dtype), tensor.shape, slice.offset, slice.offset + slice.bytes()});
   }
-  return write_safetensors_header(header);
+  return write_safetensors_header(header, alignment);
 }
 
 void RankFile::write(std::int64_t bytes) {
   asked_ = std::min(asked_ + std::min(bytes, snapshot_.bytes()), snapshot_.bytes());
+  if (is_direct(snapshot_)) return write_copy();
   const auto& slices = snapshot_.slices();
   for (; slice_ < slices.size() && slices[slice_].offset < asked_; ++slice_)
     snapshot_.read(slices[slice_],
                    [this](const void* from, std::int64_t count) { add(static_cast<const char*>(from), count); });
+}
+
+// A stretch is on its way to the disk while the next is looked at.
+void RankFile::write_copy() {
+  Worker writer;
+  Pending before;
+  while (written_ < asked_) {
+    const char* const bytes = snapshot_.copy() + written_;
+    const std::int64_t count = std::min(kDirect, asked_ - written_);
+    look(bytes, count);
+    before.wait();
+    before = writer.submit([this, bytes, count] { file_->write(bytes, count); });
+  }
+  before.wait();
 }
 
 void RankFile::add(const char* bytes, std::int64_t count) {
@@ -101,8 +127,13 @@ void RankFile::flush() {
   gathered_.clear();
 }
 
-// The next bytes of the memory.
 void RankFile::put(const char* bytes, std::int64_t count) {
+  look(bytes, count);
+  if (count > 0) file_->write(bytes, count);
+}
+
+// The next bytes of the memory.
+void RankFile::look(const char* bytes, std::int64_t count) {
   for (std::int64_t done = 0; done < count;) {
     StoredBytes& at = pieces_[piece_].at;
     const std::int64_t some = std::min(count - done, at.offset + at.bytes - written_);
@@ -114,7 +145,6 @@ void RankFile::put(const char* bytes, std::int64_t count) {
     hasher_.restart();
     ++piece_;
   }
-  if (count > 0) file_->write(bytes, count);
 }
 
 StoredPiece RankFile::stored(const Piece& piece) const {

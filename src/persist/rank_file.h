@@ -23,7 +23,7 @@ class RankFile {
   // In `folder`, which is there.
   RankFile(Env& env, const std::string& folder, const Snapshot& snapshot);
 
-  // Writes so many bytes more, and the rest of the slice that they end in, or all that is left.
+  // Writes so many bytes more, or all that is left; where they are no copy, also the rest of the slice that they end in.
   void write(std::int64_t bytes);
   // When all is written: brings it to the disk, and tells what is where.
   RankPart finish();
@@ -33,10 +33,12 @@ class RankFile {
     std::size_t slice;
     StoredBytes at;  // offset: in the memory
   };
-  std::string header();
+  std::string header(std::int64_t alignment);
   void add(const char* bytes, std::int64_t count);
   void flush();
   void put(const char* bytes, std::int64_t count);
+  void look(const char* bytes, std::int64_t count);
+  void write_copy();
   StoredPiece stored(const Piece& piece) const;
 
   const Snapshot& snapshot_;

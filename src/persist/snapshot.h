@@ -42,6 +42,8 @@ class Snapshot {
   // Copies them to `memory`, which then stays until everything is written, and lets go of the engine's. Once. Throws
   // StateError when the engine has gone on.
   void take(void* memory);
+  // That memory: the slices' bytes in their order; null before.
+  const char* copy() const { return memory_; }
 
   // The bytes of a slice, of the copy or of the engine's own, stretch by stretch in their order. Throws as take().
   using UseBytes = std::function<void(const void* bytes, std::int64_t count)>;

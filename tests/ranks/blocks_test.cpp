@@ -214,7 +214,7 @@ TEST_F(FailingStores, EndAnEngineThatLoads) {
   MemoryState state;
   state.add(engine_->state());
   EXPECT_TRUE(says(thrown_when(5, [&] { engine_->load_state(state); }),
-                   {"rank 0: the state could not be read", "the late store failed to"}));
+                   {"the state could not be read: rank 0: ", "the late store failed to"}));
   expect_broken();
 }
 

@@ -121,7 +121,7 @@ TEST(CheckpointFailures, NameTheRank) {
   const auto env = std::make_shared<FaultEnv>();
   struct OfRank1 final : PassingEnv {
     using PassingEnv::PassingEnv;
-    std::unique_ptr<WritableFile> create(const std::string&) override { return std::make_unique<Failing>(); }
+    std::unique_ptr<WritableFile> create(const std::string&, Caching) override { return std::make_unique<Failing>(); }
   } other(*env);
   const auto faults = on_ranks(2, [&](const Communicator& communicator) {
     Snapshot snapshot(state_of(small_state(), kTwo, communicator.rank()), communicator.rank());

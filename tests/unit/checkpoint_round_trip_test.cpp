@@ -65,37 +65,6 @@ TEST(Checkpoints, AreReadOnAnyNumberOfRanks) {
   }
 }
 
-// Every byte in one share, whatever the number of shares; what a share found to be right is not read twice.
-TEST(Checkpoints, AreVerifiedInShares) {
-  const MadeState made = small_state();
-  FaultEnv env;
-  ASSERT_EQ(save(env, "run", made, {3, 2}), no_faults({3, 2}));
-  const Checkpoint checkpoint = Checkpoint::open(env, "run/step-000007");
-  VerifiedPieces all;
-  ASSERT_TRUE(verify(env, checkpoint, {}, &all).empty());
-  for (const int shares : {1, 2, 3, 7, 1000}) {
-    VerifiedPieces together;
-    std::size_t sum = 0;
-    for (int share = 0; share < shares; ++share) {
-      VerifiedPieces some;
-      EXPECT_TRUE(verify(env, checkpoint, {share, shares}, &some).empty());
-      sum += some.size();
-      together.merge(some);
-    }
-    EXPECT_EQ(together, all) << shares;
-    EXPECT_EQ(sum, all.size()) << shares;
-  }
-  const StoredFile& file = checkpoint.manifest().files[3];
-  for (const std::int64_t at : {std::int64_t{9}, file.header_bytes + 1, file.bytes - 1}) {
-    char& byte = env.bytes_of("run/step-000007/" + file.name)[static_cast<std::size_t>(at)];
-    byte ^= 1;
-    int found = 0;
-    for (int share = 0; share < 5; ++share) found += static_cast<int>(verify(env, checkpoint, {share, 5}).size());
-    EXPECT_EQ(found, 1) << at;
-    byte ^= 1;
-  }
-}
-
 // Pieces longer than a checksum covers, cut among copies, and runs longer than a chunk.
 TEST(Checkpoints, OfLargeTensorsAreSpreadOverTheRanksThatHaveThem) {
   MadeState made;
