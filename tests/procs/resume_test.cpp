@@ -1,5 +1,6 @@
 // `zero train` that is killed, asked to stop, or started again: nothing that was computed is lost.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <random>
@@ -223,9 +224,13 @@ TEST(Restarts, HaveABudgetAndTellTheRanksOfIt) {
 
 // Not even where a rank had failed before: who ends a run does not want another.
 TEST(Restarts, AreNotOfARunThatIsEnded) {
-  Program program(
-      zero({"launch", "-n", "2", "--restarts", "5", "--grace", "1", "--no-prefix", "--", "sh", "-c",
-            "test $RANK = 0 && exit 7; trap 'echo told' TERM; tail -f /dev/null & while :; do wait; done"}));
+  const Folder folder;
+  ASSERT_EQ(::mkfifo(folder.path("ready").c_str(), 0600), 0);
+  const std::string fails = "cat '" + folder.path("ready") + "' && exit 7; ";
+  const std::string waits = "trap 'trap \"exit 0\" TERM; echo told' TERM; echo > '" + folder.path("ready") +
+                            "'; tail -f /dev/null & while :; do wait; done";
+  Program program(zero({"launch", "-n", "2", "--restarts", "5", "--grace", "3600", "--no-prefix", "--", "sh", "-c",
+                        "test $RANK = 0 && " + fails + waits}));
   ASSERT_TRUE(reads(program, "told")) << program.error_so_far();
   ::kill(program.pid(), SIGTERM);
   const Result result = program.finish();
