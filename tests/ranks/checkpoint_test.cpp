@@ -292,22 +292,43 @@ TEST(CheckpointLoads, ListAllDifferencesAtOnce) {
   });
 }
 
+// The last byte of what rank 1 wrote, and reads.
+void damage(const std::string& checkpoint) {
+  std::fstream file(checkpoint + "/rank-00001.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('\x55');
+}
+
+// Of which one rank alone hears.
+TEST(CheckpointFaults, EndAnEngineThatReadTheOnlyOneInPart) {
+  const Folder folder;
+  on_ranks<Lm>({Plan::zero3(), 2}, {}, [&](Lm& model, Engine& engine, int rank) {
+    train_step(model, engine);
+    const std::string only = engine.save(folder.path());
+    if (rank == 0) damage(only);
+  });
+  on_ranks<Lm>({Plan::zero3(), 2}, {}, [&](Lm& model, Engine& engine, int) {
+    EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }),
+                     {"none that is whole", "step-000001", "rank 1: ", "rank-00001.safetensors, bytes "}));
+    EXPECT_TRUE(says(thrown_by([&] { train_step(model, engine); }), {"halfway"}));
+  });
+}
+
 TEST(CheckpointFaults, PassOverADamagedOneAndNameIt) {
   const Folder folder;
   const Job job{Plan::zero3(), 2};
+  std::array<double, 2> second{};
   on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int rank) {
     train_step(model, engine);
     engine.save(folder.path());
-    train_step(model, engine);
+    second[static_cast<std::size_t>(rank)] = train_step(model, engine).loss;
     const std::string newest = engine.save(folder.path());
-    if (rank == 0) {
-      std::fstream file(newest + "/rank-00001.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-      file.seekp(-1, std::ios::end);
-      file.put('\x55');
-    }
+    if (rank == 0) damage(newest);
   });
-  on_ranks<Lm>(job, {}, [&](Lm&, Engine& engine, int rank) {
+  on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int rank) {
     EXPECT_EQ(engine.load(folder.path()).step, 1);
+    EXPECT_EQ(train_step(model, engine).loss, second[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(engine.load(folder.path()).step, 1) << "also over what was trained since";
     const std::string text = thrown_by([&] { engine.load(folder.path(), {.step = 7}); });
     EXPECT_TRUE(says(text, {"step-000007", "rank 0"})) << rank;
     EXPECT_EQ(engine.steps(), 1) << "a checkpoint that is not there ends no engine";

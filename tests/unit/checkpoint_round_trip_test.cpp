@@ -1,5 +1,6 @@
 // Checkpoints, saved by some ranks and read by others, to the bit.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
@@ -215,6 +216,46 @@ TEST(Snapshots, AreWrittenAlikeFromACopyAndFromWhereTheStateIs) {
   write_checkpoint(env, Communicator(), "there", there, {});
   for (const std::string file : {"/step-000007/manifest.json", "/step-000007/rank-00000.safetensors"})
     EXPECT_EQ(env.bytes_of("copied" + file), env.bytes_of("there" + file)) << file;
+}
+
+// A copy on pages goes past the page cache, where that can be done, its end through it.
+TEST(Snapshots, OnPagesAreWrittenFromWhereTheyLie) {
+  MadeState made;
+  made.add({{"wide", StateKind::parameter}, Dtype::f32, {1811, 2003}})
+      .add({{"odd", StateKind::parameter}, Dtype::u8, {5}});
+  const std::string folder = std::filesystem::temp_directory_path() / ("zero_pages." + std::to_string(::getpid()));
+  Snapshot snapshot(state_of(made, {1, 1}, 0), 0);
+  std::vector<char> memory(static_cast<std::size_t>(snapshot.bytes() + kDirectPage));
+  const auto skipped = -reinterpret_cast<std::uintptr_t>(memory.data()) % kDirectPage;
+  snapshot.take(memory.data() + skipped);
+  write_checkpoint(posix_env(), Communicator(), folder, snapshot, {.round = 3 << 20});
+  const std::string saved = folder + "/step-000000";
+  EXPECT_EQ(Checkpoint::open(posix_env(), saved).manifest().files[0].header_bytes % kDirectPage, 0);
+  EXPECT_TRUE(verify(posix_env(), saved).empty());
+  expect_reads(posix_env(), saved, made, 2);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(DirectFiles, HaveTheSameBytes) {
+  const std::string path = std::filesystem::temp_directory_path() / ("zero_direct." + std::to_string(::getpid()));
+  std::vector<char> memory(5 * kDirectPage);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i * 31 >> 3);
+  const char* const page = memory.data() + -reinterpret_cast<std::uintptr_t>(memory.data()) % kDirectPage;
+  const auto file = posix_env().create(path, Caching::direct);
+  std::string expected;
+  const auto write = [&](const char* from, std::int64_t count) {
+    file->write(from, count);
+    expected.append(from, static_cast<std::size_t>(count));
+  };
+  write(page, 2 * kDirectPage + 100);    // the end of it is on no page
+  write(page + 100, kDirectPage - 100);  // until the next
+  write(page + 1, kDirectPage);          // from no page of the memory
+  write(page + kDirectPage, 2 * kDirectPage);
+  write(page, 1);
+  file->sync();
+  file->close();
+  EXPECT_EQ(read_text(posix_env(), path, 1 << 20), expected);
+  std::filesystem::remove(path);
 }
 
 }  // namespace
