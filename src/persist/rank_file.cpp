@@ -11,10 +11,10 @@ namespace zero {
 namespace {
 
 constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum and written in one go
-constexpr std::int64_t kDirect = std::int64_t{8} << 20;       // past the page cache
+constexpr std::int64_t kDirect = std::int64_t{8} << 20;    // past the page cache
 constexpr std::int64_t kLeastDirect = std::int64_t{1} << 20;  // bytes of a file that goes there
 
-constexpr std::int64_t kAlignment = 8;                        // of the data in a file that does not
+constexpr std::int64_t kHeaderAlignment = 8;  // of the data in a file that does not
 
 bool is_direct(const Snapshot& snapshot) {
   return snapshot.copy() != nullptr && snapshot.bytes() >= kLeastDirect &&
@@ -64,7 +64,7 @@ RankFile::RankFile(Env& env, const std::string& folder, const Snapshot& snapshot
       pieces_.push_back({i, {0, slice.offset + at, std::min(kPiece, slice.bytes() - at)}});
   }
   const Caching caching = is_direct(snapshot) ? Caching::direct : Caching::cached;
-  const std::string text = header(caching == Caching::direct ? kDirectPage : kAlignment);
+  const std::string text = header(caching == Caching::direct ? kDirectPage : kHeaderAlignment);
   part_.file = {rank_file_name(snapshot.rank()), static_cast<std::int64_t>(text.size()) + snapshot.bytes(),
                 static_cast<std::int64_t>(text.size()), checksum_of(text)};
   file_ = env.create(folder + "/" + part_.file.name, caching);
