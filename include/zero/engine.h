@@ -192,10 +192,10 @@ class Engine {
   std::string finish_save();
   // Goes on from a checkpoint in `folder`: the newest that is whole, those that are damaged being passed over, or that
   // of a step. As load_state(), so under any plan and number of ranks, and from any precision: main weights and
-  // parameters become each other. Each rank reads what it holds, once, and checks it on the way; where that finds
-  // damage, the checkpoint before is read over it. Throws CheckpointError where there is none that is whole, the same
-  // on every rank; if one was read in part by then the engine is to be ended, as where load_state() fails halfway, and
-  // find_checkpoint() is how to know before. Else what load_state() throws. Collective.
+  // parameters become each other. Each rank reads the pieces that what it holds lies in, and checks them on the way;
+  // where that finds damage, the checkpoint before is read over it. Throws CheckpointError where there is none that is
+  // whole, the same on every rank; if one was read in part by then the engine is to be ended, as where load_state()
+  // fails halfway, and find_checkpoint() is how to know before. Else what load_state() throws. Collective.
   Restored load(const std::string& folder, const LoadOptions& options = {});
 
   // For MemoryAnalyzer::watch(), which see.

@@ -26,11 +26,15 @@ void together(const Communicator& all, const std::string& what, const std::funct
   if (!faults.empty()) throw CheckpointError(what + ": " + faults);
 }
 
+std::string nothing_in(const std::string& folder) {
+  return "no checkpoint to load from " + folder;
+}
+
 // Where they lie, the newest first, or that of `step` alone. Rank 0 says which there are.
 std::vector<std::string> candidates(Env& env, const Communicator& all, const std::string& folder,
                                     std::optional<std::int64_t> step) {
   std::string names;
-  together(all, "no checkpoint to load from " + folder, [&] {
+  together(all, nothing_in(folder), [&] {
     if (all.rank() != 0) return;
     for (const CheckpointPlace& place : list_checkpoints(env, folder))
       if (!step || place.step == *step) names = checkpoint_name(place.step) + '\n' + names;
@@ -178,7 +182,7 @@ Restored Engine::Impl::load(const std::string& folder, const LoadOptions& option
     } catch (const CheckpointError& error) {
       damaged += "; " + place + ": " + error.what();
     }
-  throw CheckpointError("no checkpoint to load from " + folder + ": there is none that is whole" + damaged);
+  throw CheckpointError(nothing_in(folder) + ": there is none that is whole" + damaged);
 }
 
 std::string Engine::save(const std::string& folder, const SaveOptions& options) {

@@ -197,8 +197,7 @@ void Engine::Impl::agree_on_loading(const LoadFault& fault) {
                  }});
   if (faults.empty()) return;
   if (others == 0) throw CheckpointError("it was loaded in part: " + faults);
-  throw StateError("the state could not be read: " + faults,
-                   "end the engine, and build another one to load into");
+  throw StateError("the state could not be read: " + faults, "end the engine, and build another one to load into");
 }
 
 }  // namespace zero

@@ -20,8 +20,8 @@ class WritableFile {
   virtual void close() = 0;                                       // once; nothing but the destructor may follow
 };
 
-// How bytes reach the disk: through the system's page cache, or past it where they lie in memory and in the file on pages
-// of kDirectPage bytes and the file system can do that. What does not goes through the cache all the same.
+// How bytes reach the disk: through the system's page cache, or past it where they lie in memory and in the file on
+// pages of kDirectPage bytes and the file system can do that. What does not goes through the cache all the same.
 enum class Caching : std::uint8_t { cached, direct };
 constexpr std::int64_t kDirectPage = 4096;
 

@@ -23,7 +23,7 @@ class RankFile {
   // In `folder`, which is there.
   RankFile(Env& env, const std::string& folder, const Snapshot& snapshot);
 
-  // Writes so many bytes more, or all that is left; where they are no copy, also the rest of the slice that they end in.
+  // Writes so many bytes more, or all that is left, and at most the rest of the slice that they end in.
   void write(std::int64_t bytes);
   // When all is written: brings it to the disk, and tells what is where.
   RankPart finish();
