@@ -11,12 +11,11 @@ namespace zero {
 namespace {
 
 constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum and written in one go
-constexpr std::int64_t kDirect = std::int64_t{8} << 20;    // past the page cache
-constexpr std::int64_t kLeastDirect = std::int64_t{1} << 20;  // bytes of a file that goes there
-constexpr std::int64_t kHeaderAlignment = 8;                  // of one that does not
+constexpr std::int64_t kDirect = std::int64_t{8} << 20;    // past the page cache; less in all does not go there
+constexpr std::int64_t kHeaderAlignment = 8;               // of a file that does not
 
 bool is_direct(const Snapshot& snapshot) {
-  return snapshot.copy() != nullptr && snapshot.bytes() >= kLeastDirect &&
+  return snapshot.copy() != nullptr && snapshot.bytes() >= kDirect &&
          reinterpret_cast<std::uintptr_t>(snapshot.copy()) % kDirectPage == 0;
 }
 
