@@ -101,6 +101,8 @@ class Bench {
       }
       begin_anew(folder);
       peak("save", [&] { time("save", [&] { engine_.save(folder); }); });
+      leave_page_cache(folder);
+      time("load from the disk", [&] { engine_.load(folder); });
       peak("load", [&] { time("load", [&] { engine_.load(folder); }); });
     }
     const std::int64_t on_disk = world_.rank() == 0 ? bytes_of(folder) : 0;
@@ -123,6 +125,17 @@ class Bench {
       for (const std::int64_t step : zero::checkpoint_steps(folder))
         if (step < engine_.steps()) std::filesystem::remove_all(folder + "/" + name_of(step));
     ::sync();
+  }
+
+  // Files that are synced.
+  void leave_page_cache(const std::string& folder) const {
+    if (world_.rank() != 0) return;
+    for (const auto& each : std::filesystem::recursive_directory_iterator(folder)) {
+      if (!each.is_regular_file()) continue;
+      const int file = ::open(each.path().c_str(), O_RDONLY);
+      if (::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) != 0) std::perror("posix_fadvise");
+      ::close(file);
+    }
   }
 
   static std::string name_of(std::int64_t step) {

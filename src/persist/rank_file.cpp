@@ -4,19 +4,18 @@
 #include <array>
 #include <cstdio>
 
-#include "base/worker.h"
 #include "persist/safetensors.h"
 
 namespace zero {
 namespace {
 
-constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum and written in one go
+constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are added to a checksum, then copied
 constexpr std::int64_t kDirect = std::int64_t{8} << 20;    // past the page cache; less in all does not go there
 constexpr std::int64_t kHeaderAlignment = 8;               // of a file that does not
 
-bool is_direct(const Snapshot& snapshot) {
-  return snapshot.copy() != nullptr && snapshot.bytes() >= kDirect &&
-         reinterpret_cast<std::uintptr_t>(snapshot.copy()) % kDirectPage == 0;
+// Whether there is a copy that can go to the disk from where it lies.
+bool is_on_pages(const Snapshot& snapshot) {
+  return snapshot.copy() != nullptr && reinterpret_cast<std::uintptr_t>(snapshot.copy()) % kDirectPage == 0;
 }
 
 // What is not all of a tensor is a vector, named by where it begins.
@@ -61,12 +60,13 @@ RankFile::RankFile(Env& env, const std::string& folder, const Snapshot& snapshot
     for (std::int64_t at = 0; at < slice.bytes(); at += kPiece)
       pieces_.push_back({i, {0, slice.offset + at, std::min(kPiece, slice.bytes() - at)}});
   }
-  const Caching caching = is_direct(snapshot) ? Caching::direct : Caching::cached;
-  const std::string text = header(caching == Caching::direct ? kDirectPage : kHeaderAlignment);
+  const bool direct = snapshot.bytes() >= kDirect;
+  const std::string text = header(direct ? kDirectPage : kHeaderAlignment);
   part_.file = {rank_file_name(snapshot.rank()), static_cast<std::int64_t>(text.size()) + snapshot.bytes(),
                 static_cast<std::int64_t>(text.size()), checksum_of(text)};
-  file_ = env.create(folder + "/" + part_.file.name, caching);
-  file_->write(text.data(), part_.file.header_bytes);
+  auto file = env.create(folder + "/" + part_.file.name, direct ? Caching::direct : Caching::cached);
+  file->write(text.data(), part_.file.header_bytes);
+  file_.emplace(std::move(file), snapshot.bytes());
 }
 
 std::string RankFile::header(std::int64_t alignment) {
@@ -86,59 +86,40 @@ std::string RankFile::header(std::int64_t alignment) {
 
 void RankFile::write(std::int64_t bytes) {
   asked_ = std::min(asked_ + std::min(bytes, snapshot_.bytes()), snapshot_.bytes());
-  if (is_direct(snapshot_)) return write_copy();
+  is_on_pages(snapshot_) ? write_copy() : gather();
+}
+
+void RankFile::write_copy() {
+  while (looked_ < asked_) {
+    const char* const bytes = snapshot_.copy() + looked_;
+    const std::int64_t count = std::min(WriteBehind::kStretch, asked_ - looked_);
+    look(bytes, count);
+    file_->pass(bytes, count);
+  }
+}
+
+void RankFile::gather() {
   const auto& slices = snapshot_.slices();
   for (; slice_ < slices.size() && slices[slice_].offset < asked_; ++slice_)
-    snapshot_.read(slices[slice_],
-                   [this](const void* from, std::int64_t count) { add(static_cast<const char*>(from), count); });
-}
-
-// A stretch is on its way to the disk while the next is looked at.
-void RankFile::write_copy() {
-  Worker writer;
-  Pending before;
-  while (written_ < asked_) {
-    const char* const bytes = snapshot_.copy() + written_;
-    const std::int64_t count = std::min(kDirect, asked_ - written_);
-    look(bytes, count);
-    before.wait();
-    before = writer.submit([this, bytes, count] { file_->write(bytes, count); });
-  }
-  before.wait();
-}
-
-void RankFile::add(const char* bytes, std::int64_t count) {
-  for (std::int64_t some = 0; count > 0; bytes += some, count -= some) {
-    const auto held = static_cast<std::int64_t>(gathered_.size());
-    some = std::min(count, kAtOnce - held);
-    if (held == 0 && some == kAtOnce) {
-      put(bytes, some);
-      continue;
-    }
-    gathered_.insert(gathered_.end(), bytes, bytes + some);
-    if (held + some == kAtOnce) flush();
-  }
-}
-
-void RankFile::flush() {
-  put(gathered_.data(), static_cast<std::int64_t>(gathered_.size()));
-  gathered_.clear();
-}
-
-void RankFile::put(const char* bytes, std::int64_t count) {
-  look(bytes, count);
-  if (count > 0) file_->write(bytes, count);
+    snapshot_.read(slices[slice_], [this](const void* from, std::int64_t count) {
+      const auto* bytes = static_cast<const char*>(from);
+      for (std::int64_t some = 0; count > 0; bytes += some, count -= some) {
+        some = std::min(count, kAtOnce);
+        look(bytes, some);
+        file_->gather(bytes, some);
+      }
+    });
 }
 
 // The next bytes of the memory.
 void RankFile::look(const char* bytes, std::int64_t count) {
   for (std::int64_t done = 0; done < count;) {
     StoredBytes& at = pieces_[piece_].at;
-    const std::int64_t some = std::min(count - done, at.offset + at.bytes - written_);
+    const std::int64_t some = std::min(count - done, at.offset + at.bytes - looked_);
     hasher_.add(bytes + done, some);
     done += some;
-    written_ += some;
-    if (written_ < at.offset + at.bytes) continue;
+    looked_ += some;
+    if (looked_ < at.offset + at.bytes) continue;
     at.checksum = hasher_.result();
     hasher_.restart();
     ++piece_;
@@ -154,9 +135,7 @@ StoredPiece RankFile::stored(const Piece& piece) const {
 }
 
 RankPart RankFile::finish() {
-  flush();
-  file_->sync();
-  file_->close();
+  file_->finish();
   file_.reset();
   for (const UserTensor& each : snapshot_.user_tensors())
     part_.user_tensors.push_back({each.name, each.dtype, each.shape});

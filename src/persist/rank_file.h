@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "persist/env.h"
 #include "persist/manifest.h"
 #include "persist/snapshot.h"
+#include "persist/write_behind.h"
 
 namespace zero {
 
@@ -34,21 +35,18 @@ class RankFile {
     StoredBytes at;  // offset: in the memory
   };
   std::string header(std::int64_t alignment);
-  void add(const char* bytes, std::int64_t count);
-  void flush();
-  void put(const char* bytes, std::int64_t count);
-  void look(const char* bytes, std::int64_t count);
   void write_copy();
+  void gather();
+  void look(const char* bytes, std::int64_t count);
   StoredPiece stored(const Piece& piece) const;
 
   const Snapshot& snapshot_;
   std::vector<Piece> pieces_;  // in the order of the memory, without gaps
   RankPart part_;
-  std::unique_ptr<WritableFile> file_;
+  std::optional<WriteBehind> file_;
   Hasher hasher_;
-  std::vector<char> gathered_;  // short stretches, to be written in one go
-  std::int64_t asked_ = 0;      // of the memory, to be written so far
-  std::int64_t written_ = 0;
+  std::int64_t asked_ = 0;             // of the memory, to be written so far
+  std::int64_t looked_ = 0;            // at, so far
   std::size_t slice_ = 0, piece_ = 0;  // at hand
 };
 

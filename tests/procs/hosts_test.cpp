@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <filesystem>
 
 #include "procs/virtual_hosts.h"
 #include "procs/zero_program.h"
@@ -41,14 +42,18 @@ class Hosts : public testing::TestWithParam<Shape> {
     return run_of("one");
   }
 
-  json on(const VirtualHosts& hosts, int steps, const Words& more) const {
+  // `on_others`: what a shell does on the hosts behind the first before it trains.
+  std::vector<Result> results_on(const VirtualHosts& hosts, int steps, const Words& more,
+                                 const std::string& on_others = "true") const {
     const Shape shape = GetParam();
+    const Words train = training("several", steps, more);
+    const Words others{"sh", "-c", on_others + " && exec \"$@\"", "sh"};
     std::vector<std::unique_ptr<procs::Program>> ranks;
     for (int rank = 0; rank < shape.ranks(); ++rank) {
       const int host = rank / shape.ranks_per_host, local = rank % shape.ranks_per_host;
       // The port is that of a network of the test's own.
       ranks.push_back(
-          std::make_unique<procs::Program>(hosts.on(host, training("several", steps, more)),
+          std::make_unique<procs::Program>(hosts.on(host, host == 0 ? train : joined(others, train)),
                                            procs::Variables{{"RANK", std::to_string(rank)},
                                                             {"WORLD_SIZE", std::to_string(shape.ranks())},
                                                             {"LOCAL_RANK", std::to_string(local)},
@@ -56,10 +61,13 @@ class Hosts : public testing::TestWithParam<Shape> {
                                                             {"MASTER_ADDR", VirtualHosts::address(0)},
                                                             {"MASTER_PORT", "29500"}}));
     }
-    for (const auto& rank : ranks) {
-      const Result result = rank->finish();
-      EXPECT_EQ(result.code, 0) << result.err;
-    }
+    std::vector<Result> results;
+    for (const auto& rank : ranks) results.push_back(rank->finish());
+    return results;
+  }
+
+  json on(const VirtualHosts& hosts, int steps, const Words& more) const {
+    for (const Result& result : results_on(hosts, steps, more)) EXPECT_EQ(result.code, 0) << result.err;
     return run_of("several");
   }
 
@@ -94,6 +102,42 @@ TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
     EXPECT_NEAR(static_cast<double>(of_more - of_four), across, 0.05 * across);
   }
 }
+
+class HostsThatSave : public Hosts {};
+
+TEST_P(HostsThatSave, WriteOneCheckpointWhereTheyShareTheFolder) {
+  const VirtualHosts hosts(GetParam().hosts);
+  const Words saves{"--plan", "zero3", "--save-every", "4", "--save-to", folder_.path("run")};
+  on(hosts, 4, saves);
+  const Result verified = procs::run(procs::zero({"checkpoint", "verify", folder_.path("run")}));
+  EXPECT_EQ(verified.code, 0) << verified.out << verified.err;
+  // On as many hosts, on one, and without a stop.
+  const json whole = on(hosts, 8, {"--plan", "zero3"});
+  EXPECT_EQ(on(hosts, 8, joined(saves, {"--resume", "auto"})).at("losses"), whole.at("losses"));
+  std::filesystem::remove_all(folder_.path("run") + "/step-000008");
+  const Result one = procs::run(
+      joined(training("one", 8, joined(saves, {"--resume", "auto"})), {"--ranks", std::to_string(GetParam().ranks())}));
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(run_of("one").at("losses"), whole.at("losses"));
+}
+
+TEST_P(HostsThatSave, SayBeforeTheyTrainThatTheyDoNotShareTheFolder) {
+  const VirtualHosts hosts(GetParam().hosts);
+  const std::string folder = folder_.path("run");
+  std::filesystem::create_directory(folder);
+  const auto results = results_on(hosts, 4, {"--plan", "zero3", "--save-every", "2", "--save-to", folder},
+                                  "mount -t tmpfs tmpfs '" + folder + "'");
+  for (const Result& result : results) {
+    EXPECT_NE(result.code, 0);
+    EXPECT_FALSE(procs::contains(result.out, "step 1 ")) << result.out;
+  }
+  EXPECT_TRUE(procs::contains(results[0].err, "the ranks do not share it: rank 2")) << results[0].err;
+  EXPECT_TRUE(procs::contains(results[0].err, folder)) << results[0].err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Two, HostsThatSave, testing::Values(Shape{2, 2}), [](const auto& tested) {
+  return std::to_string(tested.param.hosts) + "of" + std::to_string(tested.param.ranks_per_host);
+});
 
 INSTANTIATE_TEST_SUITE_P(All, Hosts, testing::Values(Shape{2, 2}, Shape{3, 2}, Shape{2, 3}), [](const auto& tested) {
   return std::to_string(tested.param.hosts) + "of" + std::to_string(tested.param.ranks_per_host);

@@ -84,6 +84,19 @@ TEST_F(Launchers, TorchrunRestartsAndTheRanksMeetAnewInTheStoreOfItsAgent) {
   expect_same_losses("attempt1", result);
 }
 
+// Rank 0 is killed when it has saved; whoever it was that started the ranks, they go on from there.
+TEST_F(Launchers, TorchrunRestartsAndTheRanksGoOnFromTheNewestCheckpoint) {
+  const Words training_that_saves =
+      joined(training("resumed"), {"--save-to", folder_->path("saved"), "--save-every", "1"});
+  const std::string pipe = "'" + folder_->path("pipe") + "'";
+  const std::string once = "if [ $RANK$TORCHELASTIC_RESTART_COUNT != 00 ]; then exec \"$@\"; fi; mkfifo " + pipe +
+                           "; \"$@\" > " + pipe + " & grep -m1 'saved ' " + pipe + "; kill -9 $!; exit 1";
+  const Result result =
+      torchrun({"--standalone", "--max-restarts", "1"}, joined({"sh", "-c", once, "sh"}, training_that_saves));
+  expect_same_losses("resumed", result);
+  EXPECT_TRUE(contains(result.out, "goes on after step ")) << result.out << result.err;
+}
+
 TEST_F(Launchers, OpenMpi) {
   const Words mpirun{"mpirun", "-n", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"};
   expect_same_losses("mpi", run(joined(mpirun, training("mpi"))));

@@ -142,8 +142,8 @@ TEST_P(CheckpointPrecision, Changes) {
 
 std::vector<Change> changes() {
   std::vector<Change> all;
-  const std::vector precisions{Precision::fp32, Precision::bf16, Precision::fp16, Precision::bf16_sr,
-                               Precision::bf16_pure};
+  const std::vector precisions{Precision::fp32, Precision::bf16,    Precision::fp16,
+                               Precision::fp8,  Precision::bf16_sr, Precision::bf16_pure};
   for (const Precision from : precisions)
     for (const Precision to : precisions)
       if (from != to) all.emplace_back(from, to, from == Precision::fp32 ? 2 : 1);

@@ -218,21 +218,28 @@ TEST(Snapshots, AreWrittenAlikeFromACopyAndFromWhereTheStateIs) {
     EXPECT_EQ(env.bytes_of("copied" + file), env.bytes_of("there" + file)) << file;
 }
 
-// A copy on pages goes past the page cache, where that can be done, its end through it.
-TEST(Snapshots, OnPagesAreWrittenFromWhereTheyLie) {
+// Large files go past the page cache, where that can be done, their end through it.
+TEST(Snapshots, ThatAreLargeAreWrittenOnPages) {
   MadeState made;
   made.add({{"wide", StateKind::parameter}, Dtype::f32, {1811, 2003}})
       .add({{"odd", StateKind::parameter}, Dtype::u8, {5}});
   const std::string folder = std::filesystem::temp_directory_path() / ("zero_pages." + std::to_string(::getpid()));
   Snapshot snapshot(state_of(made, {1, 1}, 0), 0);
-  std::vector<char> memory(static_cast<std::size_t>(snapshot.bytes() + kDirectPage));
+  const auto expect_saved = [&] {
+    write_checkpoint(posix_env(), Communicator(), folder, snapshot, {.replace = true, .round = 3 << 20});
+    const std::string saved = folder + "/step-000000";
+    EXPECT_EQ(Checkpoint::open(posix_env(), saved).manifest().files[0].header_bytes % kDirectPage, 0);
+    EXPECT_TRUE(verify(posix_env(), saved).empty());
+    expect_reads(posix_env(), saved, made, 2);
+  };
+  expect_saved();  // from where the state is
+  std::vector<char> memory(static_cast<std::size_t>(snapshot.bytes() + 2 * kDirectPage));
   const auto skipped = -reinterpret_cast<std::uintptr_t>(memory.data()) % kDirectPage;
   snapshot.take(memory.data() + skipped);
-  write_checkpoint(posix_env(), Communicator(), folder, snapshot, {.round = 3 << 20});
-  const std::string saved = folder + "/step-000000";
-  EXPECT_EQ(Checkpoint::open(posix_env(), saved).manifest().files[0].header_bytes % kDirectPage, 0);
-  EXPECT_TRUE(verify(posix_env(), saved).empty());
-  expect_reads(posix_env(), saved, made, 2);
+  expect_saved();  // from a copy on pages
+  snapshot = Snapshot(state_of(made, {1, 1}, 0), 0);
+  snapshot.take(memory.data() + skipped + 64);
+  expect_saved();  // from one that is not
   std::filesystem::remove_all(folder);
 }
 

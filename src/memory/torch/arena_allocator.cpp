@@ -5,7 +5,6 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <malloc.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,13 +13,13 @@
 #include <new>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "memory/arena.h"
 
 namespace zero {
 namespace {
 
 constexpr std::size_t kLeastBlock = 128 * 1024;
-constexpr std::size_t kHugePage = 2 * 1024 * 1024;
 constexpr std::size_t kTimesMemory = 4;  // address space, so that ranges are easy to find
 
 std::size_t physical_memory() {
@@ -159,22 +158,13 @@ std::shared_ptr<void> host_memory(std::size_t bytes) {
   return {data, [](void* block) { ArenaAllocator::instance().arena()->give(block); }};
 }
 
-// Aligned to huge pages. The last of them, which it would not fill, it takes in small ones.
 std::shared_ptr<void> lasting_memory(std::size_t bytes) {
   if (bytes < kHugePage) return host_memory(bytes);
   ask_probe(bytes);
-  const std::size_t size = bytes + kHugePage;
-  void* const room = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) throw std::bad_alloc();
-  const auto begin = reinterpret_cast<std::uintptr_t>(room);
-  const auto aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  void* const data = reinterpret_cast<void*>(aligned);
-  madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  std::shared_ptr<void> memory = huge_page_memory(bytes);
+  void* const data = memory.get();
   lasting += static_cast<std::int64_t>(bytes);
-  return {data, [room, size, bytes](void*) {
-            munmap(room, size);
-            lasting -= static_cast<std::int64_t>(bytes);
-          }};
+  return {data, [memory = std::move(memory), bytes](void*) { lasting -= static_cast<std::int64_t>(bytes); }};
 }
 
 std::shared_ptr<void> counted(std::shared_ptr<void> memory, std::size_t bytes) {
