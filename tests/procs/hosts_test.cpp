@@ -107,17 +107,19 @@ class HostsThatSave : public Hosts {};
 
 TEST_P(HostsThatSave, WriteOneCheckpointWhereTheyShareTheFolder) {
   const VirtualHosts hosts(GetParam().hosts);
-  const Words saves{"--plan", "zero3", "--save-every", "4", "--save-to", folder_.path("run")};
-  on(hosts, 4, saves);
-  const Result verified = procs::run(procs::zero({"checkpoint", "verify", folder_.path("run")}));
+  const std::string run = folder_.path("run");
+  const Words saves{"--plan", "zero3", "--save-every", "4", "--save-to", run};
+  const json whole = on(hosts, 8, saves);
+  const Result verified = procs::run(procs::zero({"checkpoint", "verify", run}));
   EXPECT_EQ(verified.code, 0) << verified.out << verified.err;
-  // On as many hosts, on one, and without a stop.
-  const json whole = on(hosts, 8, {"--plan", "zero3"});
+  // From the middle on, on as many hosts and on one.
+  std::filesystem::remove_all(run + "/step-000008");
   EXPECT_EQ(on(hosts, 8, joined(saves, {"--resume", "auto"})).at("losses"), whole.at("losses"));
-  std::filesystem::remove_all(folder_.path("run") + "/step-000008");
+  std::filesystem::remove_all(run + "/step-000008");
   const Result one = procs::run(
       joined(training("one", 8, joined(saves, {"--resume", "auto"})), {"--ranks", std::to_string(GetParam().ranks())}));
   EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_TRUE(procs::contains(one.out, "goes on after step 4 ")) << one.out;
   EXPECT_EQ(run_of("one").at("losses"), whole.at("losses"));
 }
 
