@@ -113,7 +113,7 @@ std::string Engine::Impl::copy(Snapshot& snapshot) {
   const std::string fault = fault_of([&] {
     if (snapshot_.bytes() < bytes) {
       snapshot_.reset();
-      snapshot_ = accounts_.take(bytes, Owner::snapshot);
+      snapshot_ = accounts_.take_of_host(bytes, Owner::snapshot);
     }
     snapshot.take(snapshot_.view().data);
   });

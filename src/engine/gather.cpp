@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <memory>
 
@@ -67,7 +66,7 @@ class Gather::Impl {
 
   static Buffer copy_of(Unit& unit) {
     Buffer copy = unit.scratch();
-    std::memcpy(copy.data(), unit.full().data, static_cast<std::size_t>(unit.layout().bytes()));
+    unit.copy_whole(copy.data());
     return copy;
   }
 

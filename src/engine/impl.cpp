@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/random.h"
 #include "comm/keyed_split.h"
@@ -89,7 +88,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       setup_meter_(std::make_shared<TrafficMeter>()),
       groups_(own_groups(mesh, description_of(inventory))),
       seed_(seed()),
-      accounts_(groups_.along(Axis::shard), groups_.along(movement(resolved_).within)),
+      accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(resolved_).within)),
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
       exchange_(
@@ -105,6 +104,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       max_norms_(inventory.max_norms),
       micro_batch_(accounts_, autocast_of(plan_), seed_) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
+  check_device();
   agree(inventory);
   Undo undo(units_);
   const std::vector<at::Tensor> buffers = adopt_units(inventory.replicated);
@@ -152,6 +152,23 @@ void Engine::Impl::check_float8() const {
             rank_text() + ": parameter '" + place.name + "' is to be computed with in FP8, but no linear layer did",
             "leave it out by Options::float8.takes");
     }
+}
+
+// What is the host's alone so far.
+void Engine::Impl::check_device() const {
+  if (accounts_.device().is_host()) return;
+  std::string what;
+  const auto add = [&what](bool used, const char* name) {
+    if (used) what += (what.empty() ? "" : ", ") + std::string(name);
+  };
+  add(exchange_.size() > 1, "several ranks");
+  add(float8_ != nullptr, "precision fp8");
+  add(!wire_.native(), "parameters that travel in 8 bits");
+  add(!max_norms_.empty(), "embeddings with max_norm");
+  if (what.empty()) return;
+  throw ConfigError(
+      "a model on device '" + accounts_.device().name() + "' cannot be trained with " + what + " in this version",
+      "leave it out, or move the model to the CPU");
 }
 
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
@@ -202,7 +219,8 @@ void Engine::Impl::agree(const Inventory& inventory) const {
 
 // Rank 0's values win.
 void Engine::Impl::broadcast(const at::Tensor& values, int unit) {
-  const View view{values.mutable_data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::u8};
+  const View view =
+      view_of(values.mutable_data_ptr(), Dtype::u8, 0, static_cast<std::int64_t>(values.nbytes()), values.device());
   exchange_.run({Exchange::Kind::setup, unit, view.count, [view](const Groups& groups) {
                    if (view.count > 0) groups.along(Axis::data).broadcast(view, 0).wait();
                  }});
@@ -270,7 +288,7 @@ void Engine::Impl::let_go(Unit& unit) {
 
 void Engine::Impl::drop(Unit& unit, const Buffer& before) {
   unit.take_back(false);
-  if (before) std::memcpy(unit.full().data, before.data(), static_cast<std::size_t>(unit.layout().bytes()));
+  if (before) unit.become(before);
   let_go(unit);
   if (!before && !pager_->pinned(unit)) pager_->discard(unit);
 }
@@ -339,7 +357,8 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   if (held.over)
     exchange_.run({Exchange::Kind::read, unit->index(), whole.count,
                    [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); }});
-  return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset()).clone();
+  return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
+      .to(unit->device(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {

@@ -78,6 +78,7 @@ class Engine::Impl final : public UnitOwner {
   std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
   void check_float8() const;
+  void check_device() const;
   std::vector<at::Tensor> adopt_units(const std::vector<Replicated>& replicated);
   void broadcast(const at::Tensor& values, int unit);
   void reserve_room() const;

@@ -41,7 +41,8 @@ class Engine::Impl::Loading {
     for (const auto& [name, tensor] : engine_.replicated_) {
       if (tensor.numel() == 0) continue;
       const std::size_t index = index_.at({name, StateKind::buffer, ""});
-      const at::Tensor values = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+      const at::Tensor values =
+          at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
       source_.read(index, 0, source_.tensors()[index].numel(), values.mutable_data_ptr());
       tensor.detach().copy_(values);
     }
@@ -67,11 +68,17 @@ class Engine::Impl::Loading {
   void read(const HeldState& held) {
     const auto found = index_.find({held.slot->name, held.kind, held.part});
     if (found == index_.end()) return;
-    if (held.block == nullptr) return read(found->second, held.slot->index, held.begin, held.end, held.memory);
+    Device& device = engine_.accounts_.device();
+    if (held.block == nullptr && device.is_host())
+      return read(found->second, held.slot->index, held.begin, held.end, held.memory);
     const Dtype dtype = source_.tensors()[found->second].dtype;
     std::vector<char> values(static_cast<std::size_t>(held.count() * size_of(dtype)));
     read(found->second, held.slot->index, held.begin, held.end, values.data());
-    held.block->write(held.at, {values.data(), held.count(), dtype}).wait();
+    if (held.block == nullptr) {
+      device.from_host(held.memory, values.data(), static_cast<std::int64_t>(values.size()));
+    } else {
+      held.block->write(held.at, {values.data(), held.count(), dtype}).wait();
+    }
   }
 
   void read(std::size_t tensor, int parameter, std::int64_t begin, std::int64_t end, void* memory) {

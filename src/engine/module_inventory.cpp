@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
-#include "comm/torch/dtypes.h"
+#include "device/torch/devices.h"
+#include "device/torch/dtypes.h"
 #include "state/unit.h"
 #include "zero/error.h"
 
@@ -172,14 +174,18 @@ class Collector {
     return false;
   }
 
-  // Whether it is dense memory of the CPU.
+  // Whether it is dense memory of the device on which the first one was.
   bool plain(const std::string& what, const std::string& name, const at::Tensor& tensor) {
     if (tensor.layout() != at::kStrided) return refuse(what, name, "is sparse: make it dense");
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
       return refuse(what, name, "has elements that share memory, as expand() makes them: make it contiguous");
-    if (!tensor.device().is_cpu())
-      return refuse(what, name, "is not on the CPU: this version takes tensors of the CPU only");
-    return true;
+    if (!has_devices(tensor.device().type()))
+      return refuse(what, name, "is on device '" + tensor.device().str() + "', on which this build does not train");
+    if (!std::exchange(on_device_, true)) inventory_.device = tensor.device();
+    if (tensor.device() == inventory_.device) return true;
+    return refuse(what, name,
+                  "is on device '" + tensor.device().str() + "', and others before it on '" + inventory_.device.str() +
+                      "': move the whole module by to()");
   }
 
   void add_replicated(const std::string& what, const std::string& name, const at::Tensor& tensor) {
@@ -207,6 +213,7 @@ class Collector {
   const Plan& plan_;
   const std::function<bool(const ParameterInfo&)>& full_precision_;
   Inventory inventory_;
+  bool on_device_ = false;  // the inventory's is known
   std::unordered_set<const void*> seen_;
   std::unordered_map<const void*, std::string> storages_;
   std::vector<std::string> faults_;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "partition/full_tensors.h"
 
 namespace zero {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "engine/module_tensors.h"
 #include "persist/folders.h"
 #include "persist/safetensors_writer.h"

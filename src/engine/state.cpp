@@ -22,7 +22,13 @@ std::shared_ptr<const void> memory_of(const at::Tensor& tensor) {
   return {keep, keep->const_data_ptr()};
 }
 
-Hold hold_of(const HeldState& held, const std::string& field, Dtype dtype) {
+Hold hold_of(Device& device, const HeldState& held, const std::string& field, Dtype dtype) {
+  if (held.memory != nullptr && !device.is_host())
+    return [&device, held, dtype] {
+      const auto copy = std::make_shared<std::vector<char>>(static_cast<std::size_t>(held.count() * size_of(dtype)));
+      device.to_host(copy->data(), held.memory, held.count() * size_of(dtype));
+      return std::shared_ptr<const void>(copy, copy->data());
+    };
   if (held.block != nullptr)
     return [held, dtype] {
       const auto copy = std::make_shared<std::vector<char>>(static_cast<std::size_t>(held.count() * size_of(dtype)));
@@ -53,8 +59,8 @@ bool of_elements(const StateTensor& tensor, const std::vector<std::int64_t>& sha
 // The tensors of a state, and this rank's pieces of them.
 class Pieces {
  public:
-  Pieces(int rank, const MeshShape& mesh, std::weak_ptr<const void> valid)
-      : rank_(rank), mesh_(mesh), valid_(std::move(valid)) {}
+  Pieces(Device& device, int rank, const MeshShape& mesh, std::weak_ptr<const void> valid)
+      : device_(device), rank_(rank), mesh_(mesh), valid_(std::move(valid)) {}
 
   void add(const StateTensor& tensor, ElementOrder order) {
     index_.emplace(tensor.key, tensors_.size());
@@ -73,7 +79,7 @@ class Pieces {
     add(described, ElementOrder(described.shape));
     if (buffer.numel() == 0) return;
     add_piece(tensors_.size() - 1, 0, described.numel(), /*over=*/{},
-              [buffer] { return memory_of(buffer.detach().contiguous()); });
+              [buffer] { return memory_of(buffer.detach().to(at::kCPU).contiguous()); });
   }
 
   EngineState state(StateScalars scalars) && { return {std::move(scalars), std::move(tensors_), std::move(pieces_)}; }
@@ -81,7 +87,7 @@ class Pieces {
  private:
   void add(const StateKey& key, const HeldState& held) {
     const std::size_t tensor = index_.at(key);
-    add_piece(tensor, held.begin, held.end, held.over, hold_of(held, key.part, tensors_[tensor].dtype));
+    add_piece(tensor, held.begin, held.end, held.over, hold_of(device_, held, key.part, tensors_[tensor].dtype));
   }
 
   void add_piece(std::size_t tensor, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {
@@ -100,6 +106,7 @@ class Pieces {
     add(key, held);
   }
 
+  Device& device_;
   int rank_;
   MeshShape mesh_;
   std::weak_ptr<const void> valid_;
@@ -204,7 +211,7 @@ EngineState Engine::Impl::state(bool frozen) {
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
   if (!told_) told_ = std::make_shared<const int>(0);
-  Pieces pieces(exchange_.rank(), exchange_.mesh(), told_);
+  Pieces pieces(accounts_.device(), exchange_.rank(), exchange_.mesh(), told_);
   const std::vector<ExpectedParameter> expected = expected_state();
   StateScalars numbers = scalars();
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -27,7 +27,7 @@ StepSummary Engine::Impl::summary() const {
       summary.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_->arrived(unit->index(), static_cast<int>(slot));
     const auto add_squares = [&](const void* values, std::int64_t, std::int64_t count) {
-      sum_of_squares(values, held->dtype(), count, summary.squares, summary.nonfinite);
+      accounts_.device().add_squares(values, held->dtype(), count, summary.squares, summary.nonfinite);
     };
     gradients_->read(unit->index(), {unit->slice_begin(), layout.shard_length()}, add_squares);
   }

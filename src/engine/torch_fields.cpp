@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "zero/error.h"
 
 namespace zero {

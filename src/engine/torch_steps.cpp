@@ -3,7 +3,7 @@
 #include <ATen/Functions.h>
 #include <torch/optim/optimizer.h>
 
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 

@@ -1,58 +1,15 @@
 #include "engine/updater.h"
 
-#include <ATen/Functions.h>
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/elements.h"
 #include "base/half.h"
 #include "base/random.h"
-#include "memory/torch/arena_allocator.h"
-#include "state/flat.h"
 #include "state/for_unit.h"
 #include "zero/error.h"
 
 namespace zero {
-namespace {
-
-template <class Narrow>
-void adopt_changed(const Narrow* written, float* main, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    Narrow rounded;
-    narrow(main[i], rounded);
-    if (widen(rounded) != widen(written[i])) main[i] = widen(written[i]);
-  }
-}
-
-void keep_rest(const float* values, Bf16* rest, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    Bf16 rounded;
-    narrow(values[i], rounded);
-    cut(values[i] - widen(rounded), rest[i]);
-  }
-}
-
-void drop_misfits(const Bf16* written, Bf16* rest, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    Bf16 rounded;
-    narrow(widen(written[i]) + widen(rest[i]), rounded);
-    if (rounded.bits != written[i].bits) rest[i] = {};
-  }
-}
-
-void fill_all(void* values, std::int64_t count, Dtype dtype, double value) {
-  if (value == 0) {
-    std::memset(values, 0, bytes_of(count, dtype));
-  } else if (dtype == Dtype::f64) {
-    std::fill_n(static_cast<double*>(values), count, value);
-  } else {
-    std::fill_n(static_cast<float*>(values), count, static_cast<float>(value));
-  }
-}
-
-}  // namespace
 
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
                  Exchange& exchange, Accounts& accounts, const Store& gradients)
@@ -69,8 +26,19 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
   for (const UnitLayout& unit : layout.units())
-    for (const Slot& slot : unit.slots())
+    for (const Slot& slot : unit.slots()) {
+      check_device(rule(slot).optimizer);
       check_torch(slot, unit.dtype(), (store_->addressable() ? gradients : *store_).tier());
+    }
+}
+
+// Steps that take more than one pass of a kernel are the host's so far.
+void Updater::check_device(const Optimizer& optimizer) const {
+  if (device().is_host() || (!full_tensor_work(optimizer) && !std::holds_alternative<TorchOptimizer>(optimizer)))
+    return;
+  throw ConfigError("optimizer " + std::string(name(optimizer)) + " does not train on device '" + device().name() +
+                        "' in this version",
+                    "use one that goes element by element: AdamW, Adam, SGD, Adagrad, Lion");
 }
 
 void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {
@@ -108,16 +76,15 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const v
   if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
     each_stretch(blocks.main, 0, length(unit), wide, Way::out, [&](void* main, std::int64_t first, std::int64_t count) {
-      std::memcpy(main, at_element(mine, first, wide), bytes_of(count, wide));
+      device().copy(main, at_element(mine, first, wide), count * size_of(wide));
     });
   }
   if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
     blocks.rest = take(unit, length(unit), stored);
     const auto* const weights = static_cast<const float*>(mine);
-    each_stretch(blocks.rest, 0, length(unit), stored, Way::out,
-                 [&](void* rest, std::int64_t first, std::int64_t count) {
-                   keep_rest(weights + first, static_cast<Bf16*>(rest), count);
-                 });
+    each_stretch(
+        blocks.rest, 0, length(unit), stored, Way::out,
+        [&](void* rest, std::int64_t first, std::int64_t count) { device().keep_rest(weights + first, rest, count); });
   }
 }
 
@@ -165,8 +132,10 @@ void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count,
 }
 
 void Updater::fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
-  each_stretch(block, begin, count, dtype, Way::out,
-               [&](void* values, std::int64_t, std::int64_t n) { fill_all(values, n, dtype, value); });
+  each_stretch(block, begin, count, dtype, Way::out, [&](void* values, std::int64_t, std::int64_t n) {
+    if (value == 0) return device().zero(values, n * size_of(dtype));
+    device().fill(values, dtype, n, value);
+  });
 }
 
 std::vector<Piece> Updater::pieces(const Unit& unit) const {
@@ -176,9 +145,9 @@ std::vector<Piece> Updater::pieces(const Unit& unit) const {
 void Updater::prepare_late(Unit& unit) {
   const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   if (wide == stored) return prepare_from(unit, nullptr);
-  std::vector<char> mine(bytes_of(length(unit), wide));
-  convert(unit.stored_at(origin(unit)), stored, mine.data(), wide, length(unit));
-  prepare_from(unit, mine.data());
+  const Block mine = accounts_.take(length(unit) * size_of(wide), {Owner::update, unit.index()});
+  device().convert(unit.stored_at(origin(unit)), stored, mine.view().data, wide, length(unit));
+  prepare_from(unit, mine.view().data);
 }
 
 bool Updater::has_main(const Unit& unit) const {
@@ -257,7 +226,7 @@ FullTensors::Factors Updater::count_step(const UnitLayout& layout, const std::ve
 void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
-  if (torch == nullptr) return update(optimizer, factors, range);
+  if (torch == nullptr) return device().update(optimizer, factors, range);
   torch_step(unit, which, *torch).run(factors, range);
 }
 
@@ -313,18 +282,12 @@ void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   if (blocks.rest)
     each_stretch(blocks.rest, 0, length(unit), stored, Way::both,
                  [&](void* values, std::int64_t first, std::int64_t count) {
-                   drop_misfits(static_cast<const Bf16*>(all) + first, static_cast<Bf16*>(values), count);
+                   device().drop_misfits(static_cast<const Bf16*>(all) + first, values, count);
                  });
   if (!blocks.main) return;
   each_stretch(blocks.main, 0, length(unit), accumulation(stored), Way::both,
                [&](void* values, std::int64_t first, std::int64_t count) {
-                 const void* const written = at_element(all, first, stored);
-                 auto* const weights = static_cast<float*>(values);
-                 if (stored == Dtype::bf16) {
-                   adopt_changed(static_cast<const Bf16*>(written), weights, count);
-                 } else {
-                   adopt_changed(static_cast<const Fp16*>(written), weights, count);
-                 }
+                 device().adopt_written(at_element(all, first, stored), stored, values, count);
                });
 }
 

@@ -75,6 +75,8 @@ class Updater {
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
+  Device& device() const { return accounts_.device(); }
+  void check_device(const Optimizer& optimizer) const;
   void check_torch(const Slot& slot, Dtype stored, Tier tier) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   void prepare_from(Unit& unit, const void* mine);
@@ -99,7 +101,7 @@ class Updater {
 
   Plan plan_;
   Accounts& accounts_;
-  HostStore memory_;
+  AddressableStore memory_;
   std::unique_ptr<Store> store_;  // of the states
   bool in_memory_;                // all that an update takes
   Staging staging_;

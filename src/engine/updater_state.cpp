@@ -1,6 +1,5 @@
 // What the updater holds, told by name, and taken over from another.
 #include "engine/updater.h"
-#include "state/flat.h"
 
 namespace zero {
 namespace {
@@ -86,7 +85,7 @@ void Updater::store(Unit& unit) {
   const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
   each_stretch(states_[index(unit)]->blocks.main, 0, length(unit), wide, Way::in,
                [&](const void* main, std::int64_t first, std::int64_t count) {
-                 convert(main, wide, unit.stored_at(origin(unit) + first), dtype, count);
+                 device().convert(main, wide, unit.stored_at(origin(unit) + first), dtype, count);
                });
 }
 

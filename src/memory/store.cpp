@@ -85,18 +85,18 @@ Block Store::take(std::int64_t bytes, Owner owner, int unit) {
   return {provide(bytes), bytes, [this, owner, unit](std::int64_t change) { book_(owner, unit, tier_, change); }};
 }
 
-std::unique_ptr<Block::Place> HostStore::provide(std::int64_t bytes) {
-  return in_memory(bytes == 0 ? nullptr : allocate_(static_cast<std::size_t>(bytes)));
+std::unique_ptr<Block::Place> AddressableStore::provide(std::int64_t bytes) {
+  return allocate_(static_cast<std::size_t>(bytes));
 }
 
 std::unique_ptr<Block::Place> in_memory(std::shared_ptr<void> memory) {
   return std::make_unique<HostPlace>(std::move(memory));
 }
 
-std::unique_ptr<Store> make_store(State state, Tier tier, HostStore::Allocate allocate, Store::Book book) {
+std::unique_ptr<Store> make_store(State state, Tier tier, AddressableStore::Allocate allocate, Store::Book book) {
   if (replacement)
     if (auto store = replacement(state, book)) return store;
-  return std::make_unique<HostStore>(tier, std::move(allocate), std::move(book));
+  return std::make_unique<AddressableStore>(tier, std::move(allocate), std::move(book));
 }
 
 void replace_stores(MakeStore make) {

@@ -40,14 +40,15 @@ class Store {
   Book book_;
 };
 
-// Of a block in this process's memory, addressable; null for a block of no bytes.
+// Of a block in the host's memory, addressable; null for a block of no bytes.
 std::unique_ptr<Block::Place> in_memory(std::shared_ptr<void> memory);
 
-// This process's memory, addressable.
-class HostStore final : public Store {
+// Memory that is computed with where it lies.
+class AddressableStore final : public Store {
  public:
-  using Allocate = std::function<std::shared_ptr<void>(std::size_t bytes)>;
-  HostStore(Tier tier, Allocate allocate, Book book) : Store(tier, std::move(book)), allocate_(std::move(allocate)) {}
+  using Allocate = std::function<std::unique_ptr<Block::Place>(std::size_t bytes)>;
+  AddressableStore(Tier tier, Allocate allocate, Book book)
+      : Store(tier, std::move(book)), allocate_(std::move(allocate)) {}
 
   bool addressable() const override { return true; }
 
@@ -57,8 +58,8 @@ class HostStore final : public Store {
   Allocate allocate_;
 };
 
-// The store of a state, in its tier, for an engine that this thread builds. There is only the host's memory so far.
-std::unique_ptr<Store> make_store(State state, Tier tier, HostStore::Allocate allocate, Store::Book book);
+// The store of a state, in its tier, for an engine that this thread builds. There is only the device's memory so far.
+std::unique_ptr<Store> make_store(State state, Tier tier, AddressableStore::Allocate allocate, Store::Book book);
 
 // For tests: what makes the stores of engines that this thread builds from now on; where it is null, or its result,
 // make_store() itself does.

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
+#include "device/torch/devices.h"
 #include "memory/torch/arena_allocator.h"
 #include "state/dispatch_hook.h"
 
@@ -11,11 +12,23 @@ namespace zero {
 
 namespace {
 
-bool lasts(Owner owner) {
-  return owner == Owner::parameter || owner == Owner::gradient || owner == Owner::optimizer;
+Device::Use use_of(Owner owner) {
+  const bool lasts = owner == Owner::parameter || owner == Owner::gradient || owner == Owner::optimizer;
+  return lasts ? Device::Use::lasting : Device::Use::passing;
 }
 
 }  // namespace
+
+Accounts::Accounts(c10::Device device, Communicator readers, Communicator owners)
+    : where_(device), device_(device_at(device)), readers_(std::move(readers)), owners_(std::move(owners)) {}
+
+std::shared_ptr<void> Accounts::own_memory(std::int64_t bytes) const {
+  return device_.is_host() ? readers_.own_memory(bytes) : nullptr;
+}
+
+std::shared_ptr<void> Accounts::common_memory(std::int64_t bytes) const {
+  return device_.is_host() ? owners_.common_memory(bytes) : nullptr;
+}
 
 void Accounts::add(Account account, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
@@ -73,8 +86,11 @@ void Accounts::reset_peaks() {
 
 // It comes past LibTorch's memory reports, which see activations only.
 Block Accounts::take(std::int64_t bytes, Account account) {
-  const auto size = static_cast<std::size_t>(bytes);
-  return take(bytes == 0 ? nullptr : lasts(account.owner) ? lasting_memory(size) : host_memory(size), bytes, account);
+  return booked(device_.take(static_cast<std::size_t>(bytes), use_of(account.owner)), bytes, account);
+}
+
+Block Accounts::take_of_host(std::int64_t bytes, Account account) {
+  return take(bytes == 0 ? nullptr : lasting_memory(static_cast<std::size_t>(bytes)), bytes, account);
 }
 
 std::shared_ptr<void> Accounts::readable_memory(std::int64_t bytes) const {
@@ -88,43 +104,49 @@ Block Accounts::take_visible(std::int64_t bytes, Account account) {
 }
 
 Block Accounts::take(std::shared_ptr<void> memory, std::int64_t bytes, Account account) {
-  return {in_memory(std::move(memory)), bytes, [this, account](std::int64_t change) { add(account, change); }};
+  return booked(in_memory(std::move(memory)), bytes, account);
+}
+
+Block Accounts::booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account) {
+  return {std::move(place), bytes, [this, account](std::int64_t change) { add(account, change); }};
 }
 
 Buffer Accounts::buffer(Account account, std::int64_t count, at::ScalarType dtype) {
-  return {take(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype};
+  return {take(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype, where_};
 }
 
 Buffer Accounts::visible_buffer(Account account, std::int64_t count, at::ScalarType dtype) {
-  return {take_visible(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype};
+  return {take_visible(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype, where_};
 }
 
 Buffer Accounts::buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype) {
   const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(dtype));
-  return {take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account), dtype};
+  return {take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account), dtype, where_};
 }
 
 Store::Book Accounts::book() {
   return [this](Owner owner, int unit, Tier, std::int64_t bytes) { add({owner, unit}, bytes); };
 }
 
-HostStore::Allocate Accounts::lasting() const {
-  return lasting_memory;
+AddressableStore::Allocate Accounts::lasting() const {
+  return [this](std::size_t bytes) { return device_.take(bytes, Device::Use::lasting); };
 }
 
-HostStore::Allocate Accounts::lasting_visible() const {
+AddressableStore::Allocate Accounts::lasting_visible() const {
   return [this](std::size_t bytes) {
     auto memory = readable_memory(static_cast<std::int64_t>(bytes));
-    return memory == nullptr ? lasting_memory(bytes) : memory;
+    return memory == nullptr ? device_.take(bytes, Device::Use::lasting) : in_memory(std::move(memory));
   };
 }
 
-Buffer::Buffer(Block block, at::ScalarType dtype) : block_(std::move(block)) {
+Buffer::Buffer(Block block, at::ScalarType dtype, c10::Device where) : block_(std::move(block)) {
   const dispatch_hook::Off off;
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
   const std::int64_t count = block_.bytes() / static_cast<std::int64_t>(c10::elementSize(dtype));
-  tensor_ = count > 0 ? at::from_blob(data(), {count}, dtype) : at::empty({0}, dtype);
+  const at::TensorOptions options = at::TensorOptions().dtype(dtype).device(where);
+  tensor_ = count > 0 ? at::for_blob(data(), {count}).options(options).target_device(where).make_tensor()
+                      : at::empty({0}, options);
 }
 
 void Buffer::reset() {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/device.h"
 #include "memory/store.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
@@ -31,21 +32,28 @@ class Buffer;
 
 class Accounts {
  public:
-  // Memory that peers read is that of `readers`' ranks, common memory that of `owners`'.
-  Accounts(Communicator readers, Communicator owners) : readers_(std::move(readers)), owners_(std::move(owners)) {}
+  // Of an engine whose tensors are on `device`. Memory that peers read is that of `readers`' ranks, common memory that
+  // of `owners`'; there is none but on the host.
+  Accounts(c10::Device device, Communicator readers, Communicator owners);
   ~Accounts();
   Accounts(const Accounts&) = delete;
   Accounts& operator=(const Accounts&) = delete;
 
-  // See Communicator; null where the peers cannot read each other's memory.
-  std::shared_ptr<void> own_memory(std::int64_t bytes) const { return readers_.own_memory(bytes); }
-  std::shared_ptr<void> common_memory(std::int64_t bytes) const { return owners_.common_memory(bytes); }
+  // Where all of it is, but for what says that it is the host's.
+  Device& device() const { return device_; }
+  c10::Device where() const { return where_; }
 
-  // Uninitialised memory of the host, on huge pages where it is to stay: in it are state and what serves it.
+  // See Communicator; null where the peers cannot read each other's memory.
+  std::shared_ptr<void> own_memory(std::int64_t bytes) const;
+  std::shared_ptr<void> common_memory(std::int64_t bytes) const;
+
+  // Uninitialised memory of the device, lasting where state and what serves it are in it.
   Block take(std::int64_t bytes, Account account);
-  // The same where the peers can read it in place, if they can at all.
+  // The host's, lasting.
+  Block take_of_host(std::int64_t bytes, Account account);
+  // The device's where the peers can read it in place, if they can at all.
   Block take_visible(std::int64_t bytes, Account account);
-  // Memory that is there already.
+  // Memory of the host that is there already.
   Block take(std::shared_ptr<void> memory, std::int64_t bytes, Account account);
   // The same as tensors of one dimension, of `count` elements.
   Buffer buffer(Account account, std::int64_t count, at::ScalarType dtype);
@@ -53,8 +61,8 @@ class Accounts {
   Buffer buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype);
   // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
   Store::Book book();
-  HostStore::Allocate lasting() const;
-  HostStore::Allocate lasting_visible() const;
+  AddressableStore::Allocate lasting() const;
+  AddressableStore::Allocate lasting_visible() const;
 
   void add(Account account, std::int64_t bytes);
   // The memory of tensors that `holder` has, now these, is booked, by an add() of its own.
@@ -68,10 +76,13 @@ class Accounts {
   void reset_peaks();
 
  private:
+  Block booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account);
   // Where the peers can read; null where they cannot.
   std::shared_ptr<void> readable_memory(std::int64_t bytes) const;
   void tell_all(int sign) const;
 
+  c10::Device where_;
+  Device& device_;
   Communicator readers_, owners_;
   mutable std::mutex mutex_;
   Ledger ledger_;
@@ -80,11 +91,11 @@ class Accounts {
   std::weak_ptr<EngineObserver> observer_;
 };
 
-// A block in memory, as a tensor of one dimension.
+// A block in a device's memory, as a tensor of one dimension.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Block block, at::ScalarType dtype);
+  Buffer(Block block, at::ScalarType dtype, c10::Device where);
   void reset();
   explicit operator bool() const { return static_cast<bool>(block_); }
   const at::Tensor& tensor() const { return tensor_; }

@@ -8,13 +8,17 @@
 
 namespace zero {
 
+inline c10::DispatchKey autocast_key(at::DeviceType device) {
+  return at::autocast::get_autocast_dispatch_key_from_device_type(device);
+}
+
 class AutocastScope {
  public:
   // None: changes nothing. The cache of cast weights is off: it would keep copies of parameters beyond their release.
-  explicit AutocastScope(std::optional<at::ScalarType> dtype) : on_(dtype.has_value()) {
+  AutocastScope(at::DeviceType device, std::optional<at::ScalarType> dtype) : device_(device), on_(dtype.has_value()) {
     if (!on_) return;
-    enabled_before_ = at::autocast::is_autocast_enabled(at::kCPU);
-    dtype_before_ = at::autocast::get_autocast_dtype(at::kCPU);
+    enabled_before_ = at::autocast::is_autocast_enabled(device_);
+    dtype_before_ = at::autocast::get_autocast_dtype(device_);
     cache_before_ = at::autocast::is_autocast_cache_enabled();
     set(true, *dtype, false);
   }
@@ -25,12 +29,13 @@ class AutocastScope {
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  static void set(bool enabled, at::ScalarType dtype, bool cache) {
-    at::autocast::set_autocast_enabled(at::kCPU, enabled);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+  void set(bool enabled, at::ScalarType dtype, bool cache) const {
+    at::autocast::set_autocast_enabled(device_, enabled);
+    at::autocast::set_autocast_dtype(device_, dtype);
     at::autocast::set_autocast_cache_enabled(cache);
   }
 
+  at::DeviceType device_;
   bool on_;
   bool enabled_before_ = false;
   at::ScalarType dtype_before_ = at::kBFloat16;

@@ -1,5 +1,6 @@
 #include "state/dispatch_hook.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -95,11 +96,53 @@ bool random(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
-// In a micro-batch, random operators on the CPU draw from the engine's generator.
-void give_generator(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+// Where an operator computes: on the device of its first tensor, else on the one that it is given.
+at::DeviceType device_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  std::optional<at::DeviceType> found;
+  for (const c10::IValue& value : arguments)
+    for_each_tensor(value, [&](const c10::TensorImpl* tensor) { found = found.value_or(tensor->device_type()); });
   const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i)
-    if (formal[i].name() == "generator" && arguments[i].isNone()) arguments[i] = MicroBatch::open()->generator();
+  for (std::size_t i = 0; i < arguments.size() && !found; ++i)
+    if (formal[i].name() == "device" && arguments[i].isDevice()) found = arguments[i].toDevice().type();
+  return found.value_or(at::kCPU);
+}
+
+// The default generator of a device has the state of another as long as this lives, which goes on from it.
+class InsteadOfDefault {
+ public:
+  explicit InsteadOfDefault(at::Generator& generator)
+      : generator_(generator),
+        default_(at::globalContext().defaultGenerator(generator.device())),
+        before_(default_.get_state()) {
+    default_.set_state(generator_.get_state());
+  }
+  ~InsteadOfDefault() {
+    generator_.set_state(default_.get_state());
+    default_.set_state(before_);
+  }
+  InsteadOfDefault(const InsteadOfDefault&) = delete;
+  InsteadOfDefault& operator=(const InsteadOfDefault&) = delete;
+
+ private:
+  at::Generator& generator_;
+  at::Generator default_;
+  at::Tensor before_;
+};
+
+// In a micro-batch, random operators draw from the engine's generator: they are given it, or, where they take none, as
+// some on devices do, it is returned, to be there in place of the default one.
+at::Generator* give_generator(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+  const at::DeviceType device = device_of(op, arguments);
+  at::Generator* const generator = MicroBatch::open()->generator(device);
+  if (generator == nullptr) return nullptr;
+  const auto& formal = op.schema().arguments();
+  bool takes_one = device == at::kCPU || composite(op);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (formal[i].name() != "generator") continue;
+    takes_one = true;
+    if (arguments[i].isNone()) arguments[i] = *generator;
+  }
+  return takes_one ? nullptr : generator;
 }
 
 bool draws_here(const c10::OperatorHandle& op) {
@@ -156,6 +199,7 @@ struct Call {
   bool with_units = false;
   bool inside = false;                          // it must run with the fallback still watching inside it
   std::optional<at::ScalarType> autocast = {};  // it runs under autocast to this dtype
+  at::DeviceType device = at::kCPU;             // whose autocast that is
   std::optional<at::ScalarType> rounds = {};    // it runs in fp32, without autocast, and its results become this dtype
 };
 
@@ -169,7 +213,9 @@ std::optional<at::ScalarType> autocast_of(bool with_units) {
 Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   const c10::ArrayRef<c10::IValue> view(arguments.data(), arguments.size());
   const UnitSet units(view);
-  if (units.empty()) return {.autocast = autocast_of(false)};
+  const MicroBatch* const open_before = MicroBatch::open();
+  if (units.empty())
+    return {.autocast = autocast_of(false), .device = open_before == nullptr ? at::kCPU : open_before->device()};
   Call call{.with_units = true};
   if (only_views(op, view)) return {.with_units = true, .inside = composite(op)};
   if (writes_unit(op, view)) {
@@ -185,14 +231,15 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   adjust_lookup(op, arguments);
   call.autocast = autocast_of(true);
   if (!call.autocast) return call;
+  call.device = MicroBatch::open()->device();
   if (is_lstm(op)) {
-    if (has_lstm(*call.autocast)) {
+    if (call.device != at::kCPU || has_lstm(*call.autocast)) {
       narrow(arguments, *call.autocast);
     } else {
       widen(arguments);
       call.rounds = std::exchange(call.autocast, std::nullopt);
     }
-  } else if (needs_promotion(op, view)) {
+  } else if (needs_promotion(op, view, call.device)) {
     promote(op, arguments);
   }
   return call;
@@ -217,18 +264,18 @@ void note_results(const c10::OperatorHandle& op, const Stack& stack) {
 
 // Runs the operator with the fallback watching those inside it. Its dispatch keys were computed outside of `call`.
 void run_inside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
-  const bool casts = call.autocast && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
-  const AutocastScope autocast(casts ? call.autocast : std::nullopt);
+  const bool casts = call.autocast && op.hasKernelForDispatchKey(autocast_key(call.device));
+  const AutocastScope autocast(call.device, casts ? call.autocast : std::nullopt);
   const Restore cast(cast_already, cast_already || casts || call.rounds.has_value());
   const Restore depth(watched_inside, watched_inside + 1);
   keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (casts) keys = keys.add(c10::DispatchKey::AutocastCPU);
+  if (casts) keys = keys.add(autocast_key(call.device));
   op.redispatchBoxed(keys, stack);
 }
 
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
   if (call.inside || runs_backward(op)) return run_inside(op, keys, call, stack);
-  const AutocastScope autocast(call.autocast);
+  const AutocastScope autocast(call.device, call.autocast);
   const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
   if (!call.with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
 }
@@ -247,8 +294,9 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   if (note_renormalisation(op, stack)) return;
   Call call = prepare(op, arguments);
   if (call.with_units && copy_instead_of_set(op, stack)) return;
+  std::optional<InsteadOfDefault> instead;
   if (draws_here(op)) {
-    give_generator(op, arguments);
+    if (at::Generator* const generator = give_generator(op, arguments)) instead.emplace(*generator);
     call.inside = true;
   }
   if (call.rounds) {

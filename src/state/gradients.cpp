@@ -228,18 +228,19 @@ void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gr
   const UnitLayout& layout = gradients.unit.layout();
   const Dtype wire = plan_.reduction_dtype(layout.dtype());
   const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
+  Device& device = accounts_.device();
   if (!gradients.flat) {
     gradients.flat = flat_for(gradients.unit);
     for (const auto& [begin, end] : layout.gaps())
-      std::memset(at_element(gradients.flat->data(), begin, wire), 0, bytes_of(end - begin, wire));
+      device.zero(at_element(gradients.flat->data(), begin, wire), (end - begin) * size_of(wire));
   }
   void* const target = at_element(gradients.flat->data(), place.begin, wire);
   if (gradient == nullptr) {
-    std::memset(target, 0, bytes_of(place.numel, wire));
+    device.zero(target, place.numel * size_of(wire));
   } else if (gradients.here[static_cast<std::size_t>(slot)]) {
-    add_in_place(target, gradient->const_data_ptr(), layout.dtype(), wire, place.numel);
+    device.add(target, wire, gradient->const_data_ptr(), layout.dtype(), place.numel);
   } else {
-    convert(gradient->const_data_ptr(), layout.dtype(), target, wire, place.numel);
+    device.convert(gradient->const_data_ptr(), layout.dtype(), target, wire, place.numel);
   }
 }
 
@@ -291,8 +292,7 @@ void Gradients::clear() {
     std::fill(gradients->ever.begin(), gradients->ever.end(), 0);
     gradients->used = false;
     gradients->extra.reset();
-    if (gradients->held.dtype() != gradients->planned)
-      gradients->held = HeldGradient(gradients->held.slice(), gradients->planned);
+    if (gradients->held.dtype() != gradients->planned) gradients->held.become(gradients->planned);
   }
 }
 

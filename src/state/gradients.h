@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/accumulate.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
-#include "state/accumulate.h"
 #include "state/exchange.h"
 #include "state/held_gradient.h"
 #include "state/unit.h"
@@ -108,10 +108,10 @@ class Gradients {
   Plan plan_;
   Movement movement_;
   Accounts& accounts_;
-  Store& store_;          // of what is held
-  HostStore memory_;      // of what passes through, and, read by peers, of micro-batches beyond the plan
-  Staging staging_;       // of the thread that runs backward
-  Staging late_staging_;  // of the exchange's thread
+  Store& store_;             // of what is held
+  AddressableStore memory_;  // of what passes through, and, read by peers, of micro-batches beyond the plan
+  Staging staging_;          // of the thread that runs backward
+  Staging late_staging_;     // of the exchange's thread
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit
   std::vector<int> order_;        // in which units are reduced

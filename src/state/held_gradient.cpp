@@ -1,7 +1,6 @@
 #include "state/held_gradient.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/elements.h"
 
@@ -36,7 +35,7 @@ void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
           return std::vector{part(level, dtype_, {elements.begin + first, count}, Way::out)};
         },
         [this](std::span<void* const> at, std::int64_t, std::int64_t count) {
-          std::memset(at[0], 0, bytes_of(count, dtype_));
+          device_->zero(at[0], count * size_of(dtype_));
         });
 }
 
@@ -53,8 +52,8 @@ void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements,
   };
   each_stretch(staging, elements.count, how.sources.size() + 1, parts,
                [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
-                 fold(how, at, dtype_, gradient == nullptr ? nullptr : at_element(gradient, first, dtype), dtype,
-                      count);
+                 const void* const addend = gradient == nullptr ? nullptr : at_element(gradient, first, dtype);
+                 device_->fold(how, at, dtype_, addend, dtype, count);
                });
 }
 
@@ -68,7 +67,7 @@ void HeldGradient::read(Staging& staging, const Slice& elements, const Read& use
 }
 
 HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dtype dtype) const {
-  HeldGradient wide(slice_, dtype);
+  HeldGradient wide(*device_, slice_, dtype);
   if (levels_.empty()) return wide;
   wide.take(store, unit, static_cast<int>(levels_.size()));
   for (std::size_t level = 0; level < levels_.size(); ++level)
@@ -80,7 +79,7 @@ HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dty
                              part(wide.levels_[level], dtype, some, Way::out)};
         },
         [this, dtype](std::span<void* const> at, std::int64_t, std::int64_t count) {
-          fold({{}, 0}, at.subspan(1), dtype, at[0], dtype_, count);
+          device_->fold({{}, 0}, at.subspan(1), dtype, at[0], dtype_, count);
         });
   return wide;
 }

@@ -8,9 +8,9 @@
 #include <functional>
 #include <vector>
 
+#include "device/device.h"
 #include "memory/passage.h"
 #include "memory/store.h"
-#include "state/accumulate.h"
 #include "zero/dtype.h"
 #include "zero/layout.h"
 
@@ -18,8 +18,8 @@ namespace zero {
 
 class HeldGradient {
  public:
-  // Elements, in the unit, and dtype in which they are held, level by level (see Fold).
-  HeldGradient(Slice slice, Dtype dtype) : slice_(slice), dtype_(dtype) {}
+  // Elements, in the unit, and dtype in which they are held, level by level (see Fold). `device` computes with them.
+  HeldGradient(Device& device, Slice slice, Dtype dtype) : device_(&device), slice_(slice), dtype_(dtype) {}
 
   // Uninitialised.
   void take(Store& store, int unit, int levels);
@@ -34,6 +34,8 @@ class HeldGradient {
 
   // Elements of the unit in the sum, which is in memory.
   View view(const Slice& elements) const;
+  // None of it is held.
+  void become(Dtype dtype) { *this = HeldGradient(*device_, slice_, dtype); }
   // Which bytes of a block they are, to be read.
   BlockPart part(const Slice& elements) const;
 
@@ -50,6 +52,7 @@ class HeldGradient {
  private:
   BlockPart part(const Block& level, Dtype dtype, const Slice& elements, Way way) const;
 
+  Device* device_;
   Slice slice_;
   Dtype dtype_;
   std::vector<Block> levels_;

@@ -14,7 +14,7 @@ namespace {
 bool runs(at::ScalarType dtype) {
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
-  const AutocastScope autocast(dtype);
+  const AutocastScope autocast(at::kCPU, dtype);
   const at::Tensor one = at::zeros({1, 1, 1}), weight = at::zeros({4, 1}), bias = at::zeros({4});
   try {
     at::lstm(one, {one, one}, {weight, weight, bias, bias}, true, 1, 0.0, false, false, false);

@@ -1,6 +1,7 @@
 #include "state/micro_batch.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
@@ -17,13 +18,20 @@ namespace {
 thread_local MicroBatch* open_here = nullptr;
 thread_local bool backward_here = false;
 
+at::Generator generator_on(at::Device device) {
+  return at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
+}
+
 }  // namespace
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : autocast_(autocast),
+    : device_(accounts.where().type()),
+      autocast_(autocast),
       seed_(seed),
-      generator_(at::detail::createCPUGenerator(derived(seed, 0))),
-      recorder_(accounts) {}
+      host_generator_(at::detail::createCPUGenerator(derived(seed, 0))),
+      recorder_(accounts) {
+  if (!accounts.device().is_host()) device_generator_ = generator_on(accounts.where());
+}
 
 MicroBatch::~MicroBatch() {
   end_forward();
@@ -38,19 +46,29 @@ bool MicroBatch::in_backward() {
 }
 
 void MicroBatch::used() {
-  if (backward_here) return refuse_recomputation();
+  if (backward_here || phase_ == Phase::backward) return refuse_recomputation();
   const bool trains = at::GradMode::is_enabled();
-  if (trains && unseeded_)
-    generator_.set_current_seed(derived(seed_, static_cast<std::uint64_t>(*std::exchange(unseeded_, std::nullopt))));
+  if (trains && unseeded_) seed_generators(*std::exchange(unseeded_, std::nullopt));
   if (is_open()) return;
   if (open_here != nullptr) open_here->end_forward();
   recorder_.forget();
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
   kept_open_ = false;
-  program_casts_ = at::autocast::is_autocast_enabled(at::kCPU);
+  program_casts_ = at::autocast::is_autocast_enabled(device_);
   acting_.emplace(observer_, Activity::forward);
   open_here = this;
+}
+
+void MicroBatch::seed_generators(std::int64_t index) {
+  const std::uint64_t seed = derived(seed_, static_cast<std::uint64_t>(index));
+  host_generator_.set_current_seed(seed);
+  if (device_generator_) device_generator_->set_current_seed(seed);
+}
+
+at::Generator* MicroBatch::generator(at::DeviceType device) {
+  if (device == at::kCPU) return &host_generator_;
+  return device == device_ ? &*device_generator_ : nullptr;
 }
 
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
@@ -115,7 +133,7 @@ void MicroBatch::abort() {
 }
 
 std::optional<at::ScalarType> MicroBatch::autocast(bool with_parameters) const {
-  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(at::kCPU);
+  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(device_);
   return casts ? autocast_ : std::nullopt;
 }
 

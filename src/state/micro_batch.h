@@ -33,6 +33,7 @@ class MicroBatch {
   enum class Phase : std::uint8_t { none, evaluation, forward, backward };
 
   // `autocast`: operators compute in this dtype.
+  // Of an engine on the accounts' device.
   MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed);
   ~MicroBatch();
   MicroBatch(const MicroBatch&) = delete;
@@ -40,7 +41,8 @@ class MicroBatch {
 
   // The one in a forward or an evaluation on this thread: at most one, of the engine used last.
   static MicroBatch* open();
-  // Whether any engine's backward runs on this thread: nothing begins in it.
+  // Whether a backward runs that an engine of this thread has begun: nothing begins in it. On a device it runs on a
+  // thread of LibTorch's.
   static bool in_backward();
 
   // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
@@ -61,7 +63,9 @@ class MicroBatch {
   void next(std::int64_t index) { unseeded_ = index; }
   // From the next forward on.
   void reseed(std::uint64_t seed) { seed_ = seed; }
-  const at::Generator& generator() const { return generator_; }
+  // For operators on a device of this kind: null but for the engine's and the CPU.
+  at::Generator* generator(at::DeviceType device);
+  at::DeviceType device() const { return device_; }
   // To which dtype an operator is cast, one with parameters or another. Where the program has autocast on itself, what
   // has no parameters is cast only where it is still on.
   std::optional<at::ScalarType> autocast(bool with_parameters) const;
@@ -75,15 +79,18 @@ class MicroBatch {
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
  private:
+  void seed_generators(std::int64_t index);
   void refuse_recomputation() const;
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
 
+  at::DeviceType device_;
   Phase phase_ = Phase::none;
   TouchOrder order_;
   std::optional<at::ScalarType> autocast_;
   std::uint64_t seed_;
-  at::Generator generator_;
+  at::Generator host_generator_;
+  std::optional<at::Generator> device_generator_;  // of another device than the host
   std::optional<std::int64_t> unseeded_ = 0;
   bool kept_open_ = false;
   bool program_casts_ = false;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "state/autocast.h"
 #include "state/dispatch_hook.h"
 
 namespace zero {
@@ -76,8 +77,8 @@ bool has_unit(const c10::IValue& value) {
   return found;
 }
 
-bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
-  if (promotes(op) || op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) return false;
+bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, at::DeviceType device) {
+  if (promotes(op) || op.hasKernelForDispatchKey(autocast_key(device))) return false;
   bool wide = false;
   for (const c10::IValue& value : arguments)
     for_each_tensor(value, [&](const c10::TensorImpl* tensor) {

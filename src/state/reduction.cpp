@@ -90,7 +90,7 @@ View Gradients::sent_of(UnitGradients& gradients) {
   gradients.flat = flat_for(gradients.unit);
   mine.read(staging_, all,
             [&, to = gradients.flat->data()](const void* values, std::int64_t first, std::int64_t count) {
-              convert(values, held_in, at_element(to, first, sent_in), sent_in, count);
+              accounts_.device().convert(values, held_in, at_element(to, first, sent_in), sent_in, count);
             });
   return whole(gradients.flat->data(), sent_in);
 }
@@ -114,7 +114,7 @@ Buffer Gradients::slice_for(const Unit& unit) const {
 
 // Where the mean over ranks is held.
 void Gradients::scale_mean(View sum) const {
-  if (plan_.holds_mean()) multiply(sum.data, sum.dtype, sum.count, 1.0 / exchange_.size());
+  if (plan_.holds_mean()) accounts_.device().multiply(sum.data, sum.dtype, sum.count, 1.0 / exchange_.size());
 }
 
 // The sum of this rank's slice goes to the held gradient.

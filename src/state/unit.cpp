@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "partition/element_order.h"
 #include "partition/transitions.h"
@@ -127,7 +126,7 @@ void Unit::take_back(bool with_values) {
 // Where the unit is at rest.
 void Unit::make_home() {
   if (sharded_) {
-    if (device_.is_cpu() && wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
+    if (wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
     const std::int64_t begin = home_.begin * size_of(layout_.dtype());
     shard_ = common_ ? accounts_.buffer_in({common_, static_cast<char*>(common_.get()) + begin},
                                            {Owner::parameter, index_}, home_.count, dtype())
@@ -161,7 +160,7 @@ View Unit::full() {
 void Unit::privatise() {
   if (!common_) return;
   memory_ = scratch();
-  std::memcpy(memory_.data(), common_.get(), static_cast<std::size_t>(layout_.bytes()));
+  accounts_.device().copy(memory_.data(), common_.get(), layout_.bytes());
   point_at(memory_.data());
 }
 
@@ -202,8 +201,8 @@ void Unit::install() {
 void Unit::keep_full() {
   if (!sharded_) return;
   const std::int64_t element = size_of(layout_.dtype());
-  std::memcpy(shard_.data(), static_cast<const char*>(memory_.data()) + home_.begin * element,
-              static_cast<std::size_t>(home_.count * element));
+  accounts_.device().copy(shard_.data(), static_cast<const char*>(memory_.data()) + home_.begin * element,
+                          home_.count * element);
 }
 
 void Unit::suspend() {

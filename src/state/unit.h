@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gather_wire.h"
@@ -90,6 +90,10 @@ class Unit {
   // Sharded, and in memory that the ranks have in common.
   bool common() const { return common_ != nullptr; }
   at::Device device() const { return device_; }
+  Accounts& accounts() const { return accounts_; }
+  // What of the whole is copied to, or becomes, memory of its own.
+  void copy_whole(void* to) { accounts_.device().copy(to, full().data, layout_.bytes()); }
+  void become(const Buffer& whole) { accounts_.device().copy(full().data, whole.data(), layout_.bytes()); }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
   // The first element of this rank's slice over all.

@@ -13,8 +13,8 @@ struct Gradients::UnitGradients {
   UnitGradients(Unit& u, const Slice& elements, Dtype dtype)
       : unit(u),
         planned(dtype),
-        held(elements, dtype),
-        extra(elements, dtype),
+        held(u.accounts().device(), elements, dtype),
+        extra(u.accounts().device(), elements, dtype),
         here(u.layout().slots().size()),
         ever(u.layout().slots().size()) {}
 

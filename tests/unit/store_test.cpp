@@ -49,7 +49,7 @@ class Stores : public testing::TestWithParam<bool> {
   bool addressable() const { return GetParam(); }
   Tier tier() const { return addressable() ? Tier::device : Tier::disk; }
   std::unique_ptr<Store> store() {
-    if (addressable()) return std::make_unique<HostStore>(Tier::device, from_malloc, into(booked_));
+    if (addressable()) return std::make_unique<AddressableStore>(Tier::device, from_malloc, into(booked_));
     return std::make_unique<LateStore>(into(booked_), watch_);
   }
   void TearDown() override {
@@ -149,7 +149,7 @@ void add(Passage& passage, Block& sums, Block& addends, std::int64_t count, std:
 
 TEST_P(Stores, AreUpdatedByPassages) {
   const auto of = store();
-  HostStore memory(Tier::device, from_malloc, into(booked_));
+  AddressableStore memory(Tier::device, from_malloc, into(booked_));
   Staging staging(memory, LateStore::kTransfer);
   EXPECT_EQ(staging.elements(), 256);
   for (const std::int64_t count : {1, 255, 256, 257, 700, 5000}) {
@@ -175,7 +175,7 @@ TEST_P(Stores, AreUpdatedByPassages) {
 
 TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
   Booked booked;
-  HostStore memory(Tier::device, from_malloc, into(booked));
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
   std::vector<std::int64_t> most;
   for (const std::int64_t count : {2000, 40000}) {
     const auto watch = std::make_shared<LateWatch>();
@@ -195,7 +195,7 @@ TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
 
 TEST(Passages, AreInPlaceWhereBlocksAreAddressable) {
   Booked booked;
-  HostStore memory(Tier::device, from_malloc, into(booked));
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
   Staging staging(memory, LateStore::kTransfer);
   Block block = memory.take(1 << 16, Owner::optimizer);
   const BlockPart part{&block, 64, 60000};  // more than a buffer has room for
@@ -208,7 +208,7 @@ TEST(Passages, AreInPlaceWhereBlocksAreAddressable) {
 TEST(Passages, BringOrTakeBackOnlyWhatIsAsked) {
   const auto watch = std::make_shared<LateWatch>();
   Booked booked;
-  HostStore memory(Tier::device, from_malloc, into(booked));
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
   LateStore store(into(booked), watch);
   Staging staging(memory, store.transfer());
   Block block = store.take(4096, Owner::optimizer);
@@ -231,7 +231,7 @@ TEST(Passages, BringOrTakeBackOnlyWhatIsAsked) {
 
 TEST(Passages, RefuseWhatABufferHasNoRoomFor) {
   Booked booked;
-  HostStore memory(Tier::device, from_malloc, into(booked));
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
   LateStore store(into(booked), std::make_shared<LateWatch>());
   Staging staging(memory, store.transfer());
   Block block = store.take(1 << 20, Owner::optimizer);
@@ -243,7 +243,7 @@ TEST(Passages, RefuseWhatABufferHasNoRoomFor) {
 // Whichever operation fails, it is told of, nothing stays under way, and the buffers serve the next passage.
 TEST(Passages, TellOfEveryFailure) {
   Booked booked;
-  HostStore memory(Tier::device, from_malloc, into(booked));
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
   const auto watch = std::make_shared<LateWatch>();
   LateStore store(into(booked), watch);
   Staging staging(memory, store.transfer());
@@ -272,7 +272,7 @@ TEST(Passages, TellOfEveryFailure) {
 
 TEST(Passages, EndWithTheWorksException) {
   Booked booked;
-  HostStore memory(Tier::device, from_malloc, into(booked));
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
   const auto watch = std::make_shared<LateWatch>();
   LateStore store(into(booked), watch);
   Staging staging(memory, store.transfer());

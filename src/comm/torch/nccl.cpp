@@ -15,7 +15,7 @@
 
 #include "comm/backend.h"
 #include "comm/fingerprint.h"
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -1,4 +1,4 @@
-#include "state/accumulate.h"
+#include "device/accumulate.h"
 
 #include <algorithm>
 #include <array>

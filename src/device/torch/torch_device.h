@@ -1,0 +1,38 @@
+// What LibTorch's own operators do on any of its devices: memory, copies, conversions, sums of two arrays. What is left
+// are the kernels of the library, which those who derive from it have.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "device/device.h"
+
+namespace zero {
+
+class TorchDevice : public Device {
+ public:
+  explicit TorchDevice(c10::Device where) : where_(where) {}
+
+  std::string name() const override { return where_.str(); }
+  int index() const override { return where_.index(); }
+
+  // From LibTorch's allocator.
+  std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
+  void to_host(void* host, const void* from, std::int64_t bytes) override;
+  void from_host(void* to, const void* host, std::int64_t bytes) override;
+  void copy(void* to, const void* from, std::int64_t bytes) override;
+  void zero(void* to, std::int64_t bytes) override;
+  void fill(void* to, Dtype dtype, std::int64_t count, double value) override;
+  void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) override;
+  void add(void* sum, Dtype sum_dtype, const void* addend, Dtype dtype, std::int64_t count) override;
+  void multiply(void* values, Dtype dtype, std::int64_t count, double factor) override;
+
+ protected:
+  c10::Device where() const { return where_; }
+  // Memory of the device as a tensor, which does not own it.
+  at::Tensor tensor_at(const void* data, Dtype dtype, std::int64_t count) const;
+
+ private:
+  c10::Device where_;
+};
+
+}  // namespace zero
