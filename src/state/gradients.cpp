@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/elements.h"
 #include "state/flat.h"
 #include "state/for_unit.h"
 #include "state/micro_batch.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/elements.h"
 #include "base/lap.h"
 #include "state/flat.h"
 #include "state/for_unit.h"

@@ -200,8 +200,8 @@ std::map<std::string, at::Tensor> parameters_of(torch::nn::Module& module, const
   std::map<std::string, at::Tensor> values;
   for (const auto& [name, parameter] : distinct_parameters(module)) {
     if (parameter.numel() == 0) continue;
-    values[name] = engine.main_parameter(parameter);
-    values[name + " as stored"] = parameter.detach().clone();
+    values[name] = engine.main_parameter(parameter).cpu();
+    values[name + " as stored"] = parameter.detach().to(torch::kCPU, parameter.scalar_type(), false, true);
   }
   return values;
 }
@@ -253,7 +253,8 @@ void PlainTrainer::step() {
 
 Outcome PlainTrainer::finish() {
   for (const auto& [name, parameter] : distinct_parameters(module_))
-    if (parameter.numel() > 0) run_.parameters[name] = parameter.detach().clone();
+    if (parameter.numel() > 0)
+      run_.parameters[name] = parameter.detach().to(torch::kCPU, parameter.scalar_type(), false, true);
   return run_;
 }
 

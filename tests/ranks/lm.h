@@ -38,7 +38,7 @@ struct Lm : torch::nn::Module {
   }
 
   at::Tensor loss(std::int64_t index) {
-    const at::Tensor ids = tokens(index, {3, 7}, kVocabulary);
+    const at::Tensor ids = tokens(index, {3, 7}, kVocabulary).to(bias.device());
     return torch::nn::functional::cross_entropy(logits(ids.slice(1, 0, 6)).flatten(0, 1), ids.slice(1, 1).flatten());
   }
 

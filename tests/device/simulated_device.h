@@ -1,0 +1,36 @@
+// The engine's door to the simulated accelerator: the host's kernels on what device pointers point to, each enqueued on
+// the current stream.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <vector>
+
+#include "device/accelerator.h"
+#include "device/torch/torch_device.h"
+
+namespace zero::test {
+
+class SimulatedDevice final : public TorchDevice {
+ public:
+  using TorchDevice::TorchDevice;
+
+  void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
+            std::int64_t count) override;
+  void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
+                   std::int64_t& nonfinite) override;
+  void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) override;
+  void keep_rest(const void* values, void* rest, std::int64_t count) override;
+  void drop_misfits(const void* written, void* rest, std::int64_t count) override;
+  void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) override;
+
+ private:
+  c10::Stream stream() const;
+  void launch(const std::vector<accelerator::Access>& ranges, std::function<void()> kernel) const;
+};
+
+// Engines train on the accelerator from now on.
+void install_simulated_device();
+
+}  // namespace zero::test
