@@ -1,0 +1,104 @@
+#include "device/streams.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace zero::test::accelerator {
+
+Point Streams::enqueue(Key stream, Task task) {
+  return push(stream, {std::move(task), std::nullopt});
+}
+
+Point Streams::push(Key stream, Item item) {
+  if (in_task_) throw std::logic_error("a task of the device must not use the device");
+  Queue& queue = queues_[stream];
+  queue.items.push_back(std::move(item));
+  const Point done{stream, ++queue.enqueued};
+  if (eager) run(done);
+  return done;
+}
+
+Event Streams::record(Key stream) {
+  const Queue& queue = queues_[stream];
+  Event event{{stream, queue.enqueued}, queue.clock};
+  event.clock[stream] = queue.enqueued;
+  return event;
+}
+
+void Streams::wait(Key stream, const Event& event) {
+  if (event.at.stream == stream) return;
+  Clock& clock = queues_[stream].clock;
+  for (const auto& [other, position] : event.clock) clock[other] = std::max(clock[other], position);
+  if (!reached(event.at)) push(stream, {nullptr, event.at});
+}
+
+bool Streams::reached(const Point& point) const {
+  const auto queue = queues_.find(point.stream);
+  return point.position == 0 || (queue != queues_.end() && queue->second.done >= point.position);
+}
+
+bool Streams::ordered(Key stream, const Point& point) const {
+  if (stream == point.stream || reached(point)) return true;
+  const auto queue = queues_.find(stream);
+  if (queue == queues_.end()) return false;
+  const auto known = queue->second.clock.find(point.stream);
+  return known != queue->second.clock.end() && known->second >= point.position;
+}
+
+bool Streams::idle(Key stream) const {
+  const auto queue = queues_.find(stream);
+  return queue == queues_.end() || queue->second.items.empty();
+}
+
+void Streams::step(Queue& queue) {
+  Item item = std::move(queue.items.front());
+  queue.items.pop_front();
+  if (item.after) {
+    run(*item.after);
+  } else {
+    in_task_ = true;
+    try {
+      item.task();
+    } catch (...) {
+      keep(std::current_exception());
+    }
+    in_task_ = false;
+  }
+  ++queue.done;
+}
+
+void Streams::run(const Point& point) {
+  if (in_task_) throw std::logic_error("a task of the device must not wait for the device");
+  Queue& queue = queues_[point.stream];
+  while (queue.done < point.position) step(queue);
+}
+
+void Streams::run(Key stream) {
+  run({stream, queues_[stream].enqueued});
+}
+
+void Streams::run_all(Key first, Key last) {
+  for (auto queue = queues_.lower_bound(first); queue != queues_.end() && queue->first < last; ++queue)
+    run({queue->first, queue->second.enqueued});
+}
+
+void Streams::advance(Key stream) {
+  Queue& queue = queues_[stream];
+  if (queue.items.empty()) return;
+  const std::optional<Point> after = queue.items.front().after;
+  if (after && !reached(*after))
+    advance(after->stream);
+  else
+    step(queue);
+}
+
+void Streams::keep(std::exception_ptr fault) noexcept {
+  if (!fault_) fault_ = std::move(fault);
+}
+
+void Streams::throw_fault() {
+  if (fault_) std::rethrow_exception(std::exchange(fault_, nullptr));
+}
+
+}  // namespace zero::test::accelerator

@@ -1,0 +1,77 @@
+// Queues of tasks that run when they are waited for.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+
+namespace zero::test::accelerator {
+
+using Key = int;  // of a stream, over all devices
+
+// After so many tasks of a stream.
+struct Point {
+  Key stream;
+  std::uint64_t position;
+};
+
+// Of each other stream, after how many of its tasks.
+using Clock = std::map<Key, std::uint64_t>;
+
+struct Event {
+  Point at;
+  Clock clock;
+};
+
+// Not thread-safe.
+class Streams {
+ public:
+  using Task = std::function<void()>;
+
+  // When it is done.
+  Point enqueue(Key stream, Task task);
+  Event record(Key stream);
+  void wait(Key stream, const Event& event);
+
+  bool reached(const Point& point) const;
+  // Whether what is enqueued next on the stream runs after the point.
+  bool ordered(Key stream, const Point& point) const;
+  bool idle(Key stream) const;
+
+  // Runs what precedes the point, on other streams, too.
+  void run(const Point& point);
+  void run(Key stream);
+  void run_all(Key first, Key last);
+  // Runs one task, of this stream or of one that it waits for.
+  void advance(Key stream);
+
+  // The first one is kept until it is thrown.
+  void keep(std::exception_ptr fault) noexcept;
+  void throw_fault();
+  void forget_fault() { fault_ = nullptr; }
+
+  bool eager = false;
+
+ private:
+  struct Item {
+    Task task;
+    std::optional<Point> after;
+  };
+  struct Queue {
+    std::deque<Item> items;
+    std::uint64_t enqueued = 0, done = 0;
+    Clock clock;
+  };
+
+  Point push(Key stream, Item item);
+  void step(Queue& queue);
+
+  std::map<Key, Queue> queues_;
+  std::exception_ptr fault_;
+  bool in_task_ = false;
+};
+
+}  // namespace zero::test::accelerator
