@@ -1,6 +1,7 @@
 #include "comm/groups.h"
 
 #include "comm/metered.h"
+#include "comm/staged.h"
 
 namespace zero {
 namespace {
@@ -24,11 +25,20 @@ const Communicator& Groups::along(Axis axis) const {
   return axis == Axis::replica ? replica_ : data_;
 }
 
-Groups Groups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
+template <class Wrap>
+Groups Groups::wrapped(const Wrap& wrap) const {
   Groups groups = *this;
   for (Communicator* each : {&groups.data_, &groups.shard_, &groups.replica_})
-    if (each->size() > 1 || size() == 1) *each = Communicator(metered(each->impl(), meter));
+    if (each->size() > 1 || size() == 1) *each = Communicator(wrap(each->impl()));
   return groups;
+}
+
+Groups Groups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
+  return wrapped([&](const auto& group) { return metered(group, meter); });
+}
+
+Groups Groups::staged_by(Device& device) const {
+  return wrapped([&](const auto& group) { return staged(group, device); });
 }
 
 void Groups::gather(ConstView mine, View kept, Axis from, std::optional<Axis> to) const {

@@ -11,6 +11,7 @@
 
 namespace zero {
 
+class Device;
 class TrafficMeter;
 
 class Groups {
@@ -26,6 +27,9 @@ class Groups {
   // The same ranks, whose collectives the meter counts.
   Groups metered_by(const std::shared_ptr<TrafficMeter>& meter) const;
 
+  // The same ranks, for memory of a device that they do not reach themselves.
+  Groups staged_by(Device& device) const;
+
   // `mine`, this rank's slice over `from`, and the others' in the order of slices: into `kept`, which is all, or this
   // rank's slice over `to`. It may contain `mine` at its place; where both are the same slice, it is there already.
   void gather(ConstView mine, View kept, Axis from, std::optional<Axis> to = {}) const;
@@ -34,6 +38,10 @@ class Groups {
   View reduce(ConstView all, View room) const;
 
  private:
+  // Each of them, where there is more than one rank, wrapped.
+  template <class Wrap>
+  Groups wrapped(const Wrap& wrap) const;
+
   MeshShape mesh_;
   Communicator data_, shard_, replica_;
 };

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,9 @@ class Device {
   virtual int index() const = 0;
   // Whether its memory is the host's, which anybody may read.
   bool is_host() const { return index() < 0; }
+
+  // The same task for another thread, where it queues on what is this thread's current stream now.
+  virtual std::function<void()> on_this_stream(std::function<void()> task) = 0;
 
   // Uninitialised memory, aligned to 64 bytes at least, which blocks are made of: for what stays, or for what passes
   // through. Null for no bytes. Throws std::bad_alloc, or what the device's allocator does.

@@ -92,7 +92,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
       exchange_(
-          {lanes(meter_), lanes(setup_meter_), movement(resolved_).within},
+          accounts_.device(), {lanes(meter_), lanes(setup_meter_), movement(resolved_).within},
           [this](const Groups& groups, int unit, Exchange::Variant variant) {
             units_[static_cast<std::size_t>(unit)]->serve(groups, variant == Exchange::Variant::exact);
           },
@@ -161,7 +161,6 @@ void Engine::Impl::check_device() const {
   const auto add = [&what](bool used, const char* name) {
     if (used) what += (what.empty() ? "" : ", ") + std::string(name);
   };
-  add(exchange_.size() > 1, "several ranks");
   add(float8_ != nullptr, "precision fp8");
   add(!wire_.native(), "parameters that travel in 8 bits");
   add(!max_norms_.empty(), "embeddings with max_norm");
@@ -196,10 +195,11 @@ std::uint64_t Engine::Impl::seed() const {
   return options_.seed.value_or(seat == 0 ? 0 : derived(0, static_cast<std::uint64_t>(seat)));
 }
 
-// The engine computes in the host's memory, so that one group carries both.
+// Where the engine computes in the host's memory one group carries both.
 Exchange::Lanes Engine::Impl::lanes(const std::shared_ptr<TrafficMeter>& meter) const {
   const Groups metered = groups_.metered_by(meter);
-  return {metered, metered};
+  Device& device = accounts_.device();
+  return {metered, device.is_host() ? metered : metered.staged_by(device)};
 }
 
 // All ranks, before there is an exchange.

@@ -57,8 +57,8 @@ class Diverged : public CommError {
 
 }  // namespace
 
-Exchange::Exchange(Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
-    : channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
+Exchange::Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
+    : device_(device), channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
   if (size() > 1) worker_ = std::make_unique<Worker>();
 }
 
@@ -70,7 +70,7 @@ Pending Exchange::submit(Operation operation) {
     operation.run(channel(operation));
     return {};
   }
-  return worker_->submit([this, operation = std::move(operation), observer = observer_] {
+  return worker_->submit(device_.on_this_stream([this, operation = std::move(operation), observer = observer_] {
     const Acting acting(observer, activity_of(operation.kind), operation.unit);
     if (failure_) std::rethrow_exception(failure_);
     try {
@@ -79,7 +79,7 @@ Pending Exchange::submit(Operation operation) {
       failure_ = std::current_exception();
       throw;
     }
-  });
+  }));
 }
 
 // A group along an axis tells of its own ranks, by their numbers in it.

@@ -19,6 +19,7 @@
 
 #include "base/worker.h"
 #include "comm/groups.h"
+#include "device/device.h"
 #include "state/observer.h"
 
 namespace zero {
@@ -56,7 +57,8 @@ class Exchange {
   // Gathers a unit for others without keeping it; called on the exchange's thread.
   using Serve = std::function<void(const Groups&, int unit, Variant variant)>;
 
-  Exchange(Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
+  // `device`: on which the engine computes.
+  Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
   ~Exchange();
 
   // Queues the operation; on one rank runs it at once. After a failure every operation fails alike.
@@ -86,6 +88,7 @@ class Exchange {
   bool serve_gathers(const Operation& mine, const std::vector<Announcement>& table);
   [[noreturn]] void diverged(const std::vector<Announcement>& table, Axis axis) const;
 
+  Device& device_;
   Channels channels_;
   Serve serve_;
   std::function<std::string(int)> unit_name_;

@@ -10,6 +10,7 @@ class HostDevice : public Device {
   std::string name() const override { return "cpu"; }
   int index() const override { return -1; }
 
+  std::function<void()> on_this_stream(std::function<void()> task) override { return task; }
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
   void to_host(void* host, const void* from, std::int64_t bytes) override;
   void from_host(void* to, const void* host, std::int64_t bytes) override;

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
@@ -39,6 +41,14 @@ at::Tensor host_bytes(const void* data, std::int64_t bytes) {
 at::Tensor TorchDevice::tensor_at(const void* data, Dtype dtype, std::int64_t count) const {
   const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(dtype)).device(where_);
   return at::for_blob(const_cast<void*>(data), {count}).options(options).target_device(where_).make_tensor();
+}
+
+std::function<void()> TorchDevice::on_this_stream(std::function<void()> task) {
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(where_.type()).getStream(where_);
+  return [stream, task = std::move(task)] {
+    const c10::StreamGuard guard(stream);
+    task();
+  };
 }
 
 std::unique_ptr<Block::Place> TorchDevice::take(std::size_t bytes, Use) {

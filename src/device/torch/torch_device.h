@@ -15,6 +15,7 @@ class TorchDevice : public Device {
   std::string name() const override { return where_.str(); }
   int index() const override { return where_.index(); }
 
+  std::function<void()> on_this_stream(std::function<void()> task) override;
   // From LibTorch's allocator.
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
   void to_host(void* host, const void* from, std::int64_t bytes) override;
