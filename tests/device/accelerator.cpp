@@ -68,8 +68,7 @@ void check_uses(const Block& block) {
   for (const Use& use : block.uses) {
     if (block.recorded.contains(use.at.stream) || runtime().streams.ordered(block.stream, use.at)) continue;
     keep_fault(c10::str("use after free: block ", static_cast<const void*>(block.begin), " of ", block.bytes,
-                        " bytes is freed while ", name_of(use.at.stream),
-                        " still uses it, record_stream is missing"));
+                        " bytes is freed while ", name_of(use.at.stream), " still uses it, record_stream is missing"));
   }
 }
 
@@ -94,10 +93,13 @@ void* allocate(c10::DeviceIndex device, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const Lock lock;
   Memory& memory = memory_of(device);
-  TORCH_CHECK_WITH(OutOfMemoryError, make_room(memory, device, bytes), "device ", int{device}, " is out of memory: ",
-                   memory.allocated, " of ", memory.capacity, " bytes are allocated, ", bytes, " more are asked for");
+  TORCH_CHECK_WITH(OutOfMemoryError, make_room(memory, device, bytes), "device ", int{device},
+                   " is out of memory: ", memory.allocated, " of ", memory.capacity, " bytes are allocated, ", bytes,
+                   " more are asked for");
   const Key stream = key_of(current_stream(device));
+  runtime().streams.run({stream, 0});  // throws in a task
   const std::shared_ptr<Block> block = memory.take(bytes, stream);
+  memory.poison(*block);  // for who does not even wait for this stream
   const Point poisoned = runtime().streams.enqueue(stream, [&memory, block] { memory.poison(*block); });
   block->uses.push_back({poisoned, block->begin, block->begin + bytes, true});
   return block->begin;
@@ -144,8 +146,8 @@ void launch(c10::Stream stream, const std::vector<Access>& ranges, std::function
   const Lock lock;
   for (const Access& range : ranges)
     if (range.bytes > 0 && !memory_of(stream.device_index()).owns(range.pointer))
-      throw std::runtime_error(
-          c10::str(range.pointer, " is not memory of the device: the stream is one of device ", stream.device_index()));
+      throw std::runtime_error(c10::str(range.pointer, " is not memory of the device: the stream is one of device ",
+                                        int{stream.device_index()}));
   enqueue(stream, ranges, std::move(task));
 }
 
@@ -201,7 +203,8 @@ void reset() {
     memory.capacity = std::numeric_limits<std::int64_t>::max();
     memory.peak = memory.allocated;
     memory.allocations = 0;
-    if (memory.live > 0) throw std::runtime_error(c10::str(memory.live, " blocks of device ", int{device}, " are live"));
+    if (memory.live > 0)
+      throw std::runtime_error(c10::str(memory.live, " blocks of device ", int{device}, " are live"));
   }
 }
 

@@ -1,6 +1,6 @@
-// A simulated accelerator: LibTorch's backend under PrivateUse1, with the hazards of a GPU, each of which shows every time.
-// Its memory faults when the host touches it; its streams run nothing before the host waits for them. It registers itself
-// with LibTorch in every program that it is linked to. Thread-safe.
+// A simulated accelerator: LibTorch's backend under PrivateUse1, with the hazards of a GPU, each of which shows every
+// time. Its memory faults when the host touches it; its streams run nothing before the host waits for them. It
+// registers itself with LibTorch in every program that it is linked to. Thread-safe.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -30,11 +30,11 @@ struct Access {
   bool writes = false;
 };
 
-// Enqueues a kernel. Throws std::runtime_error if a range does not lie in a block of the stream's device ("not memory of
-// the device", "use after free"). `task` runs later, on any thread that waits; it neither blocks nor uses the device, but
-// for shadow(). What it throws is thrown by the next synchronisation of the host, once, as are the faults of the device.
-// A block that is freed while a task that uses it is neither done, nor ordered before the stream it was allocated on, nor
-// on a stream it was recorded on, is such a fault.
+// Enqueues a kernel. Throws std::runtime_error if a range does not lie in a block of the stream's device ("not memory
+// of the device", "use after free"). `task` runs later, on any thread that waits; it neither blocks nor uses the
+// device, but for shadow(). What it throws is thrown by the next synchronisation of the host, once, as are the faults
+// of the device. A block that is freed while a task that uses it is neither done, nor ordered before the stream it was
+// allocated on, nor on a stream it was recorded on, is such a fault.
 void launch(c10::Stream stream, const std::vector<Access>& ranges, std::function<void()> task);
 
 enum class Mode {

@@ -16,13 +16,27 @@ enum class Cast { lower, widest, single };
 
 // Those that are not listed compute in fp32.
 Cast cast_of(const std::string& name) {
-  static const std::set<std::string> kLower = {
-      "conv1d",           "conv2d",           "conv3d",           "conv_tbc",
-      "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "_convolution",
-      "mm",               "bmm",              "baddbmm",          "addmm",
-      "addbmm",           "matmul",           "linear",           "_addmm_activation",
-      "linalg_vecdot",    "prelu",            "mkldnn_rnn_layer", "scaled_dot_product_attention",
-      "_native_multi_head_attention"};
+  static const std::set<std::string> kLower = {"conv1d",
+                                               "conv2d",
+                                               "conv3d",
+                                               "conv_tbc",
+                                               "conv_transpose1d",
+                                               "conv_transpose2d",
+                                               "conv_transpose3d",
+                                               "_convolution",
+                                               "mm",
+                                               "bmm",
+                                               "baddbmm",
+                                               "addmm",
+                                               "addbmm",
+                                               "matmul",
+                                               "linear",
+                                               "_addmm_activation",
+                                               "linalg_vecdot",
+                                               "prelu",
+                                               "mkldnn_rnn_layer",
+                                               "scaled_dot_product_attention",
+                                               "_native_multi_head_attention"};
   static const std::set<std::string> kWidest = {"stack", "cat", "index_copy"};
   const std::string plain = name.substr(name.find("::") + 2);
   return kLower.contains(plain) ? Cast::lower : kWidest.contains(plain) ? Cast::widest : Cast::single;

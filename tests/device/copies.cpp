@@ -1,8 +1,8 @@
 // Copies between the host and the devices.
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>

@@ -21,9 +21,9 @@ using torch::jit::Stack;
 
 // These take indices and lengths of the host.
 bool takes_host_tensors(const c10::OperatorHandle& op) {
-  static const std::set<std::string> kNames = {"aten::index",           "aten::index_put",    "aten::index_put_",
-                                               "aten::_index_put_impl_", "aten::_ctc_loss",    "aten::_ctc_loss_backward",
-                                               "aten::_pad_packed_sequence"};
+  static const std::set<std::string> kNames = {
+      "aten::index",     "aten::index_put",          "aten::index_put_",          "aten::_index_put_impl_",
+      "aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::_pad_packed_sequence"};
   return kNames.contains(op.schema().name());
 }
 
@@ -60,10 +60,10 @@ class HostCall {
   Stack& stack_;
   std::size_t first_;
   std::optional<c10::Device> device_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> hosts_;           // by the device's tensor
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> devices_;         // by the host's
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> hosts_;    // by the device's tensor
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> devices_;  // by the host's
   std::unordered_map<const c10::StorageImpl*, c10::Storage> host_storages_;
-  std::unordered_map<const c10::StorageImpl*, c10::Storage> storages_;     // of the device, by the host's
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> storages_;  // of the device, by the host's
   std::vector<Written> written_;
   std::vector<Access> read_;
 };
@@ -222,6 +222,15 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+// Where there is an implementation for any backend, too, LibTorch would take that, which has other bits: so layer_norm.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  const auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU))
+    if (name.name.starts_with("aten::") && dispatcher.findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str())
+                                               .hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
+      library.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::option
                      std::optional<at::Layout>, std::optional<c10::Device> where, std::optional<bool> pin) {
   TORCH_CHECK(!pin.value_or(false), "only tensors of the host can be pinned");
   const c10::DeviceGuard guard(wanted(where));
-  return at::detail::empty_strided_generic(sizes, strides, c10::GetAllocator(kType), kKeys, c10::dtype_or_default(dtype));
+  return at::detail::empty_strided_generic(sizes, strides, c10::GetAllocator(kType), kKeys,
+                                           c10::dtype_or_default(dtype));
 }
 
 Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
@@ -61,9 +62,8 @@ at::Scalar local_scalar_dense(const Tensor& tensor) {
 
 // Room for the tensor as it is.
 void grow(const Tensor& tensor) {
-  const std::size_t bytes =
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
-                                       static_cast<std::size_t>(tensor.storage_offset()));
+  const std::size_t bytes = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                                             static_cast<std::size_t>(tensor.storage_offset()));
   if (tensor.numel() > 0 && bytes > tensor.storage().nbytes()) resize_storage(tensor.storage(), bytes);
 }
 
