@@ -226,7 +226,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
 
 // Where there is an implementation for any backend, too, LibTorch would take that, which has other bits: so layer_norm.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  const auto& dispatcher = c10::Dispatcher::singleton();
+  auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU))
     if (name.name.starts_with("aten::") && dispatcher.findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str())
                                                .hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
