@@ -224,13 +224,19 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-// Where there is an implementation for any backend, too, LibTorch would take that, which has other bits: so layer_norm.
+// LibTorch has implementations for any backend, too, which have other bits, as layer_norm's, or take two calls.
+bool has_composite_kernel(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU))
-    if (name.name.starts_with("aten::") && dispatcher.findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str())
-                                               .hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
+  for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {
+    const auto op = dispatcher.findOp(name);
+    if (op && name.name.starts_with("aten::") && has_composite_kernel(*op))
       library.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
 }
 
 }  // namespace

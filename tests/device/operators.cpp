@@ -134,6 +134,10 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
   return {input.mul(noise), noise.ne(0)};
 }
 
+Tensor native_dropout_backward(const Tensor& gradient, const Tensor& mask, double scale) {
+  return gradient.mul(mask.to(gradient.scalar_type()).div_(1 / scale));
+}
+
 const c10::OperatorHandle& aten(const char* name) {
   static auto* const kFound = new std::map<std::string, c10::OperatorHandle>;
   const Lock lock;
@@ -171,6 +175,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
   library.impl("_fused_sdp_choice", TORCH_FN(attention_choice));
   library.impl("native_dropout", TORCH_FN(native_dropout));
+  library.impl("native_dropout_backward", TORCH_FN(native_dropout_backward));
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   library.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }
