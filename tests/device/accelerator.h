@@ -14,7 +14,7 @@
 namespace zero::test::accelerator {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
-constexpr c10::DeviceIndex kDevices = 2;
+constexpr c10::DeviceIndex kDevices = 4;
 
 inline c10::Device device(c10::DeviceIndex index) {
   return {kType, index};

@@ -9,8 +9,8 @@
 namespace zero::test {
 namespace {
 
-// The model of each rank on the CPU, or on a device of its own: LibTorch has one thread for the backwards of a device, on
-// which ranks that are threads would wait for each other.
+// The model of each rank on the CPU, or on a device of its own: LibTorch has one thread for the backwards of a device,
+// on which ranks that are threads would wait for each other.
 Course<Lm> lm_on(at::DeviceType kind, double dropout) {
   const auto made = std::make_shared<std::atomic<int>>(0);
   return {.make = [=] {
@@ -68,7 +68,7 @@ std::string title(const testing::TestParamInfo<Setting>& tested) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EnginesOnADevice,
-                         testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 2),
+                         testing::Combine(testing::Values(1, 2, 4), testing::Values(1, 2),
                                           testing::Values(Precision::fp32, Precision::bf16, Precision::fp16,
                                                           Precision::bf16_pure, Precision::bf16_kahan)),
                          title);

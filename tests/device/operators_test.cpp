@@ -13,12 +13,12 @@ class Devices : public OnTheDevice {
 
 TEST_F(Devices, AreLibTorchsAccelerator) {
   EXPECT_EQ(at::getAccelerator(), kType);
-  EXPECT_EQ(at::accelerator::deviceCount(), 2);
+  EXPECT_EQ(at::accelerator::deviceCount(), kDevices);
   EXPECT_EQ(at::Device("accelerator:1"), device(1));
   const c10::DeviceGuard on(device(1));
   EXPECT_EQ(at::accelerator::getDeviceIndex(), 1);
   EXPECT_EQ(at::empty({1}, kType).device(), device(1));
-  EXPECT_THROW(at::empty({1}, device(2)), c10::Error);
+  EXPECT_THROW(at::empty({1}, device(kDevices)), c10::Error);
 }
 
 TEST_F(Devices, HaveStreams) {
