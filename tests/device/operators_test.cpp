@@ -1,6 +1,9 @@
 // What LibTorch asks of a device: streams, events, memory, generators, and operators that are not its own.
 #include <torch/torch.h>
 
+#include <set>
+#include <thread>
+
 #include "device/fixture.h"
 
 namespace zero::test::accelerator {
@@ -178,6 +181,20 @@ TEST_F(Operators, DrawFromTheirDevicesGenerator) {
   EXPECT_TRUE(at::equal(x.cpu(), at::empty({9}, device(0)).normal_(0, 1, generator).cpu()));
   EXPECT_THROW(at::empty({9}, device(1)).normal_(0, 1, generator), c10::Error);
   EXPECT_THROW(at::empty({9}, device(0)).normal_(0, 1, at::detail::getDefaultCPUGenerator()), c10::Error);
+}
+
+TEST_F(Operators, OfTwoThreads) {
+  const auto work = [](c10::DeviceIndex index) {
+    const c10::StreamGuard on(c10::impl::VirtualGuardImpl(kType).getNewStream(device(index)));
+    at::Tensor x = at::ones({8, 8}, device(index)).requires_grad_();
+    for (int i = 0; i < 50; ++i) x = x.matmul(x).div(8);
+    x.sum().backward();
+    EXPECT_EQ(x.sum().item<float>(), 64);
+  };
+  std::thread other([&] { work(1); }), same([&] { work(0); });
+  work(0);
+  other.join();
+  same.join();
 }
 
 TEST_F(Operators, LeaveWhatTheyFailOnAsItWas) {

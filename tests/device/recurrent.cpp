@@ -60,7 +60,7 @@ State gru_step(const Tensor& from_input, const State& state, const Weights& weig
   return {std::get<0>(gru_cell(from_input, from_hidden, state.hidden, {}, {})), state.cell};
 }
 
-// The weights of all steps at once, as LibTorch does on the CPU alone: the gradients have its bits.
+// The weights of all steps at once, as LibTorch does on the CPU alone: an LSTM's gradients have its bits.
 std::pair<Tensor, State> run_layer(const Tensor& inputs, State state, const Weights& weights, Cell cell, bool reverse) {
   std::vector<Tensor> steps = at::linear(inputs, weights.input, weights.input_bias).unbind(0);
   if (reverse) std::ranges::reverse(steps);
