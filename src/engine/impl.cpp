@@ -209,7 +209,8 @@ Communicator Engine::Impl::setup_group() const {
 
 std::vector<std::string> Engine::Impl::description_of(const Inventory& inventory) const {
   std::vector<std::string> lines = description(plan_, inventory, infos_, rules_, options_);
-  lines.insert(lines.begin() + 1, "a mesh of " + layout_.mesh().text());
+  const std::string kind = c10::DeviceTypeName(inventory.device.type(), /*lower_case=*/true);
+  lines.insert(lines.begin() + 1, {"a mesh of " + layout_.mesh().text(), "parameters on devices of kind " + kind});
   return lines;
 }
 

@@ -1,9 +1,10 @@
-// Engines on the simulated accelerator: the bits of the CPU, under every plan, however late the device works.
+// Engines on the simulated accelerator: the same bits under every plan, however late the device works.
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "device/simulated_device.h"
+#include "folder.h"
 #include "ranks/lm.h"
 
 namespace zero::test {
@@ -87,6 +88,57 @@ TEST_F(ModelsOnDevices, AreRefusedInHalves) {
   model->norm->to(at::kCPU);
   const std::string fault = thrown_by([&] { Engine engine(*model, World(), Plan::ddp(), AdamW{}); });
   EXPECT_TRUE(says(fault, {"parameter 'norm.weight'", "'cpu'", "accelerator:0", "move the whole module"}));
+}
+
+TEST_F(ModelsOnDevices, AreOfOneKindOnAllRanks) {
+  run_ranks(
+      2,
+      [](const World& world) {
+        auto model = std::make_shared<Lm>();
+        if (world.rank() == 1) model->to(accelerator::device(0));
+        const std::string fault = thrown_by([&] { Engine engine(*model, world, Plan::ddp(), AdamW{}); });
+        EXPECT_TRUE(says(fault, {"kind cpu", "kind accelerator", "rank 1"}));
+      },
+      kToDisagree);
+}
+
+// A checkpoint goes from the device to the CPU and back; scopes see and write what the device has.
+TEST_F(ModelsOnDevices, SaveAndLoadWhatTheCpuDoes) {
+  const Folder folder;
+  const Job job{.plan = Plan::zero3().bf16(), .ranks = 1};
+  std::map<std::string, at::Tensor> saved, loaded;
+  on_ranks<Lm>(job, lm_on(accelerator::kType, 0), [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    {
+      const Gather scope({model.bias});
+      const at::NoGradGuard no_grad;
+      model.bias.add_(1);
+    }
+    train_step(model, engine);
+    engine.save(folder.path(), {.background = true});
+    engine.finish_save();
+    saved = parameters_of(model, engine);
+  });
+  for (const at::DeviceType kind : {at::kCPU, accelerator::kType}) {
+    on_ranks<Lm>(job, lm_on(kind, 0), [&](Lm& model, Engine& engine, int) {
+      engine.load(folder.path());
+      loaded = parameters_of(model, engine);
+      EXPECT_TRUE(train_step(model, engine).applied);
+    });
+    for (const auto& [name, values] : saved) EXPECT_TRUE(at::equal(values, loaded.at(name))) << name;
+  }
+}
+
+TEST_F(ModelsOnDevices, KeepTheirValuesBehindTheEngine) {
+  auto model = std::make_shared<Lm>();
+  model->to(accelerator::device(0));
+  const at::Tensor before = model->norm->weight.detach().cpu().clone();
+  {
+    Engine engine(*model, World(), Plan::zero3(), AdamW{});
+    engine.release();
+  }
+  EXPECT_TRUE(at::equal(model->norm->weight.detach().cpu(), before));
+  EXPECT_EQ(model->norm->weight.device(), accelerator::device(0));
 }
 
 TEST_F(ModelsOnDevices, AreRefusedWithWhatIsTheHostsAlone) {

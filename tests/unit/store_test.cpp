@@ -22,8 +22,8 @@ Store::Book into(Booked& booked) {
   return [&booked](Owner owner, int unit, Tier tier, std::int64_t bytes) { booked[{owner, unit, tier}] += bytes; };
 }
 
-std::shared_ptr<void> from_malloc(std::size_t bytes) {
-  return {std::malloc(bytes), std::free};
+std::unique_ptr<Block::Place> from_malloc(std::size_t bytes) {
+  return in_memory({std::malloc(bytes), std::free});
 }
 
 std::vector<int> counted(std::size_t count, int first = 0) {
