@@ -92,12 +92,12 @@ Key key_of(c10::Stream stream) {
 void* allocate(c10::DeviceIndex device, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const Lock lock;
+  runtime().streams.refuse_in_task();
   Memory& memory = memory_of(device);
   TORCH_CHECK_WITH(OutOfMemoryError, make_room(memory, device, bytes), "device ", int{device},
                    " is out of memory: ", memory.allocated, " of ", memory.capacity, " bytes are allocated, ", bytes,
                    " more are asked for");
   const Key stream = key_of(current_stream(device));
-  runtime().streams.run({stream, 0});  // throws in a task
   const std::shared_ptr<Block> block = memory.take(bytes, stream);
   memory.poison(*block);  // for who does not even wait for this stream
   const Point poisoned = runtime().streams.enqueue(stream, [&memory, block] { memory.poison(*block); });
@@ -129,6 +129,7 @@ void record_stream(const void* address, c10::Stream stream) {
 
 void enqueue(c10::Stream stream, const std::vector<Access>& ranges, std::function<void()> task) {
   const Lock lock;
+  runtime().streams.refuse_in_task();
   std::vector<std::pair<Access, std::shared_ptr<Block>>> used;
   for (const Access& range : ranges)
     if (range.bytes > 0) used.emplace_back(range, block_of(range));

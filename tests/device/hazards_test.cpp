@@ -257,6 +257,16 @@ TEST_F(Hazards, ATaskUsesTheDevice) {
   EXPECT_NE(error_of([] { synchronize(0); }).find("must not"), std::string::npos);
 }
 
+TEST_F(Hazards, ATaskIsTheLastToHoldABlock) {
+  for (const Mode mode : {Mode::lazy, Mode::eager}) {
+    set_mode(mode);
+    auto held = std::make_shared<at::Tensor>(zeros());
+    launch(default_stream(), {}, [held] { held->reset(); });
+    synchronize(0);
+    EXPECT_EQ(live_blocks(0), 0);
+  }
+}
+
 TEST_F(Hazards, BlocksThatStayAreLeaks) {
   const at::Tensor x = zeros();
   EXPECT_EQ(live_blocks(0), 1);

@@ -26,15 +26,16 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
   return {parts[3].sigmoid().mul(next.tanh()), next, gates};
 }
 
+// In place, as LibTorch's on the CPU: its kernels round what is not contiguous in another way.
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hidden,
                                     const Bias& input_bias, const Bias& hidden_bias) {
   const Tensor gates = biased(input_gates, input_bias);
-  const std::vector<Tensor> from_input = gates.chunk(3, 1);
-  const std::vector<Tensor> from_hidden = biased(hidden_gates, hidden_bias).chunk(3, 1);
-  const Tensor reset = from_hidden[0].add(from_input[0]).sigmoid();
-  const Tensor update = from_hidden[1].add(from_input[1]).sigmoid();
-  const Tensor fresh = from_input[2].add(from_hidden[2].mul(reset)).tanh();
-  return {hidden.sub(fresh).mul(update).add(fresh), gates};
+  const std::vector<Tensor> from_input = gates.unsafe_chunk(3, 1);
+  const std::vector<Tensor> from_hidden = biased(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
+  const Tensor reset = from_hidden[0].add_(from_input[0]).sigmoid_();
+  const Tensor update = from_hidden[1].add_(from_input[1]).sigmoid_();
+  const Tensor fresh = from_input[2].add(from_hidden[2].mul_(reset)).tanh_();
+  return {hidden.sub(fresh).mul_(update).add_(fresh), gates};
 }
 
 struct State {
@@ -60,7 +61,7 @@ State gru_step(const Tensor& from_input, const State& state, const Weights& weig
   return {std::get<0>(gru_cell(from_input, from_hidden, state.hidden, {}, {})), state.cell};
 }
 
-// The weights of all steps at once, as LibTorch does on the CPU alone: an LSTM's gradients have its bits.
+// The weights of all steps at once, as LibTorch does on the CPU alone: the gradients have its bits.
 std::pair<Tensor, State> run_layer(const Tensor& inputs, State state, const Weights& weights, Cell cell, bool reverse) {
   std::vector<Tensor> steps = at::linear(inputs, weights.input, weights.input_bias).unbind(0);
   if (reverse) std::ranges::reverse(steps);

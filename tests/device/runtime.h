@@ -72,7 +72,7 @@ class PlainOperators {
 
 // What the elements of a tensor of the device span.
 Access range_of(const at::Tensor& tensor, bool writes);
-// A tensor of the host of the same geometry, whose storage is `storage`.
+// A tensor of that backend with the same elements of `storage`.
 at::Tensor same_geometry(const at::Tensor& tensor, c10::Storage storage, c10::DispatchKey backend);
 // The elements of a tensor of the device, for the code of tasks.
 at::Tensor in_shadow(const at::Tensor& tensor);

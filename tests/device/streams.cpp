@@ -10,12 +10,15 @@ Point Streams::enqueue(Key stream, Task task) {
   return push(stream, {std::move(task), std::nullopt});
 }
 
-Point Streams::push(Key stream, Item item) {
+void Streams::refuse_in_task() const {
   if (in_task_) throw std::logic_error("a task of the device must not use the device");
+}
+
+Point Streams::push(Key stream, Item item) {
   Queue& queue = queues_[stream];
   queue.items.push_back(std::move(item));
   const Point done{stream, ++queue.enqueued};
-  if (eager) run(done);
+  if (eager && !in_task_) run(done);
   return done;
 }
 
@@ -69,7 +72,7 @@ void Streams::step(Queue& queue) {
 }
 
 void Streams::run(const Point& point) {
-  if (in_task_) throw std::logic_error("a task of the device must not wait for the device");
+  refuse_in_task();
   Queue& queue = queues_[point.stream];
   while (queue.done < point.position) step(queue);
 }

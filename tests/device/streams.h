@@ -31,7 +31,9 @@ class Streams {
  public:
   using Task = std::function<void()>;
 
-  // When it is done.
+  // Throws std::logic_error in a task.
+  void refuse_in_task() const;
+  // Returns when it is done. In a task, too, which may be the last to hold a block.
   Point enqueue(Key stream, Task task);
   Event record(Key stream);
   void wait(Key stream, const Event& event);
