@@ -31,6 +31,7 @@ class EnginesOnADevice : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     accelerator::reset();
+    accelerator::set_race_faults(true);
     install_simulated_device();
   }
   void TearDown() override { EXPECT_NO_THROW(accelerator::reset()); }
@@ -78,6 +79,7 @@ class ModelsOnDevices : public testing::Test {
  protected:
   void SetUp() override {
     accelerator::reset();
+    accelerator::set_race_faults(true);
     install_simulated_device();
   }
 };
