@@ -14,7 +14,8 @@ void HeldGradient::take(Store& store, int unit, int levels) {
 }
 
 View HeldGradient::view(const Slice& elements) const {
-  return {at_element(levels_.back().view().data, elements.begin - slice_.begin, dtype_), elements.count, dtype_, device_->index()};
+  return {at_element(levels_.back().view().data, elements.begin - slice_.begin, dtype_), elements.count, dtype_,
+          device_->index()};
 }
 
 // Who reads a sum changes no handle of it.
