@@ -143,6 +143,36 @@ TEST_F(ModelsOnDevices, KeepTheirValuesBehindTheEngine) {
   EXPECT_EQ(model->norm->weight.device(), accelerator::device(0));
 }
 
+// A step that fails for want of memory, wherever it does, is dropped and done again where there is more.
+TEST_F(ModelsOnDevices, GoOnWhenMemoryHadEnded) {
+  constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
+  int failures = 0;
+  for (const Plan& plan : all_plans()) {
+    SCOPED_TRACE(plan.label());
+    const Job job{.plan = plan.accumulate(2), .ranks = 1};
+    const Course<Lm> course = lm_on(accelerator::kType, 0.2);
+    const Outcome expected = train<Lm>(job, course);
+    on_ranks<Lm>(job, course, [&](Lm& model, Engine& engine, int) {
+      Outcome run;
+      const c10::DeviceIndex device = model.bias.device().index();
+      for (std::int64_t room = 0; run.losses.size() < expected.losses.size(); room += 4096) {
+        accelerator::set_capacity(device, accelerator::statistics(device).allocated + room);
+        try {
+          run.record(train_step(model, engine));
+          room = 0;
+        } catch (const c10::OutOfMemoryError&) {
+          engine.discard();
+          ++failures;
+        }
+        accelerator::set_capacity(device, kPlenty);
+      }
+      run.parameters = parameters_of(model, engine);
+      EXPECT_EQ(difference(expected, run), "");
+    });
+  }
+  EXPECT_GT(failures, 20);
+}
+
 TEST_F(ModelsOnDevices, AreRefusedWithWhatIsTheHostsAlone) {
   auto model = std::make_shared<Lm>();
   model->to(accelerator::device(0));
