@@ -9,7 +9,7 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kBlock = 1024;
+constexpr std::int64_t kFoldedAtOnce = 1024;
 
 template <class From, class To>
 void load(const From* gradient, To* sum, std::int64_t n) {
@@ -38,10 +38,10 @@ void keep(const float* sum, Narrow* level, std::int64_t n) {
 template <class From, class Kept>
 void fold_typed(const Fold& fold, std::span<void* const> levels, const From* gradient, std::int64_t count) {
   using To = decltype(widen(From{}));
-  std::array<To, kBlock> sum;
+  std::array<To, kFoldedAtOnce> sum;
   const auto level = [&](int i) { return static_cast<Kept*>(levels[static_cast<std::size_t>(i)]); };
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t n = std::min(kBlock, count - begin);
+  for (std::int64_t begin = 0; begin < count; begin += kFoldedAtOnce) {
+    const std::int64_t n = std::min(kFoldedAtOnce, count - begin);
     if (gradient != nullptr) {
       load(gradient + begin, sum.data(), n);
     } else {
