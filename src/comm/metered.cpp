@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "comm/decorated.h"
+
 namespace zero {
 namespace {
 
@@ -36,39 +38,31 @@ class Timed final : public Pending::State {
   std::shared_ptr<TrafficMeter> meter_;
 };
 
-class Metered final : public CommunicatorImpl {
+class Metered final : public Decorated {
  public:
   Metered(std::shared_ptr<CommunicatorImpl> inner, std::shared_ptr<TrafficMeter> meter)
-      : inner_(std::move(inner)), meter_(std::move(meter)) {}
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  std::chrono::milliseconds time_limit() const override { return inner_->time_limit(); }
-  Topology topology() const override { return inner_->topology(); }
+      : Decorated(std::move(inner)), meter_(std::move(meter)) {}
 
   Pending all_gather(ConstView shard, View whole) override {
-    return timed(Collective::all_gather, [&] { return inner_->all_gather(shard, whole); });
+    return timed(Collective::all_gather, [&] { return inner().all_gather(shard, whole); });
   }
   Pending reduce_scatter(ConstView whole, View shard) override {
-    return timed(Collective::reduce_scatter, [&] { return inner_->reduce_scatter(whole, shard); });
+    return timed(Collective::reduce_scatter, [&] { return inner().reduce_scatter(whole, shard); });
   }
   Pending all_reduce(View values) override {
-    return timed(Collective::all_reduce, [&] { return inner_->all_reduce(values); });
+    return timed(Collective::all_reduce, [&] { return inner().all_reduce(values); });
   }
   Pending all_to_all(ConstView input, View output) override {
-    return timed(Collective::all_to_all, [&] { return inner_->all_to_all(input, output); });
+    return timed(Collective::all_to_all, [&] { return inner().all_to_all(input, output); });
   }
   Pending broadcast(View values, int root) override {
-    return timed(Collective::broadcast, [&] { return inner_->broadcast(values, root); });
+    return timed(Collective::broadcast, [&] { return inner().broadcast(values, root); });
   }
   Pending barrier() override {
-    return timed(Collective::barrier, [&] { return inner_->barrier(); });
+    return timed(Collective::barrier, [&] { return inner().barrier(); });
   }
-  std::shared_ptr<void> own_memory(std::int64_t bytes) override { return inner_->own_memory(bytes); }
-  std::shared_ptr<void> common_memory(std::int64_t bytes) override { return inner_->common_memory(bytes); }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
-    return metered(inner_->split(color, key), meter_);
+    return metered(inner().split(color, key), meter_);
   }
 
  private:
@@ -80,7 +74,6 @@ class Metered final : public CommunicatorImpl {
     return Pending(std::move(timed));
   }
 
-  std::shared_ptr<CommunicatorImpl> inner_;
   std::shared_ptr<TrafficMeter> meter_;
 };
 

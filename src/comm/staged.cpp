@@ -4,37 +4,33 @@
 #include <utility>
 #include <vector>
 
+#include "comm/decorated.h"
+
 namespace zero {
 namespace {
 
-class Staged final : public CommunicatorImpl {
+class Staged final : public Decorated {
  public:
-  Staged(std::shared_ptr<CommunicatorImpl> inner, Device& device) : inner_(std::move(inner)), device_(device) {}
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  std::chrono::milliseconds time_limit() const override { return inner_->time_limit(); }
-  Topology topology() const override { return inner_->topology(); }
+  Staged(std::shared_ptr<CommunicatorImpl> inner, Device& device) : Decorated(std::move(inner)), device_(device) {}
 
   Pending all_gather(ConstView shard, View whole) override {
-    return between(shard, whole, [this](ConstView in, View out) { return inner_->all_gather(in, out); });
+    return between(shard, whole, [this](ConstView in, View out) { return inner().all_gather(in, out); });
   }
   Pending reduce_scatter(ConstView whole, View shard) override {
-    return between(whole, shard, [this](ConstView in, View out) { return inner_->reduce_scatter(in, out); });
+    return between(whole, shard, [this](ConstView in, View out) { return inner().reduce_scatter(in, out); });
   }
   Pending all_to_all(ConstView input, View output) override {
-    return between(input, output, [this](ConstView in, View out) { return inner_->all_to_all(in, out); });
+    return between(input, output, [this](ConstView in, View out) { return inner().all_to_all(in, out); });
   }
   Pending all_reduce(View values) override {
-    return between(values, values, [this](ConstView, View out) { return inner_->all_reduce(out); });
+    return between(values, values, [this](ConstView, View out) { return inner().all_reduce(out); });
   }
   Pending broadcast(View values, int root) override {
-    return between(values, values, [this, root](ConstView, View out) { return inner_->broadcast(out, root); });
+    return between(values, values, [this, root](ConstView, View out) { return inner().broadcast(out, root); });
   }
-  Pending barrier() override { return inner_->barrier(); }
+  Pending barrier() override { return inner().barrier(); }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
-    return staged(inner_->split(color, key), device_);
+    return staged(inner().split(color, key), device_);
   }
 
  private:
@@ -58,7 +54,6 @@ class Staged final : public CommunicatorImpl {
     return {memory.data(), like.count, like.dtype};
   }
 
-  std::shared_ptr<CommunicatorImpl> inner_;
   Device& device_;
   std::array<std::vector<char>, 2> memory_;
 };

@@ -62,12 +62,6 @@ void fold_into(Dtype kept, const Fold& fold, std::span<void* const> levels, cons
   }
 }
 
-template <class T>
-void multiply_typed(T* values, std::int64_t count, T factor) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
-}
-
 }  // namespace
 
 Fold fold_of(bool tree, int levels, int micro, int micro_batches) {
@@ -90,11 +84,6 @@ void fold(const Fold& fold, std::span<void* const> levels, Dtype kept, const voi
     case Dtype::f16: return fold_into<Fp16>(kept, fold, levels, gradient, count);
     default: return fold_into<float>(kept, fold, levels, gradient, count);
   }
-}
-
-void multiply(void* values, Dtype dtype, std::int64_t count, double factor) {
-  if (dtype == Dtype::f64) return multiply_typed(static_cast<double*>(values), count, factor);
-  multiply_typed(static_cast<float*>(values), count, static_cast<float>(factor));
 }
 
 }  // namespace zero

@@ -29,7 +29,4 @@ Fold fold_of(bool tree, int levels, int micro, int micro_batches);
 void fold(const Fold& fold, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
           std::int64_t count);
 
-// Of type f32 or f64, in place.
-void multiply(void* values, Dtype dtype, std::int64_t count, double factor);
-
 }  // namespace zero

@@ -57,6 +57,7 @@ class Device {
   // See device/accumulate.h.
   virtual void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
                     std::int64_t count) = 0;
+  // Of f32 or f64, in place.
   virtual void multiply(void* values, Dtype dtype, std::int64_t count, double factor) = 0;
   // Waits. See base/exact_sum.h: the same sum on every device.
   virtual void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,

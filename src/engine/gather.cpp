@@ -47,7 +47,7 @@ class Gather::Impl {
     const bool copies = !unit->sharded() || unit->owner->held(*unit);
     unit->owner->hold(*unit, from_rank_);
     held_.push_back({unit, unit->owner->life(), Buffer()});
-    if (copies) held_.back().before = copy_of(*unit);
+    if (copies) held_.back().before = unit->copy_of_full();
   }
 
   void close(Held& held, bool unwinding) {
@@ -63,12 +63,6 @@ class Gather::Impl {
     Unit& unit;
     ~LetGo() { owner.let_go(unit); }
   };
-
-  static Buffer copy_of(Unit& unit) {
-    Buffer copy = unit.scratch();
-    unit.copy_whole(copy.data());
-    return copy;
-  }
 
   bool holds(const Unit* unit) const {
     return std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return held.unit == unit; });

@@ -6,16 +6,18 @@
 #include <optional>
 #include <string>
 
+#include "zero/communicator.h"
 #include "zero/layout.h"
 #include "zero/state.h"
 
 namespace zero {
 
 class Block;
+class Device;
 class TorchStep;
 
-// Elements [begin, end) of a tensor in the order of memory, from `memory` on, or from byte `at` of `block` where that
-// is not addressable.
+// Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or from byte `at` of
+// `block` where that is not addressable.
 struct HeldState {
   const Slot* slot = nullptr;  // whose parameter it is
   StateKind kind = StateKind::parameter;
@@ -28,6 +30,11 @@ struct HeldState {
   TorchStep* torch = nullptr;  // of StateKind::optimizer, instead of memory: what is kept of these elements, all fields
 
   std::int64_t count() const { return end - begin; }
+  // Whether the host may read and write them at `memory`.
+  bool in_place(const Device& device) const;
+  // All of them, to the host's memory and from it.
+  void read(Device& device, View to) const;
+  void write(Device& device, ConstView from) const;
 };
 using TellState = std::function<void(const HeldState&)>;
 

@@ -289,7 +289,7 @@ void Engine::Impl::let_go(Unit& unit) {
 
 void Engine::Impl::drop(Unit& unit, const Buffer& before) {
   unit.take_back(false);
-  if (before) unit.become(before);
+  if (before) unit.write_full(before);
   let_go(unit);
   if (!before && !pager_->pinned(unit)) pager_->discard(unit);
 }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/elements.h"
 #include "base/text.h"
 #include "engine/impl.h"
-#include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
 #include "persist/gathered.h"
@@ -69,16 +69,11 @@ class Engine::Impl::Loading {
     const auto found = index_.find({held.slot->name, held.kind, held.part});
     if (found == index_.end()) return;
     Device& device = engine_.accounts_.device();
-    if (held.block == nullptr && device.is_host())
-      return read(found->second, held.slot->index, held.begin, held.end, held.memory);
+    if (held.in_place(device)) return read(found->second, held.slot->index, held.begin, held.end, held.memory);
     const Dtype dtype = source_.tensors()[found->second].dtype;
-    std::vector<char> values(static_cast<std::size_t>(held.count() * size_of(dtype)));
+    std::vector<char> values(bytes_of(held.count(), dtype));
     read(found->second, held.slot->index, held.begin, held.end, values.data());
-    if (held.block == nullptr) {
-      device.from_host(held.memory, values.data(), static_cast<std::int64_t>(values.size()));
-    } else {
-      held.block->write(held.at, {values.data(), held.count(), dtype}).wait();
-    }
+    held.write(device, {values.data(), held.count(), dtype});
   }
 
   void read(std::size_t tensor, int parameter, std::int64_t begin, std::int64_t end, void* memory) {

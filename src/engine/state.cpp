@@ -4,8 +4,8 @@
 
 #include <map>
 
+#include "base/elements.h"
 #include "engine/impl.h"
-#include "memory/block.h"
 #include "partition/state_pieces.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
@@ -23,24 +23,18 @@ std::shared_ptr<const void> memory_of(const at::Tensor& tensor) {
 }
 
 Hold hold_of(Device& device, const HeldState& held, const std::string& field, Dtype dtype) {
-  if (held.memory != nullptr && !device.is_host())
-    return [&device, held, dtype] {
-      const auto copy = std::make_shared<std::vector<char>>(static_cast<std::size_t>(held.count() * size_of(dtype)));
-      device.to_host(copy->data(), held.memory, held.count() * size_of(dtype));
-      return std::shared_ptr<const void>(copy, copy->data());
+  if (held.torch != nullptr)
+    return [torch = held.torch, field] {
+      const dispatch_hook::Off off;
+      const at::NoGradGuard no_grad;
+      return memory_of(torch->fields().at(field));
     };
-  if (held.block != nullptr)
-    return [held, dtype] {
-      const auto copy = std::make_shared<std::vector<char>>(static_cast<std::size_t>(held.count() * size_of(dtype)));
-      held.block->read(held.at, {copy->data(), held.count(), dtype}).wait();
-      return std::shared_ptr<const void>(copy, copy->data());
-    };
-  if (held.torch == nullptr)
+  if (held.in_place(device))
     return [memory = held.memory] { return std::shared_ptr<const void>(std::shared_ptr<const void>(), memory); };
-  return [torch = held.torch, field] {
-    const dispatch_hook::Off off;
-    const at::NoGradGuard no_grad;
-    return memory_of(torch->fields().at(field));
+  return [&device, held, dtype] {
+    const auto copy = std::make_shared<std::vector<char>>(bytes_of(held.count(), dtype));
+    held.read(device, {copy->data(), held.count(), dtype});
+    return std::shared_ptr<const void>(copy, copy->data());
   };
 }
 

@@ -8,37 +8,38 @@
 
 namespace zero {
 
-inline c10::DispatchKey autocast_key(at::DeviceType device) {
-  return at::autocast::get_autocast_dispatch_key_from_device_type(device);
-}
+// Operators on devices of a kind compute in a dtype.
+struct Cast {
+  at::DeviceType device;
+  at::ScalarType dtype;
+  c10::DispatchKey key() const { return at::autocast::get_autocast_dispatch_key_from_device_type(device); }
+};
 
 class AutocastScope {
  public:
   // None: changes nothing. The cache of cast weights is off: it would keep copies of parameters beyond their release.
-  AutocastScope(at::DeviceType device, std::optional<at::ScalarType> dtype) : device_(device), on_(dtype.has_value()) {
-    if (!on_) return;
-    enabled_before_ = at::autocast::is_autocast_enabled(device_);
-    dtype_before_ = at::autocast::get_autocast_dtype(device_);
+  explicit AutocastScope(const std::optional<Cast>& cast) {
+    if (!cast) return;
+    before_ = Cast{cast->device, at::autocast::get_autocast_dtype(cast->device)};
+    enabled_before_ = at::autocast::is_autocast_enabled(cast->device);
     cache_before_ = at::autocast::is_autocast_cache_enabled();
-    set(true, *dtype, false);
+    set(*cast, true, false);
   }
   ~AutocastScope() {
-    if (on_) set(enabled_before_, dtype_before_, cache_before_);
+    if (before_) set(*before_, enabled_before_, cache_before_);
   }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  void set(bool enabled, at::ScalarType dtype, bool cache) const {
-    at::autocast::set_autocast_enabled(device_, enabled);
-    at::autocast::set_autocast_dtype(device_, dtype);
+  static void set(const Cast& cast, bool enabled, bool cache) {
+    at::autocast::set_autocast_enabled(cast.device, enabled);
+    at::autocast::set_autocast_dtype(cast.device, cast.dtype);
     at::autocast::set_autocast_cache_enabled(cache);
   }
 
-  at::DeviceType device_;
-  bool on_;
+  std::optional<Cast> before_;  // where something was changed
   bool enabled_before_ = false;
-  at::ScalarType dtype_before_ = at::kBFloat16;
   bool cache_before_ = true;
 };
 

@@ -197,13 +197,12 @@ void page_in(std::span<Unit* const> units) {
 // What the fallback does with an operator.
 struct Call {
   bool with_units = false;
-  bool inside = false;                          // it must run with the fallback still watching inside it
-  std::optional<at::ScalarType> autocast = {};  // it runs under autocast to this dtype
-  at::DeviceType device = at::kCPU;             // whose autocast that is
-  std::optional<at::ScalarType> rounds = {};    // it runs in fp32, without autocast, and its results become this dtype
+  bool inside = false;                // it must run with the fallback still watching inside it
+  std::optional<Cast> autocast = {};  // under which it runs
+  std::optional<Cast> rounds = {};    // it runs in fp32, without autocast, and its results become this dtype
 };
 
-std::optional<at::ScalarType> autocast_of(bool with_units) {
+std::optional<Cast> autocast_of(bool with_units) {
   const MicroBatch* const open = MicroBatch::open();
   if (open == nullptr || cast_already) return {};
   return open->autocast(with_units);
@@ -213,9 +212,7 @@ std::optional<at::ScalarType> autocast_of(bool with_units) {
 Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   const c10::ArrayRef<c10::IValue> view(arguments.data(), arguments.size());
   const UnitSet units(view);
-  const MicroBatch* const open_before = MicroBatch::open();
-  if (units.empty())
-    return {.autocast = autocast_of(false), .device = open_before == nullptr ? at::kCPU : open_before->device()};
+  if (units.empty()) return {.autocast = autocast_of(false)};
   Call call{.with_units = true};
   if (only_views(op, view)) return {.with_units = true, .inside = composite(op)};
   if (writes_unit(op, view)) {
@@ -231,15 +228,14 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   adjust_lookup(op, arguments);
   call.autocast = autocast_of(true);
   if (!call.autocast) return call;
-  call.device = MicroBatch::open()->device();
   if (is_lstm(op)) {
-    if (call.device != at::kCPU || has_lstm(*call.autocast)) {
-      narrow(arguments, *call.autocast);
+    if (has_lstm(*call.autocast)) {
+      narrow(arguments, call.autocast->dtype);
     } else {
       widen(arguments);
       call.rounds = std::exchange(call.autocast, std::nullopt);
     }
-  } else if (needs_promotion(op, view, call.device)) {
+  } else if (needs_promotion(op, view, *call.autocast)) {
     promote(op, arguments);
   }
   return call;
@@ -264,27 +260,27 @@ void note_results(const c10::OperatorHandle& op, const Stack& stack) {
 
 // Runs the operator with the fallback watching those inside it. Its dispatch keys were computed outside of `call`.
 void run_inside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
-  const bool casts = call.autocast && op.hasKernelForDispatchKey(autocast_key(call.device));
-  const AutocastScope autocast(call.device, casts ? call.autocast : std::nullopt);
+  const bool casts = call.autocast && op.hasKernelForDispatchKey(call.autocast->key());
+  const AutocastScope autocast(casts ? call.autocast : std::nullopt);
   const Restore cast(cast_already, cast_already || casts || call.rounds.has_value());
   const Restore depth(watched_inside, watched_inside + 1);
   keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (casts) keys = keys.add(autocast_key(call.device));
+  if (casts) keys = keys.add(call.autocast->key());
   op.redispatchBoxed(keys, stack);
 }
 
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
   if (call.inside || runs_backward(op)) return run_inside(op, keys, call, stack);
-  const AutocastScope autocast(call.device, call.autocast);
+  const AutocastScope autocast(call.autocast);
   const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
   if (!call.with_units || !run_in_float8(op, stack)) op.callBoxed(stack);
 }
 
 void run_in_fp32(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
-  run(op, keys.remove(c10::DispatchKey::AutocastCPU), call, stack);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(call.rounds->key());
+  run(op, keys.remove(call.rounds->key()), call, stack);
   const std::size_t results = op.schema().returns().size();
-  narrow(std::span(stack->data() + (stack->size() - results), results), *call.rounds);
+  narrow(std::span(stack->data() + (stack->size() - results), results), call.rounds->dtype);
 }
 
 void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {

@@ -1,5 +1,6 @@
 #include "state/gradients.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -8,7 +9,6 @@
 #include <numeric>
 
 #include "base/elements.h"
-#include "state/flat.h"
 #include "state/for_unit.h"
 #include "state/micro_batch.h"
 #include "state/unit_gradients.h"
@@ -44,6 +44,15 @@ namespace {
 torch::autograd::PostAccumulateGradHook* hook_of(const at::Tensor& parameter) {
   if (parameter.unsafeGetTensorImpl()->autograd_meta() == nullptr) return nullptr;
   return torch::autograd::impl::post_acc_grad_hooks(parameter).get();
+}
+
+// The gradient's elements in the memory order of its parameter.
+at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) {
+  const bool same = !gradient.is_sparse() && gradient.strides() == parameter.strides() &&
+                    gradient.scalar_type() == parameter.scalar_type();
+  if (same) return gradient;
+  at::Tensor ordered = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options());
+  return ordered.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
 }
 
 }  // namespace

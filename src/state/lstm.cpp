@@ -11,10 +11,10 @@ namespace zero {
 namespace {
 
 // The library says that it cannot only when it is asked to.
-bool runs(at::ScalarType dtype) {
+bool runs_on_cpu(at::ScalarType dtype) {
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
-  const AutocastScope autocast(at::kCPU, dtype);
+  const AutocastScope autocast(Cast{at::kCPU, dtype});
   const at::Tensor one = at::zeros({1, 1, 1}), weight = at::zeros({4, 1}), bias = at::zeros({4});
   try {
     at::lstm(one, {one, one}, {weight, weight, bias, bias}, true, 1, 0.0, false, false, false);
@@ -32,9 +32,10 @@ bool is_lstm(const c10::OperatorHandle& op) {
   return op == input || op == data;
 }
 
-bool has_lstm(at::ScalarType dtype) {
-  static const bool bf16 = runs(at::kBFloat16), f16 = runs(at::kHalf);
-  return dtype == at::kHalf ? f16 : bf16;
+bool has_lstm(const Cast& cast) {
+  if (cast.device != at::kCPU) return true;
+  static const bool bf16 = runs_on_cpu(at::kBFloat16), f16 = runs_on_cpu(at::kHalf);
+  return cast.dtype == at::kHalf ? f16 : bf16;
 }
 
 }  // namespace zero

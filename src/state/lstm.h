@@ -2,17 +2,18 @@
 // its own, in 16 bits, take some twenty times as long. There an LSTM is computed in fp32, and its results are rounded.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 namespace c10 {
 class OperatorHandle;
 }
 
 namespace zero {
 
+struct Cast;
+
 bool is_lstm(const c10::OperatorHandle& op);
 
-// Whether oneDNN has an LSTM in this dtype, bf16 or fp16, for this processor. Thread-safe.
-bool has_lstm(at::ScalarType dtype);
+// Whether there is an LSTM in this dtype, bf16 or fp16: on the CPU, whether oneDNN has one for this processor.
+// Thread-safe.
+bool has_lstm(const Cast& cast);
 
 }  // namespace zero

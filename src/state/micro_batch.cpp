@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -18,19 +17,14 @@ namespace {
 thread_local MicroBatch* open_here = nullptr;
 thread_local bool backward_here = false;
 
-at::Generator generator_on(at::Device device) {
-  return at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
-}
-
 }  // namespace
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : device_(accounts.where().type()),
-      autocast_(autocast),
-      seed_(seed),
-      host_generator_(at::detail::createCPUGenerator(derived(seed, 0))),
-      recorder_(accounts) {
-  if (!accounts.device().is_host()) device_generator_ = generator_on(accounts.where());
+    : seed_(seed), host_generator_(at::detail::createCPUGenerator(derived(seed, 0))), recorder_(accounts) {
+  const at::Device where = accounts.where();
+  if (autocast) autocast_ = Cast{where.type(), *autocast};
+  if (!where.is_cpu())
+    device_generator_ = at::globalContext().getAcceleratorHooksInterface(where.type()).getNewGenerator(where.index());
 }
 
 MicroBatch::~MicroBatch() {
@@ -55,7 +49,7 @@ void MicroBatch::used() {
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
   kept_open_ = false;
-  program_casts_ = at::autocast::is_autocast_enabled(device_);
+  program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   acting_.emplace(observer_, Activity::forward);
   open_here = this;
 }
@@ -68,7 +62,7 @@ void MicroBatch::seed_generators(std::int64_t index) {
 
 at::Generator* MicroBatch::generator(at::DeviceType device) {
   if (device == at::kCPU) return &host_generator_;
-  return device == device_ ? &*device_generator_ : nullptr;
+  return device_generator_ && device == device_generator_->device().type() ? &*device_generator_ : nullptr;
 }
 
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
@@ -132,8 +126,8 @@ void MicroBatch::abort() {
   order_.forget();
 }
 
-std::optional<at::ScalarType> MicroBatch::autocast(bool with_parameters) const {
-  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(device_);
+std::optional<Cast> MicroBatch::autocast(bool with_parameters) const {
+  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(autocast_->device);
   return casts ? autocast_ : std::nullopt;
 }
 

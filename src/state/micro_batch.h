@@ -20,6 +20,7 @@
 
 #include "partition/touch_order.h"
 #include "state/activation_recorder.h"
+#include "state/autocast.h"
 #include "state/observer.h"
 
 namespace torch::autograd {
@@ -32,8 +33,7 @@ class MicroBatch {
  public:
   enum class Phase : std::uint8_t { none, evaluation, forward, backward };
 
-  // `autocast`: operators compute in this dtype.
-  // Of an engine on the accounts' device.
+  // Of an engine on the accounts' device. `autocast`: operators compute there in this dtype.
   MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed);
   ~MicroBatch();
   MicroBatch(const MicroBatch&) = delete;
@@ -65,10 +65,9 @@ class MicroBatch {
   void reseed(std::uint64_t seed) { seed_ = seed; }
   // For operators on a device of this kind: null but for the engine's and the CPU.
   at::Generator* generator(at::DeviceType device);
-  at::DeviceType device() const { return device_; }
-  // To which dtype an operator is cast, one with parameters or another. Where the program has autocast on itself, what
+  // How an operator is cast, one with parameters or another. Where the program has autocast on itself, what
   // has no parameters is cast only where it is still on.
-  std::optional<at::ScalarType> autocast(bool with_parameters) const;
+  std::optional<Cast> autocast(bool with_parameters) const;
 
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
@@ -84,10 +83,9 @@ class MicroBatch {
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
 
-  at::DeviceType device_;
   Phase phase_ = Phase::none;
   TouchOrder order_;
-  std::optional<at::ScalarType> autocast_;
+  std::optional<Cast> autocast_;
   std::uint64_t seed_;
   at::Generator host_generator_;
   std::optional<at::Generator> device_generator_;  // of another device than the host

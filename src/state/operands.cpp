@@ -77,8 +77,8 @@ bool has_unit(const c10::IValue& value) {
   return found;
 }
 
-bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, at::DeviceType device) {
-  if (promotes(op) || op.hasKernelForDispatchKey(autocast_key(device))) return false;
+bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, const Cast& cast) {
+  if (promotes(op) || op.hasKernelForDispatchKey(cast.key())) return false;
   bool wide = false;
   for (const c10::IValue& value : arguments)
     for_each_tensor(value, [&](const c10::TensorImpl* tensor) {

@@ -17,6 +17,8 @@ class OperatorHandle;
 
 namespace zero {
 
+struct Cast;
+
 // Calls visit(tensor) for every tensor, an undefined one too.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
@@ -55,7 +57,7 @@ bool has_unit(const c10::IValue& value);
 
 // Operators that neither promote their arguments nor are cast by autocast (norms, say) get their 16-bit parameters in
 // fp32 when something else among the arguments is fp32 or fp64. The units have to be resident.
-bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, at::DeviceType device);
+bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, const Cast& cast);
 void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
 // Tensors in fp32 become `dtype`, or those in 16 bits fp32. Units have to be resident.

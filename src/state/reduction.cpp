@@ -5,7 +5,6 @@
 
 #include "base/elements.h"
 #include "base/lap.h"
-#include "state/flat.h"
 #include "state/for_unit.h"
 #include "state/gradients.h"
 #include "state/unit_gradients.h"

@@ -13,10 +13,6 @@
 namespace zero {
 namespace {
 
-at::Device device_of(const std::vector<at::Tensor>& parameters) {
-  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
-}
-
 // A dense tensor keeps its memory order (channels last, say) inside the flat array.
 std::vector<std::int64_t> strides_in_unit(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
@@ -45,8 +41,7 @@ Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std:
                         coded_bytes(layout.shard_length(), layout.dtype(), plan[State::parameter].wire))),
       parameters_(std::move(parameters)),
       wire_(wire),
-      accounts_(accounts),
-      device_(device_of(parameters_)) {}
+      accounts_(accounts) {}
 
 Unit::~Unit() {
   if (!adopted()) return;
@@ -76,10 +71,10 @@ void Unit::adopt(Buffer values) {
   home.copy_(values.tensor().slice(0, home_.begin, home_.end()));
   values.reset();
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(layout_.bytes()),
-                          at::DataPtr(memory_.data(), this, &tag, device_), nullptr, false);
+                          at::DataPtr(memory_.data(), this, &tag, device()), nullptr, false);
   for (const at::Tensor& parameter : parameters_) before_.push_back(parameter.detach());
   const at::Tensor whole =
-      at::empty({0}, at::TensorOptions().dtype(dtype()).device(device_)).set_(storage_, 0, {layout_.length()}, {1});
+      at::empty({0}, at::TensorOptions().dtype(dtype()).device(device())).set_(storage_, 0, {layout_.length()}, {1});
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     places_.push_back(slot_view(whole, layout_.slots()[i], parameters_[i]));
     parameters_[i].set_data(places_[i]);
@@ -138,7 +133,7 @@ void Unit::make_home() {
 }
 
 void Unit::point_at(void* data) {
-  storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(data, this, &tag, device_));
+  storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(data, this, &tag, device()));
 }
 
 void Unit::forbid(const char* why) {
@@ -154,14 +149,23 @@ View Unit::make_room() {
 }
 
 View Unit::full() {
-  return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device_);
+  return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device());
 }
 
 void Unit::privatise() {
   if (!common_) return;
-  memory_ = scratch();
-  accounts_.device().copy(memory_.data(), common_.get(), layout_.bytes());
+  memory_ = copy_of_full();
   point_at(memory_.data());
+}
+
+Buffer Unit::copy_of_full() {
+  Buffer copy = scratch();
+  accounts_.device().copy(copy.data(), full().data, layout_.bytes());
+  return copy;
+}
+
+void Unit::write_full(const Buffer& values) {
+  accounts_.device().copy(full().data, values.data(), layout_.bytes());
 }
 
 void Unit::share() {
@@ -176,7 +180,7 @@ View Unit::home() {
 
 View Unit::home(const Slice& slice) {
   const Buffer& memory = sharded_ ? shard_ : memory_;
-  return view_of(memory.data(), layout_.dtype(), slice.begin - home_.begin, slice.count, device_);
+  return view_of(memory.data(), layout_.dtype(), slice.begin - home_.begin, slice.count, device());
 }
 
 void* Unit::stored_at(std::int64_t element) {
@@ -189,7 +193,7 @@ void Unit::gather(const Groups& groups, View whole, bool exactly) {
 
 void Unit::serve(const Groups& groups, bool exactly) {
   const Buffer unwanted = scratch();
-  gather(groups, view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device_), exactly);
+  gather(groups, view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device()), exactly);
 }
 
 void Unit::install() {
@@ -250,10 +254,10 @@ void Unit::abandon(bool with_values) {
     using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
     auto* keep = new Keep(memory_.release(), common_);
     storage->set_data_ptr_noswap(at::DataPtr(
-        data, keep, [](void* pair) { delete static_cast<Keep*>(pair); }, device_));
+        data, keep, [](void* pair) { delete static_cast<Keep*>(pair); }, device()));
     for (std::size_t i = 0; i < copies.size(); ++i) parameters_[i].set_data(copies[i]);
   } else {
-    storage->set_data_ptr_noswap(at::DataPtr(nullptr, device_));
+    storage->set_data_ptr_noswap(at::DataPtr(nullptr, device()));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
         "zero: the engine that held the parameters of unit '" + layout_.name() +
         "' in parts has ended, and their values with it; call engine.release() before it ends to keep them");

@@ -89,11 +89,8 @@ class Unit {
   bool sharded() const { return sharded_; }
   // Sharded, and in memory that the ranks have in common.
   bool common() const { return common_ != nullptr; }
-  at::Device device() const { return device_; }
+  at::Device device() const { return accounts_.where(); }
   Accounts& accounts() const { return accounts_; }
-  // What of the whole is copied to, or becomes, memory of its own.
-  void copy_whole(void* to) { accounts_.device().copy(to, full().data, layout_.bytes()); }
-  void become(const Buffer& whole) { accounts_.device().copy(full().data, whole.data(), layout_.bytes()); }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
   // The first element of this rank's slice over all.
@@ -117,6 +114,9 @@ class Unit {
   void suspend();
   // Memory for the whole that is not the unit's own.
   Buffer scratch() const { return accounts_.buffer({Owner::gathered, index_}, layout_.length(), dtype()); }
+  // The resident whole in memory that is not the unit's own; and its values from there.
+  Buffer copy_of_full();
+  void write_full(const Buffer& values);
   // Whole in memory of its own, which may be written, until share(); where it is common.
   void privatise();
   void share();
@@ -164,7 +164,6 @@ class Unit {
   std::vector<at::Tensor> parameters_;
   const GatherWire& wire_;
   Accounts& accounts_;
-  at::Device device_;
   std::shared_ptr<void> common_;  // the whole, of all ranks
   Buffer memory_;                 // the whole, of this rank
   Buffer shard_;                  // this rank's slice, when sharded

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "device/convert_tensors.h"
 #include "device/runtime.h"
 
 namespace zero::test::accelerator {
@@ -40,17 +41,6 @@ Cast cast_of(const std::string& name) {
   static const std::set<std::string> kWidest = {"stack", "cat", "index_copy"};
   const std::string plain = name.substr(name.find("::") + 2);
   return kLower.contains(plain) ? Cast::lower : kWidest.contains(plain) ? Cast::widest : Cast::single;
-}
-
-template <class Convert>
-void convert_tensors(c10::IValue& value, const Convert& convert) {
-  if (value.isTensor()) {
-    value = convert(value.toTensor());
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> converted;
-    for (const at::Tensor& each : value.toTensorVector()) converted.push_back(convert(each));
-    value = std::move(converted);
-  }
 }
 
 at::ScalarType dtype_for(Cast cast, Stack& stack, std::size_t first) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "device/fixture.h"
 #include "device/simulated_device.h"
 #include "folder.h"
 #include "ranks/lm.h"
@@ -27,15 +28,17 @@ double tolerance(Precision precision) {
 }
 
 using Setting = std::tuple<int, int, Precision>;
-class EnginesOnADevice : public testing::TestWithParam<Setting> {
+class ModelsOnDevices : public accelerator::OnTheDevice {
  protected:
   void SetUp() override {
-    accelerator::reset();
+    OnTheDevice::SetUp();
     accelerator::set_race_faults(true);
     install_simulated_device();
   }
-  void TearDown() override { EXPECT_NO_THROW(accelerator::reset()); }
+};
 
+class EnginesOnADevice : public ModelsOnDevices, public testing::WithParamInterface<Setting> {
+ protected:
   static Job job() {
     const auto [ranks, accumulate, precision] = GetParam();
     return {.plan = Plan::ddp().precision(precision).accumulate(accumulate), .ranks = ranks};
@@ -74,15 +77,6 @@ INSTANTIATE_TEST_SUITE_P(All, EnginesOnADevice,
                                           testing::Values(Precision::fp32, Precision::bf16, Precision::fp16,
                                                           Precision::bf16_pure, Precision::bf16_kahan)),
                          title);
-
-class ModelsOnDevices : public testing::Test {
- protected:
-  void SetUp() override {
-    accelerator::reset();
-    accelerator::set_race_faults(true);
-    install_simulated_device();
-  }
-};
 
 TEST_F(ModelsOnDevices, AreRefusedInHalves) {
   auto model = std::make_shared<Lm>();

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "device/convert_tensors.h"
 #include "device/runtime.h"
 
 namespace zero::test::accelerator {
@@ -43,8 +44,6 @@ class HostCall {
     std::vector<char> before;
   };
 
-  template <class Convert>
-  static void convert_tensors(c10::IValue& value, const Convert& convert);
   void find_device();
   void see(const at::Tensor& tensor);
   void to_host(std::size_t index);
@@ -67,22 +66,6 @@ class HostCall {
   std::vector<Written> written_;
   std::vector<Access> read_;
 };
-
-template <class Convert>
-void HostCall::convert_tensors(c10::IValue& value, const Convert& convert) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) value = convert(value.toTensor());
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> converted;
-    for (const at::Tensor& each : value.toTensorVector()) converted.push_back(each.defined() ? convert(each) : each);
-    value = std::move(converted);
-  } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> converted;
-    for (const std::optional<at::Tensor>& each : value.toOptionalTensorList().vec())
-      converted.push_back(each && each->defined() ? std::optional(convert(*each)) : each);
-    value = std::move(converted);
-  }
-}
 
 void HostCall::see(const at::Tensor& tensor) {
   if (tensor.device().type() == kType) {

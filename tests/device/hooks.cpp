@@ -35,8 +35,12 @@ at::Generator new_generator(c10::DeviceIndex index) {
 }
 
 const at::Generator& default_generator(c10::DeviceIndex index) {
-  static auto* const kGenerators =
-      new std::array<at::Generator, kDevices>{new_generator(0), new_generator(1), new_generator(2), new_generator(3)};
+  static auto* const kGenerators = [] {
+    auto* const all = new std::array<at::Generator, kDevices>;
+    for (c10::DeviceIndex each = 0; each < kDevices; ++each)
+      (*all)[static_cast<std::size_t>(each)] = new_generator(each);
+    return all;
+  }();
   return kGenerators->at(static_cast<std::size_t>(index < 0 ? current_device() : index));
 }
 

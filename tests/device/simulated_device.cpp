@@ -25,11 +25,6 @@ T* there(T* pointer) {
   return pointer == nullptr ? nullptr : static_cast<T*>(accelerator::shadow(pointer));
 }
 
-template <class T>
-const T* there(const T* pointer) {
-  return pointer == nullptr ? nullptr : static_cast<const T*>(accelerator::shadow(pointer));
-}
-
 UpdateRange there(UpdateRange range) {
   range.main = there(range.main);
   range.gradient = there(range.gradient);

@@ -1,14 +1,13 @@
-// The host as a device: its kernels on the calling thread.
+// The host as a device: its kernels on the calling thread, at once.
 #pragma once
 
-#include "device/device.h"
+#include "device/torch/torch_device.h"
 
 namespace zero {
 
-class HostDevice : public Device {
+class HostDevice final : public TorchDevice {
  public:
-  std::string name() const override { return "cpu"; }
-  int index() const override { return -1; }
+  HostDevice() : TorchDevice(c10::kCPU) {}
 
   std::function<void()> on_this_stream(std::function<void()> task) override { return task; }
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
@@ -16,12 +15,8 @@ class HostDevice : public Device {
   void from_host(void* to, const void* host, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;
   void zero(void* to, std::int64_t bytes) override;
-  void fill(void* to, Dtype dtype, std::int64_t count, double value) override;
-  void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) override;
-  void add(void* sum, Dtype sum_dtype, const void* addend, Dtype dtype, std::int64_t count) override;
   void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
             std::int64_t count) override;
-  void multiply(void* values, Dtype dtype, std::int64_t count, double factor) override;
   void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
                    std::int64_t& nonfinite) override;
   void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) override;

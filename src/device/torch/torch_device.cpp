@@ -78,6 +78,7 @@ void TorchDevice::fill(void* to, Dtype dtype, std::int64_t count, double value) 
 }
 
 void TorchDevice::convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) {
+  if (from_dtype == to_dtype) return copy(to, from, count * size_of(to_dtype));
   if (count > 0) tensor_at(to, to_dtype, count).copy_(tensor_at(from, from_dtype, count));
 }
 

@@ -29,10 +29,11 @@ class TorchDevice : public Device {
 
  protected:
   c10::Device where() const { return where_; }
+
+ private:
   // Memory of the device as a tensor, which does not own it.
   at::Tensor tensor_at(const void* data, Dtype dtype, std::int64_t count) const;
 
- private:
   c10::Device where_;
 };
 

@@ -1,0 +1,22 @@
+#include "engine/held_state.h"
+
+#include "device/device.h"
+#include "memory/block.h"
+
+namespace zero {
+
+bool HeldState::in_place(const Device& device) const {
+  return memory != nullptr && device.is_host();
+}
+
+void HeldState::read(Device& device, View to) const {
+  if (block != nullptr) return block->read(at, to).wait();
+  device.to_host(to.data, memory, to.bytes());
+}
+
+void HeldState::write(Device& device, ConstView from) const {
+  if (block != nullptr) return block->write(at, from).wait();
+  device.from_host(memory, from.data, from.bytes());
+}
+
+}  // namespace zero
