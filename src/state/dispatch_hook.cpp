@@ -292,8 +292,11 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   if (call.with_units && copy_instead_of_set(op, stack)) return;
   std::optional<InsteadOfDefault> instead;
   if (draws_here(op)) {
-    if (at::Generator* const generator = give_generator(op, arguments)) instead.emplace(*generator);
-    call.inside = true;
+    if (at::Generator* const generator = give_generator(op, arguments)) {
+      instead.emplace(*generator);  // what the operator consists of draws there too
+    } else {
+      call.inside = true;
+    }
   }
   if (call.rounds) {
     run_in_fp32(op, keys, call, stack);

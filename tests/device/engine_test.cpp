@@ -98,6 +98,23 @@ TEST_F(ModelsOnDevices, AreOfOneKindOnAllRanks) {
       kToDisagree);
 }
 
+// Operators that take no generator, as dropout's on devices, draw one after the other, and leave the program's alone.
+TEST_F(ModelsOnDevices, DrawAnewForEachOperator) {
+  const Course<Lm> course = lm_on(accelerator::kType, 0);
+  on_ranks<Lm>({.plan = Plan::zero3(), .ranks = 1}, course, [](Lm& model, Engine& engine, int) {
+    const at::Device device = model.bias.device();
+    at::Generator program = at::globalContext().defaultGenerator(device);
+    const at::Tensor state = program.get_state();
+    const auto dropped = [&] { return torch::dropout(model.bias + 1, 0.5, /*train=*/true); };
+    const at::Tensor first = dropped(), second = dropped();
+    EXPECT_FALSE(at::equal(first.detach().cpu(), second.detach().cpu()));
+    EXPECT_TRUE(at::equal(program.get_state(), state));
+    engine.backward((first + second).sum());
+    engine.discard();
+    EXPECT_TRUE(at::equal(dropped().detach().cpu(), first.detach().cpu()));
+  });
+}
+
 // A checkpoint goes from the device to the CPU and back; scopes see and write what the device has.
 TEST_F(ModelsOnDevices, SaveAndLoadWhatTheCpuDoes) {
   const Folder folder;
