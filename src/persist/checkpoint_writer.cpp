@@ -166,12 +166,14 @@ std::string write_checkpoint(Env& env, const Communicator& communicator, const s
 
 void require_shared_folder(Env& env, const Communicator& communicator, const std::string& folder) {
   const bool writes = communicator.rank() == 0;
-  const std::string token = gather_texts(communicator, writes ? random_name("token-") : "").front();
-  const std::string path = folder + "/." + token;
+  const std::string token = gather_texts(communicator, writes ? random_name(std::string(kTokenPrefix)) : "").front();
+  const std::string path = folder + "/" + token;
   std::string fault;
+  Env::Lock lock;  // so that nobody who cleans the folder takes the token for one that was left
   if (writes)
     fault = fault_of([&] {
       create_lasting_folder(env, folder);
+      lock = lock_checkpoints(env, folder);
       write_text(env, path, token);
     });
   std::string faults = gather_faults(communicator, fault);

@@ -59,9 +59,14 @@ void create_lasting_folder(Env& env, const std::string& path) {
 std::vector<std::string> clean_locked(Env& env, const std::string& folder) {
   std::vector<std::string> removed;
   for (const FolderEntry& entry : env.list(folder)) {
+    const std::string path = folder + "/" + entry.name;
+    if (!entry.folder && entry.name.starts_with(kTokenPrefix)) {
+      env.remove(path);
+      removed.push_back(entry.name);
+      continue;
+    }
     const std::optional<FolderName> name = folder_named(entry.name);
     if (!entry.folder || !name || name->suffix.empty()) continue;
-    const std::string path = folder + "/" + entry.name;
     if (name->suffix == kReplaced) {
       const std::string step = path.substr(0, path.size() - kReplaced.size());
       if (!env.exists(step)) {

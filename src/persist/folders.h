@@ -28,6 +28,8 @@ struct FolderName {
 std::optional<FolderName> folder_named(std::string_view name);
 
 inline constexpr std::string_view kLockFile = ".lock";
+// Of a file by which ranks see that a folder is the same for all; it is there for that moment.
+inline constexpr std::string_view kTokenPrefix = ".token-";
 
 // Held by the save or the removal that is under way in a folder of checkpoints. It is lost with the process that holds
 // it, whatever becomes of that, and so it tells leftovers from what is alive. Null while another has it.
@@ -36,7 +38,7 @@ Env::Lock lock_checkpoints(Env& env, const std::string& folder);
 // Makes a folder, and those above it, and brings their names to the disk.
 void create_lasting_folder(Env& env, const std::string& path);
 
-// Removes what ended saves and removals left, and gives back a checkpoint that was to be replaced and was not. Nothing
+// Removes what ended saves, removals and looks at whether ranks share the folder left, and gives back a checkpoint that was to be replaced and was not. Nothing
 // while a save or a removal is under way. Returns the names of what it removed. For one rank, before training starts.
 std::vector<std::string> clean_partials(Env& env, const std::string& folder);
 

@@ -91,11 +91,15 @@ TEST_F(Retention, SurvivesCrashes) {
   }
 }
 
+bool has_only_a_lock(Env& env, const std::string& folder) {
+  return std::ranges::all_of(env.list(folder), [](const FolderEntry& each) { return each.name == kLockFile; });
+}
+
 TEST(SharedFolders, AreFoundToBe) {
   FaultEnv env;
   EXPECT_EQ(on_ranks(3, [&](const Communicator& each) { require_shared_folder(env, each, "some/run"); }),
             std::vector<std::string>(3));
-  EXPECT_TRUE(env.list("some/run").empty());
+  EXPECT_TRUE(has_only_a_lock(env, "some/run"));
 }
 
 TEST(SharedFolders, AreFoundNotToBe) {
@@ -109,7 +113,24 @@ TEST(SharedFolders, AreFoundNotToBe) {
       "written; rank 3: does not find there what rank 0 has written (give a folder that all hosts share, and that can "
       "be written)";
   EXPECT_EQ(faults, std::vector<std::string>(4, text));
-  EXPECT_TRUE(env.list("run").empty());
+  EXPECT_TRUE(has_only_a_lock(env, "run"));
+}
+
+// Wherever rank 0 was killed while the ranks looked.
+TEST(SharedFolders, KeepNothingOfARunThatWasKilled) {
+  bool left = false;
+  for (std::int64_t at = 0; at < 4; ++at) {
+    FaultEnv env;
+    env.create_folder("run");
+    env.sync_folder("run");
+    env.crash_after(at);
+    (void)on_ranks(2, [&](const Communicator& each) { require_shared_folder(env, each, "run"); });
+    env.restart(Survives::all);
+    left |= !has_only_a_lock(env, "run");
+    clean_partials(env, "run");
+    EXPECT_TRUE(has_only_a_lock(env, "run"));
+  }
+  EXPECT_TRUE(left);
 }
 
 TEST(SharedFolders, CanBeWritten) {
