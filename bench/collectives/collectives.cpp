@@ -9,8 +9,8 @@
 
 #include "bench/collectives/table.h"
 #include "comm/launcher_env.h"
-#include "comm/torch/dtypes.h"
 #include "comm/torch/rendezvous.h"
+#include "device/torch/dtypes.h"
 #include "zero/world.h"
 
 namespace {

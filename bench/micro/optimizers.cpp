@@ -9,7 +9,7 @@
 
 #include "base/blockwise.h"
 #include "bench/timing.h"
-#include "comm/torch/dtypes.h"
+#include "device/torch/dtypes.h"
 #include "device/update.h"
 #include "partition/moments.h"
 #include "state/accounts.h"
@@ -81,7 +81,7 @@ class State {
   zero::Dtype dtype() const { return plan_.compute_dtype(); }
 
   zero::Buffer array(zero::Dtype dtype) {
-    return {accounts_, zero::Owner::optimizer, count_, zero::scalar_type(dtype), torch::kCPU};
+    return accounts_.buffer(zero::Owner::optimizer, count_, zero::scalar_type(dtype));
   }
   static zero::Buffer fill(zero::Buffer buffer, double value) {
     buffer.tensor().fill_(value);
@@ -108,7 +108,7 @@ class State {
   const Case& case_;
   zero::Plan plan_;
   std::int64_t count_;
-  zero::Accounts accounts_{zero::Communicator()};
+  zero::Accounts accounts_{torch::kCPU, zero::Communicator(), zero::Communicator()};
   zero::Buffer gradient_, main_, stored_, rest_;
   std::vector<zero::Buffer> moments_, scales_;
   std::int64_t step_ = 0;
@@ -142,10 +142,10 @@ void run(std::int64_t count, int rounds) {
     State* state = states.emplace_back(std::make_unique<State>(c, count)).get();
     contest.add(std::string(c.name) + ", " + std::string(name(c.precision)), [state] { state->update(); });
   }
-  zero::Accounts accounts{zero::Communicator()};
+  zero::Accounts accounts{torch::kCPU, zero::Communicator(), zero::Communicator()};
   std::array<zero::Buffer, 3> arrays;
   for (zero::Buffer& array : arrays) {
-    array = zero::Buffer(accounts, zero::Owner::optimizer, count, torch::kFloat, torch::kCPU);
+    array = accounts.buffer(zero::Owner::optimizer, count, torch::kFloat);
     array.tensor().fill_(1);
   }
   const auto data = [&](std::size_t i) { return static_cast<float*>(arrays[i].data()); };

@@ -40,10 +40,10 @@ Tensor flat(const Case& c, int seed) {
 
 // Memory as the engine takes it.
 struct Memory {
-  zero::Accounts accounts{zero::Communicator()};
+  zero::Accounts accounts{torch::kCPU, zero::Communicator(), zero::Communicator()};
 
   zero::Buffer buffer(const Case& c, torch::ScalarType dtype = torch::kFloat) {
-    return {accounts, zero::Owner::optimizer, c.elements, dtype, torch::kCPU};
+    return accounts.buffer(zero::Owner::optimizer, c.elements, dtype);
   }
 };
 
