@@ -9,7 +9,7 @@ GENERATOR := if command -v ninja >/dev/null; then export CMAKE_GENERATOR="$${CMA
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build bench bench-setup clean configure demo docs fuzz help lint sanitizers setup test test-long test-setup
+.PHONY: build bench bench-setup clean configure cuda demo docs fuzz help lint sanitizers setup test test-long test-setup
 
 build: configure ## everything but the benchmarks
 	@cmake --build --preset $(PRESET)
@@ -50,6 +50,16 @@ test-setup:
 
 lint: configure ## format, clang-tidy, layers, self-contained headers
 	@scripts/lint.sh $(BUILD)
+
+# Against another LibTorch than the tests': that of CUDA.
+cuda: ## builds everything against LibTorch for CUDA, which it fetches into build/; needs nvcc
+	@scripts/setup.sh
+	@scripts/setup.sh --cuda
+	@export PATH="$(CURDIR)/build/cuda-venv/bin:$$PATH"; $(GENERATOR); \
+	  cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$$(cat build/cuda.prefix)" >build/cuda.log || { cat build/cuda.log; exit 1; }; \
+	  cmake --build build/cuda
+	@build/cuda/tests/unit_tests --gtest_brief=1 --gtest_filter='GridKernels.*'
+	@build/cuda/zero compare --model micro --ranks 2 --steps 4
 
 docs: ## what there is to read
 	@for page in README.md docs/*.md docs/*/*.md; do [ ! -f $$page ] || echo "$$page: $$(grep -m1 '^#' $$page | tr -d '#')"; done

@@ -1,7 +1,7 @@
 # LibTorch as one imported target, LibTorch::LibTorch, found where find_package(Torch) would find it
 # (Torch_DIR, CMAKE_PREFIX_PATH). Torch's own package stops where a CUDA wheel meets a machine without
-# the CUDA toolkit; here such a machine links the wheel and leaves out NCCL.
-#   LibTorch_VERSION, LibTorch_MINOR (such as 2.13), LibTorch_INCLUDE_DIR, LibTorch_NCCL
+# the CUDA toolkit; here such a machine links the wheel and leaves out CUDA and NCCL.
+#   LibTorch_VERSION, LibTorch_MINOR (such as 2.13), LibTorch_INCLUDE_DIR, LibTorch_CUDA, LibTorch_NCCL
 find_file(LibTorch_CONFIG TorchConfig.cmake HINTS "${Torch_DIR}" "$ENV{Torch_DIR}" PATH_SUFFIXES share/cmake/Torch)
 mark_as_advanced(LibTorch_CONFIG)
 if(LibTorch_CONFIG)
@@ -26,13 +26,17 @@ find_package_handle_standard_args(
   REASON_FAILURE_MESSAGE "run scripts/setup.sh, or set Torch_DIR to the folder of TorchConfig.cmake")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  set(LibTorch_CUDA OFF)
   set(LibTorch_NCCL OFF)
   if(LibTorch_torch_cuda)
     find_package(CUDAToolkit QUIET)
-    find_path(LibTorch_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
-              "${LibTorch_PREFIX}/../nvidia/nccl/include")
+    if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+      set(LibTorch_CUDA ON)
+    endif()
+    file(GLOB LibTorch_wheels "${LibTorch_PREFIX}/../nvidia/*/include")  # of libraries that the toolkit may lack
+    find_path(LibTorch_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${LibTorch_wheels})
     mark_as_advanced(LibTorch_NCCL_INCLUDE_DIR)
-    if(CUDAToolkit_FOUND AND LibTorch_NCCL_INCLUDE_DIR)
+    if(LibTorch_CUDA AND LibTorch_NCCL_INCLUDE_DIR)
       set(LibTorch_NCCL ON)
     endif()
   endif()
@@ -44,9 +48,13 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   target_compile_definitions(LibTorch::LibTorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
   target_link_libraries(LibTorch::LibTorch INTERFACE -Wl,--no-as-needed "${LibTorch_torch}" -Wl,--as-needed
                                                      "${LibTorch_torch_cpu}" "${LibTorch_c10}")
+  if(LibTorch_CUDA)
+    target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${LibTorch_wheels})
+    target_link_libraries(LibTorch::LibTorch INTERFACE -Wl,--no-as-needed "${LibTorch_torch_cuda}" -Wl,--as-needed
+                                                       "${LibTorch_c10_cuda}" CUDA::cudart)
+  endif()
   if(LibTorch_NCCL)
     target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE "${LibTorch_NCCL_INCLUDE_DIR}")
     target_compile_definitions(LibTorch::LibTorch INTERFACE USE_C10D_NCCL)
-    target_link_libraries(LibTorch::LibTorch INTERFACE "${LibTorch_torch_cuda}" "${LibTorch_c10_cuda}" CUDA::cudart)
   endif()
 endif()

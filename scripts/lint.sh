@@ -13,7 +13,7 @@ step() {
   "$@" || failed=1
 }
 
-format() { git ls-files -co --exclude-standard '*.h' '*.cpp' | xargs clang-format --dry-run -Werror; }
+format() { git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' | xargs clang-format --dry-run -Werror; }
 
 self_contained() {
   local torch header bad=0

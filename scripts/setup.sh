@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Takes what the build needs: Debian packages and LibTorch. Quick when all is there.
-# Writes the folder of LibTorch to build/torch.prefix. --tests: takes what only tests need. With other arguments:
-# installs those packages only.
+# Writes the folder of LibTorch to build/torch.prefix. --tests: takes what only tests need. --cuda: takes LibTorch for
+# CUDA and a CMake that knows its compiler, and writes its folder to build/cuda.prefix. With other arguments: installs
+# those packages only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
+cuda_packages=('torch==2.14.1' 'cmake==4.*')  # that wheel is a CUDA build
 packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
 
@@ -74,11 +76,31 @@ fetch_readers() {
     echo "${readers[*]}" >"$test_venv/installed"
 }
 
+fetch_cuda() {
+  local venv=build/cuda-venv
+  command -v nvcc >/dev/null || {
+    say "there is no nvcc: install the CUDA toolkit, and put its folder bin into PATH"
+    exit 1
+  }
+  if [ "${cuda_packages[*]}" != "$(cat "$venv/installed" 2>/dev/null)" ]; then
+    need_venv
+    say "fetching LibTorch for CUDA into $venv (5 GB)"
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${cuda_packages[@]}"
+    echo "${cuda_packages[*]}" >"$venv/installed"
+  fi
+  "$venv/bin/python" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' >build/cuda.prefix
+}
+
 find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of python3; }
 
 if [ "${1:-}" = --tests ]; then
   need_packages "${test_packages[@]}"
   fetch_readers
+  exit
+fi
+if [ "${1:-}" = --cuda ]; then
+  fetch_cuda
   exit
 fi
 if [ $# -gt 0 ]; then

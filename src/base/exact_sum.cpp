@@ -14,12 +14,8 @@ namespace zero {
 
 namespace {
 
-constexpr int kLimbBits = 32;
-constexpr std::uint64_t kLimbMask = 0xffffffff;
 constexpr int kMantissaBits = 52;
-constexpr std::int64_t kHidden = std::int64_t{1} << kMantissaBits;
 constexpr int kMaxExponent = 0x7fe;
-constexpr int kLastBit = ExactSum::kBias - 1075;  // position of the last bit of a double, less its exponent
 
 // Blocks whose sums are added together, and how many binary orders those may span. The unit of their upper parts is
 // kUnit orders below the largest: 2^8 values below 2^(kUnit + 1) units are at most 2^53 units. What is left of each is
@@ -160,11 +156,10 @@ void add_widened(std::span<const Fp16> values, ExactSum& sum, std::int64_t& nonf
 }  // namespace
 
 void ExactSum::add(double value) {
-  const auto bits = std::bit_cast<std::int64_t>(value);
-  const int exponent = static_cast<int>(exponent_of(value));
-  const bool normal = exponent != 0;
-  const std::int64_t mantissa = (bits & (kHidden - 1)) | (normal ? kHidden : 0);
-  add(bits < 0 ? -mantissa : mantissa, exponent + !normal + kLastBit);
+  const Parts parts = parts_of(value);
+  std::int64_t* const limb = limbs_.data() + parts.first;
+  for (int i = 0; i < 3; ++i) limb[i] += parts.limbs[i];
+  count();
 }
 
 std::int64_t ExactSum::add_finite(std::span<const double> values, Extent extent) {
@@ -195,18 +190,6 @@ bool ExactSum::add_similar(std::span<const double> values, Extent extent) {
   add(high);
   add(low);
   return true;
-}
-
-void ExactSum::add(std::int64_t mantissa, int position) {
-  const std::int64_t sign = mantissa < 0 ? -1 : 1;
-  const auto magnitude = static_cast<std::uint64_t>(sign * mantissa);
-  const int shift = position % kLimbBits;
-  const std::uint64_t low = magnitude << shift;
-  std::int64_t* const limb = limbs_.data() + position / kLimbBits;
-  limb[0] += sign * static_cast<std::int64_t>(low & kLimbMask);
-  limb[1] += sign * static_cast<std::int64_t>(low >> kLimbBits);
-  limb[2] += sign * static_cast<std::int64_t>(magnitude >> 1 >> (63 - shift));
-  count();
 }
 
 void ExactSum::add(std::span<const std::int64_t> limbs) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 
+#include "base/both.h"
 #include "zero/dtype.h"
 
 namespace zero {
@@ -15,6 +17,27 @@ class ExactSum {
   // Limb i counts multiples of 2^(32 i - kBias).
   static constexpr int kLimbs = 70;
   static constexpr int kBias = 1088;
+  static constexpr int kLimbBits = 32;
+  static constexpr std::uint64_t kLimbMask = 0xffffffff;
+
+  // What a finite value adds to three limbs.
+  struct Parts {
+    int first;
+    std::int64_t limbs[3];
+  };
+  ZERO_BOTH static Parts parts_of(double value) {
+    constexpr std::int64_t hidden = std::int64_t{1} << 52;
+    constexpr int last_bit = kBias - 1075;  // position of the last bit of a double, less its exponent
+    const auto bits = std::bit_cast<std::int64_t>(value);
+    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+    const auto mantissa = static_cast<std::uint64_t>((bits & (hidden - 1)) | (exponent != 0 ? hidden : 0));
+    const int position = exponent + (exponent == 0 ? 1 : 0) + last_bit, shift = position % kLimbBits;
+    const std::int64_t sign = bits < 0 ? -1 : 1;
+    const std::uint64_t low = mantissa << shift;
+    return {position / kLimbBits,
+            {sign * static_cast<std::int64_t>(low & kLimbMask), sign * static_cast<std::int64_t>(low >> kLimbBits),
+             sign * static_cast<std::int64_t>(mantissa >> 1 >> (63 - shift))}};
+  }
 
   // Adds a finite value without rounding. The sum may be negative in between, not where it is read.
   void add(double value);
@@ -37,8 +60,6 @@ class ExactSum {
 
  private:
   static constexpr std::int64_t kSafeAdds = std::int64_t{1} << 30;
-  // Adds mantissa * 2^(position - kBias).
-  void add(std::int64_t mantissa, int position);
   // Adds `values`, a batch at most; false, and nothing added, unless they are of similar size and come in eights.
   bool add_similar(std::span<const double> values, Extent extent);
   void count();
@@ -52,6 +73,8 @@ class ExactSum {
 // is therefore the same however an array is cut at multiples of kSquareBlock. A block whose sum is not
 // finite is left out and counted in `nonfinite`.
 inline constexpr std::int64_t kSquareBlock = 16;
+// What a device adds them up in: the limbs, then the blocks that are not finite.
+inline constexpr int kSquareLimbs = ExactSum::kLimbs + 1;
 void sum_of_squares(std::span<const float> values, ExactSum& sum, std::int64_t& nonfinite);
 void sum_of_squares(std::span<const double> values, ExactSum& sum, std::int64_t& nonfinite);
 // `count` values of a floating-point dtype; 16-bit ones as if they were fp32.

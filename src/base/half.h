@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/both.h"
+
 namespace zero {
 
 struct Bf16 {
@@ -17,16 +19,16 @@ struct Bf16 {
 struct Fp16 {
   std::uint16_t bits;
   Fp16() = default;
-  explicit Fp16(float value);
+  ZERO_BOTH explicit Fp16(float value);
 };
 
-inline float widen(Bf16 value) {
+ZERO_BOTH inline float widen(Bf16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
 // A normal number's exponent moves by 112, infinity's by 224. A subnormal number s is 2^-14 (1 + s) less
 // 2^-14, and for the others that is no smaller than the number.
-inline float widen(Fp16 value) {
+ZERO_BOTH inline float widen(Fp16 value) {
   constexpr std::int32_t infinity = 0x7c00 << 13;
   constexpr std::int32_t exponent = 112 << 23;
   const std::int32_t magnitude = (value.bits & 0x7fff) << 13;
@@ -37,14 +39,14 @@ inline float widen(Fp16 value) {
   return std::bit_cast<float>(absolute | (value.bits & 0x8000) << 16);
 }
 
-inline float widen(float value) {
+ZERO_BOTH inline float widen(float value) {
   return value;
 }
-inline double widen(double value) {
+ZERO_BOTH inline double widen(double value) {
   return value;
 }
 
-inline void narrow(float value, Bf16& out) {
+ZERO_BOTH inline void narrow(float value, Bf16& out) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const std::uint32_t quiet_nan = bits | 0x400000;
@@ -52,13 +54,13 @@ inline void narrow(float value, Bf16& out) {
 }
 
 // Towards zero.
-inline void cut(float value, Bf16& out) {
+ZERO_BOTH inline void cut(float value, Bf16& out) {
   out.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
 }
 
 // Up or down with a chance as large as what is cut off is to the step (stochastic rounding); `random` has 16
 // random bits. What is exact stays, what is finite stays finite: beyond the largest number it is cut off.
-inline void narrow_at_random(float value, std::uint32_t random, Bf16& out) {
+ZERO_BOTH inline void narrow_at_random(float value, std::uint32_t random, Bf16& out) {
   constexpr std::int32_t largest = 0x7f7fffff;
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto magnitude = static_cast<std::int32_t>(bits & 0x7fffffff);
@@ -70,7 +72,7 @@ inline void narrow_at_random(float value, std::uint32_t random, Bf16& out) {
 
 // Below 2^-14 the processor rounds: the last bit of 1/2 is that of a subnormal number. From there on the
 // bits of half + value grow faster than those of the result.
-inline void narrow(float value, Fp16& out) {
+ZERO_BOTH inline void narrow(float value, Fp16& out) {
   const auto bits = std::bit_cast<std::int32_t>(value);
   const std::int32_t magnitude = bits & 0x7fffffff;
   const std::int32_t clamped = std::clamp(magnitude, 0x38800000, 0x47800000);
@@ -80,7 +82,7 @@ inline void narrow(float value, Fp16& out) {
   out.bits = static_cast<std::uint16_t>(std::min(subnormal, normal) | nan | (bits >> 16 & 0x8000));
 }
 
-inline Fp16::Fp16(float value) {
+ZERO_BOTH inline Fp16::Fp16(float value) {
   narrow(value, *this);
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "base/both.h"
+
 namespace zero {
 
 struct RandomKey {
@@ -29,7 +31,7 @@ constexpr RandomKey random_key(std::uint64_t seed) {
 }
 
 // What the last step of random_bits() mixes, the lower half with the upper one.
-inline std::uint32_t before_last_mix(RandomKey key, std::uint32_t index) {
+ZERO_BOTH inline std::uint32_t before_last_mix(RandomKey key, std::uint32_t index) {
   std::uint32_t x = index * 0x9E3779B9U + key.before;
   x = (x ^ (x >> 16)) * 0x7FEB352DU;
   x = (x ^ (x >> 15)) + key.between;
@@ -37,13 +39,13 @@ inline std::uint32_t before_last_mix(RandomKey key, std::uint32_t index) {
 }
 
 // 32 bits of the element `index` of the key's stream.
-inline std::uint32_t random_bits(RandomKey key, std::uint32_t index) {
+ZERO_BOTH inline std::uint32_t random_bits(RandomKey key, std::uint32_t index) {
   const std::uint32_t x = before_last_mix(key, index);
   return x ^ (x >> 16);
 }
 
 // The upper 16 of random_bits().
-inline std::uint32_t upper_random_bits(RandomKey key, std::uint32_t index) {
+ZERO_BOTH inline std::uint32_t upper_random_bits(RandomKey key, std::uint32_t index) {
   return before_last_mix(key, index) >> 16;
 }
 

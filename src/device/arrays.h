@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/both.h"
 #include "base/half.h"
 #include "base/random.h"
 
@@ -12,9 +13,23 @@ namespace zero::arrays {
 template <class T>
 struct Values {
   T* at;
-  std::remove_const_t<T> load(std::int64_t i) const { return at[i]; }
-  void store(T value, std::int64_t i) const { at[i] = value; }
-  Values from(std::int64_t i) const { return {at + i}; }
+  ZERO_BOTH std::remove_const_t<T> load(std::int64_t i) const { return at[i]; }
+  ZERO_BOTH void store(T value, std::int64_t i) const { at[i] = value; }
+  ZERO_BOTH Values from(std::int64_t i) const { return {at + i}; }
+};
+
+// One value, wherever it belongs.
+template <class T>
+struct One {
+  T* at;
+  ZERO_BOTH T load(std::int64_t) const { return *at; }
+  ZERO_BOTH void store(T value, std::int64_t) const { *at = value; }
+};
+
+template <class Narrow>
+struct Widened {
+  const Narrow* at;
+  ZERO_BOTH float load(std::int64_t i) const { return widen(at[i]); }
 };
 
 // The parameters are a copy.
@@ -22,38 +37,38 @@ template <class Out>
 struct MainWeights {
   float* main;
   Out* copy;
-  float load(std::int64_t i) const { return main[i]; }
-  void store(float value, std::int64_t i) const {
+  ZERO_BOTH float load(std::int64_t i) const { return main[i]; }
+  ZERO_BOTH void store(float value, std::int64_t i) const {
     main[i] = value;
     narrow(value, copy[i]);
   }
-  MainWeights from(std::int64_t i) const { return {main + i, copy + i}; }
+  ZERO_BOTH MainWeights from(std::int64_t i) const { return {main + i, copy + i}; }
 };
 
 struct Rounded {
   Bf16* at;
-  float load(std::int64_t i) const { return widen(at[i]); }
-  void store(float value, std::int64_t i) const { narrow(value, at[i]); }
-  Rounded from(std::int64_t i) const { return {at + i}; }
+  ZERO_BOTH float load(std::int64_t i) const { return widen(at[i]); }
+  ZERO_BOTH void store(float value, std::int64_t i) const { narrow(value, at[i]); }
+  ZERO_BOTH Rounded from(std::int64_t i) const { return {at + i}; }
 };
 
 struct RoundedAtRandom {
   Bf16* at;
   RandomKey key;
   std::uint32_t first;
-  float load(std::int64_t i) const { return widen(at[i]); }
-  void store(float value, std::int64_t i) const {
+  ZERO_BOTH float load(std::int64_t i) const { return widen(at[i]); }
+  ZERO_BOTH void store(float value, std::int64_t i) const {
     narrow_at_random(value, upper_random_bits(key, first + static_cast<std::uint32_t>(i)), at[i]);
   }
-  RoundedAtRandom from(std::int64_t i) const { return {at + i, key, first + static_cast<std::uint32_t>(i)}; }
+  ZERO_BOTH RoundedAtRandom from(std::int64_t i) const { return {at + i, key, first + static_cast<std::uint32_t>(i)}; }
 };
 
 // What is left is cut, not rounded: to the nearest it could reach half a step, and the sum round to a neighbour.
 struct Compensated {
   Bf16* at;
   Bf16* rest;
-  float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
-  void store(float value, std::int64_t i) const {
+  ZERO_BOTH float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
+  ZERO_BOTH void store(float value, std::int64_t i) const {
     Bf16 rounded, left;
     narrow(value, rounded);
     cut(value - widen(rounded), left);
@@ -62,13 +77,13 @@ struct Compensated {
     const std::uint32_t finite = (rounded.bits & 0x7f80) != 0x7f80;
     rest[i].bits = static_cast<std::uint16_t>(left.bits & (0 - finite));
   }
-  Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
+  ZERO_BOTH Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
 };
 
 template <class T>
 struct Zeros {
-  T load(std::int64_t) const { return 0; }
-  Zeros from(std::int64_t) const { return {}; }
+  ZERO_BOTH T load(std::int64_t) const { return 0; }
+  ZERO_BOTH Zeros from(std::int64_t) const { return {}; }
 };
 
 // Read in one place, written to another.
@@ -76,10 +91,10 @@ template <class In, class Out>
 struct Aside {
   In in;
   Out out;
-  Aside from(std::int64_t i) const { return {in.from(i), out.from(i)}; }
-  auto load(std::int64_t i) const { return in.load(i); }
+  ZERO_BOTH Aside from(std::int64_t i) const { return {in.from(i), out.from(i)}; }
+  ZERO_BOTH auto load(std::int64_t i) const { return in.load(i); }
   template <class T>
-  void store(T value, std::int64_t i) const {
+  ZERO_BOTH void store(T value, std::int64_t i) const {
     out.store(value, i);
   }
 };

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/both.h"
+
 namespace zero::rules {
 
 template <class T>
@@ -13,7 +15,7 @@ struct Descent {
   static constexpr int kMoments = 0;
   T decay, lr;
 
-  T operator()(T p, T g) const { return std::fma(std::fma(p, decay, g), -lr, p); }
+  ZERO_BOTH T operator()(T p, T g) const { return std::fma(std::fma(p, decay, g), -lr, p); }
 };
 
 // Nesterov: `direct` and `ahead` are 1 and the momentum, else 0 and 1.
@@ -22,7 +24,7 @@ struct Momentum {
   static constexpr int kMoments = 1;
   T decay, kept, added, direct, ahead, lr;
 
-  T operator()(T p, T gradient, T& m) const {
+  ZERO_BOTH T operator()(T p, T gradient, T& m) const {
     const T g = std::fma(p, decay, gradient);
     m = std::fma(g, added, m * kept);
     return std::fma(std::fma(m, ahead, g * direct), -lr, p);
@@ -34,7 +36,7 @@ struct AdaGrad {
   static constexpr int kMoments = 1;
   T decay, eps, lr;
 
-  T operator()(T p, T gradient, T& sum) const {
+  ZERO_BOTH T operator()(T p, T gradient, T& sum) const {
     const T g = std::fma(p, decay, gradient);
     sum = std::fma(g, g, sum);
     return p + (-lr * g) / (std::sqrt(sum) + eps);
@@ -46,13 +48,13 @@ template <class T>
 struct RootMeanSquare {
   T decay, alpha, rest, under, outside;
 
-  T decayed(T p, T g) const { return std::fma(p, decay, g); }
-  T root(T g, T& square) const {
+  ZERO_BOTH T decayed(T p, T g) const { return std::fma(p, decay, g); }
+  ZERO_BOTH T root(T g, T& square) const {
     square = std::fma(rest * g, g, square * alpha);
     return std::sqrt(square + under) + outside;
   }
   // Of the variance, which rounding alone could make negative.
-  T root(T g, T& square, T& mean) const {
+  ZERO_BOTH T root(T g, T& square, T& mean) const {
     square = std::fma(rest * g, g, square * alpha);
     mean = std::fma(g, rest, mean * alpha);
     return std::sqrt(std::max(T{0}, std::fma(-mean, mean, square)) + under) + outside;
@@ -64,7 +66,7 @@ struct RmsProp : RootMeanSquare<T> {
   static constexpr int kMoments = 1;
   T lr;
 
-  T operator()(T p, T gradient, T& square) const {
+  ZERO_BOTH T operator()(T p, T gradient, T& square) const {
     const T g = this->decayed(p, gradient);
     return p + (-lr * g) / this->root(g, square);
   }
@@ -75,7 +77,7 @@ struct RmsPropCentered : RootMeanSquare<T> {
   static constexpr int kMoments = 2;
   T lr;
 
-  T operator()(T p, T gradient, T& square, T& mean) const {
+  ZERO_BOTH T operator()(T p, T gradient, T& square, T& mean) const {
     const T g = this->decayed(p, gradient);
     return p + (-lr * g) / this->root(g, square, mean);
   }
@@ -86,7 +88,7 @@ struct RmsPropMomentum : RootMeanSquare<T> {
   static constexpr int kMoments = 2;
   T lr, momentum;
 
-  T operator()(T p, T gradient, T& square, T& m) const {
+  ZERO_BOTH T operator()(T p, T gradient, T& square, T& m) const {
     const T g = this->decayed(p, gradient);
     m = m * momentum + g / this->root(g, square);
     return std::fma(m, -lr, p);
@@ -98,7 +100,7 @@ struct RmsPropCenteredMomentum : RootMeanSquare<T> {
   static constexpr int kMoments = 3;
   T lr, momentum;
 
-  T operator()(T p, T gradient, T& square, T& m, T& mean) const {
+  ZERO_BOTH T operator()(T p, T gradient, T& square, T& m, T& mean) const {
     const T g = this->decayed(p, gradient);
     m = m * momentum + g / this->root(g, square, mean);
     return std::fma(m, -lr, p);
@@ -110,11 +112,11 @@ template <class T>
 struct Moments {
   T beta1, rest1, beta2, rest2, root, eps, step_size;
 
-  void update_moments(T g, T& m, T& v) const {
+  ZERO_BOTH void update_moments(T g, T& m, T& v) const {
     m = std::fma(g, rest1, m * beta1);
     v = std::fma(rest2 * g, g, v * beta2);
   }
-  T moved(T p, T m, T v) const { return p + (-step_size * m) / (std::sqrt(v) / root + eps); }
+  ZERO_BOTH T moved(T p, T m, T v) const { return p + (-step_size * m) / (std::sqrt(v) / root + eps); }
 };
 
 // `decay` is added to the gradient, `kept` is what decoupled decay leaves of a weight; 0 and 1 do nothing.
@@ -123,7 +125,7 @@ struct Adam : Moments<T> {
   static constexpr int kMoments = 2;
   T decay, kept;
 
-  T operator()(T p, T g, T& m, T& v) const {
+  ZERO_BOTH T operator()(T p, T g, T& m, T& v) const {
     this->update_moments(std::fma(p, decay, g), m, v);
     return this->moved(p * kept, m, v);
   }
@@ -134,7 +136,7 @@ struct AdamMax : Moments<T> {
   static constexpr int kMoments = 3;
   T decay, kept;
 
-  T operator()(T p, T g, T& m, T& v, T& largest) const {
+  ZERO_BOTH T operator()(T p, T g, T& m, T& v, T& largest) const {
     this->update_moments(std::fma(p, decay, g), m, v);
     largest = std::max(largest, v);
     return this->moved(p * kept, m, largest);
@@ -146,7 +148,7 @@ struct Lion {
   static constexpr int kMoments = 1;
   T beta1, rest1, beta2, rest2, kept, lr;
 
-  T operator()(T p, T g, T& m) const {
+  ZERO_BOTH T operator()(T p, T g, T& m) const {
     const T blend = m * beta1 + g * rest1;
     m = std::fma(g, rest2, m * beta2);
     const T sign = static_cast<T>(blend > 0) - static_cast<T>(blend < 0);
@@ -160,7 +162,7 @@ struct Along {
   static constexpr int kMoments = 0;
   T kept, size;
 
-  T operator()(T p, T step) const { return std::fma(step, -size, p * kept); }
+  ZERO_BOTH T operator()(T p, T step) const { return std::fma(step, -size, p * kept); }
 };
 
 // Of optimizers over whole tensors: instead of the new weight they give that from which its step is computed.
@@ -168,7 +170,7 @@ struct Along {
 template <class T>
 struct Gradient {
   static constexpr int kMoments = 0;
-  T operator()(T, T g) const { return g; }
+  ZERO_BOTH T operator()(T, T g) const { return g; }
 };
 
 // Nesterov: `direct` and `ahead` are 1 - momentum and momentum, else 0 and 1.
@@ -177,7 +179,7 @@ struct MuonInput {
   static constexpr int kMoments = 1;
   T rest, direct, ahead;
 
-  T operator()(T, T g, T& m) const {
+  ZERO_BOTH T operator()(T, T g, T& m) const {
     m = std::fma(rest, g - m, m);
     return std::fma(m, ahead, g * direct);
   }
@@ -188,7 +190,7 @@ struct LambStep : Moments<T> {
   static constexpr int kMoments = 2;
   T decay, correction;
 
-  T operator()(T p, T g, T& m, T& v) const {
+  ZERO_BOTH T operator()(T p, T g, T& m, T& v) const {
     this->update_moments(g, m, v);
     return std::fma(p, decay, (m * correction) / (std::sqrt(v) / this->root + this->eps));
   }
@@ -200,7 +202,7 @@ struct AdafactorStep {
   static constexpr int kMoments = 1;
   T rest, least;
 
-  T operator()(T, T g, T& square) const {
+  ZERO_BOTH T operator()(T, T g, T& square) const {
     square = std::fma(rest, g * g - square, square);
     return g / std::sqrt(std::max(square, least));
   }

@@ -3,10 +3,29 @@
 
 #include <cstdint>
 
+#include "base/both.h"
 #include "base/half.h"
 #include "zero/dtype.h"
 
 namespace zero {
+
+// Of one weight.
+ZERO_BOTH inline void rest_of(float value, Bf16& rest) {
+  Bf16 rounded;
+  narrow(value, rounded);
+  cut(value - widen(rounded), rest);
+}
+ZERO_BOTH inline void drop_misfit(Bf16 written, Bf16& rest) {
+  Bf16 rounded;
+  narrow(widen(written) + widen(rest), rounded);
+  if (rounded.bits != written.bits) rest = {};
+}
+template <class Narrow>
+ZERO_BOTH inline void adopt_changed(Narrow written, float& main) {
+  Narrow rounded;
+  narrow(main, rounded);
+  if (widen(rounded) != widen(written)) main = widen(written);
+}
 
 // What rounding to bf16 cuts off the values.
 void keep_rest(const float* values, Bf16* rest, std::int64_t count);

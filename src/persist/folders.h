@@ -38,8 +38,9 @@ Env::Lock lock_checkpoints(Env& env, const std::string& folder);
 // Makes a folder, and those above it, and brings their names to the disk.
 void create_lasting_folder(Env& env, const std::string& path);
 
-// Removes what ended saves, removals and looks at whether ranks share the folder left, and gives back a checkpoint that was to be replaced and was not. Nothing
-// while a save or a removal is under way. Returns the names of what it removed. For one rank, before training starts.
+// Removes what ended saves, removals and looks at whether ranks share the folder left, and gives back a checkpoint that
+// was to be replaced and was not. Nothing while a save or a removal is under way. Returns the names of what it removed.
+// For one rank, before training starts.
 std::vector<std::string> clean_partials(Env& env, const std::string& folder);
 
 // The same, by one who holds the lock.

@@ -1,26 +1,11 @@
 // Engines on the simulated accelerator: the same bits under every plan, however late the device works.
 #include <gtest/gtest.h>
 
-#include <atomic>
-
-#include "device/fixture.h"
-#include "device/simulated_device.h"
+#include "device/engines.h"
 #include "folder.h"
-#include "ranks/lm.h"
 
 namespace zero::test {
 namespace {
-
-// The model of each rank on the CPU, or on a device of its own: LibTorch has one thread for the backwards of a device,
-// on which ranks that are threads would wait for each other.
-Course<Lm> lm_on(at::DeviceType kind, double dropout) {
-  const auto made = std::make_shared<std::atomic<int>>(0);
-  return {.make = [=] {
-    auto model = std::make_shared<Lm>(dropout);
-    model->to(kind == at::kCPU ? at::Device(kind) : accelerator::device((*made)++ % accelerator::kDevices));
-    return model;
-  }};
-}
 
 // How far the device's own operators may be from the CPU's, which add up in other orders.
 double tolerance(Precision precision) {
@@ -28,15 +13,6 @@ double tolerance(Precision precision) {
 }
 
 using Setting = std::tuple<int, int, Precision>;
-class ModelsOnDevices : public accelerator::OnTheDevice {
- protected:
-  void SetUp() override {
-    OnTheDevice::SetUp();
-    accelerator::set_race_faults(true);
-    install_simulated_device();
-  }
-};
-
 class EnginesOnADevice : public ModelsOnDevices, public testing::WithParamInterface<Setting> {
  protected:
   static Job job() {

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "device/torch/cuda_device.h"
 #include "device/torch/host_device.h"
 #include "zero/error.h"
 
@@ -41,6 +42,7 @@ class Devices {
  private:
   Devices() {
     makers_[c10::kCPU] = [](c10::Device) { return std::make_unique<HostDevice>(); };
+    if (MakeDevice make = cuda_devices()) makers_[c10::kCUDA] = std::move(make);
   }
 
   std::mutex mutex_;

@@ -1,0 +1,31 @@
+// The kernels of CUDA devices, queued on a stream of the current device. Without CUDA's headers, and without torch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/accumulate.h"
+#include "device/update.h"
+
+namespace zero {
+
+// See device/device.h and device/grid_kernels.h. Each returns the cudaError_t of its launch.
+class CudaKernels {
+ public:
+  // A cudaStream_t.
+  explicit CudaKernels(void* stream) : stream_(stream) {}
+
+  int fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
+           std::int64_t count) const;
+  // Adds to kSquareLimbs numbers of the device's memory.
+  int add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) const;
+  int update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) const;
+  int keep_rest(const void* values, void* rest, std::int64_t count) const;
+  int drop_misfits(const void* written, void* rest, std::int64_t count) const;
+  int adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) const;
+
+ private:
+  void* stream_;
+};
+
+}  // namespace zero

@@ -1,0 +1,248 @@
+// The kernels of devices that have a thread for each element, run on the host: their bits are the host's.
+#include "device/grid_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "device/weights.h"
+#include "optimizers.h"
+#include "partition/moments.h"
+
+namespace zero::test {
+namespace {
+
+struct Loops {
+  template <class Body>
+  void elements(std::int64_t count, const Body& body) const {
+    for (std::int64_t i = count; i-- > 0;) body(i);  // threads have no order
+  }
+  template <class Body>
+  void blocks(std::int64_t count, const Body& body) const {
+    for (std::int64_t b = 0; b < count; ++b) block(b, body);
+  }
+  template <class Body>
+  void sums(std::int64_t count, const Body& body, int n, std::int64_t* out) const {
+    for (std::int64_t i = count; i-- > 0;)
+      body(i, [&](int k, std::int64_t value) {
+        ASSERT_LT(k, n);
+        out[k] += value;
+      });
+  }
+
+ private:
+  template <class Body>
+  static void block(std::int64_t b, const Body& body) {
+    std::vector<typename Body::State> states(kStateBlock);
+    std::vector<char> mine(kStateBlock);
+    std::array<std::int32_t, kMaxMoments> largest{};
+    for (int t = 0; t < kStateBlock; ++t) {
+      typename Body::State& state = states[static_cast<std::size_t>(t)];
+      mine[static_cast<std::size_t>(t)] = body.load(b, t, state);
+      for (int k = 0; mine[static_cast<std::size_t>(t)] && k < Body::kMoments; ++k)
+        largest.at(static_cast<std::size_t>(k)) = std::max(largest.at(static_cast<std::size_t>(k)), state.magnitude(k));
+    }
+    for (int t = 0; t < kStateBlock; ++t)
+      if (mine[static_cast<std::size_t>(t)]) body.store(b, t, states[static_cast<std::size_t>(t)], largest.data());
+  }
+};
+
+const grid::Kernels kKernels(Loops{});
+
+constexpr std::int64_t kCount = 3 * kStateBlock + 77;
+
+std::vector<float> numbers(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Numbers of a dtype, as bytes.
+std::vector<char> array_of(Dtype dtype, std::int64_t count, unsigned seed, float size = 1) {
+  const std::vector<float> wide = numbers(count, seed);
+  std::vector<char> bytes(static_cast<std::size_t>(count * size_of(dtype)));
+  const auto fill = [&]<class T>(T*, const auto& make) {
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      const T value = make(wide[i] * size);
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  };
+  const auto narrowed = []<class T>(T*) {
+    return [](float value) {
+      T out;
+      narrow(value, out);
+      return out;
+    };
+  };
+  switch (dtype) {
+    case Dtype::f64: fill(static_cast<double*>(nullptr), [](float value) { return double{value} * 1.00000001; }); break;
+    case Dtype::bf16: fill(static_cast<Bf16*>(nullptr), narrowed(static_cast<Bf16*>(nullptr))); break;
+    case Dtype::f16: fill(static_cast<Fp16*>(nullptr), narrowed(static_cast<Fp16*>(nullptr))); break;
+    default: fill(static_cast<float*>(nullptr), [](float value) { return value; });
+  }
+  return bytes;
+}
+
+// All that an update goes over.
+struct Arrays {
+  std::vector<char> main, gradient, parameter, rest;
+  std::array<std::vector<char>, kMaxMoments> moments;
+  std::array<std::vector<float>, kMaxMoments> scales;
+  bool operator==(const Arrays&) const = default;
+};
+
+struct Case {
+  Dtype dtype;
+  Remainder remainder = Remainder::main_weights;
+  bool narrow_gradient = false;
+};
+
+std::vector<Case> cases() {
+  return {{Dtype::f32},
+          {Dtype::f64},
+          {Dtype::bf16},
+          {Dtype::bf16, Remainder::main_weights, true},
+          {Dtype::f16},
+          {Dtype::f16, Remainder::main_weights, true},
+          {Dtype::bf16, Remainder::lost},
+          {Dtype::bf16, Remainder::random},
+          {Dtype::bf16, Remainder::kept, true}};
+}
+
+Arrays arrays_for(const Case& each, const Optimizer& optimizer) {
+  const Dtype wide = accumulation(each.dtype);
+  Arrays arrays;
+  if (each.remainder == Remainder::main_weights) arrays.main = array_of(wide, kCount, 1);
+  arrays.gradient = array_of(each.narrow_gradient ? each.dtype : wide, kCount, 2);
+  if (each.dtype != wide) arrays.parameter = array_of(each.dtype, kCount, 1);
+  if (each.remainder == Remainder::kept) arrays.rest = array_of(each.dtype, kCount, 3, 1e-4F);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(moments(optimizer)); ++i) {
+    const MomentFormat format = wide == Dtype::f64 ? MomentFormat::wide : moment_format(optimizer);
+    const Dtype dtype = moment_dtype(format, each.dtype);
+    arrays.moments[i].assign(static_cast<std::size_t>(kCount * size_of(dtype)), 0);
+    if (format == MomentFormat::block8) {
+      arrays.scales[i].assign(static_cast<std::size_t>(kCount / kStateBlock + 2), 0);
+      arrays.moments[i].assign(static_cast<std::size_t>(kCount), i == 0 ? 127 : 0);
+    }
+  }
+  return arrays;
+}
+
+UpdateRange range_of(Arrays& arrays, const Case& each, std::int64_t in_block) {
+  UpdateRange range;
+  const auto at = [](std::vector<char>& bytes) { return bytes.empty() ? nullptr : bytes.data(); };
+  range.main = at(arrays.main);
+  range.gradient = at(arrays.gradient);
+  range.narrow_gradient = each.narrow_gradient;
+  range.parameter = at(arrays.parameter);
+  range.rest = at(arrays.rest);
+  range.dtype = each.dtype;
+  range.count = kCount;
+  range.remainder = each.remainder;
+  range.first = 5;
+  range.in_block = in_block;
+  for (std::size_t i = 0; i < kMaxMoments; ++i) {
+    range.moments[i] = at(arrays.moments[i]);
+    range.scales[i] = arrays.scales[i].empty() ? nullptr : arrays.scales[i].data();
+  }
+  return range;
+}
+
+TEST(GridKernels, UpdateLikeTheHost) {
+  std::vector<Optimizer> optimizers = every_optimizer();
+  for (const Optimizer& each : narrow_moments()) optimizers.push_back(each);
+  int updates = 0;
+  for (const Optimizer& optimizer : optimizers)
+    for (const Case& each : cases())
+      for (const std::int64_t in_block : {0, 100}) {
+        SCOPED_TRACE(testing::Message() << name(optimizer) << ", " << name(each.dtype) << ", " << in_block);
+        Arrays host = arrays_for(each, optimizer), device = host;
+        for (std::int64_t step = 1; step <= 3; ++step) {
+          const UpdateFactors factors{.scale = 0.5, .lr = 0.01, .step = step, .seed = 7};
+          update(optimizer, factors, range_of(host, each, in_block));
+          kKernels.update(optimizer, factors, range_of(device, each, in_block));
+          ASSERT_TRUE(host == device) << "step " << step;
+        }
+        ++updates;
+      }
+  EXPECT_GT(updates, 200);
+}
+
+TEST(GridKernels, FoldLikeTheHost) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
+    for (const Dtype kept : {accumulation(dtype), dtype})
+      for (const bool tree : {false, true})
+        for (const bool absent : {false, true}) {
+          std::vector<std::vector<char>> host(tree ? 4 : 1, array_of(kept, kCount, 1)), device = host;
+          for (int micro = 0; micro < 7; ++micro) {
+            const Fold how = fold_of(tree, static_cast<int>(host.size()), micro, 7);
+            const std::vector<char> gradient = array_of(dtype, kCount, static_cast<unsigned>(micro));
+            const void* const from = absent && micro == 3 ? nullptr : gradient.data();
+            const auto levels = [](std::vector<std::vector<char>>& of) {
+              std::vector<void*> places;
+              for (std::vector<char>& level : of) places.push_back(level.data());
+              return places;
+            };
+            fold(how, levels(host), kept, from, dtype, kCount);
+            kKernels.fold(how, levels(device), kept, from, dtype, kCount);
+          }
+          EXPECT_EQ(host, device);
+        }
+}
+
+void expect_same_squares(const std::vector<char>& values, Dtype dtype, std::int64_t count) {
+  ExactSum host, device;
+  std::int64_t host_nonfinite = 0;
+  sum_of_squares(values.data(), dtype, count, host, host_nonfinite);
+  std::vector<std::int64_t> limbs(kSquareLimbs);
+  kKernels.add_squares(values.data(), dtype, count, limbs.data());
+  device.add(std::span<const std::int64_t>(limbs).first(ExactSum::kLimbs));
+  EXPECT_TRUE(std::ranges::equal(host.limbs(), device.limbs()));
+  EXPECT_EQ(host_nonfinite, limbs.back());
+}
+
+TEST(GridKernels, AddSquaresLikeTheHost) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, kSquareBlock, kSquareBlock + 3, kCount})
+      for (const float size : {1.0F, 1e-30F, 1e18F}) expect_same_squares(array_of(dtype, count, 4, size), dtype, count);
+  std::vector<char> broken = array_of(Dtype::f32, kCount, 4);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{1}, std::size_t{500}}) {
+    const float value = at == 500 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(broken.data() + at * sizeof(float), &value, sizeof(float));
+  }
+  expect_same_squares(broken, Dtype::f32, kCount);
+}
+
+TEST(GridKernels, KeepWeightsLikeTheHost) {
+  const std::vector<float> values = numbers(kCount, 5);
+  std::vector<Bf16> host(values.size()), device(values.size());
+  const auto same = [&] { return std::memcmp(host.data(), device.data(), host.size() * sizeof(Bf16)) == 0; };
+  keep_rest(values.data(), host.data(), kCount);
+  kKernels.keep_rest(values.data(), device.data(), kCount);
+  EXPECT_TRUE(same());
+  const std::vector<char> written = array_of(Dtype::bf16, kCount, 6);
+  drop_misfits(reinterpret_cast<const Bf16*>(written.data()), host.data(), kCount);
+  kKernels.drop_misfits(written.data(), device.data(), kCount);
+  EXPECT_TRUE(same());
+  for (const Dtype stored : {Dtype::bf16, Dtype::f16}) {
+    std::vector<float> main = values, there = values;
+    const std::vector<char> other = array_of(stored, kCount, 5);
+    std::vector<char> changed = other;
+    changed[10] = static_cast<char>(changed[10] ^ 1);
+    adopt_written(changed.data(), stored, main.data(), kCount);
+    kKernels.adopt_written(changed.data(), stored, there.data(), kCount);
+    EXPECT_EQ(main, there);
+    EXPECT_NE(main, values);
+  }
+}
+
+}  // namespace
+}  // namespace zero::test
