@@ -1,29 +1,26 @@
-// One backward: of this engine, and of those to whose parameters its gradients go too.
+// One backward.
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "engine/impl.h"
+#include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {
 
-// The backward that runs on a thread.
-struct Engine::Impl::Backward {
-  explicit Backward(Impl& engine) : leader(engine), outer(std::exchange(running, this)) {}
-  ~Backward() { running = outer; }
-  Backward(const Backward&) = delete;
-  Backward& operator=(const Backward&) = delete;
+// A backward of this engine, and of those to whose parameters its gradients go too.
+struct Engine::Impl::Backward final : RunningBackward {
+  explicit Backward(Impl& engine) : leader(engine) {}
 
   Impl& leader;
+  std::mutex mutex = {};           // devices have a thread each
   std::vector<Impl*> joined = {};  // others, in the order in which gradients reached them
-  Backward* outer;
-
-  static thread_local Backward* running;
 };
-
-thread_local Engine::Impl::Backward* Engine::Impl::Backward::running = nullptr;
 
 void Engine::Impl::backward(const at::Tensor& loss) {
   check_alive();
@@ -34,7 +31,8 @@ void Engine::Impl::backward(const at::Tensor& loss) {
                       "compute it from the module's output, with gradients enabled");
   check_parameters();
   gradients_->require_planned(micro_);
-  Backward run(*this);
+  const auto run = std::make_shared<Backward>(*this);
+  const RunningBackward::Guard running(run);
   try {
     // In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
     const at::Tensor root = loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
@@ -43,11 +41,11 @@ void Engine::Impl::backward(const at::Tensor& loss) {
     torch::autograd::backward({root}, {seed});
     const double value = loss.item<double>();
     gradients_->end();
-    for (Impl* other : run.joined) other->gradients_->end();
-    for (Impl* other : run.joined) other->end_micro_batch(value);
+    for (Impl* other : run->joined) other->gradients_->end();
+    for (Impl* other : run->joined) other->end_micro_batch(value);
     end_micro_batch(value);
   } catch (...) {
-    for (Impl* other : run.joined) other->drop_step();
+    for (Impl* other : run->joined) other->drop_step();
     drop_step();
     throw;
   }
@@ -68,8 +66,7 @@ void Engine::Impl::end_micro_batch(double loss) {
 
 // The first gradient from another engine's backward has come.
 void Engine::Impl::join_backward() {
-  Backward* const run = Backward::running;
-  if (run == nullptr) return;
+  auto* const run = static_cast<Backward*>(RunningBackward::current());
   check_alive();
   check_parameters();
   if (scaler_.value() != run->leader.scaler_.value())
@@ -77,7 +74,10 @@ void Engine::Impl::join_backward() {
                          " brings gradients to an engine whose loss scale is " + std::to_string(scaler_.value()),
                      "give both engines the same Options::loss_scale, a fixed one");
   gradients_->require_planned(micro_);
-  run->joined.push_back(this);
+  {
+    const std::lock_guard lock(run->mutex);
+    run->joined.push_back(this);
+  }
   begin_micro_batch();
 }
 

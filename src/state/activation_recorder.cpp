@@ -3,7 +3,7 @@
 namespace zero {
 
 void ActivationRecorder::start() {
-  if (memory_observer() == nullptr) observe_memory(this);
+  if (accounts_.device().is_host() && memory_observer() == nullptr) observe_memory(this);
 }
 
 void ActivationRecorder::stop() {

@@ -1,5 +1,5 @@
 // Sees what LibTorch's operators allocate and free on this thread, and books it as activations. By the
-// allocator that init() installs: where that is not in use nothing is seen.
+// allocator that init() installs: where that is not in use nothing is seen, nor on a device.
 //
 // Thread-safety: one thread.
 #pragma once

@@ -10,7 +10,7 @@
 
 #include "base/elements.h"
 #include "state/for_unit.h"
-#include "state/micro_batch.h"
+#include "state/running_backward.h"
 #include "state/unit_gradients.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
@@ -183,8 +183,9 @@ Fold Gradients::how() const {
 
 // Whether a gradient that arrives now is wanted.
 bool Gradients::accepts(const std::string& parameter) {
-  if (!active_ && MicroBatch::in_backward() && begin_from_outside_) begin_from_outside_();
-  if (active_ || MicroBatch::in_backward()) return active_;
+  const bool in_backward = RunningBackward::current() != nullptr;
+  if (!active_ && in_backward && begin_from_outside_) begin_from_outside_();
+  if (active_ || in_backward) return active_;
   throw StateError("rank " + std::to_string(exchange_.rank()) + ": a gradient of parameter '" + parameter +
                        "' arrived outside Engine::backward",
                    "call engine.backward(loss) instead of loss.backward()");

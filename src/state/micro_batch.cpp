@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "base/random.h"
+#include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
 thread_local MicroBatch* open_here = nullptr;
-thread_local bool backward_here = false;
 
 }  // namespace
 
@@ -35,12 +35,8 @@ MicroBatch* MicroBatch::open() {
   return open_here;
 }
 
-bool MicroBatch::in_backward() {
-  return backward_here;
-}
-
 void MicroBatch::used() {
-  if (backward_here || phase_ == Phase::backward) return refuse_recomputation();
+  if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
   const bool trains = at::GradMode::is_enabled();
   if (trains && unseeded_) seed_generators(*std::exchange(unseeded_, std::nullopt));
   if (is_open()) return;
@@ -102,7 +98,6 @@ void MicroBatch::end_forward() {
 
 void MicroBatch::begin_backward(bool more_to_come) {
   if (open_here != nullptr) open_here->end_forward();
-  backward_here = true;
   phase_ = Phase::backward;
   order_.more_to_come(more_to_come);
   acting_.emplace(observer_, Activity::backward);
@@ -112,14 +107,12 @@ void MicroBatch::begin_backward(bool more_to_come) {
 void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
-  backward_here = false;
   recorder_.stop();
   order_.complete();
 }
 
 void MicroBatch::abort() {
   end_forward();
-  if (phase_ == Phase::backward) backward_here = false;
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();

@@ -41,10 +41,6 @@ class MicroBatch {
 
   // The one in a forward or an evaluation on this thread: at most one, of the engine used last.
   static MicroBatch* open();
-  // Whether a backward runs that an engine of this thread has begun: nothing begins in it. On a device it runs on a
-  // thread of LibTorch's.
-  static bool in_backward();
-
   // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
   void used();
   // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
