@@ -1,9 +1,5 @@
 # zero_cuda: the kernels of CUDA devices, as objects. The same bits as on the host: no fused multiply-add that the
 # source does not ask for.
-if(CMAKE_VERSION VERSION_LESS 3.26)
-  message(FATAL_ERROR "CUDA needs CMake 3.26, this is ${CMAKE_VERSION}: `pip install cmake` brings it, or take a LibTorch "
-                      "for the CPU")
-endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
