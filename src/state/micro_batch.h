@@ -41,6 +41,7 @@ class MicroBatch {
 
   // The one in a forward or an evaluation on this thread: at most one, of the engine used last.
   static MicroBatch* open();
+
   // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
   void used();
   // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
