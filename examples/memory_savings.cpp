@@ -46,7 +46,9 @@ Measured train(const zero::World& world, const zero::Plan& plan, double before) 
   const zero::Ledger ledger = engine.ledger();
   using enum zero::Owner;
   const std::int64_t state = ledger[parameter].bytes + ledger[gradient].bytes + ledger[optimizer].bytes;
-  return {static_cast<double>(state) / 1e6, static_cast<double>(ledger.peak_total) / 1e6, process("VmHWM:") - before};
+  const double resident = process("VmHWM:") - before;
+  world.communicator().barrier().wait();  // what a rank shares is its alone once the others have given it back
+  return {static_cast<double>(state) / 1e6, static_cast<double>(ledger.peak_total) / 1e6, resident};
 }
 
 int run() {
