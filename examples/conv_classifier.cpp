@@ -1,10 +1,11 @@
 // A convolutional classifier of generated shapes, written as for plain LibTorch. Training it under
-// ZeRO stage 3 adds the lines marked "zero", and nothing to the model.
+// ZeRO stage 3 adds the lines marked "zero", and nothing to the model. Its argument is the device: cpu, cuda, cuda:1.
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <exception>
 
+#include "zero/devices.h"
 #include "zero/zero.h"
 
 namespace {
@@ -46,15 +47,17 @@ torch::data::Example<> draw(std::int64_t index) {
   return {images, labels};
 }
 
-int train() {
-  zero::World world = zero::init();  // zero
+int train(torch::Device wanted) {
+  zero::World world = zero::init();                             // zero
+  const torch::Device device = zero::device_of(world, wanted);  // zero: each rank its own
   torch::manual_seed(0);
   Net net;
+  net->to(device);
   zero::Engine engine(*net, world, zero::Plan::zero3(), zero::AdamW{.lr = 3e-3});  // zero
   double first = 0, last = 0;
   for (int step = 0; step < kSteps; ++step) {
     auto [images, labels] = draw(engine.micro_batch());  // zero: each rank its own
-    auto loss = torch::nn::functional::cross_entropy(net->forward(images), labels);
+    auto loss = torch::nn::functional::cross_entropy(net->forward(images.to(device)), labels.to(device));
     engine.backward(loss);      // zero
     last = engine.step().loss;  // zero
     if (step == 0) first = last;
@@ -65,9 +68,9 @@ int train() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    return train();
+    return train(argc > 1 ? torch::Device(argv[1]) : zero::usual_device());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -82,7 +82,6 @@ void check_settings(const RunOptions& options, int ranks) {
   if (!options.data.empty()) open_data(options.data, options.tokens);
   if (options.data.empty() && options.tokens) throw UsageError("--tokens says how to read --data, which is missing");
   if (!launched()) check_outputs(options);
-  if (ranks > 0) check_room(options, ranks, ranks);
 }
 
 void check_settings(const ProfileOptions& options) {

@@ -8,8 +8,9 @@
 
 namespace cli {
 
-// Everything that options and files can have wrong. `ranks`: 0 where a launcher knows them. Throws UsageError, or
-// zero::ConfigError for files and folders that are missing or not what they should be.
+// Everything that options and files can have wrong, but for the device, and the room, which depends on it. `ranks`: 0
+// where a launcher knows them. Throws UsageError, or zero::ConfigError for files and folders that are missing or not
+// what they should be.
 void check_settings(const RunOptions& options, int ranks);
 
 void check_settings(const ProfileOptions& options);
@@ -22,7 +23,7 @@ std::string output_of(const ProfileOptions& options);
 void check_count(const RunOptions& options, int ranks);
 
 // Throws zero::Error where `here` of the ranks, those of this host, will not find the memory that a run needs, unless
-// the options say that it is not to be checked.
+// the options say that it is not to be checked. The options name the device.
 void check_room(const RunOptions& options, int ranks, int here);
 
 // Throws zero::ConfigError, naming the path, where an output cannot be written; leaves nothing behind.

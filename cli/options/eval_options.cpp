@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/options/device.h"
 #include "cli/options/validators.h"
 
 namespace cli {
@@ -18,6 +19,7 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
   add_number(command, "--seq", options.seq, "Tokens of a sequence", 1)->group(group);
   add_number(command, "--batch", options.batch, "Sequences that are computed at once", 1)->group(group);
   add_number(command, "--threads", options.threads, "Threads of an operator", 1, kMostThreads)->group(group);
+  add_device(command, options.device, group);
   add_json(command, options.json);
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
 }

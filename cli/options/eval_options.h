@@ -17,7 +17,8 @@ struct EvalOptions {
   std::int64_t seq = 128;
   std::int64_t batch = 4;
   int threads = 1;
-  std::string json;  // "-" is standard output
+  std::string device;  // empty: a GPU where there is one
+  std::string json;    // "-" is standard output
   std::string command;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "cli/options/device.h"
 #include "cli/options/plan_option.h"
 #include "cli/options/recipe.h"
 #include "cli/options/validators.h"
@@ -68,6 +69,7 @@ void add_training_group(CLI::App& command, RunOptions& options) {
   add_number(command, "--threads", options.threads, "Threads of an operator; 1 gives the same bits at any --ranks", 1,
              kMostThreads)
       ->group(group);
+  add_device(command, options.device, group);
 }
 
 void add_output_group(CLI::App& command, RunOptions& options) {
@@ -198,6 +200,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--clip", options.clip);
   add("--seed", options.seed);
   add("--threads", options.threads);
+  if (!options.device.empty()) add("--device", options.device);
   add("--eval-every", options.eval_every);
   if (!options.html.empty()) add("--html", options.html);
   if (!options.trace.empty()) add("--trace", options.trace);

@@ -43,6 +43,7 @@ struct RunOptions : ExchangeOptions {
   int tokens = 0;    // bits of a token in a token file; 0: by the file's name
   int accumulate = 1;
   int threads = 1;
+  std::string device;  // empty: a GPU where there is one
   std::int64_t steps = 20;
   std::int64_t batch = 4;
   std::int64_t seq = 128;

@@ -117,6 +117,7 @@ RunSetting setting_of(const RunOptions& options) {
           .data = options.data,
           .tokens = options.tokens,
           .threads = options.threads,
+          .device = options.device,
           .reproducible = options.reproducible,
           .fp32_norms = options.fp32_norms,
           .loss_scale = options.loss_scale,

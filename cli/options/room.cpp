@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "cli/options/device.h"
 #include "cli/options/recipe.h"
 #include "planner/price.h"
 #include "planner/quantity.h"
@@ -13,11 +14,12 @@ namespace cli {
 namespace {
 
 struct Need {
-  std::int64_t bytes = 0;  // of a rank
+  std::int64_t bytes = 0;  // of a rank, of the host's memory
   std::string moment;
 };
 
-// While an engine is built its parameters lie beside the model's own memory; afterwards the peak is a step's.
+// While an engine is built its parameters lie beside the model's own memory; afterwards the peak is a step's. For a
+// device a model is built in the host's memory, where the engine then has what it saves.
 Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ranks) {
   const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
   const planner::Shape shape = planner::shape_of(model);
@@ -26,8 +28,10 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
                         options.gather_in == "native" ? zero::Memory::common : zero::Memory::separate);
   const planner::Peak peak = planner::peak_of(
       estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));
-  const std::int64_t building = shape.parameters * zero::size_of(zero::Dtype::f32) + estimate.state.parameter;
-  const std::int64_t step = peak.bytes + (options.saving.folder.empty() ? 0 : estimate.snapshot);
+  const bool host = on_host(options.device);
+  const std::int64_t building =
+      shape.parameters * zero::size_of(zero::Dtype::f32) + (host ? estimate.state.parameter : 0);
+  const std::int64_t step = (host ? peak.bytes : 0) + (options.saving.folder.empty() ? 0 : estimate.snapshot);
   return building > step ? Need{building, "while the model is built"} : Need{step, "within a step"};
 }
 

@@ -18,12 +18,19 @@ std::size_t first_difference(const std::vector<double>& a, const std::vector<dou
   return at.first == a.end() && at.second == b.end() ? 0 : static_cast<std::size_t>(at.first - a.begin()) + 1;
 }
 
+bool on_device(const Report& report) {
+  const std::string& device = report.setting.device;
+  return !device.empty() && !device.starts_with("cpu");
+}
+
 std::string heading(const Report& report) {
   const int group = report.setting.shard_ranks;
+  const std::string& device = report.setting.device;
   return std::to_string(report.ranks) + (report.ranks == 1 ? " rank" : " ranks") +
-         (group ? " in groups of " + std::to_string(group) : "") + ", " + with_separators(report.parameters) +
-         " parameters, " + (report.precision.empty() ? "" : report.precision + ", ") +
-         std::to_string(report.runs.front().losses.size()) + " steps";
+         (group ? " in groups of " + std::to_string(group) : "") + (device.empty() ? "" : " on " + device) + ", " +
+         with_separators(report.parameters) + " parameters, " +
+         (report.precision.empty() ? "" : report.precision + ", ") + std::to_string(report.runs.front().losses.size()) +
+         " steps";
 }
 
 std::string last_loss(const RunResult& run) {
@@ -54,9 +61,8 @@ void add_wire(Table& table, const RunResult& run) {
 }
 
 // Predictions of peaks may be a little above what is measured.
-void add_peak(Table& table, const char* what, const Bytes& bytes) {
-  if (bytes.measured == kUnmeasured)
-    return table.add({"", what, with_separators(bytes.predicted), "-", "not measured without the arena"});
+void add_peak(Table& table, const char* what, const Bytes& bytes, const char* unmeasured) {
+  if (bytes.measured == kUnmeasured) return table.add({"", what, with_separators(bytes.predicted), "-", unmeasured});
   const double above = 100 * (static_cast<double>(bytes.predicted) / static_cast<double>(bytes.measured) - 1);
   table.add({"", what, with_separators(bytes.predicted), with_separators(bytes.measured),
              bytes.measured > 0 ? (above < 0 ? "" : "+") + fixed(above, 2) + " %" : ""});
@@ -67,6 +73,7 @@ std::int64_t state_bytes(const RunResult& run) {
 }
 
 void print_bytes(std::ostream& out, const Report& report) {
+  const char* const unmeasured = on_device(report) ? "not measured on a device" : "not measured without the arena";
   Table table(2);
   table.add({"plan", "bytes per rank", "predicted", "measured", ""});
   for (const RunResult& run : report.runs) {
@@ -74,8 +81,8 @@ void print_bytes(std::ostream& out, const Report& report) {
     add_bytes(table, "", "gradient", run.gradient);
     add_bytes(table, "", "optimizer", run.optimizer);
     add_wire(table, run);
-    add_peak(table, "activations", run.activation);
-    add_peak(table, "peak", run.peak);
+    add_peak(table, "activations", run.activation, unmeasured);
+    add_peak(table, "peak", run.peak, unmeasured);
   }
   table.print(out);
 }
@@ -99,18 +106,21 @@ std::string agreement(const RunResult& run) {
   return run.bytes_agree() ? "" : "other bytes differ";
 }
 
-std::string bandwidth(const RunResult& run) {
-  return run.update_seconds ? significant(static_cast<double>(run.update_bytes) / *run.update_seconds / 1e9, 3) : "-";
+// Of a device only the time is known in which its work was queued.
+std::string bandwidth(const RunResult& run, bool device) {
+  return run.update_seconds && !device
+             ? significant(static_cast<double>(run.update_bytes) / *run.update_seconds / 1e9, 3)
+             : "-";
 }
 
-std::vector<std::string> optimizer_cells(const RunResult& run, double held) {
+std::vector<std::string> optimizer_cells(const RunResult& run, double held, bool device) {
   const auto each = [held](std::int64_t bytes) { return fixed(static_cast<double>(bytes) / held, 2); };
   return {run.optimizer_name,
           with_separators(run.optimizer.predicted),
           with_separators(run.optimizer.measured),
           each(run.optimizer.predicted),
           each(run.optimizer.measured),
-          bandwidth(run),
+          bandwidth(run, device),
           fixed(run.step_seconds, 3),
           last_loss(run),
           agreement(run)};
@@ -160,7 +170,7 @@ void print_optimizers(std::ostream& out, const Report& report, double held) {
   };
   add("precision", {"optimizer", "state of a rank, predicted", "measured", "of a parameter, predicted", "measured",
                     "update, GB/s", "s/step", "last loss", ""});
-  for (const RunResult& run : report.runs) add(run.precision, optimizer_cells(run, held));
+  for (const RunResult& run : report.runs) add(run.precision, optimizer_cells(run, held, on_device(report)));
   out << heading(report) << ", " << report.runs.front().plan << "; state in bytes, with padding\n\n";
   table.print(out);
   out << '\n';

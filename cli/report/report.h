@@ -41,7 +41,8 @@ struct Evaluation {
   double loss = 0;
 };
 
-// Of a step, of the thread that trains; the middle one of the steps.
+// Of a step, of the thread that trains; the middle one of the steps. A device's work is queued by the thread, which
+// waits for it before the vote.
 struct Seconds {
   double compute = 0;
   double gather = 0;  // waiting for parameters
@@ -66,8 +67,8 @@ struct RunResult {
   Bytes parameter, gradient, optimizer;  // per rank
   WireBytes wire;                        // per rank
   std::vector<Share> collectives;        // of `wire`, as measured
-  // Per rank, at their largest. Activations, and with them the peak, are not measured where LibTorch's allocator was
-  // left in place (ZERO_ARENA=0).
+  // Per rank, at their largest. Activations, and with them the peak, are not measured on a device, nor where LibTorch's
+  // allocator was left in place (ZERO_ARENA=0).
   Bytes activation, buffers, peak;
   std::string moment;                    // of the predicted peak
   std::int64_t peak_bytes = 0;           // the largest resident size of a rank's process while the run went on

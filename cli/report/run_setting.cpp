@@ -14,6 +14,7 @@ void each_field(const auto& visit) {
   visit("data", &RunSetting::data);
   visit("tokens", &RunSetting::tokens);
   visit("threads", &RunSetting::threads);
+  visit("device", &RunSetting::device);
   visit("reproducible", &RunSetting::reproducible);
   visit("fp32_norms", &RunSetting::fp32_norms);
   visit("loss_scale", &RunSetting::loss_scale);

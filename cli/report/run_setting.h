@@ -18,6 +18,7 @@ struct RunSetting {
   std::string data = {};  // empty: the default text
   int tokens = 0;         // 0: by the file's name
   int threads = 1;
+  std::string device = {};  // empty: not said, by an older program
   bool reproducible = false;
   bool fp32_norms = false;
   double loss_scale = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "cli/options/device.h"
 #include "cli/options/validators.h"
 #include "zero/agreement.h"
 
@@ -41,6 +42,7 @@ using Setting = std::pair<const char*, std::string>;
 // What the engine compares itself is not among them.
 std::vector<Setting> settings(const RunOptions& options, const Work& work) {
   return {{"--model", sizes(work.config)},
+          {"--device", device_named(options.device).kind},
           {"--data", content(work.corpus.source())},
           {"--plans", zero::joined(options.plans, ",")},
           {"--optimizers", zero::joined(options.optimizers, ",")},

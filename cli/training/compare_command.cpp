@@ -16,6 +16,7 @@
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
 #include "cli/training/compare.h"
+#include "cli/training/device.h"
 #include "cli/training/outputs.h"
 #include "cli/training/own_ranks.h"
 #include "cli/training/scalars.h"
@@ -107,6 +108,7 @@ RunOptions alone(RunOptions options, const std::string& label) {
 }
 
 int compare_with_own_ranks(const RunOptions& options, int ranks) {
+  check_room(options, ranks, ranks);
   load(options);
   const TemporaryFolder folder;
   announce_weights(options);
@@ -133,7 +135,8 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
 
 }  // namespace
 
-int compare(const RunOptions& options) {
+int compare(const RunOptions& given) {
+  const RunOptions options = with_device(given);
   return launched() ? compare_as_rank(options) : compare_with_own_ranks(options, options.ranks ? options.ranks : 4);
 }
 

@@ -11,6 +11,7 @@
 #include "cli/options/pretrained.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
+#include "cli/training/device.h"
 #include "cli/training/weights.h"
 #include "models/data.h"
 #include "models/schema.h"
@@ -24,7 +25,7 @@ struct MeanLoss {
   double seconds = 0;
 };
 
-MeanLoss mean_loss(models::Llama& model, const models::Corpus& corpus, const EvalOptions& options) {
+MeanLoss mean_loss(models::Llama& model, const models::Corpus& corpus, const EvalOptions& options, at::Device device) {
   const at::NoGradGuard no_grad;
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t batches = corpus.ordered_batches(options.batch, options.seq);
@@ -34,7 +35,8 @@ MeanLoss mean_loss(models::Llama& model, const models::Corpus& corpus, const Eva
   for (std::int64_t i = 0; i < batches; ++i) {
     const models::Batch batch = corpus.ordered_batch(i, options.batch, options.seq);
     const std::int64_t count = batch.targets.numel();
-    sum += model->loss(batch.inputs, batch.targets).item<double>() * static_cast<double>(count);
+    const at::Tensor loss = model->loss(batch.inputs.to(device), batch.targets.to(device));
+    sum += loss.item<double>() * static_cast<double>(count);
     result.tokens += count;
     result.loss = sum / static_cast<double>(result.tokens);
     progress.show(i + 1, "loss " + fixed(result.loss, 4));
@@ -43,9 +45,9 @@ MeanLoss mean_loss(models::Llama& model, const models::Corpus& corpus, const Eva
   return result;
 }
 
-void print(std::ostream& out, const Pretrained& pretrained, const MeanLoss& mean) {
+void print(std::ostream& out, const Pretrained& pretrained, const MeanLoss& mean, at::Device device) {
   out << pretrained.source << ", " << with_separators(models::parameter_count(pretrained.config))
-      << " parameters, fp32\n"
+      << " parameters, fp32, on " << device << '\n'
       << "loss " << fixed(mean.loss, 6) << " a token over " << with_separators(mean.tokens) << " tokens, perplexity "
       << significant(std::exp(mean.loss), 6) << ", " << fixed(static_cast<double>(mean.tokens) / mean.seconds, 0)
       << " tokens/s" << std::endl;
@@ -61,6 +63,7 @@ std::string json_of(const EvalOptions& options, const Pretrained& pretrained, co
   json["seq"] = options.seq;
   json["batch"] = options.batch;
   json["threads"] = options.threads;
+  json["device"] = options.device;
   json["precision"] = "fp32";
   json["tokens"] = mean.tokens;
   json["loss"] = mean.loss;
@@ -70,15 +73,18 @@ std::string json_of(const EvalOptions& options, const Pretrained& pretrained, co
 
 }  // namespace
 
-int evaluate(const EvalOptions& options) {
+int evaluate(const EvalOptions& given) {
+  const EvalOptions options = with_device(given);
+  const at::Device device = device_of(zero::World(), options.device);
   const Pretrained pretrained = find_pretrained(options.model);
   const models::Corpus corpus(open_data(options.data, options.tokens), {.vocab = pretrained.config.vocab_size});
   at::set_num_threads(options.threads);
   models::Llama model(pretrained.config);
   model->eval();
   load_weights(model, pretrained.weights);
-  const MeanLoss mean = mean_loss(model, corpus, options);
-  print(is_standard_output(options.json) ? std::cerr : std::cout, pretrained, mean);
+  model->to(device);
+  const MeanLoss mean = mean_loss(model, corpus, options, device);
+  print(is_standard_output(options.json) ? std::cerr : std::cout, pretrained, mean, device);
   if (!options.json.empty()) write_file(options.json, json_of(options, pretrained, mean));
   return 0;
 }

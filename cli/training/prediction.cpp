@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "cli/complain.h"
+#include "cli/options/device.h"
 #include "cli/training/collect.h"
 #include "planner/price.h"
 #include "planner/seconds.h"
@@ -39,11 +40,13 @@ std::optional<planner::Profile> measured_here(int rank) try {
   return {};
 }
 
-// By the option, or by what was measured on this machine, where that is of as many ranks and of this precision.
+// By the option, or by what was measured on this machine, of its CPU, where that is of as many ranks and of this
+// precision.
 std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Precision precision,
                                             const zero::World& world) {
   if (options.profile == kNoProfile) return {};
   if (!options.profile.empty()) return planner::profile_named(options.profile);
+  if (!on_host(options.device)) return {};
   const std::optional<planner::Profile> measured = measured_here(world.rank());
   if (!measured || !measured->knows(precision)) return {};
   return measured->ranks == 0 || measured->ranks == world.size() ? measured : std::nullopt;

@@ -258,6 +258,7 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
   run.model = "micro";
   run.steps = kSteps;
   run.threads = options.threads;
+  run.device = "cpu";
   run.profile = kNoProfile;
   const Work work = load(run);
   std::vector<double> farthest;

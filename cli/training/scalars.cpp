@@ -18,11 +18,13 @@ void Scalars::step(const Progression& now) {
   write("loss_scale", step, report.loss_scale);
   write("step_seconds", step, now.seconds);
   write("tokens_per_second", step, now.tokens_per_second);
+  const bool measured = now.ledger[zero::Owner::activation].peak > 0;
   for (int i = 0; i < zero::kOwners; ++i) {
     const auto owner = static_cast<zero::Owner>(i);
+    if (owner == zero::Owner::activation && !measured) continue;
     write("bytes/" + std::string(name(owner)), step, static_cast<double>(now.ledger[owner].peak));
   }
-  write("bytes/peak", step, static_cast<double>(now.ledger.peak_total));
+  if (measured) write("bytes/peak", step, static_cast<double>(now.ledger.peak_total));
   next_.step(now);
 }
 

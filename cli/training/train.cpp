@@ -12,6 +12,7 @@
 #include "cli/options/checks.h"
 #include "cli/options/recipe.h"
 #include "cli/training/collect.h"
+#include "cli/training/device.h"
 #include "cli/training/memory.h"
 #include "cli/training/prediction.h"
 #include "cli/training/saving.h"
@@ -39,10 +40,13 @@ zero::Options engine_options(const RunOptions& options) {
   return result;
 }
 
-models::Llama build(const RunOptions& options, const Work& work) {
+// In the host's memory at first, so that its weights are the same on every device.
+models::Llama build(const RunOptions& options, const Work& work, at::Device device) {
   at::set_num_threads(options.threads);
   torch::manual_seed(options.seed);
-  return with_weights(models::Llama(work.config), options.model);
+  models::Llama model = with_weights(models::Llama(work.config), options.model);
+  model->to(device);
+  return model;
 }
 
 // Without the first two, which warm up, where enough are left.
@@ -59,8 +63,9 @@ class Run {
         options_(options),
         work_(work),
         listener_(listener),
+        device_(device_of(world, options.device)),
         saving_(world, options, work, listener),
-        model_(build(options, work)),
+        model_(build(options, work, device_)),
         engine_(*model_, {world, {.shard = options.shard_ranks}}, make_plan(options, plan, world.size()),
                 make_optimizer(options), engine_options(options)) {
     result_.plan = plan;
@@ -98,7 +103,7 @@ class Run {
 
   at::Tensor loss(std::int64_t index, models::Split split) {
     const models::Batch batch = work_.corpus.batch(index, options_.batch, options_.seq, split);
-    return model_->loss(batch.inputs, batch.targets);
+    return model_->loss(batch.inputs.to(device_), batch.targets.to(device_));
   }
 
   void train_step() {
@@ -242,6 +247,7 @@ class Run {
   const RunOptions& options_;
   const Work& work_;
   Listener& listener_;
+  at::Device device_;
   Saving saving_;
   models::Llama model_;
   zero::Engine engine_;

@@ -11,6 +11,7 @@
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
+#include "cli/training/device.h"
 #include "cli/training/outputs.h"
 #include "cli/training/own_ranks.h"
 #include "cli/training/saving.h"
@@ -29,6 +30,7 @@ class Printer : public Listener {
   Printer(const RunOptions& options, int ranks)
       : out_(text_of(options)),
         weights_(starting_weights(options.model, options.seed)),
+        device_(options.device),
         ranks_(ranks),
         steps_(options.steps),
         every_(std::max<std::int64_t>(options.steps / 100, 1)),
@@ -37,7 +39,8 @@ class Printer : public Listener {
   void begin(const zero::Engine& engine, const RunResult& predicted) override {
     const zero::Plan& plan = engine.plan();
     out_ << "plan " << plan.label() << ", " << name(plan.precision()) << ", " << ranks_
-         << (ranks_ == 1 ? " rank, " : " ranks, ") << with_separators(engine.layout().numel()) << " parameters\n"
+         << (ranks_ == 1 ? " rank on " : " ranks on ") << device_ << ", " << with_separators(engine.layout().numel())
+         << " parameters\n"
          << "starts from " << weights_ << "\n\n";
     Table table(4);
     table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
@@ -97,6 +100,7 @@ class Printer : public Listener {
 
   std::ostream& out_;
   std::string weights_;  // to start from
+  std::string device_;
   int ranks_;
   std::int64_t steps_;
   std::int64_t every_;
@@ -109,7 +113,7 @@ int train_as_rank(const RunOptions& options) {
   const zero::World world = join(options);
   const bool first = world.rank() == 0;
   const Work work = load(options);
-  if (launched()) check_room(options, world.size(), world.local_size());  // before a rank takes any of it
+  check_room(options, world.size(), world.local_size());  // before a rank takes any of it
   require_common(world, options, work);
   if (first) check_outputs(options);
   Listener silent;
@@ -138,9 +142,11 @@ int train_as_rank(const RunOptions& options) {
 
 }  // namespace
 
-int train(const RunOptions& options) {
+int train(const RunOptions& given) {
+  const RunOptions options = with_device(given);
   const int ranks = options.ranks ? options.ranks : 1;
   if (launched() || ranks == 1) return train_as_rank(options);
+  check_room(options, ranks, ranks);
   load(options);
   Job job = own_ranks(train_arguments(options, options.plans.front(), options.json), ranks);
   job.restarts = options.restarts;

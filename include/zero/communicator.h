@@ -66,6 +66,9 @@ class CommunicatorImpl {
   virtual std::shared_ptr<void> own_memory(std::int64_t) { return nullptr; }
   virtual std::shared_ptr<void> common_memory(std::int64_t) { return nullptr; }
   virtual Topology topology() const { return {}; }
+  // The same ranks for memory of a device, this rank's being `device`. Null where they are not joined so, on all of
+  // them. Collective.
+  virtual std::shared_ptr<CommunicatorImpl> on_device(int /*device*/) { return nullptr; }
   // How long an operation waits for the peers.
   virtual std::chrono::milliseconds time_limit() const = 0;
   // For engines that are built on several threads at once.

@@ -38,6 +38,13 @@ class CommError : public Error {
   using Error::Error;
 };
 
+// A device that has no memory left. Where a forward or a backward met it, the step can be done again after
+// Engine::discard(); the text says which plans need less.
+class OutOfMemoryError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A checkpoint, or another file of state, that cannot be written or read, or that is not what was written.
 class CheckpointError : public Error {
  public:

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/both.h"
 #include "base/half.h"
 
 namespace zero {
@@ -40,12 +41,12 @@ using ShapeE4m3 = Shape<3, -6, 0x7f>;
 using ShapeE5m2 = Shape<2, -14, 0x7f>;
 
 // 2^exponent, of a normal fp32.
-constexpr float power(int exponent) {
+ZERO_BOTH constexpr float power(int exponent) {
   return std::bit_cast<float>((127 + exponent) << 23);
 }
 
 template <class S>
-std::uint8_t with_sign(std::int32_t magnitude, std::int32_t bits) {
+ZERO_BOTH std::uint8_t with_sign(std::int32_t magnitude, std::int32_t bits) {
   const std::int32_t nan = (bits & 0x7fffffff) > 0x7f800000 ? S::kNan : 0;
   return static_cast<std::uint8_t>(magnitude | nan | (bits >> 24 & 0x80));
 }
@@ -53,10 +54,10 @@ std::uint8_t with_sign(std::int32_t magnitude, std::int32_t bits) {
 // Below the smallest normal number the processor rounds, by a sum whose last bit is 2^kUnit; from there on the
 // bits of that sum grow faster than those of the result.
 template <class S>
-std::uint8_t nearest(float value, float largest) {
+ZERO_BOTH std::uint8_t nearest(float value, float largest) {
   const auto bits = std::bit_cast<std::int32_t>(value);
   const std::int32_t magnitude = std::min(bits & 0x7fffffff, std::bit_cast<std::int32_t>(largest));
-  const std::int32_t clamped = std::max(magnitude, S::kSmallest);
+  const std::int32_t clamped = std::max(magnitude, std::int32_t{S::kSmallest});
   const std::int32_t half = (1 << (S::kDropped - 1)) - 1;
   const std::int32_t normal = (clamped - (S::kBias << 23) + half + (clamped >> S::kDropped & 1)) >> S::kDropped;
   constexpr float anchor = power(S::kUnit + 23);
@@ -87,7 +88,7 @@ inline float widen(E5m2 value) {
 }
 
 // As for fp16: a subnormal number s is 2^-6 (1 + s) less 2^-6.
-inline float widen(E4m3 value) {
+ZERO_BOTH inline float widen(E4m3 value) {
   const std::int32_t code = value.bits & 0x7f;
   const std::int32_t normal = (code << 20) + (120 << 23);
   const auto subnormal = std::bit_cast<std::int32_t>(std::bit_cast<float>(normal + (1 << 23)) - 0x1p-6F);
@@ -95,7 +96,7 @@ inline float widen(E4m3 value) {
   return std::bit_cast<float>((code == 0x7f ? 0x7fc00000 : finite) | (value.bits & 0x80) << 24);
 }
 
-inline void narrow(float value, E4m3& out) {
+ZERO_BOTH inline void narrow(float value, E4m3& out) {
   out.bits = float8::nearest<float8::ShapeE4m3>(value, E4m3::kLargest);
 }
 inline void narrow(float value, E5m2& out) {

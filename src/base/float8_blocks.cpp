@@ -1,63 +1,25 @@
 #include "base/float8_blocks.h"
 
 #include <algorithm>
-#include <bit>
 
-#include "base/float8.h"
+#include "base/float8_block.h"
 #include "base/simd.h"
 
 namespace zero {
 namespace {
 
-constexpr std::int32_t kBias = 127;
-constexpr std::uint8_t kNoNumber = 255;
-
-void put(float value, float& out) {
-  out = value;
-}
-void put(float value, Bf16& out) {
-  narrow(value, out);
-}
-void put(float value, Fp16& out) {
-  narrow(value, out);
-}
-
-// The power of two by which `largest`, the bits of a magnitude, is divided to come into (224, 448].
-std::int32_t exponent_of(std::int32_t largest) {
-  constexpr std::int32_t mantissa = (1 << 23) - 1, three_quarters = 3 << 21;
-  const std::int32_t exponent = (largest >> 23) - kBias - 8 + ((largest & mantissa) > three_quarters ? 1 : 0);
-  return std::clamp(exponent, -126, 126);
-}
-
 template <class T>
 ZERO_MULTIVERSION void encode(const T* const values, std::uint8_t* const out, const std::int64_t count) {
   std::uint8_t* const codes = out + blocks_bytes(count) - count;
-  for (std::int64_t begin = 0; begin < count; begin += kWireBlock) {
-    const std::int64_t end = std::min(begin + kWireBlock, count);
-    std::int32_t largest = 0;
-    for (std::int64_t i = begin; i < end; ++i)
-      largest = std::max(largest, std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff);
-    const bool finite = largest < 0x7f800000;
-    const std::int32_t exponent = exponent_of(largest);
-    out[begin / kWireBlock] = finite ? static_cast<std::uint8_t>(exponent + kBias) : kNoNumber;
-    const float scale = float8::power(-exponent);
-    for (std::int64_t i = begin; i < end; ++i) {
-      E4m3 code;
-      narrow(widen(values[i]) * scale, code);
-      codes[i] = code.bits;
-    }
-  }
+  for (std::int64_t begin = 0; begin < count; begin += kWireBlock)
+    float8::encode_block(values + begin, std::min(kWireBlock, count - begin), codes + begin, out[begin / kWireBlock]);
 }
 
 template <class T>
 ZERO_MULTIVERSION void decode(const std::uint8_t* const in, T* const values, const std::int64_t count) {
   const std::uint8_t* const codes = in + blocks_bytes(count) - count;
-  for (std::int64_t begin = 0; begin < count; begin += kWireBlock) {
-    const std::int64_t end = std::min(begin + kWireBlock, count);
-    const std::uint8_t byte = in[begin / kWireBlock];
-    const float scale = byte == kNoNumber ? std::bit_cast<float>(0x7fc00000) : float8::power(byte - kBias);
-    for (std::int64_t i = begin; i < end; ++i) put(widen(E4m3{codes[i]}) * scale, values[i]);
-  }
+  for (std::int64_t begin = 0; begin < count; begin += kWireBlock)
+    float8::decode_block(codes + begin, in[begin / kWireBlock], values + begin, std::min(kWireBlock, count - begin));
 }
 
 }  // namespace
@@ -79,6 +41,21 @@ void decode_blocks(const std::uint8_t* in, Bf16* values, std::int64_t count) {
 }
 void decode_blocks(const std::uint8_t* in, Fp16* values, std::int64_t count) {
   decode(in, values, count);
+}
+
+void encode_blocks(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) {
+  switch (dtype) {
+    case Dtype::bf16: return encode(static_cast<const Bf16*>(values), out, count);
+    case Dtype::f16: return encode(static_cast<const Fp16*>(values), out, count);
+    default: return encode(static_cast<const float*>(values), out, count);
+  }
+}
+void decode_blocks(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) {
+  switch (dtype) {
+    case Dtype::bf16: return decode(in, static_cast<Bf16*>(values), count);
+    case Dtype::f16: return decode(in, static_cast<Fp16*>(values), count);
+    default: return decode(in, static_cast<float*>(values), count);
+  }
 }
 
 }  // namespace zero

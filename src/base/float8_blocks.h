@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/half.h"
+#include "zero/dtype.h"
 
 namespace zero {
 
@@ -20,5 +21,9 @@ void encode_blocks(const Fp16* values, std::uint8_t* out, std::int64_t count);
 void decode_blocks(const std::uint8_t* in, float* values, std::int64_t count);
 void decode_blocks(const std::uint8_t* in, Bf16* values, std::int64_t count);
 void decode_blocks(const std::uint8_t* in, Fp16* values, std::int64_t count);
+
+// Of f32, bf16 or f16.
+void encode_blocks(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count);
+void decode_blocks(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count);
 
 }  // namespace zero

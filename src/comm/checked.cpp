@@ -12,7 +12,9 @@ namespace {
 
 class Checked final : public Decorated {
  public:
-  explicit Checked(std::shared_ptr<CommunicatorImpl> inner) : Decorated(std::move(inner)) {}
+  // `host` joins the same ranks in the host's memory.
+  Checked(std::shared_ptr<CommunicatorImpl> inner, std::shared_ptr<CommunicatorImpl> host)
+      : Decorated(std::move(inner)), host_(std::move(host)) {}
 
   Pending all_gather(ConstView shard, View whole) override {
     check(Collective::all_gather, shard, whole);
@@ -40,7 +42,13 @@ class Checked final : public Decorated {
   }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
     compare(Fingerprint::split(++sequence_));
-    return checked(inner().split(color, key));
+    auto group = inner().split(color, key);
+    if (host_.get() == &inner()) return checked(std::move(group));
+    return std::make_shared<Checked>(std::move(group), host_->split(color, key));
+  }
+  std::shared_ptr<CommunicatorImpl> on_device(int device) override {
+    auto group = inner().on_device(device);
+    return group == nullptr ? nullptr : std::make_shared<Checked>(std::move(group), host_);
   }
 
  private:
@@ -52,20 +60,21 @@ class Checked final : public Decorated {
     constexpr std::int64_t kBytes = sizeof(Fingerprint);
     std::vector<Fingerprint> calls(static_cast<std::size_t>(size()));
     try {
-      inner().all_gather({&own, kBytes, Dtype::u8}, {calls.data(), kBytes * size(), Dtype::u8}).wait();
+      host_->all_gather({&own, kBytes, Dtype::u8}, {calls.data(), kBytes * size(), Dtype::u8}).wait();
     } catch (const CommError& error) {
       throw CommError("rank " + std::to_string(rank()) + ": " + own.text() + ": comparing the calls: " + error.what());
     }
     require_same(calls, rank());
   }
 
+  std::shared_ptr<CommunicatorImpl> host_;
   std::uint64_t sequence_ = 0;
 };
 
 }  // namespace
 
 std::shared_ptr<CommunicatorImpl> checked(std::shared_ptr<CommunicatorImpl> inner) {
-  return std::make_shared<Checked>(std::move(inner));
+  return std::make_shared<Checked>(inner, inner);
 }
 
 }  // namespace zero

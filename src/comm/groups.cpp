@@ -2,6 +2,7 @@
 
 #include "comm/metered.h"
 #include "comm/staged.h"
+#include "device/device.h"
 
 namespace zero {
 namespace {
@@ -37,32 +38,43 @@ Groups Groups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
   return wrapped([&](const auto& group) { return metered(group, meter); });
 }
 
+Groups Groups::on_device(Device& device) const {
+  auto joined = size() == 1 ? nullptr : data_.impl()->on_device(device.index());
+  Groups groups = joined == nullptr ? staged_by(device) : Groups(Communicator(std::move(joined)), mesh_);
+  groups.device_ = &device;
+  return groups;
+}
+
 Groups Groups::staged_by(Device& device) const {
   return wrapped([&](const auto& group) { return staged(group, device); });
+}
+
+void Groups::finish(Pending operation) const {
+  device_ == nullptr ? operation.wait() : device_->follow(std::move(operation));
 }
 
 void Groups::gather(ConstView mine, View kept, Axis from, std::optional<Axis> to) const {
   if (from == to) return;
   if (from == Axis::data && replica_.size() > 1) {
     const View part = to ? kept : part_of(kept, shard_.rank(), kept.count / shard_.size());
-    replica_.all_gather(mine, part).wait();
+    finish(replica_.all_gather(mine, part));
     mine = part;
   }
-  if (!to) shard_.all_gather(mine, kept).wait();
+  if (!to) finish(shard_.all_gather(mine, kept));
 }
 
 View Groups::reduce(ConstView all, View room) const {
   if (replica_.size() == 1) {
-    shard_.reduce_scatter(all, room).wait();
+    finish(shard_.reduce_scatter(all, room));
     return room;
   }
   const View mine = part_of(room, replica_.rank(), room.count / replica_.size());
   if (shard_.size() == 1) {
-    replica_.reduce_scatter(all, mine).wait();
+    finish(replica_.reduce_scatter(all, mine));
     return mine;
   }
-  shard_.reduce_scatter(all, room).wait();
-  replica_.reduce_scatter(room, mine).wait();
+  finish(shard_.reduce_scatter(all, room));
+  finish(replica_.reduce_scatter(room, mine));
   return mine;
 }
 

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <utility>
-#include <vector>
 
 #include "comm/decorated.h"
 
@@ -37,7 +36,6 @@ class Staged final : public Decorated {
   // On host memory of the same sizes; what is to be both is one array.
   template <class Call>
   Pending between(ConstView in, View out, const Call& call) {
-    if (in.device < 0 && out.device < 0) return call(in, out);
     const bool same = in.data == out.data && in.bytes() == out.bytes();
     const View there = room(0, out), sent = same ? there : room(1, {nullptr, in.count, in.dtype});
     device_.to_host(sent.data, in.data, in.bytes());
@@ -48,14 +46,22 @@ class Staged final : public Decorated {
   }
 
   View room(std::size_t which, const View& like) {
-    std::vector<char>& memory = memory_[which];
-    const auto bytes = static_cast<std::size_t>(like.bytes());
-    if (memory.size() < bytes) memory.resize(bytes);
-    return {memory.data(), like.count, like.dtype};
+    Room& room = rooms_[which];
+    if (room.bytes < like.bytes()) {
+      room.memory.reset();
+      room.memory = device_.take_of_host(static_cast<std::size_t>(like.bytes()));
+      room.bytes = like.bytes();
+    }
+    return {room.bytes == 0 ? nullptr : room.memory->data(), like.count, like.dtype};
   }
 
+  struct Room {
+    std::unique_ptr<Block::Place> memory = {};
+    std::int64_t bytes = 0;
+  };
+
   Device& device_;
-  std::array<std::vector<char>, 2> memory_;
+  std::array<Room, 2> rooms_;
 };
 
 }  // namespace

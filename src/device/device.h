@@ -3,6 +3,7 @@
 // Pointers are of the device's memory, but for those that are said to be the host's. Work is queued on the calling
 // thread's current stream of the device, in the order of the calls, and may be under way when a call returns; a call
 // that brings something to the host waits for it. On the host itself everything is done when a call returns.
+// Memory that is given back on another stream than the one on which it was taken stays until both are done with it.
 // Kernels throw nothing; what fails on a device is thrown by a later call that waits.
 //
 // Thread-safety: every function may be called by several threads at once, for memory that no other call writes.
@@ -15,13 +16,30 @@
 #include <span>
 #include <string>
 
-#include "base/exact_sum.h"
 #include "device/accumulate.h"
 #include "device/update.h"
 #include "memory/block.h"
 #include "zero/dtype.h"
 
 namespace zero {
+
+// A stream of a device for what another thread does, beside the thread that asks for it. What the two threads know of
+// each other their streams are told: kernels come in the order in which the host's code does, and no thread waits.
+class SideStream {
+ public:
+  virtual ~SideStream() = default;
+
+  class Work {
+   public:
+    virtual ~Work() = default;
+    // By the other thread: runs the task, whose kernels are queued on the stream, behind those that the thread that
+    // made this had queued on its own by then.
+    virtual void run(const std::function<void()>& task) = 0;
+    // When run() has ended: what the calling thread queues from now on comes behind them.
+    virtual void join() = 0;
+  };
+  virtual std::shared_ptr<Work> work() = 0;
+};
 
 class Device {
  public:
@@ -34,13 +52,22 @@ class Device {
   // Whether its memory is the host's, which anybody may read.
   bool is_host() const { return index() < 0; }
 
-  // The same task for another thread, where it queues on what is this thread's current stream now.
-  virtual std::function<void()> on_this_stream(std::function<void()> task) = 0;
+  virtual std::unique_ptr<SideStream> side_stream() = 0;
 
+  // Of what this process may have there: all of it, and what is taken. Not of the host.
+  struct Memory {
+    std::int64_t all, taken;
+  };
+  virtual Memory memory() const = 0;
   // Uninitialised memory, aligned to 64 bytes at least, which blocks are made of: for what stays, or for what passes
   // through. Null for no bytes. Throws std::bad_alloc, or what the device's allocator does.
   enum class Use : std::uint8_t { lasting, passing };
   virtual std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) = 0;
+  // The host's memory, pinned where copies between it and the device are quicker then.
+  virtual std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) = 0;
+
+  // What the calling thread queues from now on comes behind an operation of the device's own; any other is waited for.
+  virtual void follow(Pending operation) = 0;
 
   // Between the device and the host's memory, which may be used again when they return.
   virtual void to_host(void* host, const void* from, std::int64_t bytes) = 0;
@@ -59,12 +86,19 @@ class Device {
                     std::int64_t count) = 0;
   // Of f32 or f64, in place.
   virtual void multiply(void* values, Dtype dtype, std::int64_t count, double factor) = 0;
-  // Waits. See base/exact_sum.h: the same sum on every device.
-  virtual void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
-                           std::int64_t& nonfinite) = 0;
+  // Adds to kSquareLimbs numbers, see base/exact_sum.h: the same sum on every device.
+  virtual void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) = 0;
 
-  // See device/update.h.
+  // See device/update.h. What is read as weights may be where the input is written.
   virtual void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) = 0;
+  virtual void read_weights(const UpdateRange& range, void* weights) = 0;
+  virtual void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                              const void* weights, void* input, Dtype input_dtype) = 0;
+  virtual void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                          const UpdateRange& range) = 0;
+  // See base/float8_blocks.h.
+  virtual void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) = 0;
+  virtual void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) = 0;
   // See device/weights.h.
   virtual void keep_rest(const void* values, void* rest, std::int64_t count) = 0;
   virtual void drop_misfits(const void* written, void* rest, std::int64_t count) = 0;

@@ -19,6 +19,8 @@
 #include "base/block_codes.h"
 #include "base/both.h"
 #include "base/exact_sum.h"
+#include "base/float8_block.h"
+#include "base/float8_blocks.h"
 #include "device/accumulate.h"
 #include "device/update_cases.h"
 #include "device/weights.h"
@@ -123,6 +125,35 @@ struct UpdateBlocks {
   }
 };
 
+template <class T, class Weights>
+struct ReadWeights {
+  Weights weights;
+  T* out;
+  ZERO_BOTH void operator()(std::int64_t i) const { out[i] = weights.load(i); }
+};
+
+// A thread for each block.
+template <class T>
+struct EncodeBlocks {
+  const T* values;
+  std::uint8_t *scales, *codes;
+  std::int64_t count;
+  ZERO_BOTH void operator()(std::int64_t block) const {
+    const std::int64_t begin = block * kWireBlock;
+    float8::encode_block(values + begin, std::min(std::int64_t{kWireBlock}, count - begin), codes + begin,
+                         scales[block]);
+  }
+};
+
+template <class T>
+struct DecodeElements {
+  const std::uint8_t *scales, *codes;
+  T* values;
+  ZERO_BOTH void operator()(std::int64_t i) const {
+    float8::decode_block(codes + i, scales[i / kWireBlock], values + i, 1);
+  }
+};
+
 struct KeepRest {
   const float* values;
   Bf16* rest;
@@ -214,6 +245,42 @@ class Kernels {
     });
   }
 
+  void read_weights(const UpdateRange& range, void* out) const {
+    cases::with_weights({}, range, [&]<class Weights>(const Weights& weights) {
+      using T = cases::Wide<Weights>;
+      launch_.elements(range.count, ReadWeights<T, Weights>{weights, static_cast<T*>(out)});
+    });
+  }
+  void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                      const void* weights, void* input, Dtype input_dtype) const {
+    cases::run_to_input(optimizer, factors, range, weights, input, input_dtype, Sweeps<Launch>{launch_});
+  }
+  void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                  const UpdateRange& range) const {
+    cases::with_weights(factors, range, [&]<class Weights>(const Weights& weights) {
+      using T = cases::Wide<Weights>;
+      using Along = rules::Along<T>;
+      using None = arrays::Values<T>;
+      launch_.elements(
+          range.count,
+          UpdateElements<Along, T, arrays::Values<const T>, Weights, None>{
+              {static_cast<T>(kept), static_cast<T>(size)}, T{1}, {static_cast<const T*>(step)}, weights, {}, {}, {}});
+    });
+  }
+  void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) const {
+    switch (dtype) {
+      case Dtype::bf16: return encode_typed(static_cast<const Bf16*>(values), out, count);
+      case Dtype::f16: return encode_typed(static_cast<const Fp16*>(values), out, count);
+      default: return encode_typed(static_cast<const float*>(values), out, count);
+    }
+  }
+  void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) const {
+    switch (dtype) {
+      case Dtype::bf16: return decode_typed(in, static_cast<Bf16*>(values), count);
+      case Dtype::f16: return decode_typed(in, static_cast<Fp16*>(values), count);
+      default: return decode_typed(in, static_cast<float*>(values), count);
+    }
+  }
   void keep_rest(const void* values, void* rest, std::int64_t count) const {
     launch_.elements(count, KeepRest{static_cast<const float*>(values), static_cast<Bf16*>(rest)});
   }
@@ -228,6 +295,15 @@ class Kernels {
   }
 
  private:
+  template <class T>
+  void encode_typed(const T* values, std::uint8_t* out, std::int64_t count) const {
+    const std::int64_t scales = blocks_bytes(count) - count;
+    launch_.elements(scales, EncodeBlocks<T>{values, out, out + scales, count});
+  }
+  template <class T>
+  void decode_typed(const std::uint8_t* in, T* values, std::int64_t count) const {
+    launch_.elements(count, DecodeElements<T>{in, in + (blocks_bytes(count) - count), values});
+  }
   template <class From, class Kept>
   void fold_typed(const Fold& how, std::span<void* const> levels, const void* gradient, std::int64_t count) const {
     const auto level = [&](int i) { return static_cast<Kept*>(levels[static_cast<std::size_t>(i)]); };

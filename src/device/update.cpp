@@ -114,24 +114,6 @@ struct Sweeps {
   }
 };
 
-template <class T, class Out>
-void update_moments_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
-                         const Out& out) {
-  const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
-  const auto sweep_from = [&](const auto& in, const auto& rule) {
-    const Aside<std::decay_t<decltype(in)>, Out> aside{in, out};
-    sweep_range(rule, r, static_cast<T>(f.scale), aside, moment(0), moment(1), moment(2));
-  };
-  const auto sweep_with = [&](const auto& rule) {
-    if (weights == nullptr) return sweep_from(Zeros<T>{}, rule);
-    sweep_from(Values<const T>{weights}, rule);
-  };
-  const auto with_input = [&]<class O>(const O& o) {
-    if constexpr (AsWhole<O, T>) with_input_rule<T>(o, f, sweep_with);
-  };
-  std::visit(with_input, optimizer);
-}
-
 void* moved(void* array, std::int64_t elements, Dtype dtype) {
   return array == nullptr ? nullptr : static_cast<char*>(array) + elements * size_of(dtype);
 }
@@ -153,12 +135,7 @@ void read_weights(const UpdateRange& r, void* out) {
 
 void update_moments(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const void* weights,
                     void* input, Dtype input_dtype) {
-  if (r.dtype == Dtype::f64)
-    return update_moments_into(optimizer, f, r, static_cast<const double*>(weights),
-                               Values<double>{static_cast<double*>(input)});
-  const auto* const read = static_cast<const float*>(weights);
-  if (input_dtype == Dtype::bf16) return update_moments_into(optimizer, f, r, read, Rounded{static_cast<Bf16*>(input)});
-  update_moments_into(optimizer, f, r, read, Values<float>{static_cast<float*>(input)});
+  run_to_input(optimizer, f, r, weights, input, input_dtype, Sweeps{});
 }
 
 void apply_step(double kept, double size, const void* step, const UpdateFactors& f, const UpdateRange& r) {

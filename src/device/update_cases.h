@@ -174,6 +174,36 @@ void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& 
   std::visit(with_format, optimizer);
 }
 
+template <class T, class Out, class Sweeps>
+void run_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
+              const Out& out, const Sweeps& sweeps) {
+  const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
+  const auto sweep_from = [&](const auto& in, const auto& rule) {
+    const Aside<std::decay_t<decltype(in)>, Out> aside{in, out};
+    sweeps.range(rule, r, static_cast<T>(f.scale), aside, moment(0), moment(1), moment(2));
+  };
+  const auto sweep_with = [&](const auto& rule) {
+    if (weights == nullptr) return sweep_from(Zeros<T>{}, rule);
+    sweep_from(Values<const T>{weights}, rule);
+  };
+  const auto with_input = [&]<class O>(const O& o) {
+    if constexpr (AsWhole<O, T>) with_input_rule<T>(o, f, sweep_with);
+  };
+  std::visit(with_input, optimizer);
+}
+
+// Of an optimizer over whole tensors: see update_moments().
+template <class Sweeps>
+void run_to_input(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const void* weights,
+                  void* input, Dtype input_dtype, const Sweeps& sweeps) {
+  if (r.dtype == Dtype::f64)
+    return run_into(optimizer, f, r, static_cast<const double*>(weights), Values<double>{static_cast<double*>(input)},
+                    sweeps);
+  const auto* const read = static_cast<const float*>(weights);
+  if (input_dtype == Dtype::bf16) return run_into(optimizer, f, r, read, Rounded{static_cast<Bf16*>(input)}, sweeps);
+  run_into(optimizer, f, r, read, Values<float>{static_cast<float*>(input)}, sweeps);
+}
+
 // Calls `use` with the weights of the range.
 template <class Use>
 void with_weights(const UpdateFactors& f, const UpdateRange& r, const Use& use) {

@@ -39,11 +39,10 @@ void Engine::Impl::backward(const at::Tensor& loss) {
     const at::Tensor seed = at::full_like(root, scaler_.value());
     begin_micro_batch();
     torch::autograd::backward({root}, {seed});
-    const double value = loss.item<double>();
     gradients_->end();
     for (Impl* other : run->joined) other->gradients_->end();
-    for (Impl* other : run->joined) other->end_micro_batch(value);
-    end_micro_batch(value);
+    for (Impl* other : run->joined) other->end_micro_batch(loss);
+    end_micro_batch(loss);
   } catch (...) {
     for (Impl* other : run->joined) other->drop_step();
     drop_step();
@@ -56,10 +55,9 @@ void Engine::Impl::begin_micro_batch() {
   micro_batch_.begin_backward(micro_ + 1 < plan_.accumulate());
 }
 
-void Engine::Impl::end_micro_batch(double loss) {
+void Engine::Impl::end_micro_batch(const at::Tensor& loss) {
   micro_batch_.end_backward();
-  losses_.resize(static_cast<std::size_t>(plan_.accumulate()));
-  losses_[static_cast<std::size_t>(micro_ % plan_.accumulate())] += loss;
+  sums_.add_loss(micro_, loss);
   ++micro_;
   micro_batch_.next(micro_batch_number());
 }
@@ -90,7 +88,7 @@ void Engine::Impl::drop_step() {
   gradients_->abort();
   micro_batch_.abort();
   if (float8_) float8_->forget();
-  losses_.clear();
+  sums_.clear();
   micro_ = 0;
   micro_batch_.next(micro_batch_number());
 }

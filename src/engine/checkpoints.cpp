@@ -69,13 +69,16 @@ void prepare_checkpoints(const World& world, const std::string& folder) {
 // On the exchange's thread, as an operation that all ranks agree on. A checkpoint that fails is no fault of the ranks'.
 void Engine::Impl::exchange_files(const std::function<void(const Communicator& all)>& work) {
   std::exception_ptr failure;
-  exchange_.run({Exchange::Kind::setup, -1, 0, [&](const Groups& groups) {
-                   try {
-                     work(groups.along(Axis::data));
-                   } catch (const CheckpointError&) {
-                     failure = std::current_exception();
-                   }
-                 }});
+  exchange_.run({.kind = Exchange::Kind::setup,
+                 .run =
+                     [&](const Groups& groups) {
+                       try {
+                         work(groups.along(Axis::data));
+                       } catch (const CheckpointError&) {
+                         failure = std::current_exception();
+                       }
+                     },
+                 .lane = Exchange::Lane::control});
   if (failure) std::rethrow_exception(failure);
 }
 

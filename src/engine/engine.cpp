@@ -38,11 +38,11 @@ Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, c
 Engine::~Engine() = default;
 
 void Engine::backward(const at::Tensor& loss) {
-  impl_->backward(loss);
+  impl_->accounts().explaining_memory("backward", [&] { impl_->backward(loss); });
 }
 StepReport Engine::step() {
   const Acting acting(impl_->observer(), Activity::step);
-  return impl_->step();
+  return impl_->accounts().explaining_memory("step()", [&] { return impl_->step(); });
 }
 std::int64_t Engine::micro_batch() const {
   return impl_->micro_batch_number();

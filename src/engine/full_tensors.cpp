@@ -4,9 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 
 #include "base/elements.h"
 #include "base/exact_sum.h"
@@ -15,20 +13,19 @@
 namespace zero {
 namespace {
 
-// Elements of a piece between a read and a sum; a multiple of kSquareBlock.
-constexpr std::int64_t kChunk = 1024;
+// Elements that the host's cache keeps between one kernel and the next; a multiple of kSquareBlock.
+constexpr std::int64_t kChunk = 8192;
+
+// Calls use(part, begin) with parts of the range.
+template <class Use>
+void in_parts(const Device& device, const UpdateRange& range, const Use& use) {
+  const std::int64_t most = device.is_host() ? kChunk : std::max<std::int64_t>(range.count, 1);
+  for (std::int64_t begin = 0; begin < range.count; begin += most)
+    use(part_of(range, begin, std::min(most, range.count - begin)), begin);
+}
 
 char* element(const Buffer& buffer, std::int64_t index, Dtype dtype) {
   return at_element(buffer.data(), index, dtype);
-}
-
-View view(const Buffer& buffer, std::int64_t begin, std::int64_t count, Dtype dtype) {
-  return {element(buffer, begin, dtype), count, dtype};
-}
-
-void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum) {
-  std::int64_t nonfinite = 0;
-  sum_of_squares(values, dtype, count, sum, nonfinite);
 }
 
 // What remains of a weight, and the factor on its step.
@@ -135,19 +132,26 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
   const FullTensorUnit& work = units_[static_cast<std::size_t>(unit.index())];
   if (!work.any) return;
   prepare(unit);
+  Device& device = accounts_.device();
+  const auto bytes = 2 * unit.layout().slots().size() * kSquareLimbs * sizeof(std::int64_t);
+  const auto place = device.take(bytes, Device::Use::passing);
+  auto* const limbs = static_cast<std::int64_t*>(place->data());
+  device.zero(limbs, static_cast<std::int64_t>(bytes));
   if (work.owned) {
+    add_norms(unit, factors, stretches, /*owned=*/true, limbs);
     update_owned_moments(unit, factors, stretches);
     compute_owned(unit, factors);
     distribute(unit);
   }
-  const std::vector<Norms> norms = take_norms(unit, factors, stretches);
+  add_norms(unit, factors, stretches, /*owned=*/false, limbs);
+  const std::vector<Norms> norms = take_norms(unit, limbs);
   for (const Stretch& stretch : stretches) {
     const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
     const UpdateFactors& f = *factors[static_cast<std::size_t>(stretch.slot)];
     const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
     const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
     stretch.each([&, kept = kept, size = size](const UpdateRange& range) {
-      apply_step(kept, size, step_at(unit, slot.begin + range.first), f, range);
+      device.apply_step(kept, size, step_at(unit, slot.begin + range.first), f, range);
     });
   }
 }
@@ -169,14 +173,14 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
     const Optimizer& optimizer = rule(slot).optimizer;
     if (!full_tensor_work(optimizer)->owner) continue;
     stretch.each([&](const UpdateRange& range) {
-      update_moments(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
-                     element(inputs_, slot.begin + range.first, wire), wire);
+      accounts_.device().update_moments(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
+                                        element(inputs_, slot.begin + range.first, wire), wire);
     });
   }
   const Held updated = held(unit.layout());
   if (!updated.over) return;
-  const View whole = view(inputs_, 0, unit.layout().length(), wire);
-  const View mine = view(inputs_, updated.begin, updated.count, wire);
+  const View whole = view_of(inputs_.data(), wire, 0, unit.layout().length(), unit.device());
+  const View mine = view_of(inputs_.data(), wire, updated.begin, updated.count, unit.device());
   exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
                  [mine, whole, over = *updated.over](const Groups& groups) { groups.gather(mine, whole, over); }});
 }
@@ -191,11 +195,11 @@ void FullTensors::compute_owned(const Unit& unit, const Factors& factors) {
     const Slot& slot = layout.slots()[i];
     if (!owns(slot) || !factors[i]) continue;
     const at::Tensor& parameter = unit.parameters()[i];
-    const at::Tensor input = at::from_blob(element(inputs_, slot.begin, work.wire), parameter.sizes(),
-                                           parameter.strides(), at::TensorOptions().dtype(scalar_type(work.wire)));
+    const at::Tensor all = inputs_.tensor().narrow(0, 0, input_bytes(layout, work)).view(scalar_type(work.wire));
+    const at::Tensor input = all.as_strided(parameter.sizes(), parameter.strides(), slot.begin);
     steps.emplace_back(input, step_of(slot, input, *factors[i]));
   }
-  std::memset(inputs_.data(), 0, static_cast<std::size_t>(input_bytes(layout, work)));
+  accounts_.device().zero(inputs_.data(), input_bytes(layout, work));
   // Minus zero becomes plus zero, as it would in a sum with the others' zeros.
   for (const auto& [place, step] : steps) place.copy_(step.add(0));
 }
@@ -211,15 +215,15 @@ at::Tensor FullTensors::step_of(const Slot& slot, const at::Tensor& input, const
 void FullTensors::distribute(const Unit& unit) {
   const UnitLayout& layout = unit.layout();
   const Dtype wide = accumulation(layout.dtype());
-  const View sent = view(inputs_, 0, layout.length(), units_[static_cast<std::size_t>(unit.index())].wire);
+  const View sent =
+      view_of(inputs_.data(), units_[static_cast<std::size_t>(unit.index())].wire, 0, layout.length(), unit.device());
   const Held updated = held(layout);
-  const auto steps = [&](const Slice& slice) { return View{step_at(unit, slice.begin), slice.count, wide}; };
+  const auto steps = [&](const Slice& slice) {
+    return view_of(step_at(unit, slice.begin), wide, 0, slice.count, unit.device());
+  };
   const View room = steps(sum_room(layout, exchange_.rank())), all = steps(updated);
   if (exchange_.size() == 1) {
-    const auto tensor = [](const View& v) {
-      return at::from_blob(v.data, {v.count}, at::TensorOptions().dtype(scalar_type(v.dtype)));
-    };
-    tensor(all).copy_(tensor(sent));
+    accounts_.device().convert(sent.data, sent.dtype, all.data, all.dtype, all.count);
     return;
   }
   exchange_.run(
@@ -228,46 +232,49 @@ void FullTensors::distribute(const Unit& unit) {
        }});
 }
 
-// By slot. Where nobody owns the step, this computes it.
-std::vector<FullTensors::Norms> FullTensors::take_norms(const Unit& unit, const Factors& factors,
-                                                        const std::vector<Stretch>& stretches) {
+// Adds the squares of weights and of steps to `limbs`: of those whose step has an owner, before it is brought, or of
+// the others, whose step this computes. The weights are read to where the step will be.
+void FullTensors::add_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches, bool owned,
+                            std::int64_t* limbs) const {
+  const UnitLayout& layout = unit.layout();
+  const Dtype wide = accumulation(layout.dtype());
+  Device& device = accounts_.device();
+  for (const Stretch& stretch : stretches) {
+    const auto slot = static_cast<std::size_t>(stretch.slot);
+    const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
+    const FullTensorWork work = *full_tensor_work(optimizer);
+    if (!work.norms || work.owner != owned) continue;
+    std::int64_t* const weights = limbs + 2 * stretch.slot * kSquareLimbs;
+    stretch.each([&](const UpdateRange& range) {
+      in_parts(device, range, [&](const UpdateRange& part, std::int64_t begin) {
+        void* const place = step_at(unit, layout.slots()[slot].begin + range.first + begin);
+        device.read_weights(part, place);
+        device.add_squares(place, wide, part.count, weights);
+        if (owned) return;
+        device.update_moments(optimizer, *factors[slot], part, place, place, wide);
+        device.add_squares(place, wide, part.count, weights + kSquareLimbs);
+      });
+    });
+  }
+}
+
+// By slot.
+std::vector<FullTensors::Norms> FullTensors::take_norms(const Unit& unit, const std::int64_t* limbs) const {
   const UnitLayout& layout = unit.layout();
   const FullTensorUnit& work = units_[static_cast<std::size_t>(unit.index())];
   std::vector<Norms> result(layout.slots().size());
   if (work.normed.empty()) return result;
+  std::vector<std::int64_t> words(2 * layout.slots().size() * kSquareLimbs);
+  accounts_.device().to_host(words.data(), limbs, static_cast<std::int64_t>(words.size() * sizeof(std::int64_t)));
   std::vector<ExactSum> sums(2 * layout.slots().size());
-  for (const Stretch& stretch : stretches) {
-    const auto slot = static_cast<std::size_t>(stretch.slot);
-    const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
-    if (!full_tensor_work(optimizer)->norms) continue;
-    stretch.each([&](const UpdateRange& range) {
-      add_norms(unit, layout.slots()[slot].begin + range.first, range, optimizer, *factors[slot], sums[2 * slot],
-                sums[2 * slot + 1]);
-    });
-  }
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    sums[i].add(std::span<const std::int64_t>(words).subspan(i * kSquareLimbs, ExactSum::kLimbs));
   if (const Held updated = held(layout); updated.over) exchange_sums(unit, work, *updated.over, sums);
   for (const int slot : work.normed) {
     const auto i = static_cast<std::size_t>(slot);
     result[i] = {std::sqrt(sums[2 * i].value()), std::sqrt(sums[2 * i + 1].value())};
   }
   return result;
-}
-
-// Of a range that begins with element `begin` of the unit.
-void FullTensors::add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
-                            const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const {
-  const Dtype wide = accumulation(unit.layout().dtype());
-  std::array<double, kChunk> chunk;
-  for (std::int64_t done = 0; done < range.count; done += kChunk) {
-    const std::int64_t count = std::min(kChunk, range.count - done);
-    const UpdateRange part = part_of(range, done, count);
-    read_weights(part, chunk.data());
-    add_squares(chunk.data(), wide, count, weights);
-    if (full_tensor_work(optimizer)->owner) continue;
-    void* const target = step_at(unit, begin + done);
-    update_moments(optimizer, factors, part, chunk.data(), target, wide);
-    add_squares(target, wide, count, step);
-  }
 }
 
 // Sums of the normed slots, added over the ranks that update something else than each other.
@@ -283,8 +290,11 @@ void FullTensors::exchange_sums(const Unit& unit, const FullTensorUnit& work, Ax
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(ranks));
   const View table{all.data(), static_cast<std::int64_t>(all.size()), Dtype::i64};
   const View own{mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::i64};
-  exchange_.run({Exchange::Kind::direct, unit.index(), own.count,
-                 [own, table, over](const Groups& groups) { groups.gather(own, table, over); }});
+  exchange_.run({.kind = Exchange::Kind::direct,
+                 .unit = unit.index(),
+                 .count = own.count,
+                 .run = [own, table, over](const Groups& groups) { groups.gather(own, table, over); },
+                 .lane = Exchange::Lane::control});
   std::fill(sums.begin(), sums.end(), ExactSum{});
   auto limbs = all.begin();
   for (int rank = 0; rank < ranks; ++rank)

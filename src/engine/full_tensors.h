@@ -65,9 +65,9 @@ class FullTensors {
   void compute_owned(const Unit& unit, const Factors& factors);
   at::Tensor step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors);
   void distribute(const Unit& unit);
-  std::vector<Norms> take_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
-  void add_norms(const Unit& unit, std::int64_t begin, const UpdateRange& range, const Optimizer& optimizer,
-                 const UpdateFactors& factors, ExactSum& weights, ExactSum& step) const;
+  void add_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches, bool owned,
+                 std::int64_t* limbs) const;
+  std::vector<Norms> take_norms(const Unit& unit, const std::int64_t* limbs) const;
   void exchange_sums(const Unit& unit, const FullTensorUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
   Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }

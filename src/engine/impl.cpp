@@ -27,6 +27,11 @@ Groups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
   return {own, mesh.shape()};
 }
 
+// Where the engine computes in the host's memory one group carries both.
+Groups data_groups(const Groups& groups, Device& device) {
+  return device.is_host() ? groups : groups.on_device(device);
+}
+
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
                                               const GatherWire& wire, int rank, Accounts& accounts) {
   std::vector<std::unique_ptr<Unit>> units;
@@ -89,6 +94,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       groups_(own_groups(mesh, description_of(inventory))),
       seed_(seed()),
       accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(resolved_).within)),
+      data_groups_(data_groups(groups_, accounts_.device())),
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
       exchange_(
@@ -101,13 +107,16 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       gradient_store_(gradient_store(resolved_, accounts_)),
       updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_),
       scaler_(scaler_of(plan_, options_)),
-      max_norms_(inventory.max_norms),
-      micro_batch_(accounts_, autocast_of(plan_), seed_) {
+      max_norms_(inventory.max_norms, inventory.device),
+      micro_batch_(accounts_, autocast_of(plan_), seed_),
+      sums_(accounts_.device(), accounts_.where(), plan_.accumulate()) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
+  accounts_.explain_by([this](const std::string& what, const char* during) { return out_of_memory(what, during); });
   check_device();
   agree(inventory);
   Undo undo(units_);
-  const std::vector<at::Tensor> buffers = adopt_units(inventory.replicated);
+  const std::vector<at::Tensor> buffers =
+      accounts_.explaining_memory("building the engine", [&] { return adopt_units(inventory.replicated); });
   pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), micro_batch_, meter_);
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
@@ -154,22 +163,6 @@ void Engine::Impl::check_float8() const {
     }
 }
 
-// What is the host's alone so far.
-void Engine::Impl::check_device() const {
-  if (accounts_.device().is_host()) return;
-  std::string what;
-  const auto add = [&what](bool used, const char* name) {
-    if (used) what += (what.empty() ? "" : ", ") + std::string(name);
-  };
-  add(float8_ != nullptr, "precision fp8");
-  add(!wire_.native(), "parameters that travel in 8 bits");
-  add(!max_norms_.empty(), "embeddings with max_norm");
-  if (what.empty()) return;
-  throw ConfigError(
-      "a model on device '" + accounts_.device().name() + "' cannot be trained with " + what + " in this version",
-      "leave it out, or move the model to the CPU");
-}
-
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
 // reserved.
 void Engine::Impl::reserve_room() const {
@@ -195,11 +188,9 @@ std::uint64_t Engine::Impl::seed() const {
   return options_.seed.value_or(seat == 0 ? 0 : derived(0, static_cast<std::uint64_t>(seat)));
 }
 
-// Where the engine computes in the host's memory one group carries both.
 Exchange::Lanes Engine::Impl::lanes(const std::shared_ptr<TrafficMeter>& meter) const {
-  const Groups metered = groups_.metered_by(meter);
-  Device& device = accounts_.device();
-  return {metered, device.is_host() ? metered : metered.staged_by(device)};
+  const Groups control = groups_.metered_by(meter);
+  return {control, accounts_.device().is_host() ? control : data_groups_.metered_by(meter)};
 }
 
 // All ranks, before there is an exchange.
@@ -279,8 +270,10 @@ void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
   if (from_rank && (*from_rank < 0 || *from_rank >= exchange_.size()))
     throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
                       std::to_string(exchange_.size()));
-  if (!pager_->pinned(unit)) renormalise();
-  pager_->pin(unit);
+  accounts_.explaining_memory("gathering parameters", [&] {
+    if (!pager_->pinned(unit)) renormalise();
+    pager_->pin(unit);
+  });
 }
 
 void Engine::Impl::let_go(Unit& unit) {
@@ -356,8 +349,11 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   const View mine{static_cast<char*>(whole.data) + held.begin * size_of(wide), held.count, wide};
   updater_.read_main(*unit, mine);
   if (held.over)
-    exchange_.run({Exchange::Kind::read, unit->index(), whole.count,
-                   [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); }});
+    exchange_.run({.kind = Exchange::Kind::read,
+                   .unit = unit->index(),
+                   .count = whole.count,
+                   .run = [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); },
+                   .lane = Exchange::Lane::control});
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
       .to(unit->device(), /*non_blocking=*/false, /*copy=*/true);
 }

@@ -11,6 +11,7 @@
 #include "comm/metered.h"
 #include "engine/held_state.h"
 #include "engine/module_inventory.h"
+#include "engine/step_sums.h"
 #include "engine/updater.h"
 #include "engine/vote.h"
 #include "partition/state_tensors.h"
@@ -22,6 +23,7 @@
 #include "state/micro_batch.h"
 #include "state/pager.h"
 #include "zero/engine.h"
+#include "zero/error.h"
 
 namespace zero {
 
@@ -82,9 +84,12 @@ class Engine::Impl final : public UnitOwner {
   std::vector<at::Tensor> adopt_units(const std::vector<Replicated>& replicated);
   void broadcast(const at::Tensor& values, int unit);
   void reserve_room() const;
+  OutOfMemoryError out_of_memory(const std::string& what, const char* during) const;
+  std::int64_t needs(const Plan& plan) const;
+  std::string plan_that_fits(std::int64_t room) const;
   struct Backward;
   void begin_micro_batch();
-  void end_micro_batch(double loss);
+  void end_micro_batch(const at::Tensor& loss);
   void join_backward();
   void drop_step();
   void check_alive() const;
@@ -114,7 +119,7 @@ class Engine::Impl final : public UnitOwner {
     bool damaged = false;  // what was read, and no other failure
   };
   void agree_on_loading(const LoadFault& fault);
-  StepSummary summary() const;
+  StepSummary summary();
   StepDecision vote();
   StepDecision timed_vote(StepReport& report);
   double micro_batches() const;  // of a step, on all ranks
@@ -141,9 +146,10 @@ class Engine::Impl final : public UnitOwner {
   Layout layout_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else
-  Groups groups_;                              // not metered
+  Groups groups_;                              // not metered, as the next
   std::uint64_t seed_;
   Accounts accounts_;
+  Groups data_groups_;  // for what is where the engine computes
   GatherWire wire_;
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
@@ -155,7 +161,7 @@ class Engine::Impl final : public UnitOwner {
   MicroBatch micro_batch_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
-  std::vector<double> losses_;  // of this step's micro-batches on this rank
+  StepSums sums_;  // of this rank
   int micro_ = 0;
   std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;

@@ -109,9 +109,12 @@ class Engine::Impl::Loading {
 StateFit Engine::Impl::agree_on_state(const StateSource& source) {
   const std::vector<std::string> lines = lines_of(source.tensors(), source.scalars());
   std::optional<Disagreement> found;
-  exchange_.run({Exchange::Kind::setup, -1, 0, [&](const Groups& groups) {
-                   if (groups.size() > 1) found = disagreement(groups.along(Axis::data), lines);
-                 }});
+  exchange_.run({.kind = Exchange::Kind::setup,
+                 .run =
+                     [&](const Groups& groups) {
+                       if (groups.size() > 1) found = disagreement(groups.along(Axis::data), lines);
+                     },
+                 .lane = Exchange::Lane::control});
   if (found)
     throw ConfigError(rank_text() + ": the ranks load different states: " + found->values,
                       "load the same state on every rank");
@@ -191,12 +194,16 @@ void Engine::Impl::resume(const StateScalars& scalars) {
 void Engine::Impl::agree_on_loading(const LoadFault& fault) {
   std::string faults;
   std::int64_t others = 0;  // that are no damage
-  exchange_.run({Exchange::Kind::setup, -1, 1, [&](const Groups& groups) {
-                   const Communicator& all = groups.along(Axis::data);
-                   faults = gather_faults(all, fault.text);
-                   for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1))
-                     others += other;
-                 }});
+  exchange_.run({.kind = Exchange::Kind::setup,
+                 .count = 1,
+                 .run =
+                     [&](const Groups& groups) {
+                       const Communicator& all = groups.along(Axis::data);
+                       faults = gather_faults(all, fault.text);
+                       for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1))
+                         others += other;
+                     },
+                 .lane = Exchange::Lane::control});
   if (faults.empty()) return;
   if (others == 0) throw CheckpointError("it was loaded in part: " + faults);
   throw StateError("the state could not be read: " + faults, "end the engine, and build another one to load into");

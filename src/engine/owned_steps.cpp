@@ -3,21 +3,30 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "base/exact_sum.h"
+#include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
 #include "partition/full_tensors.h"
 
 namespace zero {
 
 double frobenius_norm(const at::Tensor& tensor) {
-  ExactSum squares;
-  std::int64_t nonfinite = 0;
   const at::Tensor values = tensor.contiguous();
-  sum_of_squares(values.const_data_ptr(), dtype_of(values.scalar_type()).value(), values.numel(), squares, nonfinite);
+  Device& device = device_at(values.device());
+  std::array<std::int64_t, kSquareLimbs> limbs{};
+  const auto place = device.take(sizeof(limbs), Device::Use::passing);
+  auto* const there = static_cast<std::int64_t*>(place->data());
+  device.zero(there, sizeof(limbs));
+  device.add_squares(values.const_data_ptr(), dtype_of(values.scalar_type()).value(), values.numel(), there);
+  device.to_host(limbs.data(), there, sizeof(limbs));
+  ExactSum squares;
+  squares.add(std::span<const std::int64_t>(limbs).first(ExactSum::kLimbs));
   return std::sqrt(squares.value());
 }
 
@@ -39,9 +48,9 @@ at::Tensor orthogonalised(const at::Tensor& input, int iterations) {
 
 namespace {
 
-// Of `rows`, [..., rows, 1], over the rows: one after the other, so that no number of threads shows.
+// Of `rows`, [..., rows, 1], over the rows: one after the other, so that no number of threads shows. On the host.
 at::Tensor mean_of_rows(const at::Tensor& rows) {
-  const at::Tensor wide = rows.to(at::kDouble).contiguous();
+  const at::Tensor wide = rows.to(at::TensorOptions().dtype(at::kDouble).device(at::kCPU)).contiguous();
   const std::int64_t count = rows.size(-2);
   std::vector<std::int64_t> shape = rows.sizes().vec();
   shape[shape.size() - 2] = 1;
@@ -50,7 +59,7 @@ at::Tensor mean_of_rows(const at::Tensor& rows) {
   for (std::int64_t i = 0; i < means.numel(); ++i)
     means.mutable_data_ptr<double>()[i] =
         std::accumulate(values + i * count, values + (i + 1) * count, 0.0) / static_cast<double>(count);
-  return means.to(rows.scalar_type());
+  return means.to(rows.options());
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 namespace zero {
 
-StepSummary Engine::Impl::summary() const {
+StepSummary Engine::Impl::summary() {
   StepSummary summary;
-  summary.losses = losses_;
+  sums_.clear_squares();
   if (float8_) summary.largest = float8_->largest();
   summary.requests = requests_;
   summary.save_ended = saver_ && saver_->ended();
@@ -27,10 +27,11 @@ StepSummary Engine::Impl::summary() const {
       summary.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_->arrived(unit->index(), static_cast<int>(slot));
     const auto add_squares = [&](const void* values, std::int64_t, std::int64_t count) {
-      accounts_.device().add_squares(values, held->dtype(), count, summary.squares, summary.nonfinite);
+      sums_.add_squares(values, held->dtype(), count);
     };
     gradients_->read(unit->index(), {unit->slice_begin(), layout.shard_length()}, add_squares);
   }
+  summary.sums = sums_.read();
   return summary;
 }
 
@@ -115,9 +116,11 @@ StepReport Engine::Impl::step() {
 // before anybody reads them otherwise.
 void Engine::Impl::renormalise() {
   if (max_norms_.empty()) return;
-  std::vector<MaxNorms::Due> due;
-  exchange_.run(
-      {Exchange::Kind::read, -1, 0, [&](const Groups& groups) { due = max_norms_.settle(groups.along(Axis::data)); }});
+  const auto gather = [this](ConstView mine, View all) {
+    exchange_.run({Exchange::Kind::read, -1, mine.count,
+                   [=](const Groups& groups) { groups.along(Axis::data).all_gather(mine, all).wait(); }});
+  };
+  const std::vector<MaxNorms::Due> due = max_norms_.settle(exchange_.size(), gather);
   const dispatch_hook::Off off;
   for (const auto& [table, indices] : due) {
     const at::Tensor& parameter = parameter_at(table.parameter);
@@ -188,7 +191,7 @@ void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
 
 void Engine::Impl::start_window() {
   gradients_->clear();
-  losses_.clear();
+  sums_.clear();
   micro_ = 0;
   consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
   micro_batch_.next(micro_batch_number());

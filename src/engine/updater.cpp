@@ -32,13 +32,12 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
     }
 }
 
-// Steps that take more than one pass of a kernel are the host's so far.
+// What LibTorch's keep there is not seen so far.
 void Updater::check_device(const Optimizer& optimizer) const {
-  if (device().is_host() || (!full_tensor_work(optimizer) && !std::holds_alternative<TorchOptimizer>(optimizer)))
-    return;
+  if (device().is_host() || !std::holds_alternative<TorchOptimizer>(optimizer)) return;
   throw ConfigError("optimizer " + std::string(name(optimizer)) + " does not train on device '" + device().name() +
                         "' in this version",
-                    "use one that goes element by element: AdamW, Adam, SGD, Adagrad, Lion");
+                    "use one of the engine's: AdamW, Adam, SGD, Adagrad, Lion, Muon, LAMB, Adafactor");
 }
 
 void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {

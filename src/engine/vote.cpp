@@ -36,10 +36,10 @@ std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
   std::vector<std::int64_t> words(
       static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate(), plan.float8()) / 8));
   auto at = words.begin();
-  for (const std::int64_t limb : summary.squares.limbs()) *at++ = limb;
-  *at++ = (summary.nonfinite != 0 ? kOverflow : 0) | (summary.save_ended ? kSaveEnded : 0) |
+  for (const std::int64_t limb : summary.sums.squares.limbs()) *at++ = limb;
+  *at++ = (summary.sums.nonfinite != 0 ? kOverflow : 0) | (summary.save_ended ? kSaveEnded : 0) |
           static_cast<std::int64_t>(std::uint64_t{summary.requests} << kRequests);
-  for (const double loss : summary.losses) *at++ = std::bit_cast<std::int64_t>(loss);
+  for (const double loss : summary.sums.losses) *at++ = std::bit_cast<std::int64_t>(loss);
   for (std::size_t i = 0; i < summary.present.size(); ++i)
     if (summary.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
   at += (parameters + 63) / 64;

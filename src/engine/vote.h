@@ -5,16 +5,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/exact_sum.h"
+#include "engine/step_sums.h"
 #include "zero/communicator.h"
 #include "zero/plan.h"
 
 namespace zero {
 
 struct StepSummary {
-  ExactSum squares;             // of this rank's slices of the summed gradients
-  std::int64_t nonfinite = 0;   // blocks of them that overflowed
-  std::vector<double> losses;   // of this rank's micro-batches
+  StepSums::Values sums;        // of this rank's slices of the summed gradients, and of its micro-batches' losses
   std::vector<char> present;    // by parameter
   std::vector<double> largest;  // see Float8Linears; empty otherwise
   std::uint32_t requests = 0;   // see Engine::request

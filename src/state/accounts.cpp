@@ -30,6 +30,12 @@ std::shared_ptr<void> Accounts::common_memory(std::int64_t bytes) const {
   return device_.is_host() ? owners_.common_memory(bytes) : nullptr;
 }
 
+void Accounts::exhausted(const c10::OutOfMemoryError& error, const char* during) const {
+  if (!explain_) throw error;
+  const std::string what = error.what_without_backtrace();
+  throw explain_(what.substr(0, what.find('\n')), during);
+}
+
 void Accounts::add(Account account, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
   ledger_.add(account.owner, bytes);

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "memory/store.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
+#include "zero/error.h"
 #include "zero/ledger.h"
 
 namespace zero {
@@ -64,6 +68,19 @@ class Accounts {
   AddressableStore::Allocate lasting() const;
   AddressableStore::Allocate lasting_visible() const;
 
+  // Calls; where the device has no memory left, throws an OutOfMemoryError of what `explain` makes of it.
+  template <class Call>
+  decltype(auto) explaining_memory(const char* during, const Call& call) const {
+    try {
+      return call();
+    } catch (const c10::OutOfMemoryError& error) {
+      exhausted(error, during);
+    }
+  }
+  using Explain = std::function<OutOfMemoryError(const std::string& what, const char* during)>;
+  void explain_by(Explain explain) { explain_ = std::move(explain); }
+  [[noreturn]] void exhausted(const c10::OutOfMemoryError& error, const char* during) const;
+
   void add(Account account, std::int64_t bytes);
   // The memory of tensors that `holder` has, now these, is booked, by an add() of its own.
   void adopt(const void* holder, std::vector<const void*> memory);
@@ -84,6 +101,7 @@ class Accounts {
   c10::Device where_;
   Device& device_;
   Communicator readers_, owners_;
+  Explain explain_;
   mutable std::mutex mutex_;
   Ledger ledger_;
   std::vector<std::array<std::int64_t, kOwners>> units_;     // bytes, by unit + 1

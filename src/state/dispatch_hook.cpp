@@ -283,7 +283,7 @@ void run_in_fp32(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const 
   narrow(std::span(stack->data() + (stack->size() - results), results), call.rounds->dtype);
 }
 
-void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) try {
   const std::size_t count = op.schema().arguments().size();
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
   end_what_is_over();
@@ -304,6 +304,9 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
     run(op, keys, call, stack);
   }
   if (call.with_units) note_results(op, *stack);
+} catch (const c10::OutOfMemoryError& error) {
+  if (const MicroBatch* const open = MicroBatch::open()) open->accounts().exhausted(error, "forward");
+  throw;
 }
 
 }  // namespace

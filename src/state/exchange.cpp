@@ -50,6 +50,27 @@ Activity activity_of(Exchange::Kind kind) {
   return Activity::read;
 }
 
+// What the exchange's thread has done, and queued.
+class Exchanged final : public Pending::State {
+ public:
+  Exchanged(Pending ran, std::shared_ptr<SideStream::Work> work) : ran_(std::move(ran)), work_(std::move(work)) {}
+
+  void wait() override {
+    try {
+      ran_.wait();
+    } catch (...) {
+      work_->join();
+      throw;
+    }
+    work_->join();
+  }
+  bool done() override { return ran_.done(); }
+
+ private:
+  Pending ran_;
+  std::shared_ptr<SideStream::Work> work_;
+};
+
 class Diverged : public CommError {
  public:
   using CommError::CommError;
@@ -58,11 +79,17 @@ class Diverged : public CommError {
 }  // namespace
 
 Exchange::Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
-    : device_(device), channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
-  if (size() > 1) worker_ = std::make_unique<Worker>();
+    : channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
+  if (size() == 1) return;
+  stream_ = device.side_stream();
+  worker_ = std::make_unique<Worker>();
 }
 
-Exchange::~Exchange() = default;
+// What nobody waited for is done, too, before its memory goes.
+Exchange::~Exchange() {
+  worker_.reset();
+  if (latest_) latest_->join();
+}
 
 Pending Exchange::submit(Operation operation) {
   if (!worker_) {
@@ -70,16 +97,22 @@ Pending Exchange::submit(Operation operation) {
     operation.run(channel(operation));
     return {};
   }
-  return worker_->submit(device_.on_this_stream([this, operation = std::move(operation), observer = observer_] {
-    const Acting acting(observer, activity_of(operation.kind), operation.unit);
-    if (failure_) std::rethrow_exception(failure_);
-    try {
-      carry_out(operation);
-    } catch (...) {
-      failure_ = std::current_exception();
-      throw;
-    }
-  }));
+  latest_ = stream_->work();
+  Pending ran =
+      worker_->submit([this, operation = std::move(operation), observer = observer_, work = latest_]() mutable {
+        work->run([&] {
+          const Operation mine = std::move(operation);  // ends on the stream, with what it holds
+          const Acting acting(observer, activity_of(mine.kind), mine.unit);
+          if (failure_) std::rethrow_exception(failure_);
+          try {
+            carry_out(mine);
+          } catch (...) {
+            failure_ = std::current_exception();
+            throw;
+          }
+        });
+      });
+  return Pending(std::make_shared<Exchanged>(std::move(ran), latest_));
 }
 
 // A group along an axis tells of its own ranks, by their numbers in it.

@@ -7,6 +7,10 @@
 // who did not ask serving their shards, and the others announce again: so a unit that only some
 // ranks touch costs time, never a hang. When no gather is among them the programs have diverged, and
 // every rank gets an error that lists what each was doing.
+//
+// On a device the operations are queued on a stream of their own, beside what the engine computes: one that is
+// submitted comes behind what the submitting thread had queued, and what a thread queues that has waited for it comes
+// behind it.
 #pragma once
 
 #include <array>
@@ -88,13 +92,14 @@ class Exchange {
   bool serve_gathers(const Operation& mine, const std::vector<Announcement>& table);
   [[noreturn]] void diverged(const std::vector<Announcement>& table, Axis axis) const;
 
-  Device& device_;
   Channels channels_;
   Serve serve_;
   std::function<std::string(int)> unit_name_;
   std::weak_ptr<EngineObserver> observer_;
   std::int64_t sequence_ = 0;
-  std::exception_ptr failure_;      // the first: after it the peers can no longer be trusted to be in step
+  std::exception_ptr failure_;  // the first: after it the peers can no longer be trusted to be in step
+  std::unique_ptr<SideStream> stream_;
+  std::shared_ptr<SideStream::Work> latest_;
   std::unique_ptr<Worker> worker_;  // last: joined before the rest goes
 };
 

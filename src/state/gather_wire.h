@@ -25,6 +25,7 @@ class GatherWire {
   void gather(const Groups& groups, const UnitLayout& unit, View shard, View whole, bool exactly) const;
 
  private:
+  Device& device_;
   Wire wire_;
   Axis over_;
   Buffer codes_;

@@ -44,8 +44,9 @@ bool looks_up(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-MaxNorms::MaxNorms(const std::vector<Table>& tables) {
-  for (const Table& table : tables) tables_.push_back({table, at::zeros({table.rows}, at::kByte)});
+MaxNorms::MaxNorms(const std::vector<Table>& tables, c10::Device where) {
+  for (const Table& table : tables)
+    tables_.push_back({table, at::zeros({table.rows}, at::TensorOptions().dtype(at::kByte).device(where))});
 }
 
 const MaxNorms::State* MaxNorms::find(int parameter) const {
@@ -86,15 +87,16 @@ void MaxNorms::renormalise(const Table& table, const at::Tensor& weight, const a
   at::embedding_renorm_(rows, indices, table.max_norm, table.norm_type);
 }
 
-std::vector<MaxNorms::Due> MaxNorms::settle(const Communicator& communicator) {
+std::vector<MaxNorms::Due> MaxNorms::settle(int ranks, const Gather& gather) {
+  const dispatch_hook::Off off;
   std::vector<Due> due;
   for (State& state : tables_) {
     const std::int64_t rows = state.table.rows;
-    const at::Tensor all = at::empty({communicator.size(), rows}, at::kByte);
-    communicator
-        .all_gather({state.looked_up.mutable_data_ptr(), rows, Dtype::u8},
-                    {all.mutable_data_ptr(), rows * communicator.size(), Dtype::u8})
-        .wait();
+    const at::Tensor all = at::empty({ranks, rows}, state.looked_up.options());
+    const auto view = [](const at::Tensor& bytes) {
+      return view_of(bytes.mutable_data_ptr(), Dtype::u8, 0, bytes.numel(), bytes.device());
+    };
+    gather(view(state.looked_up), view(all));
     state.looked_up.zero_();
     state.pending = false;
     const at::Tensor indices = std::get<0>(all.max(0)).nonzero().reshape({-1});

@@ -30,7 +30,8 @@ class MaxNorms {
     double norm_type;  // p of the norm
   };
 
-  explicit MaxNorms(const std::vector<Table>& tables);
+  // Of parameters on `where`.
+  MaxNorms(const std::vector<Table>& tables, c10::Device where);
 
   bool empty() const { return tables_.empty(); }
   // The parameter's rows at `indices` are looked up from now on. Throws StateError where it is not one of the tables,
@@ -43,8 +44,9 @@ class MaxNorms {
     Table table;
     at::Tensor indices;  // of rows, not empty
   };
-  // What any rank looked up, which is forgotten. Collective.
-  std::vector<Due> settle(const Communicator& communicator);
+  // What any of the ranks looked up, which is forgotten. Collective: `gather` brings all ranks' bytes, in their order.
+  using Gather = std::function<void(ConstView mine, View all)>;
+  std::vector<Due> settle(int ranks, const Gather& gather);
   // What was looked up on this rank.
   void forget();
   // On a table, or a copy.

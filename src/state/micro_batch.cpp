@@ -20,7 +20,10 @@ thread_local MicroBatch* open_here = nullptr;
 }  // namespace
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : seed_(seed), host_generator_(at::detail::createCPUGenerator(derived(seed, 0))), recorder_(accounts) {
+    : accounts_(accounts),
+      seed_(seed),
+      host_generator_(at::detail::createCPUGenerator(derived(seed, 0))),
+      recorder_(accounts) {
   const at::Device where = accounts.where();
   if (autocast) autocast_ = Cast{where.type(), *autocast};
   if (!where.is_cpu())

@@ -66,6 +66,7 @@ class MicroBatch {
   // has no parameters is cast only where it is still on.
   std::optional<Cast> autocast(bool with_parameters) const;
 
+  const Accounts& accounts() const { return accounts_; }
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
   int predicted_next() const { return order_.next(); }
@@ -80,6 +81,7 @@ class MicroBatch {
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
 
+  Accounts& accounts_;
   Phase phase_ = Phase::none;
   TouchOrder order_;
   std::optional<Cast> autocast_;

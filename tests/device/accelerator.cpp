@@ -65,8 +65,13 @@ void add_use(const Access& range, Block& block, const Point& at) {
 }
 
 void check_uses(const Block& block) {
+  const Streams& streams = runtime().streams;
+  const auto waited_for = [&](const Use& use) {
+    return streams.ordered(block.stream, use.at) ||
+           std::ranges::any_of(block.recorded, [&](Key stream) { return streams.ordered(stream, use.at); });
+  };
   for (const Use& use : block.uses) {
-    if (block.recorded.contains(use.at.stream) || runtime().streams.ordered(block.stream, use.at)) continue;
+    if (waited_for(use)) continue;
     keep_fault(c10::str("use after free: block ", static_cast<const void*>(block.begin), " of ", block.bytes,
                         " bytes is freed while ", name_of(use.at.stream), " still uses it, record_stream is missing"));
   }
@@ -152,6 +157,10 @@ void launch(c10::Stream stream, const std::vector<Access>& ranges, std::function
   enqueue(stream, ranges, std::move(task));
 }
 
+bool of_device(const void* address, c10::DeviceIndex device) {
+  return memory_of(device).owns(address);
+}
+
 void* shadow(const void* device_pointer) {
   if (!device_pointer) return nullptr;
   const Memory* memory = owner_of(device_pointer);
@@ -159,22 +168,61 @@ void* shadow(const void* device_pointer) {
   return memory->shadow(device_pointer);
 }
 
-void synchronize(c10::Stream stream) {
-  const Lock lock;
+void finish(c10::Stream stream) {
   runtime().streams.run(key_of(stream));
   runtime().streams.throw_fault();
 }
 
+void synchronize(c10::Stream stream) {
+  const Lock lock;
+  ++Streams::synchronisations();
+  finish(stream);
+}
+
 void synchronize(c10::DeviceIndex device) {
   const Lock lock;
+  ++Streams::synchronisations();
   runtime().streams.run_all(device * kStreamsOfADevice, (device + 1) * kStreamsOfADevice);
   runtime().streams.throw_fault();
 }
 
-void set_mode(Mode mode) {
+void set_mode(Mode mode, std::uint64_t seed) {
   const Lock lock;
-  runtime().streams.run_all(0, kDevices * kStreamsOfADevice);
-  runtime().streams.eager = mode == Mode::eager;
+  Streams& streams = runtime().streams;
+  streams.run_all(0, kDevices * kStreamsOfADevice);
+  streams.eager = mode == Mode::eager;
+  streams.chance.reset();
+  if (mode == Mode::random) streams.chance.emplace(seed);
+}
+
+std::int64_t waits(Site site) {
+  const Lock lock;
+  return runtime().streams.waits[site];
+}
+
+void leave_out(Site site, std::optional<std::int64_t> number) {
+  const Lock lock;
+  runtime().streams.left_out = {site, number};
+}
+
+AtSite::AtSite(Site site) : before_(std::exchange(Streams::site(), site)) {}
+
+AtSite::~AtSite() {
+  Streams::site() = before_;
+}
+
+std::int64_t synchronisations_of_thread() {
+  return Streams::synchronisations();
+}
+
+void count_faults() {
+  const Lock lock;
+  runtime().streams.faults = 0;
+}
+
+std::int64_t counted_faults() {
+  const Lock lock;
+  return runtime().streams.faults.value_or(0);
 }
 
 void set_race_faults(bool on) {
@@ -196,7 +244,11 @@ Statistics statistics(c10::DeviceIndex device) {
 void reset() {
   const Lock lock;
   set_mode(Mode::lazy);
-  runtime().streams.forget_fault();
+  Streams& streams = runtime().streams;
+  streams.forget_fault();
+  streams.faults.reset();
+  streams.waits.clear();
+  streams.left_out.reset();
   runtime().race_faults = false;
   forget_currents();
   for (c10::DeviceIndex device = 0; device < kDevices; ++device) {

@@ -9,12 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace zero::test::accelerator {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
-constexpr c10::DeviceIndex kDevices = 4;
+constexpr c10::DeviceIndex kDevices = 8;
 
 inline c10::Device device(c10::DeviceIndex index) {
   return {kType, index};
@@ -38,15 +39,39 @@ struct Access {
 void launch(c10::Stream stream, const std::vector<Access>& ranges, std::function<void()> task);
 
 enum class Mode {
-  lazy,   // tasks run as late as possible: in a synchronisation that needs them
-  eager,  // tasks run as they are enqueued
+  lazy,    // tasks run as late as possible: in a synchronisation that needs them
+  eager,   // tasks run as they are enqueued
+  random,  // tasks of any stream run whenever something is enqueued, by chance
 };
-// Runs what is enqueued.
-void set_mode(Mode mode);
+// Runs what is enqueued. The seed is for Mode::random.
+void set_mode(Mode mode, std::uint64_t seed = 0);
+
+// What a thread is at when it has one stream wait for another.
+enum class Site { other, begin, join, follow };
+class AtSite {
+ public:
+  explicit AtSite(Site site);
+  ~AtSite();
+  AtSite(const AtSite&) = delete;
+  AtSite& operator=(const AtSite&) = delete;
+
+ private:
+  Site before_;
+};
+// How many waits there were at a site since reset(), but for those that change nothing; and which of them, or all, are
+// left out from now on.
+std::int64_t waits(Site site);
+void leave_out(Site site, std::optional<std::int64_t> number = {});
+// How often this thread of the host has waited for a device: for a stream, an event, a copy to the host, a number.
+std::int64_t synchronisations_of_thread();
 
 // Whether two uses of the same bytes on two streams, one of which writes, that no event or synchronisation orders are a
 // fault. If not, as at first, they show in the values alone. In the mode eager nothing is unordered.
 void set_race_faults(bool on);
+
+// Faults of the device are counted from now on, and not thrown. Until reset().
+void count_faults();
+std::int64_t counted_faults();
 
 // Allocations that would exceed it throw c10::OutOfMemoryError. A GPU's allocator has the same room for all streams.
 void set_capacity(c10::DeviceIndex device, std::int64_t bytes);

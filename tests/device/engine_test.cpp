@@ -3,6 +3,7 @@
 
 #include "device/engines.h"
 #include "folder.h"
+#include "zero/error.h"
 
 namespace zero::test {
 namespace {
@@ -147,9 +148,12 @@ TEST_F(ModelsOnDevices, GoOnWhenMemoryHadEnded) {
         try {
           run.record(train_step(model, engine));
           room = 0;
-        } catch (const c10::OutOfMemoryError&) {
+        } catch (const OutOfMemoryError& error) {
+          EXPECT_TRUE(says(error.what(), {"rank 0", "accelerator", "no memory left", plan.label(), "discard()"}));
           engine.discard();
           ++failures;
+        } catch (const c10::OutOfMemoryError&) {
+          engine.discard();  // what the program does outside of forward and backward is its own
         }
         accelerator::set_capacity(device, kPlenty);
       }
@@ -163,8 +167,6 @@ TEST_F(ModelsOnDevices, GoOnWhenMemoryHadEnded) {
 TEST_F(ModelsOnDevices, AreRefusedWithWhatIsTheHostsAlone) {
   auto model = std::make_shared<Lm>();
   model->to(accelerator::device(0));
-  EXPECT_TRUE(says(thrown_by([&] { Engine engine(*model, World(), Plan::ddp(), Muon{}); }),
-                   {"optimizer muon", "accelerator:0"}));
   EXPECT_TRUE(says(thrown_by([&] { Engine engine(*model, World(), Plan::zero3().precision(Precision::fp8), AdamW{}); }),
                    {"precision fp8", "accelerator:0"}));
 }

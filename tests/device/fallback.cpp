@@ -184,7 +184,7 @@ void HostCall::run(const c10::OperatorHandle& host_op) {
   find_device();
   const c10::DeviceGuard guard(*device_);
   const c10::Stream stream = current_stream(device_->index());
-  synchronize(stream);
+  finish(stream);
   for (std::size_t i = 0; i < op_.schema().arguments().size(); ++i) to_host(i);
   touch(stream, read_);
   try {

@@ -93,6 +93,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (!event) return;
     const Lock lock;
+    ++Streams::synchronisations();
     runtime().streams.run(event_in(event).at);
     runtime().streams.throw_fault();
   }

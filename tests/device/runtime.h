@@ -49,7 +49,9 @@ void forget_currents();
 void* allocate(c10::DeviceIndex device, std::size_t bytes);
 void free_block(void* address) noexcept;
 void record_stream(const void* address, c10::Stream stream);
+// Of the host, and of operators that the host carries out for the device, which count as the device's.
 void synchronize(c10::Stream stream);
+void finish(c10::Stream stream);
 // As launch(), and memory of any device.
 void enqueue(c10::Stream stream, const std::vector<Access>& ranges, std::function<void()> task);
 // That a kernel of the stream uses the ranges at once, all that is enqueued there being done.
@@ -57,6 +59,7 @@ void touch(c10::Stream stream, const std::vector<Access>& ranges);
 
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* address);
+bool of_device(const void* address, c10::DeviceIndex device);
 
 // The generator of the host that a device's, or if there is none its default one, draws from.
 at::Generator host_generator(const std::optional<at::Generator>& given, c10::Device device);

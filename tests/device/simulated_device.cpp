@@ -4,7 +4,10 @@
 
 #include <utility>
 
+#include "base/exact_sum.h"
+#include "base/float8_blocks.h"
 #include "device/torch/devices.h"
+#include "device/torch/host_device.h"
 #include "device/weights.h"
 
 namespace zero::test {
@@ -50,7 +53,46 @@ std::vector<Access> ranges_of(const UpdateRange& range) {
   return ranges;
 }
 
+// Says at which site it is.
+class SitedWork final : public SideStream::Work {
+ public:
+  explicit SitedWork(std::shared_ptr<Work> inner) : inner_(std::move(inner)) {}
+
+  void run(const std::function<void()>& task) override {
+    const accelerator::AtSite begin(accelerator::Site::begin);
+    inner_->run([&] {
+      const accelerator::AtSite other(accelerator::Site::other);
+      task();
+    });
+  }
+  void join() override {
+    const accelerator::AtSite join(accelerator::Site::join);
+    inner_->join();
+  }
+
+ private:
+  std::shared_ptr<Work> inner_;
+};
+
+class SitedStream final : public SideStream {
+ public:
+  explicit SitedStream(std::unique_ptr<SideStream> inner) : inner_(std::move(inner)) {}
+  std::shared_ptr<Work> work() override { return std::make_shared<SitedWork>(inner_->work()); }
+
+ private:
+  std::unique_ptr<SideStream> inner_;
+};
+
 }  // namespace
+
+std::unique_ptr<SideStream> SimulatedDevice::side_stream() {
+  return std::make_unique<SitedStream>(TorchDevice::side_stream());
+}
+
+void SimulatedDevice::follow(Pending operation) {
+  const accelerator::AtSite follow(accelerator::Site::follow);
+  TorchDevice::follow(std::move(operation));
+}
 
 c10::Stream SimulatedDevice::stream() const {
   return c10::impl::VirtualGuardImpl(accelerator::kType).getStream(where());
@@ -77,18 +119,50 @@ void SimulatedDevice::fold(const Fold& how, std::span<void* const> levels, Dtype
   });
 }
 
-void SimulatedDevice::add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
-                                  std::int64_t& nonfinite) {
+void SimulatedDevice::add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) {
   if (count == 0) return;
-  launch({reads(values, dtype, count)}, [from = there(values), dtype, count, &sum, &nonfinite] {
-    sum_of_squares(from, dtype, count, sum, nonfinite);
-  });
-  c10::impl::VirtualGuardImpl(accelerator::kType).synchronizeStream(stream());
+  launch({reads(values, dtype, count), writes(limbs, Dtype::i64, kSquareLimbs)},
+         [from = there(values), dtype, count, to = there(limbs)] { HostDevice().add_squares(from, dtype, count, to); });
 }
 
 void SimulatedDevice::update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) {
   if (range.count == 0) return;
   launch(ranges_of(range), [optimizer, factors, here = there(range)] { zero::update(optimizer, factors, here); });
+}
+
+void SimulatedDevice::read_weights(const UpdateRange& range, void* weights) {
+  std::vector<Access> ranges = ranges_of(range);
+  ranges.push_back(writes(weights, accumulation(range.dtype), range.count));
+  launch(ranges, [here = there(range), to = there(weights)] { zero::read_weights(here, to); });
+}
+
+void SimulatedDevice::update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                                     const void* weights, void* input, Dtype input_dtype) {
+  std::vector<Access> ranges = ranges_of(range);
+  ranges.push_back(writes(input, input_dtype, range.count));
+  if (weights != nullptr) ranges.push_back(reads(weights, accumulation(range.dtype), range.count));
+  launch(ranges, [optimizer, factors, here = there(range), from = there(weights), to = there(input), input_dtype] {
+    zero::update_moments(optimizer, factors, here, from, to, input_dtype);
+  });
+}
+
+void SimulatedDevice::apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                                 const UpdateRange& range) {
+  std::vector<Access> ranges = ranges_of(range);
+  ranges.push_back(reads(step, accumulation(range.dtype), range.count));
+  launch(ranges, [kept, size, from = there(step), factors, here = there(range)] {
+    zero::apply_step(kept, size, from, factors, here);
+  });
+}
+
+void SimulatedDevice::encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) {
+  launch({reads(values, dtype, count), writes(out, Dtype::u8, blocks_bytes(count))},
+         [from = there(values), dtype, to = there(out), count] { encode_blocks(from, dtype, to, count); });
+}
+
+void SimulatedDevice::decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) {
+  launch({reads(in, Dtype::u8, blocks_bytes(count)), writes(values, dtype, count)},
+         [from = there(in), to = there(values), dtype, count] { decode_blocks(from, to, dtype, count); });
 }
 
 void SimulatedDevice::keep_rest(const void* values, void* rest, std::int64_t count) {

@@ -16,11 +16,19 @@ class SimulatedDevice final : public TorchDevice {
  public:
   using TorchDevice::TorchDevice;
 
+  std::unique_ptr<SideStream> side_stream() override;
+  void follow(Pending operation) override;
   void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
             std::int64_t count) override;
-  void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
-                   std::int64_t& nonfinite) override;
+  void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) override;
   void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) override;
+  void read_weights(const UpdateRange& range, void* weights) override;
+  void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                      const void* weights, void* input, Dtype input_dtype) override;
+  void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                  const UpdateRange& range) override;
+  void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) override;
+  void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) override;
   void keep_rest(const void* values, void* rest, std::int64_t count) override;
   void drop_misfits(const void* written, void* rest, std::int64_t count) override;
   void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) override;

@@ -19,7 +19,16 @@ Point Streams::push(Key stream, Item item) {
   queue.items.push_back(std::move(item));
   const Point done{stream, ++queue.enqueued};
   if (eager && !in_task_) run(done);
+  if (chance && !in_task_) run_by_chance();
   return done;
+}
+
+void Streams::run_by_chance() {
+  while ((*chance)() % 4 != 0) {
+    auto queue = queues_.begin();
+    std::advance(queue, (*chance)() % queues_.size());
+    advance(queue->first);
+  }
 }
 
 Event Streams::record(Key stream) {
@@ -30,10 +39,25 @@ Event Streams::record(Key stream) {
 }
 
 void Streams::wait(Key stream, const Event& event) {
-  if (event.at.stream == stream) return;
+  if (ordered(stream, event.at) || leaves_out_wait()) return;
   Clock& clock = queues_[stream].clock;
   for (const auto& [other, position] : event.clock) clock[other] = std::max(clock[other], position);
   if (!reached(event.at)) push(stream, {nullptr, event.at});
+}
+
+std::int64_t& Streams::synchronisations() {
+  thread_local std::int64_t count = 0;
+  return count;
+}
+
+Site& Streams::site() {
+  thread_local Site at = Site::other;
+  return at;
+}
+
+bool Streams::leaves_out_wait() {
+  const std::int64_t number = waits[site()]++;
+  return left_out && left_out->first == site() && left_out->second.value_or(number) == number;
 }
 
 bool Streams::reached(const Point& point) const {
@@ -97,7 +121,10 @@ void Streams::advance(Key stream) {
 }
 
 void Streams::keep(std::exception_ptr fault) noexcept {
-  if (!fault_) fault_ = std::move(fault);
+  if (faults)
+    ++*faults;
+  else if (!fault_)
+    fault_ = std::move(fault);
 }
 
 void Streams::throw_fault() {

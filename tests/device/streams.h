@@ -7,6 +7,10 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <random>
+#include <utility>
+
+#include "device/accelerator.h"
 
 namespace zero::test::accelerator {
 
@@ -56,6 +60,12 @@ class Streams {
   void forget_fault() { fault_ = nullptr; }
 
   bool eager = false;
+  std::optional<std::mt19937_64> chance;    // by which tasks run as others are enqueued
+  static std::int64_t& synchronisations();  // of this thread
+  std::map<Site, std::int64_t> waits;
+  std::optional<std::pair<Site, std::optional<std::int64_t>>> left_out;
+  static Site& site();                 // of this thread
+  std::optional<std::int64_t> faults;  // where they are counted
 
  private:
   struct Item {
@@ -70,6 +80,8 @@ class Streams {
 
   Point push(Key stream, Item item);
   void step(Queue& queue);
+  void run_by_chance();
+  bool leaves_out_wait();
 
   std::map<Key, Queue> queues_;
   std::exception_ptr fault_;

@@ -109,6 +109,17 @@ World join(const MakeRank& make, int rank, int ranks) {
 
 }  // namespace
 
+Surroundings& surroundings() {
+  static Surroundings around;
+  return around;
+}
+
+thread_local int rank_of_thread = 0;
+
+at::Device device_of_rank() {
+  return surroundings().device(rank_of_thread);
+}
+
 void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::chrono::milliseconds limit,
                int ranks_per_host) {
   const MakeRank make = transport(ranks, limit, ranks_per_host);
@@ -119,7 +130,8 @@ void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::ch
     threads.emplace_back([&, r] {
       World world;  // ends with the thread, so that peers that wait for this rank fail then
       try {
-        world = join(make, r, ranks);
+        rank_of_thread = r;
+        world = surroundings().joined(join(make, r, ranks));
         rank(world);
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
@@ -131,12 +143,13 @@ void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::ch
 }
 
 at::Tensor numbers(std::int64_t index, at::IntArrayRef shape) {
-  return at::randn(shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(index)));
+  return at::randn(shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(index))).to(device_of_rank());
 }
 
 at::Tensor tokens(std::int64_t index, at::IntArrayRef shape, std::int64_t vocabulary) {
   return at::randint(vocabulary, shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(index)),
-                     at::TensorOptions(at::kLong));
+                     at::TensorOptions(at::kLong))
+      .to(device_of_rank());
 }
 
 void initialise(torch::nn::Module& module, std::int64_t seed) {
@@ -264,8 +277,13 @@ Mesh mesh_of(const Job& job, const World& world) {
 
 namespace {
 
+void to_device_of_rank(torch::nn::Module& module) {
+  if (const at::Device device = device_of_rank(); !device.is_cpu()) module.to(device);
+}
+
 void run_job(const Job& job, const std::function<void(const World&)>& rank) {
-  run_ranks(job.ranks, rank, std::chrono::hours(1), job.ranks_per_host);
+  run_ranks(
+      job.ranks, [&](const World& world) { rank(job.joined(world)); }, std::chrono::hours(1), job.ranks_per_host);
 }
 
 }  // namespace
@@ -274,6 +292,7 @@ void on_each_rank(const Job& job, const std::function<std::shared_ptr<torch::nn:
                   const std::function<void(torch::nn::Module&, Engine&, int)>& body) {
   run_job(job, [&](const World& world) {
     const std::shared_ptr<torch::nn::Module> module = make();
+    to_device_of_rank(*module);
     initialise(*module, kSeed + world.rank());
     Engine engine(*module, mesh_of(job, world), job.plan, job.optimizer, job.options);
     body(*module, engine, world.rank());
@@ -295,6 +314,7 @@ Outcome train_any(const Job& job, const MakeModel& make) {
   std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
   run_job(job, [&](const World& world) {
     const AnyModel model = make();
+    to_device_of_rank(*model.module);
     initialise(*model.module, kSeed + world.rank());
     Engine engine(*model.module, mesh_of(job, world), job.plan, job.optimizer, job.options);
     Outcome& run = runs[static_cast<std::size_t>(world.rank())];
@@ -310,6 +330,7 @@ Outcome train_any(const Job& job, const MakeModel& make) {
 
 Outcome train_any_plain(const Job& job, const MakeModel& make) {
   const AnyModel model = make();
+  to_device_of_rank(*model.module);
   initialise(*model.module, kSeed);
   PlainTrainer trainer(*model.module, job);
   const int micro_batches = job.ranks * job.plan.accumulate();

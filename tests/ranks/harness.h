@@ -18,6 +18,16 @@
 
 namespace zero::test {
 
+// Where the ranks' models and their data are, and how the ranks are joined: on the CPU, unless a program of tests has
+// other devices. A module that is moved elsewhere is the CPU's for plain LibTorch, too.
+struct Surroundings {
+  std::function<at::Device(int rank)> device = [](int) { return at::Device(at::kCPU); };
+  std::function<World(const World& world)> joined = [](const World& world) { return world; };
+};
+Surroundings& surroundings();
+// Of the rank that this thread is; of rank 0 outside of ranks.
+at::Device device_of_rank();
+
 // Runs `rank` on as many threads and waits for all of them. The first exception is thrown again, as a
 // RankError that begins with "rank r: ".
 struct RankError : std::runtime_error {
@@ -74,6 +84,7 @@ struct Job {
   int steps = 3;
   int shard = 0;           // ranks of a shard group; 0: all
   int ranks_per_host = 0;  // see run_ranks()
+  std::function<World(const World&)> joined = [](const World& world) { return world; };
 };
 Mesh mesh_of(const Job& job, const World& world);
 std::vector<Plan> all_plans();

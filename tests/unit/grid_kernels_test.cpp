@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "base/float8_blocks.h"
 #include "device/weights.h"
 #include "optimizers.h"
 #include "partition/moments.h"
@@ -176,6 +177,33 @@ TEST(GridKernels, UpdateLikeTheHost) {
   EXPECT_GT(updates, 200);
 }
 
+// What is read as weights is where the input is written, as the engine has it.
+TEST(GridKernels, ComputeInputsAndStepsOverWholeTensorsLikeTheHost) {
+  for (const Optimizer& optimizer : whole_optimizers())
+    for (const Case& each : cases()) {
+      if (each.remainder != Remainder::main_weights) continue;
+      SCOPED_TRACE(testing::Message() << name(optimizer) << ", " << name(each.dtype));
+      Arrays host = arrays_for(each, optimizer), device = host;
+      const Dtype wide = accumulation(each.dtype);
+      std::vector<char> host_step(static_cast<std::size_t>(kCount * size_of(wide))), device_step = host_step;
+      const UpdateFactors factors{.scale = 0.5, .lr = 0.01, .step = 2, .seed = 7};
+      const UpdateRange there = range_of(device, each, 0), here = range_of(host, each, 0);
+      read_weights(here, host_step.data());
+      kKernels.read_weights(there, device_step.data());
+      ASSERT_EQ(host_step, device_step);
+      update_moments(optimizer, factors, here, host_step.data(), host_step.data(), wide);
+      kKernels.update_moments(optimizer, factors, there, device_step.data(), device_step.data(), wide);
+      ASSERT_EQ(host_step, device_step);
+      apply_step(0.9, 0.3, host_step.data(), factors, here);
+      kKernels.apply_step(0.9, 0.3, device_step.data(), factors, there);
+      ASSERT_TRUE(host == device);
+      std::vector<char> host_input(host_step), device_input(host_step);
+      update_moments(optimizer, factors, here, nullptr, host_input.data(), Dtype::bf16);
+      kKernels.update_moments(optimizer, factors, there, nullptr, device_input.data(), Dtype::bf16);
+      ASSERT_EQ(host_input, device_input);
+    }
+}
+
 TEST(GridKernels, FoldLikeTheHost) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
     for (const Dtype kept : {accumulation(dtype), dtype})
@@ -219,6 +247,23 @@ TEST(GridKernels, AddSquaresLikeTheHost) {
     std::memcpy(broken.data() + at * sizeof(float), &value, sizeof(float));
   }
   expect_same_squares(broken, Dtype::f32, kCount);
+}
+
+TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, kWireBlock, kWireBlock + 5, kCount}) {
+      std::vector<char> values = array_of(dtype, count, 8, 30);
+      if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
+      const auto bytes = static_cast<std::size_t>(blocks_bytes(count));
+      std::vector<std::uint8_t> host(bytes), device(bytes);
+      encode_blocks(values.data(), dtype, host.data(), count);
+      kKernels.encode(values.data(), dtype, device.data(), count);
+      EXPECT_EQ(host, device);
+      std::vector<char> there(values.size());
+      decode_blocks(host.data(), values.data(), dtype, count);
+      kKernels.decode(host.data(), there.data(), dtype, count);
+      EXPECT_EQ(values, there);
+    }
 }
 
 TEST(GridKernels, KeepWeightsLikeTheHost) {

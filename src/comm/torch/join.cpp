@@ -9,8 +9,10 @@
 #include "comm/hosts.h"
 #include "comm/launcher_env.h"
 #include "comm/listener.h"
+#include "comm/on_devices.h"
 #include "comm/shared.h"
 #include "comm/torch/c10d.h"
+#include "comm/torch/nccl.h"
 #include "comm/torch/rendezvous.h"
 #include "comm/torch/torch_log.h"
 #include "comm/two_level.h"
@@ -50,7 +52,10 @@ class Joining {
   Joining(const LauncherEnv& env, const InitOptions& options)
       : env_(env), options_(options), meeting_(env, options), identities_(identities()), hosts_(shape()) {}
 
-  std::shared_ptr<CommunicatorImpl> group() {
+  std::shared_ptr<CommunicatorImpl> group() { return has_nccl() ? reaching_devices(of_host(), nccl()) : of_host(); }
+
+ private:
+  std::shared_ptr<CommunicatorImpl> of_host() {
     const HostMap map(identities_);
     if (hosts_.ranks_per_host == 1) return gloo("all", env_.rank, env_.size, map);
     if (hosts_.hosts == 1) return shared();
@@ -60,7 +65,14 @@ class Joining {
     return two_level_communicator(std::move(levels), hosts_);
   }
 
- private:
+  DeviceReach nccl() const {
+    return {device_identity, [store = meeting_.store(), timeout = options_.timeout](
+                                 const std::string& name, int rank, int size, int device, const HostMap& hosts) {
+              return nccl_communicator(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size,
+                                       {timeout, device, hosts});
+            }};
+  }
+
   // For Gloo alone, each rank is one it reaches over the network.
   Hosts shape() const { return options_.transport == Transport::gloo ? Hosts{env_.size, 1} : Hosts::of(identities_); }
 

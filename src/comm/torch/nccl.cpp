@@ -1,6 +1,7 @@
 #include "comm/torch/nccl.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -10,6 +11,7 @@
 
 #include <bit>
 #include <cstring>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -206,6 +208,15 @@ class NcclCommunicator final : public CommunicatorImpl {
 };
 
 }  // namespace
+
+bool has_nccl() {
+  return true;
+}
+
+std::uint64_t device_identity(int device) {
+  const auto& uuid = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device))->uuid;
+  return std::hash<std::string_view>()({uuid.bytes, sizeof(uuid.bytes)});
+}
 
 std::shared_ptr<CommunicatorImpl> nccl_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                                     const NcclOptions& options) {

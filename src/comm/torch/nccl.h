@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -15,6 +16,11 @@ struct NcclOptions {
   int device = 0;      // of this rank
   HostMap hosts = {};  // which ranks share one
 };
+
+// Whether this build has it.
+bool has_nccl();
+// Of a device of this process, as no other device of the host has it.
+std::uint64_t device_identity(int device);
 
 // Joins `size` ranks that meet in `store`. Sums have the order and the bits of the other backends.
 // Throws ConfigError in a build without NCCL.

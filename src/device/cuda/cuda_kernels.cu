@@ -97,6 +97,30 @@ int CudaKernels::update(const Optimizer& optimizer, const UpdateFactors& factors
   return launched(stream_, [&](const auto& kernels) { kernels.update(optimizer, factors, range); });
 }
 
+int CudaKernels::read_weights(const UpdateRange& range, void* weights) const {
+  return launched(stream_, [&](const auto& kernels) { kernels.read_weights(range, weights); });
+}
+
+int CudaKernels::update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                                const void* weights, void* input, Dtype input_dtype) const {
+  return launched(stream_, [&](const auto& kernels) {
+    kernels.update_moments(optimizer, factors, range, weights, input, input_dtype);
+  });
+}
+
+int CudaKernels::apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                            const UpdateRange& range) const {
+  return launched(stream_, [&](const auto& kernels) { kernels.apply_step(kept, size, step, factors, range); });
+}
+
+int CudaKernels::encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) const {
+  return launched(stream_, [&](const auto& kernels) { kernels.encode(values, dtype, out, count); });
+}
+
+int CudaKernels::decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) const {
+  return launched(stream_, [&](const auto& kernels) { kernels.decode(in, values, dtype, count); });
+}
+
 int CudaKernels::keep_rest(const void* values, void* rest, std::int64_t count) const {
   return launched(stream_, [&](const auto& kernels) { kernels.keep_rest(values, rest, count); });
 }

@@ -20,6 +20,13 @@ class CudaKernels {
   // Adds to kSquareLimbs numbers of the device's memory.
   int add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) const;
   int update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) const;
+  int read_weights(const UpdateRange& range, void* weights) const;
+  int update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                     const void* weights, void* input, Dtype input_dtype) const;
+  int apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                 const UpdateRange& range) const;
+  int encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) const;
+  int decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) const;
   int keep_rest(const void* values, void* rest, std::int64_t count) const;
   int drop_misfits(const void* written, void* rest, std::int64_t count) const;
   int adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) const;

@@ -4,8 +4,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <array>
-
 #include "device/cuda/cuda_kernels.h"
 #include "device/torch/torch_device.h"
 
@@ -21,21 +19,36 @@ class CudaDevice final : public TorchDevice {
     launch([&](const CudaKernels& kernels) { return kernels.fold(how, levels, kept, gradient, dtype, count); });
   }
 
-  void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
-                   std::int64_t& nonfinite) override {
-    std::array<std::int64_t, kSquareLimbs> limbs{};
-    const auto place = take(sizeof(limbs), Use::passing);
-    zero(place->data(), sizeof(limbs));
-    launch([&](const CudaKernels& kernels) {
-      return kernels.add_squares(values, dtype, count, static_cast<std::int64_t*>(place->data()));
-    });
-    to_host(limbs.data(), place->data(), sizeof(limbs));
-    sum.add(std::span<const std::int64_t>(limbs).first(ExactSum::kLimbs));
-    nonfinite += limbs.back();
+  void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) override {
+    launch([&](const CudaKernels& kernels) { return kernels.add_squares(values, dtype, count, limbs); });
   }
 
   void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) override {
     launch([&](const CudaKernels& kernels) { return kernels.update(optimizer, factors, range); });
+  }
+
+  void read_weights(const UpdateRange& range, void* weights) override {
+    launch([&](const CudaKernels& kernels) { return kernels.read_weights(range, weights); });
+  }
+
+  void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                      const void* weights, void* input, Dtype input_dtype) override {
+    launch([&](const CudaKernels& kernels) {
+      return kernels.update_moments(optimizer, factors, range, weights, input, input_dtype);
+    });
+  }
+
+  void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                  const UpdateRange& range) override {
+    launch([&](const CudaKernels& kernels) { return kernels.apply_step(kept, size, step, factors, range); });
+  }
+
+  void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) override {
+    launch([&](const CudaKernels& kernels) { return kernels.encode(values, dtype, out, count); });
+  }
+
+  void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) override {
+    launch([&](const CudaKernels& kernels) { return kernels.decode(in, values, dtype, count); });
   }
 
   void keep_rest(const void* values, void* rest, std::int64_t count) override {

@@ -7,13 +7,13 @@
 #include <memory>
 
 #include "device/device.h"
+#include "zero/devices.h"
 
 namespace zero {
 
 // The door to a device. Lives as long as the process. Throws ConfigError where this build has none to one of its kind.
 // Thread-safe.
 Device& device_at(c10::Device where);
-bool has_devices(c10::DeviceType kind);
 
 // What makes the doors to devices of a kind, one for each index, when they are first asked for. Thread-safe.
 using MakeDevice = std::function<std::unique_ptr<Device>(c10::Device where)>;

@@ -1,12 +1,38 @@
 #include "device/torch/host_device.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/exact_sum.h"
+#include "base/float8_blocks.h"
 #include "device/weights.h"
 #include "memory/store.h"
 #include "memory/torch/arena_allocator.h"
 
 namespace zero {
+namespace {
+
+// What has returned is done.
+class AtOnce final : public SideStream::Work {
+ public:
+  void run(const std::function<void()>& task) override { task(); }
+  void join() override {}
+};
+
+class NoStream final : public SideStream {
+ public:
+  std::shared_ptr<Work> work() override { return work_; }
+
+ private:
+  std::shared_ptr<Work> work_ = std::make_shared<AtOnce>();
+};
+
+}  // namespace
+
+std::unique_ptr<SideStream> HostDevice::side_stream() {
+  return std::make_unique<NoStream>();
+}
+
 std::unique_ptr<Block::Place> HostDevice::take(std::size_t bytes, Use use) {
   return in_memory(bytes == 0 ? nullptr : use == Use::lasting ? lasting_memory(bytes) : host_memory(bytes));
 }
@@ -32,13 +58,37 @@ void HostDevice::fold(const Fold& how, std::span<void* const> levels, Dtype kept
   zero::fold(how, levels, kept, gradient, dtype, count);
 }
 
-void HostDevice::add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
-                             std::int64_t& nonfinite) {
-  sum_of_squares(values, dtype, count, sum, nonfinite);
+void HostDevice::add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) {
+  ExactSum sum;
+  sum.add(std::span<const std::int64_t>(limbs, ExactSum::kLimbs));
+  sum_of_squares(values, dtype, count, sum, limbs[ExactSum::kLimbs]);
+  std::ranges::copy(sum.limbs(), limbs);
 }
 
 void HostDevice::update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) {
   zero::update(optimizer, factors, range);
+}
+
+void HostDevice::read_weights(const UpdateRange& range, void* weights) {
+  zero::read_weights(range, weights);
+}
+
+void HostDevice::update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                                const void* weights, void* input, Dtype input_dtype) {
+  zero::update_moments(optimizer, factors, range, weights, input, input_dtype);
+}
+
+void HostDevice::apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                            const UpdateRange& range) {
+  zero::apply_step(kept, size, step, factors, range);
+}
+
+void HostDevice::encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) {
+  encode_blocks(values, dtype, out, count);
+}
+
+void HostDevice::decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) {
+  decode_blocks(in, values, dtype, count);
 }
 
 void HostDevice::keep_rest(const void* values, void* rest, std::int64_t count) {

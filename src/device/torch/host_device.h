@@ -9,17 +9,26 @@ class HostDevice final : public TorchDevice {
  public:
   HostDevice() : TorchDevice(c10::kCPU) {}
 
-  std::function<void()> on_this_stream(std::function<void()> task) override { return task; }
+  std::unique_ptr<SideStream> side_stream() override;
+  Memory memory() const override { return {}; }
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
+  std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override { return take(bytes, Use::passing); }
+  void follow(Pending operation) override { operation.wait(); }
   void to_host(void* host, const void* from, std::int64_t bytes) override;
   void from_host(void* to, const void* host, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;
   void zero(void* to, std::int64_t bytes) override;
   void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
             std::int64_t count) override;
-  void add_squares(const void* values, Dtype dtype, std::int64_t count, ExactSum& sum,
-                   std::int64_t& nonfinite) override;
+  void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) override;
   void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) override;
+  void read_weights(const UpdateRange& range, void* weights) override;
+  void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
+                      const void* weights, void* input, Dtype input_dtype) override;
+  void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
+                  const UpdateRange& range) override;
+  void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) override;
+  void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) override;
   void keep_rest(const void* values, void* rest, std::int64_t count) override;
   void drop_misfits(const void* written, void* rest, std::int64_t count) override;
   void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) override;

@@ -1,11 +1,15 @@
 #include "device/torch/torch_device.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstring>
 #include <utility>
 
 #include "device/torch/dtypes.h"
@@ -13,9 +17,20 @@
 namespace zero {
 namespace {
 
+c10::Stream current_stream(c10::Device where) {
+  return c10::impl::VirtualGuardImpl(where.type()).getStream(where);
+}
+
 class DevicePlace final : public Block::Place {
  public:
-  DevicePlace(Device& device, c10::DataPtr memory) : device_(device), memory_(std::move(memory)) {}
+  DevicePlace(Device& device, c10::DataPtr memory)
+      : device_(device), memory_(std::move(memory)), stream_(current_stream(memory_.device())) {}
+  ~DevicePlace() override {
+    const c10::Stream now = current_stream(memory_.device());
+    if (now != stream_) c10::impl::VirtualGuardImpl(now.device_type()).recordDataPtrOnStream(memory_, now);
+  }
+  DevicePlace(const DevicePlace&) = delete;
+  DevicePlace& operator=(const DevicePlace&) = delete;
 
   void* data() override { return memory_.get(); }
   Pending read(std::int64_t at, View to) override {
@@ -30,6 +45,58 @@ class DevicePlace final : public Block::Place {
  private:
   Device& device_;
   c10::DataPtr memory_;
+  c10::Stream stream_;
+};
+
+class HostPlace final : public Block::Place {
+ public:
+  explicit HostPlace(c10::DataPtr memory) : memory_(std::move(memory)) {}
+
+  void* data() override { return memory_.get(); }
+  Pending read(std::int64_t at, View to) override {
+    std::memcpy(to.data, static_cast<const char*>(memory_.get()) + at, static_cast<std::size_t>(to.bytes()));
+    return {};
+  }
+  Pending write(std::int64_t at, ConstView from) override {
+    std::memcpy(static_cast<char*>(memory_.get()) + at, from.data, static_cast<std::size_t>(from.bytes()));
+    return {};
+  }
+
+ private:
+  c10::DataPtr memory_;
+};
+
+class TorchWork final : public SideStream::Work {
+ public:
+  explicit TorchWork(c10::Stream stream) : stream_(stream), asked_(stream.device_type()), done_(stream.device_type()) {
+    asked_.record(current_stream(stream.device()));
+  }
+
+  void run(const std::function<void()>& task) override {
+    const c10::StreamGuard guard(stream_);
+    asked_.block(stream_);
+    try {
+      task();
+    } catch (...) {
+      done_.record(stream_);
+      throw;
+    }
+    done_.record(stream_);
+  }
+  void join() override { done_.block(current_stream(stream_.device())); }
+
+ private:
+  c10::Stream stream_;
+  c10::Event asked_, done_;
+};
+
+class TorchStream final : public SideStream {
+ public:
+  explicit TorchStream(c10::Stream stream) : stream_(stream) {}
+  std::shared_ptr<Work> work() override { return std::make_shared<TorchWork>(stream_); }
+
+ private:
+  c10::Stream stream_;
 };
 
 at::Tensor host_bytes(const void* data, std::int64_t bytes) {
@@ -43,18 +110,32 @@ at::Tensor TorchDevice::tensor_at(const void* data, Dtype dtype, std::int64_t co
   return at::for_blob(const_cast<void*>(data), {count}).options(options).target_device(where_).make_tensor();
 }
 
-std::function<void()> TorchDevice::on_this_stream(std::function<void()> task) {
-  const c10::Stream stream = c10::impl::VirtualGuardImpl(where_.type()).getStream(where_);
-  return [stream, task = std::move(task)] {
-    const c10::StreamGuard guard(stream);
-    task();
-  };
+std::unique_ptr<SideStream> TorchDevice::side_stream() {
+  return std::make_unique<TorchStream>(
+      c10::impl::VirtualGuardImpl(where_.type()).getStreamFromGlobalPool(where_, /*isHighPriority=*/true));
+}
+
+Device::Memory TorchDevice::memory() const {
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(where_.type());
+  const auto stats = allocator->getDeviceStats(where_.index());
+  const auto free = static_cast<std::int64_t>(allocator->getMemoryInfo(where_.index()).first);
+  return {free + stats.reserved_bytes[kAll].current, stats.allocated_bytes[kAll].current};
 }
 
 std::unique_ptr<Block::Place> TorchDevice::take(std::size_t bytes, Use) {
   const c10::DeviceGuard guard(where_);
   return std::make_unique<DevicePlace>(
       *this, bytes == 0 ? c10::DataPtr(nullptr, where_) : c10::GetAllocator(where_.type())->allocate(bytes));
+}
+
+std::unique_ptr<Block::Place> TorchDevice::take_of_host(std::size_t bytes) {
+  return std::make_unique<HostPlace>(at::globalContext().getPinnedMemoryAllocator(where_.type())->allocate(bytes));
+}
+
+void TorchDevice::follow(Pending operation) {
+  const c10::Stream now = current_stream(where_);
+  operation.wait(Stream{now.id(), now.device_index(), static_cast<int>(now.device_type())});
 }
 
 void TorchDevice::to_host(void* host, const void* from, std::int64_t bytes) {

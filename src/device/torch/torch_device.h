@@ -15,9 +15,12 @@ class TorchDevice : public Device {
   std::string name() const override { return where_.str(); }
   int index() const override { return where_.index(); }
 
-  std::function<void()> on_this_stream(std::function<void()> task) override;
+  std::unique_ptr<SideStream> side_stream() override;
+  Memory memory() const override;
   // From LibTorch's allocator.
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
+  std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override;
+  void follow(Pending operation) override;
   void to_host(void* host, const void* from, std::int64_t bytes) override;
   void from_host(void* to, const void* host, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;

@@ -115,6 +115,31 @@ inline Rows of_choices() {
   return rows;
 }
 
+// Forms, and devices that no machine has.
+inline Rows of_devices() {
+  Rows rows;
+  for (const char* command : {"train --model micro", "compare --model micro", "eval --model . --data text"})
+    for (const auto& [text, says] : {std::pair("", "'' is not the name of a device: write cpu, cuda or cuda:1"),
+                                     {"CUDA", "'CUDA' is not the name of a device"},
+                                     {":1", "':1' is not the name of a device"},
+                                     {"1", "'1' is not the name of a device"},
+                                     {"cuda,cpu", "'cuda,cpu' is not the name of a device"},
+                                     {"cuda:", "'cuda:': the index '' is not an integer"},
+                                     {"cuda:x", "'cuda:x': the index 'x' is not an integer"},
+                                     {"cuda:0:1", "the index '0:1' is not an integer"},
+                                     {"cuda:+1", "the index '+1' is not an integer"},
+                                     {"cuda:-1", "the index '-1' is below 0"},
+                                     {"cuda:01", "the index '01' begins with a zero"},
+                                     {"cuda:128", "the index '128' is above 127"}})
+      rows.push_back(value(command, "--device", text, says));
+  for (const char* command : {"train --model micro", "compare --model micro"}) {
+    rows.push_back(value(command, "--device", "gpu", "LibTorch knows no kind of device 'gpu'"));
+    rows.push_back(value(command, "--device", "cuda:127", "this host has the CPU"));
+    rows.push_back(value(command, "--device", "cpu:1", "there is no device 'cpu:1'"));
+  }
+  return rows;
+}
+
 inline Rows of_words() {
   return {row("", {"train, compare, eval, plan, bench, checkpoint or launch"}),
           row("tran", {"unknown command 'tran'; did you mean 'train'?", "zero --help"}),
@@ -188,7 +213,8 @@ inline Rows of_contradictions() {
 
 inline Rows of_options() {
   Rows rows;
-  for (const Rows& each : {of_integers(), of_reals(), of_sizes(), of_choices(), of_words(), of_contradictions()})
+  for (const Rows& each :
+       {of_integers(), of_reals(), of_sizes(), of_choices(), of_devices(), of_words(), of_contradictions()})
     add(rows, each);
   return rows;
 }

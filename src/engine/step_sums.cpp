@@ -1,0 +1,56 @@
+#include "engine/step_sums.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+#include <span>
+
+#include "state/dispatch_hook.h"
+
+namespace zero {
+
+StepSums::StepSums(Device& device, c10::Device where, int micro_batches)
+    : device_(device),
+      micro_batches_(micro_batches),
+      place_(device.take(static_cast<std::size_t>(bytes()), Device::Use::lasting)) {
+  const dispatch_hook::Off off;
+  const c10::InferenceMode ordinary(false);
+  losses_ = at::for_blob(limbs() + kSquareLimbs, {micro_batches})
+                .options(at::TensorOptions().dtype(at::kDouble).device(where))
+                .target_device(where)
+                .make_tensor();
+  clear();
+}
+
+void StepSums::add_loss(int micro, const at::Tensor& loss) {
+  const dispatch_hook::Off off;
+  const at::NoGradGuard no_grad;
+  losses_.select(0, micro % micro_batches_).add_(loss.detach().reshape({}).to(losses_.options()));
+}
+
+void StepSums::add_squares(const void* values, Dtype dtype, std::int64_t count) {
+  device_.add_squares(values, dtype, count, limbs());
+}
+
+StepSums::Values StepSums::read() const {
+  std::vector<std::int64_t> words(static_cast<std::size_t>(kSquareLimbs + micro_batches_));
+  device_.to_host(words.data(), limbs(), bytes());
+  Values values;
+  values.squares.add(std::span<const std::int64_t>(words).first(ExactSum::kLimbs));
+  values.nonfinite = words[ExactSum::kLimbs];
+  values.losses.resize(static_cast<std::size_t>(micro_batches_));
+  std::memcpy(values.losses.data(), words.data() + kSquareLimbs, values.losses.size() * sizeof(double));
+  return values;
+}
+
+void StepSums::clear_squares() {
+  device_.zero(limbs(), kSquareLimbs * std::int64_t{sizeof(std::int64_t)});
+}
+
+void StepSums::clear() {
+  device_.zero(limbs(), bytes());
+}
+
+}  // namespace zero

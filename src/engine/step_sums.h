@@ -1,0 +1,43 @@
+// What a step adds up where the engine computes, and brings to the host once: losses, and squares of gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/exact_sum.h"
+#include "device/device.h"
+
+namespace zero {
+
+class StepSums {
+ public:
+  StepSums(Device& device, c10::Device where, int micro_batches);
+
+  // Of one element, any dtype, anywhere; `micro` is taken modulo the number of micro-batches.
+  void add_loss(int micro, const at::Tensor& loss);
+  // Of memory of the device: see Device::add_squares.
+  void add_squares(const void* values, Dtype dtype, std::int64_t count);
+
+  struct Values {
+    ExactSum squares = {};
+    std::int64_t nonfinite = 0;       // blocks of squares
+    std::vector<double> losses = {};  // by micro-batch
+  };
+  // Waits for the device.
+  Values read() const;
+  void clear_squares();
+  void clear();
+
+ private:
+  std::int64_t bytes() const { return (kSquareLimbs + micro_batches_) * std::int64_t{sizeof(std::int64_t)}; }
+  std::int64_t* limbs() const { return static_cast<std::int64_t*>(place_->data()); }
+
+  Device& device_;
+  int micro_batches_;
+  std::unique_ptr<Block::Place> place_;  // the limbs, then the losses
+  at::Tensor losses_;
+};
+
+}  // namespace zero

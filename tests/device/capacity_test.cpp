@@ -1,0 +1,100 @@
+// What a plan is predicted to need is what it needs of a device.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+
+#include "device/engines.h"
+#include "zero/error.h"
+
+namespace zero::test {
+namespace {
+
+constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
+
+// Of 26 layers, beside which one row of activations is next to nothing.
+struct Deep : torch::nn::Module {
+  static constexpr int kWidth = 128;
+  Deep() {
+    for (int i = 0; i < 26; ++i) layers->push_back(torch::nn::Linear(kWidth, kWidth));
+  }
+  at::Tensor loss(std::int64_t index) {
+    return layers->forward(numbers(index, {1, kWidth}).to(parameters().front().device())).square().mean();
+  }
+  torch::nn::Sequential layers = register_module("layers", torch::nn::Sequential());
+};
+
+class Capacity : public ModelsOnDevices, public testing::WithParamInterface<std::tuple<int, Precision, int>> {
+ protected:
+  static std::int64_t predicted(const Engine& engine) {
+    const Estimate estimate = engine.estimate();
+    return estimate.state.total() + estimate.gathered + estimate.reduction + estimate.update;
+  }
+  // Trains where each device has so much of what the plan is predicted to need.
+  static Outcome train_within(const Job& job, double share) {
+    for (c10::DeviceIndex device = 0; device < accelerator::kDevices; ++device)
+      accelerator::set_capacity(device, kPlenty);
+    const auto made = std::make_shared<std::atomic<int>>(0);
+    const Course<Deep> course{.make = [made] {
+      auto model = std::make_shared<Deep>();
+      model->to(accelerator::device((*made)++ % accelerator::kDevices));
+      return model;
+    }};
+    return train_by<Deep>(job, course, [&](Deep& model, Engine& engine, Outcome& run, int) {
+      const c10::DeviceIndex device = model.parameters().front().device().index();
+      accelerator::set_capacity(device, static_cast<std::int64_t>(share * static_cast<double>(predicted(engine))));
+      for (int step = 0; step < job.steps; ++step) run.record(train_step(model, engine));
+      accelerator::set_capacity(device, kPlenty);
+    });
+  }
+};
+
+TEST_P(Capacity, IsEnoughAtTheFormulaAndNotBelow) {
+  const auto [ranks, precision, accumulate] = GetParam();
+  std::optional<Outcome> expected;
+  under_every_plan(
+      {.plan = Plan::ddp().precision(precision).accumulate(accumulate), .ranks = ranks}, [&](const Job& job) {
+        const Outcome run = train_within(job, 1.1);
+        EXPECT_EQ(difference(expected.value_or(run), run), "");
+        if (!expected) expected = run;
+        try {
+          train_within(job, 0.97);
+          ADD_FAILURE() << "trained within less than it needs";
+        } catch (const std::exception& error) {
+          EXPECT_TRUE(says(error.what(), {"has no memory left in", "plan " + job.plan.label() + " needs", "bytes"}));
+        }
+      });
+}
+
+std::string title_of_capacity(const testing::TestParamInfo<Capacity::ParamType>& tested) {
+  const auto& [ranks, precision, accumulate] = tested.param;
+  return in_title(ranks, accumulate, precision);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Capacity,
+                         testing::Combine(testing::Values(1, 4), testing::Values(Precision::fp32, Precision::bf16),
+                                          testing::Values(1, 2)),
+                         title_of_capacity);
+
+// By its text: what would have fit.
+TEST_F(ModelsOnDevices, SayWhichPlanWouldFit) {
+  std::atomic<int> made = 0;
+  std::string fault;
+  run_ranks(
+      2,
+      [&](const World& world) {
+        Deep model;
+        model.to(accelerator::device(static_cast<c10::DeviceIndex>(made++)));
+        Engine engine(model, world, Plan::ddp(), AdamW{});
+        const c10::DeviceIndex device = model.parameters().front().device().index();
+        const at::Tensor loss = model.loss(0);
+        accelerator::set_capacity(device, accelerator::statistics(device).allocated);
+        const std::string thrown = thrown_by([&] { engine.backward(loss); });
+        if (world.rank() == 0) fault = thrown;
+      },
+      kToDisagree);
+  EXPECT_TRUE(says(fault, {"plan ddp needs", "use zero1, which needs", "fits", "discard()"})) << fault;
+}
+
+}  // namespace
+}  // namespace zero::test

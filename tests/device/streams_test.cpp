@@ -1,0 +1,85 @@
+// What engines on the simulated accelerator do on streams of their own, beside what they compute.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+#include "device/engines.h"
+#include "device/linked.h"
+
+namespace zero::test {
+namespace {
+
+class StreamsOfEngines : public ModelsOnDevices {
+ protected:
+  static Outcome run(const Plan& plan, int ranks = 2) {
+    return train<Lm>({.plan = plan, .ranks = ranks, .options = {.clip = 0.5}, .joined = linked},
+                     lm_on(accelerator::kType, 0.1));
+  }
+};
+
+// Tasks of all streams run when chance has them run.
+TEST_F(StreamsOfEngines, HaveTheSameBitsWhateverTheDelays) {
+  const std::uint64_t seeds = std::getenv("ZERO_TEST_LONG") != nullptr ? 200 : 6;
+  for (const Plan& plan : all_plans()) {
+    SCOPED_TRACE(plan.label());
+    accelerator::set_mode(accelerator::Mode::lazy);
+    const Outcome expected = run(Plan(plan).accumulate(2));
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+      accelerator::set_mode(accelerator::Mode::random, seed);
+      EXPECT_EQ(difference(expected, run(Plan(plan).accumulate(2))), "") << "seed " << seed;
+    }
+  }
+}
+
+// Whether a run that leaves out waits is noticed: by other bits, by an error, or as a fault of the device.
+bool noticed(const Outcome& expected, const std::function<Outcome()>& run) {
+  try {
+    if (!difference(expected, run()).empty()) return true;
+  } catch (const std::exception&) {
+    return true;
+  }
+  return accelerator::counted_faults() > 0;
+}
+
+TEST_F(StreamsOfEngines, NeedTheWaitsOfEverySite) {
+  const bool each = std::getenv("ZERO_TEST_LONG") != nullptr;
+  std::map<accelerator::Site, std::int64_t> needed;
+  for (const Plan& plan : all_plans()) {
+    accelerator::reset();
+    const Outcome expected = run(plan);
+    for (const auto site : {accelerator::Site::begin, accelerator::Site::join, accelerator::Site::follow}) {
+      const auto leave_out = [&](std::optional<std::int64_t> number) {
+        accelerator::reset();
+        accelerator::set_race_faults(true);
+        accelerator::count_faults();
+        accelerator::leave_out(site, number);
+        return noticed(expected, [&] { return run(plan); });
+      };
+      EXPECT_TRUE(leave_out({})) << plan.label() << ", site " << static_cast<int>(site);
+      const std::int64_t waits = each ? accelerator::waits(site) : 0;
+      for (std::int64_t wait = 0; wait < waits; ++wait) needed[site] += leave_out(wait) ? 1 : 0;
+    }
+  }
+  // Others follow on waits that are not left out.
+  for (const auto& [site, waits] : needed) EXPECT_GT(waits, 50) << "site " << static_cast<int>(site);
+}
+
+// What the host waits for in a step: the sums of the vote, nothing else.
+TEST_F(StreamsOfEngines, KeepTheHostWaitingOnceAStep) {
+  for (const int ranks : {1, 2})
+    for (const Plan& plan : all_plans()) {
+      SCOPED_TRACE(plan.label() + " on " + std::to_string(ranks));
+      on_ranks<Lm>({.plan = plan, .ranks = ranks, .options = {.clip = 0.5}, .joined = linked},
+                   lm_on(accelerator::kType, 0.1), [&](Lm& model, Engine& engine, int) {
+                     train_step(model, engine);
+                     const std::int64_t before = accelerator::synchronisations_of_thread();
+                     for (int i = 0; i < 3; ++i) train_step(model, engine);
+                     EXPECT_EQ(accelerator::synchronisations_of_thread() - before, 3);
+                   });
+    }
+}
+
+}  // namespace
+}  // namespace zero::test
