@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kPositive = 1e-300;
 
-const std::array<Field<Profile>, 10> kFields{
+const std::array<Field<Profile>, 14> kFields{
     {{.key = "name", .member = &Profile::name, .required = true},
      {.key = "ranks", .member = &Profile::ranks},
      {.key = "threads", .member = &Profile::threads},
@@ -25,7 +25,11 @@ const std::array<Field<Profile>, 10> kFields{
      {.key = "collective_seconds", .member = &Profile::collective_seconds, .required = true},
      {.key = "network_bandwidth", .member = &Profile::network_bandwidth, .required = true, .least = kPositive},
      {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
-     {.key = "overlap", .member = &Profile::overlap, .most = 1}}};
+     {.key = "device_memory", .member = &Profile::device_memory},
+     {.key = "host_link_bandwidth", .member = &Profile::host_link_bandwidth},
+     {.key = "pinned_memory", .member = &Profile::pinned_memory},
+     {.key = "overlap", .member = &Profile::overlap, .most = 1},
+     {.key = "estimated", .member = &Profile::estimated}}};
 
 const std::array<Field<Pace>, 7> kPaceFields{
     {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
@@ -43,6 +47,7 @@ constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
 constexpr double kOfMemory = 0.8;     // of the memory's bandwidth
 constexpr double kOfLinks = 0.75;     // of NVLink, one direction
 constexpr double kOfNetwork = 0.85;   // of the network card
+constexpr double kOfHostLinks = 0.8;  // of PCIe x16, one direction
 constexpr double kOfProducts = 0.55;  // of dense products, over whole layers
 constexpr double kOverlap = 0.8;      // of computing has collectives beside it
 
@@ -52,12 +57,17 @@ struct Peaks {
   double links;    // bytes/s
   double network;  // bytes/s: a card of 200 or 400 Gbit/s for each device
   double fp32, half, fp8;
+  double device_memory;  // bytes
+  double host_links;     // bytes/s: PCIe 4 or 5
 };
 
+// An eighth of half of 2 TB, which hosts of eight such devices have.
+constexpr double kPinned = 1e12 / 8;
+
 // Data sheets: A100 SXM 80 GB, H100 SXM, H200. The A100 has no FP8: it computes so in bf16.
-constexpr std::array<Peaks, 3> kPeaks{{{"a100", 2.039e12, 300e9, 25e9, 19.5e12, 312e12, 312e12},
-                                       {"h100", 3.35e12, 450e9, 50e9, 67e12, 989e12, 1979e12},
-                                       {"h200", 4.8e12, 450e9, 50e9, 67e12, 989e12, 1979e12}}};
+constexpr std::array<Peaks, 3> kPeaks{{{"a100", 2.039e12, 300e9, 25e9, 19.5e12, 312e12, 312e12, 80e9, 32e9},
+                                       {"h100", 3.35e12, 450e9, 50e9, 67e12, 989e12, 1979e12, 80e9, 64e9},
+                                       {"h200", 4.8e12, 450e9, 50e9, 67e12, 989e12, 1979e12, 141e9, 64e9}}};
 
 Pace usual_pace(double flops, double memory) {
   const double sweeps = kOfMemory * memory;
@@ -81,7 +91,11 @@ Profile usual(const Peaks& peaks) {
           .collective_seconds = 2e-5,
           .network_bandwidth = kOfNetwork * peaks.network,
           .disk_bandwidth = 5e9,
-          .overlap = kOverlap};
+          .device_memory = peaks.device_memory,
+          .host_link_bandwidth = kOfHostLinks * peaks.host_links,
+          .pinned_memory = kPinned,
+          .overlap = kOverlap,
+          .estimated = true};
 }
 
 Profile read(Json json, const std::string& source) {

@@ -33,7 +33,11 @@ struct Profile {
   double collective_seconds = 0;    // to run a collective at all
   double network_bandwidth = 0;     // bytes/s that a rank receives from other hosts
   double disk_bandwidth = 0;        // bytes/s
+  double device_memory = 0;         // bytes of a rank's device; 0: ranks compute in the host's memory
+  double host_link_bandwidth = 0;   // bytes/s between a device and pinned memory of its host, one way; 0: not known
+  double pinned_memory = 0;         // bytes of its host's memory that a rank may pin; 0: not known
   double overlap = 0;               // part of the computing behind which collectives can hide, 0 to 1
+  bool estimated = false;           // from data sheets: nothing of it was measured
 
   // Throws zero::ConfigError where the profile does not know the precision.
   const Pace& pace(zero::Precision precision) const;

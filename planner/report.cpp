@@ -80,7 +80,9 @@ Answer answer(Request request, std::string model, std::string optimizer) {
 std::vector<std::string> assumptions(const Answer& answer) {
   std::vector<std::string> sentences = answer.request.shape.assumed;
   sentences.insert(sentences.end(), answer.request.assumed.begin(), answer.request.assumed.end());
-  sentences.push_back("the machine: profile " + answer.request.profile.name);
+  const Profile& profile = answer.request.profile;
+  sentences.push_back("the machine: profile " + profile.name +
+                      (profile.estimated ? ", estimated from data sheets, not measured" : ""));
   if (answer.request.memory == zero::Memory::common)
     sentences.emplace_back("one host, whose memory holds sharded parameters for all ranks: --memory separate if not");
   if (!answer.request.device_memory) sentences.push_back("every plan fits, since no device memory is given");

@@ -1,6 +1,7 @@
 #include "cli/commands/plan_command.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <set>
@@ -128,7 +129,16 @@ void take_network(const PlanOptions& options, planner::Request& request) {
                             " ranks of a host share, give each its part");
 }
 
-planner::Request request_of(const PlanOptions& options, const Setting& setting, const std::string& profile) {
+// Where the profile that was asked for is of devices, a rank has the memory of one.
+PlanOptions on_devices(PlanOptions options) {
+  if (!options.device_memory.empty() || options.profile.empty()) return options;
+  const double bytes = planner::profile_named(options.profile).device_memory;
+  if (bytes > 0) options.device_memory = std::to_string(std::llround(bytes));
+  return options;
+}
+
+planner::Request request_of(const PlanOptions& given, const Setting& setting, const std::string& profile) {
+  const PlanOptions options = on_devices(given);
   if (options.ranks % options.hosts != 0)
     throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
                      std::to_string(options.hosts) + " hosts");

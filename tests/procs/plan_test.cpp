@@ -148,6 +148,19 @@ TEST(PlanCommand, SaysTokensASecondAndModelFlopsUtilization) {
   EXPECT_TRUE(contains(text.out, "MFU")) << text.out;
 }
 
+TEST(PlanCommand, TakesTheMemoryOfTheDevicesThatAProfileIsOf) {
+  const Folder folder;
+  const auto memory = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"--model", "7b", "--ranks", "2", "--profile", "h100"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return planned(folder, arguments).at("device_memory").get<std::int64_t>();
+  };
+  EXPECT_EQ(memory({}), 80'000'000'000);
+  EXPECT_EQ(memory({"--device-memory", "40GB"}), 40'000'000'000);
+  const Result text = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--profile", "h100"});
+  EXPECT_TRUE(contains(text.out, "estimated from data sheets, not measured")) << text.out;
+}
+
 TEST(PlanCommand, SaysThatNothingFits) {
   const Folder folder;
   const Result result = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--device-memory", "10GB", "--fit",

@@ -125,6 +125,10 @@ TEST(PlannerProfile, GivenOnesAreWhole) {
     const Profile profile = profile_named(std::string(name));
     EXPECT_EQ(profile.name, name);
     EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
+    EXPECT_TRUE(profile.estimated);
+    EXPECT_GE(profile.device_memory, 80e9);
+    EXPECT_GT(profile.collective_bandwidth, profile.host_link_bandwidth);
+    EXPECT_GT(profile.pinned_memory, 0);
     EXPECT_GT(profile.copy_bandwidth, profile.collective_bandwidth);
     EXPECT_GT(profile.collective_bandwidth, profile.network_bandwidth);
     EXPECT_GE(profile.pace(zero::Precision::fp8).matrix_flops, profile.pace(zero::Precision::bf16).matrix_flops);
@@ -153,7 +157,9 @@ TEST(PlannerProfile, ErrorsNameFileAndKey) {
 
 TEST(PlannerProfile, OlderOnesHaveNoSchemaAndNewerOnesAreRefused) {
   const auto erased = [](auto& json) {
-    for (const char* key : {"schema", "version", "threads"}) json.erase(key);
+    for (const char* key :
+         {"schema", "version", "threads", "device_memory", "host_link_bandwidth", "pinned_memory", "estimated"})
+      json.erase(key);
     for (const char* precision : {"fp32", "bf16", "fp16", "fp8"}) json[precision].erase("peak_flops");
   };
   EXPECT_EQ(profile_error(erased), "");
