@@ -14,6 +14,7 @@ namespace planner {
 namespace {
 
 constexpr double kPositive = 1e-300;
+constexpr double kMostBytes = 1e18;
 
 const std::array<Field<Profile>, 14> kFields{
     {{.key = "name", .member = &Profile::name, .required = true},
@@ -21,13 +22,13 @@ const std::array<Field<Profile>, 14> kFields{
      {.key = "threads", .member = &Profile::threads},
      {.key = "copy_bandwidth", .member = &Profile::copy_bandwidth, .required = true, .least = kPositive},
      {.key = "update_bandwidth", .member = &Profile::update_bandwidth, .required = true, .least = kPositive},
-     {.key = "collective_bandwidth", .member = &Profile::collective_bandwidth, .required = true, .least = kPositive},
+     {.key = "collective_bandwidth", .member = &Profile::collective_bandwidth},
      {.key = "collective_seconds", .member = &Profile::collective_seconds, .required = true},
      {.key = "network_bandwidth", .member = &Profile::network_bandwidth, .required = true, .least = kPositive},
      {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
-     {.key = "device_memory", .member = &Profile::device_memory},
+     {.key = "device_memory", .member = &Profile::device_memory, .most = kMostBytes},
      {.key = "host_link_bandwidth", .member = &Profile::host_link_bandwidth},
-     {.key = "pinned_memory", .member = &Profile::pinned_memory},
+     {.key = "pinned_memory", .member = &Profile::pinned_memory, .most = kMostBytes},
      {.key = "overlap", .member = &Profile::overlap, .most = 1},
      {.key = "estimated", .member = &Profile::estimated}}};
 
@@ -108,6 +109,9 @@ Profile read(Json json, const std::string& source) {
     }
   Profile profile = read_fields<Profile>(json, kFields, source);
   for (const auto& [key, member] : kPaces) profile.*member = paces.*member;
+  if (profile.within_host() < kPositive)
+    fields_detail::fail(source, "collective_bandwidth", "is missing or 0",
+                        "add it, or host_link_bandwidth where devices of a host have no links between them");
   return profile;
 }
 

@@ -29,7 +29,7 @@ struct Profile {
   Pace fp32, bf16, fp16, fp8;       // matrix_flops of 0: not known
   double copy_bandwidth = 0;        // bytes/s that a copy in memory reads and writes
   double update_bandwidth = 0;      // bytes/s that an optimizer's update reads and writes
-  double collective_bandwidth = 0;  // bytes/s that a rank receives from ranks of its host
+  double collective_bandwidth = 0;  // bytes/s that a rank receives from ranks of its host; 0: see within_host()
   double collective_seconds = 0;    // to run a collective at all
   double network_bandwidth = 0;     // bytes/s that a rank receives from other hosts
   double disk_bandwidth = 0;        // bytes/s
@@ -42,6 +42,8 @@ struct Profile {
   // Throws zero::ConfigError where the profile does not know the precision.
   const Pace& pace(zero::Precision precision) const;
   bool knows(zero::Precision precision) const;
+  // Bytes/s that a rank receives from ranks of its host: through its memory where devices have no links of their own.
+  double within_host() const { return collective_bandwidth > 0 ? collective_bandwidth : host_link_bandwidth; }
   bool operator==(const Profile&) const = default;
 };
 

@@ -83,6 +83,8 @@ std::vector<std::string> assumptions(const Answer& answer) {
   const Profile& profile = answer.request.profile;
   sentences.push_back("the machine: profile " + profile.name +
                       (profile.estimated ? ", estimated from data sheets, not measured" : ""));
+  if (profile.collective_bandwidth == 0)
+    sentences.emplace_back("devices without links between them: what they exchange goes through their host's memory");
   if (answer.request.memory == zero::Memory::common)
     sentences.emplace_back("one host, whose memory holds sharded parameters for all ranks: --memory separate if not");
   if (!answer.request.device_memory) sentences.push_back("every plan fits, since no device memory is given");
@@ -106,6 +108,7 @@ std::string to_json(const Answer& answer) {
   json["memory"] = request.memory == zero::Memory::common ? "common" : "separate";
   json["profile"] = request.profile.name;
   json["profile_file"] = answer.profile_file.empty() ? Json() : Json(answer.profile_file);
+  json["profile_estimated"] = request.profile.estimated;
   json["network_bandwidth"] = request.profile.network_bandwidth;
   if (!answer.command.empty()) json["command"] = answer.command;
   json["assumed"] = assumptions(answer);

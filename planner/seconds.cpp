@@ -87,7 +87,7 @@ double collective_seconds(const zero::Estimate& estimate, const Profile& profile
   double calls = 0;
   for (const zero::Traffic::Entry& entry : wire.entries) calls += static_cast<double>(entry.calls);
   return calls * profile.collective_seconds +
-         static_cast<double>(wire.within_host() - wire.in_place()) * per_second(profile.collective_bandwidth) +
+         static_cast<double>(wire.within_host() - wire.in_place()) * per_second(profile.within_host()) +
          static_cast<double>(wire.across_hosts()) * per_second(profile.network_bandwidth);
 }
 

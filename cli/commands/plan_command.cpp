@@ -96,17 +96,17 @@ RunOptions run_options(const PlanOptions& options, const Setting& setting) {
   return run;
 }
 
-// Ranks of this machine share memory, and what they can do may have been measured; devices of their own do not.
+// What ranks of this machine can do may have been measured; devices that are asked about may be elsewhere.
 bool here(const PlanOptions& options) {
   return options.hosts == 1 && options.device_memory.empty();
 }
 
-// What travels in FP8 is not read where it lies.
-zero::Memory memory_of(const PlanOptions& options) {
+// Ranks share their host's memory where they compute in it. What travels in FP8 is not read where it lies.
+zero::Memory memory_of(const PlanOptions& options, bool in_host_memory) {
   const bool as_it_lies = options.gather_in == "native";
   if (options.memory == "common" && !as_it_lies)
     throw UsageError("--memory common contradicts --gather-in " + options.gather_in + ": what travels is not common");
-  const bool common = options.memory == "common" || (options.memory == "auto" && here(options) && as_it_lies);
+  const bool common = options.memory == "common" || (options.memory == "auto" && in_host_memory && as_it_lies);
   return common ? zero::Memory::common : zero::Memory::separate;
 }
 
@@ -130,15 +130,13 @@ void take_network(const PlanOptions& options, planner::Request& request) {
 }
 
 // Where the profile that was asked for is of devices, a rank has the memory of one.
-PlanOptions on_devices(PlanOptions options) {
-  if (!options.device_memory.empty() || options.profile.empty()) return options;
-  const double bytes = planner::profile_named(options.profile).device_memory;
-  if (bytes > 0) options.device_memory = std::to_string(std::llround(bytes));
-  return options;
+std::optional<std::int64_t> device_memory_of(const PlanOptions& options, const planner::Profile& profile) {
+  if (!options.device_memory.empty()) return planner::bytes_of(options.device_memory);
+  if (!options.profile.empty() && profile.device_memory > 0) return std::llround(profile.device_memory);
+  return {};
 }
 
-planner::Request request_of(const PlanOptions& given, const Setting& setting, const std::string& profile) {
-  const PlanOptions options = on_devices(given);
+planner::Request request_of(const PlanOptions& options, const Setting& setting, const std::string& profile) {
   if (options.ranks % options.hosts != 0)
     throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
                      std::to_string(options.hosts) + " hosts");
@@ -149,12 +147,14 @@ planner::Request request_of(const PlanOptions& given, const Setting& setting, co
                            .shard = options.shard_ranks,
                            .batch = setting.batch,
                            .optimizer = make_optimizer(run),
-                           .memory = memory_of(options),
                            .profile = planner::profile_named(profile)};
   request.seq = options.seq.value_or(usual_seq(request.shape));
   if (!options.seq) request.assumed.push_back(sentence_of_seq(request.shape));
   take_network(options, request);
-  if (!options.device_memory.empty()) request.device_memory = planner::bytes_of(options.device_memory);
+  request.device_memory = device_memory_of(options, request.profile);
+  request.memory = memory_of(options, !request.device_memory && options.hosts == 1);
+  if (options.fit && !request.device_memory)
+    throw UsageError("--fit: give --device-memory, or a --profile of devices, which has their memory");
   for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
   return request;
 }

@@ -35,7 +35,10 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
   add_number(command, "-n,--ranks", options.ranks, "Ranks of the run", 1, kMostRanks)->group(group);
   add_number(command, "--hosts", options.hosts, "Hosts that have as many of the ranks each", 1, kMostRanks)
       ->group(group);
-  command.add_option("--device-memory", options.device_memory, "Memory for a rank: 80GB, 80GiB [no limit]")
+  command
+      .add_option("--device-memory", options.device_memory,
+                  "Memory for a rank: 80GB, 80GiB [that of the devices of --profile; else no "
+                  "limit]")
       ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
       ->type_name("SIZE")
       ->group(group);
@@ -71,9 +74,8 @@ void add_setting_group(CLI::App& command, PlanOptions& options) {
 
 void add_output_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Output";
-  CLI::Option* const fit = command.add_flag("--fit", options.fit, "Rank the plans that fit, write the first to --out")
-                               ->needs(command.get_option("--device-memory"))
-                               ->group(group);
+  CLI::Option* const fit =
+      command.add_flag("--fit", options.fit, "Rank the plans that fit, write the first to --out")->group(group);
   add_path(command, "--out", options.out, "The plan file, for `zero train --plan`; - is standard output alone")
       ->needs(fit)
       ->capture_default_str()

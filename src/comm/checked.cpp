@@ -74,7 +74,8 @@ class Checked final : public Decorated {
 }  // namespace
 
 std::shared_ptr<CommunicatorImpl> checked(std::shared_ptr<CommunicatorImpl> inner) {
-  return std::make_shared<Checked>(inner, inner);
+  auto host = inner;
+  return std::make_shared<Checked>(std::move(inner), std::move(host));
 }
 
 }  // namespace zero

@@ -1,6 +1,6 @@
 #include "comm/on_devices.h"
 
-#include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 #include <vector>
@@ -10,10 +10,8 @@
 namespace zero {
 namespace {
 
-struct Seat {
-  std::uint64_t host, device;
-  auto operator<=>(const Seat&) const = default;
-};
+// A hash of the host, and a device of it.
+using Seat = std::array<std::uint64_t, 2>;
 
 class ReachingDevices final : public Decorated {
  public:
@@ -40,7 +38,7 @@ class ReachingDevices final : public Decorated {
     inner().all_gather({&mine, kBytes, Dtype::u8}, {seats.data(), kBytes * size(), Dtype::u8}).wait();
     if (std::set<Seat>(seats.begin(), seats.end()).size() < seats.size()) return nullptr;
     std::vector<std::string> hosts;
-    for (const Seat& seat : seats) hosts.push_back(std::to_string(seat.host));
+    for (const Seat& seat : seats) hosts.push_back(std::to_string(seat[0]));
     return reach_.join(name, rank(), size(), device, HostMap(hosts));
   }
 

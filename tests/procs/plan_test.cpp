@@ -159,6 +159,10 @@ TEST(PlanCommand, TakesTheMemoryOfTheDevicesThatAProfileIsOf) {
   EXPECT_EQ(memory({"--device-memory", "40GB"}), 40'000'000'000);
   const Result text = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--profile", "h100"});
   EXPECT_TRUE(contains(text.out, "estimated from data sheets, not measured")) << text.out;
+  const Result fit = run_apart(folder, {"plan", "--model", "7b", "--ranks", "8", "--batch", "1", "--profile", "h100",
+                                        "--fit", "--out", folder.path("plan.json")});
+  EXPECT_EQ(fit.code, 0) << fit.err;
+  EXPECT_TRUE(contains(fit.out, "In 80.0 GB:")) << fit.out;
 }
 
 TEST(PlanCommand, SaysThatNothingFits) {

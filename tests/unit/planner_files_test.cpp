@@ -155,6 +155,44 @@ TEST(PlannerProfile, ErrorsNameFileAndKey) {
   EXPECT_EQ(profile_error([](auto& json) { json["collective_seconds"] = 0; }), "");
 }
 
+TEST(PlannerProfile, WhatIsOfDevicesIsChecked) {
+  for (const char* key : {"device_memory", "host_link_bandwidth", "pinned_memory", "collective_bandwidth"})
+    expect_in(profile_error([&](auto& json) { json[key] = -1; }), {"p.json", key, "below 0"});
+  for (const char* key : {"device_memory", "pinned_memory"})
+    expect_in(profile_error([&](auto& json) { json[key] = 1e19; }), {"p.json", key, "too large"});
+  expect_in(profile_error([](auto& json) { json["device_memory"] = "80GB"; }), {"\"device_memory\"", "not a number"});
+  expect_in(profile_error([](auto& json) { json["estimated"] = 1; }), {"\"estimated\"", "not true or false"});
+}
+
+TEST(PlannerProfile, RanksOfAHostNeedAWayToEachOther) {
+  const auto with = [](const nlohmann::json& links) {
+    nlohmann::json json = nlohmann::json::parse(to_json(profile_named("h100")));
+    for (const char* key : {"collective_bandwidth", "host_link_bandwidth"}) json.erase(key);
+    json.update(links);
+    return json.dump();
+  };
+  const auto bandwidth = [&](const nlohmann::json& links) {
+    return profile_from_json(with(links), "p.json").within_host();
+  };
+  EXPECT_EQ(bandwidth({{"collective_bandwidth", 3e11}}), 3e11);
+  EXPECT_EQ(bandwidth({{"collective_bandwidth", 3e11}, {"host_link_bandwidth", 5e10}}), 3e11);
+  EXPECT_EQ(bandwidth({{"host_link_bandwidth", 5e10}}), 5e10);
+  EXPECT_EQ(bandwidth({{"collective_bandwidth", 0}, {"host_link_bandwidth", 5e10}}), 5e10);
+  for (const nlohmann::json& none : {nlohmann::json::object(), nlohmann::json{{"collective_bandwidth", 0}}})
+    expect_in(error_of([&] { profile_from_json(with(none), "p.json"); }),
+              {"p.json: \"collective_bandwidth\" is missing or 0", "host_link_bandwidth"});
+}
+
+TEST(PlannerProfile, WithoutFieldsOfDevicesIsOfAMeasuredHost) {
+  nlohmann::json json = nlohmann::json::parse(to_json(profile_named("h100")));
+  for (const char* key : {"device_memory", "host_link_bandwidth", "pinned_memory", "estimated"}) json.erase(key);
+  const Profile older = profile_from_json(json.dump(), "p.json");
+  EXPECT_EQ(older.device_memory, 0);
+  EXPECT_EQ(older.pinned_memory, 0);
+  EXPECT_EQ(older.within_host(), profile_named("h100").collective_bandwidth);
+  EXPECT_FALSE(older.estimated);
+}
+
 TEST(PlannerProfile, OlderOnesHaveNoSchemaAndNewerOnesAreRefused) {
   const auto erased = [](auto& json) {
     for (const char* key :

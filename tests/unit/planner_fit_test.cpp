@@ -227,6 +227,26 @@ TEST(PlannerJson, NamesWhatWasAssumed) {
   EXPECT_EQ(answered(seven_billion(80'000'000'000))["assumed"].size(), 1);
 }
 
+TEST(PlannerJson, SaysThatSecondsAreEstimatedUntilTheyAreMeasured) {
+  Request request = seven_billion(80'000'000'000);
+  const auto estimated = answered(request);
+  EXPECT_EQ(estimated["profile_estimated"], true);
+  EXPECT_NE(estimated["assumed"].dump().find("estimated from data sheets, not measured"), std::string::npos);
+  request.profile.estimated = false;
+  const auto measured = answered(request);
+  EXPECT_EQ(measured["profile_estimated"], false);
+  EXPECT_EQ(measured["assumed"].dump().find("estimated"), std::string::npos);
+}
+
+TEST(PlannerJson, SaysThatDevicesHaveNoLinks) {
+  Request request = seven_billion(80'000'000'000);
+  const double linked = answered(request)["plans"][3]["step_seconds"];
+  request.profile.collective_bandwidth = 0;
+  const auto staged = answered(request);
+  EXPECT_NE(staged["assumed"].dump().find("through their host's memory"), std::string::npos);
+  EXPECT_GT(staged["plans"][3]["step_seconds"], linked);
+}
+
 TEST(PlannerJson, ATrillionOnTenThousandRanksIsPriced) {
   Request request = request_of(shape_of(std::int64_t{1'000'000'000'000}), 10'000, 80'000'000'000);
   request.hosts = 1250;

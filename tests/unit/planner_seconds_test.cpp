@@ -183,6 +183,30 @@ TEST(StepSeconds, GatherNothingFromCommonMemory) {
   EXPECT_LT(common.seconds(), separate.seconds() - 0.9 * gathers);
 }
 
+TEST(StepSeconds, AreStagedWhereDevicesHaveNoLinks) {
+  const Costs costs(Plan::zero2());
+  Profile linked = profile(), staged = profile();
+  staged.collective_bandwidth = 0;
+  staged.host_link_bandwidth = linked.host_link_bandwidth = 5e8;
+  const double bytes = static_cast<double>(costs.estimate.wire.bytes());
+  EXPECT_NEAR(costs.seconds(staged) - costs.seconds(linked), bytes / 5e8 - bytes / 2e9, 1e-9);
+}
+
+// Of the data sheet: 989 Tflop/s in bf16, of which 55 % are reached; 3.35 TB/s, of which 80 %; NVLink of 450 GB/s one
+// way, of which 75 %; a network of 50 GB/s, of which 85 %.
+TEST(H100, IsItsDataSheetTimesWhatIsUsuallyReached) {
+  const Profile h100 = profile_named("h100");
+  const Labour labour{.matrix_flops = 543.95e12, .sweep_bytes = 2.68e12, .operators = 1000};
+  EXPECT_NEAR(labour.seconds(h100.bf16), 1 + 1 + 1000 * 5e-6, 1e-12);
+  zero::Estimate estimate;
+  estimate.wire[zero::Collective::all_gather] = {.calls = 10, .bytes = 380'000'000'000, .across_hosts = 42'500'000'000};
+  EXPECT_NEAR(collective_seconds(estimate, h100), 10 * 2e-5 + 1 + 1, 1e-12);
+  Profile unlinked = h100;  // PCIe of 64 GB/s one way, of which 80 %
+  unlinked.collective_bandwidth = 0;
+  estimate.wire[zero::Collective::all_gather] = {.calls = 1, .bytes = 51'200'000'000};
+  EXPECT_NEAR(collective_seconds(estimate, unlinked), 2e-5 + 1, 1e-12);
+}
+
 TEST(StepSeconds, AreLongerOverTheNetwork) {
   const auto seconds = [](int hosts) { return Costs(Plan::ddp(), zero::Memory::separate, hosts).seconds(); };
   EXPECT_GT(seconds(4), seconds(2));
