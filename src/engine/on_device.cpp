@@ -41,13 +41,16 @@ OutOfMemoryError Engine::Impl::out_of_memory(const std::string& what, const char
   const Device::Memory memory = accounts_.device().memory();
   const std::int64_t others = std::max<std::int64_t>(0, memory.taken - accounts_.snapshot().held());
   const std::string fitting = plan_that_fits(memory.all - others);
+  const char* const then = broken_ != nullptr      ? "; this engine has to be built again"
+                           : gradients_ == nullptr ? ""
+                                                   : "; to repeat the step, call discard() first";
   return OutOfMemoryError(
       rank_text() + ": device '" + accounts_.device().name() + "' has no memory left in " + during + ": plan " +
           plan_.label() + " needs " + std::to_string(needs(plan_)) + " bytes; of " + std::to_string(memory.all) +
           ", activations and what else the program has there take " + std::to_string(others) + "; " + what,
       (fitting.empty() ? "no plan fits beside them on these ranks: use smaller micro-batches, or more ranks"
                        : "use " + fitting + " and fits beside them, or smaller micro-batches") +
-          "; to repeat the step, call discard() first");
+          then);
 }
 
 }  // namespace zero
