@@ -133,18 +133,15 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
   if (!work.any) return;
   prepare(unit);
   Device& device = accounts_.device();
-  const auto bytes = 2 * unit.layout().slots().size() * kSquareLimbs * sizeof(std::int64_t);
-  const auto place = device.take(bytes, Device::Use::passing);
-  auto* const limbs = static_cast<std::int64_t*>(place->data());
-  device.zero(limbs, static_cast<std::int64_t>(bytes));
+  SquareSums sums(device, work.normed.empty() ? 0 : 2 * unit.layout().slots().size());
   if (work.owned) {
-    add_norms(unit, factors, stretches, /*owned=*/true, limbs);
+    add_norms(unit, factors, stretches, /*owned=*/true, sums);
     update_owned_moments(unit, factors, stretches);
     compute_owned(unit, factors);
     distribute(unit);
   }
-  add_norms(unit, factors, stretches, /*owned=*/false, limbs);
-  const std::vector<Norms> norms = take_norms(unit, limbs);
+  add_norms(unit, factors, stretches, /*owned=*/false, sums);
+  const std::vector<Norms> norms = take_norms(unit, sums);
   for (const Stretch& stretch : stretches) {
     const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
     const UpdateFactors& f = *factors[static_cast<std::size_t>(stretch.slot)];
@@ -232,10 +229,10 @@ void FullTensors::distribute(const Unit& unit) {
        }});
 }
 
-// Adds the squares of weights and of steps to `limbs`: of those whose step has an owner, before it is brought, or of
+// Adds the squares of weights and of steps to `sums`: of those whose step has an owner, before it is brought, or of
 // the others, whose step this computes. The weights are read to where the step will be.
 void FullTensors::add_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches, bool owned,
-                            std::int64_t* limbs) const {
+                            SquareSums& sums) const {
   const UnitLayout& layout = unit.layout();
   const Dtype wide = accumulation(layout.dtype());
   Device& device = accounts_.device();
@@ -244,31 +241,26 @@ void FullTensors::add_norms(const Unit& unit, const Factors& factors, const std:
     const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
     const FullTensorWork work = *full_tensor_work(optimizer);
     if (!work.norms || work.owner != owned) continue;
-    std::int64_t* const weights = limbs + 2 * stretch.slot * kSquareLimbs;
     stretch.each([&](const UpdateRange& range) {
       in_parts(device, range, [&](const UpdateRange& part, std::int64_t begin) {
         void* const place = step_at(unit, layout.slots()[slot].begin + range.first + begin);
         device.read_weights(part, place);
-        device.add_squares(place, wide, part.count, weights);
+        sums.add(2 * slot, place, wide, part.count);
         if (owned) return;
         device.update_moments(optimizer, *factors[slot], part, place, place, wide);
-        device.add_squares(place, wide, part.count, weights + kSquareLimbs);
+        sums.add(2 * slot + 1, place, wide, part.count);
       });
     });
   }
 }
 
 // By slot.
-std::vector<FullTensors::Norms> FullTensors::take_norms(const Unit& unit, const std::int64_t* limbs) const {
+std::vector<FullTensors::Norms> FullTensors::take_norms(const Unit& unit, const SquareSums& squares) const {
   const UnitLayout& layout = unit.layout();
   const FullTensorUnit& work = units_[static_cast<std::size_t>(unit.index())];
   std::vector<Norms> result(layout.slots().size());
   if (work.normed.empty()) return result;
-  std::vector<std::int64_t> words(2 * layout.slots().size() * kSquareLimbs);
-  accounts_.device().to_host(words.data(), limbs, static_cast<std::int64_t>(words.size() * sizeof(std::int64_t)));
-  std::vector<ExactSum> sums(2 * layout.slots().size());
-  for (std::size_t i = 0; i < sums.size(); ++i)
-    sums[i].add(std::span<const std::int64_t>(words).subspan(i * kSquareLimbs, ExactSum::kLimbs));
+  std::vector<ExactSum> sums = squares.read();
   if (const Held updated = held(layout); updated.over) exchange_sums(unit, work, *updated.over, sums);
   for (const int slot : work.normed) {
     const auto i = static_cast<std::size_t>(slot);

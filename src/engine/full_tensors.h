@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
+#include "device/square_sums.h"
 #include "device/update.h"
 #include "engine/held_state.h"
 #include "partition/full_tensors.h"
@@ -66,8 +67,8 @@ class FullTensors {
   at::Tensor step_of(const Slot& slot, const at::Tensor& input, const UpdateFactors& factors);
   void distribute(const Unit& unit);
   void add_norms(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches, bool owned,
-                 std::int64_t* limbs) const;
-  std::vector<Norms> take_norms(const Unit& unit, const std::int64_t* limbs) const;
+                 SquareSums& sums) const;
+  std::vector<Norms> take_norms(const Unit& unit, const SquareSums& squares) const;
   void exchange_sums(const Unit& unit, const FullTensorUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
   Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }

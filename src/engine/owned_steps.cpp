@@ -3,13 +3,11 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
-#include <span>
 #include <vector>
 
-#include "base/exact_sum.h"
+#include "device/square_sums.h"
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
 #include "partition/full_tensors.h"
@@ -18,16 +16,9 @@ namespace zero {
 
 double frobenius_norm(const at::Tensor& tensor) {
   const at::Tensor values = tensor.contiguous();
-  Device& device = device_at(values.device());
-  std::array<std::int64_t, kSquareLimbs> limbs{};
-  const auto place = device.take(sizeof(limbs), Device::Use::passing);
-  auto* const there = static_cast<std::int64_t*>(place->data());
-  device.zero(there, sizeof(limbs));
-  device.add_squares(values.const_data_ptr(), dtype_of(values.scalar_type()).value(), values.numel(), there);
-  device.to_host(limbs.data(), there, sizeof(limbs));
-  ExactSum squares;
-  squares.add(std::span<const std::int64_t>(limbs).first(ExactSum::kLimbs));
-  return std::sqrt(squares.value());
+  SquareSums squares(device_at(values.device()), 1);
+  squares.add(0, values.const_data_ptr(), dtype_of(values.scalar_type()).value(), values.numel());
+  return std::sqrt(squares.read().front().value());
 }
 
 // Jordan, 2024: the polynomial a x + b x^3 + c x^5 brings every singular value in (0, 1] near 1; the product is formed

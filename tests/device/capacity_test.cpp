@@ -34,12 +34,7 @@ class Capacity : public ModelsOnDevices, public testing::WithParamInterface<std:
   static Outcome train_within(const Job& job, double share) {
     for (c10::DeviceIndex device = 0; device < accelerator::kDevices; ++device)
       accelerator::set_capacity(device, kPlenty);
-    const auto made = std::make_shared<std::atomic<int>>(0);
-    const Course<Deep> course{.make = [made] {
-      auto model = std::make_shared<Deep>();
-      model->to(accelerator::device((*made)++ % accelerator::kDevices));
-      return model;
-    }};
+    const Course<Deep> course = course_on<Deep>(accelerator::kType);
     return train_by<Deep>(job, course, [&](Deep& model, Engine& engine, Outcome& run, int) {
       const c10::DeviceIndex device = model.parameters().front().device().index();
       accelerator::set_capacity(device, static_cast<std::int64_t>(share * static_cast<double>(predicted(engine))));

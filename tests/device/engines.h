@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "device/fixture.h"
@@ -12,13 +13,18 @@ namespace zero::test {
 
 // The model of each rank on the CPU, or on a device of its own: LibTorch has one thread for the backwards of a device,
 // on which ranks that are threads would wait for each other.
-inline Course<Lm> lm_on(at::DeviceType kind, double dropout) {
+template <class Model>
+Course<Model> course_on(at::DeviceType kind, std::function<std::shared_ptr<Model>()> make = Course<Model>().make) {
   const auto made = std::make_shared<std::atomic<int>>(0);
   return {.make = [=] {
-    auto model = std::make_shared<Lm>(dropout);
+    auto model = make();
     model->to(kind == at::kCPU ? at::Device(kind) : accelerator::device((*made)++ % accelerator::kDevices));
     return model;
   }};
+}
+
+inline Course<Lm> lm_on(at::DeviceType kind, double dropout) {
+  return course_on<Lm>(kind, [=] { return std::make_shared<Lm>(dropout); });
 }
 
 class ModelsOnDevices : public accelerator::OnTheDevice {

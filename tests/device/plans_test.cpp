@@ -90,12 +90,7 @@ struct Tables : torch::nn::Module {
 };
 
 TEST_F(ModelsOnDevices, HaveEmbeddingsWithALargestNorm) {
-  const auto made = std::make_shared<std::atomic<int>>(0);
-  const Course<Tables> course{.make = [made] {
-    auto model = std::make_shared<Tables>();
-    model->to(accelerator::device((*made)++ % accelerator::kDevices));
-    return model;
-  }};
+  const Course<Tables> course = course_on<Tables>(accelerator::kType);
   for (World (*const joined)(const World&) : {sharing_devices, linked}) {
     const Job job{.ranks = 3, .optimizer = Sgd{.lr = 0.1, .momentum = 0.9}, .steps = 5, .joined = joined};
     const Outcome expected = train<Tables>(job, course);

@@ -9,10 +9,10 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <cstring>
 #include <utility>
 
 #include "device/torch/dtypes.h"
+#include "memory/store.h"
 
 namespace zero {
 namespace {
@@ -46,24 +46,6 @@ class DevicePlace final : public Block::Place {
   Device& device_;
   c10::DataPtr memory_;
   c10::Stream stream_;
-};
-
-class HostPlace final : public Block::Place {
- public:
-  explicit HostPlace(c10::DataPtr memory) : memory_(std::move(memory)) {}
-
-  void* data() override { return memory_.get(); }
-  Pending read(std::int64_t at, View to) override {
-    std::memcpy(to.data, static_cast<const char*>(memory_.get()) + at, static_cast<std::size_t>(to.bytes()));
-    return {};
-  }
-  Pending write(std::int64_t at, ConstView from) override {
-    std::memcpy(static_cast<char*>(memory_.get()) + at, from.data, static_cast<std::size_t>(from.bytes()));
-    return {};
-  }
-
- private:
-  c10::DataPtr memory_;
 };
 
 class TorchWork final : public SideStream::Work {
@@ -130,7 +112,9 @@ std::unique_ptr<Block::Place> TorchDevice::take(std::size_t bytes, Use) {
 }
 
 std::unique_ptr<Block::Place> TorchDevice::take_of_host(std::size_t bytes) {
-  return std::make_unique<HostPlace>(at::globalContext().getPinnedMemoryAllocator(where_.type())->allocate(bytes));
+  const auto memory =
+      std::make_shared<c10::DataPtr>(at::globalContext().getPinnedMemoryAllocator(where_.type())->allocate(bytes));
+  return in_memory(std::shared_ptr<void>(memory, memory->get()));
 }
 
 void TorchDevice::follow(Pending operation) {
