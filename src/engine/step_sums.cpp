@@ -2,11 +2,11 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include <cstring>
 #include <span>
 
+#include "device/torch/torch_device.h"
 #include "state/dispatch_hook.h"
 
 namespace zero {
@@ -17,10 +17,7 @@ StepSums::StepSums(Device& device, c10::Device where, int micro_batches)
       place_(device.take(static_cast<std::size_t>(bytes()), Device::Use::lasting)) {
   const dispatch_hook::Off off;
   const c10::InferenceMode ordinary(false);
-  losses_ = at::for_blob(limbs() + kSquareLimbs, {micro_batches})
-                .options(at::TensorOptions().dtype(at::kDouble).device(where))
-                .target_device(where)
-                .make_tensor();
+  losses_ = tensor_at(where, limbs() + kSquareLimbs, at::kDouble, micro_batches);
   clear();
 }
 

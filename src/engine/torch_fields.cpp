@@ -30,18 +30,20 @@ c10::IValue as_value(const at::Tensor& field, const c10::IValue& like) {
   return field;
 }
 
-torch::serialize::InputArchive archive_of(torch::serialize::OutputArchive& written) {
+// With its tensors on that device.
+torch::serialize::InputArchive archive_of(torch::serialize::OutputArchive& written, c10::Device device) {
   std::stringstream stream;
   written.save_to(stream);
   torch::serialize::InputArchive archive;
-  archive.load_from(stream);
+  archive.load_from(stream, device);
   return archive;
 }
 
+// On the host.
 std::map<std::string, c10::IValue> values_of(const torch::optim::OptimizerParamState& state) {
   torch::serialize::OutputArchive written;
   state.serialize(written);
-  torch::serialize::InputArchive archive = archive_of(written);
+  torch::serialize::InputArchive archive = archive_of(written, at::kCPU);
   std::map<std::string, c10::IValue> values;
   for (const std::string& key : archive.keys()) archive.read(key, values[key]);
   return values;
@@ -77,7 +79,7 @@ void set_fields(torch::optim::Optimizer& made, const at::Tensor& parameter, cons
   torch::serialize::OutputArchive written;
   for (const auto& [key, value] : values_of(*state))
     if (const auto found = fields.find(key); found != fields.end()) written.write(key, as_value(found->second, value));
-  torch::serialize::InputArchive archive = archive_of(written);
+  torch::serialize::InputArchive archive = archive_of(written, parameter.device());
   state->serialize(archive);
 }
 

@@ -13,7 +13,7 @@
 
 namespace zero {
 
-// Of one dimension and a value an element, or a number, of none.
+// Of one dimension and a value an element, or a number, of none; of the host.
 using TorchFields = std::map<std::string, at::Tensor>;
 
 // Of a parameter that it has, of `numel` elements; none where it keeps nothing. Throws ConfigError for what is neither

@@ -3,20 +3,29 @@
 #include <ATen/Functions.h>
 #include <torch/optim/optimizer.h>
 
+#include <optional>
+
 #include "device/torch/dtypes.h"
+#include "device/torch/torch_device.h"
 #include "memory/torch/arena_allocator.h"
+#include "memory/torch/device_reports.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
-// Sees what the optimizer allocates and frees while it lives.
+// Sees what the optimizer allocates and frees where the weights are, while it lives.
 class Seen final : public MemoryObserver {
  public:
-  explicit Seen(std::unordered_map<void*, std::int64_t>& sizes) : sizes_(sizes), before_(memory_observer()) {
-    observe_memory(this);
+  Seen(c10::Device where, std::unordered_map<void*, std::int64_t>& sizes) : sizes_(sizes), before_(memory_observer()) {
+    if (where.is_cpu())
+      observe_memory(this);
+    else
+      there_.emplace(where, *this);
   }
-  ~Seen() override { observe_memory(before_); }
+  ~Seen() override {
+    if (!there_) observe_memory(before_);
+  }
   Seen(const Seen&) = delete;
   Seen& operator=(const Seen&) = delete;
 
@@ -26,6 +35,7 @@ class Seen final : public MemoryObserver {
  private:
   std::unordered_map<void*, std::int64_t>& sizes_;
   MemoryObserver* before_;
+  std::optional<DeviceReports> there_;
 };
 
 void set_lr(torch::optim::Optimizer& optimizer, double lr) {
@@ -92,11 +102,11 @@ TorchStep::~TorchStep() {
 void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
   const at::ScalarType wide = scalar_type(accumulation(range.dtype));
   const auto view = [&](const void* data, at::ScalarType dtype) {
-    return at::from_blob(const_cast<void*>(data), {range.count}, at::TensorOptions().dtype(dtype));
+    return tensor_at(accounts_.where(), data, dtype, range.count);
   };
   count_ = range.count;
   {
-    const Seen seen(kept_);
+    const Seen seen(accounts_.where(), kept_);
     if (!made_) {
       weights_ = view(range.main, wide).requires_grad_(true);
       made_ = optimizer_.make({weights_});
@@ -117,12 +127,13 @@ TorchFields TorchStep::fields() const {
 
 void TorchStep::resume(const TorchFields& fields, std::int64_t count, Dtype wide) {
   count_ = count;
+  const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(wide)).device(accounts_.where());
   {
-    const Seen seen(kept_);
-    weights_ = at::zeros({count}, at::TensorOptions().dtype(scalar_type(wide))).requires_grad_(true);
+    const Seen seen(accounts_.where(), kept_);
+    weights_ = at::zeros({count}, options).requires_grad_(true);
     made_ = begun(optimizer_, weights_);
     set_fields(*made_, weights_, fields);
-    weights_.set_data(at::empty({0}, at::TensorOptions().dtype(scalar_type(wide))));
+    weights_.set_data(at::empty({0}, options));
   }
   book();
 }

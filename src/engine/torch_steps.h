@@ -18,7 +18,7 @@ namespace zero {
 void require_elementwise(const TorchOptimizer& optimizer);
 
 // One stretch: a flat parameter with an optimizer of its own, made at its first step. What the optimizer keeps is
-// booked to Owner::optimizer, where the engine's allocator is in use.
+// booked to Owner::optimizer: on a device, and on the host where the engine's allocator is in use.
 class TorchStep {
  public:
   TorchStep(const TorchOptimizer& optimizer, Accounts& accounts, int unit);

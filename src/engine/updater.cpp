@@ -26,18 +26,8 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
   for (const UnitLayout& unit : layout.units())
-    for (const Slot& slot : unit.slots()) {
-      check_device(rule(slot).optimizer);
+    for (const Slot& slot : unit.slots())
       check_torch(slot, unit.dtype(), (store_->addressable() ? gradients : *store_).tier());
-    }
-}
-
-// What LibTorch's keep there is not seen so far.
-void Updater::check_device(const Optimizer& optimizer) const {
-  if (device().is_host() || !std::holds_alternative<TorchOptimizer>(optimizer)) return;
-  throw ConfigError("optimizer " + std::string(name(optimizer)) + " does not train on device '" + device().name() +
-                        "' in this version",
-                    "use one of the engine's: AdamW, Adam, SGD, Adagrad, Lion, Muon, LAMB, Adafactor");
 }
 
 void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {

@@ -76,7 +76,6 @@ class Updater {
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
   Device& device() const { return accounts_.device(); }
-  void check_device(const Optimizer& optimizer) const;
   void check_torch(const Slot& slot, Dtype stored, Tier tier) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   void prepare_from(Unit& unit, const void* mine);

@@ -2,9 +2,9 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include "device/torch/devices.h"
+#include "device/torch/torch_device.h"
 #include "memory/torch/arena_allocator.h"
 #include "state/dispatch_hook.h"
 
@@ -150,9 +150,8 @@ Buffer::Buffer(Block block, at::ScalarType dtype, c10::Device where) : block_(st
   // Inside a user's InferenceMode the memory must still be an ordinary tensor.
   c10::InferenceMode ordinary(false);
   const std::int64_t count = block_.bytes() / static_cast<std::int64_t>(c10::elementSize(dtype));
-  const at::TensorOptions options = at::TensorOptions().dtype(dtype).device(where);
-  tensor_ = count > 0 ? at::for_blob(data(), {count}).options(options).target_device(where).make_tensor()
-                      : at::empty({0}, options);
+  tensor_ = count > 0 ? tensor_at(where, data(), dtype, count)
+                      : at::empty({0}, at::TensorOptions().dtype(dtype).device(where));
 }
 
 void Buffer::reset() {

@@ -1,5 +1,6 @@
 #include "device/accelerator.h"
 
+#include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -77,6 +78,13 @@ void check_uses(const Block& block) {
   }
 }
 
+// As allocators of GPUs do; negative for what is freed.
+void report(const Memory& memory, c10::DeviceIndex index, const Block& block, std::int64_t sign) {
+  c10::reportMemoryUsageToProfiler(block.begin, sign * static_cast<std::int64_t>(Memory::rounded(block.bytes)),
+                                   static_cast<std::size_t>(memory.allocated),
+                                   static_cast<std::size_t>(memory.reserved), accelerator::device(index));
+}
+
 bool make_room(Memory& memory, c10::DeviceIndex device, std::size_t bytes) {
   if (memory.has_room(bytes)) return true;
   runtime().streams.run_all(device * kStreamsOfADevice, (device + 1) * kStreamsOfADevice);
@@ -107,6 +115,7 @@ void* allocate(c10::DeviceIndex device, std::size_t bytes) {
   memory.poison(*block);  // for who does not even wait for this stream
   const Point poisoned = runtime().streams.enqueue(stream, [&memory, block] { memory.poison(*block); });
   block->uses.push_back({poisoned, block->begin, block->begin + bytes, true});
+  report(memory, device, *block, 1);
   return block->begin;
 }
 
@@ -117,6 +126,7 @@ void free_block(void* address) noexcept {
   block->freed = true;
   check_uses(*block);
   memory.count_free(*block);
+  report(memory, device_of(block->stream), *block, -1);
   const auto holders = std::make_shared<std::size_t>(1 + block->recorded.size());
   const auto let_go = [&memory, block, holders] {
     if (--*holders == 0) memory.release(*block);
@@ -175,13 +185,13 @@ void finish(c10::Stream stream) {
 
 void synchronize(c10::Stream stream) {
   const Lock lock;
-  ++Streams::synchronisations();
+  ++runtime().streams.synchronisations;
   finish(stream);
 }
 
 void synchronize(c10::DeviceIndex device) {
   const Lock lock;
-  ++Streams::synchronisations();
+  ++runtime().streams.synchronisations;
   runtime().streams.run_all(device * kStreamsOfADevice, (device + 1) * kStreamsOfADevice);
   runtime().streams.throw_fault();
 }
@@ -211,8 +221,9 @@ AtSite::~AtSite() {
   Streams::site() = before_;
 }
 
-std::int64_t synchronisations_of_thread() {
-  return Streams::synchronisations();
+std::int64_t synchronisations() {
+  const Lock lock;
+  return runtime().streams.synchronisations;
 }
 
 void count_faults() {

@@ -62,8 +62,8 @@ class AtSite {
 // left out from now on.
 std::int64_t waits(Site site);
 void leave_out(Site site, std::optional<std::int64_t> number = {});
-// How often this thread of the host has waited for a device: for a stream, an event, a copy to the host, a number.
-std::int64_t synchronisations_of_thread();
+// How often threads of the host have waited for a device: for a stream, an event, a copy to the host, a number.
+std::int64_t synchronisations();
 
 // Whether two uses of the same bytes on two streams, one of which writes, that no event or synchronisation orders are a
 // fault. If not, as at first, they show in the values alone. In the mode eager nothing is unordered.

@@ -3,6 +3,7 @@
 
 #include "device/engines.h"
 #include "folder.h"
+#include "ranks/torch_optimizers.h"
 #include "zero/error.h"
 
 namespace zero::test {
@@ -92,10 +93,12 @@ TEST_F(ModelsOnDevices, DrawAnewForEachOperator) {
   });
 }
 
+class CheckpointsOfDevices : public ModelsOnDevices, public testing::WithParamInterface<Optimizer> {};
+
 // A checkpoint goes from the device to the CPU and back; scopes see and write what the device has.
-TEST_F(ModelsOnDevices, SaveAndLoadWhatTheCpuDoes) {
+TEST_P(CheckpointsOfDevices, AreLoadedByTheCpuToo) {
   const Folder folder;
-  const Job job{.plan = Plan::zero3().bf16(), .ranks = 1};
+  const Job job{.plan = Plan::zero3().bf16(), .ranks = 1, .optimizer = GetParam()};
   std::map<std::string, at::Tensor> saved, loaded;
   on_ranks<Lm>(job, lm_on(accelerator::kType, 0), [&](Lm& model, Engine& engine, int) {
     train_step(model, engine);
@@ -118,6 +121,11 @@ TEST_F(ModelsOnDevices, SaveAndLoadWhatTheCpuDoes) {
     for (const auto& [name, values] : saved) EXPECT_TRUE(at::equal(values, loaded.at(name))) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, CheckpointsOfDevices,
+                         testing::Values(AdamW{.lr = 2e-3, .eps = 1e-4},
+                                         brought<torch::optim::AdamW>(torch::optim::AdamWOptions().eps(1e-4), "AdamW")),
+                         [](const auto& tested) { return tested.index == 0 ? "Ours" : "LibTorchs"; });
 
 TEST_F(ModelsOnDevices, KeepTheirValuesBehindTheEngine) {
   auto model = std::make_shared<Lm>();

@@ -93,7 +93,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (!event) return;
     const Lock lock;
-    ++Streams::synchronisations();
+    ++runtime().streams.synchronisations;
     runtime().streams.run(event_in(event).at);
     runtime().streams.throw_fault();
   }

@@ -45,11 +45,6 @@ void Streams::wait(Key stream, const Event& event) {
   if (!reached(event.at)) push(stream, {nullptr, event.at});
 }
 
-std::int64_t& Streams::synchronisations() {
-  thread_local std::int64_t count = 0;
-  return count;
-}
-
 Site& Streams::site() {
   thread_local Site at = Site::other;
   return at;

@@ -60,8 +60,8 @@ class Streams {
   void forget_fault() { fault_ = nullptr; }
 
   bool eager = false;
-  std::optional<std::mt19937_64> chance;    // by which tasks run as others are enqueued
-  static std::int64_t& synchronisations();  // of this thread
+  std::optional<std::mt19937_64> chance;  // by which tasks run as others are enqueued
+  std::int64_t synchronisations = 0;
   std::map<Site, std::int64_t> waits;
   std::optional<std::pair<Site, std::optional<std::int64_t>>> left_out;
   static Site& site();                 // of this thread

@@ -7,6 +7,7 @@
 
 #include "device/engines.h"
 #include "device/linked.h"
+#include "ranks/torch_optimizers.h"
 
 namespace zero::test {
 namespace {
@@ -66,19 +67,24 @@ TEST_F(StreamsOfEngines, NeedTheWaitsOfEverySite) {
   for (const auto& [site, waits] : needed) EXPECT_GT(waits, 20) << "site " << static_cast<int>(site);
 }
 
-// What the host waits for in a step: the sums of the vote, nothing else.
+// What the host waits for in a step: the sums of the vote, nothing else, on whatever thread.
 TEST_F(StreamsOfEngines, KeepTheHostWaitingOnceAStep) {
-  for (const int ranks : {1, 2})
-    for (const Plan& plan : all_plans()) {
-      SCOPED_TRACE(plan.label() + " on " + std::to_string(ranks));
-      on_ranks<Lm>({.plan = plan, .ranks = ranks, .options = {.clip = 0.5}, .joined = linked},
-                   lm_on(accelerator::kType, 0.1), [&](Lm& model, Engine& engine, int) {
-                     train_step(model, engine);
-                     const std::int64_t before = accelerator::synchronisations_of_thread();
-                     for (int i = 0; i < 3; ++i) train_step(model, engine);
-                     EXPECT_EQ(accelerator::synchronisations_of_thread() - before, 3);
-                   });
-    }
+  const auto waits = [](const Job& job) {
+    const std::int64_t before = accelerator::synchronisations();
+    train<Lm>(job, lm_on(accelerator::kType, 0.1));
+    return accelerator::synchronisations() - before;
+  };
+  const Optimizer torchs = brought<torch::optim::AdamW>(torch::optim::AdamWOptions(), "AdamW");
+  for (const Optimizer& optimizer : {Optimizer(AdamW{}), torchs})
+    for (const int ranks : {1, 2})
+      for (const Plan& plan : all_plans()) {
+        SCOPED_TRACE(plan.label() + " on " + std::to_string(ranks) + ", " + std::string(name(optimizer)));
+        Job job{.plan = plan, .ranks = ranks, .optimizer = optimizer, .options = {.clip = 0.5}, .joined = linked};
+        job.steps = 1;
+        const std::int64_t one = waits(job);
+        job.steps = 4;
+        EXPECT_EQ(waits(job) - one, 3 * ranks);
+      }
 }
 
 }  // namespace

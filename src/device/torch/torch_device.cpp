@@ -87,9 +87,13 @@ at::Tensor host_bytes(const void* data, std::int64_t bytes) {
 
 }  // namespace
 
+at::Tensor tensor_at(c10::Device where, const void* data, at::ScalarType dtype, std::int64_t count) {
+  const at::TensorOptions options = at::TensorOptions().dtype(dtype).device(where);
+  return at::for_blob(const_cast<void*>(data), {count}).options(options).target_device(where).make_tensor();
+}
+
 at::Tensor TorchDevice::tensor_at(const void* data, Dtype dtype, std::int64_t count) const {
-  const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(dtype)).device(where_);
-  return at::for_blob(const_cast<void*>(data), {count}).options(options).target_device(where_).make_tensor();
+  return zero::tensor_at(where_, data, scalar_type(dtype), count);
 }
 
 std::unique_ptr<SideStream> TorchDevice::side_stream() {

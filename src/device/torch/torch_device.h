@@ -8,6 +8,9 @@
 
 namespace zero {
 
+// Memory of a device as a tensor of one dimension, which does not own it.
+at::Tensor tensor_at(c10::Device where, const void* data, at::ScalarType dtype, std::int64_t count);
+
 class TorchDevice : public Device {
  public:
   explicit TorchDevice(c10::Device where) : where_(where) {}
@@ -34,7 +37,6 @@ class TorchDevice : public Device {
   c10::Device where() const { return where_; }
 
  private:
-  // Memory of the device as a tensor, which does not own it.
   at::Tensor tensor_at(const void* data, Dtype dtype, std::int64_t count) const;
 
   c10::Device where_;

@@ -1,0 +1,28 @@
+// Hears of the memory of a device's tensors, by the slot of a thread to which LibTorch's allocators of devices report.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/Device.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <optional>
+
+namespace zero {
+
+class MemoryObserver;
+
+// While it lives, the observer is told of what this thread allocates and frees on the device. Who had the slot before
+// is told as well; where that is a profiler of LibTorch's, which would look for itself there, it does not see this
+// thread's operators. Begins and ends on the same thread.
+class DeviceReports {
+ public:
+  DeviceReports(c10::Device device, MemoryObserver& observer);
+  DeviceReports(const DeviceReports&) = delete;
+  DeviceReports& operator=(const DeviceReports&) = delete;
+
+ private:
+  std::optional<at::DisableRecordFunctionGuard> unseen_;
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace zero
