@@ -29,7 +29,7 @@ Part largest_part(const Cost& cost) {
                                    {"gradient", state.gradient, &cost.plan[zero::State::gradient]},
                                    {"optimizer", state.optimizer, &cost.plan[zero::State::optimizer]},
                                    {"activations", cost.activations.bytes},
-                                   {"buffers", cost.buffers()}}};
+                                   {"buffers", cost.estimate.buffers()}}};
   return *std::ranges::max_element(parts, {}, &Part::bytes);
 }
 

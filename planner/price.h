@@ -49,8 +49,6 @@ struct Cost {
   bool fits() const { return excess <= 0; }
   // Of a step, received by one rank.
   std::int64_t wire() const { return estimate.wire.bytes(); }
-  // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
-  std::int64_t buffers() const { return estimate.gathered + estimate.reduction + estimate.update; }
 };
 
 // The largest sum of an estimate and of what a micro-batch holds, on one rank, and when it is reached.

@@ -19,7 +19,7 @@ Json encode(const Cost& cost) {
           {"optimizer_bytes", estimate.state.optimizer},
           {"state_gb", rounded(static_cast<double>(estimate.state.total()) / 1e9, 3)},
           {"activation_bytes", cost.activations.bytes},
-          {"buffer_bytes", cost.buffers()},
+          {"buffer_bytes", cost.estimate.buffers()},
           {"peak_bytes", cost.peak},
           {"wire_bytes_per_step", cost.wire()},
           {"step_seconds", cost.seconds},

@@ -73,9 +73,10 @@ void print_costs(std::ostream& out, const Answer& answer) {
   table.add(head);
   for (const Cost& cost : answer.costs) {
     const zero::StateBytes& state = cost.estimate.state;
-    std::vector<std::string> row{cost.plan.label(),     cell(state.parameter), cell(state.gradient),
-                                 cell(state.optimizer), cell(state.total()),   cell(cost.activations.bytes),
-                                 cell(cost.buffers()),  cell(cost.peak),       cell(cost.wire())};
+    std::vector<std::string> row{
+        cost.plan.label(),   cell(state.parameter),        cell(state.gradient),          cell(state.optimizer),
+        cell(state.total()), cell(cost.activations.bytes), cell(cost.estimate.buffers()), cell(cost.peak),
+        cell(cost.wire())};
     if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
     row.push_back(significant(cost.seconds, 3));
     row.push_back(speed(cost.speed.tokens_per_second));

@@ -17,7 +17,7 @@ void predict_bytes(const zero::Estimate& estimate, const planner::Activations& a
   result.optimizer.predicted = estimate.state.optimizer;
   result.update_bytes = estimate.update_traffic;
   result.activation.predicted = activations.bytes;
-  result.buffers.predicted = estimate.gathered + estimate.reduction + estimate.update;
+  result.buffers.predicted = estimate.buffers();
   const planner::Peak peak = planner::peak_of(estimate, activations);
   result.peak.predicted = peak.bytes;
   result.moment = peak.moment;

@@ -44,6 +44,10 @@ struct Estimate {
   Traffic wire;                      // per rank and step (seconds stay zero)
   int gathers = 0;                   // times a unit is paged in per step
 
+  // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
+  std::int64_t buffers() const { return gathered + reduction + update; }
+  // All that an engine holds of its device at once, at most; the program's activations come to it.
+  std::int64_t held() const { return state.total() + buffers(); }
   std::int64_t largest_slice() const { return slices.empty() ? 0 : *std::ranges::max_element(slices); }
 };
 

@@ -59,10 +59,22 @@ class Device {
     std::int64_t all, taken;
   };
   virtual Memory memory() const = 0;
+  // Gives back to the device, or to the system, what an allocator keeps and nobody uses.
+  virtual void trim() = 0;
   // Uninitialised memory, aligned to 64 bytes at least, which blocks are made of: for what stays, or for what passes
   // through. Null for no bytes. Throws std::bad_alloc, or what the device's allocator does.
   enum class Use : std::uint8_t { lasting, passing };
   virtual std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) = 0;
+  // Memory of constant size, of which pieces are taken and given back. They keep it alive.
+  class Arena {
+   public:
+    static constexpr std::int64_t kAlign = 64;  // bytes, of which each piece takes a multiple
+    virtual ~Arena() = default;
+    // As take(); null where there is no room in one piece.
+    virtual std::unique_ptr<Block::Place> take(std::size_t bytes) = 0;
+  };
+  // Null on the host, whose memory the process has an arena for.
+  virtual std::unique_ptr<Arena> arena(std::size_t bytes) = 0;
   // The host's memory, pinned where copies between it and the device are quicker then.
   virtual std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) = 0;
 

@@ -9,7 +9,6 @@
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
-#include "memory/torch/arena_allocator.h"
 #include "partition/slices.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
@@ -17,6 +16,8 @@
 
 namespace zero {
 namespace {
+
+constexpr std::int64_t kBlocksOfUnit = 8;  // at most, of a state, and of what is under way at once
 
 // A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
 Groups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
@@ -115,8 +116,13 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   check_device();
   agree(inventory);
   Undo undo(units_);
+  const Estimate needed = estimate();
+  const auto blocks = static_cast<std::int64_t>(units_.size()) * kBlocksOfUnit;
+  accounts_.set_aside(Accounts::Arena::states, needed.state.parameter + needed.state.optimizer, blocks);
   const std::vector<at::Tensor> buffers =
       accounts_.explaining_memory("building the engine", [&] { return adopt_units(inventory.replicated); });
+  accounts_.set_aside(Accounts::Arena::gradients, needed.state.gradient, blocks);
+  accounts_.set_aside(Accounts::Arena::passing, needed.gathered + needed.reduction, blocks);
   pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), micro_batch_, meter_);
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
@@ -127,7 +133,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   undo.commit();
   for (std::size_t i = 0; i < buffers.size(); ++i) inventory.replicated[i].tensor.detach().copy_(buffers[i]);
   accounts_.reset_peaks();
-  trim_arena();
+  accounts_.device().trim();
   dispatch_hook::watch();
 }
 

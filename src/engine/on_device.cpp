@@ -20,9 +20,7 @@ void Engine::Impl::check_device() const {
 
 // Of a rank, but for activations and what else the program has.
 std::int64_t Engine::Impl::needs(const Plan& plan) const {
-  const Estimate estimate =
-      zero::estimate(plan, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory());
-  return estimate.state.total() + estimate.gathered + estimate.reduction + estimate.update;
+  return zero::estimate(plan, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory()).held();
 }
 
 // The first of the plans that needs no more; empty where none does.

@@ -17,6 +17,17 @@ Device::Use use_of(Owner owner) {
   return lasts ? Device::Use::lasting : Device::Use::passing;
 }
 
+std::optional<Accounts::Arena> arena_of(Owner owner) {
+  switch (owner) {
+    case Owner::parameter:
+    case Owner::optimizer: return Accounts::Arena::states;
+    case Owner::gradient: return Accounts::Arena::gradients;
+    case Owner::gathered:
+    case Owner::reduction: return Accounts::Arena::passing;
+    default: return {};
+  }
+}
+
 }  // namespace
 
 Accounts::Accounts(c10::Device device, Communicator readers, Communicator owners)
@@ -92,7 +103,26 @@ void Accounts::reset_peaks() {
 
 // It comes past LibTorch's memory reports, which see activations only.
 Block Accounts::take(std::int64_t bytes, Account account) {
-  return booked(device_.take(static_cast<std::size_t>(bytes), use_of(account.owner)), bytes, account);
+  return booked(place_for(static_cast<std::size_t>(bytes), arena_of(account.owner), use_of(account.owner)), bytes,
+                account);
+}
+
+std::unique_ptr<Block::Place> Accounts::place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use) {
+  Device::Arena* const from = arena && bytes > 0 ? reserved(*arena) : nullptr;
+  auto place = from == nullptr ? nullptr : from->take(bytes);
+  return place ? std::move(place) : device_.take(bytes, use);
+}
+
+Device::Arena* Accounts::reserved(Arena arena) {
+  const std::lock_guard lock(reserving_);
+  Reserve& reserve = reserves_[static_cast<std::size_t>(arena)];
+  if (!reserve.arena && reserve.bytes > 0) reserve.arena = device_.arena(reserve.bytes);
+  return reserve.arena.get();
+}
+
+void Accounts::set_aside(Arena arena, std::int64_t bytes, std::int64_t blocks) {
+  if (device_.is_host() || bytes == 0) return;
+  reserves_[static_cast<std::size_t>(arena)].bytes = static_cast<std::size_t>(bytes + blocks * Device::Arena::kAlign);
 }
 
 Block Accounts::take_of_host(std::int64_t bytes, Account account) {
@@ -134,14 +164,14 @@ Store::Book Accounts::book() {
   return [this](Owner owner, int unit, Tier, std::int64_t bytes) { add({owner, unit}, bytes); };
 }
 
-AddressableStore::Allocate Accounts::lasting() const {
-  return [this](std::size_t bytes) { return device_.take(bytes, Device::Use::lasting); };
+AddressableStore::Allocate Accounts::lasting(std::optional<Arena> arena) {
+  return [this, arena](std::size_t bytes) { return place_for(bytes, arena, Device::Use::lasting); };
 }
 
-AddressableStore::Allocate Accounts::lasting_visible() const {
-  return [this](std::size_t bytes) {
+AddressableStore::Allocate Accounts::lasting_visible(std::optional<Arena> arena) {
+  return [this, arena](std::size_t bytes) {
     auto memory = readable_memory(static_cast<std::int64_t>(bytes));
-    return memory == nullptr ? device_.take(bytes, Device::Use::lasting) : in_memory(std::move(memory));
+    return memory == nullptr ? place_for(bytes, arena, Device::Use::lasting) : in_memory(std::move(memory));
   };
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,10 @@ class Accounts {
   Accounts(const Accounts&) = delete;
   Accounts& operator=(const Accounts&) = delete;
 
+  // States that live as long as the engine; gradients, which come with the first micro-batch; and what comes and goes,
+  // parameters gathered and flat gradients.
+  enum class Arena : std::uint8_t { states, gradients, passing };
+
   // Where all of it is, but for what says that it is the host's.
   Device& device() const { return device_; }
   c10::Device where() const { return where_; }
@@ -50,6 +55,11 @@ class Accounts {
   // See Communicator; null where the peers cannot read each other's memory.
   std::shared_ptr<void> own_memory(std::int64_t bytes) const;
   std::shared_ptr<void> common_memory(std::int64_t bytes) const;
+
+  // What such owners take of a device, not of the host, lies together from now on, in memory of constant size that is
+  // taken with the first of it: all blocks' bytes, and the gaps between so many. What finds no room there is taken as
+  // all else is. None of it may have been taken yet.
+  void set_aside(Arena arena, std::int64_t bytes, std::int64_t blocks);
 
   // Uninitialised memory of the device, lasting where state and what serves it are in it.
   Block take(std::int64_t bytes, Account account);
@@ -65,8 +75,8 @@ class Accounts {
   Buffer buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype);
   // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
   Store::Book book();
-  AddressableStore::Allocate lasting() const;
-  AddressableStore::Allocate lasting_visible() const;
+  AddressableStore::Allocate lasting(std::optional<Arena> arena = {});
+  AddressableStore::Allocate lasting_visible(std::optional<Arena> arena = {});
 
   // Calls; where the device has no memory left, throws an OutOfMemoryError of what `explain` makes of it.
   template <class Call>
@@ -93,6 +103,13 @@ class Accounts {
   void reset_peaks();
 
  private:
+  struct Reserve {
+    std::size_t bytes = 0;
+    std::unique_ptr<Device::Arena> arena = nullptr;  // null until it is needed
+  };
+
+  std::unique_ptr<Block::Place> place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use);
+  Device::Arena* reserved(Arena arena);
   Block booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account);
   // Where the peers can read; null where they cannot.
   std::shared_ptr<void> readable_memory(std::int64_t bytes) const;
@@ -100,6 +117,8 @@ class Accounts {
 
   c10::Device where_;
   Device& device_;
+  std::mutex reserving_;
+  std::array<Reserve, 3> reserves_;  // by arena
   Communicator readers_, owners_;
   Explain explain_;
   mutable std::mutex mutex_;

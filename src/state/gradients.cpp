@@ -58,8 +58,10 @@ at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) 
 }  // namespace
 
 std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts) {
+  constexpr auto kArena = Accounts::Arena::gradients;
   return make_store(State::gradient, plan[State::gradient].tier,
-                    movement(plan).reduces_each ? accounts.lasting() : accounts.lasting_visible(), accounts.book());
+                    movement(plan).reduces_each ? accounts.lasting(kArena) : accounts.lasting_visible(kArena),
+                    accounts.book());
 }
 
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,

@@ -249,7 +249,7 @@ void set_capacity(c10::DeviceIndex device, std::int64_t bytes) {
 Statistics statistics(c10::DeviceIndex device) {
   const Lock lock;
   const Memory& memory = memory_of(device);
-  return {memory.allocated, memory.peak, memory.reserved, memory.allocations, memory.live};
+  return {memory.allocated, memory.peak, memory.reserved, memory.cached.reserved(), memory.allocations, memory.live};
 }
 
 void reset() {
@@ -267,6 +267,7 @@ void reset() {
     memory.capacity = std::numeric_limits<std::int64_t>::max();
     memory.peak = memory.allocated;
     memory.allocations = 0;
+    memory.cached.empty_cache();
     if (memory.live > 0)
       throw std::runtime_error(c10::str(memory.live, " blocks of device ", int{device}, " are live"));
   }

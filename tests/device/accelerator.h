@@ -80,6 +80,7 @@ struct Statistics {
   std::int64_t allocated;    // bytes of live blocks, and of freed ones that recorded streams may still use
   std::int64_t peak;         // the most of `allocated` since reset()
   std::int64_t reserved;     // as `allocated`, and what is freed by tasks that did not run yet
+  std::int64_t cached;       // what LibTorch's caching allocator would have reserved by now, from reset() on
   std::int64_t allocations;  // since reset()
   std::int64_t live_blocks;
 };

@@ -27,7 +27,10 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override {
+    const Lock lock;
+    for (Memory& memory : runtime().memory) memory.cached.empty_cache();
+  }
   void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override { record_stream(pointer.get(), stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     const Statistics ours = statistics(index);

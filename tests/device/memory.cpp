@@ -45,6 +45,7 @@ std::shared_ptr<Block> Memory::take(std::size_t bytes, Key stream) {
   block->begin = addresses_ + next_;
   block->bytes = bytes;
   block->stream = stream;
+  block->cached = cached.take(bytes, stream);
   next_ += pages * kPage;
   blocks_[block->begin] = block;
   const auto size = static_cast<std::int64_t>(rounded(bytes));
@@ -77,13 +78,18 @@ void Memory::poison(const Block& block) const {
 
 void Memory::count_free(const Block& block) {
   --live;
-  if (block.recorded.empty()) allocated -= static_cast<std::int64_t>(rounded(block.bytes));
+  if (block.recorded.empty()) give_up(block);
+}
+
+void Memory::give_up(const Block& block) {
+  allocated -= static_cast<std::int64_t>(rounded(block.bytes));
+  cached.give(block.cached);
 }
 
 void Memory::release(const Block& block) {
   poison(block);
   const auto size = static_cast<std::int64_t>(rounded(block.bytes));
-  if (!block.recorded.empty()) allocated -= size;
+  if (!block.recorded.empty()) give_up(block);
   reserved -= size;
   released_.emplace_back(block.begin - addresses_, block.bytes);
   released_bytes_ += block.bytes;

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "device/segments.h"
 #include "device/streams.h"
 
 namespace zero::test::accelerator {
@@ -25,6 +26,7 @@ struct Block {
   char* begin;
   std::size_t bytes;
   Key stream;  // that it was allocated on
+  Segments::Id cached;
   std::vector<Use> uses;
   std::set<Key> recorded;
   bool freed = false;
@@ -53,9 +55,11 @@ class Memory {
   void count_free(const Block& block);
 
   std::int64_t capacity;
+  Segments cached;  // what a caching allocator would have
   std::int64_t allocated = 0, peak = 0, reserved = 0, allocations = 0, live = 0;
 
  private:
+  void give_up(const Block& block);
   void give_back(std::size_t keep);
 
   int file_;

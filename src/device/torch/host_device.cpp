@@ -33,6 +33,10 @@ std::unique_ptr<SideStream> HostDevice::side_stream() {
   return std::make_unique<NoStream>();
 }
 
+void HostDevice::trim() {
+  trim_arena();
+}
+
 std::unique_ptr<Block::Place> HostDevice::take(std::size_t bytes, Use use) {
   return in_memory(bytes == 0 ? nullptr : use == Use::lasting ? lasting_memory(bytes) : host_memory(bytes));
 }

@@ -11,7 +11,9 @@ class HostDevice final : public TorchDevice {
 
   std::unique_ptr<SideStream> side_stream() override;
   Memory memory() const override { return {}; }
+  void trim() override;
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
+  std::unique_ptr<Arena> arena(std::size_t) override { return nullptr; }
   std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override { return take(bytes, Use::passing); }
   void follow(Pending operation) override { operation.wait(); }
   void to_host(void* host, const void* from, std::int64_t bytes) override;

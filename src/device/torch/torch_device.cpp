@@ -11,26 +11,16 @@
 
 #include <utility>
 
+#include "device/torch/device_arena.h"
 #include "device/torch/dtypes.h"
 #include "memory/store.h"
 
 namespace zero {
 namespace {
 
-c10::Stream current_stream(c10::Device where) {
-  return c10::impl::VirtualGuardImpl(where.type()).getStream(where);
-}
-
 class DevicePlace final : public Block::Place {
  public:
-  DevicePlace(Device& device, c10::DataPtr memory)
-      : device_(device), memory_(std::move(memory)), stream_(current_stream(memory_.device())) {}
-  ~DevicePlace() override {
-    const c10::Stream now = current_stream(memory_.device());
-    if (now != stream_) c10::impl::VirtualGuardImpl(now.device_type()).recordDataPtrOnStream(memory_, now);
-  }
-  DevicePlace(const DevicePlace&) = delete;
-  DevicePlace& operator=(const DevicePlace&) = delete;
+  DevicePlace(Device& device, std::shared_ptr<void> memory) : device_(device), memory_(std::move(memory)) {}
 
   void* data() override { return memory_.get(); }
   Pending read(std::int64_t at, View to) override {
@@ -44,8 +34,31 @@ class DevicePlace final : public Block::Place {
 
  private:
   Device& device_;
-  c10::DataPtr memory_;
-  c10::Stream stream_;
+  std::shared_ptr<void> memory_;
+};
+
+// Of the device's allocator, which is told of the stream on which it is given back.
+std::shared_ptr<void> told_of_streams(c10::DataPtr memory) {
+  const auto owned = std::make_shared<c10::DataPtr>(std::move(memory));
+  return {owned->get(), [owned, taken_on = current_stream(owned->device())](void*) {
+            const c10::Stream now = current_stream(owned->device());
+            if (now != taken_on) c10::impl::VirtualGuardImpl(now.device_type()).recordDataPtrOnStream(*owned, now);
+          }};
+}
+
+class TorchArena final : public Device::Arena {
+ public:
+  TorchArena(Device& device, c10::DataPtr memory, std::size_t bytes)
+      : device_(device), arena_(std::make_shared<DeviceArena>(std::move(memory), bytes)) {}
+
+  std::unique_ptr<Block::Place> take(std::size_t bytes) override {
+    auto memory = arena_->take(bytes);
+    return memory == nullptr ? nullptr : std::make_unique<DevicePlace>(device_, std::move(memory));
+  }
+
+ private:
+  Device& device_;
+  std::shared_ptr<DeviceArena> arena_;
 };
 
 class TorchWork final : public SideStream::Work {
@@ -109,10 +122,21 @@ Device::Memory TorchDevice::memory() const {
   return {free + stats.reserved_bytes[kAll].current, stats.allocated_bytes[kAll].current};
 }
 
-std::unique_ptr<Block::Place> TorchDevice::take(std::size_t bytes, Use) {
+c10::DataPtr TorchDevice::allocate(std::size_t bytes) const {
   const c10::DeviceGuard guard(where_);
-  return std::make_unique<DevicePlace>(
-      *this, bytes == 0 ? c10::DataPtr(nullptr, where_) : c10::GetAllocator(where_.type())->allocate(bytes));
+  return bytes == 0 ? c10::DataPtr(nullptr, where_) : c10::GetAllocator(where_.type())->allocate(bytes);
+}
+
+void TorchDevice::trim() {
+  c10::getDeviceAllocator(where_.type())->emptyCache();
+}
+
+std::unique_ptr<Block::Place> TorchDevice::take(std::size_t bytes, Use) {
+  return std::make_unique<DevicePlace>(*this, told_of_streams(allocate(bytes)));
+}
+
+std::unique_ptr<Device::Arena> TorchDevice::arena(std::size_t bytes) {
+  return std::make_unique<TorchArena>(*this, allocate(bytes), bytes);
 }
 
 std::unique_ptr<Block::Place> TorchDevice::take_of_host(std::size_t bytes) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 
 #include "device/device.h"
 
@@ -20,8 +21,10 @@ class TorchDevice : public Device {
 
   std::unique_ptr<SideStream> side_stream() override;
   Memory memory() const override;
+  void trim() override;
   // From LibTorch's allocator.
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
+  std::unique_ptr<Arena> arena(std::size_t bytes) override;
   std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override;
   void follow(Pending operation) override;
   void to_host(void* host, const void* from, std::int64_t bytes) override;
@@ -37,6 +40,7 @@ class TorchDevice : public Device {
   c10::Device where() const { return where_; }
 
  private:
+  c10::DataPtr allocate(std::size_t bytes) const;
   at::Tensor tensor_at(const void* data, Dtype dtype, std::int64_t count) const;
 
   c10::Device where_;
