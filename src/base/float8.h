@@ -81,7 +81,7 @@ std::uint8_t at_random(float value, std::uint32_t random, float largest) {
 
 }  // namespace float8
 
-inline float widen(E5m2 value) {
+ZERO_BOTH inline float widen(E5m2 value) {
   Fp16 wide;
   wide.bits = static_cast<std::uint16_t>(value.bits << 8);
   return widen(wide);
@@ -99,7 +99,7 @@ ZERO_BOTH inline float widen(E4m3 value) {
 ZERO_BOTH inline void narrow(float value, E4m3& out) {
   out.bits = float8::nearest<float8::ShapeE4m3>(value, E4m3::kLargest);
 }
-inline void narrow(float value, E5m2& out) {
+ZERO_BOTH inline void narrow(float value, E5m2& out) {
   out.bits = float8::nearest<float8::ShapeE5m2>(value, E5m2::kLargest);
 }
 

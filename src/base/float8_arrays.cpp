@@ -35,33 +35,43 @@ ZERO_MULTIVERSION void widen_all(const Float8* const values, Bf16* const out, co
     out[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(widen(values[i])) >> 16);
 }
 
+// use(pointer) of values in fp32 or bf16.
+template <class Use>
+auto with_values(const void* values, Dtype dtype, const Use& use) {
+  if (dtype == Dtype::f32) return use(static_cast<const float*>(values));
+  return use(static_cast<const Bf16*>(values));
+}
+
+void grow(float& to, std::int32_t bits) {
+  to = std::bit_cast<float>(std::max(std::bit_cast<std::int32_t>(to), bits));
+}
+
 }  // namespace
 
-float largest_magnitude(const float* values, std::int64_t count) {
-  return std::bit_cast<float>(largest_bits(values, count));
-}
-float largest_magnitude(const Bf16* values, std::int64_t count) {
-  return std::bit_cast<float>(largest_bits(values, count));
-}
-
-void narrow(const float* values, float scale, E4m3* out, std::int64_t count) {
-  narrow_all(values, scale, out, count);
-}
-void narrow(const Bf16* values, float scale, E4m3* out, std::int64_t count) {
-  narrow_all(values, scale, out, count);
-}
-void narrow(const float* values, float scale, E5m2* out, std::int64_t count) {
-  narrow_all(values, scale, out, count);
-}
-void narrow(const Bf16* values, float scale, E5m2* out, std::int64_t count) {
-  narrow_all(values, scale, out, count);
+void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) {
+  const std::int32_t bits =
+      with_values(values, dtype, [count](const auto* typed) { return largest_bits(typed, count); });
+  grow(*largest, bits);
+  if (noted != nullptr) grow(*noted, bits);
 }
 
-void widen(const E4m3* values, Bf16* out, std::int64_t count) {
-  widen_all(values, out, count);
+void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+               Float8Scale* scale, std::uint8_t* codes) {
+  scale->scale = float8::scale_of(float8::largest_of(format), scale->largest, given);
+  scale->inverse = 1 / scale->scale;
+  with_values(values, dtype, [&](const auto* typed) {
+    if (format == Float8Format::e4m3)
+      narrow_all(typed, scale->scale, reinterpret_cast<E4m3*>(codes), count);
+    else
+      narrow_all(typed, scale->scale, reinterpret_cast<E5m2*>(codes), count);
+  });
 }
-void widen(const E5m2* values, Bf16* out, std::int64_t count) {
-  widen_all(values, out, count);
+
+void from_float8(Float8Format format, const std::uint8_t* codes, Bf16* values, std::int64_t count) {
+  if (format == Float8Format::e4m3)
+    widen_all(reinterpret_cast<const E4m3*>(codes), values, count);
+  else
+    widen_all(reinterpret_cast<const E5m2*>(codes), values, count);
 }
 
 }  // namespace zero

@@ -4,22 +4,21 @@
 #include <cstdint>
 
 #include "base/float8.h"
+#include "base/float8_scale.h"
 #include "base/half.h"
+#include "zero/dtype.h"
 
 namespace zero {
 
-// The largest magnitude; NaN where there is one. 0 of nothing.
-float largest_magnitude(const float* values, std::int64_t count);
-float largest_magnitude(const Bf16* values, std::int64_t count);
+// Of values in fp32 or bf16: `largest` and, unless it is null, `noted` grow to their largest magnitude, NaN above all.
+void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted);
 
-// out[i] = values[i] * scale, rounded to the nearest.
-void narrow(const float* values, float scale, E4m3* out, std::int64_t count);
-void narrow(const Bf16* values, float scale, E4m3* out, std::int64_t count);
-void narrow(const float* values, float scale, E5m2* out, std::int64_t count);
-void narrow(const Bf16* values, float scale, E5m2* out, std::int64_t count);
+// Writes the scale that follows from scale->largest and `given`, see float8::scale_of, and the values by it, rounded to
+// the nearest.
+void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+               Float8Scale* scale, std::uint8_t* codes);
 
-// Exact.
-void widen(const E4m3* values, Bf16* out, std::int64_t count);
-void widen(const E5m2* values, Bf16* out, std::int64_t count);
+// Exact, without the scale.
+void from_float8(Float8Format format, const std::uint8_t* codes, Bf16* values, std::int64_t count);
 
 }  // namespace zero

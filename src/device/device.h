@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 
+#include "base/float8_scale.h"
 #include "device/accumulate.h"
 #include "device/update.h"
 #include "memory/block.h"
@@ -111,6 +112,13 @@ class Device {
   // See base/float8_blocks.h.
   virtual void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) = 0;
   virtual void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) = 0;
+  // See base/float8_arrays.h.
+  virtual void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) = 0;
+  virtual void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                         Float8Scale* scale, std::uint8_t* codes) = 0;
+  virtual void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) = 0;
+  // Whether at::_scaled_mm multiplies matrices in FP8 there.
+  virtual bool multiplies_float8() const = 0;
   // See device/weights.h.
   virtual void keep_rest(const void* values, void* rest, std::int64_t count) = 0;
   virtual void drop_misfits(const void* written, void* rest, std::int64_t count) = 0;

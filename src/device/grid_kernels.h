@@ -4,6 +4,7 @@
 //                                whether there is such an element; then, when the whole block has, body.store(b, t,
 //                                state, largest) with the largest of the state's magnitudes in the block
 //   sums(count, body, n, out)    body(i, add), where add(k, value) adds to out[k], k < n, in any order
+//   most(count, body, out, also) *out and, unless it is null, *also grow to the largest body(i), an int32
 // Bodies are copied to the device: they hold pointers of its memory, and numbers. The same bits as those of the host
 // (device/update.h, accumulate.h, weights.h, base/exact_sum.h). No torch.
 #pragma once
@@ -21,6 +22,7 @@
 #include "base/exact_sum.h"
 #include "base/float8_block.h"
 #include "base/float8_blocks.h"
+#include "base/float8_scale.h"
 #include "device/accumulate.h"
 #include "device/update_cases.h"
 #include "device/weights.h"
@@ -183,6 +185,41 @@ void with_gradient(const UpdateRange& r, const Use& use) {
   use(arrays::Values<const T>{static_cast<const T*>(r.gradient)});
 }
 
+// As integers, magnitudes are in the order of their values, and NaN above all.
+template <class T>
+struct Magnitudes {
+  const T* values;
+  ZERO_BOTH std::int32_t operator()(std::int64_t i) const {
+    return std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff;
+  }
+};
+
+// One element writes the scale, also where there are no values.
+template <class T, class Format>
+struct ToFloat8 {
+  const T* values;
+  std::int64_t count;
+  float given;
+  Float8Scale* scale;
+  Format* codes;
+  ZERO_BOTH void operator()(std::int64_t i) const {
+    const float by = float8::scale_of(Format::kLargest, scale->largest, given);
+    if (i < count) narrow(widen(values[i]) * by, codes[i]);
+    if (i > 0) return;
+    scale->scale = by;
+    scale->inverse = 1 / by;
+  }
+};
+
+template <class Format>
+struct FromFloat8 {
+  const Format* codes;
+  Bf16* values;
+  ZERO_BOTH void operator()(std::int64_t i) const {
+    values[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(widen(codes[i])) >> 16);
+  }
+};
+
 template <class Launch>
 struct Sweeps {
   Launch launch;
@@ -280,6 +317,31 @@ class Kernels {
       case Dtype::f16: return decode_typed(in, static_cast<Fp16*>(values), count);
       default: return decode_typed(in, static_cast<float*>(values), count);
     }
+  }
+  void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const {
+    auto* const out = reinterpret_cast<std::int32_t*>(largest);
+    auto* const also = reinterpret_cast<std::int32_t*>(noted);
+    if (dtype == Dtype::bf16)
+      return launch_.most(count, Magnitudes<Bf16>{static_cast<const Bf16*>(values)}, out, also);
+    launch_.most(count, Magnitudes<float>{static_cast<const float*>(values)}, out, also);
+  }
+  void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                 Float8Scale* scale, std::uint8_t* codes) const {
+    const auto run = [&]<class T, class Format>(const T* typed, Format* out) {
+      launch_.elements(std::max(count, std::int64_t{1}), ToFloat8<T, Format>{typed, count, given, scale, out});
+    };
+    const auto to = [&]<class Format>(Format* out) {
+      if (dtype == Dtype::bf16) return run(static_cast<const Bf16*>(values), out);
+      run(static_cast<const float*>(values), out);
+    };
+    if (format == Float8Format::e4m3) return to(reinterpret_cast<E4m3*>(codes));
+    to(reinterpret_cast<E5m2*>(codes));
+  }
+  void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) const {
+    auto* const out = static_cast<Bf16*>(values);
+    if (format == Float8Format::e4m3)
+      return launch_.elements(count, FromFloat8<E4m3>{reinterpret_cast<const E4m3*>(codes), out});
+    launch_.elements(count, FromFloat8<E5m2>{reinterpret_cast<const E5m2*>(codes), out});
   }
   void keep_rest(const void* values, void* rest, std::int64_t count) const {
     launch_.elements(count, KeepRest{static_cast<const float*>(values), static_cast<Bf16*>(rest)});

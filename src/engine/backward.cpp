@@ -87,7 +87,6 @@ void Engine::Impl::discard() {
 void Engine::Impl::drop_step() {
   gradients_->abort();
   micro_batch_.abort();
-  if (float8_) float8_->forget();
   sums_.clear();
   micro_ = 0;
   micro_batch_.next(micro_batch_number());

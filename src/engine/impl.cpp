@@ -104,16 +104,16 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
             units_[static_cast<std::size_t>(unit)]->serve(groups, variant == Exchange::Variant::exact);
           },
           [this](int unit) { return layout_.units()[static_cast<std::size_t>(unit)].name(); }),
+      sums_(accounts_.device(), accounts_.where(), plan_.accumulate(),
+            plan_.float8() ? std::int64_t{2} * static_cast<std::int64_t>(infos_.size()) : 0),
       float8_(float8_linears()),
       gradient_store_(gradient_store(resolved_, accounts_)),
       updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_),
       scaler_(scaler_of(plan_, options_)),
       max_norms_(inventory.max_norms, inventory.device),
-      micro_batch_(accounts_, autocast_of(plan_), seed_),
-      sums_(accounts_.device(), accounts_.where(), plan_.accumulate()) {
+      micro_batch_(accounts_, autocast_of(plan_), seed_) {
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   accounts_.explain_by([this](const std::string& what, const char* during) { return out_of_memory(what, during); });
-  check_device();
   agree(inventory);
   Undo undo(units_);
   const Estimate needed = estimate();
@@ -153,7 +153,7 @@ c10::intrusive_ptr<Float8Linears> Engine::Impl::float8_linears() const {
     }
   if (std::ranges::none_of(taken, [](char each) { return each != 0; }))
     throw ConfigError("float8 takes no parameter of the model", "choose them by Options::float8.takes, or use bf16");
-  return c10::make_intrusive<Float8Linears>(recipe, std::move(taken));
+  return c10::make_intrusive<Float8Linears>(recipe, std::move(taken), accounts_.device(), sums_.magnitudes());
 }
 
 // A parameter is multiplied with by other operators than those that are computed in FP8.

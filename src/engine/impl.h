@@ -80,7 +80,6 @@ class Engine::Impl final : public UnitOwner {
   std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
   void check_float8() const;
-  void check_device() const;
   std::vector<at::Tensor> adopt_units(const std::vector<Replicated>& replicated);
   void broadcast(const at::Tensor& values, int unit);
   void reserve_room() const;
@@ -153,6 +152,7 @@ class Engine::Impl final : public UnitOwner {
   GatherWire wire_;
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
+  StepSums sums_;                             // of this rank
   c10::intrusive_ptr<Float8Linears> float8_;  // null but under Precision::fp8
   std::unique_ptr<Store> gradient_store_;
   Updater updater_;
@@ -161,7 +161,6 @@ class Engine::Impl final : public UnitOwner {
   MicroBatch micro_batch_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
-  StepSums sums_;  // of this rank
   int micro_ = 0;
   std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;

@@ -182,9 +182,9 @@ void Engine::Impl::resume(const StateScalars& scalars) {
     for (std::size_t i = 0; i < infos_.size(); ++i)
       if (const auto found = scalars.float8.find(infos_[i].name); found != scalars.float8.end())
         float8_->resume(static_cast<int>(i), found->second);
-    float8_->forget();
     float8_->set_loss_scale(scaler_.value());
   }
+  sums_.clear();
   max_norms_.forget();
   micro_batch_.reseed(seed_);
   micro_batch_.next(micro_batch_number());

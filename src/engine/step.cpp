@@ -13,7 +13,6 @@ namespace zero {
 StepSummary Engine::Impl::summary() {
   StepSummary summary;
   sums_.clear_squares();
-  if (float8_) summary.largest = float8_->largest();
   summary.requests = requests_;
   summary.save_ended = saver_ && saver_->ended();
   summary.present.assign(infos_.size(), 0);

@@ -11,9 +11,10 @@
 
 namespace zero {
 
-StepSums::StepSums(Device& device, c10::Device where, int micro_batches)
+StepSums::StepSums(Device& device, c10::Device where, int micro_batches, std::int64_t magnitudes)
     : device_(device),
       micro_batches_(micro_batches),
+      magnitudes_(magnitudes),
       place_(device.take(static_cast<std::size_t>(bytes()), Device::Use::lasting)) {
   const dispatch_hook::Off off;
   const c10::InferenceMode ordinary(false);
@@ -31,14 +32,21 @@ void StepSums::add_squares(const void* values, Dtype dtype, std::int64_t count) 
   device_.add_squares(values, dtype, count, limbs());
 }
 
+std::shared_ptr<float> StepSums::magnitudes() const {
+  return {place_, reinterpret_cast<float*>(limbs() + kSquareLimbs + micro_batches_)};
+}
+
 StepSums::Values StepSums::read() const {
-  std::vector<std::int64_t> words(static_cast<std::size_t>(kSquareLimbs + micro_batches_));
+  std::vector<std::int64_t> words(static_cast<std::size_t>(this->words()));
   device_.to_host(words.data(), limbs(), bytes());
   Values values;
   values.squares.add(std::span<const std::int64_t>(words).first(ExactSum::kLimbs));
   values.nonfinite = words[ExactSum::kLimbs];
   values.losses.resize(static_cast<std::size_t>(micro_batches_));
   std::memcpy(values.losses.data(), words.data() + kSquareLimbs, values.losses.size() * sizeof(double));
+  std::vector<float> magnitudes(static_cast<std::size_t>(magnitudes_));
+  std::memcpy(magnitudes.data(), words.data() + kSquareLimbs + micro_batches_, magnitudes.size() * sizeof(float));
+  values.magnitudes.assign(magnitudes.begin(), magnitudes.end());
   return values;
 }
 

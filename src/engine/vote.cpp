@@ -43,7 +43,7 @@ std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
   for (std::size_t i = 0; i < summary.present.size(); ++i)
     if (summary.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
   at += (parameters + 63) / 64;
-  for (const double largest : summary.largest) *at++ = std::bit_cast<std::int64_t>(largest);
+  for (const double largest : summary.sums.magnitudes) *at++ = std::bit_cast<std::int64_t>(largest);
   return words;
 }
 

@@ -12,21 +12,20 @@
 namespace zero {
 
 struct StepSummary {
-  StepSums::Values sums;        // of this rank's slices of the summed gradients, and of its micro-batches' losses
-  std::vector<char> present;    // by parameter
-  std::vector<double> largest;  // see Float8Linears; empty otherwise
-  std::uint32_t requests = 0;   // see Engine::request
-  bool save_ended = false;      // one in the background
+  StepSums::Values sums;       // of this rank's slices of the summed gradients, and of its micro-batches
+  std::vector<char> present;   // by parameter
+  std::uint32_t requests = 0;  // see Engine::request
+  bool save_ended = false;     // one in the background
 };
 
 struct StepDecision {
   double norm = 0;  // of the summed, not yet averaged gradient
   bool overflow = false;
-  double loss = 0;            // summed over the global batch, along the tree over the micro-batch's index
-  std::vector<char> present;  // on any rank
-  std::vector<double> largest;
-  std::uint32_t requests = 0;  // of any rank
-  bool save_ended = false;     // on all
+  double loss = 0;              // summed over the global batch, along the tree over the micro-batch's index
+  std::vector<char> present;    // on any rank
+  std::vector<double> largest;  // magnitudes, see StepSums
+  std::uint32_t requests = 0;   // of any rank
+  bool save_ended = false;      // on all
 };
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds

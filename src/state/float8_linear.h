@@ -1,6 +1,5 @@
 // Products with the weights that a Float8 recipe takes: y = x W^T with x and W in E4M3 and the gradient of y in E5M2,
-// each scaled by a power of two, summed in fp32 (bf16 holds both formats exactly, so a bf16 product computes them), and
-// rounded to bf16 once. Of the input its codes are kept for backward; the weight is cast again there.
+// each scaled by a power of two. Of the input its codes are kept for backward; the weight is cast again there.
 //
 // Thread-safety: the thread that runs forward and backward.
 #pragma once
@@ -13,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "state/float8_product.h"
 #include "state/unit.h"
 #include "zero/float8.h"
 #include "zero/state.h"
@@ -25,14 +25,13 @@ namespace zero {
 
 class Float8Linears final : public torch::CustomClassHolder {
  public:
-  // `taken` by parameter.
-  Float8Linears(const Float8& recipe, std::vector<char> taken);
+  // `taken` by parameter. `noted`: of the device, where the largest magnitudes of a step's inputs and gradients are
+  // kept, two a parameter.
+  Float8Linears(const Float8& recipe, std::vector<char> taken, Device& device, std::shared_ptr<float> noted);
 
-  // The largest magnitudes of this step's inputs and gradients, two a parameter, and what all ranks' come to: then the
-  // next step begins.
-  const std::vector<double>& largest() const { return largest_; }
+  Device& device() const { return device_; }
+  // What those of all ranks come to, at the end of a step.
   void settle(const std::vector<double>& largest);
-  void forget();
   // The next step's: recorded gradients are kept without it.
   void set_loss_scale(double scale) { loss_scale_ = scale; }
   bool takes(int parameter) const { return taken_[static_cast<std::size_t>(parameter)] != 0; }
@@ -44,18 +43,19 @@ class Float8Linears final : public torch::CustomClassHolder {
   bool missed(int parameter) const;
 
   enum Role : std::size_t { input, gradient };
-  // By which a tensor whose largest magnitude is `largest` is multiplied; NaN where that is not finite.
-  float scale(std::size_t parameter, Role role, float largest, bool recorded);
+  // A matrix in fp32 or bf16.
+  Float8Matrix cast(std::size_t parameter, Role role, const at::Tensor& matrix, bool recorded) const;
 
   std::optional<std::size_t> find(const at::Tensor& matrix) const;
   void use(std::size_t parameter) { used_[parameter] = 1; }
 
  private:
+  Device& device_;
   bool delayed_;
   std::size_t history_;
   double loss_scale_ = 1;
   std::vector<char> taken_, used_;
-  std::vector<double> largest_;                // by parameter and role
+  std::shared_ptr<float> noted_;               // by parameter and role
   std::vector<std::deque<double>> histories_;  // likewise
 };
 

@@ -2,9 +2,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <atomic>
 #include <utility>
 
 #include "base/exact_sum.h"
+#include "base/float8_arrays.h"
 #include "base/float8_blocks.h"
 #include "device/torch/devices.h"
 #include "device/torch/host_device.h"
@@ -14,6 +16,8 @@ namespace zero::test {
 namespace {
 
 using accelerator::Access;
+
+std::atomic<bool> multiplies = false;
 
 Access reads(const void* values, Dtype dtype, std::int64_t count) {
   return {values, static_cast<std::size_t>(count * size_of(dtype))};
@@ -165,6 +169,33 @@ void SimulatedDevice::decode(const std::uint8_t* in, void* values, Dtype dtype, 
          [from = there(in), to = there(values), dtype, count] { decode_blocks(from, to, dtype, count); });
 }
 
+void SimulatedDevice::find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) {
+  std::vector<Access> ranges{reads(values, dtype, count), writes(largest, Dtype::f32, 1)};
+  if (noted != nullptr) ranges.push_back(writes(noted, Dtype::f32, 1));
+  launch(ranges, [from = there(values), dtype, count, to = there(largest), also = there(noted)] {
+    zero::find_largest(from, dtype, count, to, also);
+  });
+}
+
+void SimulatedDevice::to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                                Float8Scale* scale, std::uint8_t* codes) {
+  launch({reads(values, dtype, count), writes(scale, Dtype::u8, sizeof(Float8Scale)), writes(codes, Dtype::u8, count)},
+         [format, from = there(values), dtype, count, given, by = there(scale), to = there(codes)] {
+           zero::to_float8(format, from, dtype, count, given, by, to);
+         });
+}
+
+void SimulatedDevice::from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) {
+  launch({reads(codes, Dtype::u8, count), writes(values, Dtype::bf16, count)},
+         [format, from = there(codes), to = there(values), count] {
+           zero::from_float8(format, from, static_cast<Bf16*>(to), count);
+         });
+}
+
+bool SimulatedDevice::multiplies_float8() const {
+  return multiplies;
+}
+
 void SimulatedDevice::keep_rest(const void* values, void* rest, std::int64_t count) {
   launch({reads(values, Dtype::f32, count), writes(rest, Dtype::bf16, count)},
          [from = there(values), to = there(rest), count] {
@@ -184,6 +215,10 @@ void SimulatedDevice::adopt_written(const void* written, Dtype stored, void* mai
          [from = there(written), stored, to = there(main), count] {
            zero::adopt_written(from, stored, static_cast<float*>(to), count);
          });
+}
+
+void multiply_float8(bool there) {
+  multiplies = there;
 }
 
 void install_simulated_device() {

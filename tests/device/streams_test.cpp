@@ -23,8 +23,10 @@ class StreamsOfEngines : public ModelsOnDevices {
 // Tasks of all streams run when chance has them run.
 TEST_F(StreamsOfEngines, HaveTheSameBitsWhateverTheDelays) {
   const std::uint64_t seeds = std::getenv("ZERO_TEST_LONG") != nullptr ? 200 : 6;
-  for (const Plan& plan : all_plans()) {
-    SCOPED_TRACE(plan.label());
+  std::vector<Plan> plans = all_plans();
+  plans.push_back(Plan::zero3().precision(Precision::fp8));
+  for (const Plan& plan : plans) {
+    SCOPED_TRACE(plan.label() + " in " + std::string(name(plan.precision())));
     accelerator::set_mode(accelerator::Mode::lazy);
     const Outcome expected = run(Plan(plan).accumulate(2));
     for (std::uint64_t seed = 0; seed < seeds; ++seed) {
@@ -75,11 +77,18 @@ TEST_F(StreamsOfEngines, KeepTheHostWaitingOnceAStep) {
     return accelerator::synchronisations() - before;
   };
   const Optimizer torchs = brought<torch::optim::AdamW>(torch::optim::AdamWOptions(), "AdamW");
-  for (const Optimizer& optimizer : {Optimizer(AdamW{}), torchs})
+  const std::vector<std::pair<Optimizer, Precision>> settings{
+      {AdamW{}, Precision::fp32}, {AdamW{}, Precision::fp8}, {torchs, Precision::bf16}};
+  for (const auto& [optimizer, precision] : settings)
     for (const int ranks : {1, 2})
       for (const Plan& plan : all_plans()) {
-        SCOPED_TRACE(plan.label() + " on " + std::to_string(ranks) + ", " + std::string(name(optimizer)));
-        Job job{.plan = plan, .ranks = ranks, .optimizer = optimizer, .options = {.clip = 0.5}, .joined = linked};
+        SCOPED_TRACE(plan.label() + " on " + std::to_string(ranks) + ", " + std::string(name(optimizer)) + " in " +
+                     std::string(name(precision)));
+        Job job{.plan = Plan(plan).precision(precision),
+                .ranks = ranks,
+                .optimizer = optimizer,
+                .options = {.clip = 0.5},
+                .joined = linked};
         job.steps = 1;
         const std::int64_t one = waits(job);
         job.steps = 4;

@@ -12,7 +12,9 @@ constexpr std::int64_t kIn = 40, kOut = 24, kRows = 6;
 
 struct OneLayer : torch::nn::Module {
   explicit OneLayer(bool bias = true)
-      : layer(register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(kIn, kOut).bias(bias)))) {}
+      : layer(register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(kIn, kOut).bias(bias)))) {
+    to(device_of_rank());
+  }
   static at::Tensor input(std::int64_t index) { return numbers(index, {2, kRows / 2, kIn}) * 3; }
   static at::Tensor weights_of_output(std::int64_t index) { return numbers(50 + index, {2, kRows / 2, kOut}) * 1e-3; }
   at::Tensor loss(std::int64_t index) { return (layer(input(index)).to(at::kFloat) * weights_of_output(index)).sum(); }
@@ -44,7 +46,7 @@ TEST(Float8Linear, MultipliesRoundedInputsAndWeights) {
       OneLayer model(bias);
       initialise(model, kSeed);
       const at::Tensor weight = in_bf16(model.layer->weight.detach());
-      const at::Tensor added = bias ? in_bf16(model.layer->bias.detach()) : at::zeros({kOut}, at::kDouble);
+      const at::Tensor added = bias ? in_bf16(model.layer->bias.detach()) : at::zeros({kOut}, weight.options());
       Engine engine(model, world, Plan::zero3().precision(Precision::fp8), Sgd{.lr = 1});
       const at::Tensor x = OneLayer::input(1).flatten(0, 1);
       // Of two dimensions LibTorch's layer is one operator; of three it adds the bias to what was rounded.

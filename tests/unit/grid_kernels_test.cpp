@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <span>
 #include <vector>
 
+#include "base/float8_arrays.h"
 #include "base/float8_blocks.h"
 #include "device/weights.h"
 #include "optimizers.h"
@@ -35,6 +37,12 @@ struct Loops {
         ASSERT_LT(k, n);
         out[k] += value;
       });
+  }
+  template <class Body>
+  void most(std::int64_t count, const Body& body, std::int32_t* out, std::int32_t* also) const {
+    for (std::int64_t i = count; i-- > 0;)
+      for (std::int32_t* const to : {out, also})
+        if (to != nullptr) *to = std::max(*to, body(i));
   }
 
  private:
@@ -264,6 +272,65 @@ TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
       kKernels.decode(host.data(), there.data(), dtype, count);
       EXPECT_EQ(values, there);
     }
+}
+
+struct InFloat8 {
+  float noted = 2.5F;
+  Float8Scale scale{};
+  std::vector<std::uint8_t> codes = {};
+  std::vector<std::uint16_t> values = {};
+};
+
+bool same_bytes(const auto& a, const auto& b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+// `by` has the functions of base/float8_arrays.h.
+InFloat8 in_float8(const auto& by, Float8Format format, const std::vector<char>& values, Dtype dtype, float given) {
+  const std::int64_t count = static_cast<std::int64_t>(values.size()) / size_of(dtype);
+  InFloat8 result;
+  result.codes.resize(static_cast<std::size_t>(count));
+  result.values.resize(static_cast<std::size_t>(count));
+  by.find_largest(values.data(), dtype, count, &result.scale.largest, &result.noted);
+  by.to_float8(format, values.data(), dtype, count, given, &result.scale, result.codes.data());
+  by.from_float8(format, result.codes.data(), reinterpret_cast<Bf16*>(result.values.data()), count);
+  return result;
+}
+
+struct OfTheHost {
+  static void find_largest(const auto... of) { zero::find_largest(of...); }
+  static void to_float8(const auto... of) { zero::to_float8(of...); }
+  static void from_float8(const auto... of) { zero::from_float8(of...); }
+};
+
+TEST(GridKernels, ScaleAndRoundToFloat8LikeTheHost) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (const Float8Format format : {Float8Format::e4m3, Float8Format::e5m2})
+      for (const float size : {1.0F, 1e-30F, 1e18F, 0.0F, std::numeric_limits<float>::infinity()})
+        for (const float given : {0.0F, 0x1p20F})
+          for (const std::int64_t count : {std::int64_t{0}, kCount}) {
+            const std::vector<char> values = array_of(dtype, count, 3, size);
+            const InFloat8 host = in_float8(OfTheHost{}, format, values, dtype, given);
+            const InFloat8 device = in_float8(kKernels, format, values, dtype, given);
+            EXPECT_TRUE(same_bytes(host.noted, device.noted) && same_bytes(host.scale, device.scale));
+            EXPECT_EQ(host.codes, device.codes);
+            EXPECT_EQ(host.values, device.values);
+          }
+}
+
+TEST(GridKernels, ScaleToBelowTheLargestOfAFormat) {
+  for (int exponent = -149; exponent < 128; ++exponent)
+    for (const float mantissa : {1.0F, 1.75F, std::nextafter(1.75F, 2.0F), std::nextafter(2.0F, 1.0F)})
+      for (const double format : {448.0, 57344.0}) {
+        const float largest = std::ldexp(mantissa, exponent), scale = float8::scale_into(format, largest);
+        int kept = 0;
+        EXPECT_EQ(std::frexp(scale, &kept), 0.5F);
+        EXPECT_TRUE(double{scale} * largest <= format || scale == 0x1p-40F) << largest;
+        EXPECT_TRUE(double{scale} * largest * 2 > format || scale == 0x1p40F) << largest;
+      }
+  EXPECT_EQ(float8::scale_into(448, 0), 1);
+  EXPECT_EQ(float8::scale_of(448, 1, 8), 8);
+  EXPECT_TRUE(std::isnan(float8::scale_of(448, std::numeric_limits<float>::infinity(), 8)));
 }
 
 TEST(GridKernels, KeepWeightsLikeTheHost) {

@@ -54,6 +54,23 @@ __global__ void run_sums(std::int64_t count, Body body, int n, std::int64_t* out
     if (sums[k] != 0) add_to(out + k, sums[k]);
 }
 
+// In the block's own memory first, as sums.
+template <class Body>
+__global__ void run_most(std::int64_t count, Body body, std::int32_t* out, std::int32_t* also) {
+  __shared__ std::int32_t largest;
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  std::int32_t mine = 0;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride)
+    mine = std::max(mine, body(i));
+  atomicMax(&largest, mine);
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  atomicMax(out, largest);
+  if (also != nullptr) atomicMax(also, largest);
+}
+
 struct Launch {
   cudaStream_t stream;
 
@@ -73,6 +90,11 @@ struct Launch {
     const auto bytes = static_cast<std::size_t>(n) * sizeof(std::int64_t);
     if (count > 0)
       run_sums<<<blocks_of((count + kThreads - 1) / kThreads), kThreads, bytes, stream>>>(count, body, n, out);
+  }
+  template <class Body>
+  void most(std::int64_t count, const Body& body, std::int32_t* out, std::int32_t* also) const {
+    if (count > 0)
+      run_most<<<blocks_of((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(count, body, out, also);
   }
 };
 
@@ -121,6 +143,22 @@ int CudaKernels::decode(const std::uint8_t* in, void* values, Dtype dtype, std::
   return launched(stream_, [&](const auto& kernels) { kernels.decode(in, values, dtype, count); });
 }
 
+int CudaKernels::find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const {
+  return launched(stream_,
+                  [&](const auto& kernels) { kernels.find_largest(values, dtype, count, largest, noted); });
+}
+
+int CudaKernels::to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                           Float8Scale* scale, std::uint8_t* codes) const {
+  return launched(stream_, [&](const auto& kernels) {
+    kernels.to_float8(format, values, dtype, count, given, scale, codes);
+  });
+}
+
+int CudaKernels::from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) const {
+  return launched(stream_, [&](const auto& kernels) { kernels.from_float8(format, codes, values, count); });
+}
+
 int CudaKernels::keep_rest(const void* values, void* rest, std::int64_t count) const {
   return launched(stream_, [&](const auto& kernels) { kernels.keep_rest(values, rest, count); });
 }
@@ -131,6 +169,13 @@ int CudaKernels::drop_misfits(const void* written, void* rest, std::int64_t coun
 
 int CudaKernels::adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) const {
   return launched(stream_, [&](const auto& kernels) { kernels.adopt_written(written, stored, main, count); });
+}
+
+bool cuda_multiplies_float8(int device) {
+  int major = 0, minor = 0;
+  const bool known = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
+  return known && 10 * major + minor >= 89;
 }
 
 }  // namespace zero

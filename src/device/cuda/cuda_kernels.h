@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/float8_scale.h"
 #include "device/accumulate.h"
 #include "device/update.h"
 
@@ -27,6 +28,10 @@ class CudaKernels {
                  const UpdateRange& range) const;
   int encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) const;
   int decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) const;
+  int find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const;
+  int to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                Float8Scale* scale, std::uint8_t* codes) const;
+  int from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) const;
   int keep_rest(const void* values, void* rest, std::int64_t count) const;
   int drop_misfits(const void* written, void* rest, std::int64_t count) const;
   int adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) const;
@@ -34,5 +39,8 @@ class CudaKernels {
  private:
   void* stream_;
 };
+
+// Whether the device has a unit that multiplies in FP8: from compute capability 8.9 on.
+bool cuda_multiplies_float8(int device);
 
 }  // namespace zero

@@ -12,7 +12,8 @@ namespace {
 
 class CudaDevice final : public TorchDevice {
  public:
-  explicit CudaDevice(c10::Device where) : TorchDevice(where) {}
+  explicit CudaDevice(c10::Device where)
+      : TorchDevice(where), multiplies_float8_(cuda_multiplies_float8(where.index())) {}
 
   void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
             std::int64_t count) override {
@@ -51,6 +52,23 @@ class CudaDevice final : public TorchDevice {
     launch([&](const CudaKernels& kernels) { return kernels.decode(in, values, dtype, count); });
   }
 
+  void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) override {
+    launch([&](const CudaKernels& kernels) { return kernels.find_largest(values, dtype, count, largest, noted); });
+  }
+
+  void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                 Float8Scale* scale, std::uint8_t* codes) override {
+    launch([&](const CudaKernels& kernels) {
+      return kernels.to_float8(format, values, dtype, count, given, scale, codes);
+    });
+  }
+
+  void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) override {
+    launch([&](const CudaKernels& kernels) { return kernels.from_float8(format, codes, values, count); });
+  }
+
+  bool multiplies_float8() const override { return multiplies_float8_; }
+
   void keep_rest(const void* values, void* rest, std::int64_t count) override {
     launch([&](const CudaKernels& kernels) { return kernels.keep_rest(values, rest, count); });
   }
@@ -70,6 +88,8 @@ class CudaDevice final : public TorchDevice {
     const CudaKernels kernels(c10::cuda::getCurrentCUDAStream(where().index()).stream());
     C10_CUDA_CHECK(static_cast<cudaError_t>(use(kernels)));
   }
+
+  bool multiplies_float8_;
 };
 
 }  // namespace

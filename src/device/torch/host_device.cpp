@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/exact_sum.h"
+#include "base/float8_arrays.h"
 #include "base/float8_blocks.h"
 #include "device/weights.h"
 #include "memory/store.h"
@@ -93,6 +94,19 @@ void HostDevice::encode(const void* values, Dtype dtype, std::uint8_t* out, std:
 
 void HostDevice::decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) {
   decode_blocks(in, values, dtype, count);
+}
+
+void HostDevice::find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) {
+  zero::find_largest(values, dtype, count, largest, noted);
+}
+
+void HostDevice::to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                           Float8Scale* scale, std::uint8_t* codes) {
+  zero::to_float8(format, values, dtype, count, given, scale, codes);
+}
+
+void HostDevice::from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) {
+  zero::from_float8(format, codes, static_cast<Bf16*>(values), count);
 }
 
 void HostDevice::keep_rest(const void* values, void* rest, std::int64_t count) {

@@ -31,6 +31,11 @@ class HostDevice final : public TorchDevice {
                   const UpdateRange& range) override;
   void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) override;
   void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) override;
+  void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) override;
+  void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
+                 Float8Scale* scale, std::uint8_t* codes) override;
+  void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) override;
+  bool multiplies_float8() const override { return false; }
   void keep_rest(const void* values, void* rest, std::int64_t count) override;
   void drop_misfits(const void* written, void* rest, std::int64_t count) override;
   void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) override;

@@ -1,22 +1,8 @@
-// What an engine cannot do on a device, and what it says when one has no memory left.
+// What an engine says when a device has no memory left.
 #include "engine/impl.h"
 #include "zero/estimate.h"
 
 namespace zero {
-
-// What is the host's alone so far.
-void Engine::Impl::check_device() const {
-  if (accounts_.device().is_host()) return;
-  std::string what;
-  const auto add = [&what](bool used, const char* name) {
-    if (used) what += (what.empty() ? "" : ", ") + std::string(name);
-  };
-  add(float8_ != nullptr, "precision fp8");
-  if (what.empty()) return;
-  throw ConfigError(
-      "a model on device '" + accounts_.device().name() + "' cannot be trained with " + what + " in this version",
-      "leave it out, or move the model to the CPU");
-}
 
 // Of a rank, but for activations and what else the program has.
 std::int64_t Engine::Impl::needs(const Plan& plan) const {

@@ -1,0 +1,84 @@
+// Products in FP8 on the simulated accelerator: the CPU's bits, and by LibTorch's operator for them where a device has
+// it.
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "device/engines.h"
+#include "zero/error.h"
+
+namespace zero::test {
+namespace {
+
+// Of operators that have the CPU's bits on the accelerator.
+struct Products : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor x = numbers(index, {3, 16, 32}).to(up->weight.device());
+    return down(up(x).relu()).to(at::kFloat).square().mean();
+  }
+  torch::nn::Linear up = register_module("up", torch::nn::Linear(32, 48));
+  torch::nn::Linear down = register_module("down", torch::nn::Linear(torch::nn::LinearOptions(48, 16).bias(false)));
+};
+
+class Float8OnADevice : public ModelsOnDevices, public testing::WithParamInterface<std::tuple<int, Scaling>> {
+ protected:
+  void TearDown() override {
+    multiply_float8(false);
+    ModelsOnDevices::TearDown();
+  }
+  static Outcome run(const Plan& plan, at::DeviceType kind) {
+    const auto [ranks, scaling] = GetParam();
+    Job job{Plan(plan).precision(Precision::fp8).accumulate(2), ranks};
+    job.options = {.clip = 1, .float8 = {.scaling = scaling, .history = 2}};
+    job.steps = 5;
+    return train<Products>(job, course_on<Products>(kind));
+  }
+};
+
+TEST_P(Float8OnADevice, HasTheBitsOfTheCpuUnderEveryPlan) {
+  const Outcome expected = run(Plan::ddp(), at::kCPU);
+  for (const Plan& plan : all_plans())
+    EXPECT_EQ(difference(expected, run(plan, accelerator::kType)), "") << plan.label();
+}
+
+std::atomic<int> scaled_products = 0;
+std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
+  const auto name = function.operator_name();
+  if (name && name->name == "aten::_scaled_mm" && name->overload_name.empty()) ++scaled_products;
+  return nullptr;
+}
+
+// Which here rounds as the CPU does, but for the order of its sums.
+TEST_P(Float8OnADevice, IsMultipliedByTheDeviceWhereItCan) {
+  const Outcome expected = run(Plan::zero3(), accelerator::kType);
+  const auto callback = at::addGlobalCallback(at::RecordFunctionCallback(&count));
+  multiply_float8(true);
+  scaled_products = 0;
+  const Outcome by_device = run(Plan::zero3(), accelerator::kType);
+  at::removeCallback(callback);
+  // Of a micro-batch two forward and three backward, which are heard of twice: the engine watches and calls them again.
+  const int micro_batches = 5 * 2 * std::get<0>(GetParam());
+  EXPECT_EQ(scaled_products, (2 + 2 * 3) * micro_batches);
+  EXPECT_EQ(difference(expected, by_device, 1e-2), "");
+}
+
+std::string title(const testing::TestParamInfo<std::tuple<int, Scaling>>& tested) {
+  const auto& [ranks, scaling] = tested.param;
+  return std::to_string(ranks) + (scaling == Scaling::delayed ? "Delayed" : "Current");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Float8OnADevice,
+                         testing::Combine(testing::Values(1, 2, 4),
+                                          testing::Values(Scaling::current, Scaling::delayed)),
+                         title);
+
+TEST_F(ModelsOnDevices, RefuseInputsOfTheHostInFloat8) {
+  Products model;
+  model.to(accelerator::device(0));
+  Engine engine(model, World(), Plan::zero3().precision(Precision::fp8), AdamW{});
+  EXPECT_TRUE(says(thrown_by([&] { model.up(numbers(0, {16, 32})); }), {"same device", "cpu"}));
+}
+
+}  // namespace
+}  // namespace zero::test
