@@ -13,4 +13,4 @@ configure_package_config_file(cmake/zeroConfig.cmake.in "${PROJECT_BINARY_DIR}/z
                               INSTALL_DESTINATION "${package}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake" "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake"
-              cmake/FindLibTorch.cmake DESTINATION "${package}")
+              cmake/FindLibTorch.cmake cmake/FindLiburing.cmake DESTINATION "${package}")

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 cuda_packages=('torch==2.14.1' 'cmake==4.*')  # that wheel is a CUDA build
-packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev ninja-build ccache libbenchmark-dev
+packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev liburing-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
 
 # A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and libFuzzer.

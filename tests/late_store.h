@@ -142,7 +142,7 @@ class LateStore final : public Store {
     std::vector<char> bytes_;
   };
 
-  std::unique_ptr<zero::Block::Place> provide(std::int64_t bytes) override {
+  std::unique_ptr<zero::Block::Place> provide(std::int64_t bytes, Owner, int) override {
     return std::make_unique<Place>(bytes, queue_);
   }
 

@@ -82,10 +82,11 @@ Pending Block::write(std::int64_t at, ConstView from) {
 
 Block Store::take(std::int64_t bytes, Owner owner, int unit) {
   if (bytes < 0) throw StoreError("a block of " + std::to_string(bytes) + " bytes");
-  return {provide(bytes), bytes, [this, owner, unit](std::int64_t change) { book_(owner, unit, tier_, change); }};
+  return {provide(bytes, owner, unit), bytes,
+          [this, owner, unit](std::int64_t change) { book_(owner, unit, tier_, change); }};
 }
 
-std::unique_ptr<Block::Place> AddressableStore::provide(std::int64_t bytes) {
+std::unique_ptr<Block::Place> AddressableStore::provide(std::int64_t bytes, Owner /*owner*/, int /*unit*/) {
   return allocate_(static_cast<std::size_t>(bytes));
 }
 

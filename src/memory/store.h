@@ -34,7 +34,7 @@ class Store {
   virtual std::int64_t transfer() const { return std::int64_t{1} << 20; }
 
  private:
-  virtual std::unique_ptr<Block::Place> provide(std::int64_t bytes) = 0;
+  virtual std::unique_ptr<Block::Place> provide(std::int64_t bytes, Owner owner, int unit) = 0;
 
   Tier tier_;
   Book book_;
@@ -53,7 +53,7 @@ class AddressableStore final : public Store {
   bool addressable() const override { return true; }
 
  private:
-  std::unique_ptr<Block::Place> provide(std::int64_t bytes) override;
+  std::unique_ptr<Block::Place> provide(std::int64_t bytes, Owner owner, int unit) override;
 
   Allocate allocate_;
 };

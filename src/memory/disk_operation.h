@@ -1,0 +1,50 @@
+// Operations on what a block has on disks. No torch.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "memory/block.h"
+#include "zero/pending.h"
+
+namespace zero {
+
+// A block's place in the line of bytes that goes over all files. Begins on a page; the rest of its last page is its
+// own.
+struct DiskExtent {
+  std::int64_t at = 0;
+  std::int64_t bytes = 0;
+  std::string whose;  // "optimizer of unit 3"
+  Block checks;       // a std::uint64_t for each page, 0 for one that was never written; none: they are not kept
+};
+
+class DiskOperation final : public Pending::State {
+ public:
+  DiskOperation(DiskExtent& of, std::int64_t begin, char* data, std::int64_t size, bool write)
+      : extent(of), at(begin), memory(data), bytes(size), writes(write) {}
+
+  void wait() override;
+  bool done() override;
+
+  // Before it is submitted.
+  void consists_of(int pieces) { left_ = pieces; }
+  void piece_is_over(const std::exception_ptr& error);
+  bool failed();
+
+  DiskExtent& extent;
+  const std::int64_t at;  // in the line
+  char* const memory;
+  const std::int64_t bytes;
+  const bool writes;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  int left_ = 0;
+  std::exception_ptr error_;  // of the first piece that failed
+};
+
+}  // namespace zero

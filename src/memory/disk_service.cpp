@@ -1,0 +1,279 @@
+#include "memory/disk_service.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "base/text.h"
+#include "memory/disk_checks.h"
+
+namespace zero {
+namespace {
+
+std::int64_t round_up(std::int64_t bytes, std::int64_t page) {
+  return (bytes + page - 1) / page * page;
+}
+
+}  // namespace
+
+// Where nothing goes past the page cache and nothing is checked, a byte is a page.
+DiskService::DiskService(const StripedFiles& files, std::unique_ptr<DiskQueue> queue, std::span<char> buffers,
+                         std::int64_t block, bool checks)
+    : files_(files), queue_(std::move(queue)), block_(block), page_(1), alignment_(1), checks_(checks) {
+  for (const DiskFile& file : files_.files()) {
+    if (file.direct() || checks) page_ = kDiskPage;
+    alignment_ = std::max(alignment_, file.alignment());
+  }
+  slots_.resize(buffers.size() / static_cast<std::size_t>(block));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].buffer = buffers.data() + static_cast<std::int64_t>(i) * block;
+    for (DiskTransfer& transfer : slots_[i].transfers) transfer.tag = i;
+    free_.push_back(&slots_[i]);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+DiskService::~DiskService() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (!broken_) queue_->wake();
+  }
+  thread_.join();
+}
+
+Pending DiskService::submit(std::shared_ptr<DiskOperation> operation) {
+  std::vector<Piece> pieces = cut(operation);
+  operation->consists_of(static_cast<int>(pieces.size()));
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+  std::ranges::move(pieces, std::back_inserter(submitted_));
+  if (!std::exchange(woken_, true)) queue_->wake();
+  return Pending(std::move(operation));
+}
+
+// Into pieces of like size, at pages and at the ends of stripes.
+std::vector<DiskService::Piece> DiskService::cut(const std::shared_ptr<DiskOperation>& operation) const {
+  std::vector<Piece> pieces;
+  const std::int64_t end = operation->at + operation->bytes;
+  for (std::int64_t at = operation->at; at < end;) {
+    const std::int64_t stretch = std::min(files_.end_of_stripe(at), end), first = page_of(at);
+    const std::int64_t count = (round_up(stretch, page_) - first + block_ - 1) / block_;
+    const std::int64_t size = round_up((stretch - first + count - 1) / count, page_);
+    const std::int64_t to = std::min(stretch, first + size);
+    pieces.push_back({operation, at, to});
+    at = to;
+  }
+  return pieces;
+}
+
+DiskService::Edges DiskService::edges(const Piece& piece) const {
+  const DiskExtent& extent = piece.operation->extent;
+  Edges result;
+  const std::int64_t head = page_of(piece.begin), tail = page_of(piece.end);
+  const bool ends_inside = piece.end != tail && piece.end != extent.at + extent.bytes;
+  if (piece.begin != head) result.pages[result.count++] = head;
+  if (ends_inside && (result.count == 0 || tail != head)) result.pages[result.count++] = tail;
+  return result;
+}
+
+bool DiskService::lock(const Edges& edges, bool writes) {
+  const auto can = [&](std::int64_t page) {
+    const auto found = locked_.find(page);
+    return found == locked_.end() || (!writes && found->second > 0);
+  };
+  if (!std::ranges::all_of(edges.all(), can)) return false;
+  for (const std::int64_t page : edges.all()) locked_[page] += writes ? -1 : 1;
+  return true;
+}
+
+void DiskService::unlock(const Edges& edges) {
+  for (const std::int64_t page : edges.all()) {
+    const auto found = locked_.find(page);
+    found->second -= found->second > 0 ? 1 : -1;
+    if (found->second == 0) locked_.erase(found);
+  }
+}
+
+void DiskService::run() {
+  try {
+    serve();
+  } catch (...) {
+    fail_all(std::current_exception());
+  }
+}
+
+void DiskService::serve() {
+  for (;;) {
+    admit();
+    begin_what_can();
+    if (free_.size() == slots_.size() && ended()) return;
+    if (DiskTransfer* const over = queue_->wait()) finished(*over);
+  }
+}
+
+void DiskService::admit() {
+  const std::lock_guard lock(mutex_);
+  woken_ = false;
+  std::ranges::move(submitted_, std::back_inserter(waiting_));
+  submitted_.clear();
+}
+
+bool DiskService::ended() {
+  const std::lock_guard lock(mutex_);
+  return stopping_ && submitted_.empty();
+}
+
+// In their order, but for those that wait for a page that they share with one under way.
+void DiskService::begin_what_can() {
+  for (auto next = waiting_.begin(); next != waiting_.end() && !free_.empty();) {
+    const bool pointless = next->operation->failed();
+    if (!pointless && !lock(edges(*next), next->operation->writes)) {
+      ++next;
+      continue;
+    }
+    const Piece piece = std::move(*next);
+    next = waiting_.erase(next);
+    if (pointless) {
+      piece.operation->piece_is_over(nullptr);
+      continue;
+    }
+    Slot& slot = *free_.back();
+    free_.pop_back();
+    slot.piece = piece;
+    begin(slot);
+  }
+}
+
+void DiskService::take_place(Slot& slot) {
+  const DiskOperation& operation = *slot.piece.operation;
+  slot.first = page_of(slot.piece.begin);
+  slot.last = round_up(slot.piece.end, page_);
+  const auto address = reinterpret_cast<std::uintptr_t>(operation.memory + (slot.piece.begin - operation.at));
+  slot.straight = slot.first == slot.piece.begin && slot.last == slot.piece.end &&
+                  address % static_cast<std::uintptr_t>(alignment_) == 0;
+  slot.error = nullptr;
+}
+
+char* DiskService::memory_of(const Slot& slot) const {
+  const DiskOperation& operation = *slot.piece.operation;
+  return operation.memory + (slot.piece.begin - operation.at);
+}
+
+void DiskService::begin(Slot& slot) {
+  take_place(slot);
+  slot.phase = Phase::moves;
+  const bool writes = slot.piece.operation->writes;
+  const Edges shared = edges(slot.piece);
+  if (!writes || shared.count == 0) {
+    if (writes) fill(slot);
+    return move(slot);
+  }
+  slot.phase = Phase::reads_edges;
+  slot.under_way = 0;
+  for (const std::int64_t page : shared.all())
+    transfer(slot, page, slot.buffer + (page - slot.first), page_, /*writes=*/false);
+}
+
+void DiskService::move(Slot& slot) {
+  slot.phase = Phase::moves;
+  slot.under_way = 0;
+  transfer(slot, slot.first, slot.straight ? memory_of(slot) : slot.buffer, slot.last - slot.first,
+           slot.piece.operation->writes);
+}
+
+void DiskService::transfer(Slot& slot, std::int64_t at, char* memory, std::int64_t bytes, bool writes) {
+  const StripedFiles::Spot spot = files_.spot(at);
+  DiskTransfer& next = slot.transfers[static_cast<std::size_t>(slot.under_way++)];
+  next.file = spot.file.descriptor();
+  next.at = spot.at;
+  next.memory = memory;
+  next.bytes = bytes;
+  next.writes = writes;
+  next.begin();
+  queue_->submit(next);
+}
+
+// Puts what is to be written where it is written from.
+void DiskService::fill(Slot& slot) {
+  const auto bytes = static_cast<std::size_t>(slot.piece.end - slot.piece.begin);
+  const DiskExtent& extent = slot.piece.operation->extent;
+  const char* from = memory_of(slot);
+  if (!slot.straight) {
+    std::memcpy(slot.buffer + (slot.piece.begin - slot.first), from, bytes);
+    if (slot.piece.end == extent.at + extent.bytes)
+      std::memset(slot.buffer + (slot.piece.end - slot.first), 0, static_cast<std::size_t>(slot.last - slot.piece.end));
+    from = slot.buffer;
+  }
+  remember(extent, slot.first, from, slot.last - slot.first);
+}
+
+void DiskService::finished(DiskTransfer& over) {
+  Slot& slot = slots_[over.tag];
+  if (over.error != 0 && !slot.error)
+    slot.error =
+        std::make_exception_ptr(disk_error(slot.piece.operation->extent.whose, over, files_.spot(slot.first).file));
+  if (--slot.under_way > 0) return;
+  if (!slot.error) {
+    try {
+      deliver(slot);
+    } catch (const StoreError&) {
+      slot.error = std::current_exception();
+    }
+  }
+  if (slot.under_way == 0) release(slot);
+}
+
+// What follows when its transfers are over.
+void DiskService::deliver(Slot& slot) {
+  const Piece& piece = slot.piece;
+  const DiskExtent& extent = piece.operation->extent;
+  if (slot.phase == Phase::reads_edges) {
+    for (const std::int64_t page : edges(piece).all()) verify(extent, page, slot.buffer + (page - slot.first), page_);
+    fill(slot);
+    return move(slot);
+  }
+  if (piece.operation->writes) return;
+  verify(extent, slot.first, slot.straight ? memory_of(slot) : slot.buffer, slot.last - slot.first);
+  if (!slot.straight)
+    std::memcpy(memory_of(slot), slot.buffer + (piece.begin - slot.first),
+                static_cast<std::size_t>(piece.end - piece.begin));
+}
+
+void DiskService::release(Slot& slot) {
+  const Piece piece = std::exchange(slot.piece, {});
+  unlock(edges(piece));
+  free_.push_back(&slot);
+  piece.operation->piece_is_over(std::exchange(slot.error, nullptr));
+}
+
+// The queue itself failed: what is under way cannot be waited for.
+void DiskService::fail_all(const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  broken_ = error;
+  for (const std::deque<Piece>* const pieces : {&submitted_, &waiting_})
+    for (const Piece& piece : *pieces) piece.operation->piece_is_over(error);
+  for (const Slot& slot : slots_)
+    if (slot.piece.operation) slot.piece.operation->piece_is_over(error);
+}
+
+void DiskService::remember(const DiskExtent& extent, std::int64_t at, const char* bytes, std::int64_t count) const {
+  if (!checks_) return;
+  std::uint64_t* const known = disk_checks(extent, at);
+  for (std::int64_t i = 0; i < count / kDiskPage; ++i) known[i] = disk_check(bytes + i * kDiskPage);
+}
+
+void DiskService::verify(const DiskExtent& extent, std::int64_t at, const char* bytes, std::int64_t count) const {
+  if (!checks_) return;
+  const std::uint64_t* const known = disk_checks(extent, at);
+  for (std::int64_t i = 0; i < count / kDiskPage; ++i) {
+    if (known[i] == 0 || known[i] == disk_check(bytes + i * kDiskPage)) continue;
+    const StripedFiles::Spot spot = files_.spot(at + i * kDiskPage);
+    throw StoreError(extent.whose + ": " + spot.file.bytes_at(spot.at, kDiskPage) + " are not what was written",
+                     "the disk, its driver or the memory is at fault: go on from a checkpoint, on another disk");
+  }
+}
+
+}  // namespace zero
