@@ -16,6 +16,7 @@ struct PlanFile {
   std::int64_t resident_budget = 0;  // 0: the two largest units
   std::string reduce_in = {};        // fp32, bf16, fp16; empty: the plan's choice
   std::string gather_in = "native";  // or fp8
+  std::string offload = {};          // see offloaded()
   std::string optimizer = "adamw";   // as --optimizer names it
   int ranks = 1;
   int shard_ranks = 0;  // of a shard group; 0: all

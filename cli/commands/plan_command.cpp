@@ -184,13 +184,14 @@ planner::Answer answer_of(const PlanOptions& options, const Setting& setting) {
 
 planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& setting, const planner::Answer& answer) {
   const zero::Plan& chosen = answer.costs.front().plan;
-  return {.plan = chosen.label(),
+  return {.plan = chosen.preset(),
           .precision = setting.precision,
           .accumulate = setting.accumulate,
           .reproducible = options.reproducible,
           .resident_budget = chosen.resident_budget(),
           .reduce_in = options.reduce_in,
           .gather_in = options.gather_in,
+          .offload = options.offload,
           .optimizer = setting.optimizer,
           .ranks = options.ranks,
           .shard_ranks = options.shard_ranks,

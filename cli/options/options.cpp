@@ -9,6 +9,7 @@
 #include "cli/options/plan_option.h"
 #include "cli/options/recipe.h"
 #include "cli/options/validators.h"
+#include "planner/offload.h"
 
 namespace cli {
 namespace {
@@ -132,6 +133,14 @@ void add_optimizers(CLI::App& command, RunOptions& options) {
   });
 }
 
+void add_disk_option(CLI::App& command, RunOptions& options) {
+  command.add_option("--disk", options.disk, "Folders for states on disk, one for each disk, between commas")
+      ->delimiter(',')
+      ->type_name("DIR")
+      ->needs("--offload")
+      ->group("Plan");
+}
+
 bool present(const char* name) {
   return std::getenv(name) != nullptr;
 }
@@ -152,6 +161,11 @@ void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std
   add_choice(command, "--gather-in", options.gather_in, "How sharded parameters travel: as they are, or in FP8",
              {"native", "fp8"})
       ->group(group);
+  command
+      .add_option("--offload", options.offload,
+                  "States that are kept elsewhere, between commas: optimizer=disk, gradient=disk")
+      ->type_name("STATE=TIER")
+      ->group(group);
 }
 
 void add_train_options(CLI::App& command, RunOptions& options) {
@@ -161,6 +175,7 @@ void add_train_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str()
       ->group("Plan");
   add_common(command, options, "1");
+  add_disk_option(command, options);
   add_saving_options(command, options.saving);
   add_restarts(command, options.restarts, "Checkpoints")->needs("--save-to");
   command.callback([&command, &options] { take_plan_file(command, options); });
@@ -171,6 +186,7 @@ void add_compare_options(CLI::App& command, RunOptions& options) {
   add_choices(command, "--plans", options.plans, "Plans to compare, the first being the reference", preset_names())
       ->group("Plan");
   add_common(command, options, "4");
+  add_disk_option(command, options);
   add_optimizers(command, options);
 }
 
@@ -186,6 +202,8 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   if (!options.reduce_in.empty()) add("--reduce-in", options.reduce_in);
   add("--gather-in", options.gather_in);
   add("--resident-budget", text(options.resident_budget) + "B");
+  if (!options.offload.empty()) add("--offload", options.offload);
+  if (!options.disk.empty()) add("--disk", zero::joined(options.disk, ","));
   add("--model", options.model);
   if (!options.data.empty()) add("--data", options.data);
   if (options.tokens) add("--tokens", options.tokens);
@@ -243,6 +261,7 @@ zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks
   for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
     if (options.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
   if (options.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
+  plan = planner::offloaded(plan, options.offload);
   plan.validate(mesh_of(options, ranks));
   return plan;
 } catch (const zero::ConfigError& error) {

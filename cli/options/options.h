@@ -28,10 +28,12 @@ inline constexpr const char* kNoProfile = "none";
 
 // How the ranks are joined, and what goes to and from the shards.
 struct ExchangeOptions {
-  int shard_ranks = 0;                // of a shard group; 0: all
-  std::uint64_t resident_budget = 0;  // bytes of gathered parameters; 0: two units
-  std::string reduce_in = {};         // empty: the plan's choice
-  std::string gather_in = "native";   // of plans that shard parameters
+  int shard_ranks = 0;                 // of a shard group; 0: all
+  std::uint64_t resident_budget = 0;   // bytes of gathered parameters; 0: two units
+  std::string reduce_in = {};          // empty: the plan's choice
+  std::string gather_in = "native";    // of plans that shard parameters
+  std::string offload = {};            // states on other tiers: "optimizer=disk"
+  std::vector<std::string> disk = {};  // folders for those on disk
 };
 
 struct RunOptions : ExchangeOptions {

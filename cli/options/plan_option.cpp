@@ -37,6 +37,7 @@ void take(const planner::PlanFile& file, const Taking& taking, RunOptions& optio
   taking.take("--resident-budget", options.resident_budget, file.resident_budget);
   taking.take("--reduce-in", options.reduce_in, file.reduce_in);
   taking.take("--gather-in", options.gather_in, file.gather_in);
+  taking.take("--offload", options.offload, file.offload);
   taking.take("--optimizer", options.optimizer, file.optimizer);
   taking.take("--ranks", options.ranks, file.ranks);
   taking.take("--shard-ranks", options.shard_ranks, file.shard_ranks);

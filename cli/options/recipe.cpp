@@ -124,6 +124,7 @@ RunSetting setting_of(const RunOptions& options) {
           .fp8_scaling = options.fp8_scaling,
           .reduce_in = options.reduce_in,
           .gather_in = options.gather_in,
+          .offload = options.offload,
           .shard_ranks = options.shard_ranks,
           .resident_budget = options.resident_budget,
           .eval_every = options.eval_every};

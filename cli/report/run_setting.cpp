@@ -21,6 +21,7 @@ void each_field(const auto& visit) {
   visit("fp8_scaling", &RunSetting::fp8_scaling);
   visit("reduce_in", &RunSetting::reduce_in);
   visit("gather_in", &RunSetting::gather_in);
+  visit("offload", &RunSetting::offload);
   visit("shard_ranks", &RunSetting::shard_ranks);
   visit("resident_budget", &RunSetting::resident_budget);
   visit("eval_every", &RunSetting::eval_every);

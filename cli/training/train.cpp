@@ -36,6 +36,7 @@ zero::Options engine_options(const RunOptions& options) {
   result.schedule = make_schedule(options);
   if (options.fp32_norms) result.full_precision = zero::norms;
   if (options.fp8_scaling == "delayed") result.float8.scaling = zero::Scaling::delayed;
+  result.disk.directories.assign(options.disk.begin(), options.disk.end());
   if (options.loss_scale > 0) result.loss_scale = zero::LossScale::fixed(options.loss_scale);
   return result;
 }
@@ -68,7 +69,7 @@ class Run {
         model_(build(options, work, device_)),
         engine_(*model_, {world, {.shard = options.shard_ranks}}, make_plan(options, plan, world.size()),
                 make_optimizer(options), engine_options(options)) {
-    result_.plan = plan;
+    result_.plan = engine_.plan().label();
     result_.optimizer_name = options.optimizer;
     result_.lr = learning_rate(make_optimizer(options));
     result_.precision = options.precision;
@@ -150,9 +151,9 @@ class Run {
 
   void measure() {
     const zero::Ledger ledger = engine_.ledger();
-    result_.parameter.measured = largest(world_, ledger[zero::Owner::parameter].bytes);
-    result_.gradient.measured = largest(world_, ledger[zero::Owner::gradient].bytes);
-    result_.optimizer.measured = largest(world_, ledger[zero::Owner::optimizer].bytes);
+    result_.parameter.measured = largest(world_, on_all_tiers(ledger, zero::Owner::parameter));
+    result_.gradient.measured = largest(world_, on_all_tiers(ledger, zero::Owner::gradient));
+    result_.optimizer.measured = largest(world_, on_all_tiers(ledger, zero::Owner::optimizer));
     count();
     measure_wire();
     const std::int64_t activations = largest(world_, ledger[zero::Owner::activation].peak);
@@ -183,6 +184,13 @@ class Run {
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
       if (counted_ > 0)
         result_.collectives.push_back({std::string(name(collective)), traffic_[collective].bytes / counted_});
+  }
+
+  static std::int64_t on_all_tiers(const zero::Ledger& ledger, zero::Owner owner) {
+    std::int64_t bytes = 0;
+    for (const zero::Tier tier : {zero::Tier::device, zero::Tier::host, zero::Tier::disk})
+      bytes += ledger.on(tier, owner).bytes;
+    return bytes;
   }
 
   // The largest of each at its own time.

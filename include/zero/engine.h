@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "zero/checkpoint.h"
+#include "zero/disk.h"
 #include "zero/estimate.h"
 #include "zero/float8.h"
 #include "zero/ledger.h"
@@ -82,6 +83,8 @@ struct Options {
   // Under Precision::fp8.
   Float8 float8 = {};
   OutsideGradients outside = OutsideGradients::drop;
+  // Where states on Tier::disk are (Plan::offload); directories for each rank of a host alike.
+  DiskOptions disk = {};
 };
 
 // What one step did, the same on every rank.

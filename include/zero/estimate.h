@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -31,23 +32,34 @@ struct StateBytes {
   bool operator==(const StateBytes&) const = default;
 };
 
+// What a step reads from a tier and writes to it.
+struct TierTraffic {
+  std::int64_t read = 0, written = 0;
+  std::int64_t bytes() const { return read + written; }
+  bool operator==(const TierTraffic&) const = default;
+};
+
 struct Estimate {
-  StateBytes state;                  // per rank
+  StateBytes state;                  // per rank, on all tiers
+  std::array<Tier, 3> tiers{};       // where each of them is, by State
   std::int64_t gathered = 0;         // peak of parameters paged in, beside the shards
   std::int64_t reduction = 0;        // flat gradient of the largest unit on its way to the shards, and its slice
   std::vector<std::int64_t> slices;  // by unit: the sum of its slice, which lives while that unit is reduced only
-  std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most
+  std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most, and buffers that
+                                     // states on other tiers pass through
   std::int64_t update_traffic = 0;   // memory that a step's update reads and
                                      // writes, but for what is exchanged
   std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
                                      // checkpoint, where parts are even
   Traffic wire;                      // per rank and step (seconds stay zero)
+  TierTraffic disk;                  // per rank and step
   int gathers = 0;                   // times a unit is paged in per step
 
-  // Parameters gathered, gradients on their way to the shards, and what optimizers over whole tensors exchange.
+  StateBytes on(Tier tier) const;
+  // Parameters gathered, gradients on their way to the shards, and `update`.
   std::int64_t buffers() const { return gathered + reduction + update; }
   // All that an engine holds of its device at once, at most; the program's activations come to it.
-  std::int64_t held() const { return state.total() + buffers(); }
+  std::int64_t held() const { return on(Tier::device).total() + buffers(); }
   std::int64_t largest_slice() const { return slices.empty() ? 0 : *std::ranges::max_element(slices); }
 };
 

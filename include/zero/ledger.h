@@ -1,10 +1,12 @@
-// Every byte that the engine and the operators of the model hold, by owner. Snapshots are plain values.
+// Every byte that the engine and the operators of the model hold, by owner and tier. Snapshots are plain values.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
+
+#include "zero/plan.h"
 
 namespace zero {
 
@@ -26,20 +28,26 @@ struct Ledger {
     std::int64_t bytes = 0;
     std::int64_t peak = 0;
   };
-  std::array<Entry, kOwners> entries{};
+  std::array<Entry, kOwners> entries{};                        // on the device
+  std::array<std::array<Entry, kOwners>, kTiers - 1> below{};  // on the host and on disk
   std::int64_t peak_held = 0;
   std::int64_t peak_total = 0;
 
   const Entry& operator[](Owner owner) const { return entries[static_cast<std::size_t>(owner)]; }
+  const Entry& on(Tier tier, Owner owner) const {
+    return tier == Tier::device ? (*this)[owner]
+                                : below[static_cast<std::size_t>(tier) - 1][static_cast<std::size_t>(owner)];
+  }
   std::int64_t total() const {
     std::int64_t sum = 0;
     for (const Entry& entry : entries) sum += entry.bytes;
     return sum;
   }
-  // What the engine holds: all but activations.
+  // What the engine holds of the device: all but activations.
   std::int64_t held() const { return total() - (*this)[Owner::activation].bytes; }
-  void add(Owner owner, std::int64_t bytes) {
-    Entry& entry = entries[static_cast<std::size_t>(owner)];
+  void add(Owner owner, std::int64_t bytes, Tier tier = Tier::device) {
+    auto& row = tier == Tier::device ? entries : below[static_cast<std::size_t>(tier) - 1];
+    Entry& entry = row[static_cast<std::size_t>(owner)];
     entry.bytes += bytes;
     entry.peak = std::max(entry.peak, entry.bytes);
     peak_held = std::max(peak_held, held());

@@ -25,6 +25,7 @@ enum class Placement : std::uint8_t {
   sharded,     // each rank along the row's axis holds a slice
 };
 enum class Tier : std::uint8_t { device, host, disk };
+inline constexpr int kTiers = 3;
 // How values travel. fp8: E4M3 in blocks of 32 with a power of two each. fp64 values travel as they are.
 enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4 };
 // fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
@@ -45,6 +46,9 @@ enum class Remainder : std::uint8_t { main_weights, lost, random, kept };
 std::string_view name(State state);
 std::string_view name(Placement placement);
 std::string_view name(Tier tier);
+// Throws ConfigError, listing them, for another name.
+State state_named(std::string_view name);
+Tier tier_named(std::string_view name);
 std::string_view name(Wire wire);
 std::string_view name(Precision precision);
 // Of all of them. Throws ConfigError, listing them, for another name.
@@ -78,8 +82,10 @@ class Plan {
   static std::vector<std::string_view> presets();
   static std::vector<std::string_view> stages();  // those that take no mesh: ddp, zero1, zero2, zero3
 
-  // The preset whose rows these are, in placements, axes and tiers; "custom" where there is none. Of a table as it is
-  // on a mesh, where an axis of one rank shards nothing, the preset's it was.
+  // The preset whose rows these are, in placements and axes; "custom" where there is none. Of a table as it is on a
+  // mesh, where an axis of one rank shards nothing, the preset's it was.
+  std::string preset() const;
+  // The same, and which states are on other tiers: "zero3 with optimizer on disk".
   std::string label() const;
   const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }
@@ -96,6 +102,10 @@ class Plan {
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
+  // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity). Disk:
+  // the optimizer's under every plan, gradients where a rank holds no more than its slice over all. See
+  // Options::disk.
+  [[nodiscard]] Plan offload(State state, Tier tier) const;
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
 
   Precision precision() const { return precision_; }

@@ -9,7 +9,9 @@
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
+#include "engine/tiers.h"
 #include "partition/slices.h"
+#include "partition/staging.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
 #include "zero/error.h"
@@ -83,7 +85,7 @@ LossScaler scaler_of(const Plan& plan, const Options& options) {
 Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options)
     : plan_(plan),
       resolved_(plan.on(mesh.shape())),
-      options_(std::move(options)),
+      options_(with_tiers(plan_, std::move(options), inventory.device)),
       seat_(mesh.world().take_seat()),
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
@@ -94,7 +96,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       setup_meter_(std::make_shared<TrafficMeter>()),
       groups_(own_groups(mesh, description_of(inventory))),
       seed_(seed()),
-      accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(resolved_).within)),
+      accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(resolved_).within), options_.disk),
       data_groups_(data_groups(groups_, accounts_.device())),
       wire_(layout_, resolved_, accounts_),
       units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
@@ -117,11 +119,12 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   agree(inventory);
   Undo undo(units_);
   const Estimate needed = estimate();
+  const StateBytes device = needed.on(Tier::device);
   const auto blocks = static_cast<std::int64_t>(units_.size()) * kBlocksOfUnit;
-  accounts_.set_aside(Accounts::Arena::states, needed.state.parameter + needed.state.optimizer, blocks);
+  accounts_.set_aside(Accounts::Arena::states, device.parameter + device.optimizer, blocks);
   const std::vector<at::Tensor> buffers =
       accounts_.explaining_memory("building the engine", [&] { return adopt_units(inventory.replicated); });
-  accounts_.set_aside(Accounts::Arena::gradients, needed.state.gradient, blocks);
+  accounts_.set_aside(Accounts::Arena::gradients, device.gradient, blocks);
   accounts_.set_aside(Accounts::Arena::passing, needed.gathered + needed.reduction, blocks);
   pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), micro_batch_, meter_);
   if (float8_) float8_->set_loss_scale(scaler_.value());
@@ -174,7 +177,7 @@ void Engine::Impl::check_float8() const {
 void Engine::Impl::reserve_room() const {
   const Estimate needed = estimate();
   const bool partial = !movement(resolved_).reduces_each;
-  static_cast<void>(accounts_.own_memory((partial ? needed.state.gradient : 0) + needed.reduction));
+  static_cast<void>(accounts_.own_memory((partial ? needed.on(Tier::device).gradient : 0) + needed.reduction));
 }
 
 Engine::Impl::~Impl() {
@@ -384,9 +387,11 @@ void Engine::Impl::settle_parameters() {
 }
 
 Estimate Engine::Impl::estimate() const {
-  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(),
-                        {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
-                         groups_.along(Axis::replica).topology()});
+  Estimate result = zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(),
+                                   {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
+                                    groups_.along(Axis::replica).topology()});
+  result.update += staging_bytes(resolved_, options_.disk) - staging_bytes(resolved_);
+  return result;
 }
 
 }  // namespace zero

@@ -148,12 +148,15 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
     if (gradients_->held(unit->index()) == nullptr) continue;
     pager_->settle_published(*unit);
     if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
-    {
-      const Lap lap(taken);
-      updater_.step(*unit, *gradients_, decision.present, scale, lr_factor);
-    }
-    for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    publish(*unit, Exchange::Kind::publish);
+    const Lap lap(taken);
+    updater_.step(*unit, *gradients_, decision.present, scale, lr_factor, [this, &unit] {
+      for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+      publish(*unit, Exchange::Kind::publish);
+    });
+  }
+  {
+    const Lap lap(taken);
+    updater_.finish();
   }
   renew(Exchange::Kind::publish);
   return taken;

@@ -16,11 +16,10 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
     : plan_(plan),
       accounts_(accounts),
       memory_(Tier::device, accounts.lasting(), accounts.book()),
-      store_(make_store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states),
-                        accounts.book())),
+      store_(accounts.store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states))),
       in_memory_(store_->addressable() && gradients.addressable()),
-      staging_(memory_, (store_->addressable() ? gradients : *store_).transfer(),
-               Staging::kArrays + (gradients.addressable() ? 0 : 1)),
+      staging_(memory_, staging_for(store_->addressable() ? gradients : *store_,
+                                    StagingShape::kArrays + (gradients.addressable() ? 0 : 1))),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
@@ -228,11 +227,27 @@ TorchStep& Updater::torch_step(const Unit& unit, std::size_t which, const TorchO
 }
 
 void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
-                   double lr_factor) {
-  const UnitLayout& layout = unit.layout();
-  const FullTensors::Factors factors = count_step(layout, present, scale, lr_factor);
+                   double lr_factor, std::function<void()> done) {
+  const FullTensors::Factors factors = count_step(unit.layout(), present, scale, lr_factor);
   const std::vector<Piece> owned = pieces(unit);
-  for_unit(unit, "the update", [&] { update_elementwise(unit, gradients, owned, factors); });
+  if (!passage_) passage_.emplace(staging_);
+  for_unit(unit, "the update", [&] {
+    update_elementwise(unit, gradients, owned, factors);
+    update_whole(unit, gradients, owned, factors);
+  });
+  passage_->then(std::move(done));
+  latest_ = &unit;
+}
+
+void Updater::finish() {
+  if (passage_) for_unit(*latest_, "the update", [&] { passage_->finish(); });
+  passage_.reset();
+}
+
+// A passage is one at a time.
+void Updater::update_whole(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+                           const FullTensors::Factors& factors) {
+  const UnitLayout& layout = unit.layout();
   std::vector<FullTensors::Stretch> whole;
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
@@ -244,22 +259,22 @@ void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<cha
                        passage.finish();
                      }});
   }
-  for_unit(unit, "the update", [&] { whole_.step(unit, factors, whole); });
+  if (!whole.empty()) passage_->finish();
+  whole_.step(unit, factors, whole);
 }
 
+// Factors are the passage's to keep: it goes on when this is over.
 void Updater::update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
                                  const FullTensors::Factors& factors) {
-  Passage passage(staging_);
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const auto slot = static_cast<std::size_t>(owned[which].slot);
     const Optimizer& optimizer = rule(unit.layout().slots()[slot]).optimizer;
     if (!factors[slot] || full_tensor_work(optimizer)) continue;
-    pass(passage, unit, gradients, owned, which,
-         [this, &unit, &optimizer, which, &f = *factors[slot]](const UpdateRange& range) {
+    pass(*passage_, unit, gradients, owned, which,
+         [this, &unit, &optimizer, which, f = *factors[slot]](const UpdateRange& range) {
            update_piece(unit, which, optimizer, f, range);
          });
   }
-  passage.finish();
 }
 
 void Updater::adopt(Unit& unit) {

@@ -3,7 +3,9 @@
 // stretch by stretch, through buffers of constant size.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/update.h"
@@ -51,8 +53,12 @@ class Updater {
   void resume_torch(Unit& unit, const ReadFields& read);
 
   // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients. Collective where
-  // an optimizer works on whole tensors.
-  void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor);
+  // an optimizer works on whole tensors. Calls `done` when the unit is updated: at once, or where states pass through
+  // buffers, by a later step or finish(), behind those before it.
+  void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor,
+            std::function<void()> done);
+  // All steps so far are done, and what they wrote is where it lies. After a step that threw: drops what is under way.
+  void finish();
 
   // The written whole of a unit becomes its main weights, where it differs from them; a remainder is dropped
   // unless it is less than half a step of what was written, as that of an unchanged weight always is.
@@ -91,6 +97,8 @@ class Updater {
             std::size_t which, const FullTensors::Use& use);
   void update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
                           const FullTensors::Factors& factors);
+  void update_whole(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+                    const FullTensors::Factors& factors);
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
   TorchStep& torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer);
@@ -109,6 +117,8 @@ class Updater {
   std::vector<std::int64_t> steps_;   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   FullTensors whole_;
+  std::optional<Passage> passage_;  // of the steps that are not done
+  const Unit* latest_ = nullptr;    // of them
 };
 
 }  // namespace zero

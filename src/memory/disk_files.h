@@ -5,14 +5,14 @@
 #include <string>
 
 #include "base/descriptor.h"
+#include "partition/staging.h"
 
 namespace zero {
 
 struct DiskTransfer;
 
-// Offsets and lengths of what is read and written past the page cache are multiples of it.
-inline constexpr std::int64_t kDiskPage = 4096;
-
+// Offsets and lengths of what is read and written past the page cache are multiples of kDiskPage.
+//
 // The system's. Results are those of the calls, but -errno for -1. Thread-safe.
 class DiskSystem {
  public:

@@ -25,6 +25,7 @@ class DiskStore final : public Store {
 
   bool addressable() const override { return false; }
   std::int64_t transfer() const override { return transfer_; }
+  std::int64_t page() const override { return kDiskPage; }
 
   // As given, or measured.
   std::int64_t block() const { return options_.block; }

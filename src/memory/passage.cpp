@@ -1,19 +1,22 @@
 #include "memory/passage.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
-
-#include "base/blockwise.h"
 
 namespace zero {
 namespace {
 
 constexpr std::int64_t kAlign = 64;
-constexpr std::int64_t kWidest = 8;  // bytes of an element
 
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+std::int64_t aligned(std::int64_t bytes, std::int64_t to) {
+  return (bytes + to - 1) / to * to;
+}
+
+// Where a part goes in a buffer of which so much is taken.
+std::int64_t next_place(const StagingShape& shape, std::int64_t taken, const BlockPart& part) {
+  return shape.page > 1 ? aligned(taken, shape.page) + part.at % shape.page : aligned(taken, kAlign);
 }
 
 bool lies_here(const BlockPart& part) {
@@ -26,21 +29,13 @@ void* place(const BlockPart& part) {
 
 }  // namespace
 
-// Of what an optimizer keeps three moments of fp64, which have no main weights beside them, take most: there is room
-// for what aligns parts, and for the scales of 8-bit blocks.
-Staging::Staging(Store& memory, std::int64_t transfer, std::int64_t arrays)
-    : memory_(memory),
-      elements_(std::max(transfer / kWidest / kStateBlock, std::int64_t{1}) * kStateBlock),
-      bytes_(arrays * kWidest * elements_) {}
-
-std::int64_t Staging::elements_of(std::size_t arrays) const {
-  return bytes_ / static_cast<std::int64_t>(arrays) / (2 * kAlign) * (2 * kAlign) / kWidest;
-}
-
 char* Staging::buffer(std::size_t which) {
   Block& block = buffers_[which];
-  if (!block) block = memory_.take(bytes_, Owner::update);
-  return static_cast<char*>(block.view().data);
+  if (!block) block = memory_.take(shape_.allocated(), Owner::update);
+  auto* const begin = static_cast<char*>(block.view().data);
+  const auto beyond =
+      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin) % static_cast<std::uintptr_t>(shape_.page));
+  return begin + (shape_.page - beyond) % shape_.page;
 }
 
 Passage::~Passage() {
@@ -71,7 +66,7 @@ bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays
 void Passage::begin(std::span<const BlockPart> parts, Work work) {
   Turn& turn = turns_[next_ % turns_.size()];
   settle(turn);
-  turn = {{parts.begin(), parts.end()}, {}, std::move(work), {}};
+  turn = {{parts.begin(), parts.end()}, {}, std::move(work), {}, {}};
   bring(turn, staging_.buffer(next_ % turns_.size()));
   if (Turn& before = turns_[(next_ + turns_.size() - 1) % turns_.size()]; before.work) carry_out(before);
   ++next_;
@@ -80,12 +75,13 @@ void Passage::begin(std::span<const BlockPart> parts, Work work) {
 void Passage::bring(Turn& turn, char* buffer) {
   std::int64_t taken = 0;
   for (const BlockPart& part : turn.parts) {
-    turn.arrays.push_back(lies_here(part) ? place(part) : buffer + taken);
+    const std::int64_t begin = next_place(staging_.shape(), taken, part);
+    turn.arrays.push_back(lies_here(part) ? place(part) : buffer + begin);
     if (lies_here(part)) continue;
-    taken += aligned(part.bytes);
-    if (taken > staging_.bytes())
+    taken = begin + part.bytes;
+    if (taken > staging_.shape().bytes())
       throw StoreError("parts of " + std::to_string(taken) + " bytes for a buffer of " +
-                       std::to_string(staging_.bytes()));
+                       std::to_string(staging_.shape().bytes()));
     const View view{turn.arrays.back(), part.bytes, Dtype::u8};
     if (part.way != Way::out) turn.under_way.push_back(part.block->read(part.at, view));
   }
@@ -99,6 +95,16 @@ void Passage::carry_out(Turn& turn) {
     if (!lies_here(part) && part.way != Way::in)
       turn.under_way.push_back(part.block->write(part.at, {turn.arrays[i], part.bytes, Dtype::u8}));
   }
+  if (const auto call = std::exchange(turn.then, nullptr)) call();
+}
+
+void Passage::then(std::function<void()> call) {
+  Turn& latest = turns_[(next_ + turns_.size() - 1) % turns_.size()];
+  if (!latest.work) return call();
+  latest.then = [before = std::move(latest.then), after = std::move(call)] {
+    if (before) before();
+    after();
+  };
 }
 
 void Passage::finish() {
@@ -110,7 +116,8 @@ void Passage::finish() {
 void each_stretch(Staging& staging, std::int64_t count, std::size_t staged, const PartsOf& parts,
                   const StretchWork& work) {
   const std::vector<BlockPart> all = parts(0, count);
-  const std::int64_t most = std::ranges::all_of(all, lies_here) ? count : staging.elements_of(staged);
+  const std::int64_t most =
+      std::ranges::all_of(all, lies_here) ? count : staging.shape().elements_of(static_cast<std::int64_t>(staged));
   Passage passage(staging);
   for (std::int64_t first = 0; first < count; first += most) {
     const std::int64_t some = std::min(most, count - first);

@@ -11,6 +11,7 @@
 
 #include "memory/block.h"
 #include "memory/store.h"
+#include "partition/staging.h"
 
 namespace zero {
 
@@ -29,27 +30,26 @@ struct BlockPart {
   Way way = Way::both;
 };
 
+inline StagingShape staging_for(const Store& store, std::int64_t arrays = StagingShape::kArrays) {
+  return {store.transfer(), arrays, store.page()};
+}
+
 // The buffers of a store that is not addressable, kept from one passage to the next; taken when they are first needed.
 class Staging {
  public:
-  static constexpr std::size_t kBuffers = 3;  // one is read into, one computed with, one written from
+  static constexpr std::size_t kBuffers = StagingShape::kBuffers;
 
-  // From `memory`, for operations of `transfer` bytes. `arrays`: at most so many, as wide as the widest element, are
-  // together in a buffer.
-  static constexpr std::int64_t kArrays = 4;
-  Staging(Store& memory, std::int64_t transfer, std::int64_t arrays = kArrays);
+  // From `memory`. At most `shape.arrays` arrays, as wide as the widest element, are together in a buffer.
+  Staging(Store& memory, const StagingShape& shape) : memory_(memory), shape_(shape) {}
 
-  std::int64_t bytes() const { return bytes_; }  // of a buffer
-  // So many elements of each array fit into a buffer; a multiple of kStateBlock.
-  std::int64_t elements() const { return elements_; }
-  // So many of each where there are that many arrays; a multiple of 16.
-  std::int64_t elements_of(std::size_t arrays) const;
+  const StagingShape& shape() const { return shape_; }
+  std::int64_t elements() const { return shape_.elements(); }
+  // Begins with a page.
   char* buffer(std::size_t which);
 
  private:
   Store& memory_;
-  std::int64_t elements_;
-  std::int64_t bytes_;
+  StagingShape shape_;
   std::array<Block, kBuffers> buffers_;
 };
 
@@ -73,6 +73,8 @@ class Passage {
     if (!in_place(parts, arrays)) return begin(parts, std::forward<Call>(work));
     work(std::span<void* const>(arrays.data(), parts.size()));
   }
+  // Calls when the work of all parts so far is done; what it wrote may still be on its way to its blocks.
+  void then(std::function<void()> call);
   void finish();
 
  private:
@@ -80,6 +82,7 @@ class Passage {
     std::vector<BlockPart> parts;
     std::vector<void*> arrays;
     Work work;  // while it is to be done
+    std::function<void()> then;
     std::vector<Pending> under_way;
   };
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "memory/disk_store.h"
+
 namespace zero {
 namespace {
 
@@ -94,9 +96,11 @@ std::unique_ptr<Block::Place> in_memory(std::shared_ptr<void> memory) {
   return std::make_unique<HostPlace>(std::move(memory));
 }
 
-std::unique_ptr<Store> make_store(State state, Tier tier, AddressableStore::Allocate allocate, Store::Book book) {
+std::unique_ptr<Store> make_store(State state, Tier tier, AddressableStore::Allocate allocate, Store::Book book,
+                                  const DiskSetup& disk) {
   if (replacement)
     if (auto store = replacement(state, book)) return store;
+  if (tier == Tier::disk) return std::make_unique<DiskStore>(disk.options, disk.memory, std::move(book));
   return std::make_unique<AddressableStore>(tier, std::move(allocate), std::move(book));
 }
 

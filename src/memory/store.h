@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "memory/block.h"
+#include "zero/disk.h"
 #include "zero/ledger.h"
 #include "zero/plan.h"
 
@@ -32,6 +33,8 @@ class Store {
   virtual bool addressable() const = 0;
   // Where they are not: the bytes of an operation that suit it, 2 KiB at least.
   virtual std::int64_t transfer() const { return std::int64_t{1} << 20; }
+  // Bytes that are as far from a multiple of it in memory as in the block go without a copy.
+  virtual std::int64_t page() const { return 1; }
 
  private:
   virtual std::unique_ptr<Block::Place> provide(std::int64_t bytes, Owner owner, int unit) = 0;
@@ -58,8 +61,15 @@ class AddressableStore final : public Store {
   Allocate allocate_;
 };
 
-// The store of a state, in its tier, for an engine that this thread builds. There is only the device's memory so far.
-std::unique_ptr<Store> make_store(State state, Tier tier, AddressableStore::Allocate allocate, Store::Book book);
+// What stores on disks are made of: addressable memory for their buffers, which outlives them.
+struct DiskSetup {
+  Store& memory;
+  const DiskOptions& options;
+};
+
+// The store of a state, in its tier, for an engine that this thread builds: `allocate` gives the device's memory.
+std::unique_ptr<Store> make_store(State state, Tier tier, AddressableStore::Allocate allocate, Store::Book book,
+                                  const DiskSetup& disk);
 
 // For tests: what makes the stores of engines that this thread builds from now on; where it is null, or its result,
 // make_store() itself does.

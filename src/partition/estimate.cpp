@@ -13,6 +13,7 @@
 #include "partition/per_rank.h"
 #include "partition/repeated.h"
 #include "partition/runs.h"
+#include "partition/staging.h"
 #include "partition/transitions.h"
 #include "partition/vote.h"
 #include "partition/wire.h"
@@ -59,8 +60,9 @@ class Pricing {
       update(unit);
     }
     estimate_.reduction = flat_ + estimate_.largest_slice();
-    estimate_.update = inputs_ + steps_;
+    estimate_.update = inputs_ + steps_ + staging_bytes(plan_);
     optimizer();
+    tiers();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
     if (movement_.gathers) page(trace);
@@ -82,6 +84,16 @@ class Pricing {
     const std::int64_t updated = times * held(unit, State::optimizer);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
     estimate_.update_traffic += updated * (size_of(dtype) + (has_main(unit) ? 1 : 2) * size_of(unit.dtype()));
+  }
+
+  // The update reads and writes what the optimizer keeps, and reads the gradient, as its norm does; each micro-batch
+  // adds to it, the first of which only writes.
+  void tiers() {
+    for (const State state : {State::parameter, State::gradient, State::optimizer})
+      estimate_.tiers[static_cast<std::size_t>(state)] = plan_[state].tier;
+    const StateBytes disk = estimate_.on(Tier::disk);
+    const std::int64_t adds = movement_.reduces_each ? plan_.accumulate() : 1;
+    estimate_.disk = {disk.optimizer + (adds + 1) * disk.gradient, disk.optimizer + adds * disk.gradient};
   }
 
   // How many ranks have the same of a unit.
@@ -331,27 +343,19 @@ void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rule
 
 }  // namespace
 
+StateBytes Estimate::on(Tier tier) const {
+  const auto here = [&](State of, std::int64_t bytes) {
+    return tiers[static_cast<std::size_t>(of)] == tier ? bytes : 0;
+  };
+  return {here(State::parameter, state.parameter), here(State::gradient, state.gradient),
+          here(State::optimizer, state.optimizer)};
+}
+
 Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(all) {
   const int group = mesh.size(Axis::shard), host = all.ranks_per_host;
   if (mesh.size(Axis::replica) == 1) return;
   shard_ = {.ranks_per_host = host >= group ? 0 : host};
   replica_ = {.ranks_per_host = host == 0 ? 0 : std::max(1, host / group)};
-}
-
-Trace Trace::sequential(const Layout& layout) {
-  const std::vector<UnitLayout>& units = layout.units();
-  const int count = static_cast<int>(units.size());
-  Trace trace;
-  const auto touch = [&](int unit) {
-    if (trace.touches.empty() || trace.touches.back() != unit) trace.touches.push_back(unit);
-  };
-  for (int i = 0; i < count; ++i) {
-    if (units[static_cast<std::size_t>(i)].length() > 0) touch(i);
-  }
-  for (int i = count - 1; i >= 0; --i) {
-    if (units[static_cast<std::size_t>(i)].read_in_backward()) touch(i);
-  }
-  return trace;
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,

@@ -1,7 +1,6 @@
 #include "zero/plan.h"
 
 #include <bit>
-#include <initializer_list>
 #include <utility>
 
 #include "base/text.h"
@@ -46,13 +45,6 @@ constexpr std::array<PrecisionColumn, 7> kPrecisions{{{"fp32", Dtype::f32, Remai
 
 const PrecisionColumn& column(Precision precision) {
   return kPrecisions[static_cast<std::size_t>(precision)];
-}
-
-// `names` in the order of the enumeration.
-template <class Value>
-std::string_view named(Value value, std::initializer_list<std::string_view> names) {
-  const auto i = static_cast<std::size_t>(value);
-  return i < names.size() ? names.begin()[i] : "?";
 }
 
 bool holds(const Row& row, Placement placement) {
@@ -157,8 +149,7 @@ class Inspection {
       const State state = static_cast<State>(i);
       const Row& row = plan_[state];
       const std::string who(name(state));
-      expect(row.tier == Tier::device,
-             who + " on tier " + std::string(name(row.tier)) + " is not supported yet: only device is");
+      tier(state, row);
       if (state == State::parameter && row.wire == Wire::fp8) {
         expect(row.placement == Placement::sharded, "parameter on wire fp8 must be sharded: else nothing is gathered");
         continue;
@@ -168,6 +159,17 @@ class Inspection {
     }
   }
 
+  void tier(State state, const Row& row) {
+    const std::string where = std::string(name(state)) + " on tier " + std::string(name(row.tier));
+    expect(row.tier != Tier::host, where + " is not supported yet: device is, and disk");
+    if (row.tier != Tier::disk) return;
+    expect(state == State::optimizer || state == State::gradient, where + " is not supported yet: only device is");
+    const Row held = plan_.on(mesh_)[State::gradient];
+    const bool slices = held.placement == Placement::sharded && held.over == Axis::data;
+    expect(state != State::gradient || mesh_.size(Axis::data) == 1 || slices,
+           where + " needs gradients sharded at rest: zero1, zero2, zero3 or hybrid-zero2");
+  }
+
   const Plan& plan_;
   MeshShape mesh_;
   std::vector<std::string> faults_;
@@ -175,18 +177,6 @@ class Inspection {
 
 }  // namespace
 
-std::string_view name(State state) {
-  return named(state, {"parameter", "gradient", "optimizer", "activation"});
-}
-std::string_view name(Placement placement) {
-  return named(placement, {"replicated", "partial", "sharded"});
-}
-std::string_view name(Tier tier) {
-  return named(tier, {"device", "host", "disk"});
-}
-std::string_view name(Wire wire) {
-  return named(wire, {"native", "fp32", "bf16", "fp16", "fp8", "int8", "int4"});
-}
 std::string_view name(Precision precision) {
   return column(precision).name;
 }
@@ -270,13 +260,26 @@ bool Plan::has_rows_of(const Plan& other) const {
   for (int i = 0; i < kStates; ++i) {
     const Row& mine = rows_[static_cast<std::size_t>(i)];
     const Row& theirs = other.rows_[static_cast<std::size_t>(i)];
-    if (mine.placement != theirs.placement || mine.between != theirs.between || mine.tier != theirs.tier) return false;
+    if (mine.placement != theirs.placement || mine.between != theirs.between) return false;
     if (holds(mine, Placement::sharded) && mine.over != theirs.over) return false;
   }
   return true;
 }
 
 std::string Plan::label() const {
+  std::string text = preset();
+  std::string_view before = " with ";
+  for (int i = 0; i < kStates; ++i) {
+    const State state = static_cast<State>(i);
+    const Tier tier = (*this)[state].tier;
+    if (tier == Tier::device) continue;
+    text += std::string(before) + std::string(name(state)) + " on " + std::string(name(tier));
+    before = " and ";
+  }
+  return text;
+}
+
+std::string Plan::preset() const {
   for (const Preset& preset : kPresets)
     if (on_ ? preset.name == label_ && has_rows_of(preset.make().on(*on_)) : has_rows_of(preset.make()))
       return std::string(preset.name);
@@ -286,6 +289,12 @@ std::string Plan::label() const {
 Plan Plan::precision(Precision precision) const {
   Plan plan = *this;
   plan.precision_ = precision;
+  return plan;
+}
+
+Plan Plan::offload(State state, Tier tier) const {
+  Plan plan = *this;
+  plan[state].tier = tier;
   return plan;
 }
 
@@ -370,7 +379,7 @@ Plan Plan::on(const MeshShape& mesh) const {
     }
   }
   if (plan == *this) return plan;
-  plan.label_ = label();
+  plan.label_ = preset();
   plan.on_ = mesh;
   return plan;
 }

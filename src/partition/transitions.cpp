@@ -124,7 +124,8 @@ std::string describe(const Row& row) {
 }
 
 std::pair<std::string, std::string> places(const Row& row) {
-  return {std::string(name(row.between)), std::string(name(row.placement))};
+  const std::string tier = row.tier == Tier::device ? "" : ", on " + std::string(name(row.tier));
+  return {std::string(name(row.between)) + tier, std::string(name(row.placement)) + tier};
 }
 
 Movement movement(const Plan& plan) {

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "device/torch/devices.h"
 #include "device/torch/torch_device.h"
 #include "memory/torch/arena_allocator.h"
@@ -30,8 +32,13 @@ std::optional<Accounts::Arena> arena_of(Owner owner) {
 
 }  // namespace
 
-Accounts::Accounts(c10::Device device, Communicator readers, Communicator owners)
-    : where_(device), device_(device_at(device)), readers_(std::move(readers)), owners_(std::move(owners)) {}
+Accounts::Accounts(c10::Device device, Communicator readers, Communicator owners, DiskOptions disk)
+    : where_(device),
+      device_(device_at(device)),
+      readers_(std::move(readers)),
+      owners_(std::move(owners)),
+      disk_(std::move(disk)),
+      passing_(Tier::device, lasting(), book()) {}
 
 std::shared_ptr<void> Accounts::own_memory(std::int64_t bytes) const {
   return device_.is_host() ? readers_.own_memory(bytes) : nullptr;
@@ -96,7 +103,11 @@ Accounts::~Accounts() {
 
 void Accounts::reset_peaks() {
   std::lock_guard lock(mutex_);
-  for (Ledger::Entry& entry : ledger_.entries) entry.peak = entry.bytes;
+  const auto reset = [](auto& row) {
+    for (Ledger::Entry& entry : row) entry.peak = entry.bytes;
+  };
+  reset(ledger_.entries);
+  std::ranges::for_each(ledger_.below, reset);
   ledger_.peak_held = ledger_.held();
   ledger_.peak_total = ledger_.total();
 }
@@ -161,7 +172,15 @@ Buffer Accounts::buffer_in(std::shared_ptr<void> memory, Account account, std::i
 }
 
 Store::Book Accounts::book() {
-  return [this](Owner owner, int unit, Tier, std::int64_t bytes) { add({owner, unit}, bytes); };
+  return [this](Owner owner, int unit, Tier tier, std::int64_t bytes) {
+    if (tier == Tier::device) return add({owner, unit}, bytes);
+    const std::lock_guard lock(mutex_);
+    ledger_.add(owner, bytes, tier);
+  };
+}
+
+std::unique_ptr<Store> Accounts::store(State state, Tier tier, AddressableStore::Allocate allocate) {
+  return make_store(state, tier, std::move(allocate), book(), {passing_, disk_});
 }
 
 AddressableStore::Allocate Accounts::lasting(std::optional<Arena> arena) {

@@ -20,6 +20,7 @@
 #include "memory/store.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
+#include "zero/disk.h"
 #include "zero/error.h"
 #include "zero/ledger.h"
 
@@ -39,7 +40,7 @@ class Accounts {
  public:
   // Of an engine whose tensors are on `device`. Memory that peers read is that of `readers`' ranks, common memory that
   // of `owners`'; there is none but on the host.
-  Accounts(c10::Device device, Communicator readers, Communicator owners);
+  Accounts(c10::Device device, Communicator readers, Communicator owners, DiskOptions disk = {});
   ~Accounts();
   Accounts(const Accounts&) = delete;
   Accounts& operator=(const Accounts&) = delete;
@@ -75,6 +76,8 @@ class Accounts {
   Buffer buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype);
   // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
   Store::Book book();
+  // Of a state in its tier, for the engine that this thread builds.
+  std::unique_ptr<Store> store(State state, Tier tier, AddressableStore::Allocate allocate);
   AddressableStore::Allocate lasting(std::optional<Arena> arena = {});
   AddressableStore::Allocate lasting_visible(std::optional<Arena> arena = {});
 
@@ -120,6 +123,8 @@ class Accounts {
   std::mutex reserving_;
   std::array<Reserve, 3> reserves_;  // by arena
   Communicator readers_, owners_;
+  DiskOptions disk_;
+  AddressableStore passing_;  // what stores of other tiers pass bytes through
   Explain explain_;
   mutable std::mutex mutex_;
   Ledger ledger_;

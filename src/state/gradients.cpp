@@ -59,9 +59,8 @@ at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) 
 
 std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts) {
   constexpr auto kArena = Accounts::Arena::gradients;
-  return make_store(State::gradient, plan[State::gradient].tier,
-                    movement(plan).reduces_each ? accounts.lasting(kArena) : accounts.lasting_visible(kArena),
-                    accounts.book());
+  return accounts.store(State::gradient, plan[State::gradient].tier,
+                        movement(plan).reduces_each ? accounts.lasting(kArena) : accounts.lasting_visible(kArena));
 }
 
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
@@ -73,8 +72,8 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
       accounts_(accounts),
       store_(store),
       memory_(Tier::device, accounts.lasting_visible(), accounts.book()),
-      staging_(memory_, store.transfer()),
-      late_staging_(memory_, store.transfer()) {
+      staging_(memory_, staging_for(store)),
+      late_staging_(memory_, staging_for(store)) {
   if (!store_.addressable() && exchange_.size() > 1 && movement_.gathers_sum)
     throw ConfigError("gradients on tier " + std::string(name(store_.tier())) +
                           " cannot be gathered: the plan wants more of them on a rank than its slice over all",

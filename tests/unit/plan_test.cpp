@@ -75,10 +75,12 @@ TEST(Plan, IsCalledByItsRows) {
     EXPECT_EQ(plan.label(), preset) << "settings are not rows";
     EXPECT_EQ(plan.on(1).label(), preset);
     EXPECT_EQ(plan.on(1).on(1).label(), preset);
-    plan[State::optimizer].tier = Tier::host;
-    EXPECT_EQ(plan.label(), "custom");
-    EXPECT_EQ(plan.on(1).label(), "custom");
-    plan[State::optimizer].tier = Tier::device;
+    plan = plan.offload(State::optimizer, Tier::host).offload(State::gradient, Tier::disk);
+    for (const Plan& each : {plan, plan.on(1)}) {
+      EXPECT_EQ(each.preset(), preset) << "tiers are not placements";
+      EXPECT_EQ(each.label(), std::string(preset) + " with gradient on disk and optimizer on host");
+    }
+    plan = plan.offload(State::optimizer, Tier::device).offload(State::gradient, Tier::device);
     EXPECT_EQ(plan.label(), preset);
     plan[State::activation] = kSharded;
     EXPECT_EQ(plan.label(), "custom");

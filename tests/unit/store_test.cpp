@@ -150,7 +150,7 @@ void add(Passage& passage, Block& sums, Block& addends, std::int64_t count, std:
 TEST_P(Stores, AreUpdatedByPassages) {
   const auto of = store();
   AddressableStore memory(Tier::device, from_malloc, into(booked_));
-  Staging staging(memory, LateStore::kTransfer);
+  Staging staging(memory, {LateStore::kTransfer});
   EXPECT_EQ(staging.elements(), 256);
   for (const std::int64_t count : {1, 255, 256, 257, 700, 5000}) {
     const auto size = static_cast<std::size_t>(count);
@@ -170,7 +170,7 @@ TEST_P(Stores, AreUpdatedByPassages) {
   }
   // Three stretches of two arrays of 256 numbers, whatever the blocks' size.
   EXPECT_LE(watch_->most, 5000 * 4);
-  EXPECT_EQ((booked_[{Owner::update, -1, Tier::device}]), addressable() ? 0 : 3 * staging.bytes());
+  EXPECT_EQ((booked_[{Owner::update, -1, Tier::device}]), addressable() ? 0 : 3 * staging.shape().allocated());
 }
 
 TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
@@ -180,13 +180,13 @@ TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
   for (const std::int64_t count : {2000, 40000}) {
     const auto watch = std::make_shared<LateWatch>();
     LateStore store(into(booked), watch);
-    Staging staging(memory, store.transfer());
+    Staging staging(memory, staging_for(store));
     Block sums = store.take(count * 4, Owner::optimizer), addends = store.take(count * 4, Owner::optimizer);
     Passage passage(staging);
     add(passage, sums, addends, count, staging.elements());
     passage.finish();
     most.push_back(watch->most);
-    EXPECT_EQ((booked[{Owner::update, -1, Tier::device}]), 3 * staging.bytes());
+    EXPECT_EQ((booked[{Owner::update, -1, Tier::device}]), 3 * staging.shape().allocated());
   }
   EXPECT_EQ(most[0], most[1]);
   EXPECT_LE(most[0], 3 * 2 * 256 * 4);
@@ -196,7 +196,7 @@ TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
 TEST(Passages, AreInPlaceWhereBlocksAreAddressable) {
   Booked booked;
   AddressableStore memory(Tier::device, from_malloc, into(booked));
-  Staging staging(memory, LateStore::kTransfer);
+  Staging staging(memory, {LateStore::kTransfer});
   Block block = memory.take(1 << 16, Owner::optimizer);
   const BlockPart part{&block, 64, 60000};  // more than a buffer has room for
   Passage passage(staging);
@@ -210,7 +210,7 @@ TEST(Passages, BringOrTakeBackOnlyWhatIsAsked) {
   Booked booked;
   AddressableStore memory(Tier::device, from_malloc, into(booked));
   LateStore store(into(booked), watch);
-  Staging staging(memory, store.transfer());
+  Staging staging(memory, staging_for(store));
   Block block = store.take(4096, Owner::optimizer);
   const auto run = [&](Way way, int value) {
     const std::int64_t before = watch->operations;
@@ -233,9 +233,9 @@ TEST(Passages, RefuseWhatABufferHasNoRoomFor) {
   Booked booked;
   AddressableStore memory(Tier::device, from_malloc, into(booked));
   LateStore store(into(booked), std::make_shared<LateWatch>());
-  Staging staging(memory, store.transfer());
+  Staging staging(memory, staging_for(store));
   Block block = store.take(1 << 20, Owner::optimizer);
-  const BlockPart part{&block, 0, staging.bytes() + 1};
+  const BlockPart part{&block, 0, staging.shape().allocated() + 1};
   Passage passage(staging);
   EXPECT_THROW(passage.pass({&part, 1}, [](std::span<void* const>) {}), StoreError);
 }
@@ -246,7 +246,7 @@ TEST(Passages, TellOfEveryFailure) {
   AddressableStore memory(Tier::device, from_malloc, into(booked));
   const auto watch = std::make_shared<LateWatch>();
   LateStore store(into(booked), watch);
-  Staging staging(memory, store.transfer());
+  Staging staging(memory, staging_for(store));
   constexpr std::int64_t kCount = 1500;
   int failures = 0;
   for (bool done = false; !done; ++failures) {
@@ -275,7 +275,7 @@ TEST(Passages, EndWithTheWorksException) {
   AddressableStore memory(Tier::device, from_malloc, into(booked));
   const auto watch = std::make_shared<LateWatch>();
   LateStore store(into(booked), watch);
-  Staging staging(memory, store.transfer());
+  Staging staging(memory, staging_for(store));
   Block block = store.take(4096, Owner::optimizer);
   int done = 0;
   const auto run = [&] {
@@ -296,15 +296,17 @@ TEST(Passages, EndWithTheWorksException) {
 // What an engine that is built on this thread gets.
 TEST(StoresOfEngines, CanBeReplaced) {
   Booked booked;
-  EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked))->addressable());
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
+  const DiskOptions options;
+  EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked), {memory, options})->addressable());
   replace_stores([](State state, Store::Book book) -> std::unique_ptr<Store> {
     if (state != State::optimizer) return nullptr;
     return std::make_unique<LateStore>(std::move(book), std::make_shared<LateWatch>());
   });
-  EXPECT_FALSE(make_store(State::optimizer, Tier::device, from_malloc, into(booked))->addressable());
-  EXPECT_TRUE(make_store(State::gradient, Tier::device, from_malloc, into(booked))->addressable());
+  EXPECT_FALSE(make_store(State::optimizer, Tier::device, from_malloc, into(booked), {memory, options})->addressable());
+  EXPECT_TRUE(make_store(State::gradient, Tier::device, from_malloc, into(booked), {memory, options})->addressable());
   replace_stores(nullptr);
-  EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked))->addressable());
+  EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked), {memory, options})->addressable());
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+#include "engine/tiers.h"
+
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero {
+
+Options with_tiers(const Plan& plan, Options options, c10::Device where) {
+  for (const State state : {State::parameter, State::gradient, State::optimizer}) {
+    const Tier tier = plan[state].tier;
+    if (tier == Tier::device) continue;
+    const std::string what = std::string(name(state)) + " on tier " + std::string(name(tier));
+    if (!where.is_cpu())
+      throw ConfigError(what + ", with a model on device '" + where.str() + "', is not supported in this version",
+                        "leave it on the device, or move the model to the CPU");
+    if (tier == Tier::host)
+      throw ConfigError(what + ": the model is on the CPU, whose memory the host's is", "use tier disk, or device");
+    if (options.disk.directories.empty())
+      throw ConfigError(what + ": no directory was given", "name one, for each disk, in Options::disk.directories");
+  }
+  return options;
+}
+
+}  // namespace zero

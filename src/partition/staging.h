@@ -1,0 +1,37 @@
+// The buffers through which states on other tiers than the device pass: constant in number and size, whatever the
+// model. What the estimate counts, and what takes them asks for. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "zero/disk.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+// Where stretches of arrays are together while they are computed with.
+struct StagingShape {
+  static constexpr std::int64_t kBuffers = 3;  // one is read into, one computed with, one written from
+  static constexpr std::int64_t kArrays = 4;   // as wide as the widest element, in each
+
+  std::int64_t transfer;  // bytes of an operation of the store
+  std::int64_t arrays = kArrays;
+  std::int64_t page = 1;  // what is as far from a page in memory as in its block goes without a copy
+
+  // Of each array; a multiple of what 8-bit moments have a scale for.
+  std::int64_t elements() const;
+  // So many of each where there are that many arrays; a multiple of 16.
+  std::int64_t elements_of(std::int64_t count) const;
+  std::int64_t bytes() const;      // of a buffer
+  std::int64_t allocated() const;  // likewise, with what brings its beginning to a page
+};
+
+// Bytes of an operation on a disk and of those under way, where options leave them to be measured.
+inline constexpr std::int64_t kDiskBlock = std::int64_t{1} << 20;
+inline constexpr std::int64_t kDiskUnderWay = std::int64_t{8} << 20;
+inline constexpr std::int64_t kDiskPage = 4096;
+
+// Of a rank, at most, under a plan as it is on its mesh.
+std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk = {});
+
+}  // namespace zero
