@@ -52,7 +52,7 @@ class Measurement {
     if (failed == nullptr)
       return std::chrono::duration<double>(Clock::now() - begin).count() / static_cast<double>(moved);
     const auto of_it = [failed](const DiskFile& file) { return file.descriptor() == failed->file; };
-    throw disk_error("measuring", *failed, *std::ranges::find_if(files_, of_it));
+    disk_fault("measuring", *failed, *std::ranges::find_if(files_, of_it)).raise();
   }
 
  private:

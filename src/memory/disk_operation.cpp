@@ -5,7 +5,7 @@ namespace zero {
 void DiskOperation::wait() {
   std::unique_lock lock(mutex_);
   over_.wait(lock, [this] { return left_ == 0; });
-  if (error_) std::rethrow_exception(error_);
+  if (fault_) fault_->raise();
 }
 
 bool DiskOperation::done() {
@@ -15,12 +15,12 @@ bool DiskOperation::done() {
 
 bool DiskOperation::failed() {
   const std::lock_guard lock(mutex_);
-  return error_ != nullptr;
+  return fault_.has_value();
 }
 
-void DiskOperation::piece_is_over(const std::exception_ptr& error) {
+void DiskOperation::piece_is_over(const std::optional<DiskFault>& fault) {
   const std::lock_guard lock(mutex_);
-  if (!error_) error_ = error;
+  if (!fault_) fault_ = fault;
   if (--left_ == 0) over_.notify_all();
 }
 

@@ -3,11 +3,12 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "memory/block.h"
+#include "memory/disk_queue.h"
 #include "zero/pending.h"
 
 namespace zero {
@@ -31,7 +32,7 @@ class DiskOperation final : public Pending::State {
 
   // Before it is submitted.
   void consists_of(int pieces) { left_ = pieces; }
-  void piece_is_over(const std::exception_ptr& error);
+  void piece_is_over(const std::optional<DiskFault>& fault = {});
   bool failed();
 
   DiskExtent& extent;
@@ -44,7 +45,7 @@ class DiskOperation final : public Pending::State {
   std::mutex mutex_;
   std::condition_variable over_;
   int left_ = 0;
-  std::exception_ptr error_;  // of the first piece that failed
+  std::optional<DiskFault> fault_;  // of the first piece that failed
 };
 
 }  // namespace zero

@@ -25,13 +25,13 @@ bool DiskTransfer::advance(std::int64_t result) {
   return error != 0 || done_ == bytes;
 }
 
-StoreError disk_error(const std::string& whose, const DiskTransfer& transfer, const DiskFile& file) {
+DiskFault disk_fault(const std::string& whose, const DiskTransfer& transfer, const DiskFile& file) {
   const std::string what =
       whose + ": cannot " + (transfer.writes ? "write " : "read ") + file.bytes_at(transfer.at, transfer.bytes) + ": ";
   const bool full = transfer.error == ENOSPC || transfer.error == EDQUOT;
-  return StoreError(what + (transfer.error == ENODATA ? "it ends before" : std::strerror(transfer.error)),
-                    full ? "free space there: a file system that copies what is written needs more than was reserved"
-                         : "the disk, its driver or its file system failed: the kernel's log says more");
+  return {what + (transfer.error == ENODATA ? "it ends before" : std::strerror(transfer.error)),
+          full ? "free space there: a file system that copies what is written needs more than was reserved"
+               : "the disk, its driver or its file system failed: the kernel's log says more"};
 }
 
 std::unique_ptr<DiskQueue> make_disk_queue(DiskQueueKind kind, DiskSystem& system, int most, std::span<char> buffers) {

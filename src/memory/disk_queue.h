@@ -37,8 +37,12 @@ struct DiskTransfer {
   int stalls_ = 0;  // parts in a row that came to nothing
 };
 
-// What failed, for whom, and where.
-StoreError disk_error(const std::string& whose, const DiskTransfer& transfer, const DiskFile& file);
+// What failed, for whom, and where: what a StoreError is made of.
+struct DiskFault {
+  std::string what, hint;
+  [[noreturn]] void raise() const { throw StoreError(what, hint); }
+};
+DiskFault disk_fault(const std::string& whose, const DiskTransfer& transfer, const DiskFile& file);
 
 class DiskQueue {
  public:

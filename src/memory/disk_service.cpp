@@ -48,7 +48,7 @@ Pending DiskService::submit(std::shared_ptr<DiskOperation> operation) {
   std::vector<Piece> pieces = cut(operation);
   operation->consists_of(static_cast<int>(pieces.size()));
   const std::lock_guard lock(mutex_);
-  if (broken_) std::rethrow_exception(broken_);
+  if (broken_) broken_->raise();
   std::ranges::move(pieces, std::back_inserter(submitted_));
   if (!std::exchange(woken_, true)) queue_->wake();
   return Pending(std::move(operation));
@@ -100,8 +100,8 @@ void DiskService::unlock(const Edges& edges) {
 void DiskService::run() {
   try {
     serve();
-  } catch (...) {
-    fail_all(std::current_exception());
+  } catch (const std::exception& error) {
+    fail_all({std::string("the disk store has failed: ") + error.what(), {}});
   }
 }
 
@@ -137,7 +137,7 @@ void DiskService::begin_what_can() {
     const Piece piece = std::move(*next);
     next = waiting_.erase(next);
     if (pointless) {
-      piece.operation->piece_is_over(nullptr);
+      piece.operation->piece_is_over();
       continue;
     }
     Slot& slot = *free_.back();
@@ -154,7 +154,7 @@ void DiskService::take_place(Slot& slot) {
   const auto address = reinterpret_cast<std::uintptr_t>(operation.memory + (slot.piece.begin - operation.at));
   slot.straight = slot.first == slot.piece.begin && slot.last == slot.piece.end &&
                   address % static_cast<std::uintptr_t>(alignment_) == 0;
-  slot.error = nullptr;
+  slot.fault.reset();
 }
 
 char* DiskService::memory_of(const Slot& slot) const {
@@ -212,51 +212,48 @@ void DiskService::fill(Slot& slot) {
 
 void DiskService::finished(DiskTransfer& over) {
   Slot& slot = slots_[over.tag];
-  if (over.error != 0 && !slot.error)
-    slot.error =
-        std::make_exception_ptr(disk_error(slot.piece.operation->extent.whose, over, files_.spot(slot.first).file));
+  if (over.error != 0 && !slot.fault)
+    slot.fault = disk_fault(slot.piece.operation->extent.whose, over, files_.spot(slot.first).file);
   if (--slot.under_way > 0) return;
-  if (!slot.error) {
-    try {
-      deliver(slot);
-    } catch (const StoreError&) {
-      slot.error = std::current_exception();
-    }
-  }
+  if (!slot.fault) slot.fault = deliver(slot);
   if (slot.under_way == 0) release(slot);
 }
 
 // What follows when its transfers are over.
-void DiskService::deliver(Slot& slot) {
+std::optional<DiskFault> DiskService::deliver(Slot& slot) {
   const Piece& piece = slot.piece;
   const DiskExtent& extent = piece.operation->extent;
   if (slot.phase == Phase::reads_edges) {
-    for (const std::int64_t page : edges(piece).all()) verify(extent, page, slot.buffer + (page - slot.first), page_);
+    const Edges shared = edges(piece);
+    for (const std::int64_t page : shared.all())
+      if (auto fault = verify(extent, page, slot.buffer + (page - slot.first), page_)) return fault;
     fill(slot);
-    return move(slot);
+    move(slot);
+    return {};
   }
-  if (piece.operation->writes) return;
-  verify(extent, slot.first, slot.straight ? memory_of(slot) : slot.buffer, slot.last - slot.first);
-  if (!slot.straight)
+  if (piece.operation->writes) return {};
+  auto fault = verify(extent, slot.first, slot.straight ? memory_of(slot) : slot.buffer, slot.last - slot.first);
+  if (!fault && !slot.straight)
     std::memcpy(memory_of(slot), slot.buffer + (piece.begin - slot.first),
                 static_cast<std::size_t>(piece.end - piece.begin));
+  return fault;
 }
 
 void DiskService::release(Slot& slot) {
   const Piece piece = std::exchange(slot.piece, {});
   unlock(edges(piece));
   free_.push_back(&slot);
-  piece.operation->piece_is_over(std::exchange(slot.error, nullptr));
+  piece.operation->piece_is_over(slot.fault);
 }
 
 // The queue itself failed: what is under way cannot be waited for.
-void DiskService::fail_all(const std::exception_ptr& error) {
+void DiskService::fail_all(const DiskFault& fault) {
   const std::lock_guard lock(mutex_);
-  broken_ = error;
+  broken_ = fault;
   for (const std::deque<Piece>* const pieces : {&submitted_, &waiting_})
-    for (const Piece& piece : *pieces) piece.operation->piece_is_over(error);
+    for (const Piece& piece : *pieces) piece.operation->piece_is_over(fault);
   for (const Slot& slot : slots_)
-    if (slot.piece.operation) slot.piece.operation->piece_is_over(error);
+    if (slot.piece.operation) slot.piece.operation->piece_is_over(fault);
 }
 
 void DiskService::remember(const DiskExtent& extent, std::int64_t at, const char* bytes, std::int64_t count) const {
@@ -265,15 +262,17 @@ void DiskService::remember(const DiskExtent& extent, std::int64_t at, const char
   for (std::int64_t i = 0; i < count / kDiskPage; ++i) known[i] = disk_check(bytes + i * kDiskPage);
 }
 
-void DiskService::verify(const DiskExtent& extent, std::int64_t at, const char* bytes, std::int64_t count) const {
-  if (!checks_) return;
+std::optional<DiskFault> DiskService::verify(const DiskExtent& extent, std::int64_t at, const char* bytes,
+                                             std::int64_t count) const {
+  if (!checks_) return {};
   const std::uint64_t* const known = disk_checks(extent, at);
   for (std::int64_t i = 0; i < count / kDiskPage; ++i) {
     if (known[i] == 0 || known[i] == disk_check(bytes + i * kDiskPage)) continue;
     const StripedFiles::Spot spot = files_.spot(at + i * kDiskPage);
-    throw StoreError(extent.whose + ": " + spot.file.bytes_at(spot.at, kDiskPage) + " are not what was written",
-                     "the disk, its driver or the memory is at fault: go on from a checkpoint, on another disk");
+    return DiskFault{extent.whose + ": " + spot.file.bytes_at(spot.at, kDiskPage) + " are not what was written",
+                     "the disk, its driver or the memory is at fault: go on from a checkpoint, on another disk"};
   }
+  return {};
 }
 
 }  // namespace zero

@@ -5,10 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -48,7 +48,7 @@ class DiskService {
     Phase phase = Phase::moves;
     std::array<DiskTransfer, 2> transfers{};
     int under_way = 0;
-    std::exception_ptr error;
+    std::optional<DiskFault> fault;
   };
   // Pages, by where they begin, of which a piece has only a part. At most two.
   struct Edges {
@@ -74,12 +74,13 @@ class DiskService {
   void move(Slot& slot);
   void transfer(Slot& slot, std::int64_t at, char* memory, std::int64_t bytes, bool writes);
   void finished(DiskTransfer& transfer);
-  void deliver(Slot& slot);
+  std::optional<DiskFault> deliver(Slot& slot);
   void release(Slot& slot);
-  void fail_all(const std::exception_ptr& error);
+  void fail_all(const DiskFault& fault);
   char* memory_of(const Slot& slot) const;
   void remember(const DiskExtent& extent, std::int64_t at, const char* bytes, std::int64_t count) const;
-  void verify(const DiskExtent& extent, std::int64_t at, const char* bytes, std::int64_t count) const;
+  std::optional<DiskFault> verify(const DiskExtent& extent, std::int64_t at, const char* bytes,
+                                  std::int64_t count) const;
 
   const StripedFiles& files_;
   std::unique_ptr<DiskQueue> queue_;
@@ -89,7 +90,7 @@ class DiskService {
   std::mutex mutex_;
   std::deque<Piece> submitted_;
   bool woken_ = false, stopping_ = false;
-  std::exception_ptr broken_;
+  std::optional<DiskFault> broken_;  // the queue is
 
   // The thread's own.
   std::deque<Piece> waiting_;

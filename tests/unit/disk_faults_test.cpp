@@ -96,8 +96,8 @@ TEST_P(DiskFaults, AreWaitedForAsOftenAsOneLikes) {
   const auto of = store();
   Block block = of->take(kBytes, Owner::optimizer);
   system().on_result = [](const DiskTransfer&, std::int64_t) { return -ENOSPC; };
-  Bytes bytes(kBytes, 0);
-  Pending first = block.write(0, bytes.view()), second = block.read(0, bytes.view());
+  Bytes from(2 * OnDisks::kBlock, 0), to(OnDisks::kBlock, 0);
+  Pending first = block.write(0, from.view()), second = block.read(2 * OnDisks::kBlock, to.view());
   const std::string error = error_of([&] { first.wait(); });
   EXPECT_TRUE(has(error, "optimizer: cannot write ")) << error;
   EXPECT_TRUE(has(error, "No space left on device (free space there")) << error;
