@@ -1,6 +1,6 @@
-// zero train | compare | eval | plan | bench profile | checkpoint | launch. Results go to standard output, all else to
-// standard error. Exit codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given: options,
-// variables, files; 3 for a run that was asked to stop, and saved. Of `launch`, the first failing rank's.
+// zero train | compare | eval | plan | bench profile, disk | checkpoint | launch. Results go to standard output, all
+// else to standard error. Exit codes: 0; 1 for what failed while it ran; 2 for what cannot work as it was given:
+// options, variables, files; 3 for a run that was asked to stop, and saved. Of `launch`, the first failing rank's.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 
 #include "cli/commands/checkpoint_command.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/disk_bench.h"
 #include "cli/commands/export_checkpoint.h"
 #include "cli/commands/plan_command.h"
 #include "cli/complain.h"
@@ -102,9 +103,9 @@ std::string command_line(int argc, char** argv) {
 
 // "zero plan", as far as the first words are commands.
 std::string command_of(int argc, char** argv) {
-  constexpr std::array<std::string_view, 14> commands{"train",   "compare", "eval",       "plan",  "bench",
-                                                      "profile", "launch",  "checkpoint", "list",  "show",
-                                                      "verify",  "diff",    "prune",      "export"};
+  constexpr std::array<std::string_view, 15> commands{"train",   "compare", "eval",       "plan",   "bench",
+                                                      "profile", "launch",  "checkpoint", "list",   "show",
+                                                      "verify",  "diff",    "prune",      "export", "disk"};
   std::string text = "zero";
   for (int i = 1; i < argc && std::ranges::count(commands, argv[i]) > 0; ++i) text += std::string(" ") + argv[i];
   return text;
@@ -139,6 +140,7 @@ int run(int argc, char** argv) {
   cli::RunOptions to_train, to_compare;
   cli::PlanOptions to_plan;
   cli::ProfileOptions to_profile;
+  cli::DiskBenchOptions to_bench_disk;
   cli::EvalOptions to_evaluate;
   cli::ExportOptions to_export;
   cli::LaunchOptions to_launch;
@@ -149,6 +151,7 @@ int run(int argc, char** argv) {
   CLI::App* const plan = app.add_subcommand("plan", "Predict memory, wire and time of every plan, and choose one");
   CLI::App* const bench = app.add_subcommand("bench", "Measure this machine");
   CLI::App* const profile = add_profile(*bench->require_subcommand(1), to_profile);
+  CLI::App* const disk = cli::add_disk_bench(*bench, to_bench_disk);
   CLI::App* const exported = cli::add_export(*cli::add_checkpoint_command(app, to_look), to_export);
   CLI::App* const launch = app.add_subcommand("launch", "Run a program as N ranks");
   cli::add_train_options(*train, to_train);
@@ -174,6 +177,7 @@ int run(int argc, char** argv) {
   if (plan->parsed()) return cli::plan(to_plan);
   if (profile->count("--show") > 0) return cli::show_profile(to_profile.show);
   if (profile->parsed()) return checked(to_profile).profile(to_profile);
+  if (disk->parsed()) return cli::bench_disk(to_bench_disk);
   if (to_look.run) return to_look.run(to_look);
   if (!launch->parsed())
     throw cli::UsageError("give a command: train, compare, eval, plan, bench, checkpoint or launch");

@@ -17,7 +17,8 @@ struct Schema {
 inline constexpr Schema kReport{"zero.report", 2}, kPlan{"zero.plan"}, kPlanFile{"zero.plan-file"},
     kProfile{"zero.profile"}, kCheckpointList{"zero.checkpoint-list"}, kCheckpointShow{"zero.checkpoint-show"},
     kCheckpointVerify{"zero.checkpoint-verify"}, kCheckpointDiff{"zero.checkpoint-diff"},
-    kCheckpointPrune{"zero.checkpoint-prune"}, kEval{"zero.eval"}, kExport{"zero.export"};
+    kCheckpointPrune{"zero.checkpoint-prune"}, kEval{"zero.eval"}, kExport{"zero.export"},
+    kBenchDisk{"zero.bench-disk"};
 
 std::string_view program_version();
 

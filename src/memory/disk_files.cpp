@@ -125,10 +125,12 @@ void DiskFile::reserve(std::int64_t bytes) {
   }
   system_.resize(descriptor(), size_);  // what was reserved of it before it failed
   const std::string wanted = std::to_string(bytes - size_) + " bytes in " + in_quotes(directory_);
-  if (result == -ENOSPC || result == -EDQUOT || result == -EFBIG)
-    throw StoreError("no room for " + wanted + ": " + std::strerror(-result) + ", " +
-                         std::to_string(std::max<std::int64_t>(system_.free_bytes(directory_), 0)) + " bytes are free",
-                     "free space there, or give another folder or several");
+  const std::string none = "no room for " + wanted + ": " + std::strerror(-result);
+  if (result == -EFBIG) throw StoreError(none, "raise the limit of a file's size (ulimit -f), or give several folders");
+  if (result == -ENOSPC || result == -EDQUOT)
+    throw StoreError(
+        none + ", " + std::to_string(std::max<std::int64_t>(system_.free_bytes(directory_), 0)) + " bytes are free",
+        "free space there, or give another folder or several");
   if (result == -EOPNOTSUPP)
     throw StoreError("cannot reserve " + wanted + ": its file system has no fallocate",
                      "give a folder on one that has, such as ext4, xfs or btrfs");

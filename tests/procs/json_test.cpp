@@ -118,6 +118,38 @@ TEST(JsonOfCommands, PlanWritesWhatIsDocumented) {
   EXPECT_EQ(plan.missing(), "");
 }
 
+// Small: that all is there, not how fast it is. Nothing is left in the folder.
+TEST(JsonOfCommands, BenchDiskWritesAndPrintsWhatIsDocumented) {
+  const Folder folder;
+  std::filesystem::create_directory(folder.path("disk"));
+  Schema documented = schema("zero.bench-disk/1");
+  const Words small{"bench", "disk", folder.path("disk"), "--size", "1MiB", "--block", "64KiB", "--rounds", "2"};
+  const Result alone = run_apart(folder, joined(small, {"--depth", "4", "--queue", "threads", "--json", "-"}));
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  const Json json = Json::parse(alone.out);
+  documented.check(json);
+  EXPECT_EQ(documented.missing(), "");
+  const Json expected{{"size", 1 << 20}, {"rounds", 2}, {"block", 1 << 16}, {"depth", 4}, {"queue", "threads"}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(json.at(key), value) << key;
+  ASSERT_EQ(json.at("results").size(), 2U);
+  for (const Json& each : json.at("results"))
+    for (const char* by : {"store", "disk"}) {
+      const Json& rate = each.at(by);
+      EXPECT_GT(rate.at("bandwidth").get<double>(), 0);
+      EXPECT_LE(rate.at("p50_seconds").get<double>(), rate.at("p99_seconds").get<double>());
+    }
+  for (const Words& more : {Words{}, Words{"--checks", "--off-pages"}, Words{"--cached"}}) {
+    const Result shown = run_apart(folder, joined(small, more));
+    ASSERT_EQ(shown.code, 0) << shown.err;
+    for (const char* part : {"disk: '", "operations of 65536 bytes, 128 at once", "8.0 MiB written and read", "p99 ms",
+                             "write  store", "write  disk", "read   store", "read   disk"})
+      EXPECT_TRUE(procs::contains(shown.out, part)) << part << " is not in\n" << shown.out;
+    EXPECT_EQ(procs::contains(shown.out, "checked"), more.size() == 2);
+    EXPECT_EQ(procs::contains(shown.out, "(through the page cache)"), more.size() == 1);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path("disk")));
+}
+
 // A profile to start from: what was measured, and what the program has, is printed as it would be read.
 TEST(JsonOfCommands, AProfileIsShownWithoutMeasuring) {
   const Folder folder;

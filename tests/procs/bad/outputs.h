@@ -92,9 +92,30 @@ inline Rows of_full_disks() {
           failing(plan, "cannot write to standard output", "exec >&-", false)};
 }
 
+// Folders that are to be measured.
+inline Rows of_disks() {
+  const std::string none = "cannot keep a file in 'none': No such file or directory";
+  return {
+      row("bench disk", {"DIR is required"}),
+      row("bench disk none", {none}),
+      row("bench disk text", {"cannot keep a file in 'text': Not a directory"}, {{"text", "abc"}}),
+      row("bench disk /proc --size 0", {"cannot keep a file in '/proc'", "give a folder that can be written"}),
+      row("bench disk . --size 1000000TB", {"two files of 1000000000000000000 bytes do not fit into '.'", "--size"}),
+      row("bench disk . --size 8EB", {"'8EB' is not a size"}),
+      row("bench disk . --block 5KB", {"a block of 5000 bytes on disks", "a multiple of 4096"}),
+      row("bench disk . --block 1GiB", {"at most 67108864"}),
+      row("bench disk . --depth 0", {"--depth: '0' is below 1"}),
+      row("bench disk . --queue thread", {"did you mean 'threads'?"}),
+      row("bench disk . --json none/out", {"cannot write 'none/out': No such file or directory"}),
+      {.words = split("bench disk . --size 8MiB"),
+       .says = {"no room for 1052672 bytes in '.': File too large", "ulimit -f"},
+       .code = 1,
+       .shell = "ulimit -f 4"}};
+}
+
 inline Rows of_outputs() {
   Rows rows;
-  for (const Rows& each : {of_places(), of_collisions(), of_full_disks()}) add(rows, each);
+  for (const Rows& each : {of_places(), of_collisions(), of_full_disks(), of_disks()}) add(rows, each);
   return rows;
 }
 

@@ -1,0 +1,182 @@
+#include "cli/commands/disk_rates.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "base/huge_pages.h"
+
+namespace cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double middle(std::vector<double> values, double quantile = 0.5) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(static_cast<double>(values.size() - 1) * quantile + 0.5)];
+}
+
+// Something with room for as many stretches as there are threads; each thread reads and writes its own, from its
+// beginning to its end.
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual void move(std::size_t thread, std::int64_t at, zero::View memory, bool writes) = 0;
+};
+
+constexpr std::int64_t kOff = 64;
+
+class ThroughStore final : public Subject {
+ public:
+  ThroughStore(zero::DiskStore& store, int threads, std::int64_t stretch, std::int64_t off) : off_(off) {
+    for (int i = 0; i < threads; ++i) blocks_.push_back(store.take(stretch + zero::kDiskPage, zero::Owner::optimizer));
+  }
+  void move(std::size_t thread, std::int64_t at, zero::View memory, bool writes) override {
+    memory.data = static_cast<char*>(memory.data) + off_;
+    (writes ? blocks_[thread].write(at + off_, memory) : blocks_[thread].read(at + off_, memory)).wait();
+  }
+
+ private:
+  std::int64_t off_;
+  std::vector<zero::Block> blocks_;
+};
+
+class OfDisk final : public Subject {
+ public:
+  OfDisk(const std::string& directory, bool direct, int threads, std::int64_t stretch)
+      : file_(zero::disk_system(), directory, direct), stretch_(stretch) {
+    file_.reserve(threads * stretch);
+  }
+  void move(std::size_t thread, std::int64_t at, zero::View memory, bool writes) override {
+    auto* to = static_cast<char*>(memory.data);
+    at += static_cast<std::int64_t>(thread) * stretch_;
+    for (std::int64_t left = memory.bytes(); left > 0;) {
+      const auto count = static_cast<std::size_t>(left);
+      const auto result =
+          writes ? ::pwrite(file_.descriptor(), to, count, at) : ::pread(file_.descriptor(), to, count, at);
+      if (result < 0 && errno == EINTR) continue;
+      if (result <= 0)
+        throw zero::StoreError(std::string(writes ? "cannot write " : "cannot read ") + file_.bytes_at(at, left) +
+                               ": " + (result < 0 ? std::strerror(errno) : "it ends before"));
+      to += result;
+      at += result;
+      left -= result;
+    }
+  }
+
+ private:
+  zero::DiskFile file_;
+  std::int64_t stretch_;
+};
+
+class Measured {
+ public:
+  Measured(Subject& subject, zero::DiskStore& store, std::int64_t stretch)
+      : subject_(subject),
+        block_(store.block()),
+        stretch_(stretch),
+        threads_(static_cast<std::size_t>(store.depth())),
+        memory_(zero::huge_page_memory(threads_ * room())) {
+    std::memset(memory_.get(), 0x5a, threads_ * room());
+  }
+
+  // Writes or reads all once. Returns bytes a second; adds how long operations took.
+  double run(bool writes, std::vector<double>& latencies) {
+    std::vector<std::vector<double>> taken(threads_);
+    std::vector<std::exception_ptr> errors(threads_);
+    const Clock::time_point begin = Clock::now();
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < threads_; ++i)
+        threads.emplace_back([this, i, writes, &taken, &errors] {
+          try {
+            move(i, writes, taken[i]);
+          } catch (...) {
+            errors[i] = std::current_exception();
+          }
+        });
+    }
+    const double seconds = seconds_since(begin);
+    for (const std::exception_ptr& error : errors)
+      if (error) std::rethrow_exception(error);
+    for (const std::vector<double>& each : taken) latencies.insert(latencies.end(), each.begin(), each.end());
+    return static_cast<double>(stretch_) * static_cast<double>(threads_) / seconds;
+  }
+
+ private:
+  std::size_t room() const { return static_cast<std::size_t>(block_ + zero::kDiskPage); }
+  void move(std::size_t thread, bool writes, std::vector<double>& taken) {
+    char* const memory = static_cast<char*>(memory_.get()) + thread * room();
+    for (std::int64_t at = 0; at < stretch_; at += block_) {
+      const Clock::time_point begin = Clock::now();
+      subject_.move(thread, at, {memory, block_, zero::Dtype::u8}, writes);
+      taken.push_back(seconds_since(begin));
+    }
+  }
+
+  Subject& subject_;
+  std::int64_t block_, stretch_;
+  std::size_t threads_;
+  std::shared_ptr<void> memory_;
+};
+
+struct Rounds {
+  std::vector<double> bandwidths, latencies;
+  DiskRate rate(std::int64_t block) const {
+    const double bandwidth = middle(bandwidths);
+    return {bandwidth, bandwidth / static_cast<double>(block), middle(latencies), middle(latencies, 0.95),
+            middle(latencies, 0.99)};
+  }
+};
+
+}  // namespace
+
+std::int64_t compared_bytes(const DiskLoad& load) {
+  return load.size * (2 + 4 * static_cast<std::int64_t>(load.rounds));
+}
+
+std::vector<DiskComparison> compare_disk(zero::DiskStore& store, const std::string& directory, const DiskLoad& load,
+                                         const std::function<void(std::int64_t)>& told) {
+  const std::int64_t stretch = load.size / store.depth();
+  ThroughStore through(store, store.depth(), stretch, load.off_pages ? kOff : 0);
+  OfDisk own(directory, store.direct(), store.depth(), stretch);
+  std::array<Measured, 2> sides{Measured(through, store, stretch), Measured(own, store, stretch)};
+  std::vector<double> not_counted;
+  for (Measured& side : sides) {  // pages of new files are written for the first time
+    side.run(/*writes=*/true, not_counted);
+    told(load.size);
+  }
+  std::array<std::array<Rounds, 2>, 2> all;  // of reading and writing, by side
+  for (int round = 0; round < load.rounds; ++round)
+    for (const std::size_t writes : {1U, 0U})
+      for (const std::size_t turn : {0U, 1U}) {
+        const std::size_t side = (turn + static_cast<std::size_t>(round)) % 2;
+        Rounds& of = all[writes][side];
+        of.bandwidths.push_back(sides[side].run(writes == 1, of.latencies));
+        told(load.size);
+      }
+  std::vector<DiskComparison> result;
+  for (const std::size_t writes : {1U, 0U}) {
+    const auto& [by_store, by_disk] = all[writes];
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < by_store.bandwidths.size(); ++i)
+      ratios.push_back(by_store.bandwidths[i] / by_disk.bandwidths[i]);
+    result.push_back(
+        {writes ? "write" : "read", by_store.rate(store.block()), by_disk.rate(store.block()), middle(ratios)});
+  }
+  return result;
+}
+
+}  // namespace cli
