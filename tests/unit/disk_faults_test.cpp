@@ -258,6 +258,42 @@ TEST_P(DiskFaults, ADiskThatFailsWhileItIsMeasuredIsAnError) {
   EXPECT_TRUE(has(error, file() + ": Input/output error")) << error;
 }
 
+class BrokenQueue final : public DiskQueue {
+ public:
+  explicit BrokenQueue(std::shared_future<void> when) : when_(std::move(when)) {}
+  std::string_view name() const override { return "broken"; }
+  void submit(DiskTransfer&) override {}
+  DiskTransfer* wait() override {
+    when_.wait();
+    throw Error("the ring is gone");
+  }
+  void wake() override {}
+
+ private:
+  std::shared_future<void> when_;
+};
+
+// What is under way, what waits for its turn, and what comes then.
+TEST(DiskServices, FailAllOperationsWhereTheirQueueFails) {
+  const Folder folder;
+  std::vector<DiskFile> files;
+  files.emplace_back(disk_system(), folder.path(), true);
+  const StripedFiles striped(std::move(files), kDiskPage);
+  std::promise<void> now;
+  Bytes buffers(kDiskPage, 0), memory(10 * kDiskPage, 0);
+  DiskExtent extent{0, 10 * kDiskPage, "gradient", {}};
+  DiskService service(striped, std::make_unique<BrokenQueue>(now.get_future().share()),
+                      {buffers.data(), static_cast<std::size_t>(kDiskPage)}, kDiskPage, false);
+  const auto begin = [&] {
+    return service.submit(std::make_shared<DiskOperation>(extent, 0, memory.data(), 10 * kDiskPage, false));
+  };
+  std::vector<Pending> pending{begin(), begin()};
+  now.set_value();
+  for (Pending& each : pending)
+    EXPECT_EQ(error_of([&] { each.wait(); }), "the disk store has failed: the ring is gone");
+  EXPECT_EQ(error_of([&] { begin(); }), "the disk store has failed: the ring is gone");
+}
+
 TEST(DiskFiles, GoThroughTheCacheWhereTheFileSystemHasNoOtherWay) {
   OnDisks on;
   on.system.on_open = [](const std::string&, int flags) { return (flags & O_DIRECT) != 0 ? -EINVAL : 0; };

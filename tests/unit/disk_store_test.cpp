@@ -3,16 +3,22 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <future>
+#include <cstddef>
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "faulty_disks.h"
+#include "memory/passage.h"
 
 namespace zero::test {
 namespace {
@@ -178,6 +184,28 @@ TEST_P(Disks, CutOperationsNoMoreThanTheyMust) {
   EXPECT_EQ(on_.system.transferred, 4);
 }
 
+// As the optimizer uses them: stretches that share pages are read, updated and written at the same time.
+TEST_P(Disks, AreUpdatedByPassages) {
+  const auto of = store();
+  constexpr std::int64_t count = 30'000;
+  Block sums = of->take(4 * count + 4, Owner::optimizer), addends = of->take(4 * count, Owner::optimizer);
+  std::vector<int> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 1);
+  const View all{numbers.data(), count, Dtype::i32};
+  sums.write(4, all).wait();
+  addends.write(0, all).wait();
+  Staging staging(on_.memory, of->transfer());
+  const auto parts = [&](std::int64_t first, std::int64_t some) {
+    return std::vector{BlockPart{&sums, 4 + 4 * first, 4 * some}, BlockPart{&addends, 4 * first, 4 * some, Way::in}};
+  };
+  for (int i = 0; i < 3; ++i)
+    each_stretch(staging, count, 2, parts, [](std::span<void* const> arrays, std::int64_t, std::int64_t some) {
+      for (std::int64_t k = 0; k < some; ++k) static_cast<int*>(arrays[0])[k] += static_cast<int*>(arrays[1])[k];
+    });
+  sums.read(4, all).wait();
+  for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(numbers[static_cast<std::size_t>(i)], 4 * (i + 1));
+}
+
 TEST_P(Disks, UseAgainWhatBlocksGaveBack) {
   const auto of = store();
   for (int i = 0; i < 5; ++i) {
@@ -252,6 +280,33 @@ TEST(DiskStores, TakeIoUringWhereItIs) {
   EXPECT_EQ(of->queue(), disk_queues().size() > 1 ? "io_uring" : "threads");
   EXPECT_EQ(of->describe(), "disk: '" + on.folder() + "'" + (of->direct() ? "" : " (through the page cache)") + "; " +
                                 std::string(of->queue()) + "; operations of 16384 bytes, 3 at once");
+}
+
+// Of the thread that calls it, and of those that it starts.
+void forbid_io_uring(int error) {
+  const sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{std::size(filter), const_cast<sock_filter*>(filter)};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+TEST(DiskStores, TakeThreadsWhereIoUringIsForbidden) {
+  for (const int error : {ENOSYS, EPERM, EACCES, ENOMEM})
+    std::thread([error] {
+      forbid_io_uring(error);
+      OnDisks on;
+      DiskOptions options = on.options(DiskQueueKind::automatic);
+      const auto of = on.store(options);
+      EXPECT_EQ(of->queue(), "threads");
+      Modelled block(*of, 50'000, 1);
+      block.work();
+      block.expect_all();
+      options.queue = DiskQueueKind::io_uring;
+      EXPECT_THROW(on.store(options), ConfigError);
+    }).join();
 }
 
 TEST(DiskStores, MeasureTheSizeOfOperations) {
