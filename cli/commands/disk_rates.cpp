@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -25,7 +26,7 @@ double seconds_since(Clock::time_point begin) {
 
 double middle(std::vector<double> values, double quantile = 0.5) {
   std::ranges::sort(values);
-  return values[static_cast<std::size_t>(static_cast<double>(values.size() - 1) * quantile + 0.5)];
+  return values[static_cast<std::size_t>(std::lround(static_cast<double>(values.size() - 1) * quantile))];
 }
 
 // Something with room for as many stretches as there are threads; each thread reads and writes its own, from its

@@ -1,7 +1,7 @@
 #include "memory/disk_store.h"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
@@ -69,7 +69,7 @@ class DiskStore::Place final : public Block::Place {
   DiskExtent extent_;
 };
 
-DiskStore::DiskStore(DiskOptions options, Store& memory, Book book, DiskSystem& system)
+DiskStore::DiskStore(const DiskOptions& options, Store& memory, Book book, DiskSystem& system)
     : Store(Tier::disk, std::move(book)),
       options_(checked(options)),
       transfer_(options.block > 0 ? options.block : kDiskBlock),
@@ -92,9 +92,10 @@ DiskStore::~DiskStore() = default;
 
 std::unique_ptr<Block::Place> DiskStore::provide(std::int64_t bytes, Owner owner, int unit) {
   Block checks;
-  if (options_.checks) {
+  if (options_.checks && bytes > 0) {
     checks = memory_.take(pages(bytes) * static_cast<std::int64_t>(sizeof(std::uint64_t)), owner, unit);
-    std::memset(checks.view().data, 0, static_cast<std::size_t>(checks.bytes()));
+    std::ranges::fill(
+        std::span(static_cast<std::uint64_t*>(checks.view().data), static_cast<std::size_t>(pages(bytes))), 0);
   }
   const std::string whose = std::string(name(owner)) + (unit < 0 ? "" : " of unit " + std::to_string(unit));
   return std::make_unique<Place>(*this, bytes, whose, std::move(checks));

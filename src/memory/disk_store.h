@@ -20,7 +20,7 @@ class DiskStore final : public Store {
  public:
   // From `memory`, addressable, it takes its buffers, block() x depth() bytes for each directory, and the checks of
   // blocks, booked with them. Throws ConfigError for options that cannot work, StoreError for disks that do not.
-  DiskStore(DiskOptions options, Store& memory, Book book, DiskSystem& system = disk_system());
+  DiskStore(const DiskOptions& options, Store& memory, Book book, DiskSystem& system = disk_system());
   ~DiskStore() override;
 
   bool addressable() const override { return false; }

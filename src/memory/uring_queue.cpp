@@ -21,9 +21,12 @@ class UringQueue final : public DiskQueue {
   UringQueue(const UringQueue&) = delete;
   UringQueue& operator=(const UringQueue&) = delete;
 
-  // 0, or -errno. Where the kernel locks no more memory, it is not told of the buffers.
+  // 0, or -errno. Kernels before 5.19 interrupt who waits, which waits anyhow. Where the kernel locks no more memory,
+  // it is not told of the buffers.
   int init(int most) {
-    const int result = io_uring_queue_init(static_cast<unsigned>(most) + 1, &ring_, IORING_SETUP_CLAMP);
+    const auto entries = static_cast<unsigned>(most) + 1;
+    int result = io_uring_queue_init(entries, &ring_, IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN);
+    if (result == -EINVAL) result = io_uring_queue_init(entries, &ring_, IORING_SETUP_CLAMP);
     made_ = result == 0;
     const iovec memory{buffers_.data(), buffers_.size()};
     registered_ = made_ && !buffers_.empty() && io_uring_register_buffers(&ring_, &memory, 1) == 0;

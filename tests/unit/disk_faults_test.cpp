@@ -130,7 +130,7 @@ TEST_P(DiskFaults, ThatNeverEndAreErrors) {
                                      {-EAGAIN, "Resource temporarily unavailable"},
                                      {1, "Input/output error"},
                                      {0, "Input/output error"}}) {
-    system().on_result = [result](const DiskTransfer&, std::int64_t) { return result; };
+    system().on_result = [always = result](const DiskTransfer&, std::int64_t) { return always; };
     const std::string error = error_of([&] { block.write(0, bytes.view()).wait(); });
     EXPECT_TRUE(has(error, says)) << error;
   }
@@ -170,7 +170,7 @@ TEST_P(DiskFaults, AWrongByteIsFoundWhereItIs) {
       if (has_it && !transfer.writes) transfer.memory[there - transfer.at] ^= 1;
       return result;
     };
-    const std::string error = error_of(call);
+    std::string error = error_of(call);
     system().on_result = nullptr;
     if (error == "no error") return error;
     EXPECT_TRUE(has(error, "optimizer of unit 3: 4096 bytes at offset " +
