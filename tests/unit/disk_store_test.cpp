@@ -194,7 +194,7 @@ TEST_P(Disks, AreUpdatedByPassages) {
   const View all{numbers.data(), count, Dtype::i32};
   sums.write(4, all).wait();
   addends.write(0, all).wait();
-  Staging staging(on_.memory, of->transfer());
+  Staging staging(on_.memory, staging_for(*of));
   const auto parts = [&](std::int64_t first, std::int64_t some) {
     return std::vector{BlockPart{&sums, 4 + 4 * first, 4 * some}, BlockPart{&addends, 4 * first, 4 * some, Way::in}};
   };
