@@ -179,8 +179,10 @@ struct AdoptWritten {
 template <class T, class Use>
 void with_gradient(const UpdateRange& r, const Use& use) {
   if constexpr (std::is_same_v<T, float>) {
-    if (r.narrow_gradient && r.dtype == Dtype::bf16) return use(arrays::Widened{static_cast<const Bf16*>(r.gradient)});
-    if (r.narrow_gradient && r.dtype == Dtype::f16) return use(arrays::Widened{static_cast<const Fp16*>(r.gradient)});
+    if (r.narrow_gradient && r.dtype == Dtype::bf16)
+      return use(arrays::Widened<Bf16>{static_cast<const Bf16*>(r.gradient)});
+    if (r.narrow_gradient && r.dtype == Dtype::f16)
+      return use(arrays::Widened<Fp16>{static_cast<const Fp16*>(r.gradient)});
   }
   use(arrays::Values<const T>{static_cast<const T*>(r.gradient)});
 }
@@ -321,8 +323,7 @@ class Kernels {
   void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const {
     auto* const out = reinterpret_cast<std::int32_t*>(largest);
     auto* const also = reinterpret_cast<std::int32_t*>(noted);
-    if (dtype == Dtype::bf16)
-      return launch_.most(count, Magnitudes<Bf16>{static_cast<const Bf16*>(values)}, out, also);
+    if (dtype == Dtype::bf16) return launch_.most(count, Magnitudes<Bf16>{static_cast<const Bf16*>(values)}, out, also);
     launch_.most(count, Magnitudes<float>{static_cast<const float*>(values)}, out, also);
   }
   void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,

@@ -4,21 +4,25 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 
 #include "device/engines.h"
+#include "folder.h"
 #include "zero/error.h"
 
 namespace zero::test {
 namespace {
 
-// Of operators that have the CPU's bits on the accelerator.
+// Of operators that have the CPU's bits on the accelerator. Inputs are of many magnitudes, so that it matters by which
+// they are scaled.
 struct Products : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
-    const at::Tensor x = numbers(index, {3, 16, 32}).to(up->weight.device());
-    return down(up(x).relu()).to(at::kFloat).square().mean();
+    const at::Tensor x = (numbers(index, {3, 16, 32}) * std::exp2(index % 7)).to(up->weight.device());
+    return head(down(up(x).relu())).to(at::kFloat).square().mean();
   }
   torch::nn::Linear up = register_module("up", torch::nn::Linear(32, 48));
   torch::nn::Linear down = register_module("down", torch::nn::Linear(torch::nn::LinearOptions(48, 16).bias(false)));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(16, 10));
 };
 
 class Float8OnADevice : public ModelsOnDevices, public testing::WithParamInterface<std::tuple<int, Scaling>> {
@@ -27,12 +31,15 @@ class Float8OnADevice : public ModelsOnDevices, public testing::WithParamInterfa
     multiply_float8(false);
     ModelsOnDevices::TearDown();
   }
-  static Outcome run(const Plan& plan, at::DeviceType kind) {
+  static Job job(const Plan& plan, int steps) {
     const auto [ranks, scaling] = GetParam();
     Job job{Plan(plan).precision(Precision::fp8).accumulate(2), ranks};
     job.options = {.clip = 1, .float8 = {.scaling = scaling, .history = 2}};
-    job.steps = 5;
-    return train<Products>(job, course_on<Products>(kind));
+    job.steps = steps;
+    return job;
+  }
+  static Outcome run(const Plan& plan, at::DeviceType kind) {
+    return train<Products>(job(plan, 6), course_on<Products>(kind));
   }
 };
 
@@ -40,6 +47,25 @@ TEST_P(Float8OnADevice, HasTheBitsOfTheCpuUnderEveryPlan) {
   const Outcome expected = run(Plan::ddp(), at::kCPU);
   for (const Plan& plan : all_plans())
     EXPECT_EQ(difference(expected, run(plan, accelerator::kType)), "") << plan.label();
+}
+
+// The magnitudes that scale the next steps' products are in the checkpoint.
+TEST_P(Float8OnADevice, GoesOnWhereTheCpuStoppedAndBack) {
+  const Outcome expected = run(Plan::zero3(), at::kCPU);
+  const Folder folder;
+  Outcome run;
+  for (const at::DeviceType kind : {accelerator::kType, at::kCPU, accelerator::kType}) {
+    const auto part = [&](Products& model, Engine& engine, Outcome& outcome, int) {
+      if (!run.losses.empty()) engine.load(folder.path());
+      for (int step = 0; step < 2; ++step) outcome.record(train_step(model, engine));
+      engine.save(folder.path());
+    };
+    Outcome next = train_by(job(Plan::zero3(), 2), course_on<Products>(kind), part);
+    run.losses.insert(run.losses.end(), next.losses.begin(), next.losses.end());
+    run.norms.insert(run.norms.end(), next.norms.begin(), next.norms.end());
+    run.parameters = std::move(next.parameters);
+  }
+  EXPECT_EQ(difference(expected, run), "");
 }
 
 std::atomic<int> scaled_products = 0;
@@ -58,7 +84,8 @@ TEST_P(Float8OnADevice, IsMultipliedByTheDeviceWhereItCan) {
   const Outcome by_device = run(Plan::zero3(), accelerator::kType);
   at::removeCallback(callback);
   // Of a micro-batch two forward and three backward, which are heard of twice: the engine watches and calls them again.
-  const int micro_batches = 5 * 2 * std::get<0>(GetParam());
+  // The head has no size that the operator takes.
+  const int micro_batches = 6 * 2 * std::get<0>(GetParam());
   EXPECT_EQ(scaled_products, (2 + 2 * 3) * micro_batches);
   EXPECT_EQ(difference(expected, by_device, 1e-2), "");
 }

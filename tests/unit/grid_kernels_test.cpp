@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -281,8 +282,9 @@ struct InFloat8 {
   std::vector<std::uint16_t> values = {};
 };
 
-bool same_bytes(const auto& a, const auto& b) {
-  return std::memcmp(&a, &b, sizeof(a)) == 0;
+// NaN too.
+auto bits(const Float8Scale& scale) {
+  return std::bit_cast<std::array<std::uint32_t, 3>>(scale);
 }
 
 // `by` has the functions of base/float8_arrays.h.
@@ -312,7 +314,8 @@ TEST(GridKernels, ScaleAndRoundToFloat8LikeTheHost) {
             const std::vector<char> values = array_of(dtype, count, 3, size);
             const InFloat8 host = in_float8(OfTheHost{}, format, values, dtype, given);
             const InFloat8 device = in_float8(kKernels, format, values, dtype, given);
-            EXPECT_TRUE(same_bytes(host.noted, device.noted) && same_bytes(host.scale, device.scale));
+            EXPECT_EQ(std::bit_cast<std::uint32_t>(host.noted), std::bit_cast<std::uint32_t>(device.noted));
+            EXPECT_EQ(bits(host.scale), bits(device.scale));
             EXPECT_EQ(host.codes, device.codes);
             EXPECT_EQ(host.values, device.values);
           }

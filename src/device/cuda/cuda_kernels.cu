@@ -144,15 +144,13 @@ int CudaKernels::decode(const std::uint8_t* in, void* values, Dtype dtype, std::
 }
 
 int CudaKernels::find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const {
-  return launched(stream_,
-                  [&](const auto& kernels) { kernels.find_largest(values, dtype, count, largest, noted); });
+  return launched(stream_, [&](const auto& kernels) { kernels.find_largest(values, dtype, count, largest, noted); });
 }
 
 int CudaKernels::to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
                            Float8Scale* scale, std::uint8_t* codes) const {
-  return launched(stream_, [&](const auto& kernels) {
-    kernels.to_float8(format, values, dtype, count, given, scale, codes);
-  });
+  return launched(stream_,
+                  [&](const auto& kernels) { kernels.to_float8(format, values, dtype, count, given, scale, codes); });
 }
 
 int CudaKernels::from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) const {
