@@ -26,7 +26,7 @@ struct RunSetting {
   std::string reduce_in = {};  // empty: the plan's choice
   std::string gather_in = {};
   std::string offload = {};  // states on other tiers
-  int shard_ranks = 0;  // 0: all
+  int shard_ranks = 0;       // 0: all
   std::uint64_t resident_budget = 0;
   std::int64_t eval_every = 0;
   bool operator==(const RunSetting&) const = default;
