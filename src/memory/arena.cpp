@@ -8,27 +8,24 @@
 #include <iterator>
 #include <new>
 
+#include "base/round_up.h"
+
 namespace zero {
-namespace {
-
-std::size_t round_up(std::size_t bytes, std::size_t page) {
-  return (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-}
-
-}  // namespace
-
 std::size_t Arena::system_page() {
   return static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
 }
 
 // The system aligns to pages of its own; room for a larger one is reserved with it.
 Arena::Arena(std::size_t address_space, std::size_t page)
-    : page_(page), size_(round_up(address_space, page)), mapped_(size_ + page - std::min(page, system_page())) {
+    : page_(page),
+      size_(round_up(std::max<std::size_t>(address_space, 1), page)),
+      mapped_(size_ + page - std::min(page, system_page())) {
   mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) throw std::bad_alloc();
   madvise(mapping_, mapped_, MADV_DONTDUMP);  // a core dump would walk through all of it
   base_ = static_cast<char*>(mapping_);
-  base_ += round_up(reinterpret_cast<std::uintptr_t>(mapping_), page_) - reinterpret_cast<std::uintptr_t>(mapping_);
+  base_ += round_up<std::uintptr_t>(reinterpret_cast<std::uintptr_t>(mapping_), page_) -
+           reinterpret_cast<std::uintptr_t>(mapping_);
   insert(base_, size_, Kind::absent);
 }
 
@@ -86,7 +83,7 @@ void Arena::make_absent(std::size_t bytes) {
 }
 
 void* Arena::take(std::size_t bytes) {
-  const std::size_t size = round_up(bytes, page_);
+  const std::size_t size = round_up(std::max<std::size_t>(bytes, 1), page_);
   const std::lock_guard lock(mutex_);
   char* block = carve(Kind::waiting, size);
   if (block != nullptr) {

@@ -6,18 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include "base/text.h"
+#include "base/round_up.h"
 #include "memory/disk_checks.h"
 
 namespace zero {
-namespace {
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t page) {
-  return (bytes + page - 1) / page * page;
-}
-
-}  // namespace
-
 // Where nothing goes past the page cache and nothing is checked, a byte is a page.
 DiskService::DiskService(const StripedFiles& files, std::unique_ptr<DiskQueue> queue, std::span<char> buffers,
                          std::int64_t block, bool checks)

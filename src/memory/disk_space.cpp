@@ -2,15 +2,9 @@
 
 #include <iterator>
 
+#include "base/round_up.h"
+
 namespace zero {
-namespace {
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
-}  // namespace
-
 std::int64_t DiskSpace::take(std::int64_t bytes, std::int64_t alignment,
                              const std::function<void(std::int64_t)>& grow) {
   for (const auto& [begin, end] : free_) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "base/round_up.h"
 #include "base/text.h"
 #include "memory/disk_measure.h"
 
@@ -14,7 +15,7 @@ constexpr std::int64_t kMostBlock = std::int64_t{64} << 20;
 constexpr int kMostDepth = 1024;
 
 std::int64_t pages(std::int64_t bytes) {
-  return (bytes + kDiskPage - 1) / kDiskPage;
+  return round_up(bytes, kDiskPage) / kDiskPage;
 }
 
 const DiskOptions& checked(const DiskOptions& options) {
@@ -43,14 +44,14 @@ class DiskStore::Place final : public Block::Place {
       : store_(store), extent_{0, bytes, std::move(whose), std::move(checks)} {
     if (bytes == 0) return;
     const std::lock_guard lock(store_.mutex_);
-    const std::int64_t whole = pages(bytes) * kDiskPage;
+    const std::int64_t whole = round_up(bytes, kDiskPage);
     StripedFiles& files = *store_.files_;
     extent_.at = store_.space_.take(whole, files.alignment(whole), [&](std::int64_t end) { files.reserve(end); });
   }
   ~Place() override {
     if (extent_.bytes == 0) return;
     const std::lock_guard lock(store_.mutex_);
-    store_.space_.give(extent_.at, pages(extent_.bytes) * kDiskPage);
+    store_.space_.give(extent_.at, round_up(extent_.bytes, kDiskPage));
   }
 
   void* data() override { return nullptr; }

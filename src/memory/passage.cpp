@@ -5,18 +5,16 @@
 #include <string>
 #include <utility>
 
+#include "base/round_up.h"
+
 namespace zero {
 namespace {
 
 constexpr std::int64_t kAlign = 64;
 
-std::int64_t aligned(std::int64_t bytes, std::int64_t to) {
-  return (bytes + to - 1) / to * to;
-}
-
 // Where a part goes in a buffer of which so much is taken.
 std::int64_t next_place(const StagingShape& shape, std::int64_t taken, const BlockPart& part) {
-  return shape.page > 1 ? aligned(taken, shape.page) + part.at % shape.page : aligned(taken, kAlign);
+  return shape.page > 1 ? round_up(taken, shape.page) + part.at % shape.page : round_up(taken, kAlign);
 }
 
 bool lies_here(const BlockPart& part) {

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "base/round_up.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -14,10 +15,6 @@ namespace {
 constexpr int kCommonRanks = 64;              // powers of two up to here share one length
 constexpr std::int64_t kCommonLength = 1024;  // which is a multiple of this
 constexpr std::int64_t kSliceAlign = 16;      // kCommonLength / kCommonRanks
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::int64_t length_multiple(int ranks, std::int64_t slice) {
   const bool common = ranks <= kCommonRanks && std::has_single_bit(static_cast<unsigned>(ranks));

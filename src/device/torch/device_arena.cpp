@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/round_up.h"
+
 namespace zero {
 
 c10::Stream current_stream(c10::Device where) {
@@ -18,7 +20,7 @@ DeviceArena::DeviceArena(c10::DataPtr memory, std::size_t bytes) : memory_(std::
 
 // The smallest range that is large enough.
 std::shared_ptr<void> DeviceArena::take(std::size_t bytes) {
-  const std::size_t whole = (std::max<std::size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
+  const std::size_t whole = round_up(std::max<std::size_t>(bytes, 1), kAlign);
   const c10::Stream stream = current_stream(memory_.device());
   const std::lock_guard lock(mutex_);
   auto found = free_.end();
