@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "zero/disk.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
@@ -32,13 +33,6 @@ struct StateBytes {
   bool operator==(const StateBytes&) const = default;
 };
 
-// What a step reads from a tier and writes to it.
-struct TierTraffic {
-  std::int64_t read = 0, written = 0;
-  std::int64_t bytes() const { return read + written; }
-  bool operator==(const TierTraffic&) const = default;
-};
-
 struct Estimate {
   StateBytes state;                  // per rank, on all tiers
   std::array<Tier, 3> tiers{};       // where each of them is, by State
@@ -52,7 +46,6 @@ struct Estimate {
   std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
                                      // checkpoint, where parts are even
   Traffic wire;                      // per rank and step (seconds stay zero)
-  TierTraffic disk;                  // per rank and step
   int gathers = 0;                   // times a unit is paged in per step
 
   StateBytes on(Tier tier) const;
@@ -88,9 +81,9 @@ class Topologies {
 
 // `rules` by parameter, see parameter_rules(). The layout's mesh has the ranks; where parameters of one
 // unit have different optimizers, ranks may hold different amounts, and the largest counts. By default the ranks
-// share a host.
+// share a host. `disk`: what buffers for states on disk follow from.
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
-                  Memory memory = Memory::separate, const Topologies& topologies = {});
+                  Memory memory = Memory::separate, const Topologies& topologies = {}, const DiskOptions& disk = {});
 // One optimizer for all parameters, element by element; one over whole tensors needs their shapes, which rules have.
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace,
                   Memory memory = Memory::separate, const Topologies& topologies = {});

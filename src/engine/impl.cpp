@@ -11,7 +11,6 @@
 #include "engine/agreement.h"
 #include "engine/tiers.h"
 #include "partition/slices.h"
-#include "partition/staging.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
 #include "zero/error.h"
@@ -132,7 +131,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, *gradient_store_);
   if (options_.outside == OutsideGradients::add) gradients_->on_arrival_from_outside([this] { join_backward(); });
   micro_batch_.next(micro_batch_number());
-  reserve_room();
+  reserve_room(needed);
   undo.commit();
   for (std::size_t i = 0; i < buffers.size(); ++i) inventory.replicated[i].tensor.detach().copy_(buffers[i]);
   accounts_.reset_peaks();
@@ -174,8 +173,7 @@ void Engine::Impl::check_float8() const {
 
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
 // reserved.
-void Engine::Impl::reserve_room() const {
-  const Estimate needed = estimate();
+void Engine::Impl::reserve_room(const Estimate& needed) const {
   const bool partial = !movement(resolved_).reduces_each;
   static_cast<void>(accounts_.own_memory((partial ? needed.on(Tier::device).gradient : 0) + needed.reduction));
 }
@@ -387,11 +385,10 @@ void Engine::Impl::settle_parameters() {
 }
 
 Estimate Engine::Impl::estimate() const {
-  Estimate result = zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(),
-                                   {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
-                                    groups_.along(Axis::replica).topology()});
-  result.update += staging_bytes(resolved_, options_.disk) - staging_bytes(resolved_);
-  return result;
+  return zero::estimate(plan_, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(),
+                        {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
+                         groups_.along(Axis::replica).topology()},
+                        options_.disk);
 }
 
 }  // namespace zero

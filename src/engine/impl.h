@@ -82,7 +82,7 @@ class Engine::Impl final : public UnitOwner {
   void check_float8() const;
   std::vector<at::Tensor> adopt_units(const std::vector<Replicated>& replicated);
   void broadcast(const at::Tensor& values, int unit);
-  void reserve_room() const;
+  void reserve_room(const Estimate& needed) const;
   OutOfMemoryError out_of_memory(const std::string& what, const char* during) const;
   std::int64_t needs(const Plan& plan) const;
   std::string plan_that_fits(std::int64_t room) const;

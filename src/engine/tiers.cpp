@@ -14,8 +14,6 @@ Options with_tiers(const Plan& plan, Options options, c10::Device where) {
     if (!where.is_cpu())
       throw ConfigError(what + ", with a model on device '" + where.str() + "', is not supported in this version",
                         "leave it on the device, or move the model to the CPU");
-    if (tier == Tier::host)
-      throw ConfigError(what + ": the model is on the CPU, whose memory the host's is", "use tier disk, or device");
     if (options.disk.directories.empty())
       throw ConfigError(what + ": no directory was given", "name one, for each disk, in Options::disk.directories");
   }

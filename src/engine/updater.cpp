@@ -15,11 +15,10 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
                  Exchange& exchange, Accounts& accounts, const Store& gradients)
     : plan_(plan),
       accounts_(accounts),
-      memory_(Tier::device, accounts.lasting(), accounts.book()),
       store_(accounts.store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states))),
       in_memory_(store_->addressable() && gradients.addressable()),
-      staging_(memory_, staging_for(store_->addressable() ? gradients : *store_,
-                                    StagingShape::kArrays + (gradients.addressable() ? 0 : 1))),
+      staging_(accounts.passing(), staging_for(store_->addressable() ? gradients : *store_,
+                                               StagingShape::kArrays + (gradients.addressable() ? 0 : 1))),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),

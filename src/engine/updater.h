@@ -57,7 +57,7 @@ class Updater {
   // buffers, by a later step or finish(), behind those before it.
   void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor,
             std::function<void()> done);
-  // All steps so far are done, and what they wrote is where it lies. After a step that threw: drops what is under way.
+  // All steps so far are done, and what they wrote is where it lies.
   void finish();
 
   // The written whole of a unit becomes its main weights, where it differs from them; a remainder is dropped
@@ -108,7 +108,6 @@ class Updater {
 
   Plan plan_;
   Accounts& accounts_;
-  AddressableStore memory_;
   std::unique_ptr<Store> store_;  // of the states
   bool in_memory_;                // all that an update takes
   Staging staging_;

@@ -50,7 +50,9 @@ class Pricing {
       if (each.when == Moment::use) uses_[static_cast<std::size_t>(each.unit)] = each;
   }
 
-  Estimate run(const Trace& trace) && {
+  Estimate run(const Trace& trace, std::int64_t staging) && {
+    for (const State state : {State::parameter, State::gradient, State::optimizer})
+      estimate_.tiers[static_cast<std::size_t>(state)] = plan_[state].tier;
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
       state(unit, repeats_[i]);
@@ -60,9 +62,8 @@ class Pricing {
       update(unit);
     }
     estimate_.reduction = flat_ + estimate_.largest_slice();
-    estimate_.update = inputs_ + steps_ + staging_bytes(plan_);
+    estimate_.update = inputs_ + steps_ + staging;
     optimizer();
-    tiers();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
     if (movement_.gathers) page(trace);
@@ -84,16 +85,6 @@ class Pricing {
     const std::int64_t updated = times * held(unit, State::optimizer);
     state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
     estimate_.update_traffic += updated * (size_of(dtype) + (has_main(unit) ? 1 : 2) * size_of(unit.dtype()));
-  }
-
-  // The update reads and writes what the optimizer keeps, and reads the gradient, as its norm does; each micro-batch
-  // adds to it, the first of which only writes.
-  void tiers() {
-    for (const State state : {State::parameter, State::gradient, State::optimizer})
-      estimate_.tiers[static_cast<std::size_t>(state)] = plan_[state].tier;
-    const StateBytes disk = estimate_.on(Tier::disk);
-    const std::int64_t adds = movement_.reduces_each ? plan_.accumulate() : 1;
-    estimate_.disk = {disk.optimizer + (adds + 1) * disk.gradient, disk.optimizer + adds * disk.gradient};
   }
 
   // How many ranks have the same of a unit.
@@ -359,19 +350,20 @@ Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
-                  Memory memory, const Topologies& topologies) {
-  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory, topologies);
+                  Memory memory, const Topologies& topologies, const DiskOptions& disk) {
+  return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory, topologies, disk);
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
-                  const Repeats& repeats, const Trace& trace, Memory memory, const Topologies& topologies) {
+                  const Repeats& repeats, const Trace& trace, Memory memory, const Topologies& topologies,
+                  const DiskOptions& disk) {
   plan.validate(layout.mesh());
   if (rules.size() != parameters_of(layout))
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
   const Plan local = plan.on(layout.mesh());
-  return Pricing(local, layout, rules, repeats, memory, topologies).run(trace);
+  return Pricing(local, layout, rules, repeats, memory, topologies).run(trace, staging_bytes(local, disk));
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace, Memory memory,

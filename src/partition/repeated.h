@@ -15,6 +15,7 @@ using Repeats = std::vector<std::int64_t>;
 // The estimate of the layout in which every occurrence is a unit of its own, without the work of making one. The
 // trace touches occurrences, and Estimate::slices are those of occurrences.
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
-                  const Repeats& repeats, const Trace& trace, Memory memory, const Topologies& topologies = {});
+                  const Repeats& repeats, const Trace& trace, Memory memory, const Topologies& topologies = {},
+                  const DiskOptions& disk = {});
 
 }  // namespace zero

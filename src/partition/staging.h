@@ -32,6 +32,6 @@ inline constexpr std::int64_t kDiskUnderWay = std::int64_t{8} << 20;
 inline constexpr std::int64_t kDiskPage = 4096;
 
 // Of a rank, at most, under a plan as it is on its mesh.
-std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk = {});
+std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk);
 
 }  // namespace zero

@@ -76,6 +76,8 @@ class Accounts {
   Buffer buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype);
   // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
   Store::Book book();
+  // What stores of other tiers, and what reads and writes them, take buffers from.
+  Store& passing() { return passing_; }
   // Of a state in its tier, for the engine that this thread builds.
   std::unique_ptr<Store> store(State state, Tier tier, AddressableStore::Allocate allocate);
   AddressableStore::Allocate lasting(std::optional<Arena> arena = {});
@@ -124,7 +126,7 @@ class Accounts {
   std::array<Reserve, 3> reserves_;  // by arena
   Communicator readers_, owners_;
   DiskOptions disk_;
-  AddressableStore passing_;  // what stores of other tiers pass bytes through
+  AddressableStore passing_;
   Explain explain_;
   mutable std::mutex mutex_;
   Ledger ledger_;
