@@ -19,8 +19,8 @@ struct PlanFile {
   std::string offload = {};          // see offloaded()
   std::string optimizer = "adamw";   // as --optimizer names it
   int ranks = 1;
-  int shard_ranks = 0;  // of a shard group; 0: all
-  std::string model;    // a preset or a config.json; empty: not said
+  int shard_ranks = 0;     // of a shard group; 0: all
+  std::string model = {};  // a preset or a config.json; empty: not said
   std::int64_t batch = 4;
   std::int64_t seq = 128;
   std::string command = {};  // that wrote it; empty: not said

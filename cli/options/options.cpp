@@ -9,7 +9,7 @@
 #include "cli/options/plan_option.h"
 #include "cli/options/recipe.h"
 #include "cli/options/validators.h"
-#include "planner/offload.h"
+#include "planner/plan_file.h"
 
 namespace cli {
 namespace {
@@ -94,6 +94,21 @@ void add_output_group(CLI::App& command, RunOptions& options) {
   command.add_flag("--timeline", options.timeline, "Memory and activities within a step in --json")->group(group);
 }
 
+void add_disk_option(CLI::App& command, RunOptions& options) {
+  command.add_option("--disk", options.disk, "Folders for states on disk, one for each disk, between commas")
+      ->delimiter(',')
+      ->type_name("DIR")
+      ->group("Plan");
+}
+
+// A plan file may say the one, the command line the other.
+void check_disk(const RunOptions& options) {
+  if (options.offload.empty() && !options.disk.empty())
+    throw UsageError("--disk: no state is kept on disk: give --offload optimizer=disk");
+  if (options.offload.find("=disk") != std::string::npos && options.disk.empty())
+    throw UsageError("--offload " + options.offload + " needs folders: give --disk DIR");
+}
+
 void add_common(CLI::App& command, RunOptions& options, const char* default_ranks) {
   add_plan_group(command, options, default_ranks);
   add_model_group(command, options);
@@ -123,6 +138,7 @@ void add_optimizers(CLI::App& command, RunOptions& options) {
               "Train each of --optimizers in these, or all [in --precision]")
       ->needs(optimizers);
   command.callback([&command, &options] {
+    check_disk(options);
     if (!command.count("--plans")) options.plans = usual_plans(options);
     if (options.optimizers.empty()) return;
     const RunOptions usual;
@@ -131,14 +147,6 @@ void add_optimizers(CLI::App& command, RunOptions& options) {
     expand_all(options.optimizers, optimizer_names());
     expand_all(options.precisions, precision_names());
   });
-}
-
-void add_disk_option(CLI::App& command, RunOptions& options) {
-  command.add_option("--disk", options.disk, "Folders for states on disk, one for each disk, between commas")
-      ->delimiter(',')
-      ->type_name("DIR")
-      ->needs("--offload")
-      ->group("Plan");
 }
 
 bool present(const char* name) {
@@ -178,7 +186,10 @@ void add_train_options(CLI::App& command, RunOptions& options) {
   add_disk_option(command, options);
   add_saving_options(command, options.saving);
   add_restarts(command, options.restarts, "Checkpoints")->needs("--save-to");
-  command.callback([&command, &options] { take_plan_file(command, options); });
+  command.callback([&command, &options] {
+    take_plan_file(command, options);
+    check_disk(options);
+  });
 }
 
 void add_compare_options(CLI::App& command, RunOptions& options) {
@@ -253,17 +264,16 @@ zero::MeshShape mesh_of(const ExchangeOptions& options, int ranks) {
 
 zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks) try {
   const auto largest = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-  zero::Plan plan = zero::Plan::named(name)
-                        .precision(zero::precision_named(options.precision))
-                        .accumulate(options.accumulate)
-                        .reproducible(options.reproducible)
-                        .resident_budget(static_cast<std::int64_t>(std::min(options.resident_budget, largest)));
-  for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
-    if (options.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
-  if (options.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
-  plan = planner::offloaded(plan, options.offload);
-  plan.validate(mesh_of(options, ranks));
-  return plan;
+  return planner::plan_of({.plan = std::string(name),
+                           .precision = options.precision,
+                           .accumulate = options.accumulate,
+                           .reproducible = options.reproducible,
+                           .resident_budget = static_cast<std::int64_t>(std::min(options.resident_budget, largest)),
+                           .reduce_in = options.reduce_in,
+                           .gather_in = options.gather_in,
+                           .offload = options.offload,
+                           .ranks = mesh_of(options, ranks).size(zero::Axis::data),
+                           .shard_ranks = options.shard_ranks});
 } catch (const zero::ConfigError& error) {
   throw UsageError(error.what());
 }

@@ -28,12 +28,11 @@ inline constexpr const char* kNoProfile = "none";
 
 // How the ranks are joined, and what goes to and from the shards.
 struct ExchangeOptions {
-  int shard_ranks = 0;                 // of a shard group; 0: all
-  std::uint64_t resident_budget = 0;   // bytes of gathered parameters; 0: two units
-  std::string reduce_in = {};          // empty: the plan's choice
-  std::string gather_in = "native";    // of plans that shard parameters
-  std::string offload = {};            // states on other tiers: "optimizer=disk"
-  std::vector<std::string> disk = {};  // folders for those on disk
+  int shard_ranks = 0;                // of a shard group; 0: all
+  std::uint64_t resident_budget = 0;  // bytes of gathered parameters; 0: two units
+  std::string reduce_in = {};         // empty: the plan's choice
+  std::string gather_in = "native";   // of plans that shard parameters
+  std::string offload = {};           // states on other tiers: "optimizer=disk"
 };
 
 struct RunOptions : ExchangeOptions {
@@ -45,7 +44,8 @@ struct RunOptions : ExchangeOptions {
   int tokens = 0;    // bits of a token in a token file; 0: by the file's name
   int accumulate = 1;
   int threads = 1;
-  std::string device;  // empty: a GPU where there is one
+  std::vector<std::string> disk;  // folders for states on disk
+  std::string device;             // empty: a GPU where there is one
   std::int64_t steps = 20;
   std::int64_t batch = 4;
   std::int64_t seq = 128;

@@ -140,6 +140,20 @@ inline Rows of_devices() {
   return rows;
 }
 
+inline Rows of_tiers() {
+  return {
+      value("train", "--offload", "optimizer", "'optimizer' says no tier: write STATE=TIER"),
+      row("train --offload moments=disk --disk .", {"unknown state 'moments'", "optimizer"}),
+      row("train --offload optimizer=nvme", {"unknown tier 'nvme'", "disk"}),
+      row("train --offload optimizer=disk", {"--offload optimizer=disk needs folders: give --disk DIR"}),
+      row("train --disk .", {"--disk: no state is kept on disk: give --offload"}),
+      row("compare --disk .", {"--disk: no state is kept on disk: give --offload"}),
+      row("train --offload optimizer=host", {"optimizer on tier host is not supported yet"}),
+      row("train --offload parameter=disk --disk .", {"parameter on tier disk is not supported yet"}),
+      row("train --plan ddp -n 2 --offload gradient=disk --disk .", {"gradient on tier disk needs gradients sharded"}),
+      row("plan --model 7b --offload optimizer", {"'optimizer' says no tier"})};
+}
+
 inline Rows of_words() {
   return {row("", {"train, compare, eval, plan, bench, checkpoint or launch"}),
           row("tran", {"unknown command 'tran'; did you mean 'train'?", "zero --help"}),
@@ -214,7 +228,7 @@ inline Rows of_contradictions() {
 inline Rows of_options() {
   Rows rows;
   for (const Rows& each :
-       {of_integers(), of_reals(), of_sizes(), of_choices(), of_devices(), of_words(), of_contradictions()})
+       {of_integers(), of_reals(), of_sizes(), of_choices(), of_devices(), of_tiers(), of_words(), of_contradictions()})
     add(rows, each);
   return rows;
 }
