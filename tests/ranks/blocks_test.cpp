@@ -61,7 +61,7 @@ std::pair<std::int64_t, std::int64_t> buffers_for(std::int64_t size, const Optim
                  [&](Wide& model, Engine& engine, int) {
                    for (int step = 0; step < 2; ++step) train_step(model, engine);
                    buffers = engine.ledger()[Owner::update].bytes;
-                   EXPECT_EQ(engine.ledger()[Owner::optimizer].bytes, engine.estimate().state.optimizer);
+                   EXPECT_EQ(engine.ledger().on(Tier::disk, Owner::optimizer).bytes, engine.estimate().state.optimizer);
                  });
   expect_no_fault(watch);
   return {watch->most, buffers};
