@@ -9,6 +9,7 @@
 #include "cli/options/plan_option.h"
 #include "cli/options/recipe.h"
 #include "cli/options/validators.h"
+#include "planner/offload.h"
 #include "planner/plan_file.h"
 
 namespace cli {
@@ -172,6 +173,7 @@ void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std
   command
       .add_option("--offload", options.offload,
                   "States that are kept elsewhere, between commas: optimizer=disk, gradient=disk")
+      ->check(read_by<zero::Plan>([](std::string_view text) { return planner::offloaded({}, std::string(text)); }))
       ->type_name("STATE=TIER")
       ->group(group);
 }

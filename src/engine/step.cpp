@@ -144,19 +144,28 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
   told_.reset();
   pager_->forget();
   const double scale = scale_of(decision);
+  Passage passage = updater_.passage();
+  const Unit* latest = nullptr;
+  const auto finish = [&] {
+    if (latest != nullptr) updater_.finish(passage, *latest);
+  };
   for (auto& unit : units_) {
     if (gradients_->held(unit->index()) == nullptr) continue;
     pager_->settle_published(*unit);
-    if (!updater_.prepared(*unit)) updater_.prepare_late(*unit);
     const Lap lap(taken);
-    updater_.step(*unit, *gradients_, decision.present, scale, lr_factor, [this, &unit] {
+    if (!updater_.prepared(*unit)) {
+      finish();  // its first state goes through the same buffers
+      updater_.prepare_late(*unit);
+    }
+    updater_.step(passage, *unit, *gradients_, decision.present, scale, lr_factor, [this, &unit] {
       for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
       publish(*unit, Exchange::Kind::publish);
     });
+    latest = unit.get();
   }
   {
     const Lap lap(taken);
-    updater_.finish();
+    finish();
   }
   renew(Exchange::Kind::publish);
   return taken;

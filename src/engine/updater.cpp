@@ -225,26 +225,23 @@ TorchStep& Updater::torch_step(const Unit& unit, std::size_t which, const TorchO
   return *steps[which];
 }
 
-void Updater::step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
-                   double lr_factor, std::function<void()> done) {
+void Updater::step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present,
+                   double scale, double lr_factor, std::function<void()> done) {
   const FullTensors::Factors factors = count_step(unit.layout(), present, scale, lr_factor);
   const std::vector<Piece> owned = pieces(unit);
-  if (!passage_) passage_.emplace(staging_);
   for_unit(unit, "the update", [&] {
-    update_elementwise(unit, gradients, owned, factors);
-    update_whole(unit, gradients, owned, factors);
+    update_elementwise(passage, unit, gradients, owned, factors);
+    update_whole(passage, unit, gradients, owned, factors);
   });
-  passage_->then(std::move(done));
-  latest_ = &unit;
+  passage.then(std::move(done));
 }
 
-void Updater::finish() {
-  if (passage_) for_unit(*latest_, "the update", [&] { passage_->finish(); });
-  passage_.reset();
+void Updater::finish(Passage& passage, const Unit& latest) const {
+  for_unit(latest, "the update", [&] { passage.finish(); });
 }
 
 // A passage is one at a time.
-void Updater::update_whole(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+void Updater::update_whole(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
                            const FullTensors::Factors& factors) {
   const UnitLayout& layout = unit.layout();
   std::vector<FullTensors::Stretch> whole;
@@ -253,23 +250,23 @@ void Updater::update_whole(Unit& unit, const Gradients& gradients, const std::ve
     const auto slot = static_cast<std::size_t>(piece.slot);
     if (!factors[slot] || !full_tensor_work(rule(layout.slots()[slot]).optimizer)) continue;
     whole.push_back({piece.slot, [&, which](const FullTensors::Use& use) {
-                       Passage passage(staging_);
-                       pass(passage, unit, gradients, owned, which, use);
-                       passage.finish();
+                       Passage own(staging_);
+                       pass(own, unit, gradients, owned, which, use);
+                       own.finish();
                      }});
   }
-  if (!whole.empty()) passage_->finish();
+  if (!whole.empty()) passage.finish();
   whole_.step(unit, factors, whole);
 }
 
 // Factors are the passage's to keep: it goes on when this is over.
-void Updater::update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
-                                 const FullTensors::Factors& factors) {
+void Updater::update_elementwise(Passage& passage, Unit& unit, const Gradients& gradients,
+                                 const std::vector<Piece>& owned, const FullTensors::Factors& factors) {
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const auto slot = static_cast<std::size_t>(owned[which].slot);
     const Optimizer& optimizer = rule(unit.layout().slots()[slot]).optimizer;
     if (!factors[slot] || full_tensor_work(optimizer)) continue;
-    pass(*passage_, unit, gradients, owned, which,
+    pass(passage, unit, gradients, owned, which,
          [this, &unit, &optimizer, which, f = *factors[slot]](const UpdateRange& range) {
            update_piece(unit, which, optimizer, f, range);
          });

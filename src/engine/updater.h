@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "device/update.h"
@@ -53,12 +52,13 @@ class Updater {
   void resume_torch(Unit& unit, const ReadFields& read);
 
   // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients. Collective where
-  // an optimizer works on whole tensors. Calls `done` when the unit is updated: at once, or where states pass through
-  // buffers, by a later step or finish(), behind those before it.
-  void step(Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale, double lr_factor,
-            std::function<void()> done);
-  // All steps so far are done, and what they wrote is where it lies.
-  void finish();
+  // an optimizer works on whole tensors. The passage, of passage(), goes from unit to unit. Calls `done` when this one
+  // is updated: at once, or where states pass through buffers, by a later step or finish(), behind those before it.
+  void step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
+            double lr_factor, std::function<void()> done);
+  Passage passage() { return Passage(staging_); }
+  // All steps so far, the last of them that of `latest`, are done, and what they wrote is where it lies.
+  void finish(Passage& passage, const Unit& latest) const;
 
   // The written whole of a unit becomes its main weights, where it differs from them; a remainder is dropped
   // unless it is less than half a step of what was written, as that of an unchanged weight always is.
@@ -95,9 +95,9 @@ class Updater {
                     std::int64_t end) const;
   void pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
             std::size_t which, const FullTensors::Use& use);
-  void update_elementwise(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+  void update_elementwise(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
                           const FullTensors::Factors& factors);
-  void update_whole(Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
+  void update_whole(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
                     const FullTensors::Factors& factors);
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
@@ -116,8 +116,6 @@ class Updater {
   std::vector<std::int64_t> steps_;   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   FullTensors whole_;
-  std::optional<Passage> passage_;  // of the steps that are not done
-  const Unit* latest_ = nullptr;    // of them
 };
 
 }  // namespace zero

@@ -126,6 +126,24 @@ TEST(TiersOfAnEngine, AreSavedAndLoadedByOthers) {
   }
 }
 
+// A unit that is trained from the second step on gets its first state while others' are on their way.
+TEST(TiersOfAnEngine, TakeUnitsThatAreUnfrozenLate) {
+  const Course<Lm> course{.make = [] { return std::make_shared<Lm>(); },
+                          .before_step =
+                              [](Lm& model, int step) {
+                                if (step == 1)
+                                  for (at::Tensor& parameter : model.fixed->parameters())
+                                    parameter.set_requires_grad(true);
+                              }};
+  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan}) {
+    Job job{Plan::zero2().precision(precision), 2};
+    const Outcome in_memory = train<Lm>(job, course);
+    job.plan = offloaded(job.plan, OnDisk::both);
+    job.options.disk = small_disk();
+    EXPECT_EQ(difference(in_memory, train<Lm>(job, course)), "") << name(precision);
+  }
+}
+
 TEST(TiersOfAnEngine, ThatAreNotThereAreRefused) {
   const auto refusal = [](const Plan& plan, const Options& options) {
     return thrown_by([&] {

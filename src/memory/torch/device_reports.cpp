@@ -23,10 +23,10 @@ ProfilerStateBase* in_slot() {
 // Takes the place of a profiler that is disabled: LibTorch casts what it finds there to its profilers' base.
 class Told final : public ProfilerStateBase {
  public:
-  Told(c10::Device device, MemoryObserver& observer)
+  Told(c10::Device device, MemoryObserver& hears)
       : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)),
         device_(device),
-        observer_(observer),
+        observer_(hears),
         before_(in_slot()) {}
 
   // With negative sizes what is freed.

@@ -142,7 +142,7 @@ inline Rows of_devices() {
 
 inline Rows of_tiers() {
   return {
-      value("train", "--offload", "optimizer", "'optimizer' says no tier: write STATE=TIER"),
+      value("train", "--offload", "optimizer", "'optimizer' says no tier (write STATE=TIER"),
       row("train --offload moments=disk --disk .", {"unknown state 'moments'", "optimizer"}),
       row("train --offload optimizer=nvme", {"unknown tier 'nvme'", "disk"}),
       row("train --offload optimizer=disk", {"--offload optimizer=disk needs folders: give --disk DIR"}),
