@@ -73,7 +73,8 @@ std::int64_t state_bytes(const RunResult& run) {
 }
 
 void print_bytes(std::ostream& out, const Report& report) {
-  const char* const unmeasured = on_device(report) ? "not measured on a device" : "not measured without the arena";
+  const char* const unmeasured =
+      on_device(report) ? "not measured on a device without --timeline" : "not measured without the arena";
   Table table(2);
   table.add({"plan", "bytes per rank", "predicted", "measured", ""});
   for (const RunResult& run : report.runs) {

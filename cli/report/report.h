@@ -67,8 +67,8 @@ struct RunResult {
   Bytes parameter, gradient, optimizer;  // per rank
   WireBytes wire;                        // per rank
   std::vector<Share> collectives;        // of `wire`, as measured
-  // Per rank, at their largest. Activations, and with them the peak, are not measured on a device, nor where LibTorch's
-  // allocator was left in place (ZERO_ARENA=0).
+  // Per rank, at their largest. Activations, and with them the peak, are measured on a device in a step with a timeline
+  // only, there at the peak, and not where LibTorch's allocator was left in place (ZERO_ARENA=0).
   Bytes activation, buffers, peak;
   std::string moment;                    // of the predicted peak
   std::int64_t peak_bytes = 0;           // the largest resident size of a rank's process while the run went on

@@ -56,19 +56,10 @@ Options completed(Options options) {
   return options;
 }
 
-const char* timeline_option(const RunOptions& options) {
-  if (!options.html.empty()) return "--html";
-  return options.trace.empty() ? "--timeline" : "--trace";
-}
-
 }  // namespace
 
-RunOptions with_device(RunOptions given) {
-  const RunOptions options = completed(std::move(given));
-  if (options.wants_timeline() && !on_host(options.device))
-    throw UsageError(std::string(timeline_option(options)) + ": what happens within a step is recorded on the CPU " +
-                     "only, not on " + zero::in_quotes(options.device) + "; leave it out, or give --device cpu");
-  return options;
+RunOptions with_device(RunOptions options) {
+  return completed(std::move(options));
 }
 
 EvalOptions with_device(EvalOptions options) {

@@ -12,7 +12,7 @@
 namespace cli {
 
 // The same, with the device that was left open, also in the command that is recorded. Throws UsageError where there is
-// no such device, saying what there is, and for what is asked for and works on the host only.
+// no such device, saying what there is.
 RunOptions with_device(RunOptions options);
 EvalOptions with_device(EvalOptions options);
 

@@ -156,10 +156,7 @@ class Run {
     result_.optimizer.measured = largest(world_, on_all_tiers(ledger, zero::Owner::optimizer));
     count();
     measure_wire();
-    const std::int64_t activations = largest(world_, ledger[zero::Owner::activation].peak);
-    const std::int64_t peak = largest(world_, ledger.peak_total);
-    result_.activation.measured = activations > 0 ? activations : kUnmeasured;
-    result_.peak.measured = activations > 0 ? peak : kUnmeasured;
+    measure_peak(ledger);
     result_.buffers.measured = largest(world_, buffers(ledger));
     if (seconds_.empty()) return;  // all steps were done before
     result_.step_seconds = median_of_later(seconds_);
@@ -167,13 +164,27 @@ class Run {
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
   }
 
+  // By the ledger, which knows of activations on the CPU; elsewhere by the analyzer, if a step was watched.
+  void measure_peak(const zero::Ledger& ledger) {
+    using zero::MemoryOwner;
+    const bool here = device_.is_cpu();
+    const std::int64_t activations =
+        here ? ledger[zero::Owner::activation].peak
+             : of(watched_.owners, MemoryOwner::activation) + of(watched_.owners, MemoryOwner::temporary);
+    const std::int64_t largest_activations = largest(world_, activations);
+    const std::int64_t peak = largest(world_, here ? ledger.peak_total : watched_.bytes);
+    result_.activation.measured = largest_activations > 0 ? largest_activations : kUnmeasured;
+    result_.peak.measured = largest_activations > 0 ? peak : kUnmeasured;
+  }
+
   // Of one step, with what it left on its way, and nothing that comes after it.
   void watch_step() {
-    zero::MemoryAnalyzer analyzer;
+    zero::MemoryAnalyzer analyzer(device_);
     analyzer.watch(engine_);
     train_step();
     static_cast<void>(engine_.traffic());  // waits for it
     const zero::MemoryReport report = analyzer.report();
+    watched_ = report.peak;
     result_.timeline = timeline_of(report);
     result_.process_bytes = report.process.total;
     for (const zero::MemoryShare& share : report.process.parts) result_.process.push_back({share.name, share.bytes});
@@ -260,6 +271,7 @@ class Run {
   models::Llama model_;
   zero::Engine engine_;
   RunResult result_;
+  zero::MemoryPeak watched_;  // of the step that was
   const bool scales_loss_ = engine_.plan().precision() == zero::Precision::fp16;
   zero::Traffic asked_;         // all of it, when it was asked for last
   zero::Traffic traffic_;       // of the steps that count

@@ -36,7 +36,7 @@ struct MemoryRecord {
   int depth = 0;               // scopes around it
   std::int64_t allocated = 0;  // at its end
   std::int64_t peak = 0;       // within
-  std::int64_t reserved = 0;   // by the allocators, and of memory that ranks share, for all of the process
+  std::int64_t reserved = 0;   // for all of the process, by the device's allocator; of the CPU also what ranks share
   std::int64_t change = 0;     // of `allocated`, from its beginning to its end
   double seconds = 0;          // how long
   double at = 0;               // when it ended
@@ -84,13 +84,15 @@ struct MemoryActivity {
   double end = 0;
 };
 
-// The process, beyond the allocators of tensors. Pages that processes share count in each by its part.
+// The process in the host's memory, beyond the allocators of tensors. Pages that processes share count in each by its
+// part.
 struct MemoryProcess {
   std::int64_t total = 0;          // as the kernel counts it: proportional set size
   std::vector<MemoryShare> parts;  // by kind; together within 3 % of `total`
 };
 
 struct MemoryReport {
+  std::string device;                      // whose memory it is: "cpu", "cuda:1"
   std::vector<MemoryRecord> records;       // the newest 1024, in the order of their ends
   std::vector<MemoryPhase> tags;           // in the order of their first ends; from 4096 on "(other tags)"
   std::vector<MemoryPhase> phases;         // likewise

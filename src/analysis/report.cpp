@@ -106,8 +106,9 @@ std::string_view name(MemoryOwner owner) {
 }
 
 std::string to_string(const MemoryReport& report) {
-  return "memory in MB (10^6 bytes)\n\n" + phases("tag", report.tags) + phases("phase", report.phases) +
-         peak(report.peak) + shares("the process", report.process.parts, report.process.total, "") +
+  return "memory of " + report.device + " in MB (10^6 bytes)\n\n" + phases("tag", report.tags) +
+         phases("phase", report.phases) + peak(report.peak) +
+         shares("the process", report.process.parts, report.process.total, "") +
          "the process in all: " + megabytes(report.process.total) + " MB\n";
 }
 

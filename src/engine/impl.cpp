@@ -366,6 +366,7 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
 }
 
 void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {
+  if (const auto now = observer.lock()) now->begins(accounts_.where());
   observer_ = observer;
   exchange_.observe(observer);
   pager_->observe(observer);

@@ -8,6 +8,7 @@
 #include "device/torch/devices.h"
 #include "device/torch/torch_device.h"
 #include "memory/torch/arena_allocator.h"
+#include "memory/torch/device_reports.h"
 #include "state/dispatch_hook.h"
 
 namespace zero {
@@ -112,7 +113,12 @@ void Accounts::reset_peaks() {
   ledger_.peak_total = ledger_.total();
 }
 
-// It comes past LibTorch's memory reports, which see activations only.
+// Past LibTorch's memory reports, which see activations only.
+std::unique_ptr<Block::Place> Accounts::unreported(std::size_t bytes, Device::Use use) const {
+  const Booking booking;
+  return device_.take(bytes, use);
+}
+
 Block Accounts::take(std::int64_t bytes, Account account) {
   return booked(place_for(static_cast<std::size_t>(bytes), arena_of(account.owner), use_of(account.owner)), bytes,
                 account);
@@ -121,13 +127,16 @@ Block Accounts::take(std::int64_t bytes, Account account) {
 std::unique_ptr<Block::Place> Accounts::place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use) {
   Device::Arena* const from = arena && bytes > 0 ? reserved(*arena) : nullptr;
   auto place = from == nullptr ? nullptr : from->take(bytes);
-  return place ? std::move(place) : device_.take(bytes, use);
+  return place ? std::move(place) : unreported(bytes, use);
 }
 
 Device::Arena* Accounts::reserved(Arena arena) {
   const std::lock_guard lock(reserving_);
   Reserve& reserve = reserves_[static_cast<std::size_t>(arena)];
-  if (!reserve.arena && reserve.bytes > 0) reserve.arena = device_.arena(reserve.bytes);
+  if (!reserve.arena && reserve.bytes > 0) {
+    const Booking booking;
+    reserve.arena = device_.arena(reserve.bytes);
+  }
   return reserve.arena.get();
 }
 

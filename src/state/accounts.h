@@ -115,6 +115,7 @@ class Accounts {
 
   std::unique_ptr<Block::Place> place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use);
   Device::Arena* reserved(Arena arena);
+  std::unique_ptr<Block::Place> unreported(std::size_t bytes, Device::Use use) const;
   Block booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account);
   // Where the peers can read; null where they cannot.
   std::shared_ptr<void> readable_memory(std::int64_t bytes) const;

@@ -1,6 +1,8 @@
 // Who hears what an engine holds and does.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -26,6 +28,8 @@ std::string_view name(Activity activity);
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
+  // The engine's memory is there. Before anything else; may throw, which ends the attempt.
+  virtual void begins(c10::Device device) { static_cast<void>(device); }
   // More is held, or less; all but activations. The caller holds a lock: no call of the engine from here.
   virtual void booked(Owner owner, int unit, std::int64_t change) = 0;
   // The memory that LibTorch's allocator gave at `data` is booked from now on.

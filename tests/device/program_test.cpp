@@ -1,11 +1,15 @@
 // The program's training on the simulated accelerator, in this process.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/report/report.h"
+#include "cli/report/trace.h"
 #include "cli/training/common.h"
 #include "cli/training/device.h"
 #include "cli/training/train.h"
@@ -100,16 +104,33 @@ TEST_F(TheProgramOnADevice, SaysWhereItWasAndWhatIsNotMeasuredThere) {
   EXPECT_GT(report.runs.front().parameter.measured, 0);
   std::ostringstream text;
   print_report(text, report);
-  EXPECT_TRUE(says(text.str(), {"1 rank on accelerator, ", "-  not measured on a device"}));
+  EXPECT_TRUE(says(text.str(), {"1 rank on accelerator, ", "-  not measured on a device without --timeline"}));
   EXPECT_EQ(cli::from_json(to_json(report)).setting.device, "accelerator");
 }
 
-TEST_F(TheProgramOnADevice, RefusesToRecordAStep) {
-  RunOptions asked = options("accelerator:1");
-  asked.trace = "x";
-  EXPECT_TRUE(says(thrown_by([&] { cli::with_device(asked); }), {"--trace: ", "'accelerator:1'", "--device cpu"}));
-  asked.device = "cpu";
-  EXPECT_EQ(thrown_by([&] { cli::with_device(asked); }), "");
+// The page's and the trace's bytes are the device's: at their largest they are the peak that was measured.
+TEST_F(TheProgramOnADevice, RecordsAStep) {
+  RunOptions asked = options("accelerator");
+  asked.timeline = true;
+  for (const int ranks : {1, 2}) {
+    Report report = cli::report_for(cli::with_device(asked), cli::load(asked), ranks);
+    report.runs = {run(asked, "zero3", ranks)};
+    const RunResult& run = report.runs.front();
+    EXPECT_GT(run.peak.measured, run.parameter.measured + run.gradient.measured + run.optimizer.measured);
+    EXPECT_GT(run.activation.measured, 0);
+    std::map<double, std::int64_t> bytes;
+    const auto trace = nlohmann::json::parse(cli::chrome_trace(to_json(report)));
+    for (const auto& event : trace.at("traceEvents"))
+      if (event.at("ph") == "C")
+        for (const auto& owner : event.at("args")) bytes[event.at("ts")] += owner.get<std::int64_t>();
+    std::int64_t most = 0;
+    for (const auto& [at, sum] : bytes) most = std::max(most, sum);
+    EXPECT_GT(most, 0);
+    EXPECT_LE(most, run.peak.measured) << "of the rank that has most";
+    if (ranks == 1) {
+      EXPECT_EQ(most, run.peak.measured);
+    }
+  }
 }
 
 TEST_F(TheProgramOnADevice, IsOneOfThoseThatThereAre) {

@@ -31,7 +31,7 @@ void expect_as_ledger(MemoryAnalyzer& analyzer, Engine& engine, const std::strin
 
 void expect_as_ledger_through_steps(const Job& job) {
   on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     analyzer.watch(engine);
     expect_as_ledger(analyzer, engine, "begin");
     for (int step = 0; step < job.steps; ++step) {
@@ -75,7 +75,7 @@ TEST(MemoryAnalyzerOfAnEngine, CountsLibTorchsOptimizersOnceWhenWatchedLate) {
   };
   const Job job{.optimizer = TorchOptimizer{.make = make, .label = "adam"}};
   on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     train_step(model, engine);
     const std::int64_t seen = analyzer.report().peak.bytes;
     analyzer.watch(engine);
@@ -87,7 +87,7 @@ TEST(MemoryAnalyzerOfAnEngine, CountsLibTorchsOptimizersOnceWhenWatchedLate) {
 TEST(MemoryAnalyzerOfAnEngine, WhatIsReservedHoldsWhatIsAllocated) {
   under_every_plan({}, [](const Job& job) {
     on_ranks<Lm>(job, {}, [](Lm& model, Engine& engine, int) {
-      MemoryAnalyzer analyzer;
+      MemoryAnalyzer analyzer(device_of_rank());
       analyzer.watch(engine);
       train_step(model, engine);
       const MemoryRecord record = analyzer.record("step");
@@ -120,7 +120,7 @@ std::int64_t times(const MemoryReport& report, const std::string& name) {
 
 void expect_phases(const Job& job) {
   on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     analyzer.watch(engine);
     train_step(model, engine);
     static_cast<void>(engine.traffic());
@@ -151,7 +151,7 @@ TEST(MemoryAnalyzerOfAnEngine, GathersAndPublicationsHaveTheirUnits) {
   const auto units_of = [](const Plan& plan, const std::string& name) {
     std::map<std::string, int> units;
     on_ranks<Lm>({.plan = plan}, {}, [&](Lm& model, Engine& engine, int rank) {
-      MemoryAnalyzer analyzer;
+      MemoryAnalyzer analyzer(device_of_rank());
       analyzer.watch(engine);
       train_step(model, engine);
       static_cast<void>(engine.traffic());
@@ -168,7 +168,7 @@ TEST(MemoryAnalyzerOfAnEngine, GathersAndPublicationsHaveTheirUnits) {
 
 TEST(MemoryAnalyzerOfAnEngine, ParametersAreOfTheirUnits) {
   on_ranks<Lm>({.plan = Plan::ddp()}, {}, [](Lm&, Engine& engine, int) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     analyzer.watch(engine);
     std::map<std::string, std::int64_t> units;
     for (const MemoryShare& share : analyzer.report().peak.units) units[share.name] = share.bytes;
@@ -178,7 +178,7 @@ TEST(MemoryAnalyzerOfAnEngine, ParametersAreOfTheirUnits) {
 
 TEST(MemoryAnalyzerOfAnEngine, ActivationsComeInForwardAndGoInBackward) {
   on_ranks<Lm>({.plan = Plan::zero3()}, {}, [](Lm& model, Engine& engine, int) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     analyzer.watch(engine);
     analyzer.watch(model);  // its parameters are the engine's
     const std::int64_t before = analyzer.record("begin").allocated;
@@ -196,7 +196,7 @@ TEST(MemoryAnalyzerOfAnEngine, ActivationsComeInForwardAndGoInBackward) {
 TEST(MemoryAnalyzerOfAnEngine, EitherMayEndFirst) {
   on_ranks<Lm>({.plan = Plan::zero2()}, {}, [](Lm& model, Engine& engine, int) {
     for (int i = 0; i < 2; ++i) {
-      MemoryAnalyzer analyzer;
+      MemoryAnalyzer analyzer(device_of_rank());
       analyzer.watch(engine);
       const at::Tensor loss = model.loss(engine.micro_batch());
       if (i == 1) engine.backward(loss);
@@ -204,8 +204,9 @@ TEST(MemoryAnalyzerOfAnEngine, EitherMayEndFirst) {
     train_step(model, engine);
   });
   run_ranks(2, [](const World& world) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     Lm model;
+    model.to(device_of_rank());
     {
       Engine engine(model, world, Plan::zero3(), AdamW{});
       analyzer.watch(engine);
@@ -223,7 +224,7 @@ TEST(MemoryAnalyzerOfAnEngine, ChangesNoBits) {
   const Job job{.plan = Plan::zero3()};
   const Outcome without = train<Lm>(job);
   const Outcome with = train_by<Lm>(job, {}, [&](Lm& model, Engine& engine, Outcome& run, int) {
-    MemoryAnalyzer analyzer;
+    MemoryAnalyzer analyzer(device_of_rank());
     analyzer.watch(engine);
     for (int step = 0; step < job.steps; ++step) run.record(train_step(model, engine));
   });

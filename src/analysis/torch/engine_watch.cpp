@@ -1,5 +1,7 @@
 #include "analysis/torch/engine_watch.h"
 
+#include "zero/error.h"
+
 namespace zero {
 namespace {
 
@@ -32,7 +34,16 @@ const std::string& EngineWatch::unit_name(int unit) const {
   return units_[static_cast<std::size_t>(unit + 1)];
 }
 
+void EngineWatch::begins(c10::Device device) {
+  if (device == sinks_.device) return;
+  throw ConfigError("MemoryAnalyzer::watch: the analyzer is of device '" + sinks_.device.str() +
+                        "', and the engine's parameters are on '" + device.str() + "'",
+                    "make it a MemoryAnalyzer of that device");
+}
+
+// A snapshot is in the host's memory, wherever the engine is.
 void EngineWatch::booked(Owner owner, int unit, std::int64_t change) {
+  if (owner == Owner::snapshot && !sinks_.device.is_cpu()) return;
   sinks_.log->booked(owner_of(owner), unit_name(unit), change);
 }
 

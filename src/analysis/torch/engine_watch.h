@@ -20,11 +20,14 @@ class EngineWatch final : public EngineObserver {
     std::shared_ptr<History> history;
     std::function<std::int64_t()> reserved;  // by the allocators, now; on any thread
     std::function<void()> settle;            // the analyzer's tensors, on its thread
+    c10::Device device;                      // whose memory is looked at
   };
 
   // `units`: the names, in the layout's order.
   EngineWatch(Sinks sinks, std::vector<std::string> units);
 
+  // Throws ConfigError where it is another than the analyzer's.
+  void begins(c10::Device device) override;
   void booked(Owner owner, int unit, std::int64_t change) override;
   void adopted(const void* data) override;
   int began(Activity activity, int unit) override;

@@ -1,11 +1,16 @@
 #include "zero/memory_analyzer.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include "analysis/history.h"
 #include "analysis/process.h"
 #include "analysis/torch/engine_watch.h"
 #include "analysis/torch/reporter.h"
 #include "analysis/torch/watched.h"
+#include "device/torch/devices.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/engine.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -19,11 +24,27 @@ KnownMemory known_memory() {
           .state = usage.lasting};
 }
 
+// With its index.
+c10::Device known_device(c10::Device device) {
+  if (device.is_cpu()) return c10::kCPU;
+  const int count = device_count(device.type());
+  if (count == 0 || device.index() >= count)
+    throw ConfigError("MemoryAnalyzer: there is no device '" + device.str() + "'", "name another, or the CPU");
+  static_cast<void>(device_at(device));
+  return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+std::int64_t reserved_on(c10::Device device) {
+  if (device.is_cpu()) return host_usage().reserved();
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).reserved_bytes[kAll].current;
+}
+
 }  // namespace
 
 class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl() { history_->thread(); }
+  explicit Impl(c10::Device device) : device_(known_device(device)) { history_->thread(); }
 
   // `tell` says whose is what is there already.
   template <class Tell>
@@ -36,13 +57,15 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
     const Telling telling{*log_};
     std::vector<std::string> units;
     for (const UnitLayout& unit : engine.layout().units()) units.push_back(unit.name());
-    engines_.push_back(std::make_shared<EngineWatch>(
-        EngineWatch::Sinks{log_, history_, [reporter = reporter_] { return reserved_by(*reporter); },
+    const auto watching = std::make_shared<EngineWatch>(
+        EngineWatch::Sinks{log_, history_, [device = device_] { return reserved_on(device); },
                            [weak = weak_from_this()] {
                              if (const auto self = weak.lock()) self->settle();
-                           }},
-        std::move(units)));
-    engine.observe(engines_.back());
+                           },
+                           device_},
+        std::move(units));
+    engine.observe(watching);
+    engines_.push_back(watching);
   }
 
   int begin_scope() {
@@ -62,6 +85,7 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
   MemoryReport report() {
     settle();
     MemoryReport report;
+    report.device = device_.str();
     history_->fill(report);
     report.peak = log_->peak();
     report.timeline = log_->timeline();
@@ -78,8 +102,6 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
     Telling& operator=(const Telling&) = delete;
   };
 
-  static std::int64_t reserved_by(const Reporter& gpus) { return host_usage().reserved() + gpus.reserved(); }
-
   void settle() {
     watched_.refresh();
     log_->settle();
@@ -88,23 +110,18 @@ class MemoryAnalyzer::Impl : public std::enable_shared_from_this<Impl> {
   MemoryRecord keep(const std::string& tag, int open) {
     watched_.refresh();
     const MemoryLog::Span span = log_->settle_and_close(open);
-    const MemoryRecord record{tag,
-                              depth_,
-                              span.last,
-                              span.peak,
-                              reserved_by(*reporter_),
-                              span.last - span.first,
-                              span.end - span.begin,
-                              span.end,
-                              span.owners};
+    const MemoryRecord record{
+        tag,      depth_,     span.last, span.peak, reserved_on(device_), span.last - span.first, span.end - span.begin,
+        span.end, span.owners};
     history_->add(record);
     return record;
   }
 
+  c10::Device device_;
   std::shared_ptr<MemoryLog> log_ = std::make_shared<MemoryLog>();
   std::shared_ptr<History> history_ = std::make_shared<History>();
-  std::shared_ptr<Reporter> reporter_ = std::make_shared<Reporter>(log_);
-  Watched watched_{log_};
+  std::shared_ptr<Reporter> reporter_ = std::make_shared<Reporter>(log_, device_);
+  Watched watched_{log_, device_};
   Listening listening_{reporter_};
   std::vector<std::shared_ptr<EngineWatch>> engines_;
   int since_ = log_->open();
@@ -123,7 +140,7 @@ MemoryAnalyzer::Scope::~Scope() {
   if (const auto impl = state_->impl.lock()) impl->end_scope(state_->tag, state_->span);
 }
 
-MemoryAnalyzer::MemoryAnalyzer() : impl_(std::make_shared<Impl>()) {}
+MemoryAnalyzer::MemoryAnalyzer(c10::Device device) : impl_(std::make_shared<Impl>(device)) {}
 MemoryAnalyzer::~MemoryAnalyzer() = default;
 
 void MemoryAnalyzer::watch(const torch::nn::Module& module) {

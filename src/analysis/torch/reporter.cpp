@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "memory/torch/device_reports.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -71,16 +72,17 @@ const std::shared_ptr<Reporter>& alone(const std::shared_ptr<Reporter>& reporter
 
 }  // namespace
 
-Reporter::Reporter(std::shared_ptr<MemoryLog> log)
+Reporter::Reporter(std::shared_ptr<MemoryLog> log, c10::Device device)
     : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)),
-      log_(std::move(log)) {}
+      log_(std::move(log)),
+      device_(device) {}
 
-void Reporter::reportMemoryUsage(void* data, std::int64_t bytes, std::size_t, std::size_t reserved,
-                                 c10::Device device) {
-  if (!device.is_cpu() && device.has_index() && static_cast<std::size_t>(device.index()) < kMostDevices)
-    reserved_[static_cast<std::size_t>(device.index())] = static_cast<std::int64_t>(reserved);
-  if (bytes < 0) return log_->went(data);
-  if (data != nullptr && bytes > 0) log_->came(data, bytes, origin(bytes));
+// What is booked may lie where a tensor was of which the end went unheard.
+void Reporter::reportMemoryUsage(void* data, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) {
+  if (device != device_ || data == nullptr || bytes == 0) return;
+  if (bytes > 0 && !Booking::now()) return log_->came(data, bytes, origin(bytes));
+  note_backward(get_current_graph_task_id());
+  log_->went(data);
 }
 
 void Reporter::ends(const void* data) {
@@ -144,14 +146,9 @@ torch::profiler::impl::ActiveProfilerType Reporter::profilerType() {
   return torch::profiler::impl::ActiveProfilerType::NONE;
 }
 
-std::int64_t Reporter::reserved() const {
-  std::int64_t sum = 0;
-  for (const auto& device : reserved_) sum += device;
-  return sum;
-}
-
 Listening::Listening(std::shared_ptr<Reporter> reporter) : reporter_(alone(reporter)), guard_(kSlot, reporter_) {
   reporter_->listen();
+  if (!reporter_->device().is_cpu()) return;
   use_reporting_allocator();
   add_listener(reporter_.get());
 }

@@ -1,4 +1,4 @@
-// Hears of LibTorch's memory and operators on a thread: the profiler's door.
+// Hears of a device's memory and of LibTorch's operators on a thread: the profiler's door.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -18,9 +18,9 @@ namespace zero {
 // Takes the place of a profiler that is disabled: LibTorch casts what it finds there to its profilers' base.
 class Reporter final : public torch::profiler::impl::ProfilerStateBase, public EndListener {
  public:
-  explicit Reporter(std::shared_ptr<MemoryLog> log);
+  Reporter(std::shared_ptr<MemoryLog> log, c10::Device device);
 
-  // With negative sizes what is freed, of GPUs.
+  // With negative sizes what is freed, but for the CPU's.
   void reportMemoryUsage(void* data, std::int64_t bytes, std::size_t allocated, std::size_t reserved,
                          c10::Device device) override;
   // LibTorch's own allocator of the CPU, from which older tensors are, then says nothing, also no warnings.
@@ -33,12 +33,9 @@ class Reporter final : public torch::profiler::impl::ProfilerStateBase, public E
   void listen();
   void turn_away();
 
-  // By the allocators of GPUs.
-  std::int64_t reserved() const;
+  c10::Device device() const { return device_; }
 
  private:
-  static constexpr std::size_t kMostDevices = 64;
-
   Origin origin(std::int64_t bytes);
   Running running_at_home(std::int64_t bytes, const torch::autograd::Node* node, bool in_backward);
   Running heard(const torch::autograd::Node* node);
@@ -46,7 +43,7 @@ class Reporter final : public torch::profiler::impl::ProfilerStateBase, public E
   void begin_round();
 
   std::shared_ptr<MemoryLog> log_;
-  std::array<std::atomic<std::int64_t>, kMostDevices> reserved_{};
+  c10::Device device_;
   std::atomic<int> pass_ = -1;           // the latest backward
   std::atomic<bool> elsewhere_ = false;  // it has heard of other threads, where nothing is foretold
   Repetition repetition_;

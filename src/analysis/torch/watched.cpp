@@ -9,6 +9,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "state/unit.h"
@@ -27,9 +28,11 @@ struct BlockBehind {
   std::int64_t bytes = 0;
 };
 
-// Behind a tensor; none where it has none, or an engine's.
-BlockBehind memory_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || Unit::of(tensor.unsafeGetTensorImpl()) != nullptr) return {};
+// Behind a tensor, on the device; none where it has none, or an engine's.
+BlockBehind memory_of(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.device() != device ||
+      Unit::of(tensor.unsafeGetTensorImpl()) != nullptr)
+    return {};
   c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   const void* const data = storage->_mutable_data_ptr_no_checks().get();
   return {data, data == nullptr ? 0 : static_cast<std::int64_t>(storage->nbytes())};
@@ -67,15 +70,17 @@ std::string unit_of(const std::string& parameter) {
 // A gradient may be gone again before anybody looks.
 class Watched::Hook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  Hook(std::shared_ptr<MemoryLog> log, std::string unit) : log_(std::move(log)), unit_(std::move(unit)) {}
+  Hook(std::shared_ptr<MemoryLog> log, c10::Device device, std::string unit)
+      : log_(std::move(log)), device_(device), unit_(std::move(unit)) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
-    if (const auto [data, bytes] = memory_of(parameter.grad()); bytes > 0)
+    if (const auto [data, bytes] = memory_of(parameter.grad(), device_); bytes > 0)
       log_->claim(data, bytes, MemoryOwner::gradient, unit_);
   }
 
  private:
   std::shared_ptr<MemoryLog> log_;
+  c10::Device device_;
   std::string unit_;
 };
 
@@ -91,8 +96,25 @@ Watched::~Watched() {
 void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
   if (!tensor.defined())
     throw ConfigError("MemoryAnalyzer::watch: the tensor is not defined", "watch it when it has been made");
+  require_here(tensor);
   drop_ended();
   put(tensor, owner, unit);
+}
+
+void Watched::require_here(const at::Tensor& tensor) const {
+  if (tensor.device() == device_) return;
+  throw ConfigError("MemoryAnalyzer::watch: the analyzer is of device '" + device_.str() +
+                        "', and what is watched is " + "on '" + tensor.device().str() + "'",
+                    "make it a MemoryAnalyzer of that device");
+}
+
+void Watched::require_some_here(const torch::nn::Module& module) const {
+  const auto here = [this](const at::Tensor& tensor) { return tensor.defined() && tensor.device() == device_; };
+  const std::vector<at::Tensor> parameters = module.parameters(), buffers = module.buffers();
+  if (std::ranges::any_of(parameters, here) || std::ranges::any_of(buffers, here)) return;
+  for (const auto* tensors : {&parameters, &buffers})
+    for (const at::Tensor& tensor : *tensors)
+      if (tensor.defined()) require_here(tensor);
 }
 
 void Watched::put(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
@@ -108,11 +130,12 @@ void Watched::hook(const at::Tensor& parameter, const std::string& unit) {
   if (!parameter.requires_grad() || !parameter.is_leaf() || Unit::of(parameter.unsafeGetTensorImpl()) != nullptr ||
       torch::autograd::impl::post_acc_grad_hooks(parameter))
     return;
-  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(log_, unit));
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(log_, device_, unit));
   hooked_.emplace_back(parameter.getIntrusivePtr());
 }
 
 void Watched::add(const torch::nn::Module& module) {
+  require_some_here(module);
   drop_ended();
   for (const auto& item : module.named_buffers())
     if (item.value().defined() && !units_.contains(item.value().unsafeGetTensorImpl()))
@@ -133,7 +156,7 @@ void Watched::add(torch::optim::Optimizer& optimizer) {
 }
 
 void Watched::claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
-  const auto [data, bytes] = memory_of(tensor);
+  const auto [data, bytes] = memory_of(tensor, device_);
   if (bytes == 0) return;
   claims_.try_emplace(log_->claim(data, bytes, owner, unit), Claim{tensor.storage().getWeakStorageImpl(), data});
 }

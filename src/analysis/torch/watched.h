@@ -1,5 +1,5 @@
-// The tensors whose owner is known: those of modules, their gradients, and what optimizers keep. They are not kept
-// alive.
+// The tensors of a device whose owner is known: those of modules, their gradients, and what optimizers keep. They are
+// not kept alive.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,12 @@ namespace zero {
 
 class Watched {
  public:
-  explicit Watched(std::shared_ptr<MemoryLog> log) : log_(std::move(log)) {}
+  Watched(std::shared_ptr<MemoryLog> log, c10::Device device) : log_(std::move(log)), device_(device) {}
   ~Watched();
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
+  // Throw ConfigError where nothing of it is there.
   void add(const torch::nn::Module& module);
   void add(torch::optim::Optimizer& optimizer);
   void add(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
@@ -43,6 +44,8 @@ class Watched {
     const void* data;
   };
 
+  void require_here(const at::Tensor& tensor) const;
+  void require_some_here(const torch::nn::Module& module) const;
   void put(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
   void hook(const at::Tensor& parameter, const std::string& unit);
   void claim(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
@@ -50,6 +53,7 @@ class Watched {
   void drop_ended();
 
   std::shared_ptr<MemoryLog> log_;
+  c10::Device device_;
   std::vector<Tensor> tensors_;
   std::unordered_map<const void*, std::string> units_;  // of tensors_, by key
   std::vector<WeakTensor> hooked_;

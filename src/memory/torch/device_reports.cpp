@@ -60,4 +60,9 @@ std::optional<at::DisableRecordFunctionGuard> without_callbacks() {
 DeviceReports::DeviceReports(c10::Device device, MemoryObserver& observer)
     : unseen_(without_callbacks()), guard_(kSlot, std::make_shared<Told>(device, observer)) {}
 
+bool& Booking::now() {
+  thread_local bool booking = false;
+  return booking;
+}
+
 }  // namespace zero

@@ -6,6 +6,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <optional>
+#include <utility>
 
 namespace zero {
 
@@ -23,6 +24,20 @@ class DeviceReports {
  private:
   std::optional<at::DisableRecordFunctionGuard> unseen_;
   c10::DebugInfoGuard guard_;
+};
+
+// While it lives, what this thread allocates on a device is no tensor's: who takes it books it.
+class Booking {
+ public:
+  Booking() : before_(std::exchange(now(), true)) {}
+  ~Booking() { now() = before_; }
+  Booking(const Booking&) = delete;
+  Booking& operator=(const Booking&) = delete;
+
+  static bool& now();
+
+ private:
+  bool before_;
 };
 
 }  // namespace zero
