@@ -47,6 +47,9 @@ struct Profile {
   bool operator==(const Profile&) const = default;
 };
 
+// Of one whose figures nobody measured.
+inline constexpr const char* kEstimated = ", estimated from data sheets, not measured";
+
 // Where a profile keeps a precision's pace.
 Pace Profile::*pace_of(zero::Precision precision);
 

@@ -81,8 +81,7 @@ std::vector<std::string> assumptions(const Answer& answer) {
   std::vector<std::string> sentences = answer.request.shape.assumed;
   sentences.insert(sentences.end(), answer.request.assumed.begin(), answer.request.assumed.end());
   const Profile& profile = answer.request.profile;
-  sentences.push_back("the machine: profile " + profile.name +
-                      (profile.estimated ? ", estimated from data sheets, not measured" : ""));
+  sentences.push_back("the machine: profile " + profile.name + (profile.estimated ? kEstimated : ""));
   if (profile.collective_bandwidth == 0)
     sentences.emplace_back("devices without links between them: what they exchange goes through their host's memory");
   if (answer.request.memory == zero::Memory::common)

@@ -201,6 +201,8 @@ function timeSection() {
   if (!known.length) return null;
   const limits = (run) =>
     isNumber(run.predicted_step_seconds) ? [{ name: "predicted", value: run.predicted_step_seconds }] : [];
+  const estimated = known.some((run) => run.profile_estimated)
+    ? ", from figures of the machine that are estimated from data sheets, not measured." : ".";
   const groups = known.map((run) => {
     const bar = { name: "measured", parts: timeParts(run), limits: limits(run), label: humanSeconds(run.step_seconds) };
     return { name: run.name, bars: [bar] };
@@ -213,7 +215,7 @@ function timeSection() {
       shown(run.predicted_step_seconds, humanSeconds), difference(run.predicted_step_seconds, run.step_seconds)];
   });
   return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Time of a step", groups, SECONDS),
-    known.some((run) => limits(run).length) ? html("p", {}, "The upright line is the predicted time.") : "",
+    known.some((run) => limits(run).length) ? html("p", {}, "The upright line is the predicted time" + estimated) : "",
     asTable("Time of a step", ["run", ...names, "step", "predicted", "difference"], rows)];
 }
 

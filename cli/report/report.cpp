@@ -4,8 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <iostream>
+#include <set>
 
 #include "cli/report/format.h"
+#include "planner/profile.h"
 
 namespace cli {
 namespace {
@@ -102,6 +104,14 @@ void print_costs(std::ostream& out, const Report& report) {
   table.print(out);
 }
 
+// Once, of all runs that have them from the same.
+void print_estimated(std::ostream& out, const Report& report) {
+  std::set<std::string> profiles;
+  for (const RunResult& run : report.runs)
+    if (run.profile_estimated && profiles.insert(run.profile).second)
+      out << "the predicted seconds are by profile " << run.profile << planner::kEstimated << '\n';
+}
+
 std::string agreement(const RunResult& run) {
   if (!run.optimizer.agree()) return "differs";
   return run.bytes_agree() ? "" : "other bytes differ";
@@ -159,6 +169,7 @@ void print_report(std::ostream& out, const Report& report) {
   print_bytes(out, report);
   out << '\n';
   print_costs(out, report);
+  print_estimated(out, report);
   out << '\n';
 }
 

@@ -78,6 +78,8 @@ struct RunResult {
   std::optional<double> update_seconds;  // none: no step was applied
   double step_seconds = 0;
   std::optional<double> predicted_seconds;  // of a step; none without a profile of the machine
+  std::string profile;                      // by which they are predicted
+  bool profile_estimated = false;           // nothing of it was measured
   Seconds seconds;
   double tokens_per_second = 0;
   planner::Theory theory;

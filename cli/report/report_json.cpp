@@ -130,6 +130,8 @@ Json encode(const RunResult& run) {
       {"seconds", encode(run.seconds)},
       {"step_seconds", run.step_seconds},
       {"predicted_step_seconds", optional_number(run.predicted_seconds)},
+      {"profile", run.predicted_seconds ? Json(run.profile) : Json()},
+      {"profile_estimated", run.profile_estimated},
       {"tokens_per_second", run.tokens_per_second},
       {"theory", encode(run.theory)}};
 }
@@ -152,6 +154,8 @@ void decode_costs(const Json& json, RunResult& run) {
   run.process_bytes = json.at("process_bytes");
   run.seconds = decode_seconds(json.at("seconds"));
   run.predicted_seconds = decode_optional(json.at("predicted_step_seconds"));
+  if (run.predicted_seconds) run.profile = json.value("profile", "");
+  run.profile_estimated = json.value("profile_estimated", false);
   run.theory = decode_theory(json.at("theory"));
   if (json.contains("timeline")) run.timeline = json.at("timeline").dump();
 }

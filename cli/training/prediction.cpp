@@ -73,8 +73,11 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   predict_wire(estimate.wire, world, result.wire);
   if (!options.saving.folder.empty()) result.peak.predicted += estimate.snapshot;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
-  if (const auto profile = profile_for(options, plan.precision(), world))
+  if (const auto profile = profile_for(options, plan.precision(), world)) {
     result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh);
+    result.profile = profile->name;
+    result.profile_estimated = profile->estimated;
+  }
 }
 
 }  // namespace cli

@@ -301,6 +301,17 @@ TEST(ReportFiles, EndTheMemoryWithinAStepWhereTheStepEnds) {
   }
 }
 
+TEST(Train, SaysThatTheFiguresOfAGivenProfileAreEstimated) {
+  const Folder folder;
+  const Result trained = run_apart(
+      folder, joined({"train", "--profile", "h100"}, folder.small({"--steps", "1", "--json", folder.path("out")})));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(contains(trained.out, "by profile h100, estimated from data sheets, not measured")) << trained.out;
+  const json run = folder.document("out").at("runs").at(0);
+  EXPECT_EQ(run.at("profile"), "h100");
+  EXPECT_EQ(run.at("profile_estimated"), true);
+}
+
 TEST(BenchProfile, IsWhatSecondsArePredictedBy) {
   const Folder folder;
   const std::string file = folder.path("profile.json");

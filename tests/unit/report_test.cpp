@@ -49,6 +49,20 @@ TEST(Report, WireIsPredictedAndMeasured) {
     EXPECT_EQ(row(run(), way), "") << "one host, nothing in common";
 }
 
+TEST(Report, SaysByWhichFiguresSecondsArePredicted) {
+  RunResult result = run();
+  EXPECT_TRUE(nlohmann::json::parse(to_json(report_of(result))).at("runs").at(0).at("profile").is_null());
+  result.predicted_seconds = 2;
+  result.profile = "mine";
+  EXPECT_EQ(row(result, "the predicted seconds"), "");
+  result.profile_estimated = true;
+  EXPECT_EQ(row(result, "the predicted seconds"),
+            "the predicted seconds are by profile mine, estimated from data sheets, not measured");
+  const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
+  EXPECT_EQ(read.profile, "mine");
+  EXPECT_TRUE(read.profile_estimated);
+}
+
 TEST(Report, ShowsTheLinksAndWhatCommonMemorySpared) {
   RunResult result = run();
   result.wire.within_host = {600, 600};
