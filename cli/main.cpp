@@ -20,6 +20,7 @@
 #include "cli/complain.h"
 #include "cli/exit_codes.h"
 #include "cli/options/checks.h"
+#include "cli/options/device.h"
 #include "cli/options/help.h"
 #include "cli/options/validators.h"
 #include "planner/quantity.h"
@@ -50,7 +51,14 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   CLI::Option* const show = cli::add_path(*command, "--show", options.show,
                                           "Measure nothing: print a100, h100, h200 or a profile's file as JSON")
                                 ->group("Output");
-  cli::add_number(*command, "-n,--ranks", options.ranks, "Ranks that work at once", 1, cli::kMostRanks)->group(group);
+  cli::add_number(*command, "-n,--ranks", options.ranks,
+                  "Ranks that work at once [4, or one for each device of the kind]", 1, cli::kMostRanks)
+      ->group(group);
+  command->add_option("--device", options.device, "What they compute on: cpu, cuda (a GPU a rank) or cuda:1")
+      ->check(cli::read_by(cli::device_named))
+      ->type_name("DEVICE")
+      ->capture_default_str()
+      ->group(group);
   cli::add_choices(*command, "--precisions", options.precisions, "Of what is computed", {"fp32", "bf16", "fp16", "fp8"})
       ->group(group);
   cli::add_number(*command, "--threads", options.threads, "Threads of an operator", 1, cli::kMostThreads)->group(group);
@@ -62,7 +70,7 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   cli::add_path(*command, "--out", options.out,
                 "File to write [profile.json in the user's cache folder]; - is standard output alone")
       ->group("Output");
-  for (const char* other : {"--ranks", "--precisions", "--threads", "--network", "--out"})
+  for (const char* other : {"--ranks", "--device", "--precisions", "--threads", "--network", "--out"})
     show->excludes(command->get_option(other));
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;

@@ -150,13 +150,13 @@ Profile profile_named(const std::string& name_or_path) {
   return read(models::json_file(name_or_path, "give a profile's file, or a100, h100 or h200"), name_or_path);
 }
 
-std::string usual_profile_path() {
+std::string usual_profile_path(const std::string& kind) {
   const auto variable = [](const char* name) {
     return std::filesystem::path(std::getenv(name) ? std::getenv(name) : "");
   };
   const std::filesystem::path cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
   const std::filesystem::path folder = !cache.empty() ? cache : !home.empty() ? home / ".cache" : ".";
-  return folder / "zero" / "profile.json";
+  return folder / "zero" / (kind == "cpu" ? "profile.json" : "profile-" + kind + ".json");
 }
 
 std::string to_json(const Profile& profile) {

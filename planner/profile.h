@@ -60,8 +60,9 @@ std::vector<std::string_view> given_profiles();
 // not a positive number.
 Profile profile_named(const std::string& name_or_path);
 
-// Where `zero bench profile` leaves what it measures, unless told otherwise: in the user's cache folder.
-std::string usual_profile_path();
+// Where `zero bench profile` leaves what it measures of this kind of device, unless told otherwise: in the user's cache
+// folder.
+std::string usual_profile_path(const std::string& kind = "cpu");
 
 std::string to_json(const Profile& profile);
 // `source` says in errors whose text it is.

@@ -21,12 +21,13 @@ struct LaunchOptions {
 };
 
 struct ProfileOptions {
-  int ranks = 4;
+  int ranks = 0;  // 0: 4, or one for each device of the kind
   std::vector<std::string> precisions{"fp32", "bf16"};
   std::string network = "10Gbit";  // to other hosts, which cannot be measured on one
   int threads = 1;
-  std::string out;   // empty: planner::usual_profile_path()
-  std::string show;  // instead of measuring: a profile to print
+  std::string device = "cpu";
+  std::string out = {};   // empty: planner::usual_profile_path()
+  std::string show = {};  // instead of measuring: a profile to print
 };
 
 // Starts its ranks unless a launcher did, in which case this process is one of them.

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli/files.h"
+#include "cli/options/device.h"
 #include "cli/options/model.h"
 #include "cli/options/places.h"
 #include "cli/options/pretrained.h"
@@ -103,7 +104,7 @@ void check_settings(const EvalOptions& options) {
 }
 
 std::string output_of(const ProfileOptions& options) {
-  return options.out.empty() ? planner::usual_profile_path() : options.out;
+  return options.out.empty() ? planner::usual_profile_path(device_named(options.device).kind) : options.out;
 }
 
 void check_count(const RunOptions& options, int ranks) {

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "cli/files.h"
+#include "cli/options/device.h"
 #include "models/llama_config.h"
 #include "planner/profile.h"
 
@@ -76,7 +77,8 @@ void check_apart(const std::vector<Place>& places) {
 
 std::vector<Place> places_of(const RunOptions& options) {
   const bool measured = options.profile.empty();
-  const std::string profile = measured ? planner::usual_profile_path() : options.profile;
+  const std::string kind = options.device.empty() ? "cpu" : device_named(options.device).kind;
+  const std::string profile = measured ? planner::usual_profile_path(kind) : options.profile;
   return {{"--model", is_preset(options.model) ? "" : options.model, Use::reads},
           {"--data", options.data, Use::reads},
           {"--plan", options.plan_file, Use::reads},

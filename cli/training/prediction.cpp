@@ -31,8 +31,8 @@ void predict_wire(const zero::Traffic& wire, const zero::World& world, WireBytes
   result.in_place.predicted = wire.in_place();
 }
 
-std::optional<planner::Profile> measured_here(int rank) try {
-  const std::string usual = planner::usual_profile_path();
+std::optional<planner::Profile> measured_here(const RunOptions& options, int rank) try {
+  const std::string usual = planner::usual_profile_path(device_named(options.device).kind);
   std::error_code error;
   return std::filesystem::exists(usual, error) ? std::optional(planner::profile_named(usual)) : std::nullopt;
 } catch (const zero::ConfigError& error) {
@@ -40,14 +40,13 @@ std::optional<planner::Profile> measured_here(int rank) try {
   return {};
 }
 
-// By the option, or by what was measured on this machine, of its CPU, where that is of as many ranks and of this
+// By the option, or by what was measured on this machine of such a device, where that is of as many ranks and of this
 // precision.
 std::optional<planner::Profile> profile_for(const RunOptions& options, zero::Precision precision,
                                             const zero::World& world) {
   if (options.profile == kNoProfile) return {};
   if (!options.profile.empty()) return planner::profile_named(options.profile);
-  if (!on_host(options.device)) return {};
-  const std::optional<planner::Profile> measured = measured_here(world.rank());
+  const std::optional<planner::Profile> measured = measured_here(options, world.rank());
   if (!measured || !measured->knows(precision)) return {};
   return measured->ranks == 0 || measured->ranks == world.size() ? measured : std::nullopt;
 }

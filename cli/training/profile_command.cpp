@@ -15,40 +15,25 @@
 #include "base/text.h"
 #include "cli/commands/commands.h"
 #include "cli/options/checks.h"
+#include "cli/options/device.h"
 #include "cli/options/recipe.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/collect.h"
+#include "cli/training/device.h"
 #include "cli/training/own_ranks.h"
+#include "cli/training/rates.h"
 #include "cli/training/train.h"
 #include "planner/price.h"
 #include "planner/quantity.h"
 #include "planner/seconds.h"
+#include "zero/devices.h"
 
 namespace cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t kBlock = std::size_t{64} << 20;
-constexpr int kRounds = 5;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// Of the slowest rank, in the middle of several rounds that all ranks begin together.
-template <class Work>
-double timed(const zero::World& world, const Work& work) {
-  std::vector<double> rounds;
-  for (int round = 0; round <= kRounds; ++round) {
-    world.communicator().barrier().wait();
-    const auto begin = Clock::now();
-    work();
-    if (round > 0) rounds.push_back(seconds_since(begin));
-  }
-  return largest(world, middle(rounds));
-}
+constexpr int kRanksOfHost = 4;
 
 double copy_bandwidth(const zero::World& world) {
   std::vector<char> from(kBlock, 1), to(kBlock, 2);
@@ -175,9 +160,11 @@ class Steps {
  public:
   Steps(const zero::World& world, const ProfileOptions& options) {
     const std::size_t waits = world.size() > 1 ? 2 * std::size(kAccumulated) : 0;
-    const std::size_t models = options.precisions.size() * kPasses * (std::size(kTrials) + waits);
+    const std::size_t runs = on_host(options.device) ? kPasses * (std::size(kTrials) + waits) : 1;
+    const std::size_t bandwidths = on_host(options.device) ? kBandwidths : kBandwidths + kOfDevices;
     if (world.rank() == 0)
-      progress_.emplace("bench profile", static_cast<std::int64_t>(kBandwidths + models), Elsewhere::lines);
+      progress_.emplace("bench profile", static_cast<std::int64_t>(bandwidths + options.precisions.size() * runs),
+                        Elsewhere::lines);
   }
   // The next of them begins.
   void next(const std::string& what) {
@@ -186,6 +173,7 @@ class Steps {
 
  private:
   static constexpr std::size_t kBandwidths = 3;  // of copies, collectives and the disk
+  static constexpr std::size_t kOfDevices = 3;   // from and to the host, of updates
   std::optional<Progress> progress_;
   std::int64_t done_ = 0;
 };
@@ -236,23 +224,11 @@ Fit fit(const zero::World& world, const RunOptions& options, const Work& work, p
 
 struct Measurement {
   planner::Profile profile;
-  std::vector<double> farthest;  // by precision
+  std::vector<double> farthest = {};  // by precision; of the host
+  double from_host = 0, to_host = 0;  // of a device
 };
 
-Measurement measure(const zero::World& world, const ProfileOptions& options) {
-  planner::Profile profile;
-  profile.name = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks") + " of this machine";
-  profile.ranks = world.size();
-  profile.threads = options.threads;
-  Steps steps(world, options);
-  steps.next("copies");
-  profile.copy_bandwidth = copy_bandwidth(world);
-  steps.next("collectives");
-  profile.collective_bandwidth = world.size() > 1 ? collective_bandwidth(world) : profile.copy_bandwidth;
-  profile.collective_seconds = world.size() > 1 ? collective_latency(world) : 0;
-  profile.network_bandwidth = planner::bandwidth_of(options.network);
-  steps.next("the disk");
-  profile.disk_bandwidth = disk_bandwidth(world);
+void train_on_host(const zero::World& world, const ProfileOptions& options, Measurement& measured, Steps& steps) {
   RunOptions run;
   run.plans = {"ddp"};
   run.model = "micro";
@@ -261,35 +237,101 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
   run.device = "cpu";
   run.profile = kNoProfile;
   const Work work = load(run);
-  std::vector<double> farthest;
   for (const std::string& precision : options.precisions) {
     run.precision = precision;
-    const Fit fitted = fit(world, run, work, profile, steps);
-    profile.*planner::pace_of(zero::precision_named(precision)) = fitted.pace;
-    farthest.push_back(fitted.farthest);
+    const Fit fitted = fit(world, run, work, measured.profile, steps);
+    measured.profile.*planner::pace_of(zero::precision_named(precision)) = fitted.pace;
+    measured.farthest.push_back(fitted.farthest);
   }
-  return {profile, farthest};
+}
+
+void measure_device(const Rates& rates, const ProfileOptions& options, Measurement& measured, Steps& steps) {
+  planner::Profile& profile = measured.profile;
+  profile.device_memory = static_cast<double>(rates.memory());
+  steps.next("copies");
+  profile.copy_bandwidth = rates.copies();
+  steps.next("collectives");
+  profile.collective_bandwidth = rates.collectives();
+  profile.collective_seconds = rates.collective_seconds();
+  steps.next("from the host");
+  measured.from_host = rates.from_host();
+  steps.next("to the host");
+  measured.to_host = rates.to_host();
+  profile.host_link_bandwidth = std::min(measured.from_host, measured.to_host);
+  steps.next("updates");
+  profile.update_bandwidth = rates.updates();
+  for (const std::string& precision : options.precisions) {
+    steps.next(precision);
+    profile.*planner::pace_of(zero::precision_named(precision)) = rates.pace(zero::precision_named(precision));
+  }
+}
+
+std::string title_of(const zero::World& world, const ProfileOptions& options) {
+  const std::string ranks = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks");
+  return ranks + (on_host(options.device) ? "" : " on " + options.device) + " of this machine";
+}
+
+// Of the host.
+void measure_memory(const zero::World& world, planner::Profile& profile, Steps& steps) {
+  steps.next("copies");
+  profile.copy_bandwidth = copy_bandwidth(world);
+  steps.next("collectives");
+  profile.collective_bandwidth = world.size() > 1 ? collective_bandwidth(world) : profile.copy_bandwidth;
+  profile.collective_seconds = world.size() > 1 ? collective_latency(world) : 0;
+}
+
+Measurement measure(const zero::World& world, const ProfileOptions& options) {
+  Measurement measured;
+  planner::Profile& profile = measured.profile;
+  profile.name = title_of(world, options);
+  profile.ranks = world.size();
+  profile.threads = options.threads;
+  profile.network_bandwidth = planner::bandwidth_of(options.network);
+  Steps steps(world, options);
+  const c10::Device device = device_of(world, options.device);
+  if (device.is_cpu()) {
+    measure_memory(world, profile, steps);
+  } else {
+    measure_device(Rates(world, device), options, measured, steps);
+  }
+  steps.next("the disk");
+  profile.disk_bandwidth = disk_bandwidth(world);
+  if (device.is_cpu()) train_on_host(world, options, measured, steps);
+  return measured;
 }
 
 std::string gigabytes(double bandwidth) {
   return fixed(bandwidth / 1e9, 2) + " GB/s";
 }
 
+void show(std::ostream& out, const std::string& precision, const planner::Pace& pace, const double* farthest) {
+  out << precision << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
+      << fixed(1e6 * pace.operator_seconds, 1) << " us an operator, ";
+  if (farthest != nullptr)
+    out << fixed(100 * pace.waiting, 0) << " % of the time waiting where gradients are reduced; of the "
+        << std::size(kTrials) << " models that were trained for it none is farther off than "
+        << fixed(100 * *farthest, 0) << " %\n";
+  else
+    out << "attention " << fixed(pace.attention_flops / 1e9, 1) << " Gflop/s, sums " << gigabytes(pace.sweep_bandwidth)
+        << '\n';
+}
+
 void show(const Measurement& measurement, const ProfileOptions& options, const std::string& path) {
   const planner::Profile& profile = measurement.profile;
   std::ostream& out = is_standard_output(path) ? std::cerr : std::cout;
   out << profile.name << ", each of them while all work: copies " << gigabytes(profile.copy_bandwidth) << ", updates "
-      << gigabytes(profile.update_bandwidth) << ", collectives " << gigabytes(profile.collective_bandwidth) << " and "
-      << fixed(1e6 * profile.collective_seconds, 1) << " us each, disk " << gigabytes(profile.disk_bandwidth)
-      << "; network, as given, " << gigabytes(profile.network_bandwidth) << '\n';
-  for (std::size_t i = 0; i < options.precisions.size(); ++i) {
-    const planner::Pace& pace = profile.pace(zero::precision_named(options.precisions[i]));
-    out << options.precisions[i] << ": matrices " << fixed(pace.matrix_flops / 1e9, 1) << " Gflop/s, "
-        << fixed(1e6 * pace.operator_seconds, 1) << " us an operator, " << fixed(100 * pace.waiting, 0)
-        << " % of the time waiting where gradients are reduced; of the " << std::size(kTrials)
-        << " models that were trained for it none is farther off than " << fixed(100 * measurement.farthest[i], 0)
-        << " %\n";
-  }
+      << gigabytes(profile.update_bandwidth);
+  if (profile.collective_bandwidth > 0)
+    out << ", collectives " << gigabytes(profile.collective_bandwidth) << " and "
+        << fixed(1e6 * profile.collective_seconds, 1) << " us each";
+  out << ", disk " << gigabytes(profile.disk_bandwidth) << "; network, as given, "
+      << gigabytes(profile.network_bandwidth) << '\n';
+  if (profile.device_memory > 0)
+    out << planner::in_units(static_cast<std::int64_t>(profile.device_memory)) << " of memory a rank; from the host "
+        << gigabytes(measurement.from_host) << ", to it " << gigabytes(measurement.to_host) << '\n';
+  for (std::size_t i = 0; i < options.precisions.size(); ++i)
+    show(out, options.precisions[i], profile.pace(zero::precision_named(options.precisions[i])),
+         measurement.farthest.empty() ? nullptr : &measurement.farthest[i]);
   if (!is_standard_output(path)) out << "written to " << path << '\n';
 }
 
@@ -306,16 +348,37 @@ int profile_as_rank(const ProfileOptions& options) {
 }
 
 std::vector<std::string> arguments_of(const ProfileOptions& options) {
-  std::vector<std::string> result{"zero", "bench", "profile", "--network=" + options.network,
+  std::vector<std::string> result{"zero",
+                                  "bench",
+                                  "profile",
+                                  "--network=" + options.network,
+                                  "--device=" + options.device,
                                   "--threads=" + std::to_string(options.threads)};
   for (const std::string& precision : options.precisions) result.push_back("--precisions=" + precision);
   if (!options.out.empty()) result.push_back("--out=" + options.out);
   return result;
 }
 
+// Throws UsageError where there is no such device.
+int ranks_of(const ProfileOptions& options) {
+  const c10::Device device = device_of(zero::World(), options.device);
+  if (options.ranks > 0) return options.ranks;
+  if (device.is_cpu()) return kRanksOfHost;
+  return device_named(options.device).index < 0 ? zero::device_count(device.type()) : 1;
+}
+
+void check_precisions(const ProfileOptions& options) {
+  if (!on_host(options.device) && std::ranges::count(options.precisions, "fp8") > 0)
+    throw UsageError("--precisions: fp8 is computed on the CPU only in this version, not on " +
+                     zero::in_quotes(options.device) + "; leave it out");
+}
+
 }  // namespace
 
-int profile(const ProfileOptions& options) {
+int profile(const ProfileOptions& given) {
+  check_precisions(given);
+  ProfileOptions options = given;
+  options.ranks = ranks_of(given);
   if (launched() || options.ranks == 1) return profile_as_rank(options);
   return exit_code(run_ranks(own_ranks(arguments_of(options), options.ranks)));
 }

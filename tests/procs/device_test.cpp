@@ -57,6 +57,10 @@ TEST(Devices, ThatAreNotThereAreRefused) {
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
     EXPECT_EQ(result.out, "");
   }
+  const Result measured = run(zero({"bench", "profile", "--device", "cuda", "--out", folder.path("profile")}));
+  EXPECT_EQ(measured.code, 2);
+  EXPECT_TRUE(measured.err.starts_with("zero: --device: ")) << measured.err;
+  EXPECT_TRUE(contains(measured.err, ": this host has the CPU; ")) << measured.err;
   const Result launched =
       run(zero(joined({"launch", "-n", "2", kZero, "train", "--device", "cuda"}, folder.small({}))));
   EXPECT_EQ(launched.code, 2);
