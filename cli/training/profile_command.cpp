@@ -369,8 +369,8 @@ int ranks_of(const ProfileOptions& options) {
 
 void check_precisions(const ProfileOptions& options) {
   if (!on_host(options.device) && std::ranges::count(options.precisions, "fp8") > 0)
-    throw UsageError("--precisions: fp8 is computed on the CPU only in this version, not on " +
-                     zero::in_quotes(options.device) + "; leave it out");
+    throw UsageError("--precisions: fp8 is measured on the CPU only, not on " + zero::in_quotes(options.device) +
+                     "; leave it out");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "analysis/torch/engine_watch.h"
 
-#include "zero/error.h"
+#include "analysis/torch/watched.h"
 
 namespace zero {
 namespace {
@@ -35,10 +35,7 @@ const std::string& EngineWatch::unit_name(int unit) const {
 }
 
 void EngineWatch::begins(c10::Device device) {
-  if (device == sinks_.device) return;
-  throw ConfigError("MemoryAnalyzer::watch: the analyzer is of device '" + sinks_.device.str() +
-                        "', and the engine's parameters are on '" + device.str() + "'",
-                    "make it a MemoryAnalyzer of that device");
+  require_on(sinks_.device, device, "the engine's parameters are");
 }
 
 // A snapshot is in the host's memory, wherever the engine is.

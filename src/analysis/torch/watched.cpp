@@ -67,6 +67,13 @@ std::string unit_of(const std::string& parameter) {
 
 }  // namespace
 
+void require_on(c10::Device analyzers, c10::Device others, const std::string& what) {
+  if (others == analyzers) return;
+  throw ConfigError("MemoryAnalyzer::watch: the analyzer is of device '" + analyzers.str() + "', and " + what +
+                        " on '" + others.str() + "'",
+                    "make it a MemoryAnalyzer of that device");
+}
+
 // A gradient may be gone again before anybody looks.
 class Watched::Hook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -96,16 +103,9 @@ Watched::~Watched() {
 void Watched::add(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {
   if (!tensor.defined())
     throw ConfigError("MemoryAnalyzer::watch: the tensor is not defined", "watch it when it has been made");
-  require_here(tensor);
+  require_on(device_, tensor.device(), "what is watched is");
   drop_ended();
   put(tensor, owner, unit);
-}
-
-void Watched::require_here(const at::Tensor& tensor) const {
-  if (tensor.device() == device_) return;
-  throw ConfigError("MemoryAnalyzer::watch: the analyzer is of device '" + device_.str() +
-                        "', and what is watched is " + "on '" + tensor.device().str() + "'",
-                    "make it a MemoryAnalyzer of that device");
 }
 
 void Watched::require_some_here(const torch::nn::Module& module) const {
@@ -114,7 +114,7 @@ void Watched::require_some_here(const torch::nn::Module& module) const {
   if (std::ranges::any_of(parameters, here) || std::ranges::any_of(buffers, here)) return;
   for (const auto* tensors : {&parameters, &buffers})
     for (const at::Tensor& tensor : *tensors)
-      if (tensor.defined()) require_here(tensor);
+      if (tensor.defined()) require_on(device_, tensor.device(), "what is watched is");
 }
 
 void Watched::put(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit) {

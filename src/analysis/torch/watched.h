@@ -15,6 +15,9 @@
 
 namespace zero {
 
+// Throws ConfigError where `what`, as the error calls it, is not on the analyzer's device.
+void require_on(c10::Device analyzers, c10::Device others, const std::string& what);
+
 class Watched {
  public:
   Watched(std::shared_ptr<MemoryLog> log, c10::Device device) : log_(std::move(log)), device_(device) {}
@@ -44,7 +47,6 @@ class Watched {
     const void* data;
   };
 
-  void require_here(const at::Tensor& tensor) const;
   void require_some_here(const torch::nn::Module& module) const;
   void put(const at::Tensor& tensor, MemoryOwner owner, const std::string& unit);
   void hook(const at::Tensor& parameter, const std::string& unit);
