@@ -15,10 +15,14 @@ string(REGEX REPLACE "(.........................................................
 file(WRITE "${OUTPUT}" "#include \"cli/page/report_template.h\"
 
 namespace cli {
+namespace {
+
+constexpr char page[] =
+    \"${bytes}\";
+
+}  // namespace
 
 std::string_view report_template() {
-  static constexpr char page[] =
-    \"${bytes}\";
   return {page, sizeof page - 1};
 }
 

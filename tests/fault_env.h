@@ -247,7 +247,7 @@ class FaultEnv final : public Env {
   std::shared_ptr<Node> parent(const std::string& path) const {
     Path all = parts(path);
     all.pop_back();
-    const auto node = find(all);
+    auto node = find(all);
     if (!node || !node->folder) fail("lookup", path, "no such folder");
     return node;
   }

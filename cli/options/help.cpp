@@ -58,7 +58,7 @@ class Format : public CLI::Formatter {
     return in_columns("  " + command->get_display_name(), command->get_description(), kIndent);
   }
   std::string make_usage(const CLI::App* command, std::string name) const override {
-    const std::string usage = CLI::Formatter::make_usage(command, std::move(name));
+    std::string usage = CLI::Formatter::make_usage(command, std::move(name));
     if (!command->get_prefix_command()) return usage;
     return usage.substr(0, usage.find_last_not_of('\n') + 1) + " PROGRAM [ARGUMENT...]\n";
   }

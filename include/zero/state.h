@@ -43,7 +43,7 @@ struct StateKey {
   std::string name;  // of the parameter or buffer, as in named_parameters(), a shared one's first
   StateKind kind = StateKind::parameter;
   std::string part = {};
-  auto operator<=>(const StateKey&) const = default;
+  auto operator<=>(const StateKey&) const = default;  // NOLINT(modernize-use-nullptr): for clang-tidy before 15
 };
 // "layer.weight moment 0"
 std::string describe(const StateKey& key);

@@ -76,7 +76,7 @@ std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-ElementOrder::ElementOrder(std::vector<std::int64_t> shape) : ElementOrder(shape, row_major_strides(shape)) {}
+ElementOrder::ElementOrder(const std::vector<std::int64_t>& shape) : ElementOrder(shape, row_major_strides(shape)) {}
 
 ElementOrder::ElementOrder(std::vector<std::int64_t> shape, std::vector<std::int64_t> strides)
     : shape_(std::move(shape)), strides_(std::move(strides)) {

@@ -12,7 +12,7 @@ std::int64_t elements_of(const std::vector<std::int64_t>& shape);
 
 class ElementOrder {
  public:
-  explicit ElementOrder(std::vector<std::int64_t> shape);  // row-major
+  explicit ElementOrder(const std::vector<std::int64_t>& shape);  // row-major
   ElementOrder(std::vector<std::int64_t> shape, std::vector<std::int64_t> strides);
 
   bool row_major() const { return row_major_; }

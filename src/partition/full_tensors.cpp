@@ -120,7 +120,7 @@ void each_owner(const Layout& layout, const std::vector<ParameterRule>& rules, c
   Loads loads(layout.ranks());
   std::vector<std::size_t> units(layout.units().size());
   std::iota(units.begin(), units.end(), std::size_t{0});
-  std::ranges::stable_partition(units, [&](std::size_t unit) { return layout.units()[unit].trainable(); });
+  std::stable_partition(units.begin(), units.end(), [&](std::size_t unit) { return layout.units()[unit].trainable(); });
   for (const std::size_t index : units) {
     const UnitLayout& unit = layout.units()[index];
     std::vector<std::pair<double, const Slot*>> slots;

@@ -30,7 +30,7 @@ MeshShape::MeshShape(int ranks, const MeshOptions& options) : MeshShape(ranks) {
   expect(options.pipe >= 1, "the pipe axis has at least 1 rank", options.pipe);
   if (!faults.empty()) throw ConfigError("no mesh: " + joined(faults, "; "));
   const int others = options.tensor * options.pipe;
-  const int data = ranks / others;
+  const int data = ranks / others;  // NOLINT(clang-analyzer-core.DivideZero): sizes below 1 are faults
   const int shard = options.shard == 0 ? data : options.shard;
   if (ranks % others != 0 || shard == 0 || data % shard != 0)
     throw ConfigError("no mesh: " + std::to_string(ranks) + " ranks are not a multiple of " +

@@ -132,9 +132,10 @@ TEST_F(JsonFile, WhatIsNoFileIsNamed) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const std::pair<std::string, const char*> others[] = {
       {pipe, "it is a pipe"}, {"/dev/zero", "it is a device"}, {"/", "it is a folder"}};
-  for (const auto& [path, what] : others)
+  for (const auto& other : others)
     for (const Reader& reader : kReaders)
-      EXPECT_NE(error_of([&] { reader.read(path); }).find(what), std::string::npos) << reader.name << path;
+      EXPECT_NE(error_of([&] { reader.read(other.first); }).find(other.second), std::string::npos)
+          << reader.name << other.first;
   std::filesystem::remove(pipe);
   std::ofstream(path_).put(' ');
   std::filesystem::resize_file(path_, std::uintmax_t{1} << 27);

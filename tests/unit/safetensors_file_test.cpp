@@ -232,9 +232,9 @@ TEST_F(SafetensorsDisk, AnIndexThatIsNoneIsAnError) {
       {R"({"weight_map":{},"weight_map":{}})", "has weight_map twice"},
       {"{\"metadata\":" + deep, "is nested deeper than 64 levels"},
   };
-  for (const auto& [index, says] : cases) {
-    const std::string error = fault_of([&] { read_safetensors_index(index, "x"); });
-    EXPECT_NE(error.find(says), std::string::npos) << error << "\n  instead of " << says;
+  for (const auto& wrong : cases) {
+    const std::string error = fault_of([&] { read_safetensors_index(wrong.first, "x"); });
+    EXPECT_NE(error.find(wrong.second), std::string::npos) << error << "\n  instead of " << wrong.second;
   }
   EXPECT_EQ(read_safetensors_index(R"({"a":[{"b":[]},1,-1,null,true,"x",1.5],"weight_map":{"a":"f"},"c":1})", "x"),
             (SafetensorsFiles{{"a", "f"}}));

@@ -84,8 +84,8 @@ TEST_P(Stores, BookTheirBlocksAsLongAsTheyLive) {
   EXPECT_EQ((booked_[{Owner::optimizer, 3, tier()}]), 48);
   EXPECT_EQ((booked_[{Owner::gradient, -1, tier()}]), 5);
   Block moved = std::move(a);
-  EXPECT_FALSE(a);  // NOLINT: what is left of it
-  EXPECT_EQ(a.bytes(), 0);
+  EXPECT_FALSE(a);          // NOLINT: what is left of it
+  EXPECT_EQ(a.bytes(), 0);  // NOLINT: likewise
   EXPECT_EQ((booked_[{Owner::optimizer, 3, tier()}]), 48);
   b = std::move(moved);
   EXPECT_EQ((booked_[{Owner::optimizer, 3, tier()}]), 40);
