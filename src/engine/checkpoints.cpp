@@ -8,6 +8,7 @@
 
 #include "engine/adapted_source.h"
 #include "engine/impl.h"
+#include "partition/tiles.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/checkpoint_writer.h"
 #include "persist/folders.h"
@@ -168,7 +169,8 @@ Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& opt
       tensors = tensors_of_user(*source, checkpoint->manifest());
     });
   });
-  AdaptedSource adapted(*source, expected_state(), options, seed_);
+  TiledSource tiled(*source, tiles_);
+  AdaptedSource adapted(tiled, expected_state(), options, seed_);
   take_over(adapted);
   return {.folder = place, .step = steps_, .user = checkpoint->manifest().user, .tensors = std::move(tensors)};
 }

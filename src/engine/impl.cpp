@@ -90,6 +90,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
       replicated_(inventory.replicated),
+      tiles_(std::move(inventory.tiles)),
       layout_(inventory.specs, mesh.shape(), slices_of(plan, rules_)),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),

@@ -15,6 +15,7 @@
 #include "engine/updater.h"
 #include "engine/vote.h"
 #include "partition/state_tensors.h"
+#include "partition/tiles.h"
 #include "persist/saver.h"
 #include "state/exchange.h"
 #include "state/float8_linear.h"
@@ -142,6 +143,7 @@ class Engine::Impl final : public UnitOwner {
   std::vector<ParameterInfo> infos_;
   std::vector<ParameterRule> rules_;  // by parameter
   std::vector<Replicated> replicated_;
+  Tiles tiles_;
   Layout layout_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps
   std::shared_ptr<TrafficMeter> setup_meter_;  // of everything else

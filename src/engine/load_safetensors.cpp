@@ -65,24 +65,24 @@ class SafetensorsLoading {
     if (wanted.empty()) return;
     if (found.empty())
       return faults_.push_back(joined(wanted, " or ") + " is missing, " +
-                               words_of(c10::toString(tensor.tensor.scalar_type()), tensor.tensor.sizes()));
+                               words_of(c10::toString(tensor.tensor.scalar_type()), tensor.shape()));
     for (const std::size_t from : found) {
       used_[from] = true;
-      if (!fits(tensor.tensor, from)) return;
+      if (!fits(tensor, from)) return;
     }
     for (const std::size_t from : found)
       if (from != found.front() && !same(found.front(), from)) return differ(found.front(), from);
     matches_.push_back({&tensor, found.front(), *scalar_type_of(weights_->tensors()[found.front()].type)});
   }
 
-  bool fits(const at::Tensor& tensor, std::size_t from) {
+  bool fits(const ModuleTensor& tensor, std::size_t from) {
     const WeightTensor& weights = weights_->tensors()[from];
     const auto type = scalar_type_of(weights.type);
-    const bool converts = type && (*type == tensor.scalar_type() ||
-                                   (at::isFloatingType(*type) && at::isFloatingType(tensor.scalar_type())));
-    if (converts && tensor.sizes() == at::IntArrayRef(weights.shape)) return true;
+    const at::ScalarType own = tensor.tensor.scalar_type();
+    const bool converts = type && (*type == own || (at::isFloatingType(*type) && at::isFloatingType(own)));
+    if (converts && tensor.shape() == weights.shape) return true;
     faults_.push_back(in_quotes(weights.name) + " is " + words_of(name(weights.type), weights.shape) + ", not " +
-                      words_of(c10::toString(tensor.scalar_type()), tensor.sizes()));
+                      words_of(c10::toString(own), tensor.shape()));
     return false;
   }
 
@@ -112,17 +112,22 @@ class SafetensorsLoading {
     if (to.numel() == 0) return;
     if (to.is_contiguous()) return copy_stretches(match, to.view(-1));
     at::Tensor values = at::empty(to.sizes(), match.type);
-    weights_->read(match.from, 0, to.numel(), values.mutable_data_ptr());
+    read(match, 0, to.numel(), values);
     to.copy_(values);
   }
 
+  // Elements [begin, end) of the module's tensor.
+  void read(const Match& match, std::int64_t begin, std::int64_t end, const at::Tensor& to) {
+    const std::int64_t first = match.to->first();
+    weights_->read(match.from, first + begin, first + end, to.mutable_data_ptr());
+  }
+
   void copy_stretches(const Match& match, const at::Tensor& to) {
-    if (to.is_cpu() && to.scalar_type() == match.type)
-      return weights_->read(match.from, 0, to.numel(), to.mutable_data_ptr());
+    if (to.is_cpu() && to.scalar_type() == match.type) return read(match, 0, to.numel(), to);
     const at::Tensor values = at::empty({std::min(kElementsAtOnce, to.numel())}, match.type);
     for (std::int64_t at = 0; at < to.numel(); at += kElementsAtOnce) {
       const std::int64_t count = std::min(kElementsAtOnce, to.numel() - at);
-      weights_->read(match.from, at, at + count, values.mutable_data_ptr());
+      read(match, at, at + count, values);
       to.narrow(0, at, count).copy_(values.narrow(0, 0, count));
     }
   }

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "engine/impl.h"
 #include "partition/state_pieces.h"
+#include "partition/tiles.h"
 #include "partition/transitions.h"
 #include "persist/gathered.h"
 #include "state/dispatch_hook.h"
@@ -127,7 +128,8 @@ StateFit Engine::Impl::agree_on_state(const StateSource& source) {
 
 void Engine::Impl::load_state(StateSource& source) {
   check_alive();
-  take_over(source);
+  TiledSource tiled(source, tiles_);
+  take_over(tiled);
 }
 
 // Throws CheckpointError, on every rank, where files of it are damaged; then another may be taken over.

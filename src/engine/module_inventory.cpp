@@ -14,8 +14,10 @@
 
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
+#include "engine/module_tiles.h"
 #include "state/unit.h"
 #include "zero/error.h"
+#include "zero/tiled_linear.h"
 
 namespace zero {
 namespace {
@@ -40,6 +42,9 @@ bool is_embedding(const Module& module) {
   return dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
 }
+bool is_tiled(const Module& module) {
+  return dynamic_cast<const TiledLinearImpl*>(&module) != nullptr;
+}
 std::string type_name(const Module& module) {
   return module.name();
 }
@@ -55,6 +60,9 @@ bool is_container(const Scripted& module) {
 }
 bool is_embedding(const Scripted& module) {
   return type_name(module).starts_with("Embedding");
+}
+bool is_tiled(const Scripted& /*module*/) {
+  return false;
 }
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
@@ -109,7 +117,7 @@ class Collector {
     for (const auto& [name, buffer] : buffers_of(module))
       if (buffer.defined() && seen_.insert(buffer.unsafeGetTensorImpl()).second)
         add_replicated("buffer", join(path, name), buffer);
-    const bool splits = unit.empty() && is_container(module);
+    const bool splits = is_tiled(module) || (unit.empty() && is_container(module));
     for (const auto& [name, child] : children_of(module)) {
       const std::string below = join(path, name);
       visit(*child, below, splits && !is_container(*child) ? below : unit);
@@ -225,7 +233,9 @@ Inventory take_inventory(const Module& module, const Plan& plan,
                          const std::function<bool(const ParameterInfo&)>& full_precision) {
   Collector collector(plan, full_precision);
   collector.visit(module, "", "");
-  return collector.result();
+  Inventory inventory = collector.result();
+  inventory.tiles = tiles_of(module);
+  return inventory;
 }
 
 Inventory take_inventory(const Scripted& module, const Plan& plan,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "partition/tiles.h"
 #include "state/max_norms.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
@@ -34,14 +35,15 @@ struct Inventory {
   std::vector<ParameterInfo> infos;    // likewise
   std::vector<Replicated> replicated;
   std::vector<MaxNorms::Table> max_norms;  // of embeddings
+  Tiles tiles;                             // among the parameters, of TiledLinear
   at::Device device = at::kCPU;            // on which all of them are
 };
 
 // A unit is a child of a ModuleList, ModuleDict or Sequential (of the innermost that is not itself
-// inside a unit); what is left over is grouped by the module that owns it. Throws ConfigError for
-// parameters that cannot be managed: sparse, complex, overlapping in memory, trained by another engine, or in memory
-// that another tensor shares, which would go on without them; for buffers that cannot be broadcast; and where not all
-// are on one device, to which this build has a door. Nothing is changed.
+// inside a unit), or a tile of a TiledLinear; what is left over is grouped by the module that owns it. Throws
+// ConfigError for parameters that cannot be managed: sparse, complex, overlapping in memory, trained by another engine,
+// or in memory that another tensor shares, which would go on without them; for buffers that cannot be broadcast; and
+// where not all are on one device, to which this build has a door. Nothing is changed.
 Inventory take_inventory(const torch::nn::Module& module, const Plan& plan,
                          const std::function<bool(const ParameterInfo&)>& full_precision);
 Inventory take_inventory(const torch::jit::Module& module, const Plan& plan,

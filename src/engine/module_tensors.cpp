@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "engine/module_tiles.h"
 #include "state/unit.h"
 #include "zero/error.h"
 
@@ -45,23 +46,38 @@ void require_whole(const std::string& name, const at::Tensor& tensor) {
 
 class Listing {
  public:
-  void add(const std::string& name, const at::Tensor& tensor) {
+  explicit Listing(Tiles tiles) : tiles_(std::move(tiles)) {}
+
+  void add(const std::string& own_name, const at::Tensor& tensor) {
+    const auto tile = tiles_.find(own_name);
+    const std::string& name = tile == tiles_.end() ? own_name : tile->second.whole;
     const auto [at, fresh] = places_.emplace(tensor.unsafeGetTensorImpl(), tensors_.size());
     if (!fresh) return tensors_[at->second].names.push_back(name);
-    require_whole(name, tensor);
-    tensors_.push_back({{name}, tensor.detach()});
+    require_whole(own_name, tensor);
+    tensors_.push_back({{name}, tensor.detach(), tile == tiles_.end() ? std::nullopt : std::optional(tile->second)});
   }
   std::vector<ModuleTensor> result() && { return std::move(tensors_); }
 
  private:
+  Tiles tiles_;
   std::unordered_map<const void*, std::size_t> places_;
   std::vector<ModuleTensor> tensors_;
 };
 
 }  // namespace
 
+std::vector<std::int64_t> ModuleTensor::shape() const {
+  std::vector<std::int64_t> shape = tensor.sizes().vec();
+  if (tile) shape.front() = tile->all;
+  return shape;
+}
+
+std::int64_t ModuleTensor::first() const {
+  return tile ? tensor.numel() / tile->rows * tile->begin : 0;
+}
+
 std::vector<ModuleTensor> tensors_of(const torch::nn::Module& module) {
-  Listing listing;
+  Listing listing(tiles_of(module));
   for (const auto& item : module.named_parameters()) listing.add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) listing.add(item.key(), item.value());
   return std::move(listing).result();

@@ -7,6 +7,7 @@
 #include "base/elements.h"
 #include "engine/impl.h"
 #include "partition/state_pieces.h"
+#include "partition/tiles.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
 #include "zero/error.h"
@@ -56,10 +57,13 @@ class Pieces {
   Pieces(Device& device, int rank, const MeshShape& mesh, std::weak_ptr<const void> valid)
       : device_(device), rank_(rank), mesh_(mesh), valid_(std::move(valid)) {}
 
-  void add(const StateTensor& tensor, ElementOrder order) {
-    index_.emplace(tensor.key, tensors_.size());
-    tensors_.push_back(tensor);
-    orders_.push_back(std::move(order));
+  // Of parameters, each in its order of memory; those of tiles are told as those of the whole.
+  void add(const std::vector<StateTensor>& tensors, std::vector<ElementOrder> orders, StateScalars& scalars,
+           const Tiles& tiles) {
+    JoinedState state = joined(tensors, scalars, tiles);
+    tensors_ = std::move(state.tensors);
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (state.places[i]) index_.emplace(tensors[i].key, Told{*state.places[i], std::move(orders[i])});
   }
 
   void add(const HeldState& held) {
@@ -70,31 +74,37 @@ class Pieces {
   }
 
   void add_buffer(const StateTensor& described, const at::Tensor& buffer) {
-    add(described, ElementOrder(described.shape));
+    tensors_.push_back(described);
     if (buffer.numel() == 0) return;
-    add_piece(tensors_.size() - 1, 0, described.numel(), /*over=*/{},
+    add_piece({{.tensor = tensors_.size() - 1}, ElementOrder(described.shape)}, 0, described.numel(), /*over=*/{},
               [buffer] { return memory_of(buffer.detach().to(at::kCPU).contiguous()); });
   }
 
   EngineState state(StateScalars scalars) && { return {std::move(scalars), std::move(tensors_), std::move(pieces_)}; }
 
  private:
+  struct Told {
+    JoinedState::Place at;
+    ElementOrder order;
+  };
+
   void add(const StateKey& key, const HeldState& held) {
-    const std::size_t tensor = index_.at(key);
-    add_piece(tensor, held.begin, held.end, held.over, hold_of(device_, held, key.part, tensors_[tensor].dtype));
+    const Told& told = index_.at(key);
+    add_piece(told, held.begin, held.end, held.over, hold_of(device_, held, key.part, tensors_[told.at.tensor].dtype));
   }
 
-  void add_piece(std::size_t tensor, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {
+  void add_piece(const Told& told, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {
     const Axis copied = over == Axis::shard ? Axis::replica : Axis::data;  // along which ranks have the same
     const bool alone = over == Axis::data;
-    pieces_.emplace_back(tensor, end - begin, alone ? 0 : mesh_.at(copied, rank_), alone ? 1 : mesh_.size(copied),
-                         std::make_shared<StatePiece::Values>(orders_[tensor], begin, end, tensors_[tensor].dtype,
-                                                              std::move(hold), valid_));
+    pieces_.emplace_back(told.at.tensor, end - begin, alone ? 0 : mesh_.at(copied, rank_),
+                         alone ? 1 : mesh_.size(copied),
+                         std::make_shared<StatePiece::Values>(told.order, begin, end, tensors_[told.at.tensor].dtype,
+                                                              std::move(hold), valid_, told.at.first));
   }
 
   // A number is that of all elements, and told by who has the first.
   void add_field(const StateKey& key, HeldState held) {
-    if (!tensors_[index_.at(key)].shape.empty()) return add(key, held);
+    if (!tensors_[index_.at(key).at.tensor].shape.empty()) return add(key, held);
     if (held.begin > 0) return;
     held.end = 1;
     add(key, held);
@@ -105,8 +115,7 @@ class Pieces {
   MeshShape mesh_;
   std::weak_ptr<const void> valid_;
   std::vector<StateTensor> tensors_;
-  std::vector<ElementOrder> orders_;
-  std::map<StateKey, std::size_t> index_;
+  std::map<StateKey, Told> index_;  // by the parameter's own name
   std::vector<StatePiece> pieces_;
 };
 
@@ -208,6 +217,8 @@ EngineState Engine::Impl::state(bool frozen) {
   Pieces pieces(accounts_.device(), exchange_.rank(), exchange_.mesh(), told_);
   const std::vector<ExpectedParameter> expected = expected_state();
   StateScalars numbers = scalars();
+  std::vector<StateTensor> of_parameters;
+  std::vector<ElementOrder> orders;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (!frozen && !expected[i].trainable) {
       numbers.updates.erase(expected[i].name);
@@ -216,8 +227,12 @@ EngineState Engine::Impl::state(bool frozen) {
     const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
     std::vector<StateTensor> tensors = updater_.prepared(*units_[unit]) ? expected[i].kept : expected[i].plain;
     if (updater_.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
-    for (const StateTensor& each : tensors) pieces.add(each, order_of(each, static_cast<int>(i)));
+    for (const StateTensor& each : tensors) {
+      of_parameters.push_back(each);
+      orders.push_back(order_of(each, static_cast<int>(i)));
+    }
   }
+  pieces.add(of_parameters, std::move(orders), numbers, tiles_);
   const std::vector<StateTensor> buffers = buffers_of_state();
   for (std::size_t i = 0; i < buffers.size(); ++i) pieces.add_buffer(buffers[i], replicated_[i].tensor);
   for (const auto& unit : units_)

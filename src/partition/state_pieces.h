@@ -23,23 +23,28 @@ struct StateStretch {
 class StatePiece::Values {
  public:
   // `hold` gives the memory of elements [begin, end), which stays as long as what it returns; nothing is read when
-  // `valid` has expired.
+  // `valid` has expired. `order`, `begin` and `end` are of elements from `first` of the tensor on.
   using Hold = std::function<std::shared_ptr<const void>()>;
   Values(ElementOrder order, std::int64_t begin, std::int64_t end, Dtype dtype, Hold hold,
-         std::weak_ptr<const void> valid)
+         std::weak_ptr<const void> valid, std::int64_t first = 0)
       : order_(std::move(order)),
+        first_(first),
         begin_(begin),
         end_(end),
         item_(size_of(dtype)),
         hold_(std::move(hold)),
         valid_(std::move(valid)) {}
 
-  void each(const ElementOrder::Run& tell) const { order_.each_run(begin_, end_, tell); }
+  void each(const ElementOrder::Run& tell) const {
+    order_.each_run(begin_, end_, [&](std::int64_t first, std::int64_t last, std::int64_t place) {
+      tell(first_ + first, first_ + last, place);
+    });
+  }
   void read(const Read& take) const;
 
  private:
   ElementOrder order_;
-  std::int64_t begin_, end_, item_;
+  std::int64_t first_, begin_, end_, item_;
   Hold hold_;
   std::weak_ptr<const void> valid_;
 };
