@@ -16,6 +16,7 @@
 #include "cli/report/format.h"
 #include "cli/report/report.h"
 #include "planner/fit.h"
+#include "planner/offload.h"
 #include "planner/plan_file.h"
 #include "planner/quantity.h"
 
@@ -101,11 +102,16 @@ bool here(const PlanOptions& options) {
   return options.hosts == 1 && options.device_memory.empty();
 }
 
-// Ranks share their host's memory where they compute in it. What travels in FP8 is not read where it lies.
+// Ranks share their host's memory where they compute in it. What travels in FP8 is not read where it lies, and what is
+// on disk does not lie there.
 zero::Memory memory_of(const PlanOptions& options, bool in_host_memory) {
-  const bool as_it_lies = options.gather_in == "native";
+  const bool native = options.gather_in == "native";
+  const zero::Plan tiers = planner::offloaded({}, options.offload);
+  const bool as_it_lies = native && tiers[zero::State::parameter].tier == zero::Tier::device;
   if (options.memory == "common" && !as_it_lies)
-    throw UsageError("--memory common contradicts --gather-in " + options.gather_in + ": what travels is not common");
+    throw UsageError("--memory common contradicts " +
+                     (native ? "--offload " + options.offload + ": parameters are there"
+                             : "--gather-in " + options.gather_in + ": what travels is not common"));
   const bool common = options.memory == "common" || (options.memory == "auto" && in_host_memory && as_it_lies);
   return common ? zero::Memory::common : zero::Memory::separate;
 }

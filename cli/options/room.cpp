@@ -30,7 +30,7 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
       estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));
   const bool host = on_host(options.device);
   const std::int64_t building =
-      shape.parameters * zero::size_of(zero::Dtype::f32) + (host ? estimate.state.parameter : 0);
+      shape.parameters * zero::size_of(zero::Dtype::f32) + (host ? estimate.on(zero::Tier::device).parameter : 0);
   const std::int64_t step = (host ? peak.bytes : 0) + (options.saving.folder.empty() ? 0 : estimate.snapshot);
   return building > step ? Need{building, "while the model is built"} : Need{step, "within a step"};
 }

@@ -147,7 +147,7 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
     const UpdateFactors& f = *factors[static_cast<std::size_t>(stretch.slot)];
     const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
     const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
-    stretch.each([&, kept = kept, size = size](const UpdateRange& range) {
+    stretch.each(Weights::moved, [&, kept = kept, size = size](const UpdateRange& range) {
       device.apply_step(kept, size, step_at(unit, slot.begin + range.first), f, range);
     });
   }
@@ -169,7 +169,7 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
     const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
     const Optimizer& optimizer = rule(slot).optimizer;
     if (!full_tensor_work(optimizer)->owner) continue;
-    stretch.each([&](const UpdateRange& range) {
+    stretch.each(Weights::kept, [&](const UpdateRange& range) {
       accounts_.device().update_moments(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
                                         element(inputs_, slot.begin + range.first, wire), wire);
     });
@@ -241,7 +241,7 @@ void FullTensors::add_norms(const Unit& unit, const Factors& factors, const std:
     const Optimizer& optimizer = rule(layout.slots()[slot]).optimizer;
     const FullTensorWork work = *full_tensor_work(optimizer);
     if (!work.norms || work.owner != owned) continue;
-    stretch.each([&](const UpdateRange& range) {
+    stretch.each(Weights::kept, [&](const UpdateRange& range) {
       in_parts(device, range, [&](const UpdateRange& part, std::int64_t begin) {
         void* const place = step_at(unit, layout.slots()[slot].begin + range.first + begin);
         device.read_weights(part, place);

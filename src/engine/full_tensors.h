@@ -9,6 +9,7 @@
 // A sum with zeros and an exact sum do not depend on how the unit is cut, so neither do the bits.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -34,10 +35,13 @@ class FullTensors {
   // By slot; none for parameters that received no gradient on any rank.
   using Factors = std::vector<std::optional<UpdateFactors>>;
   using Use = std::function<void(const UpdateRange& range)>;
+  enum class Weights : std::uint8_t { kept, moved };
   // What this rank updates of one parameter.
   struct Stretch {
     int slot;
-    std::function<void(const Use& use)> each;  // range by range, cut at multiples of kSquareBlock
+    // Range by range, cut at multiples of kSquareBlock. Of weights that are kept there is no `parameter` where there
+    // are main weights.
+    std::function<void(Weights weights, const Use& use)> each;
   };
   // Room for the unit, and what this rank keeps of its tensors: zeros, where it has none.
   void prepare(const Unit& unit) { make_room(unit.layout(), units_[static_cast<std::size_t>(unit.index())]); }

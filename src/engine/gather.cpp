@@ -44,7 +44,7 @@ class Gather::Impl {
   void hold(const at::Tensor& parameter) {
     Unit* unit = parameter.defined() ? Unit::of(parameter.unsafeGetTensorImpl()) : nullptr;
     if (unit == nullptr || holds(unit)) return;
-    const bool copies = !unit->sharded() || unit->owner->held(*unit);
+    const bool copies = !unit->paged() || unit->owner->held(*unit);
     unit->owner->hold(*unit, from_rank_);
     held_.push_back({unit, unit->owner->life(), Buffer()});
     if (copies) held_.back().before = unit->copy_of_full();

@@ -1,9 +1,18 @@
 #include "engine/held_state.h"
 
 #include "device/device.h"
-#include "memory/block.h"
+#include "memory/passage.h"
 
 namespace zero {
+
+void HeldState::lies_in(const BlockPart& there) {
+  if (there.block->addressable()) {
+    memory = static_cast<char*>(there.block->view().data) + there.at;
+  } else {
+    block = there.block;
+    at = there.at;
+  }
+}
 
 bool HeldState::in_place(const Device& device) const {
   return memory != nullptr && device.is_host();

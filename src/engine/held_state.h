@@ -12,6 +12,7 @@
 
 namespace zero {
 
+struct BlockPart;
 class Block;
 class Device;
 class TorchStep;
@@ -30,6 +31,8 @@ struct HeldState {
   TorchStep* torch = nullptr;  // of StateKind::optimizer, instead of memory: what is kept of these elements, all fields
 
   std::int64_t count() const { return end - begin; }
+  // Says where they are.
+  void lies_in(const BlockPart& there);
   // Whether the host may read and write them at `memory`.
   bool in_place(const Device& device) const;
   // All of them, to the host's memory and from it.

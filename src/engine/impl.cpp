@@ -13,6 +13,7 @@
 #include "partition/slices.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
+#include "state/for_unit.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -35,14 +36,14 @@ Groups data_groups(const Groups& groups, Device& device) {
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
-                                              const GatherWire& wire, int rank, Accounts& accounts) {
+                                              const GatherWire& wire, int rank, Accounts& accounts, Store* store) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : layout.units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
     units.push_back(
-        std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, wire, accounts));
+        std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, wire, accounts, store));
   }
   return units;
 }
@@ -99,7 +100,10 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(resolved_).within), options_.disk),
       data_groups_(data_groups(groups_, accounts_.device())),
       wire_(layout_, resolved_, accounts_),
-      units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_)),
+      parameter_store_(movement(resolved_).brings
+                           ? accounts_.store(State::parameter, plan_[State::parameter].tier, accounts_.lasting())
+                           : nullptr),
+      units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_, parameter_store_.get())),
       exchange_(
           accounts_.device(), {lanes(meter_), lanes(setup_meter_), movement(resolved_).within},
           [this](const Groups& groups, int unit, Exchange::Variant variant) {
@@ -110,7 +114,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
             plan_.float8() ? std::int64_t{2} * static_cast<std::int64_t>(infos_.size()) : 0),
       float8_(float8_linears()),
       gradient_store_(gradient_store(resolved_, accounts_)),
-      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_),
+      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_, parameter_store_.get()),
       scaler_(scaler_of(plan_, options_)),
       max_norms_(inventory.max_norms, inventory.device),
       micro_batch_(accounts_, autocast_of(plan_), seed_) {
@@ -236,7 +240,7 @@ std::vector<at::Tensor> Engine::Impl::adopt_units(const std::vector<Replicated>&
     Buffer values = unit->flatten();
     broadcast(values.tensor(), unit->index());
     if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor().data_ptr());
-    unit->adopt(std::move(values));
+    for_unit(*unit, "the parameters", [&] { unit->adopt(std::move(values), updater_.staging()); });
   }
   std::vector<at::Tensor> buffers;
   for (const Replicated& each : replicated) {
@@ -305,9 +309,9 @@ void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
                    }});
   }
   meet(unit);
-  unit.keep_full();
   const char* const before =
-      std::exchange(broken_, "a gather scope's end failed halfway: some main weights are not what was written");
+      std::exchange(broken_, "a gather scope's end failed halfway: some weights are not what was written");
+  for_unit(unit, "what was written", [&] { unit.keep_full(updater_.staging()); });
   updater_.adopt(unit);
   broken_ = before;
   meet(unit);

@@ -32,19 +32,26 @@ UpdateParts parts_of(OptimizerBlocks& blocks, const Optimizer& optimizer, Dtype 
   return parts;
 }
 
-std::array<BlockPart, 3 + 2 * kMaxMoments> UpdateParts::all() const {
-  std::array<BlockPart, 3 + 2 * kMaxMoments> parts{main, rest, gradient};
-  std::ranges::copy(scales, std::ranges::copy(moments, parts.begin() + 3).out);
+void UpdateParts::keep_weights() {
+  for (BlockPart* part : {&main, &rest, &parameter}) part->way = Way::in;
+  if (main.block != nullptr) parameter = {};
+}
+
+std::array<BlockPart, 4 + 2 * kMaxMoments> UpdateParts::all() const {
+  std::array<BlockPart, 4 + 2 * kMaxMoments> parts{main, rest, gradient, parameter};
+  std::ranges::copy(scales, std::ranges::copy(moments, parts.begin() + 4).out);
   return parts;
 }
 
 void place(UpdateRange& range, std::span<void* const> arrays) {
-  if (arrays[0] != nullptr) range.main = arrays[0];
+  const bool itself = accumulation(range.dtype) == range.dtype;  // the parameter is its main weight
+  range.main = arrays[itself ? 3 : 0];
   range.rest = arrays[1];
   range.gradient = arrays[2];
+  range.parameter = itself ? nullptr : arrays[3];
   for (std::size_t i = 0; i < kMaxMoments; ++i) {
-    range.moments[i] = arrays[3 + i];
-    range.scales[i] = static_cast<float*>(arrays[3 + kMaxMoments + i]);
+    range.moments[i] = arrays[4 + i];
+    range.scales[i] = static_cast<float*>(arrays[4 + kMaxMoments + i]);
   }
 }
 

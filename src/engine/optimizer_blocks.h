@@ -32,11 +32,14 @@ struct OptimizerBlocks {
 // Bytes of them: without a block, what is not kept.
 struct UpdateParts {
   BlockPart main, rest;
-  BlockPart gradient;  // which is the gradients' to give
+  BlockPart gradient;   // which is the gradients' to give
+  BlockPart parameter;  // as it is stored: the unit's
   std::array<BlockPart, kMaxMoments> moments, scales;
 
+  // For who reads weights and leaves them as they are.
+  void keep_weights();
   // In the order in which place() has them.
-  std::array<BlockPart, 3 + 2 * kMaxMoments> all() const;
+  std::array<BlockPart, 4 + 2 * kMaxMoments> all() const;
 };
 
 // Of elements [begin, end) of a piece, the unit's piece number `which`, where parameters are stored in `stored`.

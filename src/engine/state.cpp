@@ -195,12 +195,13 @@ void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
   if (!updater_.has_main(unit))
     for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
       const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
-      tell({.slot = &slot,
-            .kind = StateKind::parameter,
-            .begin = piece.begin - slot.begin,
-            .end = piece.end - slot.begin,
-            .memory = unit.stored_at(piece.begin),
-            .over = held.over});
+      HeldState each{.slot = &slot,
+                     .kind = StateKind::parameter,
+                     .begin = piece.begin - slot.begin,
+                     .end = piece.end - slot.begin,
+                     .over = held.over};
+      each.lies_in(unit.stored({piece.begin, piece.end - piece.begin}));
+      tell(each);
     }
   updater_.each_state(unit, tell);
 }

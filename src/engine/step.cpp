@@ -191,7 +191,7 @@ void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
   const Held updated = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
   const Held kept = held_at_rest(resolved_, State::parameter, unit.layout(), exchange_.rank());
   const View mine = unit.home(updated), all = unit.home();
-  const bool part = unit.sharded();
+  const bool part = unit.paged();
   if (!part) unit.suspend();
   Pending arrival = exchange_.submit(
       {kind, unit.index(), all.count, [mine, all, from = *updated.over, to = kept.over](const Groups& groups) {

@@ -1,6 +1,7 @@
 #include "engine/updater.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "base/elements.h"
@@ -10,36 +11,46 @@
 #include "zero/error.h"
 
 namespace zero {
+namespace {
+
+// The first of them whose blocks are passed through; null: none.
+const Store* passed(std::initializer_list<const Store*> stores) {
+  const auto* const found =
+      std::ranges::find_if(stores, [](const Store* store) { return store != nullptr && !store->addressable(); });
+  return found == stores.end() ? nullptr : *found;
+}
+
+}  // namespace
 
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-                 Exchange& exchange, Accounts& accounts, const Store& gradients)
+                 Exchange& exchange, Accounts& accounts, const Store& gradients, const Store* parameters)
     : plan_(plan),
       accounts_(accounts),
       store_(accounts.store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states))),
-      in_memory_(store_->addressable() && gradients.addressable()),
-      staging_(accounts.passing(), staging_for(store_->addressable() ? gradients : *store_,
-                                               StagingShape::kArrays + (gradients.addressable() ? 0 : 1))),
+      elsewhere_(passed({store_.get(), &gradients, parameters})),
+      staging_(accounts.passing(), staging_for(elsewhere_ == nullptr ? *store_ : *elsewhere_,
+                                               StagingShape::kArrays + (passed({&gradients}) != nullptr) +
+                                                   (passed({parameters}) != nullptr))),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
   for (const UnitLayout& unit : layout.units())
-    for (const Slot& slot : unit.slots())
-      check_torch(slot, unit.dtype(), (store_->addressable() ? gradients : *store_).tier());
+    for (const Slot& slot : unit.slots()) check_torch(slot, unit.dtype());
 }
 
-void Updater::check_torch(const Slot& slot, Dtype stored, Tier tier) const {
+void Updater::check_torch(const Slot& slot, Dtype stored) const {
   const auto* const torch = std::get_if<TorchOptimizer>(&rule(slot).optimizer);
   if (torch == nullptr) return;
   if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
-  if (!in_memory_)
-    throw ConfigError(
-        "optimizer " + torch->label + " updates main weights by gradients that are in memory, and those of tier " +
-            std::string(name(tier)) + " are not",
-        "use one of the engine's optimizers, or keep gradients and what the optimizer holds on the device");
+  if (elsewhere_ != nullptr)
+    throw ConfigError("optimizer " + torch->label +
+                          " updates parameters by gradients that are in memory, and those of " + "tier " +
+                          std::string(name(elsewhere_->tier())) + " are not",
+                      "use one of the engine's optimizers, or keep all states on the device");
   require_elementwise(*torch);
 }
 
@@ -134,7 +145,16 @@ void Updater::prepare_late(Unit& unit) {
   const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   if (wide == stored) return prepare_from(unit, nullptr);
   const Block mine = accounts_.take(length(unit) * size_of(wide), {Owner::update, unit.index()});
-  device().convert(unit.stored_at(origin(unit)), stored, mine.view().data, wide, length(unit));
+  for_unit(unit, "the parameters", [&] {
+    zero::each_stretch(
+        staging_, length(unit), 1,
+        [&](std::int64_t first, std::int64_t count) {
+          return std::vector{unit.stored({origin(unit) + first, count}, Way::in)};
+        },
+        [&](std::span<void* const> from, std::int64_t first, std::int64_t count) {
+          device().convert(from[0], stored, at_element(mine.view().data, first, wide), wide, count);
+        });
+  });
   prepare_from(unit, mine.view().data);
 }
 
@@ -148,7 +168,7 @@ void Updater::read_main(const Unit& unit, View to) const {
 }
 
 // But for what lies in blocks.
-UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
+UpdateRange Updater::range(const Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
                            std::int64_t end) const {
   const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
   UpdateRange range;
@@ -157,28 +177,32 @@ UpdateRange Updater::range(Unit& unit, const Gradients& gradients, const Piece& 
   range.first = begin - unit.layout().slots()[static_cast<std::size_t>(piece.slot)].begin;
   range.in_block = begin % kStateBlock;
   range.narrow_gradient = gradients.held(unit.index())->dtype() != wide;
-  if (dtype == wide) {
-    range.main = unit.stored_at(begin);
-    return range;
-  }
-  range.remainder = plan_.remainder(dtype);
-  range.parameter = unit.stored_at(begin);
+  if (dtype != wide) range.remainder = plan_.remainder(dtype);
   return range;
+}
+
+// The parameters, to be updated: read, but where they follow from main weights.
+BlockPart Updater::stored(Unit& unit, std::int64_t begin, std::int64_t end) const {
+  const Dtype dtype = unit.layout().dtype();
+  const bool follow = accumulation(dtype) != dtype && plan_.remainder(dtype) == Remainder::main_weights;
+  return unit.stored({begin, end - begin}, follow ? Way::out : Way::both);
 }
 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
 // moments are.
 void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-                   std::size_t which, const FullTensors::Use& use) {
+                   std::size_t which, FullTensors::Weights weights, const FullTensors::Use& use) {
   const Piece& piece = pieces[which];
   OptimizerBlocks& blocks = states_[index(unit)]->blocks;
   const Dtype dtype = unit.layout().dtype();
   const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
   const std::int64_t most = staging_.elements();
   for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
-    end = in_memory_ ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+    end = elsewhere_ == nullptr ? piece.end : std::min(piece.end, (begin / most + 1) * most);
     UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
     parts.gradient = gradients.held(unit.index())->part({begin, end - begin});
+    parts.parameter = stored(unit, begin, end);
+    if (weights == FullTensors::Weights::kept) parts.keep_weights();
     passage.pass(parts.all(),
                  [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
@@ -249,9 +273,9 @@ void Updater::update_whole(Passage& passage, Unit& unit, const Gradients& gradie
     const Piece& piece = owned[which];
     const auto slot = static_cast<std::size_t>(piece.slot);
     if (!factors[slot] || !full_tensor_work(rule(layout.slots()[slot]).optimizer)) continue;
-    whole.push_back({piece.slot, [&, which](const FullTensors::Use& use) {
+    whole.push_back({piece.slot, [&, which](FullTensors::Weights weights, const FullTensors::Use& use) {
                        Passage own(staging_);
-                       pass(own, unit, gradients, owned, which, use);
+                       pass(own, unit, gradients, owned, which, weights, use);
                        own.finish();
                      }});
   }
@@ -266,7 +290,7 @@ void Updater::update_elementwise(Passage& passage, Unit& unit, const Gradients& 
     const auto slot = static_cast<std::size_t>(owned[which].slot);
     const Optimizer& optimizer = rule(unit.layout().slots()[slot]).optimizer;
     if (!factors[slot] || full_tensor_work(optimizer)) continue;
-    pass(passage, unit, gradients, owned, which,
+    pass(passage, unit, gradients, owned, which, FullTensors::Weights::moved,
          [this, &unit, &optimizer, which, f = *factors[slot]](const UpdateRange& range) {
            update_piece(unit, which, optimizer, f, range);
          });

@@ -25,9 +25,9 @@ namespace zero {
 class Updater {
  public:
   // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks; `gradients` of which they
-  // are brought.
+  // are brought; `parameters` where they are on another tier than the device, else null.
   Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-          Exchange& exchange, Accounts& accounts, const Store& gradients);
+          Exchange& exchange, Accounts& accounts, const Store& gradients, const Store* parameters);
 
   // First moments and, where parameters are stored narrower, what the plan keeps of their remainder, from the
   // unit's `values` (all of it, accumulation dtype).
@@ -57,6 +57,8 @@ class Updater {
   void step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
             double lr_factor, std::function<void()> done);
   Passage passage() { return Passage(staging_); }
+  // What a passage over the units' states goes through.
+  Staging& staging() { return staging_; }
   // All steps so far, the last of them that of `latest`, are done, and what they wrote is where it lies.
   void finish(Passage& passage, const Unit& latest) const;
 
@@ -82,7 +84,7 @@ class Updater {
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
   Device& device() const { return accounts_.device(); }
-  void check_torch(const Slot& slot, Dtype stored, Tier tier) const;
+  void check_torch(const Slot& slot, Dtype stored) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   void prepare_from(Unit& unit, const void* mine);
   void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const void* mine);
@@ -91,10 +93,11 @@ class Updater {
   void each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
                     const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use);
   void fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
-  UpdateRange range(Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
+  UpdateRange range(const Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
                     std::int64_t end) const;
+  BlockPart stored(Unit& unit, std::int64_t begin, std::int64_t end) const;
   void pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-            std::size_t which, const FullTensors::Use& use);
+            std::size_t which, FullTensors::Weights weights, const FullTensors::Use& use);
   void update_elementwise(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
                           const FullTensors::Factors& factors);
   void update_whole(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
@@ -109,7 +112,7 @@ class Updater {
   Plan plan_;
   Accounts& accounts_;
   std::unique_ptr<Store> store_;  // of the states
-  bool in_memory_;                // all that an update takes
+  const Store* elsewhere_;  // one of those that an update takes states from by passing them; null: all are in memory
   Staging staging_;
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;  // by parameter

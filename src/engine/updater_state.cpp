@@ -6,12 +6,7 @@ namespace {
 
 void tell_of(const BlockPart& part, HeldState held, const TellState& tell) {
   if (part.block == nullptr) return;
-  if (part.block->addressable()) {
-    held.memory = static_cast<char*>(part.block->view().data) + part.at;
-  } else {
-    held.block = part.block;
-    held.at = part.at;
-  }
+  held.lies_in(part);
   tell(held);
 }
 
@@ -83,10 +78,16 @@ void Updater::resume_torch(Unit& unit, const ReadFields& read) {
 void Updater::store(Unit& unit) {
   if (!has_main(unit)) return;
   const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
-  each_stretch(states_[index(unit)]->blocks.main, 0, length(unit), wide, Way::in,
-               [&](const void* main, std::int64_t first, std::int64_t count) {
-                 device().convert(main, wide, unit.stored_at(origin(unit) + first), dtype, count);
-               });
+  Block& main = states_[index(unit)]->blocks.main;
+  zero::each_stretch(
+      staging_, length(unit), 2,
+      [&](std::int64_t first, std::int64_t count) {
+        return std::vector{BlockPart{&main, first * size_of(wide), count * size_of(wide), Way::in},
+                           unit.stored({origin(unit) + first, count}, Way::out)};
+      },
+      [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
+        device().convert(at[0], wide, at[1], dtype, count);
+      });
 }
 
 }  // namespace zero

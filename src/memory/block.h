@@ -23,7 +23,8 @@ class StoreError : public Error {
 // Offsets are in bytes from the block's beginning. The memory of a view stays valid until its Pending is waited for.
 // Operations under way at the same time are carried out in any order, so none may write what another reads or writes.
 //
-// Thread-safety: different blocks may be used by different threads; a block is used by one at a time.
+// Thread-safety: different blocks may be used by different threads; a block is read by several, and else used by one at
+// a time.
 class Block {
  public:
   // What a store has for it.

@@ -42,7 +42,7 @@ class Pricing {
         movement_(movement(plan)),
         transitions_(transitions(plan, layout)),
         uses_(layout.units().size()),
-        memory_(memory),
+        memory_(movement_.brings ? Memory::separate : memory),
         mesh_(layout.mesh()),
         topologies_(topologies),
         peers_(layout.ranks() - 1) {
@@ -66,7 +66,7 @@ class Pricing {
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
-    if (movement_.gathers) page(trace);
+    if (movement_.pages) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
   }
@@ -222,7 +222,7 @@ class Pricing {
   void gather(std::size_t unit, std::int64_t times) {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
-    if (memory_ == Memory::separate) announce(movement_.within);
+    if (movement_.gathers && memory_ == Memory::separate) announce(movement_.within);
     call(uses_[unit], /*in_place=*/memory_ == Memory::common);
     times_ = 1;
   }

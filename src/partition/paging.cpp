@@ -1,9 +1,11 @@
 #include "partition/paging.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "partition/residency.h"
+#include "partition/touch_order.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -25,12 +27,15 @@ class Walk {
   std::int64_t length() const { return static_cast<std::int64_t>(touches_.size()); }  // of a repetition
   int operator[](std::int64_t i) const { return touches_[static_cast<std::size_t>(i) % touches_.size()]; }
 
-  // The next other unit after position i, or -1. Neighbours differ, except where the trace starts over.
-  int next(std::int64_t i) const {
-    for (std::int64_t j = i + 1; j < std::min(i + 3, size_); ++j) {
-      if ((*this)[j] != (*this)[i]) return (*this)[j];
-    }
-    return -1;
+  // Which follow position i: neighbours differ, as they do but where the trace starts over. -1: none.
+  Expected next(std::int64_t i) const {
+    Expected expected;
+    expected.fill(-1);
+    int before = (*this)[i];
+    std::size_t found = 0;
+    for (std::int64_t j = i + 1; j < size_ && found < expected.size() && j <= i + length(); ++j)
+      if ((*this)[j] != before) expected[found++] = before = (*this)[j];
+    return expected;
   }
 
  private:
@@ -72,15 +77,21 @@ class Pages {
  private:
   void micro_batch(std::int64_t number) {
     for (std::int64_t i = number * walk_.length(); i < (number + 1) * walk_.length(); ++i) {
-      const int unit = walk_[i], hint = walk_.next(i);
+      const int unit = walk_[i];
       if (!residents_.resident(unit)) {
         residents_.admit(unit);
         gather(unit);
       }
       residents_.touch(unit);
-      if (hint < 0 || residents_.resident(hint) || !residents_.fits_beside(hint, unit)) continue;
-      residents_.admit(hint, unit);
-      gather(hint);
+      const Expected expected = walk_.next(i);
+      int keep = unit;
+      for (const int next : std::span(expected).first(residents_.ahead_of(unit, expected))) {
+        if (!residents_.resident(next)) {
+          residents_.admit(next, keep);
+          gather(next);
+        }
+        keep = next;
+      }
     }
   }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "partition/transitions.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -163,7 +164,9 @@ class Inspection {
     const std::string where = std::string(name(state)) + " on tier " + std::string(name(row.tier));
     expect(row.tier != Tier::host, where + " is not supported yet: device is, and disk");
     if (row.tier != Tier::disk) return;
-    expect(state == State::optimizer || state == State::gradient, where + " is not supported yet: only device is");
+    expect(state != State::activation, where + " is not supported yet: only device is");
+    expect(state != State::parameter || !movement(plan_.on(mesh_)).publishes,
+           where + " needs ranks that update all that they hold of them: zero3 or hybrid");
     const Row held = plan_.on(mesh_)[State::gradient];
     const bool slices = held.placement == Placement::sharded && held.over == Axis::data;
     expect(state != State::gradient || mesh_.size(Axis::data) == 1 || slices,

@@ -1,12 +1,16 @@
 #include "partition/residency.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "partition/touch_order.h"
+#include "partition/transitions.h"
 
 namespace zero {
 
-Residency::Residency(std::vector<std::int64_t> unit_bytes, std::int64_t budget)
-    : nodes_(unit_bytes.size() + 1), budget_(budget) {
+Residency::Residency(std::vector<std::int64_t> unit_bytes, std::int64_t budget, std::size_t ahead)
+    : nodes_(unit_bytes.size() + 1), budget_(budget), ahead_(ahead) {
   for (std::size_t i = 0; i < unit_bytes.size(); ++i) nodes_[i].bytes = unit_bytes[i];
   nodes_.back().next = nodes_.back().previous = head();
 }
@@ -40,6 +44,14 @@ std::vector<int> Residency::admit(int unit, int keep) {
   return released;
 }
 
+std::size_t Residency::ahead_of(int unit, std::span<const int> expected) const {
+  std::int64_t bytes = at(unit).bytes;
+  std::size_t many = 0;
+  for (; many < std::min(ahead_, expected.size()) && expected[many] >= 0; ++many)
+    if ((bytes += at(expected[many]).bytes) > budget_) break;
+  return many;
+}
+
 void Residency::touch(int unit) {
   unlink(unit);
   link(unit, head());
@@ -69,10 +81,11 @@ Residency residency(const Plan& plan, const Layout& layout) {
 }
 
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes) {
-  std::vector<std::int64_t> largest(2);
+  const std::size_t ahead = movement(plan).brings ? kMostAhead : 1;
+  std::vector<std::int64_t> largest(1 + ahead);
   std::ranges::partial_sort_copy(unit_bytes, largest, std::greater<>());
-  const std::int64_t budget = plan.resident_budget() > 0 ? plan.resident_budget() : largest[0] + largest[1];
-  return {std::move(unit_bytes), budget};
+  const std::int64_t usual = std::accumulate(largest.begin(), largest.end(), std::int64_t{0});
+  return {std::move(unit_bytes), plan.resident_budget() > 0 ? plan.resident_budget() : usual, ahead};
 }
 
 }  // namespace zero

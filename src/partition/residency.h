@@ -3,7 +3,9 @@
 // class, so that what is predicted is what happens. Every call costs O(1) plus O(1) a unit it looks at.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "zero/layout.h"
@@ -13,8 +15,9 @@ namespace zero {
 
 class Residency {
  public:
-  // A unit is an index into `unit_bytes`. At first none is resident.
-  Residency(std::vector<std::int64_t> unit_bytes, std::int64_t budget);
+  // A unit is an index into `unit_bytes`. At first none is resident. `ahead`: how many units are brought before they
+  // are used.
+  Residency(std::vector<std::int64_t> unit_bytes, std::int64_t budget, std::size_t ahead = 1);
 
   // Makes `unit`, which is not resident, resident, and returns the units that must be released before,
   // least recently used first. They are no longer resident. Neither `keep` nor a pinned unit is among
@@ -25,8 +28,9 @@ class Residency {
   bool resident(int unit) const { return at(unit).next != kOut; }
   // Makes a resident unit the most recently used.
   void touch(int unit);
-  // Whether both are within the budget together.
-  bool fits_beside(int unit, int other) const { return at(unit).bytes + at(other).bytes <= budget_; }
+  // How many of the units that are expected to be used after `unit`, the next one first, are to be resident beside it:
+  // as many as are brought ahead and are within the budget together. -1 ends them.
+  std::size_t ahead_of(int unit, std::span<const int> expected) const;
 
   // While pinned, as often as unpinned, a unit is not released by admit().
   void pin(int unit) { ++at(unit).pins; }
@@ -58,10 +62,13 @@ class Residency {
 
   std::vector<Node> nodes_;
   std::int64_t budget_;
+  std::size_t ahead_;
   std::int64_t resident_bytes_ = 0;
 };
 
-// For the layout's units under the plan's budget, by default that of the two largest units.
+// For the layout's units under the plan's budget, by default that of the largest units: of the one that is used and
+// those that are brought ahead. Of what other ranks hold that is one; what is on another tier is read while that one is
+// gathered.
 Residency residency(const Plan& plan, const Layout& layout);
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes);
 

@@ -43,14 +43,17 @@ std::int64_t StagingShape::allocated() const {
 }
 
 std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk) {
-  const bool optimizer = plan[State::optimizer].tier == Tier::disk, gradient = plan[State::gradient].tier == Tier::disk;
+  const auto there = [&](State state) { return plan[state].tier == Tier::disk; };
+  const bool optimizer = there(State::optimizer), gradient = there(State::gradient),
+             parameter = there(State::parameter);
   const std::int64_t transfer = disk.block > 0 ? disk.block : kDiskBlock;
   const auto buffers = [&](std::int64_t arrays) {
     return StagingShape::kBuffers * StagingShape{transfer, arrays, kDiskPage}.allocated();
   };
   std::int64_t bytes = 0;
   if (optimizer) bytes += of_store(disk);
-  if (optimizer || gradient) bytes += buffers(StagingShape::kArrays + (gradient ? 1 : 0));
+  if (parameter) bytes += of_store(disk);
+  if (optimizer || gradient || parameter) bytes += buffers(StagingShape::kArrays + gradient + parameter);
   if (!gradient) return bytes;
   const bool in_backward = !movement(plan).reduces_each || plan.accumulate() > 1;
   const bool in_exchange = plan[State::gradient].placement == Placement::sharded;

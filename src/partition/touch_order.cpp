@@ -24,10 +24,19 @@ void TouchOrder::touched(int unit) {
   if (!lost_) cursor_ = static_cast<std::size_t>(found - touches.begin());
 }
 
-int TouchOrder::next() const {
-  if (lost_ || !last_) return -1;
-  if (cursor_ + 1 < last_->touches.size()) return last_->touches[cursor_ + 1];
-  return more_to_come_ ? last_->touches.front() : -1;
+Expected TouchOrder::next() const {
+  Expected expected;
+  expected.fill(-1);
+  if (lost_ || !last_) return expected;
+  const auto& touches = last_->touches;
+  const std::size_t known = more_to_come_ ? 2 * touches.size() : touches.size();
+  int before = touches[cursor_];
+  std::size_t found = 0;
+  for (std::size_t at = cursor_ + 1; at < known && found < expected.size(); ++at) {
+    const int unit = touches[at % touches.size()];
+    if (unit != before) expected[found++] = before = unit;
+  }
+  return expected;
 }
 
 void TouchOrder::complete() {

@@ -2,6 +2,7 @@
 // section 6.2, where it is called the operator sequence). No torch.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 
@@ -9,11 +10,15 @@
 
 namespace zero {
 
+inline constexpr std::size_t kMostAhead = 2;
+using Expected = std::array<int, kMostAhead>;
+
 class TouchOrder {
  public:
   void touched(int unit);
-  // Which follows the unit touched last, where that was foreseen; -1: not known, or none.
-  int next() const;
+  // Which follow the unit touched last, where that was foreseen, the next one first; neighbours differ. -1: not known,
+  // or none.
+  Expected next() const;
   // Whether the micro-batch under way is followed by another one of its step, which begins as the last one did.
   void more_to_come(bool more) { more_to_come_ = more; }
   // The micro-batch is complete, or is forgotten.

@@ -26,8 +26,9 @@ class List {
 
   std::vector<Transition> all() && {
     each([&](int unit) {
-      if (movement_.gathers) gather(unit);
+      if (movement_.pages) page(unit);
     });
+    if (layout_.ranks() == 1) return std::move(all_);
     trainable([&](int unit) { reduce(unit); });
     trainable([&](int unit) {
       if (movement_.publishes) publish(unit);
@@ -49,12 +50,16 @@ class List {
   }
   const UnitLayout& at(int unit) const { return layout_.units()[static_cast<std::size_t>(unit)]; }
 
-  void gather(int unit) {
+  void page(int unit) {
     const Dtype stored = at(unit).dtype();
-    all_.push_back({Moment::use, unit, State::parameter,
-                    form(Placement::sharded, stored, State::parameter, plan_[State::parameter].over),
-                    form(Placement::replicated, stored, State::parameter),
-                    wire_of(plan_[State::parameter].wire, stored)});
+    const Row& row = plan_[State::parameter];
+    const Axis over = movement_.gathers ? row.over : Axis::data;
+    all_.push_back({Moment::use,
+                    unit,
+                    State::parameter,
+                    form(row.placement, stored, State::parameter, over),
+                    {.placement = Placement::replicated, .dtype = stored},
+                    movement_.gathers ? wire_of(row.wire, stored) : Wire::native});
   }
 
   void reduce(int unit) {
@@ -112,6 +117,7 @@ std::vector<Hop> reduce_hops(const MeshShape& mesh, Dtype dtype, std::int64_t co
 
 std::vector<Hop> Transition::hops(const UnitLayout& layout) const {
   if (from.placement == Placement::partial) return reduce_hops(layout.mesh(), from.dtype, layout.length());
+  if (from.placement == to.placement) return {};
   return gather_hops(layout.mesh(), from.over, to.placement == Placement::replicated,
                      coded_bytes(layout.shard_length(), from.dtype, wire));
 }
@@ -131,7 +137,9 @@ std::pair<std::string, std::string> places(const Row& row) {
 Movement movement(const Plan& plan) {
   const Row &parameter = plan[State::parameter], &gradient = plan[State::gradient], &optimizer = plan[State::optimizer];
   Movement movement;
+  movement.brings = parameter.tier != Tier::device;
   movement.gathers = fineness(parameter) > 0;
+  movement.pages = movement.brings || movement.gathers;
   movement.reduces_each = sharded(gradient.between);
   movement.gathers_sum = fineness(gradient) < 2;
   movement.updates_slices = fineness(optimizer) > 0;
@@ -141,7 +149,6 @@ Movement movement(const Plan& plan) {
 }
 
 std::vector<Transition> transitions(const Plan& plan, const Layout& layout) {
-  if (layout.ranks() == 1) return {};
   return List(plan, layout).all();
 }
 

@@ -60,7 +60,7 @@ struct Transition {
 };
 
 // In the order of moments, unit by unit; those of `use` and `gradient` happen in every micro-batch. Of a plan as it is
-// on the layout's mesh (Plan::on): on one rank there are none.
+// on the layout's mesh (Plan::on): on one rank there are none but from tier to tier.
 std::vector<Transition> transitions(const Plan& plan, const Layout& layout);
 
 // The columns of a row in words, and two of them: where a state is between micro-batches, and at rest.
@@ -69,7 +69,9 @@ std::pair<std::string, std::string> places(const Row& row);
 
 // What becomes of the states of a plan's trainable units, all alike. The plan is as it is on its mesh.
 struct Movement {
-  bool gathers = false;         // parameters, for their use
+  bool pages = false;           // parameters, for their use: they are not whole where they are computed with
+  bool brings = false;          // them from another tier than the device's
+  bool gathers = false;         // them from other ranks
   bool reduces_each = false;    // gradients, in each micro-batch; else their sum, once
   bool gathers_sum = false;     // of gradients, of which ranks hold more than their slice over all
   bool updates_slices = false;  // each rank its own; else every rank all

@@ -163,6 +163,10 @@ Block Accounts::take(std::shared_ptr<void> memory, std::int64_t bytes, Account a
   return booked(in_memory(std::move(memory)), bytes, account);
 }
 
+Block Accounts::take_common(std::shared_ptr<void> memory, std::int64_t bytes, Account account) {
+  return take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account);
+}
+
 Block Accounts::booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account) {
   return {std::move(place), bytes, [this, account](std::int64_t change) { add(account, change); }};
 }
@@ -173,11 +177,6 @@ Buffer Accounts::buffer(Account account, std::int64_t count, at::ScalarType dtyp
 
 Buffer Accounts::visible_buffer(Account account, std::int64_t count, at::ScalarType dtype) {
   return {take_visible(count * static_cast<std::int64_t>(c10::elementSize(dtype)), account), dtype, where_};
-}
-
-Buffer Accounts::buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype) {
-  const auto bytes = count * static_cast<std::int64_t>(c10::elementSize(dtype));
-  return {take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account), dtype, where_};
 }
 
 Store::Book Accounts::book() {

@@ -68,12 +68,12 @@ class Accounts {
   Block take_of_host(std::int64_t bytes, Account account);
   // The device's where the peers can read it in place, if they can at all.
   Block take_visible(std::int64_t bytes, Account account);
-  // Memory of the host that is there already.
+  // Memory of the host that is there already; and of common memory.
   Block take(std::shared_ptr<void> memory, std::int64_t bytes, Account account);
+  Block take_common(std::shared_ptr<void> memory, std::int64_t bytes, Account account);
   // The same as tensors of one dimension, of `count` elements.
   Buffer buffer(Account account, std::int64_t count, at::ScalarType dtype);
   Buffer visible_buffer(Account account, std::int64_t count, at::ScalarType dtype);
-  Buffer buffer_in(std::shared_ptr<void> memory, Account account, std::int64_t count, at::ScalarType dtype);
   // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
   Store::Book book();
   // What stores of other tiers, and what reads and writes them, take buffers from.
@@ -144,6 +144,7 @@ class Buffer {
   void reset();
   explicit operator bool() const { return static_cast<bool>(block_); }
   const at::Tensor& tensor() const { return tensor_; }
+  Block& block() { return block_; }
   void* data() const { return block_.view().data; }
   std::int64_t count() const { return tensor_.numel(); }
   // Gives the memory away; it is no longer booked.

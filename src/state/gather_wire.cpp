@@ -4,7 +4,9 @@
 
 namespace zero {
 GatherWire::GatherWire(const Layout& layout, const Plan& plan, Accounts& accounts)
-    : device_(accounts.device()), wire_(plan[State::parameter].wire), over_(movement(plan).within) {
+    : device_(accounts.device()),
+      wire_(movement(plan).gathers ? plan[State::parameter].wire : Wire::native),
+      over_(movement(plan).within) {
   const std::int64_t bytes = wire_room(layout, plan);
   if (bytes > 0) codes_ = accounts.visible_buffer(Owner::gathered, bytes, at::kByte);
 }

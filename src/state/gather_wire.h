@@ -14,7 +14,8 @@ namespace zero {
 
 class GatherWire {
  public:
-  // `plan` as it is on this number of ranks. Room for the largest unit's codes, if there are any.
+  // `plan` as it is on this number of ranks. Room for the largest unit's codes, if there are any: what is not gathered
+  // has none.
   GatherWire(const Layout& layout, const Plan& plan, Accounts& accounts);
 
   bool native() const { return wire_ == Wire::native; }

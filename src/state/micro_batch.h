@@ -69,7 +69,7 @@ class MicroBatch {
   const Accounts& accounts() const { return accounts_; }
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
-  int predicted_next() const { return order_.next(); }
+  Expected expected() const { return order_.next(); }                  // the units that are used next
   const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
 
   // Hears of forward and backward.

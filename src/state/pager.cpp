@@ -1,6 +1,7 @@
 #include "state/pager.h"
 
 #include "base/lap.h"
+#include "state/for_unit.h"
 
 namespace zero {
 namespace {
@@ -31,6 +32,8 @@ Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Resi
       residency_(std::move(residency)),
       micro_batch_(micro_batch),
       meter_(std::move(meter)),
+      arrivals_(units.size()),
+      begun_(units.size()),
       pending_(units.size()),
       in_flight_(units.size()),
       pins_(units.size()) {}
@@ -39,25 +42,42 @@ void Pager::touch(std::span<Unit* const> units) {
   const Together together(residency_, units);
   for (Unit* unit : units) micro_batch_.touched(unit->index());
   for (Unit* unit : units) fetch(*unit);
-  prefetch_after(*units.back());
+  bring_ahead(*units.back());
 }
 
 void Pager::fetch(Unit& unit) {
   const int index = unit.index();
-  if (in_flight_[static_cast<std::size_t>(index)]) settle(unit);
-  if (!unit.sharded()) return;
-  if (residency_.resident(index)) return residency_.touch(index);
-  start_gather(unit, -1, /*exactly=*/false);
+  const auto i = static_cast<std::size_t>(index);
+  if (in_flight_[i]) settle(unit);
+  if (!unit.paged()) return;
+  if (!residency_.resident(index)) begin(unit, -1);
+  residency_.touch(index);
+  if (!begun_[i]) return;
+  gather(unit, /*exactly=*/false);
   settle(unit);
 }
 
 void Pager::settle_published(Unit& unit) {
-  if (!unit.sharded() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
+  if (!unit.paged() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
 }
 
-void Pager::start_gather(Unit& unit, int keep, bool exactly) {
+void Pager::begin(Unit& unit, int keep) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
-  const View full = room_for(unit);
+  const auto index = static_cast<std::size_t>(unit.index());
+  try {
+    unit.make_room();
+    arrivals_[index] = unit.bring();
+  } catch (...) {
+    evict(unit.index());
+    throw;
+  }
+  begun_[index] = 1;
+}
+
+void Pager::gather(Unit& unit, bool exactly) {
+  const auto index = static_cast<std::size_t>(unit.index());
+  begun_[index] = 0;
+  if (!unit.gathers()) return expect(unit, {});
   if (unit.common()) {
     for (const Hop& hop : unit.hops()) {
       const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
@@ -66,22 +86,18 @@ void Pager::start_gather(Unit& unit, int keep, bool exactly) {
     return expect(unit, renewed_);
   }
   const bool exact = exactly && !unit.gathered_exactly();
+  const View full = unit.full();
   expect(unit,
          exchange_.submit({.kind = Exchange::Kind::gather,
                            .unit = unit.index(),
                            .count = full.count,
-                           .run = [&unit, full, exactly](const Groups& groups) { unit.gather(groups, full, exactly); },
+                           .run =
+                               [&unit, full, exactly, arrival = std::move(arrivals_[index])](const Groups& groups) {
+                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->wait(); });
+                                 unit.gather(groups, full, exactly);
+                               },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
                            .axis = exchange_.gathers_along()}));
-}
-
-View Pager::room_for(Unit& unit) {
-  try {
-    return unit.make_room();
-  } catch (...) {
-    residency_.drop(unit.index());
-    throw;
-  }
 }
 
 void Pager::expect(Unit& unit, Pending pending) {
@@ -95,11 +111,12 @@ void Pager::settle(Unit& unit) {
   in_flight_[index] = 0;
   const Lap lap(waited_);
   std::optional<Acting> gathering;
-  if (unit.common()) gathering.emplace(observer_, Activity::gather, unit.index());
+  if (unit.common() || !unit.gathers()) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     std::exchange(pending_[index], Pending()).wait();
+    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->wait(); });
   } catch (...) {
-    if (unit.sharded()) evict(unit.index());
+    if (unit.paged()) evict(unit.index());
     throw;
   }
   unit.install();
@@ -108,6 +125,11 @@ void Pager::settle(Unit& unit) {
 void Pager::evict(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   residency_.drop(unit);
+  begun_[index] = 0;
+  if (arrivals_[index]) {
+    const Lap lap(waited_);
+    arrivals_[index].reset();
+  }
   if (in_flight_[index]) {
     in_flight_[index] = 0;
     const Lap lap(waited_);
@@ -120,12 +142,17 @@ void Pager::evict(int unit) {
   units_[index]->evict();
 }
 
-void Pager::prefetch_after(Unit& unit) {
-  const int next = micro_batch_.predicted_next();
-  if (next < 0 || next == unit.index()) return;
-  Unit& other = *units_[static_cast<std::size_t>(next)];
-  if (!other.sharded() || residency_.resident(next) || !residency_.fits_beside(unit.index(), next)) return;
-  start_gather(other, unit.index(), /*exactly=*/false);
+// The next unit is gathered while this one is used, and those after it are read meanwhile.
+void Pager::bring_ahead(const Unit& unit) {
+  if (!unit.paged()) return;
+  const Expected expected = micro_batch_.expected();
+  int keep = unit.index();
+  for (const int next : std::span(expected).first(residency_.ahead_of(keep, expected))) {
+    Unit& other = *units_[static_cast<std::size_t>(next)];
+    if (!residency_.resident(next)) begin(other, keep);
+    if (keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
+    keep = next;
+  }
 }
 
 void Pager::forget() {
@@ -153,14 +180,15 @@ void Pager::unpin(Unit& unit) {
 
 // For scopes that see and write what the shards hold.
 void Pager::fetch_exactly(Unit& unit) {
-  if (unit.gathered_exactly() || !unit.sharded()) return fetch(unit);
+  if (unit.gathered_exactly() || !unit.paged()) return fetch(unit);
   if (residency_.resident(unit.index())) evict(unit.index());
-  start_gather(unit, -1, /*exactly=*/true);
+  begin(unit, -1);
+  gather(unit, /*exactly=*/true);
   settle(unit);
 }
 
 void Pager::discard(Unit& unit) {
-  if (unit.sharded()) evict(unit.index());
+  if (unit.paged()) evict(unit.index());
 }
 
 }  // namespace zero

@@ -1,5 +1,6 @@
 // Pages parameters in when an operator uses them (design of ZeRO-3's on-demand gathering: a page fault
-// gathers, a byte budget evicts, the order recorded in one micro-batch prefetches in the next).
+// gathers, a byte budget evicts, the order recorded in one micro-batch prefetches in the next). What is on another tier
+// is read one step further ahead than it is gathered.
 //
 // Thread-safety: runs on the thread that runs forward and backward.
 #pragma once
@@ -35,7 +36,7 @@ class Pager {
 
   // Waits for a replicated unit's new values, if they are on their way.
   void settle_published(Unit& unit);
-  // Sharded units have new values: forgets the old ones.
+  // Paged units have new values: forgets the old ones.
   void forget();
 
   // Keeps a unit resident for a gather scope, in which it may be written.
@@ -46,7 +47,7 @@ class Pager {
   // Hears of units that are read where they lie.
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
-  // Forgets what was written to a sharded unit.
+  // Forgets what was written to a paged unit.
   void discard(Unit& unit);
 
   // Spent waiting for units since the last call.
@@ -55,10 +56,11 @@ class Pager {
  private:
   void fetch(Unit& unit);
   void fetch_exactly(Unit& unit);
-  void start_gather(Unit& unit, int keep, bool exactly);
-  View room_for(Unit& unit);
+  // Makes room for the unit, and has this rank's part of it read where that is on another tier.
+  void begin(Unit& unit, int keep);
+  void gather(Unit& unit, bool exactly);
   void settle(Unit& unit);
-  void prefetch_after(Unit& unit);
+  void bring_ahead(const Unit& unit);
   void evict(int unit);
 
   std::vector<std::unique_ptr<Unit>>& units_;
@@ -67,6 +69,8 @@ class Pager {
   MicroBatch& micro_batch_;
   std::shared_ptr<TrafficMeter> meter_;
   Pending renewed_;
+  std::vector<std::shared_ptr<Arrival>> arrivals_;  // of units that are read, until they are gathered or used
+  std::vector<char> begun_;                         // and not yet gathered
   std::vector<Pending> pending_;
   std::vector<char> in_flight_;
   std::vector<int> pins_;

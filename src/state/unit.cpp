@@ -5,9 +5,11 @@
 
 #include <algorithm>
 
+#include "base/elements.h"
 #include "partition/element_order.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
+#include "state/for_unit.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -29,24 +31,34 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
   return ElementOrder(parameter.sizes().vec(), strides_in_unit(parameter)).dimensions();
 }
 
+Arrival::~Arrival() {
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // Nobody wants it any more.
+  }
+}
+
 Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-           const GatherWire& wire, Accounts& accounts)
+           const GatherWire& wire, Accounts& accounts, Store* store)
     : layout_(layout),
       index_(index),
       rank_(rank),
-      sharded_(movement(plan).gathers),
+      paged_(movement(plan).pages),
+      gathers_(movement(plan).gathers),
       published_(movement(plan).publishes),
       home_(held_at_rest(plan, State::parameter, layout, rank)),
       hops_(gather_hops(layout.mesh(), movement(plan).within, /*to_all=*/true,
                         coded_bytes(layout.shard_length(), layout.dtype(), plan[State::parameter].wire))),
       parameters_(std::move(parameters)),
       wire_(wire),
-      accounts_(accounts) {}
+      accounts_(accounts),
+      store_(store) {}
 
 Unit::~Unit() {
   if (!adopted()) return;
   try {
-    abandon(!sharded_ || gathered_exactly());
+    abandon(!paged_ || gathered_exactly());
   } catch (const std::exception&) {
     abandon(false);  // there is no memory for the values
   }
@@ -63,12 +75,11 @@ Buffer Unit::flatten() const {
   return values;
 }
 
-void Unit::adopt(Buffer values) {
+void Unit::adopt(Buffer values, Staging& staging) {
   const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   make_home();
-  const at::Tensor& home = sharded_ ? shard_.tensor() : memory_.tensor();
-  home.copy_(values.tensor().slice(0, home_.begin, home_.end()));
+  write_home(staging, values.data(), accumulation(layout_.dtype()));
   values.reset();
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(layout_.bytes()),
                           at::DataPtr(memory_.data(), this, &tag, device()), nullptr, false);
@@ -80,7 +91,7 @@ void Unit::adopt(Buffer values) {
     parameters_[i].set_data(places_[i]);
   }
   ready_ = true;
-  if (sharded_) evict();
+  if (paged_) evict();
 }
 
 void Unit::settle() {
@@ -120,12 +131,16 @@ void Unit::take_back(bool with_values) {
 
 // Where the unit is at rest.
 void Unit::make_home() {
-  if (sharded_) {
+  const std::int64_t element = size_of(layout_.dtype()), begin = home_.begin * element, bytes = home_.count * element;
+  if (store_ != nullptr) {
+    home_block_ = store_->take(bytes, Owner::parameter, index_);
+    return;
+  }
+  if (paged_) {
     if (wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
-    const std::int64_t begin = home_.begin * size_of(layout_.dtype());
-    shard_ = common_ ? accounts_.buffer_in({common_, static_cast<char*>(common_.get()) + begin},
-                                           {Owner::parameter, index_}, home_.count, dtype())
-                     : accounts_.buffer({Owner::parameter, index_}, home_.count, dtype());
+    home_block_ = common_ ? accounts_.take_common({common_, static_cast<char*>(common_.get()) + begin}, bytes,
+                                                  {Owner::parameter, index_})
+                          : accounts_.take(bytes, {Owner::parameter, index_});
     return;
   }
   memory_ = published_ ? accounts_.visible_buffer({Owner::parameter, index_}, layout_.length(), dtype())
@@ -179,21 +194,45 @@ View Unit::home() {
 }
 
 View Unit::home(const Slice& slice) {
-  const Buffer& memory = sharded_ ? shard_ : memory_;
-  return view_of(memory.data(), layout_.dtype(), slice.begin - home_.begin, slice.count, device());
+  void* const data = paged_ ? home_block_.view().data : memory_.data();
+  return view_of(data, layout_.dtype(), slice.begin - home_.begin, slice.count, device());
 }
 
-void* Unit::stored_at(std::int64_t element) {
-  return home({element, 0}).data;
+BlockPart Unit::stored(const Slice& elements, Way way) {
+  const std::int64_t element = size_of(layout_.dtype());
+  Block& block = paged_ ? home_block_ : memory_.block();
+  return {&block, (elements.begin - home_.begin) * element, elements.count * element, way};
+}
+
+void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
+  each_stretch(
+      staging, home_.count, 1,
+      [this](std::int64_t first, std::int64_t count) {
+        return std::vector{stored({home_.begin + first, count}, Way::out)};
+      },
+      [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
+        accounts_.device().convert(at_element(values, home_.begin + first, dtype), dtype, at[0], layout_.dtype(),
+                                   count);
+      });
+}
+
+std::shared_ptr<Arrival> Unit::bring_to(View whole) {
+  if (store_ == nullptr || store_->addressable()) return nullptr;
+  char* const place = at_element(whole.data, home_.begin, layout_.dtype());
+  return std::make_shared<Arrival>(home_block_.read(0, {place, home_block_.bytes(), Dtype::u8}));
 }
 
 void Unit::gather(const Groups& groups, View whole, bool exactly) {
-  wire_.gather(groups, layout_, home(), whole, exactly);
+  const View here =
+      home_block_.addressable() ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
+  wire_.gather(groups, layout_, here, whole, exactly);
 }
 
 void Unit::serve(const Groups& groups, bool exactly) {
   const Buffer unwanted = scratch();
-  gather(groups, view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device()), exactly);
+  const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
+  if (const auto arrival = bring_to(whole)) for_unit(*this, "the parameters", [&] { arrival->wait(); });
+  gather(groups, whole, exactly);
 }
 
 void Unit::install() {
@@ -202,11 +241,8 @@ void Unit::install() {
   ready_ = true;
 }
 
-void Unit::keep_full() {
-  if (!sharded_) return;
-  const std::int64_t element = size_of(layout_.dtype());
-  accounts_.device().copy(shard_.data(), static_cast<const char*>(memory_.data()) + home_.begin * element,
-                          home_.count * element);
+void Unit::keep_full(Staging& staging) {
+  if (paged_) write_home(staging, memory_.data(), layout_.dtype());
 }
 
 void Unit::suspend() {
@@ -217,7 +253,7 @@ void Unit::evict() {
   memory_.reset();
   if (!adopted()) return;
   point_at(nullptr);
-  forbid("are sharded over the ranks and not resident");
+  forbid(gathers_ ? "are sharded over the ranks and not resident" : "are on another tier and not resident");
 }
 
 std::size_t Unit::slot_at(std::int64_t element) const {
@@ -260,7 +296,8 @@ void Unit::abandon(bool with_values) {
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, device()));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
         "zero: the engine that held the parameters of unit '" + layout_.name() +
-        "' in parts has ended, and their values with it; call engine.release() before it ends to keep them");
+        (store_ == nullptr ? "' in parts" : "' on another tier") +
+        " has ended, and their values with it; call engine.release() before it ends to keep them");
   }
   places_.clear();
   storage_ = c10::Storage();

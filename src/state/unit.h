@@ -1,9 +1,10 @@
 // One unit on this rank: a flat storage of which its parameters are views. At rest the storage holds
-// the whole unit (replicated) or nothing (sharded: the rank keeps its slice apart); paging exchanges
-// the storage's data pointer, so that views saved anywhere, by autograd too, stay valid.
+// the whole unit (replicated) or nothing (paged: the rank keeps its slice, or all, apart, in memory or in a store of
+// another tier); paging exchanges the storage's data pointer, so that views saved anywhere, by autograd too, stay
+// valid.
 //
-// Where ranks share memory, a sharded unit is whole in memory that is common to all of them, each rank's
-// slice at its place: to page it in moves nothing. A gather scope then works on a copy of its own.
+// Where ranks share memory, a paged unit of the device's tier is whole in memory that is common to all of them, each
+// rank's slice at its place: to page it in moves nothing. A gather scope then works on a copy of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +13,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/torch/dtypes.h"
+#include "memory/passage.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gather_wire.h"
@@ -39,12 +42,12 @@ class UnitOwner {
   virtual MaxNorms& max_norms() = 0;
   // Whether a scope holds the unit, in which it may be written.
   virtual bool held(const Unit& unit) const = 0;
-  // Collective where the unit is sharded. Throws ConfigError when there is no rank `from_rank`.
+  // Collective where the unit is gathered. Throws ConfigError when there is no rank `from_rank`.
   virtual void hold(Unit& unit, std::optional<int> from_rank) = 0;
   // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
   virtual void keep(Unit& unit, std::optional<int> from_rank) = 0;
   virtual void let_go(Unit& unit) = 0;
-  // let_go() without keep(). `before`: a copy of the whole as it was at hold(), or empty for a sharded
+  // let_go() without keep(). `before`: a copy of the whole as it was at hold(), or empty for a paged
   // unit that no other scope holds.
   virtual void drop(Unit& unit, const Buffer& before) = 0;
 
@@ -59,11 +62,26 @@ class UnitOwner {
 // order in memory depends on. Any other tensor is row-major in a unit.
 std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
 
+// What is on its way to memory: it has come when this ends.
+class Arrival {
+ public:
+  explicit Arrival(Pending pending) : pending_(std::move(pending)) {}
+  ~Arrival();
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+  // Throws what it failed with.
+  void wait() { std::exchange(pending_, Pending()).wait(); }
+
+ private:
+  Pending pending_;
+};
+
 class Unit {
  public:
-  // `parameters` in the order of layout.slots(). Nothing is taken over yet.
+  // `parameters` in the order of layout.slots(). `store`: of parameters on another tier than the device; null: they are
+  // there. Nothing is taken over yet.
   Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-       const GatherWire& wire, Accounts& accounts);
+       const GatherWire& wire, Accounts& accounts, Store* store);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -79,15 +97,18 @@ class Unit {
   Buffer flatten() const;
   // Makes the parameters views of the unit's storage, with these values (see flatten). Collective. What they were is
   // kept until settle(), and put back by restore().
-  void adopt(Buffer values);
+  void adopt(Buffer values, Staging& staging);
   void settle();
   void restore();
 
   const UnitLayout& layout() const { return layout_; }
   int index() const { return index_; }
   int rank() const { return rank_; }
-  bool sharded() const { return sharded_; }
-  // Sharded, and in memory that the ranks have in common.
+  // Whole only while it is used.
+  bool paged() const { return paged_; }
+  // And then gathered from other ranks.
+  bool gathers() const { return gathers_; }
+  // Paged, and in memory that the ranks have in common.
   bool common() const { return common_ != nullptr; }
   at::Device device() const { return accounts_.where(); }
   Accounts& accounts() const { return accounts_; }
@@ -100,16 +121,19 @@ class Unit {
   bool ready() const { return ready_; }
   // Memory for the whole unit on its way in; to be filled from every rank's shard.
   View make_room();
-  // What of the unit is at rest here: this rank's shard, or the whole; and elements [begin, begin + count) of it.
+  // Begins to bring to that memory what this rank has on another tier; null: there is none.
+  std::shared_ptr<Arrival> bring() { return bring_to(full()); }
+  // What of the unit is at rest here, on the device: this rank's shard, or the whole; and elements [begin, begin +
+  // count) of it.
   View home();
   View home(const Slice& slice);
   View full();
-  // An element of the flat array, of those that this rank holds at rest.
-  void* stored_at(std::int64_t element);
+  // Elements of the flat array, of those that this rank holds at rest, in the block in which they do.
+  BlockPart stored(const Slice& elements, Way way = Way::both);
   // The whole has arrived: operators may read it.
   void install();
   // What was written to the resident whole becomes this rank's shard.
-  void keep_full();
+  void keep_full(Staging& staging);
   // It is being replaced under the parameters (replicated units, after a step).
   void suspend();
   // Memory for the whole that is not the unit's own.
@@ -120,14 +144,15 @@ class Unit {
   // Whole in memory of its own, which may be written, until share(); where it is common.
   void privatise();
   void share();
-  // Gathers the unit into `whole`, and for other ranks, which alone want it. On the exchange's thread.
+  // Gathers the unit into `whole`, where what this rank has of it on another tier is already, and for other ranks,
+  // which alone want it. On the exchange's thread.
   void gather(const Groups& groups, View whole, bool exactly);
   void serve(const Groups& groups, bool exactly);
   // What a gather takes, also where the peers' parts are read in place.
   const std::vector<Hop>& hops() const { return hops_; }
   // Whether what is gathered for operators is what the shards hold.
   bool gathered_exactly() const { return wire_.exact(layout_); }
-  // Forgets the whole of a sharded unit.
+  // Forgets the whole of a paged unit.
   void evict();
 
   // The parameter in which an element of the unit lies.
@@ -151,22 +176,26 @@ class Unit {
   static void tag(void*) {}
   std::size_t slot_at(std::int64_t element) const;
   void make_home();
+  std::shared_ptr<Arrival> bring_to(View whole);
+  // `values` are those of all elements.
+  void write_home(Staging& staging, const void* values, Dtype dtype);
   void point_at(void* data);
   void forbid(const char* why);
 
   const UnitLayout& layout_;
   int index_;
   int rank_;
-  bool sharded_;
+  bool paged_, gathers_;
   bool published_;  // its slices go to the peers after a step
   Held home_;
   std::vector<Hop> hops_;
   std::vector<at::Tensor> parameters_;
   const GatherWire& wire_;
   Accounts& accounts_;
+  Store* store_;
   std::shared_ptr<void> common_;  // the whole, of all ranks
   Buffer memory_;                 // the whole, of this rank
-  Buffer shard_;                  // this rank's slice, when sharded
+  Block home_block_;              // what it has at rest of one that is paged
   c10::Storage storage_;
   std::vector<at::Tensor> places_;  // the parameters' views of it
   std::vector<at::Tensor> before_;  // the parameters, until the engine is built

@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <numeric>
+#include <tuple>
 
 #include "covering.h"
+#include "folder.h"
 #include "lm.h"
 #include "optimizers.h"
 #include "states.h"
@@ -20,16 +22,14 @@ DiskOptions small_disk(int directories = 1) {
   return {.directories = where, .checks = true, .block = 16384, .depth = 4};
 }
 
-enum class OnDisk { optimizer, gradient, both };
+using OnDisk = std::vector<State>;
+const OnDisk kOptimizer{State::optimizer}, kGradient{State::gradient}, kBoth{State::gradient, State::optimizer},
+    kParameter{State::parameter}, kWeights{State::parameter, State::optimizer},
+    kAll{State::parameter, State::gradient, State::optimizer};
 
-Plan offloaded(Plan plan, OnDisk which) {
-  if (which != OnDisk::gradient) plan = plan.offload(State::optimizer, Tier::disk);
-  if (which != OnDisk::optimizer) plan = plan.offload(State::gradient, Tier::disk);
+Plan offloaded(Plan plan, const OnDisk& states) {
+  for (const State state : states) plan = plan.offload(state, Tier::disk);
   return plan;
-}
-
-bool possible(const Plan& plan, int ranks, OnDisk which) {
-  return offloaded(plan, which).faults(MeshShape{ranks}).empty();
 }
 
 std::vector<Optimizer> all_optimizers() {
@@ -38,23 +38,27 @@ std::vector<Optimizer> all_optimizers() {
   return all;
 }
 
-// Optimizer, precision, ranks, micro-batches, plan, what is on disk.
-using Where = std::tuple<std::size_t, Precision, int, int, Plan, OnDisk>;
+// Optimizer, precision, ranks and those of a shard group (0: all), micro-batches, plan, what is on disk.
+using Where = std::tuple<std::size_t, Precision, std::pair<int, int>, int, Plan, OnDisk>;
 class Tiers : public testing::TestWithParam<Where> {};
 
 TEST_P(Tiers, HaveTheBitsOfMemory) {
-  const auto& [which, precision, ranks, accumulate, plan, on_disk] = GetParam();
-  Job job{plan.precision(precision).accumulate(accumulate), ranks, all_optimizers()[which], {.clip = 1, .seed = 3}, 3};
+  const auto& [which, precision, mesh, accumulate, preset, on_disk] = GetParam();
+  const Plan plan = preset.precision(precision).accumulate(accumulate);
+  Job job{.plan = offloaded(plan, on_disk),
+          .ranks = mesh.first,
+          .optimizer = all_optimizers()[which],
+          .options = {.clip = 1, .seed = 3, .disk = small_disk(mesh.first == 2 ? 2 : 1)},
+          .shard = mesh.second};
   if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  const Outcome in_memory = train<Lm>(job, lm_with_dropout(0.1));
-  if (!possible(job.plan, ranks, on_disk)) {
-    job.plan = offloaded(job.plan, on_disk);
+  const MeshShape shape = mesh.second == 0 ? MeshShape{mesh.first} : MeshShape{mesh.first, {.shard = mesh.second}};
+  if (!job.plan.faults(shape).empty()) {
     EXPECT_NE(thrown_by([&] { train<Lm>(job, lm_with_dropout(0.1)); }), "");
     return;
   }
-  job.plan = offloaded(job.plan, on_disk);
-  job.options.disk = small_disk(ranks == 2 ? 2 : 1);
-  EXPECT_EQ(difference(in_memory, train<Lm>(job, lm_with_dropout(0.1))), "");
+  const Outcome there = train<Lm>(job, lm_with_dropout(0.1));
+  job.plan = plan;
+  EXPECT_EQ(difference(train<Lm>(job, lm_with_dropout(0.1)), there), "");
 }
 
 std::vector<Where> places() {
@@ -63,35 +67,89 @@ std::vector<Where> places() {
   std::vector<Precision> precisions;
   for (const std::string_view name : zero::precisions()) precisions.push_back(precision_named(name));
   std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
-  return covering(all, precisions, std::vector{1, 2, 4}, std::vector{1, 3}, all_plans(),
-                  std::vector{OnDisk::optimizer, OnDisk::gradient, OnDisk::both});
+  return covering(all, precisions, std::vector<std::pair<int, int>>{{1, 0}, {2, 0}, {4, 0}, {4, 2}}, std::vector{1, 3},
+                  plans_of_meshes(), std::vector{kOptimizer, kGradient, kBoth, kParameter, kWeights, kAll});
 }
 
 std::string name_of(const testing::TestParamInfo<Where>& tested) {
-  const auto& [which, precision, ranks, accumulate, plan, on_disk] = tested.param;
-  return std::to_string(which) + in_title(std::string(name(all_optimizers()[which]))) +
-         in_title(ranks, accumulate, precision) + in_title(plan.label()) + std::to_string(static_cast<int>(on_disk));
+  const auto& [which, precision, mesh, accumulate, plan, on_disk] = tested.param;
+  std::string title = std::to_string(which) + in_title(std::string(name(all_optimizers()[which]))) +
+                      in_title(mesh.first, accumulate, precision) + "InGroupsOf" + std::to_string(mesh.second) +
+                      in_title(plan.label());
+  for (const State state : on_disk) title += name(state);
+  return title;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Tiers, testing::ValuesIn(places()), name_of);
 
 // What is on disk is in no memory, and what passes it through is as large as was foreseen.
 TEST(TierBytes, AreThoseOfTheEstimate) {
-  for (const OnDisk on_disk : {OnDisk::optimizer, OnDisk::both}) {
-    Job job{offloaded(Plan::zero2().bf16().accumulate(2), on_disk), 2};
-    job.options.disk = small_disk();
-    job.options.disk.checks = false;  // they take memory as the state grows
-    on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int) {
-      for (int step = 0; step < 2; ++step) train_step(model, engine);
-      const Ledger ledger = engine.ledger();
-      const Estimate estimate = engine.estimate();
-      EXPECT_EQ(ledger.on(Tier::disk, Owner::optimizer).bytes, estimate.on(Tier::disk).optimizer);
-      EXPECT_EQ(ledger.on(Tier::disk, Owner::gradient).peak, estimate.on(Tier::disk).gradient);
-      EXPECT_EQ(ledger[Owner::optimizer].bytes, 0);
-      EXPECT_GT(estimate.on(Tier::disk).optimizer, 0);
-      EXPECT_LE(ledger[Owner::update].peak, estimate.update);
-      EXPECT_LE(ledger.peak_held, estimate.held());
-    });
+  struct Case {
+    Plan plan;
+    int ranks, shard;
+    OnDisk states;
+  };
+  for (const auto& [plan, ranks, shard, states] :
+       {Case{Plan::zero2(), 2, 0, kOptimizer}, Case{Plan::zero2(), 2, 0, kBoth}, Case{Plan::zero3(), 2, 0, kParameter},
+        Case{Plan::zero3(), 2, 0, kAll}, Case{Plan::zero3(), 1, 0, kAll}, Case{Plan::ddp(), 2, 0, kWeights},
+        Case{Plan::hybrid(), 4, 2, kWeights}})
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      Job job{.plan = offloaded(plan.precision(precision).accumulate(2), states), .ranks = ranks, .shard = shard};
+      job.options.disk = small_disk();
+      job.options.disk.checks = false;  // they take memory as the state grows
+      SCOPED_TRACE(describe(job));
+      on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int) {
+        for (int step = 0; step < 2; ++step) train_step(model, engine);
+        const Ledger ledger = engine.ledger();
+        const Estimate estimate = engine.estimate();
+        for (const auto& [owner, there, here] :
+             {std::tuple(Owner::parameter, estimate.on(Tier::disk).parameter, estimate.on(Tier::device).parameter),
+              std::tuple(Owner::gradient, estimate.on(Tier::disk).gradient, estimate.on(Tier::device).gradient),
+              std::tuple(Owner::optimizer, estimate.on(Tier::disk).optimizer, estimate.on(Tier::device).optimizer)}) {
+          EXPECT_EQ(ledger.on(Tier::disk, owner).peak, there) << name(owner);
+          EXPECT_EQ(ledger[owner].peak, here) << name(owner);
+        }
+        EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
+        EXPECT_LE(ledger[Owner::update].peak, estimate.update);
+        EXPECT_LE(ledger.peak_held, estimate.held());
+      });
+    }
+}
+
+// Layers that are alike.
+struct Deep : torch::nn::Module {
+  explicit Deep(int depth) {
+    for (int i = 0; i < depth; ++i) blocks->push_back(Block(0));
+  }
+  at::Tensor loss(std::int64_t index) { return blocks->forward(numbers(index, {4, 13})).square().mean(); }
+  torch::nn::Sequential blocks = register_module("blocks", torch::nn::Sequential());
+};
+
+// With all states on disk a deeper model takes more of the device for its activations, and for nothing else.
+TEST(TierBytes, OfTheDeviceDoNotGrowWithDepth) {
+  for (const auto& [ranks, plan] : {std::pair(2, Plan::zero3()), std::pair(1, Plan::ddp())}) {
+    const auto ledger_of = [&](int depth) {
+      Job job{.plan = offloaded(plan, kAll), .ranks = ranks};
+      job.options.disk = small_disk();
+      job.options.disk.checks = false;
+      Ledger ledger;
+      on_ranks<Deep>(job, {.make = [depth] { return std::make_shared<Deep>(depth); }},
+                     [&](Deep& model, Engine& engine, int rank) {
+                       for (int step = 0; step < 3; ++step) train_step(model, engine);
+                       if (rank == 0) ledger = engine.ledger();
+                     });
+      return ledger;
+    };
+    const Ledger shallow = ledger_of(6), deep = ledger_of(12);
+    for (int i = 0; i < kOwners; ++i) {
+      const auto owner = static_cast<Owner>(i);
+      if (owner == Owner::activation) continue;
+      EXPECT_EQ(shallow[owner].bytes, deep[owner].bytes) << name(owner);
+      EXPECT_EQ(shallow[owner].peak, deep[owner].peak) << name(owner);
+      EXPECT_EQ(2 * shallow.on(Tier::disk, owner).bytes, deep.on(Tier::disk, owner).bytes) << name(owner);
+    }
+    EXPECT_EQ(shallow.peak_held, deep.peak_held);
+    EXPECT_GT(shallow[Owner::gathered].peak, 0);
   }
 }
 
@@ -99,31 +157,32 @@ Options on_disk() {
   return {.disk = small_disk()};
 }
 
+// Two steps after a checkpoint of another, and the parameters then.
+Outcome gone_on(Job job, const Plan& plan, const std::string& folder) {
+  job.plan = plan;
+  return train_by(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, Outcome& run, int) {
+    engine.load(folder);
+    for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
+  });
+}
+
 TEST(TiersOfAnEngine, AreSavedAndLoadedByOthers) {
-  const Plan in_memory = Plan::zero2().bf16(), on_disk = offloaded(in_memory, OnDisk::both);
-  for (const auto& [from, to] : {std::pair(in_memory, on_disk), std::pair(on_disk, in_memory)}) {
-    const auto folder = std::filesystem::temp_directory_path() / ("zero-tiers-" + std::to_string(getpid()));
-    Job job{from, 2};
-    job.options.disk = small_disk();
-    std::string expected;
-    on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int) {
-      for (int step = 0; step < 2; ++step) train_step(model, engine);
-      engine.save(folder.string());
-    });
-    const auto go_on = [&](const Plan& plan) {
-      Outcome end;
-      job.plan = plan;
-      on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int rank) {
-        engine.load(folder.string());
-        Outcome run;
-        for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
-        if (rank == 0) end = run;
-      });
-      return end;
-    };
-    EXPECT_EQ(difference(go_on(from), go_on(to)), "") << from.label() << " to " << to.label();
-    std::filesystem::remove_all(folder);
-  }
+  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan})
+    for (const auto& [preset, states] :
+         {std::pair(Plan::zero2(), kBoth), std::pair(Plan::zero3(), kAll), std::pair(Plan::zero3(), kParameter)}) {
+      const Plan in_memory = preset.precision(precision), on_disk = offloaded(in_memory, states);
+      for (const auto& [from, to] : {std::pair(in_memory, on_disk), std::pair(on_disk, in_memory)}) {
+        const Folder folder;
+        Job job{.plan = from, .ranks = 2};
+        job.options.disk = small_disk();
+        on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int) {
+          for (int step = 0; step < 2; ++step) train_step(model, engine);
+          engine.save(folder.path());
+        });
+        EXPECT_EQ(difference(gone_on(job, from, folder.path()), gone_on(job, to, folder.path())), "")
+            << from.label() << " to " << to.label();
+      }
+    }
 }
 
 // A unit that is trained from the second step on gets its first state while others' are on their way.
@@ -138,9 +197,11 @@ TEST(TiersOfAnEngine, TakeUnitsThatAreUnfrozenLate) {
   for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan}) {
     Job job{Plan::zero2().precision(precision), 2};
     const Outcome in_memory = train<Lm>(job, course);
-    job.plan = offloaded(job.plan, OnDisk::both);
     job.options.disk = small_disk();
-    EXPECT_EQ(difference(in_memory, train<Lm>(job, course)), "") << name(precision);
+    for (const Plan& plan : {offloaded(job.plan, kBoth), offloaded(Plan::zero3().precision(precision), kAll)}) {
+      job.plan = plan;
+      EXPECT_EQ(difference(in_memory, train<Lm>(job, course)), "") << plan.label() << name(precision);
+    }
   }
 }
 

@@ -137,9 +137,22 @@ TEST(Plan, TellsWhatCannotBeOnAMesh) {
   EXPECT_TRUE(Plan::hybrid().reproducible(true).faults(MeshShape(6, {.shard = 2})).empty());
 }
 
+// A rank that updates a part of what it holds would have the rest of it written by others.
+TEST(Plan, HasParametersOnDiskWhereRanksUpdateAllThatTheyHold) {
+  for (const std::string_view preset : Plan::presets()) {
+    const Plan plan = Plan::named(preset).offload(State::parameter, Tier::disk);
+    EXPECT_TRUE(plan.faults(1).empty()) << preset;
+    const bool publishes = preset == "zero1" || preset == "zero2";
+    EXPECT_EQ(mentions(plan.faults(2), "parameter on tier disk needs"), publishes) << preset;
+    EXPECT_EQ(mentions(plan.faults(MeshShape(4, {.shard = 2})), "parameter on tier disk needs"),
+              publishes || preset == "hybrid-zero2")
+        << preset;
+  }
+}
+
 TEST(Plan, AllFaultsAreListedAtOnce) {
   Plan plan = Plan::zero3().accumulate(0).resident_budget(-1);
-  plan[State::parameter].tier = Tier::disk;
+  plan[State::activation].tier = Tier::disk;
   plan[State::gradient] = {
       .placement = Placement::replicated, .between = Placement::sharded, .tier = Tier::host, .wire = Wire::int4};
   plan[State::optimizer] = {.placement = Placement::partial, .between = Placement::partial};
@@ -147,7 +160,7 @@ TEST(Plan, AllFaultsAreListedAtOnce) {
   const std::vector<std::string> faults = plan.faults(0);
   for (const std::string_view words :
        {"not 0", "accumulate", "resident_budget", "optimizer is a value", "gradient sharded between",
-        "activation cannot", "parameter on tier disk", "gradient on tier host", "gradient on wire int4"}) {
+        "activation cannot", "activation on tier disk", "gradient on tier host", "gradient on wire int4"}) {
     EXPECT_TRUE(mentions(faults, words)) << words;
   }
   EXPECT_EQ(faults.size(), 9u);

@@ -50,7 +50,17 @@ TEST(Residency, AUnitLargerThanTheBudgetStillComesIn) {
   EXPECT_EQ(units.admit(1), (Units{0}));
   EXPECT_EQ(units.bytes(), 9);
   EXPECT_EQ(units.admit(0), (Units{1}));
-  EXPECT_FALSE(units.fits_beside(0, 1));
+  EXPECT_EQ(units.ahead_of(0, std::vector{1}), 0u);
+}
+
+TEST(Residency, BringsAheadWhatFitsTogether) {
+  const Residency one({4, 2, 1, 3}, 9), two({4, 2, 1, 3}, 9, 2);
+  EXPECT_EQ(one.ahead_of(0, std::vector{1, 2}), 1u);
+  EXPECT_EQ(two.ahead_of(0, std::vector{1, 2}), 2u);
+  EXPECT_EQ(two.ahead_of(0, std::vector{1, 3}), 2u);
+  EXPECT_EQ(Residency({4, 2, 1, 3}, 8, 2).ahead_of(0, std::vector{1, 3}), 1u);
+  EXPECT_EQ(two.ahead_of(0, std::vector{1, -1}), 1u);
+  EXPECT_EQ(two.ahead_of(0, std::vector{-1, -1}), 0u);
 }
 
 TEST(Residency, PinnedUnitsStay) {

@@ -15,7 +15,7 @@ std::vector<int> foreseen(TouchOrder& order, const std::vector<int>& units) {
   std::vector<int> next;
   for (const int unit : units) {
     order.touched(unit);
-    next.push_back(order.next());
+    next.push_back(order.next().front());
   }
   return next;
 }
@@ -34,6 +34,23 @@ TEST(TouchOrder, BeginsAgainWhereAnotherMicroBatchFollows) {
   order.complete();
   order.more_to_come(true);
   EXPECT_EQ(foreseen(order, {4, 2}), (std::vector<int>{2, 4}));
+}
+
+TEST(TouchOrder, PredictsTwoAhead) {
+  TouchOrder order;
+  touch(order, {0, 1, 2, 1, 0});
+  order.complete();
+  order.more_to_come(true);
+  std::vector<Expected> next;
+  for (const int unit : {0, 1, 2, 1, 0}) {
+    order.touched(unit);
+    next.push_back(order.next());
+  }
+  EXPECT_EQ(next, (std::vector<Expected>{{1, 2}, {2, 1}, {1, 0}, {0, 1}, {1, 2}})) << "neighbours differ";
+  order.complete();
+  order.more_to_come(false);
+  touch(order, {0, 1, 2, 1});
+  EXPECT_EQ(order.next(), (Expected{0, -1}));
 }
 
 TEST(TouchOrder, KeepsOneOfTouchesInARow) {
@@ -56,7 +73,7 @@ TEST(TouchOrder, ForgetsAMicroBatchThatFailed) {
   order.complete();
   touch(order, {0});
   order.forget();
-  EXPECT_EQ(order.next(), -1);
+  EXPECT_EQ(order.next().front(), -1);
   EXPECT_EQ(foreseen(order, {0, 1}), (std::vector<int>{1, -1}));
   order.complete();
   EXPECT_EQ(order.last()->touches, (std::vector<int>{0, 1}));

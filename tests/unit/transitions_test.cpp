@@ -50,6 +50,27 @@ TEST(Transitions, AreNoneOnOneRank) {
     EXPECT_TRUE(of(Plan::named(preset), layout_on(1)).empty()) << preset;
 }
 
+// What is on disk is read for its use, and gathered where it is a slice.
+TEST(Transitions, ComeFromTheTierOfTheParameters) {
+  const auto use = [](int unit, Placement there) {
+    return Transition{Moment::use, unit, State::parameter, {there, Dtype::f32, Tier::disk}, {Placement::replicated}};
+  };
+  const Layout one = layout_on(1), four = layout_on(4);
+  const auto on_disk = [](const Plan& plan) { return plan.offload(State::parameter, Tier::disk); };
+  for (const std::string_view preset : Plan::presets())
+    EXPECT_EQ(of(on_disk(Plan::named(preset)), one),
+              (std::vector<Transition>{use(0, Placement::replicated), use(1, Placement::replicated),
+                                       use(2, Placement::replicated)}))
+        << preset;
+  const std::vector<Transition> gathered = of(on_disk(Plan::zero3()), four);
+  EXPECT_EQ(gathered.size(), of(Plan::zero3(), four).size());
+  EXPECT_EQ(gathered.front(), use(0, Placement::sharded));
+  EXPECT_EQ(gathered.front().hops(four.units()[0]), gather(0, Moment::use).hops(four.units()[0]));
+  const std::vector<Transition> whole = of(on_disk(Plan::ddp()), four);
+  EXPECT_EQ(whole.front(), use(0, Placement::replicated));
+  EXPECT_TRUE(whole.front().hops(four.units()[0]).empty());
+}
+
 TEST(Transitions, HaveTheDtypesOfThePlan) {
   const Layout layout = layout_on(2, Dtype::bf16);
   const std::vector<Transition> once = of(Plan::zero2().bf16(), layout);
