@@ -61,7 +61,9 @@ class Engine::Impl final : public UnitOwner {
   const Layout& layout() const { return layout_; }
   const std::vector<ParameterRule>& rules() const { return rules_; }
   Estimate estimate() const;
-  Memory memory() const { return common() ? Memory::common : Memory::separate; }
+  Memory memory() const {
+    return !accounts_.device().is_host() ? Memory::device : common() ? Memory::common : Memory::separate;
+  }
   std::optional<Trace> trace() const { return micro_batch_.trace(); }
   Accounts& accounts() { return accounts_; }
   void observe(const std::weak_ptr<EngineObserver>& observer);
