@@ -12,6 +12,7 @@
 #include "cli/options/recipe.h"
 #include "cli/options/room.h"
 #include "models/json.h"
+#include "planner/offload.h"
 #include "planner/profile.h"
 #include "zero/loss_scale.h"
 
@@ -48,6 +49,14 @@ void check_plans(const RunOptions& options, int ranks) {
   }
 }
 
+void check_tiers(const RunOptions& options) {
+  const zero::Plan plan = planner::offloaded({}, options.offload);
+  for (const zero::State state : {zero::State::parameter, zero::State::gradient, zero::State::optimizer})
+    if (plan[state].tier == zero::Tier::host && on_host(options.device))
+      throw UsageError("--offload " + options.offload +
+                       ": the model is trained on the CPU, whose memory the host's is: use disk, or --device cuda");
+}
+
 std::vector<std::string> optimizers_of(const RunOptions& options) {
   return options.optimizers.empty() ? std::vector{options.optimizer} : options.optimizers;
 }
@@ -74,6 +83,7 @@ void check_settings(const RunOptions& options, int ranks) {
   check_positions(load_model(options.model), options.seq, options.model);
   if (ranks > 0) check_count(options, ranks);
   if (ranks > 0) check_plans(options, ranks);
+  check_tiers(options);
   check_loss_scale(options);
   make_optimizer(options);
   check_profile(options);

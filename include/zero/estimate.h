@@ -40,7 +40,8 @@ struct Estimate {
   std::int64_t reduction = 0;        // flat gradient of the largest unit on its way to the shards, and its slice
   std::vector<std::int64_t> slices;  // by unit: the sum of its slice, which lives while that unit is reduced only
   std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most, and buffers that
-                                     // states on other tiers pass through
+                                     // states on other tiers pass through, unless the model is on a device
+  std::int64_t staging = 0;          // then: those buffers, at most, of the host's memory
   std::int64_t update_traffic = 0;   // memory that a step's update reads and
                                      // writes, but for what is exchanged
   std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
@@ -58,10 +59,10 @@ struct Estimate {
   std::int64_t largest_slice() const { return slices.empty() ? 0 : *std::ranges::max_element(slices); }
 };
 
-// Whether the ranks share a host's memory. There a sharded parameter lives once, every rank reads the
-// others' parts where they lie, and one barrier a step takes the place of the gathers' announcements. What
-// is read counts as bytes on the wire, as if it had been sent: those in_place.
-enum class Memory : std::uint8_t { separate, common };
+// Whether the ranks share a host's memory, or are on devices. Where they share it, a sharded parameter lives once, every
+// rank reads the others' parts where they lie, and one barrier a step takes the place of the gathers' announcements.
+// What is read counts as bytes on the wire, as if it had been sent: those in_place.
+enum class Memory : std::uint8_t { separate, common, device };
 
 // How the ranks along each axis of a mesh are spread over hosts. By default all are on one.
 class Topologies {

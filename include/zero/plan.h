@@ -102,9 +102,9 @@ class Plan {
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
-  // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity). Disk:
-  // the optimizer's under every plan, gradients where a rank holds no more than its slice over all. See
-  // Options::disk.
+  // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity): the
+  // optimizer's under every plan, gradients where a rank holds no more than its slice over all. Host: of a model on a
+  // device. Disk: see Options::disk.
   [[nodiscard]] Plan offload(State state, Tier tier) const;
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
 

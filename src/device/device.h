@@ -38,6 +38,9 @@ class SideStream {
     virtual void run(const std::function<void()>& task) = 0;
     // When run() has ended: what the calling thread queues from now on comes behind them.
     virtual void join() = 0;
+    // Likewise: waits for them.
+    virtual void finish() = 0;
+    virtual bool finished() = 0;
   };
   virtual std::shared_ptr<Work> work() = 0;
 };
@@ -78,10 +81,19 @@ class Device {
   virtual std::unique_ptr<Arena> arena(std::size_t bytes) = 0;
   // The host's memory, pinned where copies between it and the device are quicker then.
   virtual std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) = 0;
+  // Memory of the device that somebody else has, and keeps.
+  virtual std::unique_ptr<Block::Place> lent(void* memory) = 0;
 
   // What the calling thread queues from now on comes behind an operation of the device's own; any other is waited for.
   virtual void follow(Pending operation) = 0;
 
+  // Between the device and the host's memory, beside what is computed: behind what the calling thread has queued by now.
+  // Until the host has waited for it neither memory may be used otherwise; follow() has what a thread queues next come
+  // behind it. Quick where the host's memory is that of take_of_host(). Places read and write so.
+  virtual Pending bring(void* host, const void* from, std::int64_t bytes) = 0;
+  virtual Pending send(void* to, const void* host, std::int64_t bytes) = 0;
+  // What the calling thread queues from now on comes behind all that was sent.
+  virtual void follow_sends() = 0;
   // Between the device and the host's memory, which may be used again when they return.
   virtual void to_host(void* host, const void* from, std::int64_t bytes) = 0;
   virtual void from_host(void* to, const void* host, std::int64_t bytes) = 0;

@@ -17,14 +17,15 @@ class Block;
 class Device;
 class TorchStep;
 
-// Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or from byte `at` of
-// `block` where that is not addressable.
+// Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or of the host, or from byte
+// `at` of `block` where that is not addressable.
 struct HeldState {
   const Slot* slot = nullptr;  // whose parameter it is
   StateKind kind = StateKind::parameter;
   std::string part = {};
   std::int64_t begin = 0, end = 0;
   void* memory = nullptr;
+  bool of_host = false;  // the memory is
   Block* block = nullptr;
   std::int64_t at = 0;
   std::optional<Axis> over = {};  // of which it is a slice: of `data` this rank's alone; none: every rank has the same
@@ -32,7 +33,7 @@ struct HeldState {
 
   std::int64_t count() const { return end - begin; }
   // Says where they are.
-  void lies_in(const BlockPart& there);
+  void lies_in(const BlockPart& where);
   // Whether the host may read and write them at `memory`.
   bool in_place(const Device& device) const;
   // All of them, to the host's memory and from it.

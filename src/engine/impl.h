@@ -62,7 +62,9 @@ class Engine::Impl final : public UnitOwner {
   const Layout& layout() const { return layout_; }
   const std::vector<ParameterRule>& rules() const { return rules_; }
   Estimate estimate() const;
-  Memory memory() const { return common() ? Memory::common : Memory::separate; }
+  Memory memory() const {
+    return !accounts_.device().is_host() ? Memory::device : common() ? Memory::common : Memory::separate;
+  }
   std::optional<Trace> trace() const { return micro_batch_.trace(); }
   Accounts& accounts() { return accounts_; }
   const Ledger& building() const { return building_; }

@@ -26,7 +26,7 @@ StepSummary Engine::Impl::summary() {
       summary.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_->arrived(unit->index(), static_cast<int>(slot));
     const auto add_squares = [&](const void* values, std::int64_t, std::int64_t count) {
-      sums_.add_squares(values, held->dtype(), count);
+      sums_.add_squares(held->device(), values, held->dtype(), count);
     };
     gradients_->read(unit->index(), {unit->slice_begin(), layout.shard_length()}, add_squares);
   }
@@ -188,6 +188,7 @@ std::function<void(const Groups&)> Engine::Impl::barrier() const {
 // Parameters of which each rank updated a part of what it holds.
 void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
   if (!movement(resolved_).publishes) return;
+  accounts_.device().follow_sends();
   const Held updated = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
   const Held kept = held_at_rest(resolved_, State::parameter, unit.layout(), exchange_.rank());
   const View mine = unit.home(updated), all = unit.home();

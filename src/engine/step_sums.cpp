@@ -28,8 +28,8 @@ void StepSums::add_loss(int micro, const at::Tensor& loss) {
   losses_.select(0, micro % micro_batches_).add_(loss.detach().reshape({}).to(losses_.options()));
 }
 
-void StepSums::add_squares(const void* values, Dtype dtype, std::int64_t count) {
-  device_.add_squares(values, dtype, count, limbs());
+void StepSums::add_squares(Device& where, const void* values, Dtype dtype, std::int64_t count) {
+  where.add_squares(values, dtype, count, &where == &device_ ? limbs() : of_host_.data());
 }
 
 std::shared_ptr<float> StepSums::magnitudes() const {
@@ -41,7 +41,8 @@ StepSums::Values StepSums::read() const {
   device_.to_host(words.data(), limbs(), bytes());
   Values values;
   values.squares.add(std::span<const std::int64_t>(words).first(ExactSum::kLimbs));
-  values.nonfinite = words[ExactSum::kLimbs];
+  values.squares.add(std::span<const std::int64_t>(of_host_).first(ExactSum::kLimbs));
+  values.nonfinite = words[ExactSum::kLimbs] + of_host_[ExactSum::kLimbs];
   values.losses.resize(static_cast<std::size_t>(micro_batches_));
   std::memcpy(values.losses.data(), words.data() + kSquareLimbs, values.losses.size() * sizeof(double));
   std::vector<float> magnitudes(static_cast<std::size_t>(magnitudes_));
@@ -52,10 +53,12 @@ StepSums::Values StepSums::read() const {
 
 void StepSums::clear_squares() {
   device_.zero(limbs(), kSquareLimbs * std::int64_t{sizeof(std::int64_t)});
+  of_host_.fill(0);
 }
 
 void StepSums::clear() {
   device_.zero(limbs(), bytes());
+  of_host_.fill(0);
 }
 
 }  // namespace zero

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -18,8 +19,8 @@ class StepSums {
 
   // Of one element, any dtype, anywhere; `micro` is taken modulo the number of micro-batches.
   void add_loss(int micro, const at::Tensor& loss);
-  // Of memory of the device: see Device::add_squares.
-  void add_squares(const void* values, Dtype dtype, std::int64_t count);
+  // Of memory of `where`, which is the device or the host: see Device::add_squares.
+  void add_squares(Device& where, const void* values, Dtype dtype, std::int64_t count);
 
   // As many magnitudes, zero when a step begins; who has them may outlive this.
   std::shared_ptr<float> magnitudes() const;
@@ -43,6 +44,7 @@ class StepSums {
   Device& device_;
   int micro_batches_;
   std::int64_t magnitudes_;
+  std::array<std::int64_t, kSquareLimbs> of_host_{};
   std::shared_ptr<Block::Place> place_;  // the limbs, then the losses, then the magnitudes
   at::Tensor losses_;
 };

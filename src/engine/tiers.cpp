@@ -11,10 +11,13 @@ Options with_tiers(const Plan& plan, Options options, c10::Device where) {
     const Tier tier = plan[state].tier;
     if (tier == Tier::device) continue;
     const std::string what = std::string(name(state)) + " on tier " + std::string(name(tier));
-    if (!where.is_cpu())
+    if (tier == Tier::host && where.is_cpu())
+      throw ConfigError(what + ": the model is on the CPU, whose memory that is already",
+                        "use Tier::disk, or move the model to a device");
+    if (state == State::parameter && !where.is_cpu())
       throw ConfigError(what + ", with a model on device '" + where.str() + "', is not supported in this version",
                         "leave it on the device, or move the model to the CPU");
-    if (options.disk.directories.empty())
+    if (tier == Tier::disk && options.disk.directories.empty())
       throw ConfigError(what + ": no directory was given", "name one, for each disk, in Options::disk.directories");
   }
   return options;

@@ -13,11 +13,20 @@
 namespace zero {
 namespace {
 
-// The first of them whose blocks are passed through; null: none.
-const Store* passed(std::initializer_list<const Store*> stores) {
+// Of stores, one of which may be null.
+template <class Is>
+const Store* first_of(std::initializer_list<const Store*> stores, const Is& is) {
   const auto* const found =
-      std::ranges::find_if(stores, [](const Store* store) { return store != nullptr && !store->addressable(); });
+      std::ranges::find_if(stores, [&](const Store* store) { return store != nullptr && is(*store); });
   return found == stores.end() ? nullptr : *found;
+}
+
+// Operations go as the disk's store likes them, where there is one.
+StagingShape shape_of(const Store& states, const Store& gradients, const Store* parameters, bool on_device) {
+  const Store* const slow = first_of({&states, &gradients, parameters}, [](const Store& s) { return !s.addressable(); });
+  return staging_of_update(
+      {states.tier(), gradients.tier(), parameters == nullptr ? Tier::device : parameters->tier()}, on_device,
+      slow == nullptr ? kCopyBlock : slow->transfer(), slow == nullptr ? 1 : slow->page());
 }
 
 }  // namespace
@@ -27,64 +36,78 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
     : plan_(plan),
       accounts_(accounts),
       store_(accounts.store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states))),
-      elsewhere_(passed({store_.get(), &gradients, parameters})),
-      staging_(accounts.passing(), staging_for(elsewhere_ == nullptr ? *store_ : *elsewhere_,
-                                               StagingShape::kArrays + (passed({&gradients}) != nullptr) +
-                                                   (passed({parameters}) != nullptr))),
+      elsewhere_(first_of({store_.get(), &gradients, parameters},
+                          [](const Store& store) { return store.tier() != Tier::device; })),
+      computing_(accounts.computing(elsewhere_ == nullptr ? Tier::device : elsewhere_->tier())),
+      staging_(accounts.staging(computing_, shape_of(*store_, gradients, parameters, apart()))),
       seed_(seed),
       rules_(std::move(rules)),
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
+  if (apart()) homes_.emplace(accounts.staging(accounts.device(), {kCopyBlock}));
   for (const UnitLayout& unit : layout.units())
-    for (const Slot& slot : unit.slots()) check_torch(slot, unit.dtype());
+    for (const Slot& slot : unit.slots()) check(slot, unit.dtype());
 }
 
-void Updater::check_torch(const Slot& slot, Dtype stored) const {
-  const auto* const torch = std::get_if<TorchOptimizer>(&rule(slot).optimizer);
+void Updater::check(const Slot& slot, Dtype stored) const {
+  const Optimizer& optimizer = rule(slot).optimizer;
+  const std::string others = "use one of the engine's that go element by element, or keep all states on the device";
+  if (apart() && full_tensor_work(optimizer))
+    throw ConfigError("optimizer " + std::string(name(optimizer)) + " computes steps of whole tensors on the device, " +
+                          "and what it takes for them is on tier " + std::string(name(elsewhere_->tier())),
+                      others);
+  const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return;
   if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
   if (elsewhere_ != nullptr)
-    throw ConfigError("optimizer " + torch->label +
-                          " updates parameters by gradients that are in memory, and those of " + "tier " +
-                          std::string(name(elsewhere_->tier())) + " are not",
-                      "use one of the engine's optimizers, or keep all states on the device");
+    throw ConfigError("optimizer " + torch->label + " updates parameters by gradients that are in memory, and those of " +
+                          "tier " + std::string(name(elsewhere_->tier())) + " are not",
+                      others);
   require_elementwise(*torch);
 }
 
 void Updater::prepare(Unit& unit, const void* values) {
-  prepare_from(unit, at_element(values, origin(unit), accumulation(unit.layout().dtype())));
+  const Dtype wide = accumulation(unit.layout().dtype());
+  Block mine = accounts_.lent(at_element(values, origin(unit), wide), length(unit) * size_of(wide));
+  prepare_from(
+      unit,
+      [&](std::int64_t first, std::int64_t count) {
+        return BlockPart{&mine, first * size_of(wide), count * size_of(wide), Way::in};
+      },
+      wide);
 }
 
-// `mine`: what this rank updates of the unit's values; where they are stored as wide, nobody asks for them.
-void Updater::prepare_from(Unit& unit, const void* mine) {
+// `values`, in `dtype`: what this rank updates of the unit's.
+void Updater::prepare_from(Unit& unit, const PartAt& values, Dtype dtype) {
   auto state = std::make_unique<UnitState>();
   for_unit(unit, "the first optimizer state", [&] {
-    prepare_weights(unit, state->blocks, mine);
+    prepare_weights(unit, state->blocks, values, dtype);
     prepare_moments(unit, state->blocks);
   });
   whole_.prepare(unit);
   states_[index(unit)] = std::move(state);
 }
 
-void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const void* mine) {
+// Nothing remains of values that are stored already.
+void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const PartAt& values, Dtype dtype) {
   const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   blocks.origin = origin(unit);
-  if (wide != stored && plan_.remainder(stored) == Remainder::main_weights) {
+  if (wide == stored) return;
+  if (plan_.remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
-    each_stretch(blocks.main, 0, length(unit), wide, Way::out, [&](void* main, std::int64_t first, std::int64_t count) {
-      device().copy(main, at_element(mine, first, wide), count * size_of(wide));
+    each_beside(unit, blocks.main, wide, Way::out, values, [&](void* main, const void* from, std::int64_t count) {
+      computing_.convert(from, dtype, main, wide, count);
     });
   }
-  if (wide != stored && plan_.remainder(stored) == Remainder::kept) {
-    blocks.rest = take(unit, length(unit), stored);
-    const auto* const weights = static_cast<const float*>(mine);
-    each_stretch(
-        blocks.rest, 0, length(unit), stored, Way::out,
-        [&](void* rest, std::int64_t first, std::int64_t count) { device().keep_rest(weights + first, rest, count); });
-  }
+  if (plan_.remainder(stored) != Remainder::kept) return;
+  blocks.rest = take(unit, length(unit), stored);
+  if (dtype == stored) return fill(blocks.rest, 0, length(unit), stored, 0);
+  each_beside(unit, blocks.rest, stored, Way::out, values, [&](void* rest, const void* from, std::int64_t count) {
+    computing_.keep_rest(from, rest, count);
+  });
 }
 
 Block Updater::take(const Unit& unit, std::int64_t count, Dtype dtype) {
@@ -123,17 +146,28 @@ void Updater::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
 void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
                            const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use) {
   zero::each_stretch(
-      staging_, count, 1,
+      staging_, count,
       [&](std::int64_t first, std::int64_t n) {
         return std::vector{BlockPart{&block, (begin + first) * size_of(dtype), n * size_of(dtype), way}};
       },
       [&use](std::span<void* const> arrays, std::int64_t first, std::int64_t n) { use(arrays[0], first, n); });
 }
 
+void Updater::each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
+                          const std::function<void(void* values, void* others, std::int64_t count)>& use) {
+  zero::each_stretch(
+      staging_, length(unit),
+      [&](std::int64_t first, std::int64_t count) {
+        return std::vector{BlockPart{&block, first * size_of(dtype), count * size_of(dtype), way},
+                           others(first, count)};
+      },
+      [&use](std::span<void* const> at, std::int64_t, std::int64_t count) { use(at[0], at[1], count); });
+}
+
 void Updater::fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
   each_stretch(block, begin, count, dtype, Way::out, [&](void* values, std::int64_t, std::int64_t n) {
-    if (value == 0) return device().zero(values, n * size_of(dtype));
-    device().fill(values, dtype, n, value);
+    if (value == 0) return computing_.zero(values, n * size_of(dtype));
+    computing_.fill(values, dtype, n, value);
   });
 }
 
@@ -142,20 +176,12 @@ std::vector<Piece> Updater::pieces(const Unit& unit) const {
 }
 
 void Updater::prepare_late(Unit& unit) {
-  const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
-  if (wide == stored) return prepare_from(unit, nullptr);
-  const Block mine = accounts_.take(length(unit) * size_of(wide), {Owner::update, unit.index()});
-  for_unit(unit, "the parameters", [&] {
-    zero::each_stretch(
-        staging_, length(unit), 1,
-        [&](std::int64_t first, std::int64_t count) {
-          return std::vector{unit.stored({origin(unit) + first, count}, Way::in)};
-        },
-        [&](std::span<void* const> from, std::int64_t first, std::int64_t count) {
-          device().convert(from[0], stored, at_element(mine.view().data, first, wide), wide, count);
-        });
-  });
-  prepare_from(unit, mine.view().data);
+  prepare_from(
+      unit,
+      [&](std::int64_t first, std::int64_t count) {
+        return unit.stored({origin(unit) + first, count}, Way::in);
+      },
+      unit.layout().dtype());
 }
 
 bool Updater::has_main(const Unit& unit) const {
@@ -238,7 +264,7 @@ FullTensors::Factors Updater::count_step(const UnitLayout& layout, const std::ve
 void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
-  if (torch == nullptr) return device().update(optimizer, factors, range);
+  if (torch == nullptr) return computing_.update(optimizer, factors, range);
   torch_step(unit, which, *torch).run(factors, range);
 }
 
@@ -303,17 +329,19 @@ void Updater::adopt(Unit& unit) {
 
 void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  void* const all = at_element(unit.full().data, origin(unit), stored);
+  Block written =
+      accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored));
+  const PartAt parts = [&](std::int64_t first, std::int64_t count) {
+    return BlockPart{&written, first * size_of(stored), count * size_of(stored), Way::in};
+  };
   if (blocks.rest)
-    each_stretch(blocks.rest, 0, length(unit), stored, Way::both,
-                 [&](void* values, std::int64_t first, std::int64_t count) {
-                   device().drop_misfits(static_cast<const Bf16*>(all) + first, values, count);
-                 });
-  if (!blocks.main) return;
-  each_stretch(blocks.main, 0, length(unit), accumulation(stored), Way::both,
-               [&](void* values, std::int64_t first, std::int64_t count) {
-                 device().adopt_written(at_element(all, first, stored), stored, values, count);
-               });
+    each_beside(unit, blocks.rest, stored, Way::both, parts,
+                [&](void* rest, const void* now, std::int64_t count) { computing_.drop_misfits(now, rest, count); });
+  if (blocks.main)
+    each_beside(unit, blocks.main, accumulation(stored), Way::both, parts,
+                [&](void* main, const void* now, std::int64_t count) {
+                  computing_.adopt_written(now, stored, main, count);
+                });
 }
 
 }  // namespace zero

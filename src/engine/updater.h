@@ -1,10 +1,12 @@
 // The optimizer's state of every unit, and its step over what this rank owns of it. What the engine's optimizers keep
-// element by element lies in blocks of a store; the step goes over a piece at once where they are addressable, else
-// stretch by stretch, through buffers of constant size.
+// element by element lies in blocks of a store. The step is computed where the model is, unless state or gradients are
+// on another tier: then by the host. It goes over a piece at once where all of it lies there, else stretch by stretch,
+// through buffers of constant size.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/update.h"
@@ -57,8 +59,8 @@ class Updater {
   void step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
             double lr_factor, std::function<void()> done);
   Passage passage() { return Passage(staging_); }
-  // What a passage over the units' states goes through.
-  Staging& staging() { return staging_; }
+  // What a passage over the units' stored parameters goes through, which are computed with where the model is.
+  Staging& staging() { return homes_ ? *homes_ : staging_; }
   // All steps so far, the last of them that of `latest`, are done, and what they wrote is where it lies.
   void finish(Passage& passage, const Unit& latest) const;
 
@@ -83,15 +85,21 @@ class Updater {
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
-  Device& device() const { return accounts_.device(); }
-  void check_torch(const Slot& slot, Dtype stored) const;
+  // On the host, the model being on a device.
+  bool apart() const { return &computing_ != &accounts_.device(); }
+  void check(const Slot& slot, Dtype stored) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
-  void prepare_from(Unit& unit, const void* mine);
-  void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const void* mine);
+  // Bytes of elements, counted from the first that this rank updates of a unit.
+  using PartAt = std::function<BlockPart(std::int64_t first, std::int64_t count)>;
+  void prepare_from(Unit& unit, const PartAt& values, Dtype dtype);
+  void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const PartAt& values, Dtype dtype);
   void prepare_moments(const Unit& unit, OptimizerBlocks& blocks);
   void adopt(Unit& unit, OptimizerBlocks& blocks);
   void each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
                     const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use);
+  // All of a unit's elements in a block, and those beside them.
+  void each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
+                   const std::function<void(void* values, void* others, std::int64_t count)>& use);
   void fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
   UpdateRange range(const Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
                     std::int64_t end) const;
@@ -112,8 +120,10 @@ class Updater {
   Plan plan_;
   Accounts& accounts_;
   std::unique_ptr<Store> store_;  // of the states
-  const Store* elsewhere_;  // one of those that an update takes states from by passing them; null: all are in memory
+  const Store* elsewhere_;        // one of those of a step that are on another tier than the device's; null: there is none
+  Device& computing_;             // the step
   Staging staging_;
+  std::optional<Staging> homes_;  // where the update is computed apart from the model
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;  // by parameter
   std::vector<std::int64_t> steps_;   // by parameter: updates so far

@@ -78,16 +78,12 @@ void Updater::resume_torch(Unit& unit, const ReadFields& read) {
 void Updater::store(Unit& unit) {
   if (!has_main(unit)) return;
   const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
-  Block& main = states_[index(unit)]->blocks.main;
-  zero::each_stretch(
-      staging_, length(unit), 2,
+  each_beside(
+      unit, states_[index(unit)]->blocks.main, wide, Way::in,
       [&](std::int64_t first, std::int64_t count) {
-        return std::vector{BlockPart{&main, first * size_of(wide), count * size_of(wide), Way::in},
-                           unit.stored({origin(unit) + first, count}, Way::out)};
+        return unit.stored({origin(unit) + first, count}, Way::out);
       },
-      [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
-        device().convert(at[0], wide, at[1], dtype, count);
-      });
+      [&](const void* main, void* to, std::int64_t count) { computing_.convert(main, wide, to, dtype, count); });
 }
 
 }  // namespace zero

@@ -27,12 +27,16 @@ class StoreError : public Error {
 // a time.
 class Block {
  public:
+  static constexpr int kHost = -1;
+
   // What a store has for it.
   class Place {
    public:
     virtual ~Place() = default;
     // Null where it is not addressable.
     virtual void* data() = 0;
+    // Whose memory that is: as a View has it.
+    virtual int device() const { return kHost; }
     // Of bytes that the block has. Their Pending throws what they failed with, a StoreError.
     virtual Pending read(std::int64_t at, View to) = 0;
     virtual Pending write(std::int64_t at, ConstView from) = 0;
@@ -54,10 +58,15 @@ class Block {
   std::int64_t bytes() const { return bytes_; }
 
   bool addressable() const { return bytes_ == 0 || place_->data() != nullptr; }
+  // Whether it is, by what computes on that device.
+  bool lies_on(int device) const { return bytes_ == 0 || (place_->data() != nullptr && place_->device() == device); }
   // All of it, where it is addressable; it stays where it is as long as the block lives.
-  View view() const { return {place_ ? place_->data() : nullptr, bytes_, Dtype::u8}; }
+  View view() const {
+    return place_ ? View{place_->data(), bytes_, Dtype::u8, place_->device()} : View{nullptr, bytes_, Dtype::u8};
+  }
 
-  // Throw StoreError for bytes that the block has not. Also of an addressable block, from which they copy at once.
+  // To the host's memory and from it. Throw StoreError for bytes that the block has not. Of one in the host's memory
+  // they copy at once.
   Pending read(std::int64_t at, View to) const;
   Pending write(std::int64_t at, ConstView from);
 

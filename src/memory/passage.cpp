@@ -17,10 +17,6 @@ std::int64_t next_place(const StagingShape& shape, std::int64_t taken, const Blo
   return shape.page > 1 ? round_up(taken, shape.page) + part.at % shape.page : round_up(taken, kAlign);
 }
 
-bool lies_here(const BlockPart& part) {
-  return part.block == nullptr || part.block->addressable();
-}
-
 void* place(const BlockPart& part) {
   return part.block == nullptr ? nullptr : static_cast<char*>(part.block->view().data) + part.at;
 }
@@ -52,10 +48,10 @@ void Passage::settle(Turn& turn) {
   turn.under_way.clear();
 }
 
-bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays) {
+bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays) const {
   if (parts.size() > arrays.size()) throw StoreError(std::to_string(parts.size()) + " parts at once");
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (!lies_here(parts[i])) return false;
+    if (!staging_.finds(parts[i])) return false;
     arrays[i] = place(parts[i]);
   }
   return true;
@@ -74,8 +70,8 @@ void Passage::bring(Turn& turn, char* buffer) {
   std::int64_t taken = 0;
   for (const BlockPart& part : turn.parts) {
     const std::int64_t begin = next_place(staging_.shape(), taken, part);
-    turn.arrays.push_back(lies_here(part) ? place(part) : buffer + begin);
-    if (lies_here(part)) continue;
+    turn.arrays.push_back(staging_.finds(part) ? place(part) : buffer + begin);
+    if (staging_.finds(part)) continue;
     taken = begin + part.bytes;
     if (taken > staging_.shape().bytes())
       throw StoreError("parts of " + std::to_string(taken) + " bytes for a buffer of " +
@@ -87,10 +83,11 @@ void Passage::bring(Turn& turn, char* buffer) {
 
 void Passage::carry_out(Turn& turn) {
   settle(turn);
-  std::exchange(turn.work, nullptr)(turn.arrays);
+  const Work work = std::exchange(turn.work, nullptr);  // which may keep what parts are of
+  work(turn.arrays);
   for (std::size_t i = 0; i < turn.parts.size(); ++i) {
     const BlockPart& part = turn.parts[i];
-    if (!lies_here(part) && part.way != Way::in)
+    if (!staging_.finds(part) && part.way != Way::in)
       turn.under_way.push_back(part.block->write(part.at, {turn.arrays[i], part.bytes, Dtype::u8}));
   }
   if (const auto call = std::exchange(turn.then, nullptr)) call();
@@ -111,18 +108,22 @@ void Passage::finish() {
   std::ranges::for_each(turns_, &Passage::settle);
 }
 
-void each_stretch(Staging& staging, std::int64_t count, std::size_t staged, const PartsOf& parts,
-                  const StretchWork& work) {
-  const std::vector<BlockPart> all = parts(0, count);
-  const std::int64_t most =
-      std::ranges::all_of(all, lies_here) ? count : staging.shape().elements_of(static_cast<std::int64_t>(staged));
+void each_stretch(Staging& staging, std::int64_t count, const PartsOf& parts, const StretchWork& work) {
   Passage passage(staging);
+  each_stretch(passage, count, parts, work);
+  passage.finish();
+}
+
+void each_stretch(Passage& passage, std::int64_t count, const PartsOf& parts, const StretchWork& work) {
+  const Staging& staging = passage.staging();
+  const std::vector<BlockPart> all = parts(0, count);
+  const auto staged = std::ranges::count_if(all, [&](const BlockPart& part) { return !staging.finds(part); });
+  const std::int64_t most = staged == 0 ? count : staging.shape().elements_of(staged);
   for (std::int64_t first = 0; first < count; first += most) {
     const std::int64_t some = std::min(most, count - first);
     const std::vector<BlockPart> stretch = some == count ? all : parts(first, some);
-    passage.pass(stretch, [&work, first, some](std::span<void* const> arrays) { work(arrays, first, some); });
+    passage.pass(stretch, [work, first, some](std::span<void* const> arrays) { work(arrays, first, some); });
   }
-  passage.finish();
 }
 
 }  // namespace zero

@@ -39,10 +39,14 @@ class Staging {
  public:
   static constexpr std::size_t kBuffers = StagingShape::kBuffers;
 
-  // From `memory`. At most `shape.arrays` arrays, as wide as the widest element, are together in a buffer.
-  Staging(Store& memory, const StagingShape& shape) : memory_(memory), shape_(shape) {}
+  // From `memory`, which is that of `device`, as a View has it: where arrays are computed with. At most `shape.arrays`
+  // arrays, as wide as the widest element, are together in a buffer.
+  Staging(Store& memory, const StagingShape& shape, int device = Block::kHost)
+      : memory_(memory), shape_(shape), device_(device) {}
 
   const StagingShape& shape() const { return shape_; }
+  // Whether what is computed finds the part where it lies; null lies everywhere.
+  bool finds(const BlockPart& part) const { return part.block == nullptr || part.block->lies_on(device_); }
   std::int64_t elements() const { return shape_.elements(); }
   // Begins with a page.
   char* buffer(std::size_t which);
@@ -50,6 +54,7 @@ class Staging {
  private:
   Store& memory_;
   StagingShape shape_;
+  int device_;
   std::array<Block, kBuffers> buffers_;
 };
 
@@ -77,6 +82,8 @@ class Passage {
   void then(std::function<void()> call);
   void finish();
 
+  const Staging& staging() const { return staging_; }
+
  private:
   struct Turn {
     std::vector<BlockPart> parts;
@@ -87,11 +94,11 @@ class Passage {
   };
 
   // False unless they all are.
-  static bool in_place(std::span<const BlockPart> parts, std::span<void*> arrays);
+  bool in_place(std::span<const BlockPart> parts, std::span<void*> arrays) const;
   void begin(std::span<const BlockPart> parts, Work work);
   void bring(Turn& turn, char* buffer);
   static void settle(Turn& turn);
-  static void carry_out(Turn& turn);
+  void carry_out(Turn& turn);
 
   Staging& staging_;
   std::array<Turn, Staging::kBuffers> turns_;
@@ -102,9 +109,10 @@ class Passage {
 using PartsOf = std::function<std::vector<BlockPart>(std::int64_t first, std::int64_t count)>;
 // Where they lie while they are worked on.
 using StretchWork = std::function<void(std::span<void* const> arrays, std::int64_t first, std::int64_t count)>;
-// `count` elements of arrays, of which `staged` at most are brought together: all at once, in place, where the blocks
-// of all are addressable, else stretch after stretch, cut at multiples of 16. Nothing is under way when it returns.
-void each_stretch(Staging& staging, std::int64_t count, std::size_t staged, const PartsOf& parts,
-                  const StretchWork& work);
+// `count` elements of arrays: all at once, in place, where all lie where they are computed with, else stretch after
+// stretch, cut at multiples of 16. Nothing is under way when it returns.
+void each_stretch(Staging& staging, std::int64_t count, const PartsOf& parts, const StretchWork& work);
+// The same in a passage, which keeps the work until it is done: by the end of finish().
+void each_stretch(Passage& passage, std::int64_t count, const PartsOf& parts, const StretchWork& work);
 
 }  // namespace zero

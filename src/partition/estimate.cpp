@@ -43,7 +43,7 @@ class Pricing {
         movement_(movement(plan)),
         transitions_(transitions(plan, layout)),
         uses_(layout.units().size()),
-        memory_(movement_.brings ? Memory::separate : memory),
+        memory_(movement_.brings && memory == Memory::common ? Memory::separate : memory),
         mesh_(layout.mesh()),
         topologies_(topologies),
         peers_(layout.ranks() - 1) {
@@ -63,8 +63,10 @@ class Pricing {
       update(unit);
     }
     estimate_.reduction = flat_ + estimate_.largest_slice();
-    estimate_.update = inputs_ + steps_ + staging;
-    estimate_.building = building_bytes(plan_, layout_, rules_, repeats_, staging);
+    const std::int64_t here = on_device() ? 0 : staging;
+    estimate_.update = inputs_ + steps_ + here;
+    estimate_.staging = staging - here;
+    estimate_.building = building_bytes(plan_, layout_, rules_, repeats_, here);
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
@@ -74,6 +76,8 @@ class Pricing {
   }
 
  private:
+  bool on_device() const { return memory_ == Memory::device; }
+
   // As much as on every other rank.
   std::int64_t held(const UnitLayout& unit, State state) const { return held_at_rest(plan_, state, unit, 0).count; }
 
@@ -163,9 +167,11 @@ class Pricing {
   void flat(const UnitLayout& unit) {
     if (peers_ == 0) return;
     const Dtype wire = plan_.reduction_dtype(unit.dtype());
-    const bool apart = movement_.reduces_each || wire != plan_.gradient_dtype(unit.dtype());
+    const bool apart = movement_.reduces_each || wire != plan_.gradient_dtype(unit.dtype()) || gradient_elsewhere();
     if (apart) flat_ = std::max(flat_, unit.length() * size_of(wire));
   }
+
+  bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
 
   // Where the sum is made, but where it is held as added.
   std::int64_t slice_of(const UnitLayout& unit) const {
@@ -174,7 +180,7 @@ class Pricing {
     const bool summed = movement_.reduces_each && plan_.accumulate() > 1;
     const std::int64_t room = sum_room(unit, 0).count;
     const bool fits = room <= held_between(plan_, State::gradient, unit, 0).count;
-    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed || !fits;
+    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed || !fits || gradient_elsewhere();
     return apart ? room * size_of(wide) : 0;
   }
 
@@ -195,14 +201,14 @@ class Pricing {
       gather(i, std::accumulate(occurrence, end, std::int64_t{0}));
       occurrence = end;
     }
-    if (memory_ == Memory::separate && estimate_.gathers > 0)
+    if (memory_ != Memory::common && estimate_.gathers > 0)
       estimate_.gathered = paged.most + wire_room(layout_, plan_);
   }
 
   void gather(std::size_t unit, std::int64_t times) {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
-    if (movement_.gathers && memory_ == Memory::separate) announce(movement_.within);
+    if (movement_.gathers && memory_ != Memory::common) announce(movement_.within);
     call(uses_[unit], /*in_place=*/memory_ == Memory::common);
     times_ = 1;
   }
@@ -301,6 +307,11 @@ class Pricing {
   Estimate estimate_;
 };
 
+bool has_host_tier(const Plan& plan) {
+  return std::ranges::any_of(std::array{State::gradient, State::optimizer},
+                             [&](State state) { return plan[state].tier == Tier::host; });
+}
+
 void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rules) {
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) {
@@ -343,7 +354,9 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
   const Plan local = plan.on(layout.mesh());
-  return Pricing(local, layout, rules, repeats, memory, topologies).run(trace, staging_bytes(local, disk));
+  if (has_host_tier(local)) memory = Memory::device;
+  return Pricing(local, layout, rules, repeats, memory, topologies)
+      .run(trace, staging_bytes(local, disk, memory == Memory::device));
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optimizer, const Trace& trace, Memory memory,

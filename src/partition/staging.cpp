@@ -42,22 +42,34 @@ std::int64_t StagingShape::allocated() const {
   return bytes() + (page > 1 ? page : 0);
 }
 
-std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk) {
-  const auto there = [&](State state) { return plan[state].tier == Tier::disk; };
-  const bool optimizer = there(State::optimizer), gradient = there(State::gradient),
-             parameter = there(State::parameter);
-  const std::int64_t transfer = disk.block > 0 ? disk.block : kDiskBlock;
-  const auto buffers = [&](std::int64_t arrays) {
-    return StagingShape::kBuffers * StagingShape{transfer, arrays, kDiskPage}.allocated();
+StagingShape staging_of_update(const StateTiers& tiers, bool on_device, std::int64_t transfer, std::int64_t page) {
+  const auto [optimizer, gradient, parameter] = tiers;
+  if (optimizer == Tier::device && gradient == Tier::device && parameter == Tier::device) return {transfer, 0, page};
+  return {transfer,
+          (passes(optimizer, on_device) ? StagingShape::kArrays : 0) + passes(gradient, on_device) +
+              passes(parameter, on_device),
+          page};
+}
+
+std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_device) {
+  const StateTiers tiers{plan[State::optimizer].tier, plan[State::gradient].tier, plan[State::parameter].tier};
+  const auto shape = [&](bool on_disk) {
+    if (!on_disk) return StagingShape{kCopyBlock, 1};
+    return StagingShape{disk.block > 0 ? disk.block : kDiskBlock, StagingShape::kArrays, kDiskPage};
   };
-  std::int64_t bytes = 0;
-  if (optimizer) bytes += of_store(disk);
-  if (parameter) bytes += of_store(disk);
-  if (optimizer || gradient || parameter) bytes += buffers(StagingShape::kArrays + gradient + parameter);
-  if (!gradient) return bytes;
-  const bool in_backward = !movement(plan).reduces_each || plan.accumulate() > 1;
+  const auto buffers = [](const StagingShape& each) {
+    return each.arrays == 0 ? 0 : StagingShape::kBuffers * each.allocated();
+  };
+  const std::int64_t disks =
+      (tiers.optimizer == Tier::disk) + (tiers.gradient == Tier::disk) + (tiers.parameter == Tier::disk);
+  const StagingShape update = shape(disks > 0);
+  const std::int64_t bytes =
+      disks * of_store(disk) + buffers(staging_of_update(tiers, on_device, update.transfer, update.page));
+  if (tiers.gradient == Tier::device) return bytes;
+  // Of the thread that runs backward, also where the vote reads; and of the exchange's.
+  const bool in_backward = tiers.gradient == Tier::disk || !movement(plan).reduces_each;
   const bool in_exchange = plan[State::gradient].placement == Placement::sharded;
-  return bytes + of_store(disk) + (in_backward + in_exchange) * buffers(StagingShape::kArrays);
+  return bytes + (in_backward + in_exchange) * buffers(shape(tiers.gradient == Tier::disk));
 }
 
 }  // namespace zero

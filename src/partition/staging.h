@@ -26,12 +26,26 @@ struct StagingShape {
   std::int64_t allocated() const;  // likewise, with what brings its beginning to a page
 };
 
+// Bytes of a copy between a device and the host.
+inline constexpr std::int64_t kCopyBlock = std::int64_t{1} << 20;
 // Bytes of an operation on a disk and of those under way, where options leave them to be measured.
 inline constexpr std::int64_t kDiskBlock = std::int64_t{1} << 20;
 inline constexpr std::int64_t kDiskUnderWay = std::int64_t{8} << 20;
 inline constexpr std::int64_t kDiskPage = 4096;
 
-// Of a rank, at most, under a plan as it is on its mesh.
-std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk);
+// What of a state passes through buffers: what is on disk, and where the model is on a device, and the host computes
+// with it, what lies there.
+inline bool passes(Tier tier, bool on_device) {
+  return tier == Tier::disk || (on_device && tier == Tier::device);
+}
+// The buffers of an update, whose operations have `transfer` bytes; of no arrays where nothing passes.
+struct StateTiers {
+  Tier optimizer, gradient, parameter;
+};
+StagingShape staging_of_update(const StateTiers& tiers, bool on_device, std::int64_t transfer, std::int64_t page);
+
+// Of a rank, at most, under a plan as it is on its mesh: of the host's memory, which is the device's own unless the
+// model is `on_device`.
+std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_device);
 
 }  // namespace zero

@@ -36,10 +36,12 @@ std::optional<Accounts::Arena> arena_of(Owner owner) {
 Accounts::Accounts(c10::Device device, Communicator readers, Communicator owners, DiskOptions disk)
     : where_(device),
       device_(device_at(device)),
+      host_(device_at(at::kCPU)),
       readers_(std::move(readers)),
       owners_(std::move(owners)),
       disk_(std::move(disk)),
-      passing_(Tier::device, lasting(), book()) {}
+      passing_(Tier::device, lasting(), book()),
+      passing_host_(Tier::host, [this](std::size_t bytes) { return device_.take_of_host(bytes); }, book()) {}
 
 std::shared_ptr<void> Accounts::own_memory(std::int64_t bytes) const {
   return device_.is_host() ? readers_.own_memory(bytes) : nullptr;
@@ -146,7 +148,7 @@ void Accounts::set_aside(Arena arena, std::int64_t bytes, std::int64_t blocks) {
 }
 
 Block Accounts::take_of_host(std::int64_t bytes, Account account) {
-  return take(bytes == 0 ? nullptr : lasting_memory(static_cast<std::size_t>(bytes)), bytes, account);
+  return booked(lasting_of_host()(static_cast<std::size_t>(bytes)), bytes, account);
 }
 
 std::shared_ptr<void> Accounts::readable_memory(std::int64_t bytes) const {
@@ -188,7 +190,20 @@ Store::Book Accounts::book() {
 }
 
 std::unique_ptr<Store> Accounts::store(State state, Tier tier, AddressableStore::Allocate allocate) {
-  return make_store(state, tier, std::move(allocate), book(), {passing_, disk_});
+  if (tier == Tier::host) allocate = lasting_of_host();
+  return make_store(state, tier, std::move(allocate), book(), {passing(host_), disk_});
+}
+
+Staging Accounts::staging(const Device& computing, const StagingShape& shape) {
+  return {passing(computing), shape, computing.index()};
+}
+
+Block Accounts::lent(const void* memory, std::int64_t bytes) const {
+  return {device_.lent(const_cast<void*>(memory)), bytes, [](std::int64_t) {}};
+}
+
+AddressableStore::Allocate Accounts::lasting_of_host() const {
+  return [](std::size_t bytes) { return in_memory(bytes == 0 ? nullptr : lasting_memory(bytes)); };
 }
 
 AddressableStore::Allocate Accounts::lasting(std::optional<Arena> arena) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "memory/passage.h"
 #include "memory/store.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
@@ -52,6 +53,8 @@ class Accounts {
   // Where all of it is, but for what says that it is the host's.
   Device& device() const { return device_; }
   c10::Device where() const { return where_; }
+  // What computes with a state of that tier: with what is on others than the device's own, the host.
+  Device& computing(Tier tier) const { return tier == Tier::device ? device_ : host_; }
 
   // See Communicator; null where the peers cannot read each other's memory.
   std::shared_ptr<void> own_memory(std::int64_t bytes) const;
@@ -76,12 +79,16 @@ class Accounts {
   Buffer visible_buffer(Account account, std::int64_t count, at::ScalarType dtype);
   // For stores, which must not outlive the accounts. What state lies in, peers reading it or not.
   Store::Book book();
-  // What stores of other tiers, and what reads and writes them, take buffers from.
-  Store& passing() { return passing_; }
-  // Of a state in its tier, for the engine that this thread builds.
+  // What passes by where `computing` computes goes through: the device's memory, or, where that is not the host's, the
+  // host's, from which it is copied quickly.
+  Staging staging(const Device& computing, const StagingShape& shape);
+  // Memory that is there already, as long as somebody else has it, and is not booked.
+  Block lent(const void* memory, std::int64_t bytes) const;
+  // Of a state in its tier, for the engine that this thread builds; `allocate` gives the device's memory.
   std::unique_ptr<Store> store(State state, Tier tier, AddressableStore::Allocate allocate);
   AddressableStore::Allocate lasting(std::optional<Arena> arena = {});
   AddressableStore::Allocate lasting_visible(std::optional<Arena> arena = {});
+  AddressableStore::Allocate lasting_of_host() const;
 
   // Calls; where the device has no memory left, throws an OutOfMemoryError of what `explain` makes of it.
   template <class Call>
@@ -113,6 +120,8 @@ class Accounts {
     std::unique_ptr<Device::Arena> arena = nullptr;  // null until it is needed
   };
 
+  // Where the disk's stores and passages of the host's have buffers.
+  Store& passing(const Device& computing) { return &computing == &device_ ? passing_ : passing_host_; }
   std::unique_ptr<Block::Place> place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use);
   Device::Arena* reserved(Arena arena);
   std::unique_ptr<Block::Place> unreported(std::size_t bytes, Device::Use use) const;
@@ -123,11 +132,12 @@ class Accounts {
 
   c10::Device where_;
   Device& device_;
+  Device& host_;
   std::mutex reserving_;
   std::array<Reserve, 3> reserves_;  // by arena
   Communicator readers_, owners_;
   DiskOptions disk_;
-  AddressableStore passing_;
+  AddressableStore passing_, passing_host_;
   Explain explain_;
   mutable std::mutex mutex_;
   Ledger ledger_;

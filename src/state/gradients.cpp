@@ -55,6 +55,16 @@ at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) 
   return ordered.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
 }
 
+// Beside a gradient that is in the host's memory one array passes through, of what is on the device.
+StagingShape shape_for(const Store& store) {
+  return staging_for(store, store.tier() == Tier::host ? 1 : StagingShape::kArrays);
+}
+
+AddressableStore memory_beside(Accounts& accounts, const Device& computing) {
+  if (&computing == &accounts.device()) return {Tier::device, accounts.lasting_visible(), accounts.book()};
+  return {Tier::host, accounts.lasting_of_host(), accounts.book()};
+}
+
 }  // namespace
 
 std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts) {
@@ -71,16 +81,17 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
       movement_(movement(plan)),
       accounts_(accounts),
       store_(store),
-      memory_(Tier::device, accounts.lasting_visible(), accounts.book()),
-      staging_(memory_, staging_for(store)),
-      late_staging_(memory_, staging_for(store)) {
-  if (!store_.addressable() && exchange_.size() > 1 && movement_.gathers_sum)
+      computing_(accounts.computing(store.tier())),
+      memory_(memory_beside(accounts, computing_)),
+      staging_(accounts.staging(computing_, shape_for(store))),
+      late_staging_(accounts.staging(computing_, shape_for(store))) {
+  if (!in_place() && exchange_.size() > 1 && movement_.gathers_sum)
     throw ConfigError("gradients on tier " + std::string(name(store_.tier())) +
                           " cannot be gathered: the plan wants more of them on a rank than its slice over all",
                       "use zero1, zero2, zero3 or hybrid-zero2");
   for (auto& unit : units_)
     by_unit_.push_back(
-        std::make_unique<UnitGradients>(*unit, part(*unit), plan_.gradient_dtype(unit->layout().dtype())));
+        std::make_unique<UnitGradients>(*unit, computing_, part(*unit), plan_.gradient_dtype(unit->layout().dtype())));
   order_.resize(units_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
   hook_in();
@@ -231,9 +242,28 @@ void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor
   Fold fold_it = adds_apart() ? Fold{} : how();
   if (gradients.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
   for_unit(gradients.unit, "the gradient", [&] {
-    partial(gradients).add(staging_, fold_it, {place.begin, place.numel},
-                           gradient == nullptr ? nullptr : gradient->const_data_ptr(), layout.dtype());
+    if (gradients.here[static_cast<std::size_t>(slot)]) finish_arriving();  // those before it of the same elements
+    if (!arriving_) arriving_.emplace(staging_);
+    arrived_ = &gradients.unit;
+    partial(gradients).add(*arriving_, fold_it, {place.begin, place.numel},
+                           gradient == nullptr ? nullptr : lent(*gradient), layout.dtype());
   });
+}
+
+// Which keeps the tensor.
+std::shared_ptr<Block> Gradients::lent(const at::Tensor& gradient) const {
+  struct Lent {
+    at::Tensor tensor;
+    Block block;
+  };
+  const auto bytes = static_cast<std::int64_t>(gradient.nbytes());
+  const auto both = std::make_shared<Lent>(Lent{gradient, accounts_.lent(gradient.const_data_ptr(), bytes)});
+  return {both, &both->block};
+}
+
+void Gradients::finish_arriving() {
+  if (arriving_) for_unit(*arrived_, "the gradient", [&] { arriving_->finish(); });
+  arriving_.reset();
 }
 
 void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
@@ -278,6 +308,7 @@ void Gradients::end() {
     complete(gradients);
     if (reduces_now()) launch_ready();
   }
+  finish_arriving();
   wait_for_reductions();
   active_ = false;
   if (!ordered_ && exchange_.size() > 1) agree_on_order();
@@ -291,6 +322,7 @@ void Gradients::abort() {
       // The failure that ends the step is already on its way to the caller.
     }
   }
+  arriving_.reset();
   for (auto& gradients : by_unit_) {
     gradients->flat.reset();
     gradients->slice.reset();

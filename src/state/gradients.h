@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -57,7 +58,7 @@ class Gradients {
   // slice. In Plan::gradient_dtype, or the accumulation dtype in a step with more backwards than planned. Null where
   // nothing of the unit is trained in this step.
   const HeldGradient* held(int unit) const;
-  // Elements of it, which is not null: see HeldGradient::read. Throws StoreError.
+  // Elements of it, which is not null, on its device: see HeldGradient::read. Throws StoreError.
   void read(int unit, const Slice& elements, const HeldGradient::Read& use);
   // Whether the slot's parameter received a gradient on this rank in this step.
   bool arrived(int unit, int slot) const;
@@ -72,6 +73,8 @@ class Gradients {
   bool accepts(const std::string& parameter);
   void take(int unit, int slot, const at::Tensor& parameter);
   void add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient);
+  void finish_arriving();
+  std::shared_ptr<Block> lent(const at::Tensor& gradient) const;
   void collect(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   std::shared_ptr<Buffer> flat_for(const Unit& unit);
   std::shared_ptr<Buffer> new_flat(std::int64_t bytes);
@@ -100,6 +103,8 @@ class Gradients {
   Dtype reduced_from(const UnitGradients& gradients) const;  // in which a partial one travels
   // This micro-batch's, or with those before it.
   HeldGradient& partial(UnitGradients& gradients) const;
+  // Whether what is held lies where ranks exchange it.
+  bool in_place() const { return store_.tier() == Tier::device; }
   void clear_gaps(const Unit& unit, HeldGradient& gradient);
   void hold_wide();
 
@@ -109,10 +114,13 @@ class Gradients {
   Movement movement_;
   Accounts& accounts_;
   Store& store_;             // of what is held
-  AddressableStore memory_;  // of what passes through, and, read by peers, of micro-batches beyond the plan
+  Device& computing_;        // with it
+  AddressableStore memory_;  // there, read by peers: of micro-batches beyond the plan
   Staging staging_;          // of the thread that runs backward
   Staging late_staging_;     // of the exchange's thread
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
+  std::optional<Passage> arriving_;  // of gradients to where they are held; none outside of backward
+  const Unit* arrived_ = nullptr;    // whose the latest is
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit
   std::vector<int> order_;        // in which units are reduced
   std::vector<int> completed_;    // in which this rank completed them

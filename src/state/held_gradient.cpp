@@ -31,7 +31,7 @@ BlockPart HeldGradient::part(const Slice& elements) const {
 void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
   for (const Block& level : levels_)
     each_stretch(
-        staging, elements.count, 1,
+        staging, elements.count,
         [&](std::int64_t first, std::int64_t count) {
           return std::vector{part(level, dtype_, {elements.begin + first, count}, Way::out)};
         },
@@ -40,7 +40,8 @@ void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
         });
 }
 
-void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements, const void* gradient, Dtype dtype) {
+void HeldGradient::add(Passage& passage, const Fold& how, const Slice& elements, const std::shared_ptr<Block>& gradient,
+                       Dtype dtype) {
   const auto parts = [&](std::int64_t first, std::int64_t count) {
     const Slice some{elements.begin + first, count};
     std::vector<BlockPart> used(levels_.size());
@@ -49,22 +50,35 @@ void HeldGradient::add(Staging& staging, const Fold& how, const Slice& elements,
     const auto target = static_cast<std::size_t>(how.target);
     const bool reads = std::ranges::find(how.sources, how.target) != how.sources.end();
     used[target] = part(levels_[target], dtype_, some, reads ? Way::both : Way::out);
+    used.push_back({gradient.get(), first * size_of(dtype), count * size_of(dtype), Way::in});
     return used;
   };
-  each_stretch(staging, elements.count, how.sources.size() + 1, parts,
-               [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
-                 const void* const addend = gradient == nullptr ? nullptr : at_element(gradient, first, dtype);
-                 device_->fold(how, at, dtype_, addend, dtype, count);
+  each_stretch(passage, elements.count, parts,
+               [device = device_, how, levels = levels_.size(), kept = dtype_, gradient, dtype](
+                   std::span<void* const> at, std::int64_t, std::int64_t count) {
+                 device->fold(how, at.first(levels), kept, at.back(), dtype, count);
                });
 }
 
 void HeldGradient::read(Staging& staging, const Slice& elements, const Read& use) const {
   each_stretch(
-      staging, elements.count, 1,
+      staging, elements.count,
       [&](std::int64_t first, std::int64_t count) {
         return std::vector{part({elements.begin + first, count})};
       },
       [&use](std::span<void* const> at, std::int64_t first, std::int64_t count) { use(at[0], first, count); });
+}
+
+void HeldGradient::convert_to(Staging& staging, const Slice& elements, Block& to, Dtype dtype) const {
+  each_stretch(
+      staging, elements.count,
+      [&](std::int64_t first, std::int64_t count) {
+        return std::vector{part({elements.begin + first, count}),
+                           BlockPart{&to, first * size_of(dtype), count * size_of(dtype), Way::out}};
+      },
+      [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
+        device_->convert(at[0], dtype_, at[1], dtype, count);
+      });
 }
 
 HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dtype dtype) const {
@@ -73,7 +87,7 @@ HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dty
   wide.take(store, unit, static_cast<int>(levels_.size()));
   for (std::size_t level = 0; level < levels_.size(); ++level)
     each_stretch(
-        staging, slice_.count, 2,
+        staging, slice_.count,
         [&](std::int64_t first, std::int64_t count) {
           const Slice some{slice_.begin + first, count};
           return std::vector{part(levels_[level], dtype_, some, Way::in),

@@ -1,11 +1,12 @@
-// The gradient of a unit that is held from one micro-batch to the next, in blocks of a store: in place where they are
-// addressable, else stretch by stretch. No torch.
+// The gradient of a unit that is held from one micro-batch to the next, in blocks of a store: in place where they lie
+// where they are computed with, else stretch by stretch. No torch.
 //
 // Thread-safety: one thread at a time, whose Staging it is given.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "device/device.h"
@@ -18,7 +19,8 @@ namespace zero {
 
 class HeldGradient {
  public:
-  // Elements, in the unit, and dtype in which they are held, level by level (see Fold). `device` computes with them.
+  // Elements, in the unit, and dtype in which they are held, level by level (see Fold). `device` computes with them: so
+  // do Stagings.
   HeldGradient(Device& device, Slice slice, Dtype dtype) : device_(&device), slice_(slice), dtype_(dtype) {}
 
   // Uninitialised.
@@ -28,6 +30,7 @@ class HeldGradient {
 
   const Slice& slice() const { return slice_; }
   Dtype dtype() const { return dtype_; }
+  Device& device() const { return *device_; }
   bool one_level() const { return levels_.size() == 1; }
   // Where the sum of a step ends.
   int top() const { return static_cast<int>(levels_.size()) - 1; }
@@ -41,11 +44,14 @@ class HeldGradient {
 
   // In all levels.
   void fill_with_zeros(Staging& staging, const Slice& elements);
-  // fold() on these elements; `gradient` is of them.
-  void add(Staging& staging, const Fold& fold, const Slice& elements, const void* gradient, Dtype dtype);
+  // fold() on these elements, by the end of the passage; `gradient` is of them, null: zeros.
+  void add(Passage& passage, const Fold& fold, const Slice& elements, const std::shared_ptr<Block>& gradient,
+           Dtype dtype);
   // The sum's elements, a stretch at a time: `first` counts from the first of them. Cut at multiples of 16.
   using Read = std::function<void(const void* values, std::int64_t first, std::int64_t count)>;
   void read(Staging& staging, const Slice& elements, const Read& use) const;
+  // The sum's elements in another dtype, to a block of them.
+  void convert_to(Staging& staging, const Slice& elements, Block& to, Dtype dtype) const;
   // The same values in another dtype, f32 or f64.
   HeldGradient widened(Staging& staging, Store& store, int unit, Dtype dtype) const;
 

@@ -50,7 +50,7 @@ void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = gradients.unit.layout();
   const Fold add = reduces_each() ? how() : added_to_sum(gradients);
-  const bool apart = !store_.addressable() || !add.sources.empty() ||
+  const bool apart = !in_place() || !add.sources.empty() ||
                      gradients.held.dtype() != accumulation(layout.dtype()) ||
                      (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients)));
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
@@ -84,14 +84,12 @@ View Gradients::sent_of(UnitGradients& gradients) {
   };
   if (reduces_each()) return whole(gradients.flat->data(), plan_.reduction_dtype(layout.dtype()));
   const Dtype held_in = added_in(gradients), sent_in = reduced_from(gradients);
+  finish_arriving();
   HeldGradient& mine = partial(gradients);
   const Slice all{0, layout.length()};
-  if (sent_in == held_in && store_.addressable()) return mine.view(all);
+  if (sent_in == held_in && in_place()) return mine.view(all);
   gradients.flat = flat_for(gradients.unit);
-  mine.read(staging_, all,
-            [&, to = gradients.flat->data()](const void* values, std::int64_t first, std::int64_t count) {
-              accounts_.device().convert(values, held_in, at_element(to, first, sent_in), sent_in, count);
-            });
+  mine.convert_to(staging_, all, gradients.flat->block(), sent_in);
   return whole(gradients.flat->data(), sent_in);
 }
 
@@ -120,7 +118,10 @@ void Gradients::scale_mean(View sum) const {
 // The sum of this rank's slice goes to the held gradient.
 void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
   for_unit(gradients.unit, "the gradient", [&] {
-    gradients.held.add(late_staging_, how, {gradients.unit.slice_begin(), sum.count}, sum.data, sum.dtype);
+    const auto reduced = std::make_shared<Block>(accounts_.lent(sum.data, sum.bytes()));
+    Passage passage(late_staging_);
+    gradients.held.add(passage, how, {gradients.unit.slice_begin(), sum.count}, reduced, sum.dtype);
+    passage.finish();
   });
 }
 

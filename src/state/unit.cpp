@@ -213,7 +213,7 @@ BlockPart Unit::stored(const Slice& elements, Way way) {
 
 void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
   each_stretch(
-      staging, home_.count, 1,
+      staging, home_.count,
       [this](std::int64_t first, std::int64_t count) {
         return std::vector{stored({home_.begin + first, count}, Way::out)};
       },

@@ -10,11 +10,11 @@
 namespace zero {
 
 struct Gradients::UnitGradients {
-  UnitGradients(Unit& u, const Slice& elements, Dtype dtype)
+  UnitGradients(Unit& u, Device& computing, const Slice& elements, Dtype dtype)
       : unit(u),
         planned(dtype),
-        held(u.accounts().device(), elements, dtype),
-        extra(u.accounts().device(), elements, dtype),
+        held(computing, elements, dtype),
+        extra(computing, elements, dtype),
         here(u.layout().slots().size()),
         ever(u.layout().slots().size()) {}
 

@@ -46,8 +46,8 @@ enum class Mode {
 // Runs what is enqueued. The seed is for Mode::random.
 void set_mode(Mode mode, std::uint64_t seed = 0);
 
-// What a thread is at when it has one stream wait for another.
-enum class Site { other, begin, join, follow };
+// What a thread is at when it has one stream wait for another, or waits itself: on a stream of an engine's or of copies.
+enum class Site { other, begin, join, follow, copy, copied, finish };
 class AtSite {
  public:
   explicit AtSite(Site site);

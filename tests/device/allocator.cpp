@@ -80,9 +80,11 @@ class PinnedAllocator final : public c10::Allocator {
   }
 
  private:
-  // Its last contents go, as what reads it later should not find them.
+  // Its last contents go, as what reads it later should not find them. Copies that nobody was to wait for still have it.
   static void free_pinned(void* address) {
     const Lock lock;
+    Streams& streams = runtime().streams;
+    if (streams.left_out) streams.run_all(0, kDevices * kStreamsOfADevice);
     const auto range = ranges().find(static_cast<const char*>(address));
     std::memset(address, 0xFF, range->second);
     ranges().erase(range);

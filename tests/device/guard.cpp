@@ -10,7 +10,7 @@
 namespace zero::test::accelerator {
 namespace {
 
-constexpr c10::StreamId kPool = 4;
+constexpr c10::StreamId kPool = 4096;  // so that streams of a test hardly share one, which orders what no event does
 
 thread_local c10::DeviceIndex current = 0;
 thread_local std::array<c10::StreamId, kDevices> current_ids{};
@@ -94,6 +94,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (!event) return;
     const Lock lock;
     ++runtime().streams.synchronisations;
+    if (runtime().streams.leaves_out(event_in(event).at)) return;
     runtime().streams.run(event_in(event).at);
     runtime().streams.throw_fault();
   }

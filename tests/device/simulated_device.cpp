@@ -57,40 +57,58 @@ std::vector<Access> ranges_of(const UpdateRange& range) {
   return ranges;
 }
 
+// Where one waits for another.
+struct Sites {
+  accelerator::Site begin, join;
+};
+
 // Says at which site it is.
 class SitedWork final : public SideStream::Work {
  public:
-  explicit SitedWork(std::shared_ptr<Work> inner) : inner_(std::move(inner)) {}
+  SitedWork(std::shared_ptr<Work> inner, Sites sites) : inner_(std::move(inner)), sites_(sites) {}
 
   void run(const std::function<void()>& task) override {
-    const accelerator::AtSite begin(accelerator::Site::begin);
+    const accelerator::AtSite begin(sites_.begin);
     inner_->run([&] {
       const accelerator::AtSite other(accelerator::Site::other);
       task();
     });
   }
   void join() override {
-    const accelerator::AtSite join(accelerator::Site::join);
+    const accelerator::AtSite join(sites_.join);
     inner_->join();
   }
+  void finish() override {
+    const accelerator::AtSite finish(accelerator::Site::finish);
+    inner_->finish();
+  }
+  bool finished() override { return inner_->finished(); }
 
  private:
   std::shared_ptr<Work> inner_;
+  Sites sites_;
 };
 
 class SitedStream final : public SideStream {
  public:
-  explicit SitedStream(std::unique_ptr<SideStream> inner) : inner_(std::move(inner)) {}
-  std::shared_ptr<Work> work() override { return std::make_shared<SitedWork>(inner_->work()); }
+  SitedStream(std::unique_ptr<SideStream> inner, Sites sites) : inner_(std::move(inner)), sites_(sites) {}
+  std::shared_ptr<Work> work() override { return std::make_shared<SitedWork>(inner_->work(), sites_); }
 
  private:
   std::unique_ptr<SideStream> inner_;
+  Sites sites_;
 };
 
 }  // namespace
 
 std::unique_ptr<SideStream> SimulatedDevice::side_stream() {
-  return std::make_unique<SitedStream>(TorchDevice::side_stream());
+  return std::make_unique<SitedStream>(TorchDevice::side_stream(),
+                                       Sites{accelerator::Site::begin, accelerator::Site::join});
+}
+
+std::unique_ptr<SideStream> SimulatedDevice::copy_stream() {
+  return std::make_unique<SitedStream>(TorchDevice::side_stream(),
+                                       Sites{accelerator::Site::copy, accelerator::Site::copied});
 }
 
 void SimulatedDevice::follow(Pending operation) {

@@ -17,6 +17,7 @@ class SimulatedDevice final : public TorchDevice {
   using TorchDevice::TorchDevice;
 
   std::unique_ptr<SideStream> side_stream() override;
+  std::unique_ptr<SideStream> copy_stream() override;
   void follow(Pending operation) override;
   void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
             std::int64_t count) override;

@@ -199,7 +199,7 @@ TEST_P(Disks, AreUpdatedByPassages) {
     return std::vector{BlockPart{&sums, 4 + 4 * first, 4 * some}, BlockPart{&addends, 4 * first, 4 * some, Way::in}};
   };
   for (int i = 0; i < 3; ++i)
-    each_stretch(staging, count, 2, parts, [](std::span<void* const> arrays, std::int64_t, std::int64_t some) {
+    each_stretch(staging, count, parts, [](std::span<void* const> arrays, std::int64_t, std::int64_t some) {
       for (std::int64_t k = 0; k < some; ++k) static_cast<int*>(arrays[0])[k] += static_cast<int*>(arrays[1])[k];
     });
   sums.read(4, all).wait();

@@ -18,6 +18,8 @@ class AtOnce final : public SideStream::Work {
  public:
   void run(const std::function<void()>& task) override { task(); }
   void join() override {}
+  void finish() override {}
+  bool finished() override { return true; }
 };
 
 class NoStream final : public SideStream {
@@ -40,6 +42,20 @@ void HostDevice::trim() {
 
 std::unique_ptr<Block::Place> HostDevice::take(std::size_t bytes, Use use) {
   return in_memory(bytes == 0 ? nullptr : use == Use::lasting ? lasting_memory(bytes) : host_memory(bytes));
+}
+
+std::unique_ptr<Block::Place> HostDevice::lent(void* memory) {
+  return in_memory({std::shared_ptr<void>(), memory});
+}
+
+Pending HostDevice::bring(void* host, const void* from, std::int64_t bytes) {
+  to_host(host, from, bytes);
+  return {};
+}
+
+Pending HostDevice::send(void* to, const void* host, std::int64_t bytes) {
+  from_host(to, host, bytes);
+  return {};
 }
 
 void HostDevice::to_host(void* host, const void* from, std::int64_t bytes) {

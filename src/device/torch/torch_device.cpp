@@ -23,13 +23,12 @@ class DevicePlace final : public Block::Place {
   DevicePlace(Device& device, std::shared_ptr<void> memory) : device_(device), memory_(std::move(memory)) {}
 
   void* data() override { return memory_.get(); }
+  int device() const override { return device_.index(); }
   Pending read(std::int64_t at, View to) override {
-    device_.to_host(to.data, static_cast<const char*>(memory_.get()) + at, to.bytes());
-    return {};
+    return device_.bring(to.data, static_cast<const char*>(memory_.get()) + at, to.bytes());
   }
   Pending write(std::int64_t at, ConstView from) override {
-    device_.from_host(static_cast<char*>(memory_.get()) + at, from.data, from.bytes());
-    return {};
+    return device_.send(static_cast<char*>(memory_.get()) + at, from.data, from.bytes());
   }
 
  private:
@@ -79,6 +78,8 @@ class TorchWork final : public SideStream::Work {
     done_.record(stream_);
   }
   void join() override { done_.block(current_stream(stream_.device())); }
+  void finish() override { done_.synchronize(); }
+  bool finished() override { return done_.query(); }
 
  private:
   c10::Stream stream_;
@@ -92,6 +93,18 @@ class TorchStream final : public SideStream {
 
  private:
   c10::Stream stream_;
+};
+
+class Copied final : public Pending::State {
+ public:
+  explicit Copied(std::shared_ptr<SideStream::Work> work) : work_(std::move(work)) {}
+
+  void wait() override { work_->finish(); }
+  void wait_in(const Stream&) override { work_->join(); }
+  bool done() override { return work_->finished(); }
+
+ private:
+  std::shared_ptr<SideStream::Work> work_;
 };
 
 at::Tensor host_bytes(const void* data, std::int64_t bytes) {
@@ -143,6 +156,44 @@ std::unique_ptr<Block::Place> TorchDevice::take_of_host(std::size_t bytes) {
   const auto memory =
       std::make_shared<c10::DataPtr>(at::globalContext().getPinnedMemoryAllocator(where_.type())->allocate(bytes));
   return in_memory(std::shared_ptr<void>(memory, memory->get()));
+}
+
+std::unique_ptr<Block::Place> TorchDevice::lent(void* memory) {
+  return std::make_unique<DevicePlace>(*this, std::shared_ptr<void>(std::shared_ptr<void>(), memory));
+}
+
+std::shared_ptr<SideStream::Work> TorchDevice::copied(Direction direction, const std::function<void()>& copy) {
+  std::shared_ptr<SideStream::Work> work;
+  {
+    const std::lock_guard lock(copying_);
+    std::unique_ptr<SideStream>& stream = copies_[static_cast<std::size_t>(direction)];
+    if (!stream) stream = copy_stream();
+    work = stream->work();
+  }
+  work->run(copy);
+  return work;
+}
+
+Pending TorchDevice::bring(void* host, const void* from, std::int64_t bytes) {
+  if (bytes == 0) return {};
+  return Pending(std::make_shared<Copied>(copied(Direction::down, [&] {
+    host_bytes(host, bytes).copy_(tensor_at(from, Dtype::u8, bytes), /*non_blocking=*/true);
+  })));
+}
+
+Pending TorchDevice::send(void* to, const void* host, std::int64_t bytes) {
+  if (bytes == 0) return {};
+  return Pending(std::make_shared<Copied>(copied(Direction::up, [&] {
+    tensor_at(to, Dtype::u8, bytes).copy_(host_bytes(host, bytes), /*non_blocking=*/true);
+  })));
+}
+
+void TorchDevice::follow_sends() {
+  {
+    const std::lock_guard lock(copying_);
+    if (!copies_[static_cast<std::size_t>(Direction::up)]) return;
+  }
+  copied(Direction::up, [] {})->join();
 }
 
 void TorchDevice::follow(Pending operation) {

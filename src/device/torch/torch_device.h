@@ -5,6 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
+#include <array>
+#include <mutex>
+
 #include "device/device.h"
 
 namespace zero {
@@ -26,7 +29,11 @@ class TorchDevice : public Device {
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
   std::unique_ptr<Arena> arena(std::size_t bytes) override;
   std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override;
+  std::unique_ptr<Block::Place> lent(void* memory) override;
   void follow(Pending operation) override;
+  Pending bring(void* host, const void* from, std::int64_t bytes) override;
+  Pending send(void* to, const void* host, std::int64_t bytes) override;
+  void follow_sends() override;
   void to_host(void* host, const void* from, std::int64_t bytes) override;
   void from_host(void* to, const void* host, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;
@@ -38,12 +45,18 @@ class TorchDevice : public Device {
 
  protected:
   c10::Device where() const { return where_; }
+  // On which copies go one way.
+  virtual std::unique_ptr<SideStream> copy_stream() { return side_stream(); }
 
  private:
   c10::DataPtr allocate(std::size_t bytes) const;
   at::Tensor tensor_at(const void* data, Dtype dtype, std::int64_t count) const;
+  enum class Direction : std::uint8_t { down, up };
+  std::shared_ptr<SideStream::Work> copied(Direction direction, const std::function<void()>& copy);
 
   c10::Device where_;
+  std::mutex copying_;
+  std::array<std::unique_ptr<SideStream>, 2> copies_;  // by direction; null before the first
 };
 
 }  // namespace zero
