@@ -12,6 +12,7 @@
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 
 namespace zero {
@@ -46,6 +47,7 @@ struct Estimate {
   std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
                                      // checkpoint, where parts are even
   Traffic wire;                      // per rank and step (seconds stay zero)
+  TierMoves moved;                   // between tiers, in a step: each figure that of the rank that moves most
   int gathers = 0;                   // times a unit is paged in per step
 
   StateBytes on(Tier tier) const;

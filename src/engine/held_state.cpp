@@ -2,6 +2,7 @@
 
 #include "device/device.h"
 #include "memory/passage.h"
+#include "memory/tier_meter.h"
 
 namespace zero {
 
@@ -19,11 +20,13 @@ bool HeldState::in_place(const Device& device) const {
 }
 
 void HeldState::read(Device& device, View to) const {
+  const TierMeter::Apart apart;
   if (block != nullptr) return block->read(at, to).wait();
   device.to_host(to.data, memory, to.bytes());
 }
 
 void HeldState::write(Device& device, ConstView from) const {
+  const TierMeter::Apart apart;
   if (block != nullptr) return block->write(at, from).wait();
   device.from_host(memory, from.data, from.bytes());
 }

@@ -14,6 +14,7 @@
 #include "partition/repeated.h"
 #include "partition/runs.h"
 #include "partition/staging.h"
+#include "partition/tier_traffic.h"
 #include "partition/transitions.h"
 #include "partition/vote.h"
 #include "partition/wire.h"
@@ -66,6 +67,7 @@ class Pricing {
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
+    estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_);
     if (movement_.pages) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
@@ -128,33 +130,17 @@ class Pricing {
     });
   }
 
-  // Slices within one parameter, or behind the last, keep as much as each other.
   void moments_of_ranks(const UnitLayout& unit, std::int64_t times, PerRank& bytes) const {
-    const bool split = movement_.updates_slices;
     const std::int64_t length = held(unit, State::optimizer);
     if (length == 0) return;
     const auto slices = static_cast<int>(unit.length() / length);  // of which several ranks may have the same
     const int alike_ranks = layout_.ranks() / slices;
-    int next = 0;
-    const auto alike = [&](std::int64_t first, std::int64_t last) {
-      if (first >= last) return;
-      const auto begin = static_cast<int>(first), end = static_cast<int>(last);
-      bytes.add(alike_ranks * begin, alike_ranks * end,
+    const auto alike = [&](int first, int last) {
+      bytes.add(alike_ranks * first, alike_ranks * last,
                 times * moment_bytes(unit, first * length, (first + 1) * length));
-      next = end;
     };
-    const auto each = [&](std::int64_t last) {
-      while (next < last) alike(next, next + 1);
-    };
-    if (!split || uniform_) return alike(0, slices);
-    for (const Slot& slot : unit.slots()) {
-      const std::int64_t first = (slot.begin + length - 1) / length, last = slot.end() / length;
-      if (first >= last) continue;
-      each(first);
-      alike(first, last);
-    }
-    each(std::min<std::int64_t>((unit.slots().back().end() + length - 1) / length, slices));
-    alike(next, slices);
+    if (!movement_.updates_slices || uniform_) return alike(0, slices);
+    alike_slices(unit, length, alike);
   }
 
   std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64_t end) const {

@@ -188,7 +188,9 @@ Store::Book Accounts::book() {
 }
 
 std::unique_ptr<Store> Accounts::store(State state, Tier tier, AddressableStore::Allocate allocate) {
-  return make_store(state, tier, std::move(allocate), book(), {passing_, disk_});
+  auto store = make_store(state, tier, std::move(allocate), book(), {passing_, disk_});
+  store->meter_by(tiers_);
+  return store;
 }
 
 AddressableStore::Allocate Accounts::lasting(std::optional<Arena> arena) {
