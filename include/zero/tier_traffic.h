@@ -19,6 +19,11 @@ struct TierTraffic {
       written += other.written;
       return *this;
     }
+    Entry& operator-=(const Entry& other) {
+      read -= other.read;
+      written -= other.written;
+      return *this;
+    }
     bool operator==(const Entry&) const = default;
   };
 
@@ -40,6 +45,11 @@ struct TierTraffic {
   TierTraffic& operator+=(const TierTraffic& other) {
     for (std::size_t tier = 0; tier < below.size(); ++tier)
       for (std::size_t state = 0; state < kStates; ++state) below[tier][state] += other.below[tier][state];
+    return *this;
+  }
+  TierTraffic& operator-=(const TierTraffic& other) {
+    for (std::size_t tier = 0; tier < below.size(); ++tier)
+      for (std::size_t state = 0; state < kStates; ++state) below[tier][state] -= other.below[tier][state];
     return *this;
   }
   bool operator==(const TierTraffic&) const = default;

@@ -117,7 +117,12 @@ class Pricing {
     PerRank bytes(layout_.ranks());
     for (std::size_t i = 0; i < repeats_.size(); ++i)
       if (layout_.units()[i].trainable()) moments_of_ranks(layout_.units()[i], repeats_[i], bytes);
-    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; })) owned(bytes);
+    estimate_.of_elements = estimate_.state.optimizer + PerRank(bytes).most();
+    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; })) {
+      PerRank alone(layout_.ranks());
+      for (PerRank* const each : {&bytes, &alone}) owned(*each);
+      estimate_.of_tensors = std::move(alone).most();
+    }
     estimate_.state.optimizer += std::move(bytes).most();
   }
 
@@ -324,8 +329,11 @@ StateBytes Estimate::on(Tier tier) const {
   const auto here = [&](State of, std::int64_t bytes) {
     return tiers[static_cast<std::size_t>(of)] == tier ? bytes : 0;
   };
-  return {here(State::parameter, state.parameter), here(State::gradient, state.gradient),
-          here(State::optimizer, state.optimizer)};
+  StateBytes bytes{here(State::parameter, state.parameter), here(State::gradient, state.gradient),
+                   here(State::optimizer, state.optimizer)};
+  if (tiers[static_cast<std::size_t>(State::optimizer)] == Tier::device) return bytes;
+  bytes.optimizer = here(State::optimizer, of_elements) + (tier == Tier::device ? of_tensors : 0);
+  return bytes;
 }
 
 Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(all) {

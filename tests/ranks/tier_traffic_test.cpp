@@ -66,11 +66,12 @@ void expect_as_estimated(Job job) {
   ASSERT_TRUE(predicted.has_value());
   EXPECT_TRUE(measured.of_all() == *predicted)
       << "measured " << text_of(measured.of_all()) << "\npredicted " << text_of(*predicted);
-  EXPECT_NE(text_of(*predicted), "");
 }
 
+// One for each form of what is kept, and for each number of times that an update goes over it.
 std::vector<Optimizer> all_optimizers() {
-  std::vector<Optimizer> all = every_optimizer();
+  std::vector<Optimizer> all{Sgd{.lr = 0.1}, Lion{.lr = 1e-3}, AdamW{.lr = 2e-3, .eps = 1e-4},
+                             AdamW{.lr = 2e-3, .eps = 1e-4, .amsgrad = true}};
   for (const auto& more : {narrow_moments(), whole_optimizers()}) all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -114,7 +115,7 @@ class TierBytes : public testing::TestWithParam<Moving> {};
 
 TEST_P(TierBytes, MovedAreAsEstimated) {
   const auto& [which, precision, where, accumulate, reproducible, states] = GetParam();
-  const auto& [ranks, shard, plan] = every_where()[where];
+  const auto [ranks, shard, plan] = every_where()[where];
   expect_as_estimated(
       {.plan = on_disk(plan, states).precision(precision).accumulate(accumulate).reproducible(reproducible),
        .ranks = ranks,
@@ -124,7 +125,7 @@ TEST_P(TierBytes, MovedAreAsEstimated) {
 
 std::string title_of(const testing::TestParamInfo<Moving>& tested) {
   const auto& [which, precision, where, accumulate, reproducible, states] = tested.param;
-  const auto& [ranks, shard, plan] = every_where()[where];
+  const auto [ranks, shard, plan] = every_where()[where];
   std::string title = std::to_string(which) + in_title(std::string(name(all_optimizers()[which]))) +
                       in_title(ranks, accumulate, precision) + "InGroupsOf" + std::to_string(shard) +
                       in_title(plan.label()) + (reproducible ? "Reproducible" : "");
