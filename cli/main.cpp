@@ -67,10 +67,15 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
       ->type_name("SPEED")
       ->capture_default_str()
       ->group(group);
+  command
+      ->add_option("--disk", options.disk, "Measure states on disk in these folders, between commas; nothing is left")
+      ->delimiter(',')
+      ->type_name("DIR")
+      ->group(group);
   cli::add_path(*command, "--out", options.out,
                 "File to write [profile.json in the user's cache folder]; - is standard output alone")
       ->group("Output");
-  for (const char* other : {"--ranks", "--device", "--precisions", "--threads", "--network", "--out"})
+  for (const char* other : {"--ranks", "--device", "--precisions", "--threads", "--network", "--disk", "--out"})
     show->excludes(command->get_option(other));
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;

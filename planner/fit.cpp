@@ -24,7 +24,7 @@ struct Part {
 };
 
 Part largest_part(const Cost& cost) {
-  const zero::StateBytes& state = cost.estimate.state;
+  const zero::StateBytes state = cost.estimate.on(zero::Tier::device);
   const std::array<Part, 5> parts{{{"parameter", state.parameter, &cost.plan[zero::State::parameter]},
                                    {"gradient", state.gradient, &cost.plan[zero::State::gradient]},
                                    {"optimizer", state.optimizer, &cost.plan[zero::State::optimizer]},
@@ -66,6 +66,19 @@ std::int64_t bytes_with(const Request& request, const Cost& cost, std::int64_t b
   return peak_of(cost.estimate, activations({request.shape.config, batch, seq, cost.plan.precision()})).bytes;
 }
 
+void add_help_of_memory(const Request& request, const Cost& cost, const Reach& reach,
+                        std::vector<std::string>& sentences) {
+  sentences.push_back("it needs " + in_units(cost.excess) + " more: " + in_units(cost.peak) + " at its peak (" +
+                      cost.moment + ")");
+  const Part part = largest_part(cost);
+  const std::string kind = part.row == nullptr ? "" : " state";
+  const char* const how_much = 2 * part.bytes > cost.peak ? "most of it, " : "the largest part of it, ";
+  sentences.push_back(how_much + in_units(part.bytes) + ", is " + part.name + kind);
+  const std::string other = sharding(part.name, cost);
+  if (!other.empty()) sentences.push_back(other + " shards it");
+  add_help_of_batches(request, cost, reach, sentences);
+}
+
 std::string help_of_ranks(int ranks) {
   if (ranks == 0) return "no number of ranks helps: what each of them holds whole is too large";
   return "it fits on " + std::to_string(ranks) + " ranks";
@@ -77,8 +90,10 @@ std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < costs.size(); ++i)
     if (costs[i].fits()) order.push_back(i);
-  std::ranges::stable_sort(order, {},
-                           [&](std::size_t i) { return std::tuple(rounded(costs[i].seconds, 3), costs[i].peak); });
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    const bool known = costs[i].priced();
+    return std::tuple(!known, known ? rounded(costs[i].seconds, 3) : 0, costs[i].peak);
+  });
   return order;
 }
 
@@ -95,15 +110,11 @@ Reach reach_of(const Request& request, const Cost& cost) {
 
 std::vector<std::string> reasons(const Request& request, const Cost& cost, const Reach& reach) {
   if (cost.fits()) return {};
-  const Part part = largest_part(cost);
-  const std::string kind = part.row == nullptr ? "" : " state";
-  std::vector<std::string> result{"it needs " + in_units(cost.excess) + " more: " + in_units(cost.peak) +
-                                  " at its peak (" + cost.moment + ")"};
-  const char* const how_much = 2 * part.bytes > cost.peak ? "most of it, " : "the largest part of it, ";
-  result.push_back(how_much + in_units(part.bytes) + ", is " + part.name + kind);
-  const std::string other = sharding(part.name, cost);
-  if (!other.empty()) result.push_back(other + " shards it");
-  add_help_of_batches(request, cost, reach, result);
+  std::vector<std::string> result;
+  if (cost.host_excess > 0) result.push_back("it needs " + in_units(cost.host_excess) + " more memory of each host");
+  if (cost.disk_excess > 0)
+    result.push_back("it needs " + in_units(cost.disk_excess) + " more disk space of each host");
+  if (cost.excess > 0) add_help_of_memory(request, cost, reach, result);
   result.push_back(help_of_ranks(reach.least_ranks));
   return result;
 }

@@ -1,10 +1,13 @@
 #include "planner/price.h"
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
+#include <utility>
 
 #include "partition/moments.h"
 #include "partition/slices.h"
+#include "planner/offload.h"
 #include "planner/theory.h"
 #include "zero/error.h"
 
@@ -116,6 +119,19 @@ zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, 
                         {topology_of(arrangement.layout.ranks(), hosts), arrangement.layout.mesh()});
 }
 
+void add_seconds(const Request& request, Cost& cost) {
+  const MicroBatch work = micro_batch(request, cost.plan);
+  const zero::MeshShape mesh = request.mesh();
+  cost.missing = missing_for_tiers(cost.plan, request.profile);
+  if (!cost.priced()) {
+    cost.seconds = cost.speed.tokens_per_second = std::numeric_limits<double>::quiet_NaN();
+    return;
+  }
+  cost.tiers = tier_seconds(cost.plan, cost.estimate, request.profile, mesh);
+  cost.seconds = step_seconds(work, cost.plan, cost.estimate, request.profile, mesh);
+  cost.speed = speed_of(work, cost.plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
+}
+
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
   const zero::MeshShape mesh = request.mesh();
   const Arrangement arrangement(request.shape, plan, request.optimizer, mesh);
@@ -124,11 +140,23 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;
   cost.moment = peak.moment;
-  const MicroBatch work = micro_batch(request, plan);
-  cost.seconds = step_seconds(work, plan, cost.estimate, request.profile, mesh);
-  cost.speed = speed_of(work, plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
+  add_seconds(request, cost);
   if (request.device_memory) cost.excess = cost.peak - *request.device_memory;
+  const std::int64_t here = request.ranks / request.hosts;  // ranks of a host
+  const auto excess = [&](zero::Tier tier, const std::optional<std::int64_t>& limit) {
+    return limit ? here * cost.estimate.on(tier).total() - *limit : 0;
+  };
+  cost.host_excess = excess(zero::Tier::host, request.host_memory);
+  cost.disk_excess = excess(zero::Tier::disk, request.disk_space);
   return cost;
+}
+
+// Where ranks compute on devices there is a tier between these and the disks.
+std::vector<zero::Tier> tiers_to_choose(const Request& request) {
+  std::vector<zero::Tier> tiers;
+  if (request.host_memory && request.profile.device_memory > 0) tiers.push_back(zero::Tier::host);
+  if (request.disk_space) tiers.push_back(zero::Tier::disk);
+  return tiers;
 }
 
 }  // namespace
@@ -193,8 +221,17 @@ Cost price(const Request& request, const zero::Plan& plan) {
 std::vector<Cost> price(const Request& request) {
   check(request);
   std::vector<Cost> costs;
-  for (const zero::Plan& plan : request.plans)
-    costs.push_back(price(request, plan, activations(micro_batch(request, plan))));
+  for (const zero::Plan& plan : request.plans) {
+    const Activations kept = activations(micro_batch(request, plan));
+    costs.push_back(price(request, plan, kept));
+    if (costs.back().fits() || !request.chooses_tiers) continue;
+    for (const zero::Plan& choice : tier_choices(plan, tiers_to_choose(request), request.mesh())) {
+      Cost cost = price(request, choice, kept);
+      if (!cost.fits()) continue;
+      costs.back() = std::move(cost);
+      break;
+    }
+  }
   return costs;
 }
 

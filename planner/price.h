@@ -22,8 +22,13 @@ struct Request {
   int hosts = 1;                                   // of as many ranks each, over two levels
   int shard = 0;                                   // ranks of a shard group; 0: all
   std::optional<std::int64_t> device_memory = {};  // bytes for a rank; none: no limit
-  std::int64_t batch = 4;                          // sequences of a micro-batch
-  std::int64_t seq = 128;                          // tokens of a sequence
+  // Bytes of a host, for what its ranks keep on that tier; none: no limit.
+  std::optional<std::int64_t> host_memory = {};
+  std::optional<std::int64_t> disk_space = {};
+  // Plans that do not fit may have states on the tiers whose limits are given.
+  bool chooses_tiers = false;
+  std::int64_t batch = 4;  // sequences of a micro-batch
+  std::int64_t seq = 128;  // tokens of a sequence
   zero::Optimizer optimizer = zero::AdamW{};
   zero::Memory memory = zero::Memory::separate;
   Profile profile = {};
@@ -42,11 +47,15 @@ struct Cost {
   std::int64_t padding = 0;  // of the state, what belongs to no parameter: the mean over the ranks
   std::int64_t peak = 0;
   std::string moment = {};  // of the peak
-  double seconds = 0;       // of a step
+  double seconds = 0;       // of a step; not a number: not known, as its speed
   Speed speed = {};
-  std::int64_t excess = 0;  // of the peak over the device's memory; not positive: it fits
+  std::vector<std::string> missing = {};  // keys of the profile, without which it is not known
+  TierSeconds tiers = {};
+  std::int64_t excess = 0;                        // of the peak over the device's memory; not positive: it fits
+  std::int64_t host_excess = 0, disk_excess = 0;  // of all ranks of a host, likewise
 
-  bool fits() const { return excess <= 0; }
+  bool fits() const { return excess <= 0 && host_excess <= 0 && disk_excess <= 0; }
+  bool priced() const { return missing.empty(); }
   // Of a step, received by one rank.
   std::int64_t wire() const { return estimate.wire.bytes(); }
 };
@@ -78,6 +87,7 @@ int most_micro_batches(const Shape& shape);
 // Throws zero::ConfigError for a plan that cannot work on the request's ranks, hosts that do not divide the ranks, and
 // sequences longer than the model's positions.
 Cost price(const Request& request, const zero::Plan& plan);
+// Of all its plans; where tiers are chosen, of the first choice that fits.
 std::vector<Cost> price(const Request& request);
 
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan);

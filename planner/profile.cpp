@@ -16,7 +16,7 @@ namespace {
 constexpr double kPositive = 1e-300;
 constexpr double kMostBytes = 1e18;
 
-const std::array<Field<Profile>, 14> kFields{
+const std::array<Field<Profile>, 17> kFields{
     {{.key = "name", .member = &Profile::name, .required = true},
      {.key = "ranks", .member = &Profile::ranks},
      {.key = "threads", .member = &Profile::threads},
@@ -29,6 +29,9 @@ const std::array<Field<Profile>, 14> kFields{
      {.key = "device_memory", .member = &Profile::device_memory, .most = kMostBytes},
      {.key = "host_link_bandwidth", .member = &Profile::host_link_bandwidth},
      {.key = "pinned_memory", .member = &Profile::pinned_memory, .most = kMostBytes},
+     {.key = "host_bandwidth", .member = &Profile::host_bandwidth},
+     {.key = "disk_read_bandwidth", .member = &Profile::disk_read_bandwidth},
+     {.key = "disk_write_bandwidth", .member = &Profile::disk_write_bandwidth},
      {.key = "overlap", .member = &Profile::overlap, .most = 1},
      {.key = "estimated", .member = &Profile::estimated}}};
 
@@ -49,6 +52,7 @@ constexpr double kOfMemory = 0.8;     // of the memory's bandwidth
 constexpr double kOfLinks = 0.75;     // of NVLink, one direction
 constexpr double kOfNetwork = 0.85;   // of the network card
 constexpr double kOfHostLinks = 0.8;  // of PCIe x16, one direction
+constexpr double kOfHosts = 0.8;      // of their memory's bandwidth
 constexpr double kOfProducts = 0.55;  // of dense products, over whole layers
 constexpr double kOverlap = 0.8;      // of computing has collectives beside it
 
@@ -60,15 +64,19 @@ struct Peaks {
   double fp32, half, fp8;
   double device_memory;  // bytes
   double host_links;     // bytes/s: PCIe 4 or 5
+  double host_memory;    // bytes/s: an eighth of two sockets' of eight channels of DDR4-3200 or DDR5-4800
 };
 
 // An eighth of half of 2 TB, which hosts of eight such devices have.
 constexpr double kPinned = 1e12 / 8;
 
+// A disk of 3.84 TB on PCIe 4 for each device, such as Samsung's PM9A3: what its data sheet says.
+constexpr double kDiskRead = 6.8e9, kDiskWrite = 4e9;
+
 // Data sheets: A100 SXM 80 GB, H100 SXM, H200. The A100 has no FP8: it computes so in bf16.
-constexpr std::array<Peaks, 3> kPeaks{{{"a100", 2.039e12, 300e9, 25e9, 19.5e12, 312e12, 312e12, 80e9, 32e9},
-                                       {"h100", 3.35e12, 450e9, 50e9, 67e12, 989e12, 1979e12, 80e9, 64e9},
-                                       {"h200", 4.8e12, 450e9, 50e9, 67e12, 989e12, 1979e12, 141e9, 64e9}}};
+constexpr std::array<Peaks, 3> kPeaks{{{"a100", 2.039e12, 300e9, 25e9, 19.5e12, 312e12, 312e12, 80e9, 32e9, 51.2e9},
+                                       {"h100", 3.35e12, 450e9, 50e9, 67e12, 989e12, 1979e12, 80e9, 64e9, 76.8e9},
+                                       {"h200", 4.8e12, 450e9, 50e9, 67e12, 989e12, 1979e12, 141e9, 64e9, 76.8e9}}};
 
 Pace usual_pace(double flops, double memory) {
   const double sweeps = kOfMemory * memory;
@@ -95,6 +103,9 @@ Profile usual(const Peaks& peaks) {
           .device_memory = peaks.device_memory,
           .host_link_bandwidth = kOfHostLinks * peaks.host_links,
           .pinned_memory = kPinned,
+          .host_bandwidth = kOfHosts * peaks.host_memory,
+          .disk_read_bandwidth = kDiskRead,
+          .disk_write_bandwidth = kDiskWrite,
           .overlap = kOverlap,
           .estimated = true};
 }

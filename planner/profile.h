@@ -32,18 +32,25 @@ struct Profile {
   double collective_bandwidth = 0;  // bytes/s that a rank receives from ranks of its host; 0: see within_host()
   double collective_seconds = 0;    // to run a collective at all
   double network_bandwidth = 0;     // bytes/s that a rank receives from other hosts
-  double disk_bandwidth = 0;        // bytes/s
+  double disk_bandwidth = 0;        // bytes/s that are written until they are on the disk
   double device_memory = 0;         // bytes of a rank's device; 0: ranks compute in the host's memory
   double host_link_bandwidth = 0;   // bytes/s between a device and pinned memory of its host, one way; 0: not known
   double pinned_memory = 0;         // bytes of its host's memory that a rank may pin; 0: not known
-  double overlap = 0;               // part of the computing behind which collectives can hide, 0 to 1
-  bool estimated = false;           // from data sheets: nothing of it was measured
+  double host_bandwidth = 0;        // bytes/s that an update in its host's memory reads and writes; 0: not known
+  double disk_read_bandwidth = 0;   // bytes/s of states on disk; 0, as the next: not known
+  double disk_write_bandwidth = 0;
+  double overlap = 0;      // part of the computing behind which collectives can hide, 0 to 1
+  bool estimated = false;  // from data sheets: nothing of it was measured
 
   // Throws zero::ConfigError where the profile does not know the precision.
   const Pace& pace(zero::Precision precision) const;
   bool knows(zero::Precision precision) const;
   // Bytes/s that a rank receives from ranks of its host: through its memory where devices have no links of their own.
   double within_host() const { return collective_bandwidth > 0 ? collective_bandwidth : host_link_bandwidth; }
+  // That an update reads and writes of states on that tier, where it is computed; 0: not known.
+  double update_bandwidth_of(zero::Tier tier) const {
+    return tier == zero::Tier::device || device_memory == 0 ? update_bandwidth : host_bandwidth;
+  }
   bool operator==(const Profile&) const = default;
 };
 

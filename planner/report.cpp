@@ -1,15 +1,59 @@
 #include "planner/report.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
 #include "models/schema.h"
+#include "planner/offload.h"
 #include "planner/quantity.h"
 
 namespace planner {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::array kOffloadable{zero::State::parameter, zero::State::gradient, zero::State::optimizer};
+
+Json known(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+Json encode_moved(const zero::TierTraffic& moved, zero::Tier tier) {
+  Json json = Json::object();
+  for (const zero::State state : kOffloadable) {
+    const zero::TierTraffic::Entry& entry = moved.on(tier, state);
+    if (entry.total() > 0) json[std::string(name(state))] = {{"read", entry.read}, {"written", entry.written}};
+  }
+  return json;
+}
+
+// Of plans with states on other tiers.
+void add_tiers(Json& json, const Cost& cost) {
+  const std::string offload = offload_of(cost.plan);
+  if (offload.empty()) return;
+  json["offload"] = offload;
+  json["tiers"] = Json::array();
+  for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
+    const zero::StateBytes state = cost.estimate.on(tier);
+    const zero::TierTraffic moved = cost.estimate.moved.step();
+    if (state.total() == 0 && moved.on(tier).total() == 0) continue;
+    json["tiers"].push_back({{"tier", std::string(name(tier))},
+                             {"parameter_bytes", state.parameter},
+                             {"gradient_bytes", state.gradient},
+                             {"optimizer_bytes", state.optimizer},
+                             {"moved_per_step", encode_moved(moved, tier)}});
+  }
+  if (cost.priced())
+    json["tier_seconds"] = {{"beside", cost.tiers.beside},
+                            {"alone", cost.tiers.alone},
+                            {"reading", cost.tiers.reading},
+                            {"updating", cost.tiers.updating},
+                            {"writing", cost.tiers.writing}};
+}
 
 Json encode(const Cost& cost) {
   const zero::Estimate& estimate = cost.estimate;
@@ -22,8 +66,8 @@ Json encode(const Cost& cost) {
           {"buffer_bytes", cost.estimate.buffers()},
           {"peak_bytes", cost.peak},
           {"wire_bytes_per_step", cost.wire()},
-          {"step_seconds", cost.seconds},
-          {"tokens_per_second", cost.speed.tokens_per_second},
+          {"step_seconds", known(cost.seconds)},
+          {"tokens_per_second", known(cost.speed.tokens_per_second)},
           {"mfu", cost.speed.utilization ? Json(*cost.speed.utilization) : Json()},
           {"fits", cost.fits()},
           {"peak_moment", cost.moment},
@@ -37,6 +81,8 @@ Json encode(const Cost& cost) {
 
 void add_reach(Json& json, const Cost& cost, const Reach& reach) {
   if (!cost.fits()) json["excess_bytes"] = cost.excess;
+  if (cost.host_excess > 0) json["excess_host_bytes"] = cost.host_excess;
+  if (cost.disk_excess > 0) json["excess_disk_bytes"] = cost.disk_excess;
   if (!cost.fits()) json["reason"] = reach.reasons;
   json["largest_parameters"] = reach.largest_parameters;
   json["largest_batch"] = reach.largest_batch;
@@ -54,6 +100,7 @@ Json encode_plans(const Answer& answer) {
   Json plans = Json::array();
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     plans.push_back(encode(answer.costs[i]));
+    add_tiers(plans.back(), answer.costs[i]);
     if (!answer.reach.empty()) add_reach(plans.back(), answer.costs[i], answer.reach[i]);
   }
   return plans;
@@ -77,6 +124,19 @@ Answer answer(Request request, std::string model, std::string optimizer) {
   return result;
 }
 
+namespace {
+
+// Of the first plan that misses something.
+std::string sentence_of_missing(const Answer& answer) {
+  const auto found = std::ranges::find_if(answer.costs, [](const Cost& cost) { return !cost.priced(); });
+  if (found == answer.costs.end()) return {};
+  const bool disk = std::ranges::count(found->missing, "disk_read_bandwidth") > 0;
+  return "the profile has no " + zero::joined(found->missing) + ", so that a step of " + found->plan.label() +
+         " has no seconds: measure with zero bench profile" + (disk ? " --disk DIR" : "") + ", or add them";
+}
+
+}  // namespace
+
 std::vector<std::string> assumptions(const Answer& answer) {
   std::vector<std::string> sentences = answer.request.shape.assumed;
   sentences.insert(sentences.end(), answer.request.assumed.begin(), answer.request.assumed.end());
@@ -86,6 +146,7 @@ std::vector<std::string> assumptions(const Answer& answer) {
     sentences.emplace_back("devices without links between them: what they exchange goes through their host's memory");
   if (answer.request.memory == zero::Memory::common)
     sentences.emplace_back("one host, whose memory holds sharded parameters for all ranks: --memory separate if not");
+  if (const std::string sentence = sentence_of_missing(answer); !sentence.empty()) sentences.push_back(sentence);
   if (!answer.request.device_memory) sentences.push_back("every plan fits, since no device memory is given");
   return sentences;
 }
@@ -104,6 +165,8 @@ std::string to_json(const Answer& answer) {
   json["batch"] = request.batch;
   json["seq"] = request.seq;
   json["device_memory"] = request.device_memory ? Json(*request.device_memory) : Json();
+  if (request.host_memory) json["host_memory"] = *request.host_memory;
+  if (request.disk_space) json["disk_space"] = *request.disk_space;
   json["memory"] = request.memory == zero::Memory::common ? "common" : "separate";
   json["profile"] = request.profile.name;
   json["profile_file"] = answer.profile_file.empty() ? Json() : Json(answer.profile_file);

@@ -60,6 +60,17 @@ Terms costs_of(const Pace& pace) {
           per_second(pace.sweep_bandwidth), pace.operator_seconds};
 }
 
+// From the host's memory over its link to the device, from disks through their store.
+double reading(const zero::TierTraffic& moved, const Profile& profile) {
+  return static_cast<double>(moved.on(zero::Tier::disk).read) * per_second(profile.disk_read_bandwidth) +
+         static_cast<double>(moved.on(zero::Tier::host).read) * per_second(profile.host_link_bandwidth);
+}
+
+double writing(const zero::TierTraffic& moved, const Profile& profile) {
+  return static_cast<double>(moved.on(zero::Tier::disk).written) * per_second(profile.disk_write_bandwidth) +
+         static_cast<double>(moved.on(zero::Tier::host).written) * per_second(profile.host_link_bandwidth);
+}
+
 // A rate that no run shows to cost anything is infinite; this is as good.
 double rate_of(double cost) {
   constexpr double no_cost = 1e-18;
@@ -97,12 +108,43 @@ double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const P
   return (plan.accumulate() - pace.waiting * unreduced) * labour_of(work).seconds(pace);
 }
 
+TierSeconds tier_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
+                         const zero::MeshShape& mesh) {
+  const zero::TierMoves& moved = estimate.moved;
+  TierSeconds seconds{.beside = reading(moved.use, profile), .alone = reading(moved.vote, profile)};
+  (reduces_each(plan.on(mesh)) ? seconds.beside : seconds.alone) +=
+      reading(moved.backward, profile) + writing(moved.backward, profile);
+  seconds.reading = reading(moved.update, profile);
+  seconds.writing = writing(moved.update, profile);
+  seconds.updating = static_cast<double>(estimate.update_traffic) *
+                     per_second(profile.update_bandwidth_of(plan[zero::State::optimizer].tier));
+  return seconds;
+}
+
+std::vector<std::string> missing_for_tiers(const zero::Plan& plan, const Profile& profile) {
+  std::vector<std::string> keys;
+  const auto need = [&](const char* key, double value) {
+    if (value == 0 && std::ranges::find(keys, key) == keys.end()) keys.emplace_back(key);
+  };
+  for (const zero::State state : {zero::State::parameter, zero::State::gradient, zero::State::optimizer}) {
+    const zero::Tier tier = plan[state].tier;
+    if (tier == zero::Tier::device) continue;
+    if (tier == zero::Tier::disk) need("disk_read_bandwidth", profile.disk_read_bandwidth);
+    if (tier == zero::Tier::disk) need("disk_write_bandwidth", profile.disk_write_bandwidth);
+    if (profile.device_memory == 0) continue;
+    need("host_link_bandwidth", profile.host_link_bandwidth);
+    if (state == zero::State::optimizer) need("host_bandwidth", profile.host_bandwidth);
+  }
+  return keys;
+}
+
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
                     const Profile& profile, const zero::MeshShape& mesh) {
   const double computing = computing_seconds(work, plan, profile.pace(work.precision), mesh);
-  const double update = static_cast<double>(estimate.update_traffic) * per_second(profile.update_bandwidth);
+  const TierSeconds tiers = tier_seconds(plan, estimate, profile, mesh);
   const double collectives = collective_seconds(estimate, profile);
-  return computing + update + std::max(0.0, collectives - profile.overlap * computing);
+  return computing + tiers.alone + tiers.update() + std::max(0.0, collectives - profile.overlap * computing) +
+         std::max(0.0, tiers.beside - computing);
 }
 
 double model_flops(const models::LlamaConfig& config, std::int64_t parameters, std::int64_t seq) {

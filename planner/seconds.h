@@ -1,8 +1,10 @@
 // How long a step takes, by a model of the machine. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "planner/llama_step.h"
@@ -27,7 +29,22 @@ Labour labour_of(const MicroBatch& work);
 // Of a step's micro-batches. Those after which gradients are not reduced wait for nobody.
 double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, const zero::MeshShape& mesh);
 
-// `estimate` of the same plan. Sums up computing, the update and the collectives that computing does not hide.
+// What between tiers takes a step's time, by when it happens. Of the update, of which reading, updating and writing go
+// on at once, the slowest counts.
+struct TierSeconds {
+  double beside = 0;  // the micro-batches' computing: parameters that are read ahead, sums over ranks that are kept
+  double alone = 0;   // in backward and in the vote, of which the thread that trains waits for the end
+  double reading = 0, updating = 0, writing = 0;
+
+  double update() const { return std::max({reading, updating, writing}); }
+};
+TierSeconds tier_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
+                         const zero::MeshShape& mesh);
+// Keys of the profile that it does not have and the plan's tiers need; empty where they are priced.
+std::vector<std::string> missing_for_tiers(const zero::Plan& plan, const Profile& profile);
+
+// `estimate` of the same plan. Sums up computing, the update, and of the collectives and of what moves between tiers
+// what computing does not hide. Not meant where something is missing for its tiers.
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
                     const Profile& profile, const zero::MeshShape& mesh);
 

@@ -26,8 +26,9 @@ struct ProfileOptions {
   std::string network = "10Gbit";  // to other hosts, which cannot be measured on one
   int threads = 1;
   std::string device = "cpu";
-  std::string out = {};   // empty: planner::usual_profile_path()
-  std::string show = {};  // instead of measuring: a profile to print
+  std::vector<std::string> disk = {};  // folders for states on disk; none: that is not measured
+  std::string out = {};                // empty: planner::usual_profile_path()
+  std::string show = {};               // instead of measuring: a profile to print
 };
 
 // Starts its ranks unless a launcher did, in which case this process is one of them.

@@ -40,12 +40,6 @@ void check_room(const DiskBenchOptions& options) {
                             "give a smaller --size, or another folder");
 }
 
-// Rounded up to what all of the operations under way move together.
-std::int64_t size_for(const DiskBenchOptions& options, const zero::DiskStore& store) {
-  const std::int64_t together = store.block() * store.depth(), size = static_cast<std::int64_t>(options.size);
-  return std::max<std::int64_t>((size - 1) / together + 1, 1) * together;
-}
-
 void print(std::ostream& out, const zero::DiskStore& store, std::int64_t size, int rounds,
            const std::vector<DiskComparison>& results) {
   out << store.describe() << '\n'
@@ -133,7 +127,7 @@ int bench_disk(const DiskBenchOptions& options) {
                          .direct = !options.cached,
                          .queue = queue_of(options.queue)},
                         memory, nobody);
-  const std::int64_t size = size_for(options, store);
+  const std::int64_t size = whole_operations(static_cast<std::int64_t>(options.size), store);
   const DiskLoad load{size, options.rounds, options.off_pages};
   ByteProgress progress("bench disk", compared_bytes(load));
   progress.begin("written and read");

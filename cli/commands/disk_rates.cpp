@@ -144,6 +144,35 @@ struct Rounds {
 
 }  // namespace
 
+namespace {
+
+// Of writing and of reading; by the side that did it.
+template <std::size_t kSides>
+using All = std::array<std::array<Rounds, kSides>, 2>;
+
+// All sides in turns, another first each time.
+template <std::size_t kSides>
+All<kSides> run_rounds(std::array<Measured, kSides>& sides, const DiskLoad& load,
+                       const std::function<void(std::int64_t)>& told) {
+  std::vector<double> not_counted;
+  for (Measured& side : sides) {  // pages of new files are written for the first time
+    side.run(/*writes=*/true, not_counted);
+    told(load.size);
+  }
+  All<kSides> all;
+  for (int round = 0; round < load.rounds; ++round)
+    for (const std::size_t reads : {0U, 1U})
+      for (std::size_t turn = 0; turn < kSides; ++turn) {
+        const std::size_t side = (turn + static_cast<std::size_t>(round)) % kSides;
+        Rounds& of = all[reads][side];
+        of.bandwidths.push_back(sides[side].run(reads == 0, of.latencies));
+        told(load.size);
+      }
+  return all;
+}
+
+}  // namespace
+
 std::int64_t compared_bytes(const DiskLoad& load) {
   return load.size * (2 + 4 * static_cast<std::int64_t>(load.rounds));
 }
@@ -153,31 +182,31 @@ std::vector<DiskComparison> compare_disk(zero::DiskStore& store, const std::stri
   const std::int64_t stretch = load.size / store.depth();
   ThroughStore through(store, store.depth(), stretch, load.off_pages ? kOff : 0);
   OfDisk own(directory, store.direct(), store.depth(), stretch);
-  std::array<Measured, 2> sides{Measured(through, store, stretch), Measured(own, store, stretch)};
-  std::vector<double> not_counted;
-  for (Measured& side : sides) {  // pages of new files are written for the first time
-    side.run(/*writes=*/true, not_counted);
-    told(load.size);
-  }
-  std::array<std::array<Rounds, 2>, 2> all;  // of reading and writing, by side
-  for (int round = 0; round < load.rounds; ++round)
-    for (const std::size_t writes : {1U, 0U})
-      for (const std::size_t turn : {0U, 1U}) {
-        const std::size_t side = (turn + static_cast<std::size_t>(round)) % 2;
-        Rounds& of = all[writes][side];
-        of.bandwidths.push_back(sides[side].run(writes == 1, of.latencies));
-        told(load.size);
-      }
+  std::array sides{Measured(through, store, stretch), Measured(own, store, stretch)};
+  const All<2> all = run_rounds(sides, load, told);
   std::vector<DiskComparison> result;
-  for (const std::size_t writes : {1U, 0U}) {
-    const auto& [by_store, by_disk] = all[writes];
+  for (const std::size_t reads : {0U, 1U}) {
+    const auto& [by_store, by_disk] = all[reads];
     std::vector<double> ratios;
     for (std::size_t i = 0; i < by_store.bandwidths.size(); ++i)
       ratios.push_back(by_store.bandwidths[i] / by_disk.bandwidths[i]);
     result.push_back(
-        {writes ? "write" : "read", by_store.rate(store.block()), by_disk.rate(store.block()), middle(ratios)});
+        {reads ? "read" : "write", by_store.rate(store.block()), by_disk.rate(store.block()), middle(ratios)});
   }
   return result;
+}
+
+StoreBandwidths store_bandwidths(zero::DiskStore& store, const DiskLoad& load) {
+  const std::int64_t stretch = load.size / store.depth();
+  ThroughStore through(store, store.depth(), stretch, 0);
+  std::array sides{Measured(through, store, stretch)};
+  const All<1> all = run_rounds(sides, load, [](std::int64_t) {});
+  return {.written = middle(all[0][0].bandwidths), .read = middle(all[1][0].bandwidths)};
+}
+
+std::int64_t whole_operations(std::int64_t size, const zero::DiskStore& store) {
+  const std::int64_t together = store.block() * store.depth();
+  return std::max<std::int64_t>((size - 1) / together + 1, 1) * together;
 }
 
 }  // namespace cli

@@ -33,7 +33,14 @@ struct DiskLoad {
 // bytes that have been moved. Throws zero::StoreError.
 std::vector<DiskComparison> compare_disk(zero::DiskStore& store, const std::string& directory, const DiskLoad& load,
                                          const std::function<void(std::int64_t bytes)>& told);
-// The bytes that it moves in all.
+// Bytes a second of the store alone, the middle ones of the rounds.
+struct StoreBandwidths {
+  double written = 0, read = 0;
+};
+StoreBandwidths store_bandwidths(zero::DiskStore& store, const DiskLoad& load);
+// A size rounded up to what all of the operations under way move together.
+std::int64_t whole_operations(std::int64_t size, const zero::DiskStore& store);
+// The bytes that compare_disk() moves in all.
 std::int64_t compared_bytes(const DiskLoad& load);
 
 }  // namespace cli

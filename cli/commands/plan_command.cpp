@@ -159,6 +159,9 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting, 
   take_network(options, request);
   request.device_memory = device_memory_of(options, request.profile);
   request.memory = memory_of(options, !request.device_memory && options.hosts == 1);
+  if (!options.host_memory.empty()) request.host_memory = planner::bytes_of(options.host_memory);
+  if (!options.disk_space.empty()) request.disk_space = planner::bytes_of(options.disk_space);
+  request.chooses_tiers = options.fit && options.offload.empty();
   if (options.fit && !request.device_memory)
     throw UsageError("--fit: give --device-memory, or a --profile of devices, which has their memory");
   for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
@@ -197,7 +200,7 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& settin
           .resident_budget = chosen.resident_budget(),
           .reduce_in = options.reduce_in,
           .gather_in = options.gather_in,
-          .offload = options.offload,
+          .offload = planner::offload_of(chosen),
           .optimizer = setting.optimizer,
           .ranks = options.ranks,
           .shard_ranks = options.shard_ranks,
@@ -216,7 +219,7 @@ int fit(const PlanOptions& options, const Setting& setting, const planner::Answe
   }
   const planner::PlanFile file = plan_file_of(options, setting, answer);
   write_file(options.out, to_json(file));
-  if (text) *text << "\nWrote " << options.out << ": " << file.plan << ".\n";
+  if (text) *text << "\nWrote " << options.out << ": " << answer.costs.front().plan.label() << ".\n";
   return 0;
 }
 

@@ -17,6 +17,7 @@ struct PlanOptions : ExchangeOptions {
   int hosts = 1;
   std::string memory = "auto";
   std::string device_memory;             // empty: that of the devices of `profile`; else no limit
+  std::string host_memory, disk_space;   // of a host; empty: no limit
   std::string network;                   // of hosts, instead of the profile's; empty: that one
   std::string profile;                   // empty: what was measured here, unless for devices; else h100
   std::optional<std::int64_t> batch;     // none: that of --ds-config, else of `zero train`

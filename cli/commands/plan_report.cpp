@@ -8,6 +8,7 @@
 #include "cli/report/format.h"
 #include "cli/report/report.h"
 #include "planner/fit.h"
+#include "planner/offload.h"
 #include "planner/quantity.h"
 
 namespace cli {
@@ -78,13 +79,47 @@ void print_costs(std::ostream& out, const Answer& answer) {
         cell(state.total()), cell(cost.activations.bytes), cell(cost.estimate.buffers()), cell(cost.peak),
         cell(cost.wire())};
     if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
-    row.push_back(significant(cost.seconds, 3));
-    row.push_back(speed(cost.speed.tokens_per_second));
+    row.push_back(cost.priced() ? significant(cost.seconds, 3) : "-");
+    row.push_back(cost.priced() ? speed(cost.speed.tokens_per_second) : "-");
     row.push_back(cost.speed.utilization ? planner::three_digits(100 * *cost.speed.utilization) + " %" : "-");
     if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
     table.add(row);
   }
   out << "\nEach rank, in " << scale.name << "; on the wire in a step; tokens of all ranks:\n\n";
+  table.print(out);
+}
+
+// A row for each plan and tier on which it has states; the seconds are the plan's.
+void print_tiers(std::ostream& out, const Answer& answer) {
+  const Scale scale = scale_of(answer);
+  const auto cell = [&](std::int64_t bytes) {
+    return planner::three_digits(static_cast<double>(bytes) / scale.factor);
+  };
+  Table table(2);
+  table.add({"plan", "tier", "parameter", "gradient", "optimizer", "read", "written", "s reading", "s updating",
+             "s writing", "s beside"});
+  bool any = false;
+  for (const Cost& cost : answer.costs) {
+    bool first = true;
+    for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
+      const zero::StateBytes state = cost.estimate.on(tier);
+      const zero::TierTraffic::Entry moved = cost.estimate.moved.step().on(tier);
+      if (state.total() == 0 && moved.total() == 0) continue;
+      std::vector<std::string> row{
+          first ? cost.plan.label() : "", std::string(name(tier)), cell(state.parameter), cell(state.gradient),
+          cell(state.optimizer),          cell(moved.read),        cell(moved.written)};
+      const planner::TierSeconds& of = cost.tiers;
+      for (const double seconds : {of.alone + of.reading, of.updating, of.writing, of.beside})
+        if (first) row.push_back(cost.priced() ? significant(seconds, 3) : "-");
+      table.add(std::move(row));
+      first = false;
+      any = true;
+    }
+  }
+  if (!any) return;
+  out << "\nOn other tiers, of each rank, in " << scale.name
+      << "; read and written in a step. An update takes the slowest of reading,\nupdating and writing; what moves "
+         "beside computing counts as far as it takes longer:\n\n";
   table.print(out);
 }
 
@@ -146,6 +181,7 @@ void print_assumed(std::ostream& out, const Answer& answer) {
 void print_plans(std::ostream& out, const Answer& answer) {
   out << heading(answer) << '\n';
   print_costs(out, answer);
+  print_tiers(out, answer);
   print_moments(out, answer);
   print_reach(out, answer);
   print_assumed(out, answer);
@@ -156,8 +192,13 @@ void print_fit(std::ostream& out, const Answer& answer) {
   for (const std::size_t i : planner::ranking(answer.costs)) {
     const Cost& cost = answer.costs[i];
     if (place == 0) out << '\n';
-    out << ++place << ". " << cost.plan.label() << " fits: " << significant(cost.seconds, 3) << " s a step, "
-        << planner::in_units(-cost.excess) << " to spare.\n";
+    out << ++place << ". " << cost.plan.label()
+        << " fits: " << (cost.priced() ? significant(cost.seconds, 3) + " s a step, " : "")
+        << planner::in_units(-cost.excess) << " to spare";
+    const std::string offload = planner::offload_of(cost.plan);
+    if (!offload.empty())
+      out << "; --offload " << offload << (offload.find("=disk") < offload.npos ? " --disk DIR" : "");
+    out << ".\n";
   }
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     if (answer.costs[i].fits()) continue;

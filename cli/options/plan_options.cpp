@@ -42,6 +42,15 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
       ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
       ->type_name("SIZE")
       ->group(group);
+  const auto add_limit = [&](const char* option, std::string& limit, const char* what) {
+    command.add_option(option, limit, what)
+        ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
+        ->type_name("SIZE")
+        ->group(group);
+  };
+  add_limit("--host-memory", options.host_memory,
+            "Of each host, for what its ranks offload there; --fit may choose to [no limit, not chosen]");
+  add_limit("--disk-space", options.disk_space, "Likewise, of each host's disks");
   add_path(command, "--profile", options.profile,
            "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
            "--device-memory; else h100]")

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/options/device.h"
 #include "cli/options/recipe.h"
+#include "planner/offload.h"
 #include "planner/price.h"
 #include "planner/quantity.h"
 #include "zero/error.h"
@@ -63,6 +64,7 @@ class Fitting {
       other.plans = {std::string(plan)};
       if (found.empty() && fits(other, model_)) found.push_back("plan " + other.plans.front());
     }
+    if (const std::string tiers = tiers_that_fit(); !tiers.empty()) found.push_back(tiers);
     if (const std::string model = largest_model(); !model.empty()) found.push_back("--model " + model);
     return found;
   }
@@ -72,6 +74,19 @@ class Fitting {
     return need_of(options, model, ranks_).bytes <= room_;
   } catch (const zero::ConfigError&) {
     return false;
+  }
+
+  // Of the run's plan: what is then on disks, which is not in the host's memory.
+  std::string tiers_that_fit() const {
+    RunOptions other = options_;
+    other.offload.clear();
+    const zero::Plan plan = make_plan(other, options_.plans.front(), ranks_);
+    for (const zero::Plan& choice : planner::tier_choices(plan, {zero::Tier::disk}, mesh_of(options_, ranks_))) {
+      other.offload = planner::offload_of(choice);
+      if (other.offload == options_.offload || !fits(other, model_)) continue;
+      return "--offload " + other.offload + (options_.disk.empty() ? " --disk DIR" : "");
+    }
+    return {};
   }
 
   std::string largest_model() const {

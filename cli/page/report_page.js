@@ -151,6 +151,26 @@ function timelineSection() {
   return known.length > 1 ? [chooser, holder] : [holder];
 }
 
+// Bytes that move are those read and those written.
+function tiersSection() {
+  const known = runs.filter((run) => run.tiers?.length);
+  if (!known.length) return null;
+  const moved = (tier, side) => sum([tier.read_per_step[side] ?? 0, tier.written_per_step[side] ?? 0]);
+  const bar = (run, side) => {
+    const parts = run.tiers.map((tier) => ({ key: tier.state, name: tier.state, value: moved(tier, side) }));
+    return { name: side, parts, label: humanBytes(sum(parts.map((part) => part.value))) };
+  };
+  const groups = known.map((run) => ({ name: run.name, bars: [bar(run, "predicted"), bar(run, "measured")] }));
+  const both = ({ predicted, measured }) =>
+    [shown(predicted, separated), shown(measured, separated), difference(measured, predicted)];
+  const rows = known.flatMap((run) => run.tiers.flatMap((tier) =>
+    [["kept", tier.bytes], ["read each step", tier.read_per_step], ["written each step", tier.written_per_step]]
+      .map(([what, bytes]) => [run.name, `${tier.state} on ${tier.tier}`, what, ...both(bytes)])));
+  return [legendOf(known.flatMap((run) => run.tiers.map((tier) => tier.state))),
+    stackedBars("Bytes moved between tiers", groups, BYTES),
+    asTable("Other tiers", ["run", "state", "bytes", "predicted", "measured", "difference"], rows, 3)];
+}
+
 function wireParts(run) {
   const named = Object.entries(run.wire_bytes_by_collective ?? {}).filter(([, bytes]) => isNumber(bytes));
   const entries = named.length ? named : [["wire", run.wire_bytes_per_step.measured]];
@@ -258,6 +278,7 @@ section("runs", runsTable());
 section("state", stateSection());
 section("theory", theorySection());
 section("memory", timelineSection());
+section("tiers", tiersSection());
 section("wire", wireSection());
 section("time", timeSection());
 section("losses", lossSection());

@@ -62,9 +62,14 @@ function namedRuns(runs) {
 const STATES = ["parameter", "gradient", "optimizer"];
 const stateBytes = (run, side) => sum(STATES.map((state) => run.state_bytes?.[state]?.[side] ?? 0));
 
-// State by state, then what comes and goes within a step. Only what the run knows.
+// State by state, without what is on other tiers, then what comes and goes within a step. Only what the run knows.
 function memoryParts(run) {
-  const parts = STATES.map((state) => ({ key: state, name: state, ...run.state_bytes?.[state] }));
+  const parts = STATES.map((state) => {
+    const part = { key: state, name: state, ...run.state_bytes?.[state] };
+    for (const { bytes } of (run.tiers ?? []).filter((tier) => tier.state === state))
+      for (const side of ["predicted", "measured"]) part[side] -= bytes[side];
+    return part;
+  });
   parts.push({ key: "activation", name: "activation", ...run.activation_bytes });
   parts.push({ key: "buffer", name: "buffer", ...run.buffer_bytes });
   return parts.filter((part) => isNumber(part.predicted) || isNumber(part.measured));
@@ -147,6 +152,13 @@ function bytesVerdict(runs) {
       if (bytes.predicted !== found) faults.push(`${run.name}: ${what} ${difference(found, bytes.predicted)}`);
     }
     if (wire?.uneven) faults.push(`${run.name}: wire differs between steps`);
+    for (const tier of run.tiers ?? []) {
+      const where = `${tier.state} on ${tier.tier}`;
+      const ways = [["", tier.bytes], [", read", tier.read_per_step], [", written", tier.written_per_step]];
+      for (const [way, { predicted, measured }] of ways.filter(([, bytes]) => isNumber(bytes.measured)))
+        if (predicted !== measured) faults.push(`${run.name}: ${where}${way} ${difference(measured, predicted)}`);
+      if (tier.uneven) faults.push(`${run.name}: ${where} differs between steps`);
+    }
   }
   if (!compared) return null;
   if (!faults.length) return { holds: true, text: "State and wire as measured: every byte is the byte predicted" };

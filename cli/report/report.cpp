@@ -44,6 +44,30 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
       {plan, what, with_separators(bytes.predicted), with_separators(bytes.measured), bytes.agree() ? "" : "differs"});
 }
 
+// A state, and below it what of it is on other tiers.
+void add_state(Table& table, const RunResult& run, const std::string& plan, const char* state, const Bytes& bytes) {
+  add_bytes(table, plan, state, bytes);
+  for (const TierBytes& each : run.tiers)
+    if (each.state == state && (each.held.predicted > 0 || each.held.measured > 0))
+      add_bytes(table, "", ("  on " + each.tier).c_str(), each.held);
+}
+
+// By state where several move.
+void add_moved(Table& table, const RunResult& run) {
+  for (const auto& [what, part] : {std::pair("read from ", &TierBytes::read), {"written to ", &TierBytes::written}})
+    for (const TierBytes& each : run.tiers) {
+      const Bytes& bytes = each.*part;
+      if (bytes.predicted == 0 && bytes.measured <= 0) continue;
+      const bool known = bytes.measured != kUnmeasured;
+      const char* const note = !known          ? "every step skipped, or after one that was"
+                               : each.uneven   ? "differs between steps"
+                               : bytes.agree() ? ""
+                                               : "differs";
+      table.add({"", each.state + " " + what + each.tier + " each step", with_separators(bytes.predicted),
+                 known ? with_separators(bytes.measured) : "-", note});
+    }
+}
+
 void add_wire(Table& table, const RunResult& run) {
   const WireBytes& wire = run.wire;
   const auto measured = [&](std::int64_t bytes) { return wire.known() ? with_separators(bytes) : "-"; };
@@ -80,9 +104,10 @@ void print_bytes(std::ostream& out, const Report& report) {
   Table table(2);
   table.add({"plan", "bytes per rank", "predicted", "measured", ""});
   for (const RunResult& run : report.runs) {
-    add_bytes(table, run.plan, "parameter", run.parameter);
-    add_bytes(table, "", "gradient", run.gradient);
-    add_bytes(table, "", "optimizer", run.optimizer);
+    add_state(table, run, run.plan, "parameter", run.parameter);
+    add_state(table, run, "", "gradient", run.gradient);
+    add_state(table, run, "", "optimizer", run.optimizer);
+    add_moved(table, run);
     add_wire(table, run);
     add_peak(table, "activations", run.activation, unmeasured);
     add_peak(table, "peak", run.peak, unmeasured);

@@ -1,6 +1,7 @@
 // What runs cost and gave: as values, JSON and tables. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
@@ -36,6 +37,18 @@ struct WireBytes {
   bool known() const { return measured > 0 || predicted == 0; }
 };
 
+// What a rank keeps of a state on a tier that is not its device's, and moves to and from there in a step.
+struct TierBytes {
+  std::string tier, state;
+  Bytes held;
+  Bytes read, written;  // measured: the mean of steps; kUnmeasured: of none
+  bool uneven = false;  // not all of them moved as much
+  bool agree() const {
+    const auto moved = [](const Bytes& bytes) { return bytes.measured == kUnmeasured || bytes.agree(); };
+    return held.agree() && moved(read) && moved(written) && !uneven;
+  }
+};
+
 struct Evaluation {
   std::int64_t step = 0;
   double loss = 0;
@@ -65,6 +78,7 @@ struct RunResult {
   std::vector<double> grad_norms;
   std::vector<Evaluation> evaluations;
   Bytes parameter, gradient, optimizer;  // per rank
+  std::vector<TierBytes> tiers;          // per rank; empty: all is on the device
   WireBytes wire;                        // per rank
   std::vector<Share> collectives;        // of `wire`, as measured
   // Per rank, at their largest. Activations, and with them the peak, are measured on a device in a step with a timeline
@@ -89,7 +103,8 @@ struct RunResult {
   bool unsaved = false;  // the last step's state could not be saved
 
   bool bytes_agree() const {
-    return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire.known());
+    return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire.known()) &&
+           std::ranges::all_of(tiers, &TierBytes::agree);
   }
 };
 

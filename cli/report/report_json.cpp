@@ -52,6 +52,24 @@ WireBytes decode_wire(const Json& json) {
           decode_bytes(json.at("in_place"))};
 }
 
+Json encode(const TierBytes& tier) {
+  return {{"tier", tier.tier},
+          {"state", tier.state},
+          {"bytes", encode(tier.held)},
+          {"read_per_step", encode(tier.read)},
+          {"written_per_step", encode(tier.written)},
+          {"uneven", tier.uneven}};
+}
+
+TierBytes decode_tier(const Json& json) {
+  return {json.at("tier"),
+          json.at("state"),
+          decode_bytes(json.at("bytes")),
+          decode_bytes(json.at("read_per_step")),
+          decode_bytes(json.at("written_per_step")),
+          json.at("uneven")};
+}
+
 Json encode(const std::vector<Share>& shares) {
   Json list = Json::array();
   for (const Share& share : shares) list.push_back({{"name", share.name}, {"bytes", share.bytes}});
@@ -136,8 +154,10 @@ Json encode(const RunResult& run) {
       {"theory", encode(run.theory)}};
 }
 
-Json encode_with_timeline(const RunResult& run) {
+// With what is there of some runs only.
+Json encode_all(const RunResult& run) {
   Json json = encode(run);
+  for (const TierBytes& tier : run.tiers) json["tiers"].push_back(encode(tier));
   if (!run.timeline.empty()) json["timeline"] = Json::parse(run.timeline);
   return json;
 }
@@ -173,6 +193,8 @@ RunResult decode_run(const Json& json) {
   run.parameter = decode_bytes(state.at("parameter"));
   run.gradient = decode_bytes(state.at("gradient"));
   run.optimizer = decode_bytes(state.at("optimizer"));
+  if (json.contains("tiers"))
+    for (const Json& tier : json.at("tiers")) run.tiers.push_back(decode_tier(tier));
   run.wire = decode_wire(json.at("wire_bytes_per_step"));
   run.peak_bytes = json.at("peak_bytes");
   run.update_bytes = json.at("update_bytes");
@@ -195,7 +217,7 @@ void add_common(Json& json, const Json& runs) {
 
 std::string to_json(const Report& report) {
   Json runs = Json::array();
-  for (const RunResult& run : report.runs) runs.push_back(encode_with_timeline(run));
+  for (const RunResult& run : report.runs) runs.push_back(encode_all(run));
   Json json = models::stamped(models::kReport);
   json.update({{"ranks", report.ranks}, {"parameters", report.parameters}});
   if (!report.model.empty()) json["model"] = report.model;

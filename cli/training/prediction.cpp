@@ -1,6 +1,7 @@
 #include "cli/training/prediction.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "cli/complain.h"
 #include "cli/options/device.h"
@@ -21,6 +22,24 @@ void predict_bytes(const zero::Estimate& estimate, const planner::Activations& a
   const planner::Peak peak = planner::peak_of(estimate, activations);
   result.peak.predicted = peak.bytes;
   result.moment = peak.moment;
+}
+
+void predict_tiers(const zero::Plan& plan, const zero::Estimate& estimate, RunResult& result) {
+  const zero::TierTraffic moved = estimate.moved.step();
+  for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
+    const zero::StateBytes held = estimate.on(tier);
+    for (const auto& [state, bytes] : {std::pair(zero::State::parameter, held.parameter),
+                                       {zero::State::gradient, held.gradient},
+                                       {zero::State::optimizer, held.optimizer}}) {
+      const zero::TierTraffic::Entry& entry = moved.on(tier, state);
+      if (plan[state].tier != tier && entry.total() == 0) continue;
+      TierBytes& of =
+          result.tiers.emplace_back(TierBytes{.tier = std::string(name(tier)), .state = std::string(name(state))});
+      of.held.predicted = bytes;
+      of.read.predicted = entry.read;
+      of.written.predicted = entry.written;
+    }
+  }
 }
 
 // Of the rank that has most: hosts may have different numbers of ranks.
@@ -69,10 +88,12 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
       {world.communicator().topology(), layout.mesh()}, {.directories = {options.disk.begin(), options.disk.end()}});
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
   predict_bytes(estimate, planner::activations(micro), result);
+  predict_tiers(plan, estimate, result);
   predict_wire(estimate.wire, world, result.wire);
   if (!options.saving.folder.empty()) result.peak.predicted += estimate.snapshot;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
-  if (const auto profile = profile_for(options, plan.precision(), world)) {
+  if (const auto profile = profile_for(options, plan.precision(), world);
+      profile && planner::missing_for_tiers(plan, *profile).empty()) {
     result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh);
     result.profile = profile->name;
     result.profile_estimated = profile->estimated;

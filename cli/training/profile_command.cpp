@@ -21,6 +21,7 @@
 #include "cli/report/progress.h"
 #include "cli/training/collect.h"
 #include "cli/training/device.h"
+#include "cli/training/disk_profile.h"
 #include "cli/training/own_ranks.h"
 #include "cli/training/rates.h"
 #include "cli/training/train.h"
@@ -161,7 +162,8 @@ class Steps {
   Steps(const zero::World& world, const ProfileOptions& options) {
     const std::size_t waits = world.size() > 1 ? 2 * std::size(kAccumulated) : 0;
     const std::size_t runs = on_host(options.device) ? kPasses * (std::size(kTrials) + waits) : 1;
-    const std::size_t bandwidths = on_host(options.device) ? kBandwidths : kBandwidths + kOfDevices;
+    const std::size_t bandwidths =
+        kBandwidths + (on_host(options.device) ? 0 : kOfDevices) + (options.disk.empty() ? 0 : 1);
     if (world.rank() == 0)
       progress_.emplace("bench profile", static_cast<std::int64_t>(bandwidths + options.precisions.size() * runs),
                         Elsewhere::lines);
@@ -173,7 +175,7 @@ class Steps {
 
  private:
   static constexpr std::size_t kBandwidths = 3;  // of copies, collectives and the disk
-  static constexpr std::size_t kOfDevices = 3;   // from and to the host, of updates
+  static constexpr std::size_t kOfDevices = 4;   // from and to the host, of updates here and there
   std::optional<Progress> progress_;
   std::int64_t done_ = 0;
 };
@@ -260,6 +262,8 @@ void measure_device(const Rates& rates, const ProfileOptions& options, Measureme
   profile.host_link_bandwidth = std::min(measured.from_host, measured.to_host);
   steps.next("updates");
   profile.update_bandwidth = rates.updates();
+  steps.next("updates in the host's memory");
+  profile.host_bandwidth = rates.updates_on_host();
   for (const std::string& precision : options.precisions) {
     steps.next(precision);
     profile.*planner::pace_of(zero::precision_named(precision)) = rates.pace(zero::precision_named(precision));
@@ -296,6 +300,10 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
   }
   steps.next("the disk");
   profile.disk_bandwidth = disk_bandwidth(world);
+  if (!options.disk.empty()) {
+    steps.next("states on disk");
+    profile_disk(world, options.disk, profile);
+  }
   if (device.is_cpu()) train_on_host(world, options, measured, steps);
   return measured;
 }
@@ -326,9 +334,13 @@ void show(const Measurement& measurement, const ProfileOptions& options, const s
         << fixed(1e6 * profile.collective_seconds, 1) << " us each";
   out << ", disk " << gigabytes(profile.disk_bandwidth) << "; network, as given, "
       << gigabytes(profile.network_bandwidth) << '\n';
+  if (profile.disk_read_bandwidth > 0)
+    out << "states on disk: read at " << gigabytes(profile.disk_read_bandwidth) << ", written at "
+        << gigabytes(profile.disk_write_bandwidth) << '\n';
   if (profile.device_memory > 0)
     out << planner::in_units(static_cast<std::int64_t>(profile.device_memory)) << " of memory a rank; from the host "
-        << gigabytes(measurement.from_host) << ", to it " << gigabytes(measurement.to_host) << '\n';
+        << gigabytes(measurement.from_host) << ", to it " << gigabytes(measurement.to_host) << "; updates there "
+        << gigabytes(profile.host_bandwidth) << '\n';
   for (std::size_t i = 0; i < options.precisions.size(); ++i)
     show(out, options.precisions[i], profile.pace(zero::precision_named(options.precisions[i])),
          measurement.farthest.empty() ? nullptr : &measurement.farthest[i]);
@@ -355,6 +367,7 @@ std::vector<std::string> arguments_of(const ProfileOptions& options) {
                                   "--device=" + options.device,
                                   "--threads=" + std::to_string(options.threads)};
   for (const std::string& precision : options.precisions) result.push_back("--precisions=" + precision);
+  for (const std::string& folder : options.disk) result.push_back("--disk=" + folder);
   if (!options.out.empty()) result.push_back("--out=" + options.out);
   return result;
 }

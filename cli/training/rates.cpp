@@ -138,9 +138,17 @@ double Rates::to_host() const {
 }
 
 double Rates::updates() const {
+  return updates_at(where_);
+}
+
+double Rates::updates_on_host() const {
+  return updates_at(at::kCPU);
+}
+
+double Rates::updates_at(c10::Device device) const {
   double bytes = 0;
   const auto [size, seconds] = sized(1 << 16, most_elements_, [&](std::int64_t n) -> Work {
-    const auto alone = std::make_shared<OneParameter>(zero::World(), where_, n);
+    const auto alone = std::make_shared<OneParameter>(zero::World(), device, n);
     bytes = alone->update_bytes();
     return {[alone] { alone->step(); }, [alone] { alone->backward(); }};
   });

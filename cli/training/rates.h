@@ -30,6 +30,8 @@ class Rates {
   double to_host() const;
   // What an update of fp32 by AdamW reads and writes.
   double updates() const;
+  // The same in the host's memory.
+  double updates_on_host() const;
   // What a rank receives from the others in a step, and what any collective takes at least. 0 where there are none.
   double collectives() const;
   double collective_seconds() const;
@@ -57,6 +59,7 @@ class Rates {
   // From `least` on it is doubled until it takes long enough to be timed, or would be more than `most`.
   Timed sized(std::int64_t least, std::int64_t most, const Make& make) const;
   double between(bool to_host) const;
+  double updates_at(c10::Device device) const;
   // What ranks exchange in a step of so many parameters, beyond what one takes alone.
   Exchanged exchanged(std::int64_t parameters) const;
   double matrix_flops(const at::TensorOptions& options) const;

@@ -157,6 +157,7 @@ class Run {
     result_.optimizer.measured = largest(world_, on_all_tiers(ledger, zero::Owner::optimizer));
     count();
     measure_wire();
+    measure_tiers(ledger);
     measure_peak(ledger);
     result_.buffers.measured = largest(world_, buffers(ledger));
     if (seconds_.empty()) return;  // all steps were done before
@@ -240,10 +241,15 @@ class Run {
       for (const auto part : {&Entry::bytes, &Entry::across_hosts, &Entry::in_place})
         traffic_.entries[i].*part += now.entries[i].*part - asked_.entries[i].*part;
     asked_ = now;
+    const zero::TierTraffic moved = engine_.tier_traffic();
+    moved_ += moved;
+    moved_ -= moved_asked_;
+    moved_asked_ = moved;
     counted_ += std::exchange(uncounted_, 0);
   }
   void leave_out() {
     asked_ = engine_.traffic();
+    moved_asked_ = engine_.tier_traffic();
     uncounted_ = 0;
   }
 
@@ -263,6 +269,33 @@ class Run {
     measure_collectives();
   }
 
+  // Likewise.
+  void measure_tiers(const zero::Ledger& ledger) {
+    for (TierBytes& each : result_.tiers) {
+      const zero::Tier tier = zero::tier_named(each.tier);
+      const zero::State state = zero::state_named(each.state);
+      each.held.measured = largest(world_, ledger.on(tier, owner_of(state)).bytes);
+      const zero::TierTraffic::Entry& moved = moved_.on(tier, state);
+      const std::int64_t steps = counted_;
+      const auto mean = [&](std::int64_t total) {
+        if (steps == 0) return kUnmeasured;
+        each.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0 || each.uneven;
+        return largest(world_, total / steps);
+      };
+      each.read.measured = mean(moved.read);
+      each.written.measured = mean(moved.written);
+    }
+  }
+
+  static zero::Owner owner_of(zero::State state) {
+    switch (state) {
+      case zero::State::parameter: return zero::Owner::parameter;
+      case zero::State::gradient: return zero::Owner::gradient;
+      case zero::State::optimizer: return zero::Owner::optimizer;
+      default: return zero::Owner::activation;
+    }
+  }
+
   const zero::World& world_;
   const RunOptions& options_;
   const Work& work_;
@@ -274,11 +307,12 @@ class Run {
   RunResult result_;
   zero::MemoryPeak watched_;  // of the step that was
   const bool scales_loss_ = engine_.plan().precision() == zero::Precision::fp16;
-  zero::Traffic asked_;         // all of it, when it was asked for last
-  zero::Traffic traffic_;       // of the steps that count
-  std::int64_t counted_ = 0;    // steps
-  std::int64_t uncounted_ = 0;  // steps since it was asked for
-  bool skipped_ = false;        // the step before
+  zero::Traffic asked_;                    // all of it, when it was asked for last
+  zero::Traffic traffic_;                  // of the steps that count
+  zero::TierTraffic moved_asked_, moved_;  // likewise
+  std::int64_t counted_ = 0;               // steps
+  std::int64_t uncounted_ = 0;             // steps since it was asked for
+  bool skipped_ = false;                   // the step before
   std::vector<double> seconds_;
   std::vector<zero::StepReport> reports_;
 };

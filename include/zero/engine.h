@@ -42,6 +42,7 @@
 #include "zero/plan.h"
 #include "zero/schedule.h"
 #include "zero/state.h"
+#include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 
 namespace torch::nn {
@@ -164,6 +165,10 @@ class Engine {
   Traffic traffic() const;  // of the steps since construction or reset_traffic()
   void reset_traffic();
   Traffic setup_traffic() const;  // of construction and of what gather scopes write
+  // Between this rank's device and its other tiers: of the steps since construction or reset_traffic(), and of all
+  // else, which is construction, what gather scopes write, and state that is told, saved and loaded.
+  TierTraffic tier_traffic() const;
+  TierTraffic setup_tier_traffic() const;
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
   double loss_scale() const;  // of the next step

@@ -12,6 +12,7 @@
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 
 namespace zero {
@@ -34,8 +35,11 @@ struct StateBytes {
 };
 
 struct Estimate {
-  StateBytes state;                  // per rank, on all tiers
-  std::array<Tier, 3> tiers{};       // where each of them is, by State
+  StateBytes state;             // per rank, on all tiers
+  std::array<Tier, 3> tiers{};  // where each of them is, by State
+  // Of the optimizer, each of the rank that has most: what it keeps element by element, and what of whole tensors,
+  // which is on the device whatever its tier.
+  std::int64_t of_elements = 0, of_tensors = 0;
   std::int64_t gathered = 0;         // peak of parameters paged in, beside the shards
   std::int64_t reduction = 0;        // flat gradient of the largest unit on its way to the shards, and its slice
   std::vector<std::int64_t> slices;  // by unit: the sum of its slice, which lives while that unit is reduced only
@@ -49,6 +53,7 @@ struct Estimate {
   std::int64_t building = 0;         // what an engine holds of its device while it is built, at most: the states of
                                      // the units so far, and the values of the one that it takes over, whole
   Traffic wire;                      // per rank and step (seconds stay zero)
+  TierMoves moved;                   // between tiers, in a step: each figure that of the rank that moves most
   int gathers = 0;                   // times a unit is paged in per step
 
   StateBytes on(Tier tier) const;

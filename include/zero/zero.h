@@ -22,5 +22,6 @@
 #include "zero/safetensors.h"
 #include "zero/schedule.h"
 #include "zero/state.h"
+#include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 #include "zero/world.h"

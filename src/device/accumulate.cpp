@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 
 #include "base/half.h"
 
@@ -63,18 +62,6 @@ void fold_into(Dtype kept, const Fold& fold, std::span<void* const> levels, cons
 }
 
 }  // namespace
-
-Fold fold_of(bool tree, int levels, int micro, int micro_batches) {
-  const int top = levels - 1;
-  if (!tree) return {micro == 0 ? std::vector<int>{} : std::vector<int>{top}, top};
-  const auto waiting = static_cast<unsigned>(micro);
-  const bool last = micro == micro_batches - 1;
-  const int carries = last ? static_cast<int>(std::bit_width(waiting)) : std::countr_one(waiting);
-  Fold fold{{}, last ? top : carries};
-  for (int level = 0; level < carries; ++level)
-    if ((waiting >> level) & 1u) fold.sources.push_back(level);
-  return fold;
-}
 
 void fold(const Fold& fold, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
           std::int64_t count) {

@@ -1,31 +1,16 @@
-// The order of a sum over the micro-batches of one step. No torch.
-//
-// The default is one running sum. `tree` is a binary counter: the sum of 2^l consecutive micro-batches
-// waits in level l, and at the last micro-batch the levels are joined from the small end; so the sum
-// over micro-batches and the sum over ranks (tree_sum) are subtrees of one tree.
+// The sums over the micro-batches of one step. No torch.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "partition/fold.h"
 #include "zero/dtype.h"
 
 namespace zero {
 
-// What to do with the gradient of one micro-batch: target = ((gradient + ...)), every source being
-// the left operand in turn. Levels count from 0; the result of the step ends in the highest.
-struct Fold {
-  std::vector<int> sources;
-  int target = 0;
-};
-
-// `micro` of `micro_batches`, counted from 0. A running sum takes any number of micro-batches; a tree
-// exactly the planned one. `levels`: accumulation_levels(plan).
-Fold fold_of(bool tree, int levels, int micro, int micro_batches);
-
-// Carries it out on `count` elements of one precision: sums are made in accumulation(dtype) and kept in `levels`, of
-// type `kept`. `gradient` null: zeros. Level pointers are those of the range, not of the whole buffers.
+// Carries the fold out on `count` elements of one precision: sums are made in accumulation(dtype) and kept in `levels`,
+// of type `kept`. `gradient` null: zeros. Level pointers are those of the range, not of the whole buffers.
 void fold(const Fold& fold, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
           std::int64_t count);
 

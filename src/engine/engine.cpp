@@ -94,6 +94,13 @@ Traffic Engine::setup_traffic() const {
 }
 void Engine::reset_traffic() {
   impl_->meter().reset();
+  impl_->accounts().tiers().reset();
+}
+TierTraffic Engine::tier_traffic() const {
+  return impl_->accounts().tiers().steps();
+}
+TierTraffic Engine::setup_tier_traffic() const {
+  return impl_->accounts().tiers().others();
 }
 std::int64_t Engine::steps() const {
   return impl_->steps();

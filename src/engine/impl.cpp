@@ -121,6 +121,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   if (!(options_.clip >= 0)) throw ConfigError("clip must be a number that is not negative");
   accounts_.explain_by([this](const std::string& what, const char* during) { return out_of_memory(what, during); });
   agree(inventory);
+  const TierMeter::Apart apart;
   Undo undo(units_);
   const Estimate needed = estimate();
   const StateBytes device = needed.on(Tier::device);
@@ -274,6 +275,7 @@ void Engine::Impl::drop(Unit& unit, const Buffer& before) {
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
   unit.take_back(true);
   told_.reset();
+  const TierMeter::Apart apart;
   if (from_rank) {
     const View whole = unit.full();
     exchange_.run({Exchange::Kind::read, unit.index(), whole.count, [whole, root = *from_rank](const Groups& groups) {

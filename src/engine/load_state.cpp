@@ -140,6 +140,7 @@ void Engine::Impl::take_over(StateSource& source) {
   settle_parameters();
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
+  const TierMeter::Apart apart;
   const StateFit fit = agree_on_state(source);
   told_.reset();
   micro_batch_.end_forward();

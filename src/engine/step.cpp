@@ -155,6 +155,7 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
     const Lap lap(taken);
     if (!updater_.prepared(*unit)) {
       finish();  // its first state goes through the same buffers
+      const TierMeter::Apart apart;
       updater_.prepare_late(*unit);
     }
     updater_.step(passage, *unit, *gradients_, decision.present, scale, lr_factor, [this, &unit] {

@@ -190,6 +190,7 @@ bool Updater::has_main(const Unit& unit) const {
 }
 
 void Updater::read_main(const Unit& unit, View to) const {
+  const TierMeter::Apart apart;
   for_unit(unit, "the main weights", [&] { states_[index(unit)]->blocks.main.read(0, to).wait(); });
 }
 

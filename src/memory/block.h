@@ -8,6 +8,7 @@
 #include "zero/communicator.h"
 #include "zero/error.h"
 #include "zero/pending.h"
+#include "zero/tier_traffic.h"
 
 namespace zero {
 
@@ -42,9 +43,13 @@ class Block {
     virtual Pending write(std::int64_t at, ConstView from) = 0;
   };
 
+  // Is told of the bytes that read() and write() are asked for.
+  using Count = std::function<void(const TierTraffic::Entry& moved)>;
+
   Block() = default;
   // `book` is told of the bytes now, and of their end.
-  Block(std::unique_ptr<Place> place, std::int64_t bytes, std::function<void(std::int64_t bytes)> book);
+  Block(std::unique_ptr<Place> place, std::int64_t bytes, std::function<void(std::int64_t bytes)> book,
+        Count count = {});
   Block(Block&& other) noexcept;
   Block& operator=(Block&& other) noexcept;
   ~Block() { reset(); }
@@ -76,6 +81,7 @@ class Block {
   std::unique_ptr<Place> place_;
   std::int64_t bytes_ = 0;
   std::function<void(std::int64_t)> book_;
+  Count count_;
 };
 
 }  // namespace zero

@@ -33,8 +33,8 @@ thread_local MakeStore replacement;
 
 }  // namespace
 
-Block::Block(std::unique_ptr<Place> place, std::int64_t bytes, std::function<void(std::int64_t)> book)
-    : place_(std::move(place)), bytes_(bytes), book_(std::move(book)) {
+Block::Block(std::unique_ptr<Place> place, std::int64_t bytes, std::function<void(std::int64_t)> book, Count count)
+    : place_(std::move(place)), bytes_(bytes), book_(std::move(book)), count_(std::move(count)) {
   book_(bytes_);
 }
 
@@ -48,6 +48,7 @@ Block& Block::operator=(Block&& other) noexcept {
   place_ = std::move(other.place_);
   bytes_ = std::exchange(other.bytes_, 0);
   book_ = std::exchange(other.book_, nullptr);
+  count_ = std::exchange(other.count_, nullptr);
   return *this;
 }
 
@@ -74,18 +75,22 @@ void Block::require(std::int64_t at, std::int64_t bytes) const {
 
 Pending Block::read(std::int64_t at, View to) const {
   require(at, to.bytes());
+  if (count_) count_({.read = to.bytes()});
   return to.count == 0 ? Pending() : place_->read(at, to);
 }
 
 Pending Block::write(std::int64_t at, ConstView from) {
   require(at, from.bytes());
+  if (count_) count_({.written = from.bytes()});
   return from.count == 0 ? Pending() : place_->write(at, from);
 }
 
 Block Store::take(std::int64_t bytes, Owner owner, int unit) {
   if (bytes < 0) throw StoreError("a block of " + std::to_string(bytes) + " bytes");
+  Block::Count count;
+  if (meter_ != nullptr) count = [this, owner](const TierTraffic::Entry& moved) { meter_->count(tier_, owner, moved); };
   return {provide(bytes, owner, unit), bytes,
-          [this, owner, unit](std::int64_t change) { book_(owner, unit, tier_, change); }};
+          [this, owner, unit](std::int64_t change) { book_(owner, unit, tier_, change); }, std::move(count)};
 }
 
 std::unique_ptr<Block::Place> AddressableStore::provide(std::int64_t bytes, Owner /*owner*/, int /*unit*/) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "memory/block.h"
+#include "memory/tier_meter.h"
 #include "zero/disk.h"
 #include "zero/ledger.h"
 #include "zero/plan.h"
@@ -28,6 +29,9 @@ class Store {
   // StoreError or std::bad_alloc where there is no room.
   Block take(std::int64_t bytes, Owner owner, int unit = -1);
 
+  // Which outlives it and counts what moves, by the blocks that are taken from now on.
+  void meter_by(TierMeter& meter) { meter_ = tier_ == Tier::device ? nullptr : &meter; }
+
   Tier tier() const { return tier_; }
   // Whether its blocks are.
   virtual bool addressable() const = 0;
@@ -41,6 +45,7 @@ class Store {
 
   Tier tier_;
   Book book_;
+  TierMeter* meter_ = nullptr;
 };
 
 // Of a block in the host's memory, addressable; null for a block of no bytes.

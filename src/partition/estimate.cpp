@@ -15,6 +15,7 @@
 #include "partition/repeated.h"
 #include "partition/runs.h"
 #include "partition/staging.h"
+#include "partition/tier_traffic.h"
 #include "partition/transitions.h"
 #include "partition/vote.h"
 #include "partition/wire.h"
@@ -70,6 +71,7 @@ class Pricing {
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
+    estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_);
     if (movement_.pages) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
@@ -121,7 +123,12 @@ class Pricing {
     PerRank bytes(layout_.ranks());
     for (std::size_t i = 0; i < repeats_.size(); ++i)
       if (layout_.units()[i].trainable()) moments_of_ranks(layout_.units()[i], repeats_[i], bytes);
-    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; })) owned(bytes);
+    estimate_.of_elements = estimate_.state.optimizer + PerRank(bytes).most();
+    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; })) {
+      PerRank alone(layout_.ranks());
+      for (PerRank* const each : {&bytes, &alone}) owned(*each);
+      estimate_.of_tensors = std::move(alone).most();
+    }
     estimate_.state.optimizer += std::move(bytes).most();
   }
 
@@ -134,33 +141,17 @@ class Pricing {
     });
   }
 
-  // Slices within one parameter, or behind the last, keep as much as each other.
   void moments_of_ranks(const UnitLayout& unit, std::int64_t times, PerRank& bytes) const {
-    const bool split = movement_.updates_slices;
     const std::int64_t length = held(unit, State::optimizer);
     if (length == 0) return;
     const auto slices = static_cast<int>(unit.length() / length);  // of which several ranks may have the same
     const int alike_ranks = layout_.ranks() / slices;
-    int next = 0;
-    const auto alike = [&](std::int64_t first, std::int64_t last) {
-      if (first >= last) return;
-      const auto begin = static_cast<int>(first), end = static_cast<int>(last);
-      bytes.add(alike_ranks * begin, alike_ranks * end,
+    const auto alike = [&](int first, int last) {
+      bytes.add(alike_ranks * first, alike_ranks * last,
                 times * moment_bytes(unit, first * length, (first + 1) * length, rules_));
-      next = end;
     };
-    const auto each = [&](std::int64_t last) {
-      while (next < last) alike(next, next + 1);
-    };
-    if (!split || uniform_) return alike(0, slices);
-    for (const Slot& slot : unit.slots()) {
-      const std::int64_t first = (slot.begin + length - 1) / length, last = slot.end() / length;
-      if (first >= last) continue;
-      each(first);
-      alike(first, last);
-    }
-    each(std::min<std::int64_t>((unit.slots().back().end() + length - 1) / length, slices));
-    alike(next, slices);
+    if (!movement_.updates_slices || uniform_) return alike(0, slices);
+    alike_slices(unit, length, alike);
   }
 
   // The flat gradient, but where the held one is as it travels.
@@ -329,8 +320,11 @@ StateBytes Estimate::on(Tier tier) const {
   const auto here = [&](State of, std::int64_t bytes) {
     return tiers[static_cast<std::size_t>(of)] == tier ? bytes : 0;
   };
-  return {here(State::parameter, state.parameter), here(State::gradient, state.gradient),
-          here(State::optimizer, state.optimizer)};
+  StateBytes bytes{here(State::parameter, state.parameter), here(State::gradient, state.gradient),
+                   here(State::optimizer, state.optimizer)};
+  if (tiers[static_cast<std::size_t>(State::optimizer)] == Tier::device) return bytes;
+  bytes.optimizer = here(State::optimizer, of_elements) + (tier == Tier::device ? of_tensors : 0);
+  return bytes;
 }
 
 Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(all) {

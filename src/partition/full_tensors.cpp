@@ -75,6 +75,11 @@ std::optional<FullTensorWork> full_tensor_work(const Optimizer& optimizer) {
   return {};
 }
 
+int passes(const Optimizer& optimizer) {
+  const auto work = full_tensor_work(optimizer);
+  return work ? 1 + (work->norms ? 1 : 0) + (work->owner ? 1 : 0) : 1;
+}
+
 Matrix hidden_shape(const std::vector<std::int64_t>& shape) {
   return shape.empty() ? Matrix{} : Matrix{shape.front(), product(shape.begin() + 1, shape.end())};
 }

@@ -22,6 +22,9 @@ struct FullTensorWork {
 // None for optimizers that go element by element.
 std::optional<FullTensorWork> full_tensor_work(const Optimizer& optimizer);
 
+// How often a step of a parameter goes over what is kept of it.
+int passes(const Optimizer& optimizer);
+
 // A tensor as a matrix.
 struct Matrix {
   std::int64_t rows = 1;

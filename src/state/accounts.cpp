@@ -191,7 +191,9 @@ Store::Book Accounts::book() {
 
 std::unique_ptr<Store> Accounts::store(State state, Tier tier, AddressableStore::Allocate allocate) {
   if (tier == Tier::host) allocate = lasting_of_host();
-  return make_store(state, tier, std::move(allocate), book(), {passing(host_), disk_});
+  auto store = make_store(state, tier, std::move(allocate), book(), {passing(host_), disk_});
+  store->meter_by(tiers_);
+  return store;
 }
 
 Staging Accounts::staging(const Device& computing, const StagingShape& shape) {

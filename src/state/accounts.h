@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "memory/passage.h"
 #include "memory/store.h"
+#include "memory/tier_meter.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
 #include "zero/disk.h"
@@ -103,6 +104,9 @@ class Accounts {
   void explain_by(Explain explain) { explain_ = std::move(explain); }
   [[noreturn]] void exhausted(const c10::OutOfMemoryError& error, const char* during) const;
 
+  // Of what moves between the device and other tiers.
+  TierMeter& tiers() { return tiers_; }
+
   void add(Account account, std::int64_t bytes);
   // The memory of tensors that `holder` has, now these, is booked, by an add() of its own.
   void adopt(const void* holder, std::vector<const void*> memory);
@@ -137,6 +141,7 @@ class Accounts {
   std::array<Reserve, 3> reserves_;  // by arena
   Communicator readers_, owners_;
   DiskOptions disk_;
+  TierMeter tiers_;
   AddressableStore passing_, passing_host_;
   Explain explain_;
   mutable std::mutex mutex_;

@@ -152,6 +152,7 @@ void Gradients::begin(int micro) {
 
 // Accumulators, with zeros where no parameter lies, and everywhere for a unit unfrozen within a step.
 void Gradients::open(UnitGradients& gradients) {
+  const TierMeter::Apart apart;
   HeldGradient& held = gradients.held;
   if (!held) {
     held.take(store_, gradients.unit.index(), accumulation_levels(plan_));

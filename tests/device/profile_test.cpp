@@ -1,7 +1,10 @@
 // What zero bench profile measures of a device, on the simulated accelerator.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "cli/commands/commands.h"
+#include "cli/training/disk_profile.h"
 #include "cli/training/rates.h"
 #include "device/engines.h"
 #include "device/linked.h"
@@ -30,6 +33,8 @@ TEST_F(ProfileOfADevice, IsMeasuredAndReadAsOneThatWas) {
   EXPECT_EQ(profile.name, "1 rank on accelerator:1 of this machine");
   EXPECT_FALSE(profile.estimated);
   EXPECT_EQ(profile.device_memory, kCapacity);
+  EXPECT_GT(profile.host_bandwidth, 1e3);
+  EXPECT_EQ(profile.disk_read_bandwidth, 0) << "not asked for";
   EXPECT_EQ(profile.within_host(), profile.host_link_bandwidth) << "no other rank to exchange with";
   for (const double rate : {profile.host_link_bandwidth, profile.copy_bandwidth, profile.update_bandwidth})
     EXPECT_GT(rate, 1e3);
@@ -43,6 +48,19 @@ TEST_F(ProfileOfADevice, IsMeasuredAndReadAsOneThatWas) {
   EXPECT_GT(accelerator::statistics(1).peak, 0);
   EXPECT_LE(accelerator::statistics(1).peak, kCapacity / 2);
   EXPECT_EQ(accelerator::statistics(0).peak, 0);
+}
+
+// While all ranks use their stores, in one folder.
+TEST(ProfileOfADisk, IsThatOfTheStoresThatRanksHaveThere) {
+  const Folder folder;
+  run_ranks(2, [&](const World& world) {
+    planner::Profile profile;
+    cli::profile_disk(world, {folder.path()}, profile);
+    EXPECT_GT(profile.disk_read_bandwidth, 1e6);
+    EXPECT_GT(profile.disk_write_bandwidth, 1e6);
+    EXPECT_EQ(world.communicator().size(), 2);
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 // By their own collectives where they are linked, else through the host's memory.

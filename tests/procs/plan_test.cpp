@@ -165,6 +165,24 @@ TEST(PlanCommand, TakesTheMemoryOfTheDevicesThatAProfileIsOf) {
   EXPECT_TRUE(contains(fit.out, "In 80.0 GB:")) << fit.out;
 }
 
+TEST(PlanCommand, OffersTheDiskWhereNothingElseFits) {
+  const Folder folder;
+  const Words words{
+      "plan",   "--model",         "7b",   "--ranks", "2",     "--device-memory", "80GB",  "--batch",
+      "1",      "--seq",           "1024", "--plans", "zero3", "--fit",           "--out", folder.path("plan.json"),
+      "--json", folder.path("out")};
+  EXPECT_EQ(run_apart(folder, words).code, 1);
+  const Result found = run_apart(folder, joined(words, {"--disk-space", "1TB"}));
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_TRUE(contains(found.out, "On other tiers, of each rank, in GB")) << found.out;
+  EXPECT_TRUE(contains(found.out, "; --offload optimizer=disk --disk DIR.")) << found.out;
+  EXPECT_EQ(folder.document("plan.json").at("offload"), "optimizer=disk");
+  const json plan = folder.document("out").at("plans").at(0);
+  EXPECT_EQ(plan.at("tiers").at(0).at("optimizer_bytes"), plan.at("optimizer_bytes"));
+  const Result wrong = run_apart(folder, joined(words, {"--disk-space", "1"}));
+  EXPECT_EQ(wrong.code, 2);
+}
+
 TEST(PlanCommand, SaysThatNothingFits) {
   const Folder folder;
   const Result result = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--device-memory", "10GB", "--fit",

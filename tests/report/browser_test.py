@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from browser import Browser
-from reports import FULL, REPORTS, STATES, Report, expected_process, expected_state, expected_time, expected_wire
+from reports import FULL, REPORTS, STATES, Report, expected_process, expected_state, expected_tiers, expected_time
+from reports import expected_wire
 
 SECTIONS = ["runs", "state", "theory", "memory", "wire", "time", "losses", "process"]
 
@@ -92,6 +93,7 @@ class EveryReport(Page):
 
     def test_shows_the_sections_that_there_is_data_for(self) -> None:
         there = {"as_before": ["runs", "state", "wire", "time", "losses"], "empty": []}
+        there["on_disk"] = there["misread"] = [*SECTIONS[:4], "tiers", *SECTIONS[4:]]
         there["one_rank"] = ["runs", "state", "theory", "time", "losses"]
         for name in self.pages:
             with self.subTest(name):
@@ -110,6 +112,23 @@ class Charts(Page):
         self.assertEqual(sorted(self.marks("wire")), sorted(expected_wire(FULL)))
         self.assertEqual(sorted(self.marks("time")), sorted(expected_time(FULL)))
         self.assertEqual(sorted(self.marks("process")), sorted(expected_process(FULL)))
+
+    def test_tiers_are_what_is_kept_and_moves_there(self) -> None:
+        self.show("on_disk")
+        report = REPORTS["on_disk"]
+        self.assertEqual(sorted(self.marks("tiers")), sorted(expected_tiers(report)))
+        run = report["runs"][2]
+        (tier,) = run["tiers"]
+        rows = [row for row in self.cells("tiers") if row[0] == run["plan"]]
+        kept, read = tier["bytes"]["predicted"], tier["read_per_step"]["measured"]
+        self.assertEqual(rows[0], [run["plan"], "optimizer on disk", "kept", f"{kept:,}", f"{kept:,}", "0 %"])
+        self.assertEqual(rows[1][2:], ["read each step", f"{read:,}", f"{read:,}", "0 %"])
+        state = [row for row in self.marks("state") if row[0] == run["plan"] and row[2] == "optimizer"]
+        self.assertEqual(state, [], "what is on disk is no memory")
+        verdict = 'document.querySelector("#verdicts li").textContent'
+        self.assertIn("every byte is the byte predicted", self.value(verdict))
+        self.show("misread")
+        self.assertIn(f"{run['plan']}: optimizer on disk, read +100.00 %", self.value(verdict))
 
     def test_lengths_are_in_proportion(self) -> None:
         script = """[...document.querySelectorAll("#%s rect.piece, #%s rect.whole")].map((r) =>

@@ -57,6 +57,23 @@ def uneven(report: Report) -> None:
     """The mean of the steps is as predicted, but not every step is."""
     report["runs"][1]["wire_bytes_per_step"]["uneven"] = True
 
+def on_disk(report: Report) -> None:
+    """The optimizer of one run, and gradients too of another."""
+    for run, states in zip(report["runs"][2:], (["optimizer"], ["gradient", "optimizer"])):
+        run["tiers"] = []
+        for state in states:
+            kept = run["state_bytes"][state]
+            read, written = ({"predicted": each * kept["predicted"], "measured": each * kept["measured"]}
+                             for each in (2, 1))
+            run["tiers"].append({"tier": "disk", "state": state, "bytes": dict(kept), "read_per_step": read,
+                                 "written_per_step": written, "uneven": False})
+
+
+def misread(report: Report) -> None:
+    """More was read than predicted."""
+    on_disk(report)
+    report["runs"][2]["tiers"][0]["read_per_step"]["measured"] *= 2
+
 def last_bit(report: Report) -> None:
     report["runs"][1]["losses"][4] = math.nextafter(report["runs"][1]["losses"][4], 9)
 
@@ -90,6 +107,8 @@ REPORTS = {
     "apart": changed(apart),
     "uneven": changed(uneven),
     "last_bit": changed(last_bit),
+    "on_disk": changed(on_disk),
+    "misread": changed(misread),
     "hostile": changed(hostile),
     "long": changed(long),
     "one_rank": changed(one_rank),
@@ -118,6 +137,16 @@ def expected_wire(report: Report) -> list[tuple[str, str, str, float]]:
         marks.append(mark(run["plan"], "predicted", "all collectives", run["wire_bytes_per_step"]["predicted"]))
         split = run["wire_bytes_by_collective"].items()
         marks += [mark(run["plan"], "measured", name.replace("_", " "), value) for name, value in split if value]
+    return marks
+
+
+def expected_tiers(report: Report) -> list[tuple[str, str, str, float]]:
+    marks = []
+    for run in report["runs"]:
+        for tier in run.get("tiers", []):
+            for side in ("predicted", "measured"):
+                moved = tier["read_per_step"][side] + tier["written_per_step"][side]
+                marks.append(mark(run["plan"], side, tier["state"], moved))
     return marks
 
 

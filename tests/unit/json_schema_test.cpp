@@ -59,7 +59,9 @@ cli::Report report_of(std::vector<cli::RunResult> runs) {
 // What comes with a timeline is recorded in runs, see procs/json_test.cpp.
 TEST(JsonSchema, OfReports) {
   Schema documented = schema("zero.report/2");
-  documented.check(Json::parse(to_json(report_of({run_of("adamw", 1e-3), run_of("adamw", 1e-3)}))));
+  cli::RunResult on_disk = run_of("adamw", 1e-3);
+  on_disk.tiers = {{.tier = "disk", .state = "optimizer", .held = {8, 8}, .read = {8, cli::kUnmeasured}}};
+  documented.check(Json::parse(to_json(report_of({run_of("adamw", 1e-3), on_disk}))));
   EXPECT_EQ(documented.missing("runs[].timeline"), "");
 }
 
@@ -83,14 +85,19 @@ TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
   EXPECT_THROW(cli::from_json(newer.dump()), zero::ConfigError);
 }
 
-planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> memory, std::int64_t batch) {
+planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> memory, std::int64_t batch,
+                          std::optional<std::int64_t> below = {}) {
   planner::Request request{.shape = planner::shape_of(parameters),
                            .ranks = 8,
                            .device_memory = memory,
+                           .host_memory = below,
+                           .disk_space = below,
                            .batch = batch,
                            .seq = 512,
                            .profile = planner::profile_named("h100"),
                            .plans = {zero::Plan::ddp().bf16(), zero::Plan::zero3().bf16()}};
+  if (below)
+    for (zero::Plan& plan : request.plans) plan = plan.offload(zero::State::optimizer, zero::Tier::disk);
   planner::Answer answer = planner::answer(std::move(request), "config.json", "adamw");
   answer.profile_file = "profile.json";
   answer.command = "zero plan";
@@ -102,7 +109,8 @@ TEST(JsonSchema, OfPlans) {
   Schema documented = schema("zero.plan/1");
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, std::nullopt, 4))));
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 64))));
-  EXPECT_EQ(documented.missing(), "");
+  documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 4, 1'000'000))));
+  EXPECT_EQ(documented.missing("plans[].excess_host_bytes"), "");
 }
 
 TEST(JsonSchema, OfPlanFiles) {

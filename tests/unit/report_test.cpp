@@ -35,6 +35,50 @@ std::string row(const RunResult& result, const std::string& words) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
 }
 
+RunResult run_on_disk() {
+  RunResult result = run();
+  result.plan = "zero1 with optimizer on disk";
+  result.tiers = {
+      {.tier = "disk", .state = "optimizer", .held = {200, 200}, .read = {180, 180}, .written = {170, 170}}};
+  return result;
+}
+
+TEST(Report, TiersAreWhatIsThereAndWhatMovesInAStep) {
+  const RunResult result = run_on_disk();
+  EXPECT_TRUE(result.bytes_agree());
+  EXPECT_EQ(row(result, "on disk    "), "on disk                           200       200");
+  EXPECT_EQ(row(result, "optimizer read"), "optimizer read from disk each step        180       180");
+  EXPECT_EQ(row(result, "optimizer written"), "optimizer written to disk each step       170       170");
+  const Report read = from_json(to_json(report_of(result)));
+  ASSERT_EQ(read.runs.front().tiers.size(), 1u);
+  EXPECT_EQ(read.runs.front().tiers.front().written.measured, 170);
+  EXPECT_EQ(row(run(), "on "), "");
+  EXPECT_EQ(to_json(report_of(run())).find("tiers"), std::string::npos) << "nothing of what is not there";
+}
+
+TEST(Report, TiersThatAreNotAsPredictedDiffer) {
+  const auto ends = [](const RunResult& result, const std::string& note) {
+    return row(result, "optimizer read").ends_with(note);
+  };
+  RunResult result = run_on_disk();
+  result.tiers.front().read.measured = 181;
+  EXPECT_FALSE(result.bytes_agree());
+  EXPECT_TRUE(ends(result, "  differs"));
+  result = run_on_disk();
+  result.tiers.front().uneven = true;
+  EXPECT_FALSE(result.bytes_agree());
+  EXPECT_TRUE(ends(result, "  differs between steps"));
+  result = run_on_disk();
+  result.tiers.front().held.measured = 0;
+  EXPECT_FALSE(result.bytes_agree());
+  result = run_on_disk();
+  result.tiers.front().read.measured = result.tiers.front().written.measured = kUnmeasured;
+  EXPECT_TRUE(result.bytes_agree()) << "no step shows it";
+  EXPECT_TRUE(ends(result, "-  every step skipped, or after one that was"));
+  EXPECT_TRUE(
+      nlohmann::json::parse(to_json(report_of(result)))["runs"][0]["tiers"][0]["read_per_step"]["measured"].is_null());
+}
+
 TEST(Report, WireIsPredictedAndMeasured) {
   const auto wire = nlohmann::json::parse(to_json(report_of(run()))).at("runs").at(0).at("wire_bytes_per_step");
   const auto both = [](std::int64_t bytes) { return nlohmann::json({{"predicted", bytes}, {"measured", bytes}}); };

@@ -1,0 +1,36 @@
+// Counts what is read from blocks of tiers that are not the device's, and written to them. No torch.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "zero/ledger.h"
+#include "zero/tier_traffic.h"
+
+namespace zero {
+
+// Thread-safe.
+class TierMeter {
+ public:
+  // While one lives, what its thread moves belongs to no step: what is built, loaded, saved or looked at.
+  class Apart {
+   public:
+    Apart();
+    ~Apart();
+    Apart(const Apart&) = delete;
+    Apart& operator=(const Apart&) = delete;
+  };
+
+  // Of the owners that a plan has a row for; those of others are not counted.
+  void count(Tier tier, Owner owner, const TierTraffic::Entry& moved);
+  void reset();  // that of steps
+
+  TierTraffic steps() const;
+  TierTraffic others() const;
+
+ private:
+  mutable std::mutex mutex_;
+  TierTraffic steps_, others_;
+};
+
+}  // namespace zero

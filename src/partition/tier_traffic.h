@@ -1,0 +1,19 @@
+// What a step moves between the device and other tiers. No torch.
+#pragma once
+
+#include <vector>
+
+#include "partition/repeated.h"
+#include "zero/layout.h"
+#include "zero/optimizer.h"
+#include "zero/plan.h"
+#include "zero/tier_traffic.h"
+
+namespace zero {
+
+// In a step in which every trainable parameter receives a gradient and none overflows, of a plan as it is on the
+// layout's mesh: each figure that of the rank that moves most.
+TierMoves moved_between_tiers(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
+                              const Repeats& repeats);
+
+}  // namespace zero

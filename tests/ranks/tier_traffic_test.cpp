@@ -1,0 +1,183 @@
+// What moves between the device and other tiers, against the estimate: to the byte.
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <numeric>
+
+#include "covering.h"
+#include "lm.h"
+#include "optimizers.h"
+
+namespace zero::test {
+namespace {
+
+Options with_disk() {
+  return {
+      .seed = 3,
+      .disk = {.directories = {std::filesystem::temp_directory_path()}, .checks = false, .block = 16384, .depth = 4}};
+}
+
+// Each figure that of the rank that moves most.
+class Most {
+ public:
+  void take(const TierTraffic& moved) {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t tier = 0; tier < moved.below.size(); ++tier)
+      for (std::size_t state = 0; state < moved.below[tier].size(); ++state) {
+        TierTraffic::Entry& entry = most_.below[tier][state];
+        entry.read = std::max(entry.read, moved.below[tier][state].read);
+        entry.written = std::max(entry.written, moved.below[tier][state].written);
+      }
+  }
+  const TierTraffic& of_all() const { return most_; }
+
+ private:
+  std::mutex mutex_;
+  TierTraffic most_;
+};
+
+std::string text_of(const TierTraffic& moved) {
+  std::string text;
+  for (const Tier tier : {Tier::host, Tier::disk})
+    for (int i = 0; i < kStates; ++i) {
+      const auto state = static_cast<State>(i);
+      const TierTraffic::Entry& entry = moved.on(tier, state);
+      if (entry == TierTraffic::Entry{}) continue;
+      text += std::string(name(tier)) + " " + std::string(name(state)) + ": read " + std::to_string(entry.read) +
+              ", written " + std::to_string(entry.written) + "; ";
+    }
+  return text;
+}
+
+void expect_as_estimated(Job job) {
+  SCOPED_TRACE(describe(job) + " " + job.plan.label());
+  if (!job.plan.faults({job.ranks, {.shard = job.shard}}).empty()) GTEST_SKIP() << "refused";
+  job.options = with_disk();
+  if (job.plan.precision() == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
+  Most measured;
+  std::optional<TierTraffic> predicted;
+  on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int rank) {
+    for (int step = 0; step < 2; ++step) train_step(model, engine);
+    engine.reset_traffic();
+    ASSERT_TRUE(train_step(model, engine).applied);
+    measured.take(engine.tier_traffic());
+    if (rank == 0) predicted = engine.estimate().moved.step();
+  });
+  ASSERT_TRUE(predicted.has_value());
+  EXPECT_TRUE(measured.of_all() == *predicted)
+      << "measured " << text_of(measured.of_all()) << "\npredicted " << text_of(*predicted);
+}
+
+// One for each form of what is kept, and for each number of times that an update goes over it.
+std::vector<Optimizer> all_optimizers() {
+  std::vector<Optimizer> all{Sgd{.lr = 0.1}, Lion{.lr = 1e-3}, AdamW{.lr = 2e-3, .eps = 1e-4},
+                             AdamW{.lr = 2e-3, .eps = 1e-4, .amsgrad = true}};
+  for (const auto& more : {narrow_moments(), whole_optimizers()}) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::vector<std::size_t> numbered(std::size_t count) {
+  std::vector<std::size_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+std::vector<Precision> every_precision() {
+  std::vector<Precision> all;
+  for (const std::string_view name : precisions()) all.push_back(precision_named(name));
+  std::erase(all, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
+  return all;
+}
+
+using States = std::vector<State>;
+Plan on_disk(Plan plan, const States& states) {
+  for (const State state : states) plan = plan.offload(state, Tier::disk);
+  return plan;
+}
+
+// Ranks and those of a shard group, plan.
+struct Where {
+  int ranks, shard;
+  Plan plan;
+};
+
+std::vector<Where> every_where() {
+  std::vector<Where> all;
+  for (const int ranks : {1, 2, 4})
+    for (const Plan& plan : all_plans()) all.push_back({ranks, ranks, plan});
+  for (const Plan& plan : {Plan::hybrid(), Plan::hybrid_zero2()}) all.push_back({4, 2, plan});
+  return all;
+}
+
+// Optimizer, precision, where, micro-batches a step, reproducible, states on disk.
+using Moving = std::tuple<std::size_t, Precision, std::size_t, int, bool, States>;
+class TierBytes : public testing::TestWithParam<Moving> {};
+
+TEST_P(TierBytes, MovedAreAsEstimated) {
+  const auto& [which, precision, where, accumulate, reproducible, states] = GetParam();
+  const auto [ranks, shard, plan] = every_where()[where];
+  expect_as_estimated(
+      {.plan = on_disk(plan, states).precision(precision).accumulate(accumulate).reproducible(reproducible),
+       .ranks = ranks,
+       .optimizer = all_optimizers()[which],
+       .shard = shard});
+}
+
+std::string title_of(const testing::TestParamInfo<Moving>& tested) {
+  const auto& [which, precision, where, accumulate, reproducible, states] = tested.param;
+  const auto [ranks, shard, plan] = every_where()[where];
+  std::string title = std::to_string(which) + in_title(std::string(name(all_optimizers()[which]))) +
+                      in_title(ranks, accumulate, precision) + "InGroupsOf" + std::to_string(shard) +
+                      in_title(plan.label()) + (reproducible ? "Reproducible" : "");
+  for (const State state : states) title += in_title(std::string(name(state)));
+  return title;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TierBytes,
+    testing::ValuesIn(covering(numbered(all_optimizers().size()), every_precision(), numbered(every_where().size()),
+                               std::vector{1, 2, 3, 5}, std::vector{false, true},
+                               std::vector<States>{
+                                   {State::optimizer}, {State::gradient}, {State::gradient, State::optimizer}})),
+    title_of);
+
+// What is built, looked at, saved and loaded is apart, and a step that is skipped reads the gradient once.
+TEST(TierBytes, OfStepsAreApartFromOthers) {
+  const auto folder = std::filesystem::temp_directory_path() / ("zero-traffic-" + std::to_string(getpid()));
+  Job job{on_disk(Plan::zero2().bf16(), {State::gradient, State::optimizer}), 2};
+  job.options = with_disk();
+  on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int) {
+    const auto optimizer = [&] { return engine.setup_tier_traffic().on(Tier::disk, State::optimizer); };
+    EXPECT_EQ(engine.tier_traffic(), TierTraffic{});
+    const std::int64_t held = engine.ledger().on(Tier::disk, Owner::optimizer).bytes;
+    EXPECT_EQ(optimizer().read, 0);
+    EXPECT_EQ(optimizer().written, held);
+    train_step(model, engine);
+    const TierTraffic first = engine.tier_traffic();
+    EXPECT_EQ(optimizer().written, held);
+    engine.save(folder.string());
+    engine.main_parameter(model.bias);
+    EXPECT_GT(optimizer().read, 0);
+    engine.load(folder.string());
+    EXPECT_GT(optimizer().written, held);
+    { const Gather scope = gather({model.bias}); }
+    EXPECT_EQ(engine.tier_traffic(), first);
+    engine.reset_traffic();
+    EXPECT_EQ(engine.tier_traffic(), TierTraffic{});
+    train_step(model, engine);
+    EXPECT_EQ(engine.tier_traffic(), first);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TierBytes, OfAModelInMemoryAreNone) {
+  on_ranks<Lm>({Plan::zero3(), 2}, lm_with_dropout(0), [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    EXPECT_EQ(engine.tier_traffic(), TierTraffic{});
+    EXPECT_EQ(engine.setup_tier_traffic(), TierTraffic{});
+    EXPECT_EQ(engine.estimate().moved, TierMoves{});
+  });
+}
+
+}  // namespace
+}  // namespace zero::test

@@ -1,0 +1,112 @@
+// What moves between tiers: counted where blocks are read and written, and foreseen from the plan.
+#include "zero/tier_traffic.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "late_store.h"
+#include "memory/tier_meter.h"
+#include "zero/estimate.h"
+
+namespace zero::test {
+namespace {
+
+TEST(TierMeter, CountsByStateWhatBlocksOfOtherTiersAreAskedFor) {
+  TierMeter meter;
+  LateStore store([](Owner, int, Tier, std::int64_t) {}, std::make_shared<LateWatch>());
+  store.meter_by(meter);
+  Block moments = store.take(64, Owner::optimizer), gradient = store.take(64, Owner::gradient);
+  const Block buffer = store.take(64, Owner::update);
+  std::array<char, 64> bytes{};
+  const auto view = [&](std::int64_t count) { return View{bytes.data(), count, Dtype::u8}; };
+  moments.write(0, view(64)).wait();
+  moments.read(8, view(24)).wait();
+  Block moved = std::move(gradient);
+  moved.write(0, view(64)).wait();
+  {
+    const TierMeter::Apart apart;
+    moved.read(0, view(16)).wait();
+  }
+  buffer.read(0, view(64)).wait();
+  const TierTraffic steps = meter.steps(), others = meter.others();
+  EXPECT_EQ(steps.on(Tier::disk, State::optimizer), (TierTraffic::Entry{.read = 24, .written = 64}));
+  EXPECT_EQ(steps.on(Tier::disk, State::gradient), (TierTraffic::Entry{.written = 64}));
+  EXPECT_EQ(steps.on(Tier::disk), (TierTraffic::Entry{.read = 24, .written = 128}));
+  EXPECT_EQ(others.on(Tier::disk), (TierTraffic::Entry{.read = 16}));
+  EXPECT_EQ(steps.on(Tier::host), TierTraffic::Entry{});
+  meter.reset();
+  EXPECT_EQ(meter.steps(), TierTraffic{});
+  EXPECT_EQ(meter.others(), others);
+}
+
+// Two units on four ranks, of which no slice is cut unevenly.
+Layout even(Dtype dtype) {
+  const std::vector<ParameterSpec> specs{{.name = "a", .numel = 4096, .dtype = dtype, .unit = "a"},
+                                         {.name = "b", .numel = 1024, .dtype = dtype, .unit = "b"}};
+  return {specs, 4};
+}
+
+struct Bytes {
+  TierTraffic::Entry optimizer, gradient;
+};
+
+// Of a step of all ranks, by parameter: those of docs/tiers.md.
+Bytes per_parameter(const Plan& plan, Dtype dtype, const Optimizer& optimizer = AdamW{}) {
+  const Plan both = plan.offload(State::optimizer, Tier::disk).offload(State::gradient, Tier::disk);
+  const TierTraffic moved = estimate(both, even(dtype), optimizer).moved.step();
+  const auto each = [](const TierTraffic::Entry& entry) {
+    return TierTraffic::Entry{4 * entry.read / 5120, 4 * entry.written / 5120};
+  };
+  return {each(moved.on(Tier::disk, State::optimizer)), each(moved.on(Tier::disk, State::gradient))};
+}
+
+TEST(TierTraffic, OfAStepIsThatOfTheDocuments) {
+  using Entry = TierTraffic::Entry;
+  const Bytes plain = per_parameter(Plan::zero2(), Dtype::f32);
+  EXPECT_EQ(plain.optimizer, (Entry{8, 8}));
+  EXPECT_EQ(plain.gradient, (Entry{4 + 4, 4}));
+  const Bytes mixed = per_parameter(Plan::zero2().bf16(), Dtype::bf16);
+  EXPECT_EQ(mixed.optimizer, (Entry{12, 12}));
+  EXPECT_EQ(mixed.gradient, (Entry{2 + 2, 2}));
+  const Bytes added = per_parameter(Plan::zero2().bf16().accumulate(3), Dtype::bf16);
+  EXPECT_EQ(added.gradient, (Entry{2 * 4 + 4 + 4, 3 * 4}));
+  const Bytes narrow = per_parameter(Plan::zero3().bf16(), Dtype::bf16, AdamW{.format = MomentFormat::bf16});
+  EXPECT_EQ(narrow.optimizer, (Entry{8, 8}));
+  const Bytes kahan = per_parameter(Plan::zero3().precision(Precision::bf16_kahan), Dtype::bf16, Sgd{.momentum = 0.9});
+  EXPECT_EQ(kahan.optimizer, (Entry{6, 6}));
+  // Whole gradients of every rank's, then the slice of the sum.
+  const Bytes partial = per_parameter(Plan::zero1().accumulate(2), Dtype::f32);
+  EXPECT_EQ(partial.gradient, (Entry{4 * (4 + 4) + 4 + 4, 4 * 2 * 4 + 4}));
+}
+
+TEST(TierTraffic, OfATreeJoinsItsLevels) {
+  // Of five micro-batches: 0 keeps, 1 joins, 2 keeps, 3 joins two, 4 joins the highest.
+  const Bytes tree = per_parameter(Plan::zero2().accumulate(5).reproducible(true), Dtype::f32);
+  EXPECT_EQ(tree.gradient, (TierTraffic::Entry{(0 + 1 + 0 + 2 + 1) * 4 + 4 + 4, 5 * 4}));
+}
+
+TEST(TierTraffic, OfManyRanksIsThatOfTheRankThatMovesMost) {
+  const std::vector<ParameterSpec> specs{{.name = "a", .numel = 100, .unit = "u"},
+                                         {.name = "b", .numel = 7, .unit = "u"}};
+  for (const int ranks : {1, 2, 3, 8, 64}) {
+    const Layout layout(specs, ranks);
+    const UnitLayout& unit = layout.units()[0];
+    std::int64_t most = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::int64_t mine = 0;
+      for (const Piece& piece : unit.pieces(rank)) mine += piece.end - piece.begin;
+      most = std::max(most, mine);
+    }
+    const TierTraffic moved =
+        estimate(Plan::zero3().offload(State::optimizer, Tier::disk), layout, AdamW{}).moved.step();
+    EXPECT_EQ(moved.on(Tier::disk, State::optimizer), (TierTraffic::Entry{8 * most, 8 * most})) << ranks;
+  }
+}
+
+TEST(TierTraffic, OfStatesOnTheDeviceIsNone) {
+  EXPECT_EQ(estimate(Plan::zero3(), even(Dtype::f32), AdamW{}).moved, TierMoves{});
+}
+
+}  // namespace
+}  // namespace zero::test
