@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/update.h"
@@ -83,6 +84,7 @@ class Updater {
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
   std::vector<Piece> pieces(const Unit& unit) const;
+  std::int64_t stretch_of(std::span<const BlockPart> parts, std::int64_t count) const;
   Device& device() const { return accounts_.device(); }
   void check_torch(const Slot& slot, Dtype stored) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
