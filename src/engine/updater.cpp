@@ -1,6 +1,7 @@
 #include "engine/updater.h"
 
 #include <algorithm>
+#include <limits>
 #include <initializer_list>
 #include <utility>
 
@@ -215,6 +216,18 @@ BlockPart Updater::stored(Unit& unit, std::int64_t begin, std::int64_t end) cons
   return unit.stored({begin, end - begin}, follow ? Way::out : Way::both);
 }
 
+// Elements that go through a buffer at once, of `count` that have these parts.
+std::int64_t Updater::stretch_of(std::span<const BlockPart> parts, std::int64_t count) const {
+  std::int64_t bytes = 0, brought = 0;
+  for (const BlockPart& part : parts) {
+    if (staging_.finds(part)) continue;
+    bytes += part.bytes;
+    ++brought;
+  }
+  if (bytes == 0) return std::numeric_limits<std::int64_t>::max();
+  return staging_.shape().elements_of(count, bytes, brought);
+}
+
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
 // moments are.
 void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
@@ -223,14 +236,17 @@ void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, con
   OptimizerBlocks& blocks = states_[index(unit)]->blocks;
   const Dtype dtype = unit.layout().dtype();
   const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
-  const std::int64_t most = staging_.elements();
-  for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
-    end = elsewhere_ == nullptr ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+  const auto parts_between = [&](std::int64_t begin, std::int64_t end) {
     UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
     parts.gradient = gradients.held(unit.index())->part({begin, end - begin});
     parts.parameter = stored(unit, begin, end);
     if (weights == FullTensors::Weights::kept) parts.keep_weights();
-    passage.pass(parts.all(),
+    return parts.all();
+  };
+  const std::int64_t most = stretch_of(parts_between(piece.begin, piece.end), piece.end - piece.begin);
+  for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
+    end = elsewhere_ == nullptr ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+    passage.pass(parts_between(begin, end),
                  [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
                    use(stretch);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "device/update.h"
@@ -88,6 +89,7 @@ class Updater {
   // On the host, the model being on a device.
   bool apart() const { return &computing_ != &accounts_.device(); }
   void check(const Slot& slot, Dtype stored) const;
+  std::int64_t stretch_of(std::span<const BlockPart> parts, std::int64_t count) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   // Bytes of elements, counted from the first that this rank updates of a unit.
   using PartAt = std::function<BlockPart(std::int64_t first, std::int64_t count)>;

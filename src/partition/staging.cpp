@@ -34,6 +34,11 @@ std::int64_t StagingShape::elements_of(std::int64_t count) const {
   return (bytes() / count - lost(*this)) / (2 * kVector) * (2 * kVector) / kWidest;
 }
 
+std::int64_t StagingShape::elements_of(std::int64_t count, std::int64_t of_them, std::int64_t parts) const {
+  const std::int64_t room = bytes() - parts * std::max(lost(*this), 2 * kVector);
+  return std::max(room * count / of_them / elements(), std::int64_t{1}) * elements();
+}
+
 std::int64_t StagingShape::bytes() const {
   return arrays * kWidest * elements() + (page > 1 ? (arrays + kSmallParts) * lost(*this) : 0);
 }

@@ -22,6 +22,9 @@ struct StagingShape {
   std::int64_t elements() const;
   // So many of each where there are that many arrays; a multiple of 16.
   std::int64_t elements_of(std::int64_t count) const;
+  // So many of `count` elements of which `parts` arrays together have so many bytes: as many times elements() as there
+  // is room for, once at least.
+  std::int64_t elements_of(std::int64_t count, std::int64_t bytes, std::int64_t parts) const;
   std::int64_t bytes() const;      // of a buffer
   std::int64_t allocated() const;  // likewise, with what brings its beginning to a page
 };
