@@ -117,7 +117,7 @@ std::vector<Hop> reduce_hops(const MeshShape& mesh, Dtype dtype, std::int64_t co
 
 std::vector<Hop> Transition::hops(const UnitLayout& layout) const {
   if (from.placement == Placement::partial) return reduce_hops(layout.mesh(), from.dtype, layout.length());
-  if (from.placement == to.placement) return {};
+  if (from.placement == Placement::replicated) return {};
   return gather_hops(layout.mesh(), from.over, to.placement == Placement::replicated,
                      coded_bytes(layout.shard_length(), from.dtype, wire));
 }

@@ -1,6 +1,7 @@
 // What the engine does to each unit in a step is what the list of transitions says.
 #include "partition/transitions.h"
 
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -63,7 +64,11 @@ class Executed : public testing::TestWithParam<std::tuple<std::pair<int, int>, i
 
 TEST_P(Executed, IsTheListOfTransitions) {
   const auto& [mesh, accumulate, precision, preset] = GetParam();
-  const Job job{.plan = preset.accumulate(accumulate).precision(precision), .ranks = mesh.first, .shard = mesh.second};
+  const Plan plan = preset.accumulate(accumulate).precision(precision);
+  const Job job{.plan = plan,
+                .ranks = mesh.first,
+                .options = {.disk = {.directories = {std::filesystem::temp_directory_path()}}},
+                .shard = mesh.second};
   on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
     train_step(model, engine);
     static_cast<void>(engine.traffic());  // waits for what is under way
@@ -81,10 +86,18 @@ std::string title_of(const testing::TestParamInfo<Executed::ParamType>& info) {
   return in_title(mesh.first, accumulate, precision) + groups + in_title(plan.label());
 }
 
+std::vector<Plan> plans_and_with_parameters_on_disk() {
+  std::vector<Plan> plans = plans_of_meshes();
+  for (const Plan& plan : {Plan::ddp(), Plan::zero3(), Plan::hybrid()})
+    plans.push_back(plan.offload(State::parameter, Tier::disk));
+  return plans;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, Executed,
     testing::ValuesIn(covering(std::vector<std::pair<int, int>>{{1, 0}, {2, 0}, {3, 0}, {4, 2}, {6, 3}, {2, 1}},
-                               std::vector{1, 3}, std::vector{Precision::fp32, Precision::bf16}, plans_of_meshes())),
+                               std::vector{1, 3}, std::vector{Precision::fp32, Precision::bf16},
+                               plans_and_with_parameters_on_disk())),
     title_of);
 
 }  // namespace
