@@ -111,7 +111,7 @@ void Pager::settle(Unit& unit) {
   in_flight_[index] = 0;
   const Lap lap(waited_);
   std::optional<Acting> gathering;
-  if (unit.common() || !unit.gathers()) gathering.emplace(observer_, Activity::gather, unit.index());
+  if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     std::exchange(pending_[index], Pending()).wait();
     if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->wait(); });
