@@ -1,6 +1,8 @@
 #include "cli/options/room.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include "base/text.h"
@@ -18,8 +20,16 @@ struct Need {
   std::string moment;
 };
 
-// While an engine is built its parameters lie beside the model's own memory; afterwards the peak is a step's. For a
-// device a model is built in the host's memory, where the engine then has what it saves.
+std::int64_t largest_tensor(const planner::Shape& shape) {
+  std::int64_t most = 0;
+  for (const zero::ParameterInfo& info : shape.infos)
+    most = std::max(most, std::accumulate(info.shape.begin(), info.shape.end(), std::int64_t{1}, std::multiplies<>()));
+  return most * zero::size_of(zero::Dtype::f32);
+}
+
+// A model is built without memory but for one tensor's, from which the generator of random numbers goes on, and then
+// unit by unit into the engine; afterwards the peak is a step's. For a device values are made in the host's memory,
+// where the engine then has what it saves.
 Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ranks) {
   const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
   const planner::Shape shape = planner::shape_of(model);
@@ -29,8 +39,7 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
   const planner::Peak peak = planner::peak_of(
       estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));
   const bool host = on_host(options.device);
-  const std::int64_t building =
-      shape.parameters * zero::size_of(zero::Dtype::f32) + (host ? estimate.on(zero::Tier::device).parameter : 0);
+  const std::int64_t building = std::max(largest_tensor(shape), host ? estimate.building : 0);
   const std::int64_t step = (host ? peak.bytes : 0) + (options.saving.folder.empty() ? 0 : estimate.snapshot);
   return building > step ? Need{building, "while the model is built"} : Need{step, "within a step"};
 }

@@ -15,6 +15,7 @@
 #include "cli/training/weights.h"
 #include "models/data.h"
 #include "models/schema.h"
+#include "zero/deferred.h"
 
 namespace cli {
 namespace {
@@ -79,10 +80,11 @@ int evaluate(const EvalOptions& given) {
   const Pretrained pretrained = find_pretrained(options.model);
   const models::Corpus corpus(open_data(options.data, options.tokens), {.vocab = pretrained.config.vocab_size});
   at::set_num_threads(options.threads);
-  models::Llama model(pretrained.config);
+  models::Llama model = zero::deferred([&] { return models::Llama(pretrained.config); });
   model->eval();
   load_weights(model, pretrained.weights);
   model->to(device);
+  zero::materialize(*model);
   const MeanLoss mean = mean_loss(model, corpus, options, device);
   print(is_standard_output(options.json) ? std::cerr : std::cout, pretrained, mean, device);
   if (!options.json.empty()) write_file(options.json, json_of(options, pretrained, mean));

@@ -19,6 +19,7 @@
 #include "cli/training/timeline.h"
 #include "cli/training/weights.h"
 #include "models/llama.h"
+#include "zero/deferred.h"
 #include "zero/memory_analyzer.h"
 
 namespace cli {
@@ -41,11 +42,11 @@ zero::Options engine_options(const RunOptions& options) {
   return result;
 }
 
-// In the host's memory at first, so that its weights are the same on every device.
+// In the host's memory at first, so that its weights are the same on every device. The engine makes their values.
 models::Llama build(const RunOptions& options, const Work& work, at::Device device) {
   at::set_num_threads(options.threads);
   torch::manual_seed(options.seed);
-  models::Llama model = with_weights(models::Llama(work.config), options.model);
+  models::Llama model = with_weights(zero::deferred([&] { return models::Llama(work.config); }), options.model);
   model->to(device);
   return model;
 }

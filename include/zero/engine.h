@@ -113,8 +113,8 @@ class Engine {
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
   // A world is the mesh that has all ranks along `shard`. A mesh has no other axes than replica and shard in this
   // version. Throws ConfigError for a plan, mesh, module or option that cannot work, listing every fault, and CommError
-  // when the ranks differ or do not answer. If it throws, the module is as it was; until it returns, it holds the
-  // module's own memory beside the engine's.
+  // when the ranks differ or do not answer. If it throws, the module is as it was; until it returns, a
+  // module that was not built by zero::deferred holds its own memory beside the engine's.
   Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
   // The same for a module of TorchScript (torch::jit::load), in fp32.
@@ -159,6 +159,7 @@ class Engine {
   Memory memory() const;                            // whether sharded parameters live once for all ranks
   std::optional<Trace> trace() const;               // of the last complete micro-batch
   Ledger ledger() const;
+  Ledger building() const;  // as it was when the engine was built, with its peaks until then
   void reset_peaks();
   Traffic traffic() const;  // of the steps since construction or reset_traffic()
   void reset_traffic();

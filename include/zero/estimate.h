@@ -45,6 +45,8 @@ struct Estimate {
                                      // writes, but for what is exchanged
   std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
                                      // checkpoint, where parts are even
+  std::int64_t building = 0;         // what an engine holds of its device while it is built, at most: the states of
+                                     // the units so far, and the values of the one that it takes over, whole
   Traffic wire;                      // per rank and step (seconds stay zero)
   int gathers = 0;                   // times a unit is paged in per step
 

@@ -4,6 +4,7 @@
 #include "zero/agreement.h"
 #include "zero/checkpoint.h"
 #include "zero/communicator.h"
+#include "zero/deferred.h"
 #include "zero/devices.h"
 #include "zero/dtype.h"
 #include "zero/engine.h"

@@ -13,6 +13,8 @@ Inventory inventory_of(const AnyModule& module, const Mesh& mesh, const Plan& pl
     throw ConfigError("an engine runs on the replica and shard axes of a mesh, not on " + mesh.shape().text(),
                       "leave the pipe and tensor axes at 1 rank");
   plan.validate(mesh.shape());
+  if (deferred_tensors::under_way())
+    throw StateError("an engine cannot be built inside zero::deferred", "build it of what zero::deferred returns");
   return take_inventory(module, plan, options.full_precision);
 }
 
@@ -77,6 +79,9 @@ std::optional<Trace> Engine::trace() const {
 }
 Ledger Engine::ledger() const {
   return impl_->accounts().snapshot();
+}
+Ledger Engine::building() const {
+  return impl_->building();
 }
 void Engine::reset_peaks() {
   impl_->accounts().reset_peaks();

@@ -126,7 +126,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   const StateBytes device = needed.on(Tier::device);
   const auto blocks = static_cast<std::int64_t>(units_.size()) * kBlocksOfUnit;
   accounts_.set_aside(Accounts::Arena::states, device.parameter + device.optimizer, blocks);
-  const std::vector<at::Tensor> buffers =
+  std::vector<deferred_tensors::Settling> buffers =
       accounts_.explaining_memory("building the engine", [&] { return adopt_units(inventory.replicated); });
   accounts_.set_aside(Accounts::Arena::gradients, device.gradient, blocks);
   accounts_.set_aside(Accounts::Arena::passing, needed.gathered + needed.reduction, blocks);
@@ -138,7 +138,8 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   micro_batch_.next(micro_batch_number());
   reserve_room(needed);
   undo.commit();
-  for (std::size_t i = 0; i < buffers.size(); ++i) inventory.replicated[i].tensor.detach().copy_(buffers[i]);
+  for (deferred_tensors::Settling& buffer : buffers) buffer.commit();
+  building_ = accounts_.snapshot();
   accounts_.reset_peaks();
   accounts_.device().trim();
   dispatch_hook::watch();
@@ -219,35 +220,6 @@ std::vector<std::string> Engine::Impl::description_of(const Inventory& inventory
 
 void Engine::Impl::agree(const Inventory& inventory) const {
   require_agreement(setup_group(), description_of(inventory));
-}
-
-// Rank 0's values win.
-void Engine::Impl::broadcast(const at::Tensor& values, int unit) {
-  const View view =
-      view_of(values.mutable_data_ptr(), Dtype::u8, 0, static_cast<std::int64_t>(values.nbytes()), values.device());
-  exchange_.run({Exchange::Kind::setup, unit, view.count, [view](const Groups& groups) {
-                   if (view.count > 0) groups.along(Axis::data).broadcast(view, 0).wait();
-                 }});
-}
-
-// Returns rank 0's values of what is replicated.
-std::vector<at::Tensor> Engine::Impl::adopt_units(const std::vector<Replicated>& replicated) {
-  const dispatch_hook::Off off;
-  at::NoGradGuard no_grad;
-  for (auto& unit : units_) {
-    unit->owner = this;
-    if (unit->layout().length() == 0) continue;
-    Buffer values = unit->flatten();
-    broadcast(values.tensor(), unit->index());
-    if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor().data_ptr());
-    for_unit(*unit, "the parameters", [&] { unit->adopt(std::move(values), updater_.staging()); });
-  }
-  std::vector<at::Tensor> buffers;
-  for (const Replicated& each : replicated) {
-    buffers.push_back(each.tensor.detach().clone(at::MemoryFormat::Contiguous));
-    broadcast(buffers.back(), -1);
-  }
-  return buffers;
 }
 
 void Engine::Impl::check_alive() const {

@@ -17,6 +17,7 @@
 #include "partition/state_tensors.h"
 #include "partition/tiles.h"
 #include "persist/saver.h"
+#include "state/deferred_tensors.h"
 #include "state/exchange.h"
 #include "state/float8_linear.h"
 #include "state/gradients.h"
@@ -64,6 +65,7 @@ class Engine::Impl final : public UnitOwner {
   Memory memory() const { return common() ? Memory::common : Memory::separate; }
   std::optional<Trace> trace() const { return micro_batch_.trace(); }
   Accounts& accounts() { return accounts_; }
+  const Ledger& building() const { return building_; }
   void observe(const std::weak_ptr<EngineObserver>& observer);
   const std::weak_ptr<EngineObserver>& observer() const { return observer_; }
   // The meter, when nothing is on its way.
@@ -81,7 +83,8 @@ class Engine::Impl final : public UnitOwner {
   std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
   void check_float8() const;
-  std::vector<at::Tensor> adopt_units(const std::vector<Replicated>& replicated);
+  std::vector<deferred_tensors::Settling> adopt_units(const std::vector<Replicated>& replicated);
+  at::Tensor copy_of(const at::Tensor& tensor) const;
   void broadcast(const at::Tensor& values, int unit);
   void reserve_room(const Estimate& needed) const;
   OutOfMemoryError out_of_memory(const std::string& what, const char* during) const;
@@ -162,6 +165,7 @@ class Engine::Impl final : public UnitOwner {
   LossScaler scaler_;
   MaxNorms max_norms_;
   MicroBatch micro_batch_;
+  Ledger building_;  // when it was built
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
   int micro_ = 0;

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "engine/module_tensors.h"
 #include "persist/weights.h"
+#include "state/deferred_tensors.h"
 #include "zero/error.h"
 #include "zero/safetensors.h"
 
@@ -28,6 +29,27 @@ struct Match {
   std::size_t from;
   at::ScalarType type;  // of the file
 };
+
+// What a tensor has of a file's: elements from `first` on.
+struct Origin {
+  std::size_t tensor;
+  std::int64_t first;
+  at::ScalarType type;
+};
+
+// `to` has one dimension.
+void copy_stretches(Weights& weights, const Origin& from, const at::Tensor& to) {
+  const auto read = [&](std::int64_t begin, std::int64_t end, const at::Tensor& place) {
+    weights.read(from.tensor, from.first + begin, from.first + end, place.mutable_data_ptr());
+  };
+  if (to.is_cpu() && to.scalar_type() == from.type) return read(0, to.numel(), to);
+  const at::Tensor values = at::empty({std::min(kElementsAtOnce, to.numel())}, from.type);
+  for (std::int64_t at = 0; at < to.numel(); at += kElementsAtOnce) {
+    const std::int64_t count = std::min(kElementsAtOnce, to.numel() - at);
+    read(at, at + count, values);
+    to.narrow(0, at, count).copy_(values.narrow(0, 0, count));
+  }
+}
 
 class SafetensorsLoading {
  public:
@@ -107,33 +129,24 @@ class SafetensorsLoading {
                       " differ, and the module has one tensor for both");
   }
 
+  // What is deferred is read when it is wanted.
   void copy(const Match& match) {
     const at::Tensor& to = match.to->tensor;
     if (to.numel() == 0) return;
-    if (to.is_contiguous()) return copy_stretches(match, to.view(-1));
+    const Origin from{match.from, match.to->first(), match.type};
+    if (deferred_tensors::whole(to) && to.is_cpu())
+      return deferred_tensors::set_values(
+          to, [weights = weights_, from, type = to.scalar_type(), count = to.numel()](void* memory) {
+            copy_stretches(*weights, from, at::from_blob(memory, {count}, type));
+          });
+    if (to.is_contiguous() && !deferred_tensors::deferred(to)) return copy_stretches(*weights_, from, to.view(-1));
     at::Tensor values = at::empty(to.sizes(), match.type);
-    read(match, 0, to.numel(), values);
+    copy_stretches(*weights_, from, values.view(-1));
     to.copy_(values);
   }
 
-  // Elements [begin, end) of the module's tensor.
-  void read(const Match& match, std::int64_t begin, std::int64_t end, const at::Tensor& to) {
-    const std::int64_t first = match.to->first();
-    weights_->read(match.from, first + begin, first + end, to.mutable_data_ptr());
-  }
-
-  void copy_stretches(const Match& match, const at::Tensor& to) {
-    if (to.is_cpu() && to.scalar_type() == match.type) return read(match, 0, to.numel(), to);
-    const at::Tensor values = at::empty({std::min(kElementsAtOnce, to.numel())}, match.type);
-    for (std::int64_t at = 0; at < to.numel(); at += kElementsAtOnce) {
-      const std::int64_t count = std::min(kElementsAtOnce, to.numel() - at);
-      read(match, at, at + count, values);
-      to.narrow(0, at, count).copy_(values.narrow(0, 0, count));
-    }
-  }
-
   const std::string& files_;
-  std::unique_ptr<Weights> weights_;
+  std::shared_ptr<Weights> weights_;
   std::vector<ModuleTensor> tensors_;
   std::map<std::string, std::size_t, std::less<>> index_;  // of the files' tensors
   std::vector<bool> used_;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "partition/building.h"
 #include "partition/element_order.h"
 #include "partition/full_tensors.h"
 #include "partition/link.h"
@@ -38,7 +39,7 @@ class Pricing {
         layout_(layout),
         rules_(rules),
         repeats_(repeats),
-        uniform_(uniform()),
+        uniform_(uniform_moments(rules)),
         movement_(movement(plan)),
         transitions_(transitions(plan, layout)),
         uses_(layout.units().size()),
@@ -63,6 +64,7 @@ class Pricing {
     }
     estimate_.reduction = flat_ + estimate_.largest_slice();
     estimate_.update = inputs_ + steps_ + staging;
+    estimate_.building = building_bytes(plan_, layout_, rules_, repeats_, staging);
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
@@ -140,7 +142,7 @@ class Pricing {
       if (first >= last) return;
       const auto begin = static_cast<int>(first), end = static_cast<int>(last);
       bytes.add(alike_ranks * begin, alike_ranks * end,
-                times * moment_bytes(unit, first * length, (first + 1) * length));
+                times * moment_bytes(unit, first * length, (first + 1) * length, rules_));
       next = end;
     };
     const auto each = [&](std::int64_t last) {
@@ -155,28 +157,6 @@ class Pricing {
     }
     each(std::min<std::int64_t>((unit.slots().back().end() + length - 1) / length, slices));
     alike(next, slices);
-  }
-
-  std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64_t end) const {
-    std::int64_t bytes = 0;
-    for (const MomentArray& array : moment_arrays())
-      bytes += Runs(unit, begin, end, [&](const Slot& slot) { return array.holds(rule(slot)); }).length() *
-               size_of(array.dtype(unit.dtype()));
-    for (const Piece& piece : unit.pieces_between(begin, end))
-      bytes += scale_bytes(piece, rule(unit.slots()[static_cast<std::size_t>(piece.slot)]), unit.dtype());
-    return bytes;
-  }
-
-  const Optimizer& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)].optimizer; }
-
-  // Every rank has as many moments; blocks are counted.
-  bool uniform() const {
-    if (slice_multiple(rules_) > 1) return false;
-    const auto same = [&](const ParameterRule& rule) {
-      return moments(rule.optimizer) == moments(rules_.front().optimizer) &&
-             moment_format(rule.optimizer) == moment_format(rules_.front().optimizer);
-    };
-    return std::all_of(rules_.begin(), rules_.end(), same);
   }
 
   // The flat gradient, but where the held one is as it travels.

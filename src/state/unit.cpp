@@ -8,6 +8,7 @@
 #include "base/elements.h"
 #include "partition/element_order.h"
 #include "partition/transitions.h"
+#include "state/deferred_tensors.h"
 #include "state/dispatch_hook.h"
 #include "state/for_unit.h"
 #include "zero/error.h"
@@ -70,8 +71,14 @@ Buffer Unit::flatten() const {
   Buffer values =
       accounts_.buffer({Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())));
   for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    slot_view(values.tensor(), layout_.slots()[i], parameters_[i]).copy_(parameters_[i].detach());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor place = slot_view(values.tensor(), layout_.slots()[i], parameters_[i]);
+    if (!deferred_tensors::deferred(parameters_[i])) {
+      place.copy_(parameters_[i].detach());
+    } else if (rank_ == 0) {
+      deferred_tensors::compute_into(parameters_[i], place);
+    }
+  }
   return values;
 }
 

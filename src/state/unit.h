@@ -93,7 +93,8 @@ class Unit {
     return pointer.get_deleter() == &Unit::tag ? static_cast<Unit*>(pointer.get_context()) : nullptr;
   }
 
-  // The parameters' values as one flat array in the accumulation dtype, gaps zero.
+  // The parameters' values as one flat array in the accumulation dtype, gaps zero. Of those that are deferred rank 0
+  // has them, the others memory for them.
   Buffer flatten() const;
   // Makes the parameters views of the unit's storage, with these values (see flatten). Collective. What they were is
   // kept until settle(), and put back by restore().

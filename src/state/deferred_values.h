@@ -1,0 +1,92 @@
+// Values of a storage that are not there yet, as what is to be carried out for them. Immutable, like a commit: what
+// writes a storage makes new values that begin with those before, so that whoever read those still finds them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace zero {
+
+class DeferredValues;
+using DeferredPointer = std::shared_ptr<const DeferredValues>;
+
+// A tensor among an operator's arguments. Where it stands there is a tensor of the meta device, of its sizes and
+// strides.
+struct DeferredOperand {
+  const c10::TensorImpl* stands_for;
+  DeferredPointer values;
+  bool written;
+};
+
+// An operator as it was called.
+struct RecordedOperator {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> arguments;
+  std::vector<DeferredOperand> operands;
+  at::Tensor generator;  // the state from which it draws; undefined: it does not
+};
+
+class DeferredValues {
+ public:
+  // Fills a storage's memory.
+  using Fill = std::function<void(void* memory)>;
+
+  DeferredValues(std::int64_t bytes, at::Device device) : bytes_(bytes), device_(device) {}  // memory as it comes
+  DeferredValues(std::int64_t bytes, at::Device device, Fill fill)
+      : bytes_(bytes), device_(device), fill_(std::move(fill)) {}
+  // What an operator returns, as its tensor number `result`, laid out like `like`.
+  DeferredValues(std::int64_t bytes, at::Device device, std::shared_ptr<const RecordedOperator> by, int result,
+                 at::Tensor like)
+      : bytes_(bytes), device_(device), by_(std::move(by)), result_(result), like_(std::move(like)) {}
+  // `before`, which the operator wrote.
+  DeferredValues(DeferredPointer before, std::shared_ptr<const RecordedOperator> by)
+      : bytes_(before->bytes_), device_(before->device_), by_(std::move(by)), before_(std::move(before)) {}
+  ~DeferredValues();
+  DeferredValues(const DeferredValues&) = delete;
+  DeferredValues& operator=(const DeferredValues&) = delete;
+
+  std::int64_t bytes() const { return bytes_; }
+  at::Device device() const { return device_; }
+
+  // A storage with these values, computed now. `room`: such a storage, that may be used for it.
+  c10::Storage compute(c10::Storage room = {}) const;
+
+ private:
+  class Computing;
+
+  std::int64_t bytes_;
+  at::Device device_;
+  Fill fill_;
+  std::shared_ptr<const RecordedOperator> by_;
+  int result_ = -1;
+  at::Tensor like_;
+  mutable DeferredPointer before_;
+};
+
+// The tensors of a value, alone or in a list, become what `change` makes of them.
+c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& change);
+
+// A tensor of `like`'s dtype, sizes, strides and place in a storage.
+at::Tensor tensor_in(const c10::Storage& storage, const at::Tensor& like);
+c10::Storage memory_for(std::int64_t bytes, at::Device device);
+
+// The default generator of the CPU has this state as long as it lives.
+class DrawsFrom {
+ public:
+  explicit DrawsFrom(const at::Tensor& state);
+  ~DrawsFrom();
+  DrawsFrom(const DrawsFrom&) = delete;
+  DrawsFrom& operator=(const DrawsFrom&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor before_;
+};
+
+}  // namespace zero
