@@ -21,9 +21,10 @@ void give(const at::Tensor& tensor, const c10::Storage& memory) {
 }
 
 at::Tensor plain(const at::Tensor& tensor) {
-  const Off off;
-  const at::NoGradGuard no_grad;
-  return tensor_in(tensor.storage(), tensor);
+  const c10::DispatchKeySet keys(c10::computeDispatchKey(tensor.scalar_type(), at::kStrided, tensor.device()));
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), keys, tensor.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return result;
 }
 
 }  // namespace
