@@ -40,9 +40,9 @@ struct WireBytes {
 // What a rank keeps of a state on a tier that is not its device's, and moves to and from there in a step.
 struct TierBytes {
   std::string tier, state;
-  Bytes held;
-  Bytes read, written;  // measured: the mean of steps; kUnmeasured: of none
-  bool uneven = false;  // not all of them moved as much
+  Bytes held = {};
+  Bytes read = {}, written = {};  // measured: the mean of steps; kUnmeasured: of none
+  bool uneven = false;            // not all of them moved as much
   bool agree() const {
     const auto moved = [](const Bytes& bytes) { return bytes.measured == kUnmeasured || bytes.agree(); };
     return held.agree() && moved(read) && moved(written) && !uneven;

@@ -196,9 +196,15 @@ class Pricing {
       estimate_.gathered = paged.most + wire_room(layout_, plan_);
   }
 
+  void bring(const UnitLayout& unit, std::int64_t times) {
+    const Tier tier = plan_[State::parameter].tier;
+    estimate_.moved.use.on(tier, State::parameter).read += times * held(unit, State::parameter) * size_of(unit.dtype());
+  }
+
   void gather(std::size_t unit, std::int64_t times) {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
+    if (movement_.brings) bring(layout_.units()[unit], times);
     if (movement_.gathers && memory_ != Memory::common) announce(movement_.within);
     call(uses_[unit], /*in_place=*/memory_ == Memory::common);
     times_ = 1;

@@ -13,6 +13,21 @@
 namespace zero {
 namespace {
 
+// Of an update, a sum for each rank.
+class Passed {
+ public:
+  explicit Passed(int ranks) : read_(ranks), written_(ranks) {}
+
+  void add(int begin, int end, const TierTraffic::Entry& moved) {
+    read_.add(begin, end, moved.read);
+    written_.add(begin, end, moved.written);
+  }
+  TierTraffic::Entry most() && { return {std::move(read_).most(), std::move(written_).most()}; }
+
+ private:
+  PerRank read_, written_;
+};
+
 class Moves {
  public:
   Moves(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats)
@@ -22,7 +37,8 @@ class Moves {
         repeats_(repeats),
         movement_(movement(plan)),
         kept_(layout.ranks()),
-        gradients_(layout.ranks()) {}
+        gradients_(layout.ranks()),
+        parameters_(layout.ranks()) {}
 
   TierMoves run() && {
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
@@ -31,15 +47,15 @@ class Moves {
       hold(unit, repeats_[i]);
       update(unit, repeats_[i]);
     }
-    const std::int64_t kept = std::move(kept_).most();
-    add(moves_.update, State::optimizer, {.read = kept, .written = kept});
-    add(moves_.update, State::gradient, {.read = std::move(gradients_).most()});
+    add(moves_.update, State::optimizer, std::move(kept_).most());
+    add(moves_.update, State::gradient, std::move(gradients_).most());
+    add(moves_.update, State::parameter, std::move(parameters_).most());
     return moves_;
   }
 
  private:
   void add(TierTraffic& to, State state, const TierTraffic::Entry& moved) const {
-    if (plan_[state].tier != Tier::device) to.on(plan_[state].tier, state) += moved;
+    if (plan_[state].tier == Tier::disk) to.on(Tier::disk, state) += moved;
   }
 
   // The gradient, from its first micro-batch to the vote, which reads the slice.
@@ -60,35 +76,58 @@ class Moves {
   void update(const UnitLayout& unit, std::int64_t times) {
     const std::int64_t length = held_at_rest(plan_, State::optimizer, unit, 0).count;
     const int alike = static_cast<int>(layout_.ranks() * length / unit.length());  // ranks that update the same
-    const std::int64_t gradient = size_of(plan_.gradient_dtype(unit.dtype()));
     alike_slices(unit, length, [&](int first, int last) {
-      std::int64_t kept = 0, gradients = 0;
+      TierTraffic::Entry kept, gradients, parameters;
       for (const Piece& piece : unit.pieces_between(first * length, (first + 1) * length)) {
-        const Optimizer& optimizer = rule(unit.slots()[static_cast<std::size_t>(piece.slot)]);
-        const std::int64_t elements = piece.end - piece.begin;
-        kept += passes(optimizer) * kept_bytes(unit, piece, optimizer);
-        gradients += passes(optimizer) * elements * gradient;
+        kept += times_of(times, kept_of(unit, piece));
+        gradients += times_of(times, gradient_of(unit, piece));
+        parameters += times_of(times, parameter_of(unit, piece));
       }
-      kept_.add(alike * first, alike * last, times * kept);
-      gradients_.add(alike * first, alike * last, times * gradients);
+      kept_.add(alike * first, alike * last, kept);
+      gradients_.add(alike * first, alike * last, gradients);
+      parameters_.add(alike * first, alike * last, parameters);
     });
   }
 
-  // Of what the optimizer keeps element by element.
-  std::int64_t kept_bytes(const UnitLayout& unit, const Piece& piece, const Optimizer& optimizer) const {
-    const std::int64_t each =
-        plan_.remainder_bytes(unit.dtype()) + moments(optimizer) * size_of(moment_dtype(optimizer, unit.dtype()));
-    return each * (piece.end - piece.begin) + scale_bytes(piece, optimizer, unit.dtype());
+  static TierTraffic::Entry times_of(std::int64_t times, const TierTraffic::Entry& moved) {
+    return {times * moved.read, times * moved.written};
   }
 
-  const Optimizer& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)].optimizer; }
+  static std::int64_t elements(const Piece& piece) { return piece.end - piece.begin; }
+
+  // Of what the optimizer keeps element by element: main weights or their remainders, which the last pass writes, and
+  // moments, which each does.
+  TierTraffic::Entry kept_of(const UnitLayout& unit, const Piece& piece) const {
+    const Optimizer& optimizer = rule(unit, piece);
+    const std::int64_t weights = elements(piece) * plan_.remainder_bytes(unit.dtype());
+    const std::int64_t moved = elements(piece) * moments(optimizer) * size_of(moment_dtype(optimizer, unit.dtype())) +
+                               scale_bytes(piece, optimizer, unit.dtype());
+    return {passes(optimizer) * (weights + moved), weights + passes(optimizer) * moved};
+  }
+
+  TierTraffic::Entry gradient_of(const UnitLayout& unit, const Piece& piece) const {
+    return {passes(rule(unit, piece)) * elements(piece) * size_of(plan_.gradient_dtype(unit.dtype())), 0};
+  }
+
+  // Parameters that follow from main weights are written only.
+  TierTraffic::Entry parameter_of(const UnitLayout& unit, const Piece& piece) const {
+    const Dtype stored = unit.dtype();
+    const bool follow = accumulation(stored) != stored && plan_.remainder(stored) == Remainder::main_weights;
+    const std::int64_t bytes = elements(piece) * size_of(stored);
+    return {follow ? 0 : passes(rule(unit, piece)) * bytes, bytes};
+  }
+
+  const Optimizer& rule(const UnitLayout& unit, const Piece& piece) const {
+    const Slot& slot = unit.slots()[static_cast<std::size_t>(piece.slot)];
+    return rules_[static_cast<std::size_t>(slot.index)].optimizer;
+  }
 
   const Plan& plan_;
   const Layout& layout_;
   const std::vector<ParameterRule>& rules_;
   const Repeats& repeats_;
   Movement movement_;
-  PerRank kept_, gradients_;  // by rank: of an update
+  Passed kept_, gradients_, parameters_;
   TierMoves moves_;
 };
 

@@ -12,7 +12,8 @@
 namespace zero {
 
 // In a step in which every trainable parameter receives a gradient and none overflows, of a plan as it is on the
-// layout's mesh: each figure that of the rank that moves most.
+// layout's mesh: each figure that of the rank that moves most. But for parameters that are brought for their use, which
+// follow from the order of use.
 TierMoves moved_between_tiers(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
                               const Repeats& repeats);
 

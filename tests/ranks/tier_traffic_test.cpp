@@ -133,13 +133,16 @@ std::string title_of(const testing::TestParamInfo<Moving>& tested) {
   return title;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, TierBytes,
-    testing::ValuesIn(covering(numbered(all_optimizers().size()), every_precision(), numbered(every_where().size()),
-                               std::vector{1, 2, 3, 5}, std::vector{false, true},
-                               std::vector<States>{
-                                   {State::optimizer}, {State::gradient}, {State::gradient, State::optimizer}})),
-    title_of);
+INSTANTIATE_TEST_SUITE_P(All, TierBytes,
+                         testing::ValuesIn(covering(numbered(all_optimizers().size()), every_precision(),
+                                                    numbered(every_where().size()), std::vector{1, 2, 3, 5},
+                                                    std::vector{false, true},
+                                                    std::vector<States>{{State::optimizer},
+                                                                        {State::gradient},
+                                                                        {State::parameter},
+                                                                        {State::gradient, State::optimizer},
+                                                                        {State::parameter, State::optimizer}})),
+                         title_of);
 
 // What is built, looked at, saved and loaded is apart, and a step that is skipped reads the gradient once.
 TEST(TierBytes, OfStepsAreApartFromOthers) {

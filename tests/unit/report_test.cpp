@@ -46,9 +46,9 @@ RunResult run_on_disk() {
 TEST(Report, TiersAreWhatIsThereAndWhatMovesInAStep) {
   const RunResult result = run_on_disk();
   EXPECT_TRUE(result.bytes_agree());
-  EXPECT_EQ(row(result, "on disk    "), "on disk                           200       200");
-  EXPECT_EQ(row(result, "optimizer read"), "optimizer read from disk each step        180       180");
-  EXPECT_EQ(row(result, "optimizer written"), "optimizer written to disk each step       170       170");
+  EXPECT_EQ(row(result, "on disk    "), "on disk                                  200       200");
+  EXPECT_EQ(row(result, "optimizer read"), "optimizer read from disk each step         180       180");
+  EXPECT_EQ(row(result, "optimizer written"), "optimizer written to disk each step        170       170");
   const Report read = from_json(to_json(report_of(result)));
   ASSERT_EQ(read.runs.front().tiers.size(), 1u);
   EXPECT_EQ(read.runs.front().tiers.front().written.measured, 170);

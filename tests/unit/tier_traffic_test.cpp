@@ -80,6 +80,31 @@ TEST(TierTraffic, OfAStepIsThatOfTheDocuments) {
   EXPECT_EQ(partial.gradient, (Entry{4 * (4 + 4) + 4 + 4, 4 * 2 * 4 + 4}));
 }
 
+// Each unit is read for its use in forward and in backward, the largest budget but once; an update writes all.
+TEST(TierTraffic, OfParametersIsThatOfTheirUsesAndOfTheUpdate) {
+  const auto moved = [](const Plan& plan, Dtype dtype) {
+    return estimate(plan.offload(State::parameter, Tier::disk), even(dtype), AdamW{}).moved;
+  };
+  const std::int64_t slice = 5120 / 4;
+  const Plan whole = Plan::zero3().resident_budget(std::int64_t{1} << 40);
+  const TierMoves wide = moved(whole, Dtype::f32), narrow = moved(whole.bf16(), Dtype::bf16);
+  EXPECT_EQ(wide.use.on(Tier::disk), (TierTraffic::Entry{.read = 4 * slice}));
+  EXPECT_EQ(wide.update.on(Tier::disk), (TierTraffic::Entry{4 * slice, 4 * slice}));
+  EXPECT_EQ(narrow.use.on(Tier::disk), (TierTraffic::Entry{.read = 2 * slice}));
+  EXPECT_EQ(narrow.update.on(Tier::disk), (TierTraffic::Entry{.written = 2 * slice}));
+  EXPECT_GT(moved(Plan::zero3().resident_budget(1), Dtype::f32).use.on(Tier::disk).read, 4 * slice);
+}
+
+TEST(TierTraffic, OfWholeTensorsReadsAllAgainAndWritesWeightsOnce) {
+  const std::vector<ParameterSpec> specs{{.name = "a", .numel = 4096, .dtype = Dtype::bf16, .unit = "a"}};
+  const std::vector<ParameterRule> rules{{.optimizer = Lamb{}, .shape = {64, 64}}};
+  const Plan plan = Plan::zero3().bf16().offload(State::optimizer, Tier::disk).offload(State::gradient, Tier::disk);
+  const Layout layout(specs, 4);
+  const TierTraffic moved = estimate(plan, layout, rules, Trace::sequential(layout)).moved.update;
+  EXPECT_EQ(moved.on(Tier::disk, State::optimizer), (TierTraffic::Entry{2 * 12 * 1024, (4 + 2 * 8) * 1024}));
+  EXPECT_EQ(moved.on(Tier::disk, State::gradient), (TierTraffic::Entry{.read = 2 * 2 * 1024}));
+}
+
 TEST(TierTraffic, OfATreeJoinsItsLevels) {
   // Of five micro-batches: 0 keeps, 1 joins, 2 keeps, 3 joins two, 4 joins the highest.
   const Bytes tree = per_parameter(Plan::zero2().accumulate(5).reproducible(true), Dtype::f32);
