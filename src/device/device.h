@@ -87,7 +87,8 @@ class Device {
   // What the calling thread queues from now on comes behind an operation of the device's own; any other is waited for.
   virtual void follow(Pending operation) = 0;
 
-  // Between the device and the host's memory, beside what is computed: behind what the calling thread has queued by now.
+  // Between the device and the host's memory, beside what is computed:
+  // behind what the calling thread has queued by now.
   // Until the host has waited for it neither memory may be used otherwise; follow() has what a thread queues next come
   // behind it. Quick where the host's memory is that of take_of_host(). Places read and write so.
   virtual Pending bring(void* host, const void* from, std::int64_t bytes) = 0;

@@ -17,8 +17,8 @@ class Block;
 class Device;
 class TorchStep;
 
-// Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or of the host, or from byte
-// `at` of `block` where that is not addressable.
+// Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or of the host, or from
+// byte `at` of `block` where that is not addressable.
 struct HeldState {
   const Slot* slot = nullptr;  // whose parameter it is
   StateKind kind = StateKind::parameter;

@@ -6,8 +6,8 @@ namespace zero {
 
 // Of a rank, but for activations and what else the program has.
 std::int64_t Engine::Impl::needs(const Plan& plan) const {
-  return zero::estimate(plan, layout_, rules_, trace().value_or(Trace::sequential(layout_)), memory(), {}, options_.disk)
-      .held();
+  const Trace order = trace().value_or(Trace::sequential(layout_));
+  return zero::estimate(plan, layout_, rules_, order, memory(), {}, options_.disk).held();
 }
 
 // The first of the plans that needs no more; empty where none does.

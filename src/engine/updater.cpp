@@ -24,7 +24,8 @@ const Store* first_of(std::initializer_list<const Store*> stores, const Is& is) 
 
 // Operations go as the disk's store likes them, where there is one.
 StagingShape shape_of(const Store& states, const Store& gradients, const Store* parameters, bool on_device) {
-  const Store* const slow = first_of({&states, &gradients, parameters}, [](const Store& s) { return !s.addressable(); });
+  const Store* const slow =
+      first_of({&states, &gradients, parameters}, [](const Store& store) { return !store.addressable(); });
   return staging_of_update(
       {states.tier(), gradients.tier(), parameters == nullptr ? Tier::device : parameters->tier()}, on_device,
       slow == nullptr ? kCopyBlock : slow->transfer(), slow == nullptr ? 1 : slow->page());
@@ -64,8 +65,9 @@ void Updater::check(const Slot& slot, Dtype stored) const {
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
   if (elsewhere_ != nullptr)
-    throw ConfigError("optimizer " + torch->label + " updates parameters by gradients that are in memory, and those of " +
-                          "tier " + std::string(name(elsewhere_->tier())) + " are not",
+    throw ConfigError("optimizer " + torch->label +
+                          " updates parameters by gradients that are in memory, and those of tier " +
+                          std::string(name(elsewhere_->tier())) + " are not",
                       others);
   require_elementwise(*torch);
 }

@@ -122,7 +122,7 @@ class Updater {
   Plan plan_;
   Accounts& accounts_;
   std::unique_ptr<Store> store_;  // of the states
-  const Store* elsewhere_;        // one of those of a step that are on another tier than the device's; null: there is none
+  const Store* elsewhere_;        // one of those of a step that are on another tier than the device's; null: none is
   Device& computing_;             // the step
   Staging staging_;
   std::optional<Staging> homes_;  // where the update is computed apart from the model

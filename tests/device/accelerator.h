@@ -46,7 +46,7 @@ enum class Mode {
 // Runs what is enqueued. The seed is for Mode::random.
 void set_mode(Mode mode, std::uint64_t seed = 0);
 
-// What a thread is at when it has one stream wait for another, or waits itself: on a stream of an engine's or of copies.
+// What a thread is at when it has one stream wait for another, of an engine's own or of copies, or waits itself.
 enum class Site { other, begin, join, follow, copy, copied, finish };
 class AtSite {
  public:

@@ -80,7 +80,7 @@ class PinnedAllocator final : public c10::Allocator {
   }
 
  private:
-  // Its last contents go, as what reads it later should not find them. Copies that nobody was to wait for still have it.
+  // Its last contents go, as what reads it later should not find them. Copies whose wait is left out still have it.
   static void free_pinned(void* address) {
     const Lock lock;
     Streams& streams = runtime().streams;

@@ -1,17 +1,13 @@
-// States on the host and on disk of models on the simulated accelerator: the bits of the device, what the ledger and
-// the estimate say of them, what is waited for, and what cannot be there.
-#include <c10/core/CachingDeviceAllocator.h>
+// States on the host and on disk of models on the simulated accelerator: the bits of the device, what is waited for,
+// and what cannot be there.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <numeric>
 
 #include "covering.h"
-#include "device/engines.h"
-#include "device/linked.h"
-#include "device/torch/devices.h"
+#include "device/offloads.h"
 #include "folder.h"
 #include "optimizers.h"
 #include "ranks/torch_optimizers.h"
@@ -19,21 +15,6 @@
 
 namespace zero::test {
 namespace {
-
-constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
-
-// Small operations, so that there are many of them.
-DiskOptions small_disk() {
-  return {.directories = {std::filesystem::temp_directory_path()}, .checks = true, .block = 16384, .depth = 4};
-}
-
-Plan offloaded(const Plan& plan, Tier optimizer, Tier gradient) {
-  return plan.offload(State::optimizer, optimizer).offload(State::gradient, gradient);
-}
-
-Plan to_host(const Plan& plan) {
-  return offloaded(plan, Tier::host, Tier::host);
-}
 
 // One of each number and format of moments.
 std::vector<Optimizer> elementwise() {
@@ -54,7 +35,7 @@ TEST_P(OffloadedStates, HaveTheBitsOfTheDevice) {
   Job job{plan.precision(precision).accumulate(accumulate), ranks, elementwise()[which], {.clip = 1, .seed = 3}, 3};
   job.options.disk = small_disk();
   job.joined = linked;
-  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p30};  // whose first steps overflow
+  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p30};  // overflows
   const Course<Lm> course = lm_on(accelerator::kType, 0.1);
   const Outcome expected = train<Lm>(job, course);
   job.plan = offloaded(job.plan, optimizer, gradient);
@@ -83,17 +64,6 @@ std::string name_of(const testing::TestParamInfo<Where>& tested) {
 
 INSTANTIATE_TEST_SUITE_P(All, OffloadedStates, testing::ValuesIn(places()), name_of);
 
-// Parameters of several stretches.
-struct Broad : torch::nn::Module {
-  static constexpr std::int64_t kWidth = 900;
-  at::Tensor loss(std::int64_t index) {
-    const at::Tensor x = numbers(index, {2, kWidth}).to(first->weight.device());
-    return second(first(x)).to(at::kFloat).square().mean();
-  }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(kWidth, kWidth));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(kWidth, kWidth));
-};
-
 class Offloading : public ModelsOnDevices {
  protected:
   static Outcome run(const Plan& plan, int ranks = 2) {
@@ -113,29 +83,6 @@ TEST_F(Offloading, GoesStretchByStretch) {
         EXPECT_EQ(difference(expected, train<Broad>(job, course)), "") << job.plan.label() << " on " << ranks;
       }
     }
-}
-
-// What is on the host is on no device, and is as large as was foreseen, with what it passes through.
-TEST_F(Offloading, TakesTheBytesOfTheEstimate) {
-  for (const Plan& plan : {Plan::zero1(), Plan::zero2(), Plan::zero3()})
-    for (const int accumulate : {1, 2})
-      for (const int ranks : {1, 2}) {
-        const Job job{.plan = to_host(plan).bf16().accumulate(accumulate), .ranks = ranks, .joined = linked};
-        SCOPED_TRACE(describe(job));
-        on_ranks<Broad>(job, course_on<Broad>(accelerator::kType), [&](Broad& model, Engine& engine, int) {
-          for (int step = 0; step < 2; ++step) train_step(model, engine);
-          const Ledger ledger = engine.ledger();
-          const Estimate estimate = engine.estimate();
-          EXPECT_GT(estimate.on(Tier::host).optimizer, 0);
-          EXPECT_EQ(ledger.on(Tier::host, Owner::optimizer).bytes, estimate.on(Tier::host).optimizer);
-          EXPECT_EQ(ledger.on(Tier::host, Owner::gradient).peak, estimate.on(Tier::host).gradient);
-          EXPECT_EQ(ledger.on(Tier::host, Owner::update).peak, estimate.staging);
-          EXPECT_EQ(ledger[Owner::optimizer].peak + ledger[Owner::gradient].peak + ledger[Owner::update].peak, 0);
-          EXPECT_EQ(ledger[Owner::parameter].bytes, estimate.on(Tier::device).parameter);
-          EXPECT_EQ(ledger[Owner::reduction].peak, estimate.reduction);
-          EXPECT_LE(ledger.peak_held, estimate.held());
-        });
-      }
 }
 
 TEST_F(Offloading, IsSavedAndLoadedByOtherTiers) {
@@ -224,7 +171,8 @@ TEST_F(Offloading, AddsUpLossesThatGoBackwardOneByOne) {
 
 std::vector<Plan> offloading_plans() {
   return {to_host(Plan::zero1()), to_host(Plan::zero2().bf16()), to_host(Plan::zero3()),
-          offloaded(Plan::zero2(), Tier::device, Tier::host), offloaded(Plan::zero2().bf16(), Tier::host, Tier::device)};
+          offloaded(Plan::zero2(), Tier::device, Tier::host),
+          offloaded(Plan::zero2().bf16(), Tier::host, Tier::device)};
 }
 
 TEST_F(Offloading, HasTheSameBitsWhateverTheDelays) {
@@ -273,174 +221,6 @@ TEST_F(Offloading, NeedsTheWaitsOfEverySite) {
     }
   }
   for (const auto& [site, waits] : needed) EXPECT_GT(waits, 20) << "site " << static_cast<int>(site);
-}
-
-// Copies beside what is computed: behind what was queued, and before what follows them.
-class CopiesOfADevice : public ModelsOnDevices {
- protected:
-  static constexpr std::int64_t kCount = 64, kBytes = kCount * 4;
-
-  // Whether a run with the site's waits left out, or with none, is as it should be.
-  static bool good(const std::optional<accelerator::Site>& left_out, const std::function<bool(Device&)>& run) {
-    accelerator::reset();
-    accelerator::set_race_faults(true);
-    accelerator::count_faults();
-    if (left_out) accelerator::leave_out(*left_out);
-    const bool right = run(device_at(accelerator::device(0)));
-    accelerator::synchronize(0);
-    return right && accelerator::counted_faults() == 0;
-  }
-};
-
-TEST_F(CopiesOfADevice, ComeBehindWhatWasQueuedAndAreWaitedFor) {
-  const auto brought = [](Device& device) {
-    const at::Tensor x = at::full({kCount}, 3.0, accelerator::device(0));
-    const auto host = device.take_of_host(kBytes);
-    std::fill_n(static_cast<float*>(host->data()), kCount, 0.0F);
-    Pending copy = device.bring(host->data(), x.const_data_ptr(), kBytes);
-    copy.wait();
-    const float* const values = static_cast<const float*>(host->data());
-    const bool right = std::all_of(values, values + kCount, [](float value) { return value == 3; });
-    accelerator::synchronize(0);
-    return right && copy.done();
-  };
-  EXPECT_TRUE(good({}, brought));
-  EXPECT_FALSE(good(accelerator::Site::copy, brought));
-  EXPECT_FALSE(good(accelerator::Site::finish, brought));
-}
-
-TEST_F(CopiesOfADevice, AreFollowedByWhatReadsThem) {
-  for (const bool all : {false, true}) {
-    const auto sent = [all](Device& device) {
-      at::Tensor x = at::zeros({kCount}, accelerator::device(0));
-      const auto host = device.take_of_host(kBytes);
-      std::fill_n(static_cast<float*>(host->data()), kCount, 3.0F);
-      Pending copy = device.send(x.mutable_data_ptr(), host->data(), kBytes);
-      if (all) {
-        device.follow_sends();
-      } else {
-        device.follow(copy);
-      }
-      const at::Tensor twice = (x * 2).cpu();
-      const bool right = twice.eq(6).all().item<bool>();
-      accelerator::synchronize(0);
-      return right;
-    };
-    EXPECT_TRUE(good({}, sent));
-    EXPECT_FALSE(good(accelerator::Site::copy, sent));
-    EXPECT_FALSE(good(accelerator::Site::copied, sent));
-  }
-}
-
-// Of 26 layers, beside which one row of activations is next to nothing.
-struct Deep : torch::nn::Module {
-  explicit Deep(std::int64_t layers_of = 26, std::int64_t width_of = 128) : width(width_of) {
-    for (std::int64_t i = 0; i < layers_of; ++i) layers->push_back(torch::nn::Linear(width, width));
-  }
-  at::Tensor loss(std::int64_t index) {
-    return layers->forward(numbers(index, {1, width}).to(parameters().front().device())).to(at::kFloat).square().mean();
-  }
-  std::int64_t width;
-  torch::nn::Sequential layers = register_module("layers", torch::nn::Sequential());
-};
-
-void lift_capacities() {
-  for (c10::DeviceIndex device = 0; device < accelerator::kDevices; ++device)
-    accelerator::set_capacity(device, kPlenty);
-}
-
-// What else than an engine's there is on the devices while it trains, at most.
-std::int64_t beside(const Job& job) {
-  lift_capacities();
-  std::atomic<std::int64_t> most = 0;
-  on_ranks<Deep>(job, course_on<Deep>(accelerator::kType), [&](Deep& model, Engine& engine, int) {
-    const c10::DeviceIndex device = model.parameters().front().device().index();
-    c10::getDeviceAllocator(accelerator::kType)->resetPeakStats(device);
-    for (int step = 0; step < job.steps; ++step) train_step(model, engine);
-    const std::int64_t others = accelerator::statistics(device).peak - engine.ledger().peak_held;
-    for (std::int64_t seen = most; seen < others && !most.compare_exchange_weak(seen, others);) {
-    }
-  });
-  return most;
-}
-
-// Trains where each device has so much of what the plan is predicted to need, and that beside it.
-void train_within(const Job& job, double share, std::int64_t beside) {
-  lift_capacities();
-  on_ranks<Deep>(job, course_on<Deep>(accelerator::kType), [&](Deep& model, Engine& engine, int) {
-    const c10::DeviceIndex device = model.parameters().front().device().index();
-    const double needed = share * static_cast<double>(engine.estimate().held());
-    accelerator::set_capacity(device, static_cast<std::int64_t>(needed) + beside);
-    for (int step = 0; step < job.steps; ++step) train_step(model, engine);
-    accelerator::set_capacity(device, kPlenty);
-  });
-}
-
-TEST_F(Offloading, NeedsOfADeviceWhatWasPredicted) {
-  for (const Plan& plan : {to_host(Plan::zero1()), to_host(Plan::zero2()), to_host(Plan::zero3()),
-                           offloaded(Plan::zero2(), Tier::host, Tier::device)})
-    for (const int accumulate : {1, 2}) {
-      const Job job{.plan = Plan(plan).bf16().accumulate(accumulate), .ranks = 4, .joined = linked};
-      SCOPED_TRACE(describe(job));
-      const std::int64_t others = beside(job);
-      EXPECT_EQ(thrown_by([&] { train_within(job, 1.1, others); }), "");
-      EXPECT_TRUE(says(thrown_by([&] { train_within(job, 0.97, others); }), {"has no memory left in", "needs", "bytes"}));
-    }
-}
-
-std::int64_t elements(const Layout& layout) {
-  std::int64_t sum = 0;
-  for (const UnitLayout& unit : layout.units()) sum += unit.length();
-  return sum;
-}
-
-// Two bytes for each parameter, and buffers that depend on the largest unit.
-TEST_F(Offloading, LeavesTheDeviceTwoBytesAParameter) {
-  for (const int ranks : {1, 2}) {
-    const Job job{.plan = to_host(Plan::zero2()).bf16(), .ranks = ranks, .joined = linked};
-    on_ranks<Deep>(job, course_on<Deep>(accelerator::kType), [&](Deep& model, Engine& engine, int rank) {
-      for (int step = 0; step < 3; ++step) train_step(model, engine);
-      const Estimate estimate = engine.estimate();
-      const Ledger ledger = engine.ledger();
-      EXPECT_EQ(estimate.on(Tier::device), (StateBytes{.parameter = 2 * elements(engine.layout())}));
-      EXPECT_EQ(ledger[Owner::parameter].bytes, 2 * elements(engine.layout()));
-      EXPECT_LE(ledger.peak_held, 2 * elements(engine.layout()) + estimate.reduction);
-      EXPECT_LT(estimate.reduction, elements(engine.layout()) / 3);
-      if (rank == 0)
-        RecordProperty("device_bytes_per_parameter_on_" + std::to_string(ranks),
-                       std::to_string(static_cast<double>(ledger.peak_held) /
-                                      static_cast<double>(engine.layout().numel())));
-    });
-  }
-}
-
-// How many layers of one width train on a device of so many bytes, once the engine has taken them over.
-std::int64_t most_layers(const Plan& plan, std::int64_t capacity) {
-  constexpr std::int64_t kWidth = 96;
-  const auto fits = [&](std::int64_t layers) {
-    auto model = std::make_shared<Deep>(layers, kWidth);
-    model->to(accelerator::device(0));
-    Engine engine(*model, World(), plan, AdamW{});
-    accelerator::set_capacity(0, capacity);
-    const std::string fault = thrown_by([&] {
-      for (int step = 0; step < 2; ++step) train_step(*model, engine);
-    });
-    accelerator::set_capacity(0, kPlenty);
-    return fault.empty();
-  };
-  std::int64_t most = 0;
-  for (std::int64_t step = 512; step > 0; step /= 2)
-    if (fits(most + step)) most += step;
-  return most;
-}
-
-TEST_F(Offloading, TrainsModelsSixAndAHalfTimesAsLarge) {
-  constexpr std::int64_t kCapacity = std::int64_t{8} << 20;
-  const std::int64_t without = most_layers(Plan::zero2().bf16(), kCapacity);
-  const std::int64_t with = most_layers(to_host(Plan::zero2().bf16()), kCapacity);
-  RecordProperty("layers_without", std::to_string(without));
-  RecordProperty("layers_with", std::to_string(with));
-  EXPECT_GE(static_cast<double>(with), 6.5 * static_cast<double>(without)) << with << " and " << without;
 }
 
 TEST_F(Offloading, IsRefusedWhereItCannotBe) {

@@ -107,7 +107,7 @@ std::unique_ptr<SideStream> SimulatedDevice::side_stream() {
 }
 
 std::unique_ptr<SideStream> SimulatedDevice::copy_stream() {
-  return std::make_unique<SitedStream>(TorchDevice::side_stream(),
+  return std::make_unique<SitedStream>(TorchDevice::copy_stream(),
                                        Sites{accelerator::Site::copy, accelerator::Site::copied});
 }
 

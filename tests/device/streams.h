@@ -43,7 +43,7 @@ class Streams {
   void wait(Key stream, const Event& event);
 
   // Whether the host's wait for the point is left out.
-  bool leaves_out(const Point& point) { return Streams::site() == Site::finish && !reached(point) && leaves_out_wait(); }
+  bool leaves_out(const Point& point) { return site() == Site::finish && !reached(point) && leaves_out_wait(); }
 
   bool reached(const Point& point) const;
   // Whether what is enqueued next on the stream runs after the point.

@@ -127,6 +127,10 @@ std::unique_ptr<SideStream> TorchDevice::side_stream() {
       c10::impl::VirtualGuardImpl(where_.type()).getStreamFromGlobalPool(where_, /*isHighPriority=*/true));
 }
 
+std::unique_ptr<SideStream> TorchDevice::copy_stream() {
+  return std::make_unique<TorchStream>(c10::impl::VirtualGuardImpl(where_.type()).getNewStream(where_));
+}
+
 Device::Memory TorchDevice::memory() const {
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(where_.type());

@@ -46,7 +46,7 @@ class TorchDevice : public Device {
  protected:
   c10::Device where() const { return where_; }
   // On which copies go one way.
-  virtual std::unique_ptr<SideStream> copy_stream() { return side_stream(); }
+  virtual std::unique_ptr<SideStream> copy_stream();
 
  private:
   c10::DataPtr allocate(std::size_t bytes) const;
