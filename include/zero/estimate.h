@@ -66,7 +66,8 @@ struct Estimate {
 
 // Whether the ranks share a host's memory, or are on devices. Where they share it, a sharded parameter lives once,
 // every rank reads the others' parts where they lie, and one barrier a step takes the place of the gathers'
-// announcements. What is read counts as bytes on the wire, as if it had been sent: those in_place.
+// announcements. What is read counts as bytes on the wire, as if it had been sent: those in_place. Parameters on
+// another tier than the device have no common memory, whatever is asked for.
 enum class Memory : std::uint8_t { separate, common, device };
 
 // How the ranks along each axis of a mesh are spread over hosts. By default all are on one.

@@ -103,10 +103,11 @@ class Plan {
   // and a forward inside it computes with them, as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
   // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity): the
-  // optimizer's under every plan, gradients where a rank holds no more than its slice over all. Host: of a model on a
-  // device. Disk: see Options::disk.
+  // optimizer's under every plan, gradients where a rank holds no more than its slice over all, parameters, on disk,
+  // where it updates all that it holds. Host: of a model on a device. Disk: see Options::disk.
   [[nodiscard]] Plan offload(State state, Tier tier) const;
-  [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;  // for gathered parameters; 0: two largest units
+  // For parameters paged in; 0: that of the two largest units, of the three largest where they are on disk.
+  [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
