@@ -119,6 +119,16 @@ zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, 
                         {topology_of(arrangement.layout.ranks(), hosts), arrangement.layout.mesh()});
 }
 
+bool on_devices(const Request& request) {
+  return request.profile.device_memory > 0;
+}
+
+// Buffers of tiers are in the host's memory.
+zero::Memory memory_of(const Request& request, const zero::Plan& plan) {
+  const bool beside = on_devices(request) && !offload_of(plan).empty();
+  return beside ? zero::Memory::device : request.memory;
+}
+
 void add_seconds(const Request& request, Cost& cost) {
   const MicroBatch work = micro_batch(request, cost.plan);
   const zero::MeshShape mesh = request.mesh();
@@ -135,7 +145,9 @@ void add_seconds(const Request& request, Cost& cost) {
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
   const zero::MeshShape mesh = request.mesh();
   const Arrangement arrangement(request.shape, plan, request.optimizer, mesh);
-  Cost cost{.plan = plan, .estimate = estimate(plan, arrangement, request.memory, request.hosts), .activations = kept};
+  Cost cost{.plan = plan,
+            .estimate = estimate(plan, arrangement, memory_of(request, plan), request.hosts),
+            .activations = kept};
   cost.padding = Padding(plan.on(mesh), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;
@@ -226,6 +238,7 @@ std::vector<Cost> price(const Request& request) {
     costs.push_back(price(request, plan, kept));
     if (costs.back().fits() || !request.chooses_tiers) continue;
     for (const zero::Plan& choice : tier_choices(plan, tiers_to_choose(request), request.mesh())) {
+      if (on_devices(request) && choice[State::parameter].tier != zero::Tier::device) continue;
       Cost cost = price(request, choice, kept);
       if (!cost.fits()) continue;
       costs.back() = std::move(cost);

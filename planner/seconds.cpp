@@ -131,9 +131,7 @@ std::vector<std::string> missing_for_tiers(const zero::Plan& plan, const Profile
     if (tier == zero::Tier::device) continue;
     if (tier == zero::Tier::disk) need("disk_read_bandwidth", profile.disk_read_bandwidth);
     if (tier == zero::Tier::disk) need("disk_write_bandwidth", profile.disk_write_bandwidth);
-    if (profile.device_memory == 0) continue;
-    need("host_link_bandwidth", profile.host_link_bandwidth);
-    if (state == zero::State::optimizer) need("host_bandwidth", profile.host_bandwidth);
+    if (profile.device_memory > 0 && state == zero::State::optimizer) need("host_bandwidth", profile.host_bandwidth);
   }
   return keys;
 }
