@@ -45,7 +45,8 @@ class Printer : public Listener {
     Table table(4);
     table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
     add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), predicted.parameter.predicted);
-    add(table, plan, zero::State::gradient, zero::Dtype::f32, predicted.gradient.predicted);
+    add(table, plan, zero::State::gradient, plan.gradient_dtype(plan.compute_dtype(zero::Dtype::f32)),
+        predicted.gradient.predicted);
     add(table, plan, zero::State::optimizer, zero::Dtype::f32, predicted.optimizer.predicted);
     const WireBytes& wire = predicted.wire;
     table.add({"wire, each step", "", "", "", with_separators(wire.predicted)});
@@ -55,6 +56,11 @@ class Printer : public Listener {
     if (wire.across_hosts.predicted > 0) part("  within the host", wire.within_host.predicted);
     part("  across hosts", wire.across_hosts.predicted);
     part("  read in place", wire.in_place.predicted);
+    for (const TierBytes& of : predicted.tiers) {
+      part((of.state + ", read from the " + of.tier + " each step").c_str(), of.read.predicted);
+      part((of.state + ", written to it").c_str(), of.written.predicted);
+    }
+    if (!predicted.tiers.empty()) part("peak, in memory", predicted.peak.predicted);
     table.print(out_);
     out_ << std::endl;
   }
