@@ -10,10 +10,6 @@
 namespace zero {
 namespace {
 
-const ParameterRule& rule_of(const Slot& slot, const std::vector<ParameterRule>& rules) {
-  return rules[static_cast<std::size_t>(slot.index)];
-}
-
 bool on_device(const Plan& plan, State state) {
   return plan[state].tier == Tier::device;
 }

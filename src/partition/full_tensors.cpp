@@ -7,13 +7,10 @@
 #include <utility>
 
 #include "base/exact_sum.h"
+#include "partition/moments.h"
 
 namespace zero {
 namespace {
-
-const ParameterRule& rule_of(const Slot& slot, const std::vector<ParameterRule>& rules) {
-  return rules[static_cast<std::size_t>(slot.index)];
-}
 
 bool owned(const ParameterRule& rule) {
   const auto work = full_tensor_work(rule.optimizer);

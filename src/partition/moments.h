@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <vector>
 
 #include "base/blockwise.h"
@@ -11,6 +12,10 @@
 #include "zero/optimizer.h"
 
 namespace zero {
+
+inline const ParameterRule& rule_of(const Slot& slot, const std::vector<ParameterRule>& rules) {
+  return rules[static_cast<std::size_t>(slot.index)];
+}
 
 // Of a moment's values in an array, for a unit stored in `stored`.
 constexpr Dtype moment_dtype(MomentFormat format, Dtype stored) {

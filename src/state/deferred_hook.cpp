@@ -59,9 +59,9 @@ at::Tensor kept(const at::Tensor& tensor) {
 }
 
 // One operator, as it is called.
-class Call {
+class NotedCall {
  public:
-  Call(const Handle& op, c10::DispatchKeySet keys, Stack* stack)
+  NotedCall(const Handle& op, c10::DispatchKeySet keys, Stack* stack)
       : op_(op),
         keys_(keys & below()),
         stack_(stack),
@@ -322,7 +322,7 @@ class Call {
 };
 
 void see(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
-  Call call(op, keys, stack);
+  NotedCall call(op, keys, stack);
   if (taken_apart(op)) return call.take_apart();
   const bool inside = deferred_tensors::under_way();
   if (!call.on_deferred()) return inside && !call.on_tensors() && !random(op) ? call.make_later() : call.run();
