@@ -36,7 +36,8 @@ sanitizers:
 
 bench: bench-setup configure ## kernels, collectives and training steps, each against its peers
 	@cmake --build --preset $(PRESET) --target benches zero_cli
-	@for source in bench/micro/*.cpp; do $(BUILD)/bench/$$(basename $$source .cpp) || exit; done
+	@for source in bench/micro/*.cpp bench/tiers/*.cpp; do $(BUILD)/bench/$$(basename $$source .cpp) || exit; done
+	@bench/tiers/cpu_update.py --program $(BUILD)/bench/cpu_update
 	@bench/collectives/run.py --build $(BUILD) --json build/collectives.json
 	@bench/checkpoints/run.py
 	@bench/peers/run.py --ours $(BUILD)/bench/peers_ours --zero $(BUILD)/zero --json build/peers.json $(PEERS)

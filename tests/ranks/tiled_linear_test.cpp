@@ -10,6 +10,7 @@
 #include "lm.h"
 #include "optimizers.h"
 #include "states.h"
+#include "zero/deferred.h"
 #include "zero/error.h"
 
 namespace zero::test {
@@ -144,6 +145,19 @@ TEST(TiledLinear, TakesOverTypeAndWhetherItIsTrained) {
   for (const at::Tensor& each : tiled->parameters())
     EXPECT_TRUE(each.scalar_type() == at::kBFloat16 && !each.requires_grad() && each.is_leaf());
   EXPECT_THROW(TiledLinear(13, kInner, 2)->set(plain->weight, {}), ConfigError);  // which has a bias
+}
+
+// Tile by tile, with the values of a model that is built whole.
+TEST(TiledLinear, IsBuiltWithoutMemory) {
+  torch::manual_seed(5);
+  const WideLm whole(true);
+  run_ranks(1, [&](const World& world) {
+    torch::manual_seed(5);
+    const auto model = deferred([] { return std::make_shared<WideLm>(true); });
+    const Engine engine(*model, world, Plan::zero3(), AdamW{});
+    for (const auto& item : model->named_parameters())
+      EXPECT_TRUE(at::equal(engine.main_parameter(item.value()), whole.named_parameters()[item.key()])) << item.key();
+  });
 }
 
 TEST(TiledLinear, TakesThePlaceOfLayersThatASequentialCalls) {
