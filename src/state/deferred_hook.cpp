@@ -321,7 +321,7 @@ class NotedCall {
   bool tensors_ = false, writes_values_ = false, writes_deferred_ = false;
 };
 
-void see(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
+void note(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
   NotedCall call(op, keys, stack);
   if (taken_apart(op)) return call.take_apart();
   const bool inside = deferred_tensors::under_way();
@@ -363,5 +363,5 @@ void DeferredStorage::say(c10::StorageImpl& storage) const {
 }  // namespace zero
 
 TORCH_LIBRARY_IMPL(_, Fake, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&zero::see>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&zero::note>());
 }
