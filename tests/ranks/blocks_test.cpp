@@ -69,7 +69,7 @@ std::pair<std::int64_t, std::int64_t> buffers_for(std::int64_t size, const Optim
 
 TEST(BlocksBuffers, AreConstantInNumberAndSize) {
   for (const Optimizer& optimizer : {Optimizer(AdamW{}), narrow_moments()[1], narrow_moments()[2]}) {
-    const auto small = buffers_for(48, optimizer), large = buffers_for(200, optimizer);
+    const auto small = buffers_for(100, optimizer), large = buffers_for(200, optimizer);
     EXPECT_EQ(small, large) << describe(optimizer);
     EXPECT_EQ(small.second, 3 * 4 * LateStore::kTransfer);
     EXPECT_LT(small.first, 200 * 200 * 4);
