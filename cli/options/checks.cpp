@@ -52,7 +52,7 @@ void check_plans(const RunOptions& options, int ranks) {
 void check_tiers(const RunOptions& options) {
   const zero::Plan plan = planner::offloaded({}, options.offload);
   for (const zero::State state : {zero::State::parameter, zero::State::gradient, zero::State::optimizer})
-    if (plan[state].tier == zero::Tier::host && on_host(options.device))
+    if (plan[state].tier == zero::Tier::host && !options.device.empty() && on_host(options.device))
       throw UsageError("--offload " + options.offload +
                        ": the model is trained on the CPU, whose memory the host's is: use disk, or --device cuda");
 }

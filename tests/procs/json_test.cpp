@@ -31,8 +31,10 @@ TEST(JsonOfCommands, TrainAndCompareWriteWhatIsDocumented) {
   const Folder folder;
   Schema documented = schema("zero.report/2");
   const Words options = folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")});
-  const Result trained =
-      run_apart(folder, joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2"}, options));
+  std::filesystem::create_directory(folder.path("disk"));
+  const Words on_disk{"--offload", "optimizer=disk", "--disk", folder.path("disk")};
+  const Result trained = run_apart(
+      folder, joined(joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2"}, on_disk), options));
   ASSERT_EQ(trained.code, 0) << trained.err;
   documented.check(document(folder, "out"));
   EXPECT_EQ(documented.missing("command"), "");
@@ -113,6 +115,17 @@ TEST(JsonOfCommands, PlanWritesWhatIsDocumented) {
   const Result read = run_apart(folder, {"plan", "--model", "micro", "--ranks", "8", "--ds-config",
                                          ZERO_SOURCE_DIR "/examples/ds_config.json", "--json", folder.path("out")});
   ASSERT_EQ(read.code, 0) << read.err;
+  plan.check(document(folder, "out"));
+  const Result on_disk =
+      run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--profile", "h100", "--offload", "optimizer=disk",
+                         "--host-memory", "1TB", "--disk-space", "1TB", "--json", folder.path("out")});
+  ASSERT_EQ(on_disk.code, 0) << on_disk.err;
+  plan.check(document(folder, "out"));
+  const Result too_much =
+      run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--profile", "h100", "--plans", "zero2", "--offload",
+                         "optimizer=host,gradient=disk", "--host-memory", "1MB", "--disk-space", "100KB", "--json",
+                         folder.path("out")});
+  ASSERT_EQ(too_much.err, "");
   plan.check(document(folder, "out"));
   EXPECT_EQ(file.missing(), "");
   EXPECT_EQ(plan.missing(), "");

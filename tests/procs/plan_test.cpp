@@ -168,7 +168,7 @@ TEST(PlanCommand, TakesTheMemoryOfTheDevicesThatAProfileIsOf) {
 TEST(PlanCommand, OffersTheDiskWhereNothingElseFits) {
   const Folder folder;
   const Words words{
-      "plan",   "--model",         "7b",   "--ranks", "2",     "--device-memory", "80GB",  "--batch",
+      "plan",   "--model",         "7b",   "--ranks", "2",     "--device-memory", "60GB",  "--batch",
       "1",      "--seq",           "1024", "--plans", "zero3", "--fit",           "--out", folder.path("plan.json"),
       "--json", folder.path("out")};
   EXPECT_EQ(run_apart(folder, words).code, 1);
