@@ -1,8 +1,8 @@
 #include "engine/updater.h"
 
 #include <algorithm>
-#include <limits>
 #include <initializer_list>
+#include <limits>
 #include <utility>
 
 #include "base/elements.h"
@@ -26,9 +26,9 @@ const Store* first_of(std::initializer_list<const Store*> stores, const Is& is) 
 StagingShape shape_of(const Store& states, const Store& gradients, const Store* parameters, bool on_device) {
   const Store* const slow =
       first_of({&states, &gradients, parameters}, [](const Store& store) { return !store.addressable(); });
-  return staging_of_update(
-      {states.tier(), gradients.tier(), parameters == nullptr ? Tier::device : parameters->tier()}, on_device,
-      slow == nullptr ? kCopyBlock : slow->transfer(), slow == nullptr ? 1 : slow->page());
+  return staging_of_update({states.tier(), gradients.tier(), parameters == nullptr ? Tier::device : parameters->tier()},
+                           on_device, slow == nullptr ? kCopyBlock : slow->transfer(),
+                           slow == nullptr ? 1 : slow->page());
 }
 
 }  // namespace
@@ -108,9 +108,8 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const P
   if (plan_.remainder(stored) != Remainder::kept) return;
   blocks.rest = take(unit, length(unit), stored);
   if (dtype == stored) return fill(blocks.rest, 0, length(unit), stored, 0);
-  each_beside(unit, blocks.rest, stored, Way::out, values, [&](void* rest, const void* from, std::int64_t count) {
-    computing_.keep_rest(from, rest, count);
-  });
+  each_beside(unit, blocks.rest, stored, Way::out, values,
+              [&](void* rest, const void* from, std::int64_t count) { computing_.keep_rest(from, rest, count); });
 }
 
 Block Updater::take(const Unit& unit, std::int64_t count, Dtype dtype) {
@@ -348,8 +347,7 @@ void Updater::adopt(Unit& unit) {
 
 void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  Block written =
-      accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored));
+  Block written = accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored));
   const PartAt parts = [&](std::int64_t first, std::int64_t count) {
     return BlockPart{&written, first * size_of(stored), count * size_of(stored), Way::in};
   };
@@ -357,10 +355,9 @@ void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
     each_beside(unit, blocks.rest, stored, Way::both, parts,
                 [&](void* rest, const void* now, std::int64_t count) { computing_.drop_misfits(now, rest, count); });
   if (blocks.main)
-    each_beside(unit, blocks.main, accumulation(stored), Way::both, parts,
-                [&](void* main, const void* now, std::int64_t count) {
-                  computing_.adopt_written(now, stored, main, count);
-                });
+    each_beside(
+        unit, blocks.main, accumulation(stored), Way::both, parts,
+        [&](void* main, const void* now, std::int64_t count) { computing_.adopt_written(now, stored, main, count); });
 }
 
 }  // namespace zero

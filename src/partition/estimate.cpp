@@ -192,8 +192,7 @@ class Pricing {
       gather(i, std::accumulate(occurrence, end, std::int64_t{0}));
       occurrence = end;
     }
-    if (memory_ != Memory::common && estimate_.gathers > 0)
-      estimate_.gathered = paged.most + wire_room(layout_, plan_);
+    if (memory_ != Memory::common && estimate_.gathers > 0) estimate_.gathered = paged.most + wire_room(layout_, plan_);
   }
 
   void bring(const UnitLayout& unit, std::int64_t times) {

@@ -41,7 +41,8 @@ Accounts::Accounts(c10::Device device, Communicator readers, Communicator owners
       owners_(std::move(owners)),
       disk_(std::move(disk)),
       passing_(Tier::device, lasting(), book()),
-      passing_host_(Tier::host, [this](std::size_t bytes) { return device_.take_of_host(bytes); }, book()) {}
+      passing_host_(
+          Tier::host, [this](std::size_t bytes) { return device_.take_of_host(bytes); }, book()) {}
 
 std::shared_ptr<void> Accounts::own_memory(std::int64_t bytes) const {
   return device_.is_host() ? readers_.own_memory(bytes) : nullptr;

@@ -121,10 +121,10 @@ class Gradients {
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::optional<Passage> arriving_;  // of gradients to where they are held; none outside of backward
   const Unit* arrived_ = nullptr;    // whose the latest is
-  std::shared_ptr<Buffer> flat_;  // as large as the largest unit
-  std::vector<int> order_;        // in which units are reduced
-  std::vector<int> completed_;    // in which this rank completed them
-  std::size_t next_ = 0;          // in order_, to be reduced
+  std::shared_ptr<Buffer> flat_;     // as large as the largest unit
+  std::vector<int> order_;           // in which units are reduced
+  std::vector<int> completed_;       // in which this rank completed them
+  std::size_t next_ = 0;             // in order_, to be reduced
   std::vector<Pending> in_flight_;
   double waited_ = 0;
   int micro_ = 0;

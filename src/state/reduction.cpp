@@ -50,8 +50,7 @@ void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = gradients.unit.layout();
   const Fold add = reduces_each() ? how() : added_to_sum(gradients);
-  const bool apart = !in_place() || !add.sources.empty() ||
-                     gradients.held.dtype() != accumulation(layout.dtype()) ||
+  const bool apart = !in_place() || !add.sources.empty() || gradients.held.dtype() != accumulation(layout.dtype()) ||
                      (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients)));
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
   if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);

@@ -113,9 +113,9 @@ TEST_F(MemoryOfOffloading, LeavesTheDeviceTwoBytesAParameter) {
       EXPECT_LE(ledger.peak_held, 2 * elements(engine.layout()) + estimate.reduction);
       EXPECT_LT(estimate.reduction, elements(engine.layout()) / 3);
       if (rank == 0)
-        RecordProperty("device_bytes_per_parameter_on_" + std::to_string(ranks),
-                       std::to_string(static_cast<double>(ledger.peak_held) /
-                                      static_cast<double>(engine.layout().numel())));
+        RecordProperty(
+            "device_bytes_per_parameter_on_" + std::to_string(ranks),
+            std::to_string(static_cast<double>(ledger.peak_held) / static_cast<double>(engine.layout().numel())));
     });
   }
 }

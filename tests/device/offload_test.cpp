@@ -156,8 +156,8 @@ TEST_F(Offloading, AddsUpLossesThatGoBackwardOneByOne) {
   for (const Plan& plan : {Plan::zero1(), Plan::zero2()})
     for (const int ranks : {1, 2}) {
       const auto trained = [&](const Plan& each) {
-        return train_by<Lm>({.plan = Plan(each).bf16(), .ranks = ranks, .joined = linked},
-                            lm_on(accelerator::kType, 0), [](Lm& model, Engine& engine, Outcome& run, int) {
+        return train_by<Lm>({.plan = Plan(each).bf16(), .ranks = ranks, .joined = linked}, lm_on(accelerator::kType, 0),
+                            [](Lm& model, Engine& engine, Outcome& run, int) {
                               for (int step = 0; step < 2; ++step) {
                                 for (int loss = 0; loss < 3; ++loss) engine.backward(model.loss(3 * step + loss));
                                 run.record(engine.step());
@@ -234,8 +234,8 @@ TEST_F(Offloading, IsRefusedWhereItCannotBe) {
   const at::Device there = accelerator::device(0);
   EXPECT_TRUE(says(refusal(at::kCPU, to_host(Plan::zero2()), AdamW{}),
                    {"gradient on tier host", "the model is on the CPU", "use Tier::disk"}));
-  EXPECT_TRUE(says(refusal(there, Plan::zero3().offload(State::activation, Tier::host), AdamW{}),
-                   {"activation on tier host"}));
+  EXPECT_TRUE(
+      says(refusal(there, Plan::zero3().offload(State::activation, Tier::host), AdamW{}), {"activation on tier host"}));
   for (const Optimizer& whole : whole_optimizers())
     for (const Plan& plan : {to_host(Plan::zero2()), offloaded(Plan::zero2(), Tier::disk, Tier::device)})
       EXPECT_TRUE(says(refusal(there, plan, whole), {std::string(name(whole)), "whole tensors", "on the device"}));

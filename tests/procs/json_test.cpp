@@ -121,10 +121,9 @@ TEST(JsonOfCommands, PlanWritesWhatIsDocumented) {
                          "--host-memory", "1TB", "--disk-space", "1TB", "--json", folder.path("out")});
   ASSERT_EQ(on_disk.code, 0) << on_disk.err;
   plan.check(document(folder, "out"));
-  const Result too_much =
-      run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--profile", "h100", "--plans", "zero2", "--offload",
-                         "optimizer=host,gradient=disk", "--host-memory", "1MB", "--disk-space", "100KB", "--json",
-                         folder.path("out")});
+  const Result too_much = run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--profile", "h100", "--plans",
+                                             "zero2", "--offload", "optimizer=host,gradient=disk", "--host-memory",
+                                             "1MB", "--disk-space", "100KB", "--json", folder.path("out")});
   ASSERT_EQ(too_much.err, "");
   plan.check(document(folder, "out"));
   EXPECT_EQ(file.missing(), "");

@@ -187,9 +187,8 @@ Pending TorchDevice::bring(void* host, const void* from, std::int64_t bytes) {
 
 Pending TorchDevice::send(void* to, const void* host, std::int64_t bytes) {
   if (bytes == 0) return {};
-  return Pending(std::make_shared<Copied>(copied(Direction::up, [&] {
-    tensor_at(to, Dtype::u8, bytes).copy_(host_bytes(host, bytes), /*non_blocking=*/true);
-  })));
+  return Pending(std::make_shared<Copied>(copied(
+      Direction::up, [&] { tensor_at(to, Dtype::u8, bytes).copy_(host_bytes(host, bytes), /*non_blocking=*/true); })));
 }
 
 void TorchDevice::follow_sends() {

@@ -148,8 +148,10 @@ inline Rows of_tiers() {
       row("train --offload optimizer=disk", {"--offload optimizer=disk needs folders: give --disk DIR"}),
       row("train --disk .", {"--disk: no state is kept on disk: give --offload"}),
       row("compare --disk .", {"--disk: no state is kept on disk: give --offload"}),
-      row("train --device cpu --offload optimizer=host", {"--offload optimizer=host", "trained on the CPU", "use disk"}),
-      row("train --plan zero1 -n 2 --offload parameter=disk --disk .", {"parameter on tier disk needs ranks that update"}),
+      row("train --device cpu --offload optimizer=host",
+          {"--offload optimizer=host", "trained on the CPU", "use disk"}),
+      row("train --plan zero1 -n 2 --offload parameter=disk --disk .",
+          {"parameter on tier disk needs ranks that update"}),
       row("train --plan ddp -n 2 --offload gradient=disk --disk .", {"gradient on tier disk needs gradients sharded"}),
       row("plan --model 7b --offload optimizer", {"'optimizer' says no tier"})};
 }
