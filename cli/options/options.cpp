@@ -174,6 +174,7 @@ void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std
       .add_option("--offload", options.offload,
                   "States that are kept elsewhere, between commas: parameter=disk, gradient=host, optimizer=host")
       ->check(read_by<zero::Plan>([](std::string_view text) { return planner::offloaded({}, std::string(text)); }))
+      ->join(',')
       ->type_name("STATE=TIER")
       ->group(group);
 }

@@ -183,6 +183,17 @@ TEST(PlanCommand, OffersTheDiskWhereNothingElseFits) {
   EXPECT_EQ(wrong.code, 2);
 }
 
+TEST(PlanCommand, TakesTiersTogetherOrOneByOne) {
+  const Folder folder;
+  const Words words{"plan", "--model", "micro", "--ranks", "2", "--plans", "zero3", "--offload", "optimizer=disk"};
+  const Result apart = run_apart(folder, joined(words, {"--offload", "parameter=disk"}));
+  EXPECT_EQ(apart.code, 0) << apart.err;
+  Words together = words;
+  together.back() += ",parameter=disk";
+  EXPECT_EQ(apart.out, run_apart(folder, together).out);
+  EXPECT_TRUE(contains(apart.out, "zero3 with parameter on disk and optimizer on disk")) << apart.out;
+}
+
 TEST(PlanCommand, SaysThatNothingFits) {
   const Folder folder;
   const Result result = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--device-memory", "10GB", "--fit",
