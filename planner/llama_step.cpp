@@ -37,7 +37,6 @@ class Walk {
     loss();
     to_.at("start of backward");
     loss_backward();
-    to_.at("backward");
     norm_backward(false);
     to_.repeat(c_.num_hidden_layers - 1, [&] { layer_backward(false); });
     layer_backward(true);
@@ -183,7 +182,8 @@ class Walk {
     }
     product_backward(c_.vocab_size, c_.hidden_size);
     to_.drop(logits + stream());
-    if (!c_.tie_word_embeddings) to_.drop(table());
+    to_.at("backward");
+    if (!c_.tie_word_embeddings) to_.drop(table());  // when it is complete it is still there
   }
 
   // The gradients of a product's weight [to, from], which is taken away later, and of its input.
