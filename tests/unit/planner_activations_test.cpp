@@ -56,6 +56,13 @@ TEST(Activations, GrowWithTheTokens) {
 }
 
 // A large vocabulary's logits are largest when backward begins; a deep model's layers when it has begun.
+// The head's gradient, and what the layers' backward needs, are there when the sum of its slice is made.
+TEST(Activations, HoldTheHeadsGradientAsItsSumIsMade) {
+  const MicroBatch one = work(22, 1, 32);
+  const std::int64_t head = one.config.vocab_size * one.config.hidden_size * 2;
+  EXPECT_GT(activations(one).in_backward, head + activations(one).layers * one.seq * one.config.intermediate_size * 2);
+}
+
 TEST(Activations, NameTheMoment) {
   models::LlamaConfig config = models::llama_preset("micro");
   config.vocab_size = 50000;
