@@ -36,16 +36,6 @@ TEST_F(StreamsOfEngines, HaveTheSameBitsWhateverTheDelays) {
   }
 }
 
-// Whether a run that leaves out waits is noticed: by other bits, by an error, or as a fault of the device.
-bool noticed(const Outcome& expected, const std::function<Outcome()>& run) {
-  try {
-    if (!difference(expected, run()).empty()) return true;
-  } catch (const std::exception&) {
-    return true;
-  }
-  return accelerator::counted_faults() > 0;
-}
-
 TEST_F(StreamsOfEngines, NeedTheWaitsOfEverySite) {
   const bool each = std::getenv("ZERO_TEST_LONG") != nullptr;
   std::map<accelerator::Site, std::int64_t> needed;
