@@ -7,7 +7,10 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,8 +24,7 @@ constexpr int kRounds = 5;
 constexpr double kLongEnough = 0.01;  // seconds
 constexpr std::int64_t kLeastBytes = std::int64_t{1} << 22;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
-constexpr std::int64_t kWidest = 16384;  // product
-constexpr std::int64_t kThin = 16;       // columns of one that its operands' bytes decide
+constexpr std::int64_t kThin = 16;  // columns of one that its operands' bytes decide
 constexpr std::int64_t kHeads = 8, kHeadSize = 64;
 constexpr std::int64_t kLongestChain = 1 << 14;
 constexpr std::int64_t kExchanged = std::int64_t{1} << 24;  // parameters, at most
@@ -88,7 +90,9 @@ Rates::Rates(const zero::World& world, c10::Device where)
     : world_(world),
       where_(where),
       memory_(share_of_memory(world, where)),
-      most_elements_(std::min(kMostElements, memory_ / 64)) {}
+      most_elements_(std::min(kMostElements, memory_ / 64)),
+      widest_(static_cast<std::int64_t>(
+          std::bit_floor(static_cast<std::uint64_t>(std::sqrt(static_cast<double>(most_elements_)))))) {}
 
 void Rates::synchronize() const {
   c10::impl::VirtualGuardImpl(where_.type()).synchronizeDevice(where_.index());
@@ -147,7 +151,8 @@ double Rates::updates_on_host() const {
 
 double Rates::updates_at(c10::Device device) const {
   double bytes = 0;
-  const auto [size, seconds] = sized(1 << 16, most_elements_, [&](std::int64_t n) -> Work {
+  const std::int64_t most = most_elements_ / 2;  // a step has eight arrays: parameter, gradients, moments, temporaries
+  const auto [size, seconds] = sized(1 << 16, most, [&](std::int64_t n) -> Work {
     const auto alone = std::make_shared<OneParameter>(zero::World(), device, n);
     bytes = alone->update_bytes();
     return {[alone] { alone->step(); }, [alone] { alone->backward(); }};
@@ -185,7 +190,7 @@ double Rates::collective_seconds() const {
 }
 
 double Rates::matrix_flops(const at::TensorOptions& options) const {
-  const auto [width, seconds] = sized(256, kWidest, [&](std::int64_t n) {
+  const auto [width, seconds] = sized(256, widest_, [&](std::int64_t n) {
     return Work{[a = at::ones({n, n}, options), b = at::ones({n, n}, options)] { static_cast<void>(at::mm(a, b)); }};
   });
   const auto n = static_cast<double>(width);
@@ -194,7 +199,7 @@ double Rates::matrix_flops(const at::TensorOptions& options) const {
 
 // Without what computing takes of it, at most half.
 double Rates::matrix_bandwidth(const at::TensorOptions& options, double flops) const {
-  const auto [rows, seconds] = sized(256, kWidest, [&](std::int64_t n) {
+  const auto [rows, seconds] = sized(256, widest_, [&](std::int64_t n) {
     return Work{
         [a = at::ones({n, n}, options), b = at::ones({n, kThin}, options)] { static_cast<void>(at::mm(a, b)); }};
   });
@@ -205,7 +210,7 @@ double Rates::matrix_bandwidth(const at::TensorOptions& options, double flops) c
 
 // Half of the scores, since what is masked is not computed.
 double Rates::attention_flops(const at::TensorOptions& options) const {
-  const auto [tokens, seconds] = sized(128, kWidest, [&](std::int64_t n) {
+  const auto [tokens, seconds] = sized(128, widest_, [&](std::int64_t n) {
     return Work{[x = at::ones({1, kHeads, n, kHeadSize}, options)] {
       static_cast<void>(at::scaled_dot_product_attention(x, x, x, {}, 0, /*is_causal=*/true));
     }};

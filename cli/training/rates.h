@@ -72,6 +72,7 @@ class Rates {
   c10::Device where_;
   std::int64_t memory_;
   std::int64_t most_elements_;  // of which four arrays of fp32 take a quarter of the memory at most
+  std::int64_t widest_;         // rows of a square of them
 };
 
 }  // namespace cli

@@ -145,6 +145,25 @@ TEST(Estimate, ReductionIsTheLargestTrainableUnit) {
   EXPECT_EQ(reduction(Plan::zero2().reproducible(true)), flat);
 }
 
+// A block waits for the gradients of its own parameters, around those of the modules inside; one that has a single
+// parameter does not.
+TEST(Estimate, ReductionHasWhatWaitsAroundWhatIsInside) {
+  const auto flats = [](const std::vector<std::pair<std::string, std::int64_t>>& parameters) {
+    Specs specs;
+    for (const auto& [unit, numel] : parameters)
+      specs.push_back(
+          {.name = unit + "." + std::to_string(specs.size()), .numel = numel, .dtype = Dtype::f32, .unit = unit});
+    const Estimate estimated = estimate(Plan::zero2(), Layout(specs, 4), kAdamW);
+    return estimated.reduction - estimated.largest_slice();
+  };
+  constexpr std::int64_t k = 4 * kUnit;  // bytes
+  EXPECT_EQ(flats({{"a", kUnit}, {"a", kUnit}, {"b", 4 * kUnit}}), 4 * k);
+  EXPECT_EQ(flats({{"a", kUnit}, {"a", kUnit}, {"a.b", 4 * kUnit}, {"a.c", 3 * kUnit}}), 8 * k);
+  EXPECT_EQ(flats({{"a", 2 * kUnit}, {"a.b", 4 * kUnit}}), 4 * k);
+  EXPECT_EQ(flats({{"a", 4 * kUnit}, {"a", kUnit}, {"a.b", kUnit}, {"a.b", kUnit}, {"a.b.c.d", kUnit}}), 8 * k);
+  EXPECT_EQ(flats({{"a", kUnit}, {"a", kUnit}, {"ab", 4 * kUnit}}), 4 * k);
+}
+
 struct Wire {
   std::int64_t gather_calls, gather_bytes, scatter_calls, scatter_bytes;
 };

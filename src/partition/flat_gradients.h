@@ -1,0 +1,55 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "zero/layout.h"
+
+namespace zero {
+
+// How much the flat gradients of a plan take that are there at once, where each is collected as its gradients arrive.
+// One follows the other in the memory of the largest; but that of a module with several parameters of its own may wait
+// for the last of them while those of the modules inside come and go, and those of one module's units come together.
+class FlatGradients {
+ public:
+  void add(const UnitLayout& unit, std::int64_t bytes) {
+    Module& module = modules_[unit.name().substr(0, unit.name().find('#'))];
+    module.least = module.all == 0 ? bytes : std::min(module.least, bytes);
+    module.all += bytes;
+    if (unit.slots().size() > 1) module.waiting += bytes;
+    largest_ = std::max(largest_, bytes);
+  }
+
+  std::int64_t most() const {
+    std::int64_t beside = 0;
+    for (const auto& [name, module] : modules_) beside = std::max(beside, beside_largest(name, module));
+    return largest_ + beside;
+  }
+
+ private:
+  struct Module {
+    std::int64_t all = 0, least = 0;  // bytes of its units
+    std::int64_t waiting = 0;         // of those with several parameters
+  };
+
+  // While all of a module's are there: one, the first to come, has the memory of the largest.
+  std::int64_t beside_largest(std::string_view name, const Module& module) const {
+    std::int64_t all = module.all, first = module.least;
+    while (!name.empty()) {
+      name = name.substr(0, name.find('.') == std::string_view::npos ? 0 : name.rfind('.'));
+      const auto around = modules_.find(name);
+      if (around == modules_.end() || around->second.waiting == 0) continue;
+      all += around->second.waiting;
+      first = around->second.least;
+    }
+    return all - first;
+  }
+
+  std::int64_t largest_ = 0;
+  std::map<std::string, Module, std::less<>> modules_;
+};
+
+}  // namespace zero
