@@ -9,16 +9,21 @@
 //     engine.step();                      // clips, updates, gathers what the plan replicates
 //   }
 //
+// or the loop that the program has: loss.backward(), and engine.optimizer() as its optimizer.
+//
 // The module is not changed: its parameters become views of flat storages that the engine pages.
 // Forward, backward and step run on the thread that built the engine (its thread-local dispatch keys
 // are what notices that a parameter is used), where it is also destroyed, after its gather scopes; every
 // rank makes the same calls. Several engines may live in one process, on one thread or on several.
 //
-// What changes for the code around a module: gradients are the engine's, so `.grad()` is undefined and
-// clipping and the optimizer are the engine's too; parameters are written, saved and loaded (torch::save, torch::load)
-// inside zero::gather; elsewhere to() and load(), which replace a parameter's memory, are refused at the next backward.
-// A hook that the program has on a parameter's accumulated gradient is called with this backward's, before it is taken.
-// After a CommError the ranks can no longer be in step: end the process, or at least the engine.
+// What changes for the code around a module: gradients are the engine's. Between a backward and the step `.grad()` of a
+// parameter is a mark without values: zero_grad() of a module or an optimizer drops what has been gathered since the
+// latest step, of all parameters or of some, and to compute with it, as torch::nn::utils::clip_grad_norm_ or another
+// optimizer does, throws StateError. Clipping and the optimizer are the engine's too; parameters are written, saved and
+// loaded (torch::save, torch::load) inside zero::gather; elsewhere to() and load(), which replace a parameter's memory,
+// are refused at the next backward. A hook that the program has on a parameter's accumulated gradient is called with
+// this backward's, before it is taken. After a CommError the ranks can no longer be in step: end the process, or at
+// least the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,6 +55,9 @@ class Module;
 }
 namespace torch::jit {
 struct Module;
+}
+namespace torch::optim {
+class Optimizer;
 }
 
 namespace zero {
@@ -109,6 +117,14 @@ struct StepReport {
   double vote_seconds = 0;    // the vote, where ranks wait for the slowest
 };
 
+// This rank's part of a parameter's gradient, between the last backward of a step and step().
+struct GradientSlice {
+  const std::string& parameter;  // as in named_parameters()
+  std::int64_t begin;            // of its elements, as they lie in memory
+  at::Tensor sum;  // [count], on the parameter's device: over ranks and micro-batches, times the loss scale
+  double scale;    // the mean gradient is sum * scale
+};
+
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
@@ -132,6 +148,11 @@ class Engine {
   // plan (a reproducible plan takes them where `accumulate` is 1). If it throws on every rank, the gradients gathered
   // for the step so far are dropped and the engine is ready for the next forward.
   void backward(const at::Tensor& loss);
+  // loss.backward(), at::Tensor's own, on the thread that built the engine, does the same for every engine whose
+  // parameters it reaches, whatever Options::outside. A gradient that it is given is a factor of the loss that is
+  // reported. Where the loss scale is not 1 it throws StateError, unless the loss is what this returns last: the loss
+  // times the scale. No other thread.
+  at::Tensor scale(const at::Tensor& loss);
 
   // Drops the gradients gathered for the step so far and what a forward that threw left behind: its
   // place in the stream of random numbers, its recorded order. Every rank must.
@@ -141,6 +162,27 @@ class Engine {
   // nothing and reports applied = false. Throws StateError, on every rank, when gradients overflow at the
   // lowest loss scale. Collective.
   StepReport step();
+  // Between the last backward of a step and step(): what this rank updates, a part of a parameter at a time, where it
+  // lies, without a gather. What is written to `sum` is what the step takes, its norm and clipping too; ranks that have
+  // the same part (ddp: all of them) must write the same. A parameter that got no gradient on any rank has zeros, and
+  // is not updated. `use` calls nothing of the engine. Throws StateError at any other time, and where gradients are on
+  // another tier than the device. Not collective.
+  void for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) const;
+  // A copy of the mean gradient of a parameter in fp32 (fp64), whole, on every rank, at the same time. Throws as that
+  // does, and ConfigError for a tensor that is no parameter of the engine. Collective.
+  at::Tensor gradient(const at::Tensor& parameter) const;
+  // What the latest step() returned, whoever called it.
+  const StepReport& last_step() const;
+
+  // The engine as an optimizer of LibTorch's, for code that takes one: step(), with a closure or without, is step();
+  // zero_grad() drops the gradients of backwards since the latest step(). Parameters with the same hyper-parameters are
+  // a group, whose learning rate, as schedules of LibTorch's set it, is used from the next step on, times
+  // Options::schedule: the same on every rank. save() and load() throw StateError: Engine::save() is for both.
+  // It lives as long as the engine. Not collective.
+  torch::optim::Optimizer& optimizer();
+  // Learning rate of parameters in no group, from the next step on; those of groups change by the same factor. The same
+  // on every rank. Throws ConfigError where it is negative or not finite.
+  void set_lr(double lr);
 
   // Bits of the program's own, told to all ranks by the next step's report: so all of them act on what only some have
   // heard, a signal or the end of their data, after the same step.

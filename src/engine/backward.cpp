@@ -2,25 +2,15 @@
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
 #include <memory>
-#include <mutex>
-#include <vector>
+#include <string>
 
 #include "engine/impl.h"
+#include "state/program_backward.h"
 #include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {
-
-// A backward of this engine, and of those to whose parameters its gradients go too.
-struct Engine::Impl::Backward final : RunningBackward {
-  explicit Backward(Impl& engine) : leader(engine) {}
-
-  Impl& leader;
-  std::mutex mutex = {};           // devices have a thread each
-  std::vector<Impl*> joined = {};  // others, in the order in which gradients reached them
-};
 
 void Engine::Impl::backward(const at::Tensor& loss) {
   check_alive();
@@ -30,29 +20,40 @@ void Engine::Impl::backward(const at::Tensor& loss) {
     throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
                       "compute it from the module's output, with gradients enabled");
   check_parameters();
-  gradients_->require_planned(micro_);
-  const auto run = std::make_shared<Backward>(*this);
+  const auto run = std::make_shared<RunningBackward>(this, scaler_.value());
   const RunningBackward::Guard running(run);
+  gradients_->require_planned(micro_);
   try {
-    // In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
-    const at::Tensor root = loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
+    const at::Tensor root = wide(loss);
     const at::Tensor seed = at::full_like(root, scaler_.value());
     begin_micro_batch();
     torch::autograd::backward({root}, {seed});
-    gradients_->end();
-    for (Impl* other : run->joined) other->gradients_->end();
-    for (Impl* other : run->joined) other->end_micro_batch(loss);
-    end_micro_batch(loss);
+    run->finish(loss);
   } catch (...) {
-    for (Impl* other : run->joined) other->drop_step();
-    drop_step();
+    run->drop();
     throw;
   }
+}
+
+// In fp16 itself most scales would be infinite; what then overflows is noticed as any other overflow.
+at::Tensor Engine::Impl::wide(const at::Tensor& loss) {
+  return loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
+}
+
+at::Tensor Engine::Impl::scale(const at::Tensor& loss) {
+  check_alive();
+  const at::Tensor scaled = wide(loss) * scaler_.value();
+  if (scaled.requires_grad()) program_backward::note_scaled(scaled, scaler_.value());
+  return scaled;
 }
 
 void Engine::Impl::begin_micro_batch() {
   gradients_->begin(micro_);
   micro_batch_.begin_backward(micro_ + 1 < plan_.accumulate());
+}
+
+void Engine::Impl::end_gradients() {
+  gradients_->end();
 }
 
 void Engine::Impl::end_micro_batch(const at::Tensor& loss) {
@@ -62,20 +63,39 @@ void Engine::Impl::end_micro_batch(const at::Tensor& loss) {
   micro_batch_.next(micro_batch_number());
 }
 
-// The first gradient from another engine's backward has come.
+void Engine::Impl::before_backward() {
+  if (gradients_) heed_emptied();
+}
+
+void Engine::Impl::after_backward() noexcept {
+  if (gradients_) gradients_->show();
+}
+
+// The program's zero_grad() since.
+void Engine::Impl::heed_emptied() {
+  if (gradients_->take_back() == Gradients::Shown::kept) return;
+  if (stepped_ > 0)
+    throw StateError(rank_text() + ": zero_grad() after backward number " + std::to_string(micro_) +
+                         " of a step would also empty the gradients of those before it, of which step() was called",
+                     "call zero_grad() before the backward, or drop the whole step by engine.discard()");
+  gradients_->clear();
+  sums_.clear();
+  micro_ = 0;
+  micro_batch_.next(micro_batch_number());
+}
+
+// The first gradient from a backward that this engine did not begin has come.
 void Engine::Impl::join_backward() {
-  auto* const run = static_cast<Backward*>(RunningBackward::current());
+  RunningBackward& run = *RunningBackward::current();
   check_alive();
   check_parameters();
-  if (scaler_.value() != run->leader.scaler_.value())
-    throw StateError(rank_text() + ": a backward with loss scale " + std::to_string(run->leader.scaler_.value()) +
+  if (scaler_.value() != run.scale())
+    throw StateError(rank_text() + ": a backward with loss scale " + std::to_string(run.scale()) +
                          " brings gradients to an engine whose loss scale is " + std::to_string(scaler_.value()),
-                     "give both engines the same Options::loss_scale, a fixed one");
+                     run.of_program() ? "call engine.scale(loss).backward(), or engine.backward(loss)"
+                                      : "give both engines the same Options::loss_scale, a fixed one");
   gradients_->require_planned(micro_);
-  {
-    const std::lock_guard lock(run->mutex);
-    run->joined.push_back(this);
-  }
+  run.join(*this);
   begin_micro_batch();
 }
 
@@ -89,6 +109,7 @@ void Engine::Impl::drop_step() {
   micro_batch_.abort();
   sums_.clear();
   micro_ = 0;
+  stepped_ = 0;
   micro_batch_.next(micro_batch_number());
 }
 

@@ -1,5 +1,6 @@
 #include "zero/engine.h"
 
+#include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "zero/error.h"
 
@@ -43,8 +44,19 @@ void Engine::backward(const at::Tensor& loss) {
   impl_->accounts().explaining_memory("backward", [&] { impl_->backward(loss); });
 }
 StepReport Engine::step() {
-  const Acting acting(impl_->observer(), Activity::step);
-  return impl_->accounts().explaining_memory("step()", [&] { return impl_->step(); });
+  return impl_->step();
+}
+const StepReport& Engine::last_step() const {
+  return impl_->last_step();
+}
+at::Tensor Engine::scale(const at::Tensor& loss) {
+  return impl_->scale(loss);
+}
+torch::optim::Optimizer& Engine::optimizer() {
+  return impl_->optimizer();
+}
+void Engine::set_lr(double lr) {
+  impl_->set_lr(lr);
 }
 std::int64_t Engine::micro_batch() const {
   return impl_->micro_batch_number();
@@ -119,6 +131,12 @@ void Engine::load_state(StateSource& source) {
 }
 void Engine::observe(std::weak_ptr<EngineObserver> observer) {
   impl_->observe(observer);
+}
+at::Tensor Engine::gradient(const at::Tensor& parameter) const {
+  return impl_->gradient(parameter);
+}
+void Engine::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) const {
+  impl_->for_each_gradient_slice(use);
 }
 at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
   return impl_->main_parameter(parameter);

@@ -9,11 +9,13 @@
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
+#include "engine/engine_optimizer.h"
 #include "engine/tiers.h"
 #include "partition/slices.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
 #include "state/for_unit.h"
+#include "state/program_backward.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -135,7 +137,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, *gradient_store_);
-  if (options_.outside == OutsideGradients::add) gradients_->on_arrival_from_outside([this] { join_backward(); });
+  gradients_->on_arrival_from_outside(options_.outside == OutsideGradients::add, [this] { join_backward(); });
   micro_batch_.next(micro_batch_number());
   reserve_room(needed);
   undo.commit();
@@ -144,6 +146,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   accounts_.reset_peaks();
   accounts_.device().trim();
   dispatch_hook::watch();
+  program_backward::watch();
 }
 
 c10::intrusive_ptr<Float8Linears> Engine::Impl::float8_linears() const {

@@ -24,23 +24,32 @@
 #include "state/max_norms.h"
 #include "state/micro_batch.h"
 #include "state/pager.h"
+#include "state/running_backward.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 
 namespace zero {
 
-class Engine::Impl final : public UnitOwner {
+class EngineOptimizer;
+
+class Engine::Impl final : public UnitOwner, public TakesGradients {
  public:
   // Of a plan that is valid.
   Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options);
   ~Impl() override;
 
   void backward(const at::Tensor& loss);
+  at::Tensor scale(const at::Tensor& loss);
   StepReport step();
+  const StepReport& last_step() const { return last_step_; }
+  EngineOptimizer& optimizer();
+  void set_lr(double lr);
   std::int64_t micro_batch_number() const;
   void discard();
   void release();
   at::Tensor main_parameter(const at::Tensor& parameter);
+  at::Tensor gradient(const at::Tensor& parameter);
+  void for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use);
   EngineState state(bool frozen = true);
   void load_state(StateSource& source);
   void request(std::uint32_t bits) { requests_ |= bits; }
@@ -92,11 +101,19 @@ class Engine::Impl final : public UnitOwner {
   OutOfMemoryError out_of_memory(const std::string& what, const char* during) const;
   std::int64_t needs(const Plan& plan) const;
   std::string plan_that_fits(std::int64_t room) const;
-  struct Backward;
+  static at::Tensor wide(const at::Tensor& loss);
+  void before_backward() override;
+  void after_backward() noexcept override;
+  void end_gradients() override;
+  void end_micro_batch(const at::Tensor& loss) override;
+  void drop_step() override;
+  void heed_emptied();
+  void check_gradients(const char* call);
+  void each_gradient_slice(Unit& unit, const std::function<void(const Slot&, GradientSlice)>& use) const;
   void begin_micro_batch();
-  void end_micro_batch(const at::Tensor& loss);
   void join_backward();
-  void drop_step();
+  StepReport attempt();
+  void heed_learning_rates();
   void check_alive() const;
   void check_parameters() const;
   void check_not_gathered(const char* call) const;
@@ -171,6 +188,10 @@ class Engine::Impl final : public UnitOwner {
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
   int micro_ = 0;
+  int stepped_ = 0;  // of them, so many before the latest step() that did nothing
+  StepReport last_step_ = {};
+  std::unique_ptr<EngineOptimizer> optimizer_;  // null before it is asked for
+  HearsOfBackwards hears_{*this};
   std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;

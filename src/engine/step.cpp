@@ -74,9 +74,18 @@ double Engine::Impl::scale_of(const StepDecision& decision) const {
 
 StepReport Engine::Impl::step() {
   check_alive();
+  const Acting acting(observer_, Activity::step);
+  heed_emptied();
+  last_step_ = accounts_.explaining_memory("step()", [&] { return attempt(); });
+  return last_step_;
+}
+
+StepReport Engine::Impl::attempt() {
   StepReport report;
   report.step = steps_;
+  stepped_ = micro_;
   if (micro_ < plan_.accumulate()) return report;
+  heed_learning_rates();
   check_not_gathered("step()");
   check_parameters();
   check_float8();
@@ -206,6 +215,7 @@ void Engine::Impl::start_window() {
   gradients_->clear();
   sums_.clear();
   micro_ = 0;
+  stepped_ = 0;
   consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
   micro_batch_.next(micro_batch_number());
 }

@@ -44,6 +44,7 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       staging_(accounts.staging(computing_, shape_of(*store_, gradients, parameters, apart()))),
       seed_(seed),
       rules_(std::move(rules)),
+      lr_(rules_.size()),
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
@@ -255,15 +256,21 @@ void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, con
   }
 }
 
+double Updater::lr(int parameter) const {
+  const auto i = static_cast<std::size_t>(parameter);
+  return lr_[i].value_or(learning_rate(rules_[i].optimizer) * rules_[i].lr_scale);
+}
+
 UpdateFactors Updater::factors(const Slot& slot, double scale, double lr_factor) const {
   const auto parameter = static_cast<std::size_t>(slot.index);
   const ParameterRule& rule = rules_[parameter];
   const std::int64_t step = steps_[parameter];
   const std::uint64_t stream = derived(seed_, static_cast<std::uint64_t>(slot.index));
-  return {.scale = scale,
-          .lr = learning_rate(rule.optimizer) * lr_factor * rule.lr_scale,
-          .step = step,
-          .seed = derived(stream, static_cast<std::uint64_t>(step))};
+  return {
+      .scale = scale,
+      .lr = lr_[parameter] ? *lr_[parameter] * lr_factor : learning_rate(rule.optimizer) * lr_factor * rule.lr_scale,
+      .step = step,
+      .seed = derived(stream, static_cast<std::uint64_t>(step))};
 }
 
 // What the parameters' next step takes, those that are `present`.

@@ -44,6 +44,10 @@ class Updater {
 
   // What this rank holds of the unit's state, but for the stored parameters; nothing where it is not prepared.
   void each_state(const Unit& unit, const TellState& tell) const;
+  // Of a parameter, by its number in the layout, from the next step on; before schedules.
+  double lr(int parameter) const;
+  void set_lr(int parameter, double lr) { lr_[static_cast<std::size_t>(parameter)] = lr; }
+
   // How often each parameter was updated.
   const std::vector<std::int64_t>& steps() const { return steps_; }
   void resume(std::uint64_t seed, std::vector<std::int64_t> steps);
@@ -127,8 +131,9 @@ class Updater {
   Staging staging_;
   std::optional<Staging> homes_;  // where the update is computed apart from the model
   std::uint64_t seed_;
-  std::vector<ParameterRule> rules_;  // by parameter
-  std::vector<std::int64_t> steps_;   // by parameter: updates so far
+  std::vector<ParameterRule> rules_;       // by parameter
+  std::vector<std::optional<double>> lr_;  // likewise, in place of the rule's
+  std::vector<std::int64_t> steps_;        // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   FullTensors whole_;
 };

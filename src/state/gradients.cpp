@@ -112,6 +112,7 @@ void Gradients::hook_in() {
 }
 
 Gradients::~Gradients() {
+  hide();
   for (auto& unit : units_)
     for (const at::Tensor& parameter : unit->parameters())
       if (auto* const ours = dynamic_cast<Hook*>(hook_of(parameter)); ours != nullptr && ours->of(*this))
@@ -196,12 +197,17 @@ Fold Gradients::how() const {
 
 // Whether a gradient that arrives now is wanted.
 bool Gradients::accepts(const std::string& parameter) {
-  const bool in_backward = RunningBackward::current() != nullptr;
-  if (!active_ && in_backward && begin_from_outside_) begin_from_outside_();
-  if (active_ || in_backward) return active_;
+  const RunningBackward* const running = RunningBackward::current();
+  if (!active_ && running != nullptr && (of_others_ || running->of_program())) begin_from_outside_();
+  if (active_ || running != nullptr) return active_;
   throw StateError("rank " + std::to_string(exchange_.rank()) + ": a gradient of parameter '" + parameter +
-                       "' arrived outside Engine::backward",
-                   "call engine.backward(loss) instead of loss.backward()");
+                       "' arrived outside of a backward of a loss on the engine's thread",
+                   "call engine.backward(loss), or loss.backward(), on the thread that built the engine");
+}
+
+void Gradients::on_arrival_from_outside(bool of_others, std::function<void()> begin) {
+  of_others_ = of_others;
+  begin_from_outside_ = std::move(begin);
 }
 
 void Gradients::take(int unit, int slot, const at::Tensor& parameter) {

@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,8 +48,16 @@ class Gradients {
   // gradient of the micro-batch is where it belongs. A begin() that throws is to be followed by abort().
   void begin(int micro);
   void end();
-  // Called when another engine's backward brings a gradient: begins this one's, or else the gradient is dropped.
-  void on_arrival_from_outside(std::function<void()> begin) { begin_from_outside_ = std::move(begin); }
+  // Called when a backward of the program brings a gradient, and, if `of_others`, one of another engine: begins this
+  // engine's. What others bring is dropped else.
+  void on_arrival_from_outside(bool of_others, std::function<void()> begin);
+
+  // Between backwards parameters show that the engine has their gradients; see gradient_mark.h. show() is for those
+  // that have arrived in this step; nothing may be computed with them then.
+  void show();
+  // What the program has done to them since. Throws StateError where it has put another gradient in place of one.
+  enum class Shown : std::uint8_t { kept, emptied };
+  Shown take_back();
   // Drops everything gathered for this step.
   void abort();
   // The next step begins with empty gradients; memory stays.
@@ -70,6 +79,8 @@ class Gradients {
   struct UnitGradients;  // one unit's gradients
 
   void hook_in();
+  void hide();
+  void empty(UnitGradients& gradients, int slot);
   bool accepts(const std::string& parameter);
   void take(int unit, int slot, const at::Tensor& parameter);
   void add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient);
@@ -130,6 +141,7 @@ class Gradients {
   int micro_ = 0;
   bool active_ = false;
   bool ordered_ = false;
+  bool of_others_ = false;
   std::function<void()> begin_from_outside_;
 };
 

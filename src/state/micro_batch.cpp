@@ -99,12 +99,20 @@ void MicroBatch::end_forward() {
   recorder_.stop();
 }
 
-void MicroBatch::begin_backward(bool more_to_come) {
+void MicroBatch::enter_backward() {
   if (open_here != nullptr) open_here->end_forward();
   phase_ = Phase::backward;
-  order_.more_to_come(more_to_come);
   acting_.emplace(observer_, Activity::backward);
   recorder_.start();
+}
+
+void MicroBatch::leave_backward() {
+  if (phase_ == Phase::backward) abort();
+}
+
+void MicroBatch::begin_backward(bool more_to_come) {
+  if (phase_ != Phase::backward) enter_backward();
+  order_.more_to_come(more_to_come);
 }
 
 void MicroBatch::end_backward() {

@@ -50,6 +50,11 @@ class MicroBatch {
   // Whether what is open is over, now that gradients are enabled: an evaluation, or a forward that nothing keeps.
   bool over();
   void end_forward();
+  // A backward of the program is under way on this thread, of which it is not yet known whether it reaches the engine:
+  // begin_backward() may follow.
+  void enter_backward();
+  // It is over: nothing but what begin_backward() follows on was a micro-batch.
+  void leave_backward();
   // `more_to_come`: another one follows before the step.
   void begin_backward(bool more_to_come);
   void end_backward();

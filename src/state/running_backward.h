@@ -1,31 +1,103 @@
-// The backward of an engine, on every thread that works for it: the one that began it, and on a device, where LibTorch
-// runs backwards on threads of its own, those.
+// A backward that engines take gradients of: one of an engine, or one of the program, loss.backward(). It is there on
+// every thread that works for it: the one that began it, and on a device, where LibTorch runs backwards on threads of
+// its own, those.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <memory>
+#include <mutex>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace zero {
 
-class RunningBackward : public c10::DebugInfoBase {
+// An engine, as backwards meet it.
+class TakesGradients {
  public:
+  virtual ~TakesGradients() = default;
+  // On the engine's thread, before any backward there and after it, whatever it reaches.
+  virtual void before_backward() = 0;
+  virtual void after_backward() noexcept = 0;
+  // Of one that it takes part in: all its gradients have come, and the micro-batch is over. Both are collective.
+  virtual void end_gradients() = 0;
+  virtual void end_micro_batch(const at::Tensor& loss) = 0;
+  // The same where it has failed.
+  virtual void drop_step() = 0;
+};
+
+class RunningBackward final : public c10::DebugInfoBase {
+ public:
+  // Of an engine, or of the program where `leader` is null. `scale`: the loss scale that its gradients have.
+  RunningBackward(TakesGradients* leader, double scale) : of_program_(leader == nullptr), scale_(scale) {
+    if (leader != nullptr) parts_.push_back(leader);
+  }
+
   // The innermost that this thread works for; null where it is none.
   static RunningBackward* current() { return static_cast<RunningBackward*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+
+  // Whether engines hear of this thread's backwards.
+  static bool heard();
+
+  bool of_program() const { return of_program_; }
+  double scale() const { return scale_; }
+
+  // From any of its threads: devices have one each. Engines in the order in which gradients reach them.
+  void join(TakesGradients& engine) {
+    const std::lock_guard lock(mutex_);
+    parts_.push_back(&engine);
+  }
+  // Once LibTorch has ended it, or has thrown.
+  void finish(const at::Tensor& loss) {
+    for (TakesGradients* const part : parts_) part->end_gradients();
+    for (TakesGradients* const part : parts_) part->end_micro_batch(loss);
+  }
+  void drop() {
+    for (TakesGradients* const part : parts_) part->drop_step();
+  }
 
   // Makes it current on this thread, and on those that carry out a backward begun here, as long as the guard lives.
   class Guard {
    public:
-    explicit Guard(std::shared_ptr<RunningBackward> backward) : guard_(kKind, std::move(backward)) {}
+    explicit Guard(std::shared_ptr<RunningBackward> backward)
+        : around_(current() == nullptr), guard_(kKind, std::move(backward)) {
+      if (around_) before();
+    }
+    ~Guard() {
+      if (around_) after();
+    }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
 
    private:
+    static void before();
+    static void after() noexcept;
+    bool around_;  // none is running around it
     c10::DebugInfoGuard guard_;
   };
 
  private:
   static constexpr std::string_view kName = "a backward of libzero";
   static constexpr c10::DebugInfoKind kKind{&kName};
+
+  bool of_program_;
+  double scale_;
+  std::mutex mutex_ = {};
+  std::vector<TakesGradients*> parts_ = {};
+};
+
+// As long as it lives, the engine hears of this thread's backwards.
+class HearsOfBackwards {
+ public:
+  explicit HearsOfBackwards(TakesGradients& engine);
+  ~HearsOfBackwards();
+  HearsOfBackwards(const HearsOfBackwards&) = delete;
+  HearsOfBackwards& operator=(const HearsOfBackwards&) = delete;
+
+ private:
+  TakesGradients& engine_;
 };
 
 }  // namespace zero

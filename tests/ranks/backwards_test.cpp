@@ -216,7 +216,9 @@ TEST(Backwards, WithAnotherLossScaleAreNotAdded) {
 }
 
 TEST(Backwards, OutsideOfAnyEngineStillSaySo) {
-  on_ranks<TwoHeads>({}, {}, [](TwoHeads& model, Engine&, int) { EXPECT_THROW(model.loss(1).backward(), StateError); });
+  on_ranks<TwoHeads>({}, {}, [](TwoHeads& model, Engine&, int) {
+    EXPECT_THROW(torch::autograd::backward({model.loss(1)}), StateError);
+  });
 }
 
 }  // namespace

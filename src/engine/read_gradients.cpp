@@ -1,0 +1,76 @@
+// Gradients between backward and step, for the program.
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "device/torch/torch_device.h"
+#include "engine/impl.h"
+#include "state/dispatch_hook.h"
+#include "zero/error.h"
+
+namespace zero {
+
+void Engine::Impl::check_gradients(const char* call) {
+  check_alive();
+  heed_emptied();
+  gradients_->show();
+  if (micro_ < plan_.accumulate())
+    throw StateError(rank_text() + ": " + call + " after " + std::to_string(micro_) + " of a step's " +
+                         std::to_string(plan_.accumulate()) + " backwards: gradients are not summed over the ranks yet",
+                     "call it between the last backward and step()");
+  if (gradient_store_->tier() != Tier::device)
+    throw StateError(
+        rank_text() + ": " + call + " with gradients on tier " + std::string(name(gradient_store_->tier())),
+        "leave them on the device, or clip by Options::clip");
+}
+
+void Engine::Impl::each_gradient_slice(Unit& unit, const std::function<void(const Slot&, GradientSlice)>& use) const {
+  const HeldGradient* const held = gradients_->held(unit.index());
+  if (held == nullptr) return;
+  const Held mine = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
+  for (const Slot& slot : unit.layout().slots()) {
+    const std::int64_t begin = std::max(slot.begin, mine.begin), end = std::min(slot.end(), mine.begin + mine.count);
+    if (begin >= end) continue;
+    const View view = held->view({begin, end - begin});
+    use(slot, {.parameter = slot.name,
+               .begin = begin - slot.begin,
+               .sum = tensor_at(unit.device(), view.data, scalar_type(view.dtype), view.count),
+               .scale = 1.0 / held_times()});
+  }
+}
+
+void Engine::Impl::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) {
+  check_gradients("for_each_gradient_slice()");
+  const dispatch_hook::Off off;
+  const at::NoGradGuard no_grad;
+  for (auto& unit : units_) each_gradient_slice(*unit, [&](const Slot&, const GradientSlice& slice) { use(slice); });
+}
+
+at::Tensor Engine::Impl::gradient(const at::Tensor& parameter) {
+  check_gradients("gradient()");
+  Unit* const unit = Unit::of(parameter.unsafeGetTensorImpl());
+  if (unit == nullptr || unit->owner != this)
+    throw ConfigError(rank_text() + ": gradient() was given a tensor that is not a parameter of this engine");
+  const dispatch_hook::Off off;
+  const at::NoGradGuard no_grad;
+  const Dtype wide = accumulation(unit->layout().dtype());
+  const at::Tensor flat = at::zeros({unit->layout().length()}, at::TensorOptions(scalar_type(wide)));
+  each_gradient_slice(*unit, [&](const Slot& slot, const GradientSlice& slice) {
+    flat.narrow(0, slot.begin + slice.begin, slice.sum.numel()).copy_(slice.sum);
+  });
+  const View whole{flat.mutable_data_ptr(), flat.numel(), wide};
+  const Held held = held_at_rest(resolved_, State::optimizer, unit->layout(), exchange_.rank());
+  const View mine{static_cast<char*>(whole.data) + held.begin * size_of(wide), held.count, wide};
+  if (held.over)
+    exchange_.run({.kind = Exchange::Kind::read,
+                   .unit = unit->index(),
+                   .count = whole.count,
+                   .run = [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); },
+                   .lane = Exchange::Lane::control});
+  return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
+      .mul(1.0 / held_times())
+      .to(unit->device());
+}
+
+}  // namespace zero

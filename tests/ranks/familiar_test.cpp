@@ -1,0 +1,478 @@
+// Loops of LibTorch's own: loss.backward(), an optimizer of LibTorch's kind, gradients that the program empties.
+#include <torch/torch.h>
+
+#include "covering.h"
+#include "harness.h"
+#include "zero/error.h"
+
+namespace zero::test {
+namespace {
+
+using torch::nn::Linear;
+
+struct Net : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor x = torch::dropout(torch::tanh(body(numbers(index, {4, 7}))), 0.2, is_training());
+    return right(left(x)).to(at::kFloat).square().mean();
+  }
+  Linear body = register_module("body", Linear(7, 90));
+  Linear left = register_module("left", Linear(90, 3)), right = register_module("right", Linear(3, 2));
+};
+
+const Job kJob{.optimizer = Sgd{.lr = 0.1, .momentum = 0.9}, .options = {.clip = 1}, .steps = 4};
+
+// What a trainer is written for: whatever optimizes.
+void train_loop(Net& net, torch::optim::Optimizer& optimizer, Engine& engine, Outcome& run, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    for (int micro = 0; micro < engine.plan().accumulate(); ++micro) {
+      optimizer.zero_grad();
+      net.loss(engine.micro_batch()).backward();
+      optimizer.step();
+    }
+    run.record(engine.last_step());
+  }
+}
+
+Outcome train_familiar(const Job& job) {
+  return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& run, int) {
+    train_loop(net, engine.optimizer(), engine, run, job.steps);
+  });
+}
+
+// Ranks, micro-batches, precision.
+class Familiar : public testing::TestWithParam<Shape> {};
+
+TEST_P(Familiar, LoopsHaveTheBitsOfTheEnginesOwn) {
+  const auto& [ranks, accumulate, precision] = GetParam();
+  Job job = kJob;
+  job.ranks = ranks;
+  job.plan = Plan::ddp().accumulate(accumulate).precision(precision);
+  if (precision == Precision::fp16) job.options.loss_scale = LossScale::fixed(1);
+  under_every_plan(job, [](const Job& each) { EXPECT_EQ(difference(train<Net>(each), train_familiar(each)), ""); });
+}
+
+std::string title_of(const testing::TestParamInfo<Shape>& tested) {
+  const auto& [ranks, accumulate, precision] = tested.param;
+  return in_title(ranks, accumulate, precision);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Familiar,
+                         testing::ValuesIn(covering(std::vector{1, 2, 4}, std::vector{1, 2, 3},
+                                                    std::vector{Precision::fp32, Precision::bf16, Precision::fp16})),
+                         title_of);
+
+// A plain optimizer's program, to the bit on one rank, and what the same step gives on two.
+TEST(FamiliarLoops, AreThoseOfPlainLibTorch) {
+  const auto plain = [](const Job& job) {
+    Net net;
+    initialise(net, kSeed);
+    net.eval();
+    PlainTrainer trainer(net, job);
+    for (int step = 0; step < job.steps; ++step) {
+      for (int rank = 0; rank < job.ranks; ++rank) trainer.backward(net.loss(step * job.ranks + rank));
+      trainer.step();
+    }
+    return trainer.finish();
+  };
+  for (const int ranks : {1, 2}) {
+    Job job = kJob;
+    job.ranks = ranks;
+    const Outcome run = train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+      net.eval();
+      train_loop(net, engine.optimizer(), engine, outcome, job.steps);
+    });
+    EXPECT_EQ(difference(plain(job), run, 1e-6), "");
+  }
+}
+
+// Under fp16 the loss is scaled by the engine, and else refused.
+TEST(FamiliarLoops, ScaleTheLoss) {
+  Job job = kJob;
+  job.plan = Plan::zero2().precision(Precision::fp16);
+  const Outcome expected = train<Net>(job);
+  const Outcome run = train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+    for (int step = 0; step < job.steps; ++step) {
+      engine.scale(net.loss(engine.micro_batch())).backward();
+      outcome.record(engine.step());
+    }
+  });
+  EXPECT_EQ(difference(expected, run), "");
+  const std::string fault =
+      thrown_by([&] { on_ranks<Net>(job, {}, [](Net& net, Engine&, int) { net.loss(0).backward(); }); });
+  EXPECT_TRUE(says(fault, {"loss scale", "engine.scale(loss).backward()"}));
+}
+
+// A loss with a gradient of its own is that loss times it.
+TEST(FamiliarLoops, MayWeighTheLoss) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan;
+    const auto by = [&](const auto& backward) {
+      return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+        for (int step = 0; step < job.steps; ++step) {
+          backward(engine, net.loss(engine.micro_batch()));
+          outcome.record(engine.step());
+        }
+      });
+    };
+    const Outcome expected = by([](Engine& engine, const at::Tensor& loss) { engine.backward(loss * 0.25); });
+    const Outcome given = by([](Engine&, const at::Tensor& loss) { loss.backward(at::full_like(loss, 0.25)); });
+    EXPECT_EQ(difference(expected, given), "") << plan.label();
+  }
+}
+
+// Of several losses of one graph, in turn, and the graph kept.
+TEST(FamiliarLoops, TakeSeveralLossesOfOneGraph) {
+  const auto by = [](const Job& job, const auto& backward) {
+    return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+      for (int step = 0; step < job.steps; ++step) {
+        const at::Tensor x = torch::tanh(net.body(numbers(engine.micro_batch(), {4, 7})));
+        backward(net.left(x).abs().mean(), net.right(net.left(x)).square().mean());
+        outcome.record(engine.step());
+      }
+    });
+  };
+  for (const int ranks : {1, 3}) {
+    Job job = kJob;
+    job.ranks = ranks;
+    const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
+      a.backward({}, /*retain_graph=*/true);
+      b.backward();
+    };
+    const Outcome expected = by(job, apart);
+    EXPECT_EQ(difference(by(job, [](const at::Tensor& a, const at::Tensor& b) { (a + b).backward(); }), expected, 1e-6),
+              "");
+    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(expected, by(each, apart)), ""); });
+  }
+}
+
+// zero_grad() of the module or the optimizer, setting to none or filling, between backward and step: what was gathered
+// is gone, and what comes after counts alone.
+TEST(FamiliarLoops, DropWhatTheyEmpty) {
+  const Job base = kJob;
+  const Outcome expected = train<Net>(base);
+  using Empty = std::function<void(Net&, Engine&)>;
+  const std::vector<Empty> ways{[](Net& net, Engine&) { net.zero_grad(); },
+                                [](Net& net, Engine&) { net.zero_grad(false); },
+                                [](Net&, Engine& engine) { engine.optimizer().zero_grad(); },
+                                [](Net&, Engine& engine) { engine.optimizer().zero_grad(false); }};
+  under_every_plan(base, [&](const Job& job) {
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      const Outcome run = train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+        for (int step = 0; step < job.steps; ++step) {
+          net.eval();
+          net.loss(1000 + step).backward();
+          EXPECT_TRUE(net.body->weight.grad().defined());
+          ways[way](net, engine);
+          net.train();
+          net.loss(engine.micro_batch()).backward();
+          outcome.record(engine.step());
+          EXPECT_FALSE(net.body->weight.grad().defined());
+        }
+      });
+      EXPECT_EQ(run.losses, expected.losses) << "way " << way;
+    }
+  });
+}
+
+// A step after which nothing has come.
+TEST(FamiliarLoops, StepWithoutGradientsDoesNothing) {
+  on_ranks<Net>(kJob, {}, [](Net& net, Engine& engine, int) {
+    net.loss(0).backward();
+    net.zero_grad();
+    engine.optimizer().step();
+    EXPECT_FALSE(engine.last_step().applied);
+    EXPECT_EQ(engine.steps(), 0);
+  });
+}
+
+// Some parameters' gradients alone: they count as not there.
+TEST(FamiliarLoops, EmptySomeGradients) {
+  const auto by = [](const Job& job, const auto& backward) {
+    return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+      for (int step = 0; step < job.steps; ++step) {
+        backward(net, net.loss(engine.micro_batch()));
+        outcome.record(engine.step());
+      }
+    });
+  };
+  Job base = kJob;
+  base.optimizer = AdamW{.lr = 0.01, .eps = 1e-4};
+  for (const int ranks : {1, 2}) {
+    base.ranks = ranks;
+    under_every_plan(base, [&](const Job& job) {
+      const Outcome expected = by(job, [](Net& net, const at::Tensor& loss) {
+        std::vector<at::Tensor> wanted;
+        for (const at::Tensor& each : net.parameters())
+          if (!each.is_same(net.left->weight)) wanted.push_back(each);
+        loss.backward({}, c10::nullopt, false, wanted);
+      });
+      const Outcome run = by(job, [](Net& net, const at::Tensor& loss) {
+        loss.backward();
+        net.left->weight.mutable_grad() = at::Tensor();
+      });
+      EXPECT_EQ(difference(expected, run), "");
+    });
+  }
+}
+
+TEST(FamiliarLoops, AreToldWhoHasTheGradients) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan;
+    on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+      net.loss(0).backward();
+      torch::optim::SGD other(net.parameters(), 0.1);
+      for (const std::string& fault :
+           {thrown_by([&] { torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0); }),
+            thrown_by([&] { torch::nn::utils::clip_grad_value_(net.parameters(), 1.0); }),
+            thrown_by([&] { other.step(); }), thrown_by([&] { net.body->weight.grad().add(1); })})
+        EXPECT_TRUE(says(fault, {"rank ", "'body.weight'", "Options::clip", "engine.step()"}));
+      EXPECT_EQ(net.body->weight.grad().sizes(), net.body->weight.sizes());
+      EXPECT_TRUE(engine.step().applied);
+      net.loss(1).backward();
+      net.left->weight.mutable_grad() = at::ones_like(net.left->weight);
+      EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"'left.weight'", "of its own"}));
+    });
+  }
+}
+
+// Micro-batches of which step() was called are not dropped by halves.
+TEST(FamiliarLoops, DoNotEmptyHalfAStep) {
+  Job job = kJob;
+  job.plan = Plan::zero1().accumulate(2);
+  on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+    net.loss(0).backward();
+    EXPECT_FALSE(engine.step().applied);
+    net.zero_grad();
+    net.loss(1).backward();
+    net.zero_grad();
+    EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"zero_grad()", "discard()"}));
+    engine.discard();
+    for (int micro = 0; micro < 2; ++micro) net.loss(micro).backward();
+    EXPECT_TRUE(engine.step().applied);
+  });
+}
+
+// Schedules of LibTorch's set the rate, or the program does.
+TEST(FamiliarLoops, FollowSchedules) {
+  Job job = kJob;
+  job.optimizer = AdamW{.lr = 0.01, .eps = 1e-4};
+  for (const bool torchs : {true, false}) {
+    const int later = torchs ? 3 : 2;  // StepLR leaves its first call out
+    job.options.schedule = [later](std::int64_t step) { return step < later ? 1.0 : 0.5; };
+    const Outcome expected = train<Net>(job);
+    Job scheduled = job;
+    scheduled.options.schedule = {};
+    under_every_plan(scheduled, [&](const Job& each) {
+      const Outcome run = train_by<Net>(each, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+        torch::optim::StepLR schedule(engine.optimizer(), 2, 0.5);
+        for (int step = 0; step < job.steps; ++step) {
+          net.loss(engine.micro_batch()).backward();
+          if (!torchs && step == later) engine.set_lr(0.005);
+          outcome.record(engine.step());
+          EXPECT_EQ(engine.last_step().lr, step < later ? 0.01 : 0.005);
+          if (torchs) schedule.step();
+        }
+      });
+      EXPECT_EQ(difference(expected, run), "");
+    });
+  }
+}
+
+TEST(FamiliarLoops, HaveGroups) {
+  Job job = kJob;
+  job.options.groups = {{.takes = [](const ParameterInfo& info) { return info.shape.size() == 1; }, .lr_scale = 0.5}};
+  on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+    torch::optim::Optimizer& optimizer = engine.optimizer();
+    ASSERT_EQ(optimizer.param_groups().size(), 2);
+    EXPECT_EQ(optimizer.param_groups()[0].params().size(), 3);
+    EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
+    EXPECT_EQ(optimizer.param_groups()[1].options().get_lr(), 0.05);
+    EXPECT_EQ(&optimizer, &engine.optimizer());
+    engine.set_lr(0.2);
+    EXPECT_EQ(optimizer.param_groups()[1].options().get_lr(), 0.1);
+    const at::Tensor loss = optimizer.step([&] {
+      const at::Tensor each = net.loss(0);
+      each.backward();
+      return each;
+    });
+    EXPECT_TRUE(engine.last_step().applied);
+    EXPECT_EQ(engine.last_step().lr, 0.2);
+    torch::serialize::OutputArchive archive;
+    EXPECT_TRUE(says(thrown_by([&] { optimizer.save(archive); }), {"engine.save(folder)"}));
+    EXPECT_THROW(engine.set_lr(-1), ConfigError);
+  });
+}
+
+// Whole, the mean that plain LibTorch has, before what the step itself does.
+TEST(FamiliarGradients, AreRead) {
+  for (const int ranks : {1, 3})
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      Job job = kJob;
+      job.ranks = ranks;
+      job.plan = Plan::ddp().precision(precision).accumulate(2);
+      under_every_plan(job, [](const Job& each) {
+        std::vector<at::Tensor> plain;
+        {
+          Net net;
+          initialise(net, kSeed);
+          net.eval();
+          at::Tensor loss = at::zeros({});
+          for (int i = 0; i < 2 * each.ranks; ++i) loss = loss + net.loss(i) / (2 * each.ranks);
+          loss.backward();
+          for (const at::Tensor& parameter : net.parameters()) plain.push_back(parameter.grad());
+        }
+        on_ranks<Net>(each, {}, [&](Net& net, Engine& engine, int) {
+          net.eval();
+          EXPECT_TRUE(
+              says(thrown_by([&] { engine.gradient(net.body->weight); }), {"gradient() after 0 of a step's 2"}));
+          for (int micro = 0; micro < 2; ++micro) net.loss(engine.micro_batch()).backward();
+          const std::vector<at::Tensor> parameters = net.parameters();
+          const bool narrow = each.plan.precision() != Precision::fp32;
+          for (std::size_t i = 0; i < parameters.size(); ++i)
+            EXPECT_TRUE(at::allclose(engine.gradient(parameters[i]), plain[i], 1e-4, narrow ? 2e-2 : 1e-6))
+                << engine.gradient(parameters[i]) << plain[i];
+          EXPECT_THROW(engine.gradient(at::ones({3})), ConfigError);
+          EXPECT_TRUE(engine.step().applied);
+        });
+      });
+    }
+}
+
+// Clipping by value: every element once, and what was written is what the step takes.
+TEST(FamiliarGradients, AreChanged) {
+  const auto clip = [](const GradientSlice& slice) { slice.sum.clamp_(-1e-3 / slice.scale, 1e-3 / slice.scale); };
+  Job base = kJob;
+  base.options.clip = 0;
+  const auto by = [&](const Job& job) {
+    return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+      for (int step = 0; step < job.steps; ++step) {
+        net.loss(engine.micro_batch()).backward();
+        engine.for_each_gradient_slice(clip);
+        for (const at::Tensor& parameter : net.parameters())
+          EXPECT_LE(engine.gradient(parameter).abs().max().item<double>(), 1e-3 * (1 + 1e-6));
+        outcome.record(engine.step());
+      }
+    });
+  };
+  for (const int ranks : {1, 2}) {
+    base.ranks = ranks;
+    const Outcome expected = by(base);
+    under_every_plan(base, [&](const Job& each) { EXPECT_EQ(difference(expected, by(each)), ""); });
+  }
+  Net net;
+  initialise(net, kSeed);
+  net.eval();
+  Job alone = base;
+  alone.ranks = 1;
+  torch::optim::SGD plain(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<double> losses;
+  for (int step = 0; step < alone.steps; ++step) {
+    plain.zero_grad();
+    const at::Tensor loss = net.loss(step);
+    loss.backward();
+    losses.push_back(loss.item<double>());
+    torch::nn::utils::clip_grad_value_(net.parameters(), 1e-3);
+    plain.step();
+  }
+  const Outcome run = train_by<Net>(alone, {}, [&](Net& ours, Engine& engine, Outcome& outcome, int) {
+    ours.eval();
+    for (int step = 0; step < alone.steps; ++step) {
+      ours.loss(engine.micro_batch()).backward();
+      engine.for_each_gradient_slice(clip);
+      outcome.record(engine.step());
+    }
+  });
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(run.losses[i], losses[i], 1e-6);
+}
+
+// The usual loop of a GAN, whose discriminator is emptied at the start of its own step.
+struct Pair {
+  Outcome generator, critic;
+};
+
+struct Generator : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& z) { return net(z); }
+  Linear net = register_module("net", Linear(4, 3));
+};
+struct Critic : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return net(x).square().mean(); }
+  Linear net = register_module("net", Linear(3, 1));
+};
+
+template <class CriticOptimizer, class GeneratorOptimizer>
+void adversarial(Generator& generator, Critic& critic, GeneratorOptimizer& for_generator, CriticOptimizer& for_critic,
+                 std::int64_t index) {
+  const at::Tensor z = numbers(index, {5, 4}), real = numbers(index + 5000, {5, 3});
+  critic.zero_grad();
+  (-critic.forward(real)).backward();
+  critic.forward(generator.forward(z).detach()).backward();
+  for_critic.step();
+  generator.zero_grad();
+  (-critic.forward(generator.forward(z))).backward();
+  for_generator.step();
+}
+
+TEST(FamiliarLoops, TrainAdversaries) {
+  const auto run = [](const Plan& plan, int ranks, int steps) {
+    std::vector<Pair> runs(static_cast<std::size_t>(ranks));
+    run_ranks(ranks, [&](const World& world) {
+      Generator generator;
+      Critic critic;
+      initialise(generator, kSeed);
+      initialise(critic, kSeed + 100);
+      Engine of_generator(generator, world, plan, Sgd{.lr = 0.1});
+      Engine of_critic(critic, world, plan, Sgd{.lr = 0.1});
+      for (int step = 0; step < steps; ++step)
+        adversarial(generator, critic, of_generator.optimizer(), of_critic.optimizer(), step * ranks + world.rank());
+      Pair& mine = runs[static_cast<std::size_t>(world.rank())];
+      mine.generator.parameters = parameters_of(generator, of_generator);
+      mine.critic.parameters = parameters_of(critic, of_critic);
+    });
+    return runs.front();
+  };
+  constexpr int kSteps = 4;
+  Generator generator;
+  Critic critic;
+  initialise(generator, kSeed);
+  initialise(critic, kSeed + 100);
+  torch::optim::SGD for_generator(generator.parameters(), 0.1), for_critic(critic.parameters(), 0.1);
+  for (int step = 0; step < kSteps; ++step) adversarial(generator, critic, for_generator, for_critic, step);
+  Pair plain;
+  for (const auto& each : generator.named_parameters()) plain.generator.parameters[each.key()] = each.value();
+  for (const auto& each : critic.named_parameters()) plain.critic.parameters[each.key()] = each.value();
+  const Pair alone = run(Plan::ddp(), 1, kSteps), together = run(Plan::ddp(), 3, kSteps);
+  EXPECT_EQ(difference(plain.generator, alone.generator, 1e-6), "");
+  EXPECT_EQ(difference(plain.critic, alone.critic, 1e-6), "");
+  for (const Plan& plan : all_plans()) {
+    const Pair each = run(plan, 3, kSteps);
+    EXPECT_EQ(difference(together.generator, each.generator), "") << plan.label();
+    EXPECT_EQ(difference(together.critic, each.critic), "") << plan.label();
+  }
+}
+
+// A backward that fails drops its step, and the next one is whole.
+TEST(FamiliarLoops, GoOnAfterABackwardThatThrew) {
+  struct Failing : torch::autograd::Function<Failing> {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+      throw std::runtime_error("on purpose");
+    }
+  };
+  const Outcome expected = train<Net>(kJob);
+  under_every_plan(kJob, [&](const Job& job) {
+    const Outcome run = train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+      for (int step = 0; step < job.steps; ++step) {
+        const at::Tensor x = Failing::apply(net.body(numbers(step, {4, 7})));
+        EXPECT_TRUE(says(thrown_by([&] { net.right(net.left(x)).mean().backward(); }), {"on purpose"}));
+        net.loss(engine.micro_batch()).backward();
+        outcome.record(engine.step());
+      }
+    });
+    EXPECT_EQ(difference(expected, run), "");
+  });
+}
+
+}  // namespace
+}  // namespace zero::test
