@@ -230,7 +230,7 @@ std::int64_t Updater::stretch_of(std::span<const BlockPart> parts, std::int64_t 
 }
 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
-// moments are.
+// moments are, and where what this rank has of the unit lies on pages.
 void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
                    std::size_t which, FullTensors::Weights weights, const FullTensors::Use& use) {
   const Piece& piece = pieces[which];
@@ -246,7 +246,8 @@ void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, con
   };
   const std::int64_t most = stretch_of(parts_between(piece.begin, piece.end), piece.end - piece.begin);
   for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
-    end = elsewhere_ == nullptr ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+    const std::int64_t room = most - (begin - blocks.origin) % most;
+    end = elsewhere_ == nullptr || room > piece.end - begin ? piece.end : begin + room;
     passage.pass(parts_between(begin, end),
                  [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);

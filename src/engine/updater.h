@@ -59,7 +59,8 @@ class Updater {
   // is updated: at once, or where states pass through buffers, by a later step or finish(), behind those before it.
   void step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
             double lr_factor, std::function<void()> done);
-  Passage passage() { return Passage(staging_); }
+  // What parts of units are small goes in common.
+  Passage passage() { return Passage(staging_, Passage::Turns::joined); }
   // What a passage over the units' stored parameters goes through, which are computed with where the model is.
   Staging& staging() { return homes_ ? *homes_ : staging_; }
   // All steps so far, the last of them that of `latest`, are done, and what they wrote is where it lies.
