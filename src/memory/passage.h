@@ -67,8 +67,7 @@ class Passage {
  public:
   enum class Turns : std::uint8_t { each, joined };
 
-  explicit Passage(Staging& staging, Turns turns = Turns::each)
-      : staging_(staging), joins_(turns == Turns::joined) {}
+  explicit Passage(Staging& staging, Turns turns = Turns::each) : staging_(staging), joins_(turns == Turns::joined) {}
   ~Passage();  // waits for what is under way, and leaves undone what was not
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;

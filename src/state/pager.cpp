@@ -142,15 +142,18 @@ void Pager::evict(int unit) {
   units_[index]->evict();
 }
 
-// The next unit is gathered while this one is used, and those after it are read meanwhile.
+// The next unit is gathered while this one is used, and those after it are read meanwhile. An evaluation may end sooner
+// than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
 void Pager::bring_ahead(const Unit& unit) {
   if (!unit.paged()) return;
+  const bool alone = micro_batch_.evaluates();
+  if (alone && !unit.brings()) return;
   const Expected expected = micro_batch_.expected();
   int keep = unit.index();
   for (const int next : std::span(expected).first(residency_.ahead_of(keep, expected))) {
     Unit& other = *units_[static_cast<std::size_t>(next)];
     if (!residency_.resident(next)) begin(other, keep);
-    if (keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
+    if (!alone && keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
     keep = next;
   }
 }

@@ -224,7 +224,7 @@ void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
 }
 
 std::shared_ptr<Arrival> Unit::bring_to(View whole) {
-  if (store_ == nullptr || store_->addressable()) return nullptr;
+  if (!brings()) return nullptr;
   char* const place = at_element(whole.data, home_.begin, layout_.dtype());
   return std::make_shared<Arrival>(home_block_.read(0, {place, home_block_.bytes(), Dtype::u8}));
 }

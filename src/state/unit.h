@@ -109,6 +109,8 @@ class Unit {
   bool paged() const { return paged_; }
   // And then gathered from other ranks.
   bool gathers() const { return gathers_; }
+  // And then read from another tier.
+  bool brings() const { return store_ != nullptr && !store_->addressable(); }
   // Paged, and in memory that the ranks have in common.
   bool common() const { return common_ != nullptr; }
   at::Device device() const { return accounts_.where(); }
