@@ -47,7 +47,7 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
-  if (apart()) homes_.emplace(accounts.staging(accounts.device(), {kCopyBlock}));
+  if (apart() && parameters == nullptr) homes_.emplace(accounts.staging(accounts.device(), {kCopyBlock}));
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) check(slot, unit.dtype());
 }
@@ -74,7 +74,7 @@ void Updater::check(const Slot& slot, Dtype stored) const {
 
 void Updater::prepare(Unit& unit, const void* values) {
   const Dtype wide = accumulation(unit.layout().dtype());
-  Block mine = accounts_.lent(at_element(values, origin(unit), wide), length(unit) * size_of(wide));
+  Block mine = accounts_.lent(at_element(values, origin(unit), wide), length(unit) * size_of(wide), Owner::parameter);
   prepare_from(
       unit,
       [&](std::int64_t first, std::int64_t count) {
@@ -348,7 +348,8 @@ void Updater::adopt(Unit& unit) {
 
 void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  Block written = accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored));
+  Block written = accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored),
+                                 Owner::parameter);
   const PartAt parts = [&](std::int64_t first, std::int64_t count) {
     return BlockPart{&written, first * size_of(stored), count * size_of(stored), Way::in};
   };

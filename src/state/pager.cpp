@@ -93,7 +93,7 @@ void Pager::gather(Unit& unit, bool exactly) {
                            .count = full.count,
                            .run =
                                [&unit, full, exactly, arrival = std::move(arrivals_[index])](const Groups& groups) {
-                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->wait(); });
+                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->follow(); });
                                  unit.gather(groups, full, exactly);
                                },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
@@ -114,7 +114,7 @@ void Pager::settle(Unit& unit) {
   if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     std::exchange(pending_[index], Pending()).wait();
-    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->wait(); });
+    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->follow(); });
   } catch (...) {
     if (unit.paged()) evict(unit.index());
     throw;
