@@ -238,7 +238,6 @@ std::vector<Cost> price(const Request& request) {
     costs.push_back(price(request, plan, kept));
     if (costs.back().fits() || !request.chooses_tiers) continue;
     for (const zero::Plan& choice : tier_choices(plan, tiers_to_choose(request), request.mesh())) {
-      if (on_devices(request) && choice[zero::State::parameter].tier != zero::Tier::device) continue;
       Cost cost = price(request, choice, kept);
       if (!cost.fits()) continue;
       costs.back() = std::move(cost);

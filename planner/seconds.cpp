@@ -60,15 +60,23 @@ Terms costs_of(const Pace& pace) {
           per_second(pace.sweep_bandwidth), pace.operator_seconds};
 }
 
-// From the host's memory over its link to the device, from disks through their store.
+// From the host's memory over its link to the device and from disks through their store, both at once.
 double reading(const zero::TierTraffic& moved, const Profile& profile) {
-  return static_cast<double>(moved.on(zero::Tier::disk).read) * per_second(profile.disk_read_bandwidth) +
-         static_cast<double>(moved.on(zero::Tier::host).read) * per_second(profile.host_link_bandwidth);
+  return std::max(static_cast<double>(moved.on(zero::Tier::disk).read) * per_second(profile.disk_read_bandwidth),
+                  static_cast<double>(moved.on(zero::Tier::host).read) * per_second(profile.host_link_bandwidth));
 }
 
 double writing(const zero::TierTraffic& moved, const Profile& profile) {
-  return static_cast<double>(moved.on(zero::Tier::disk).written) * per_second(profile.disk_write_bandwidth) +
-         static_cast<double>(moved.on(zero::Tier::host).written) * per_second(profile.host_link_bandwidth);
+  return std::max(static_cast<double>(moved.on(zero::Tier::disk).written) * per_second(profile.disk_write_bandwidth),
+                  static_cast<double>(moved.on(zero::Tier::host).written) * per_second(profile.host_link_bandwidth));
+}
+
+// Where what computes an update has its memory: the host, but for one that takes all from the device.
+zero::Tier updated_by(const zero::Plan& plan) {
+  const auto elsewhere = [&](zero::State state) { return plan[state].tier != zero::Tier::device; };
+  const bool any =
+      std::ranges::any_of(std::array{zero::State::parameter, zero::State::gradient, zero::State::optimizer}, elsewhere);
+  return any ? zero::Tier::host : zero::Tier::device;
 }
 
 // A rate that no run shows to cost anything is infinite; this is as good.
@@ -116,8 +124,8 @@ TierSeconds tier_seconds(const zero::Plan& plan, const zero::Estimate& estimate,
       reading(moved.backward, profile) + writing(moved.backward, profile);
   seconds.reading = reading(moved.update, profile);
   seconds.writing = writing(moved.update, profile);
-  seconds.updating = static_cast<double>(estimate.update_traffic) *
-                     per_second(profile.update_bandwidth_of(plan[zero::State::optimizer].tier));
+  seconds.updating =
+      static_cast<double>(estimate.update_traffic) * per_second(profile.update_bandwidth_of(updated_by(plan)));
   return seconds;
 }
 
@@ -131,7 +139,8 @@ std::vector<std::string> missing_for_tiers(const zero::Plan& plan, const Profile
     if (tier == zero::Tier::device) continue;
     if (tier == zero::Tier::disk) need("disk_read_bandwidth", profile.disk_read_bandwidth);
     if (tier == zero::Tier::disk) need("disk_write_bandwidth", profile.disk_write_bandwidth);
-    if (profile.device_memory > 0 && state == zero::State::optimizer) need("host_bandwidth", profile.host_bandwidth);
+    if (profile.device_memory > 0) need("host_link_bandwidth", profile.host_link_bandwidth);
+    if (profile.device_memory > 0) need("host_bandwidth", profile.host_bandwidth);
   }
   return keys;
 }

@@ -103,10 +103,10 @@ class Plan {
   // and a forward inside it computes with them, as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
   // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity): the
-  // optimizer's under every plan, gradients where a rank holds no more than its slice over all, parameters, on disk,
+  // optimizer's under every plan, gradients where a rank holds no more than its slice over all, parameters
   // where it updates all that it holds. Host: of a model on a device. Disk: see Options::disk.
   [[nodiscard]] Plan offload(State state, Tier tier) const;
-  // For parameters paged in; 0: that of the two largest units, of the three largest where they are on disk.
+  // For parameters paged in; 0: that of the two largest units, of the three largest where they are on another tier.
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;
 
   Precision precision() const { return precision_; }

@@ -1,5 +1,5 @@
-// Bytes that move between the device and the other tiers, by state. An engine counts them where they are read and
-// written: those asked for, not the pages around them.
+// Bytes that move between the device and the other tiers, by state, as they are asked for: not the pages around them.
+// Those of the host go over its link to a device, read up to it, written down; those of a disk there go both ways.
 #pragma once
 
 #include <array>

@@ -38,14 +38,14 @@ Groups data_groups(const Groups& groups, Device& device) {
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Inventory& inventory, const Plan& plan,
-                                              const GatherWire& wire, int rank, Accounts& accounts, Store* store) {
+                                              const GatherWire& wire, int rank, Accounts& accounts, Bringer* bringer) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : layout.units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
     units.push_back(
-        std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, wire, accounts, store));
+        std::make_unique<Unit>(unit, static_cast<int>(units.size()), rank, plan, parameters, wire, accounts, bringer));
   }
   return units;
 }
@@ -102,10 +102,12 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(resolved_).within), options_.disk),
       data_groups_(data_groups(groups_, accounts_.device())),
       wire_(layout_, resolved_, accounts_),
-      parameter_store_(movement(resolved_).brings
-                           ? accounts_.store(State::parameter, plan_[State::parameter].tier, accounts_.lasting())
-                           : nullptr),
-      units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_, parameter_store_.get())),
+      bringer_(
+          movement(resolved_).brings
+              ? std::make_unique<Bringer>(
+                    accounts_.store(State::parameter, plan_[State::parameter].tier, accounts_.lasting()), accounts_)
+              : nullptr),
+      units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_, bringer_.get())),
       exchange_(
           accounts_.device(), {lanes(meter_), lanes(setup_meter_), movement(resolved_).within},
           [this](const Groups& groups, int unit, Exchange::Variant variant) {
@@ -116,7 +118,8 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
             plan_.float8() ? std::int64_t{2} * static_cast<std::int64_t>(infos_.size()) : 0),
       float8_(float8_linears()),
       gradient_store_(gradient_store(resolved_, accounts_)),
-      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_, parameter_store_.get()),
+      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_,
+               bringer_ ? &bringer_->store() : nullptr),
       scaler_(scaler_of(plan_, options_)),
       max_norms_(inventory.max_norms, inventory.device),
       micro_batch_(accounts_, autocast_of(plan_), seed_) {
@@ -255,6 +258,7 @@ std::int64_t Engine::Impl::micro_batch_number() const {
 void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
   check_alive();
   told_.reset();
+  const TierMeter::Apart apart;
   if (from_rank && (*from_rank < 0 || *from_rank >= exchange_.size()))
     throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
                       std::to_string(exchange_.size()));

@@ -174,7 +174,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   Accounts accounts_;
   Groups data_groups_;  // for what is where the engine computes
   GatherWire wire_;
-  std::unique_ptr<Store> parameter_store_;  // null: they are on the device
+  std::unique_ptr<Bringer> bringer_;  // of parameters on another tier than the device; null: they are there
   std::vector<std::unique_ptr<Unit>> units_;
   Exchange exchange_;
   StepSums sums_;                             // of this rank

@@ -14,9 +14,6 @@ Options with_tiers(const Plan& plan, Options options, c10::Device where) {
     if (tier == Tier::host && where.is_cpu())
       throw ConfigError(what + ": the model is on the CPU, whose memory that is already",
                         "use Tier::disk, or move the model to a device");
-    if (state == State::parameter && !where.is_cpu())
-      throw ConfigError(what + ", with a model on device '" + where.str() + "', is not supported in this version",
-                        "leave it on the device, or move the model to the CPU");
     if (tier == Tier::disk && options.disk.directories.empty())
       throw ConfigError(what + ": no directory was given", "name one, for each disk, in Options::disk.directories");
   }

@@ -48,7 +48,7 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
-  if (apart()) homes_.emplace(accounts.staging(accounts.device(), {kCopyBlock}));
+  if (apart() && parameters == nullptr) homes_.emplace(accounts.staging(accounts.device(), {kCopyBlock}));
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) check(slot, unit.dtype());
 }
@@ -75,7 +75,7 @@ void Updater::check(const Slot& slot, Dtype stored) const {
 
 void Updater::prepare(Unit& unit, const void* values) {
   const Dtype wide = accumulation(unit.layout().dtype());
-  Block mine = accounts_.lent(at_element(values, origin(unit), wide), length(unit) * size_of(wide));
+  Block mine = accounts_.lent(at_element(values, origin(unit), wide), length(unit) * size_of(wide), Owner::parameter);
   prepare_from(
       unit,
       [&](std::int64_t first, std::int64_t count) {
@@ -231,7 +231,7 @@ std::int64_t Updater::stretch_of(std::span<const BlockPart> parts, std::int64_t 
 }
 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
-// moments are.
+// moments are, and where what this rank has of the unit lies on pages.
 void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
                    std::size_t which, FullTensors::Weights weights, const FullTensors::Use& use) {
   const Piece& piece = pieces[which];
@@ -247,7 +247,8 @@ void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, con
   };
   const std::int64_t most = stretch_of(parts_between(piece.begin, piece.end), piece.end - piece.begin);
   for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
-    end = elsewhere_ == nullptr ? piece.end : std::min(piece.end, (begin / most + 1) * most);
+    const std::int64_t room = most - (begin - blocks.origin) % most;
+    end = elsewhere_ == nullptr || room > piece.end - begin ? piece.end : begin + room;
     passage.pass(parts_between(begin, end),
                  [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
@@ -354,7 +355,8 @@ void Updater::adopt(Unit& unit) {
 
 void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  Block written = accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored));
+  Block written = accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored),
+                                 Owner::parameter);
   const PartAt parts = [&](std::int64_t first, std::int64_t count) {
     return BlockPart{&written, first * size_of(stored), count * size_of(stored), Way::in};
   };

@@ -63,8 +63,10 @@ class Updater {
   // is updated: at once, or where states pass through buffers, by a later step or finish(), behind those before it.
   void step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
             double lr_factor, std::function<void()> done);
-  Passage passage() { return Passage(staging_); }
-  // What a passage over the units' stored parameters goes through, which are computed with where the model is.
+  // What parts of units are small goes in common.
+  Passage passage() { return Passage(staging_, Passage::Turns::joined); }
+  // What a passage over the units' stored parameters goes through: they are computed with where they lie, or, on a
+  // disk, where the update is.
   Staging& staging() { return homes_ ? *homes_ : staging_; }
   // All steps so far, the last of them that of `latest`, are done, and what they wrote is where it lies.
   void finish(Passage& passage, const Unit& latest) const;
@@ -129,7 +131,7 @@ class Updater {
   const Store* elsewhere_;        // one of those of a step that are on another tier than the device's; null: none is
   Device& computing_;             // the step
   Staging staging_;
-  std::optional<Staging> homes_;  // where the update is computed apart from the model
+  std::optional<Staging> homes_;  // where the update is computed apart from the model, which has the parameters
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;       // by parameter
   std::vector<std::optional<double>> lr_;  // likewise, in place of the rule's

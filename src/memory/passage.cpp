@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kAlign = 64;
 
-// Where a part goes in a buffer of which so much is taken.
+// Where bytes of a block go in a buffer of which so much is taken.
 std::int64_t next_place(const StagingShape& shape, std::int64_t taken, const BlockPart& part) {
   return shape.page > 1 ? round_up(taken, shape.page) + part.at % shape.page : round_up(taken, kAlign);
 }
@@ -58,53 +58,111 @@ bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays
 }
 
 void Passage::begin(std::span<const BlockPart> parts, Work work) {
+  if (!open_.jobs.empty() && !has_room(parts)) close();
+  add(parts, std::move(work));
+  if (!joins_) close();
+}
+
+// The operation whose bytes end where the part begins: of this pass() or the one before.
+BlockPart* Passage::continued_by(const BlockPart& part, std::vector<BlockPart>& operations) {
+  const std::size_t looked_at = std::min(operations.size(), 2 * kParts);
+  for (BlockPart& each : std::span(operations).last(looked_at))
+    if (each.block == part.block && each.way == part.way && each.at + each.bytes == part.at) return &each;
+  return nullptr;
+}
+
+// In a buffer, with what is lost between operations.
+std::int64_t Passage::room_for(const BlockPart& part) const {
+  const std::int64_t page = staging_.shape().page;
+  return page > 1 ? round_up(part.at % page + part.bytes, page) : round_up(part.bytes, kAlign);
+}
+
+bool Passage::has_room(std::span<const BlockPart> parts) {
+  std::int64_t room = open_.room;
+  for (const BlockPart& part : parts) {
+    if (staging_.finds(part)) continue;
+    BlockPart grown = part;
+    if (const BlockPart* const before = continued_by(part, open_.operations)) {
+      grown = {part.block, before->at, before->bytes + part.bytes, part.way};
+      room -= room_for(*before);
+    }
+    room += room_for(grown);
+  }
+  return room <= staging_.shape().bytes();
+}
+
+void Passage::add(std::span<const BlockPart> parts, Work work) {
+  Job job{{}, std::move(work)};
+  for (const BlockPart& part : parts) {
+    if (staging_.finds(part)) {
+      job.arrays.push_back({.place = place(part)});
+      continue;
+    }
+    BlockPart* operation = continued_by(part, open_.operations);
+    if (operation == nullptr) operation = &open_.operations.emplace_back(BlockPart{part.block, part.at, 0, part.way});
+    if (operation->bytes > 0) open_.room -= room_for(*operation);
+    job.arrays.push_back({static_cast<std::size_t>(operation - open_.operations.data()), operation->bytes});
+    operation->bytes += part.bytes;
+    open_.room += room_for(*operation);
+  }
+  open_.jobs.push_back(std::move(job));
+}
+
+// Brings what is open, beside the work of the turn before.
+void Passage::close() {
   Turn& turn = turns_[next_ % turns_.size()];
   settle(turn);
-  turn = {{parts.begin(), parts.end()}, {}, std::move(work), {}, {}};
+  turn = std::exchange(open_, {});
   bring(turn, staging_.buffer(next_ % turns_.size()));
-  if (Turn& before = turns_[(next_ + turns_.size() - 1) % turns_.size()]; before.work) carry_out(before);
+  carry_out(latest());
   ++next_;
 }
 
-void Passage::bring(Turn& turn, char* buffer) {
+void Passage::bring(Turn& turn, char* buffer) const {
   std::int64_t taken = 0;
-  for (const BlockPart& part : turn.parts) {
-    const std::int64_t begin = next_place(staging_.shape(), taken, part);
-    turn.arrays.push_back(staging_.finds(part) ? place(part) : buffer + begin);
-    if (staging_.finds(part)) continue;
-    taken = begin + part.bytes;
+  for (const BlockPart& operation : turn.operations) {
+    const std::int64_t begin = next_place(staging_.shape(), taken, operation);
+    turn.places.push_back(buffer + begin);
+    taken = begin + operation.bytes;
     if (taken > staging_.shape().bytes())
       throw StoreError("parts of " + std::to_string(taken) + " bytes for a buffer of " +
                        std::to_string(staging_.shape().bytes()));
-    const View view{turn.arrays.back(), part.bytes, Dtype::u8};
-    if (part.way != Way::out) turn.under_way.push_back(part.block->read(part.at, view));
+    const View view{turn.places.back(), operation.bytes, Dtype::u8};
+    if (operation.way != Way::out) turn.under_way.push_back(operation.block->read(operation.at, view));
   }
 }
 
 void Passage::carry_out(Turn& turn) {
+  if (turn.jobs.empty()) return;
   settle(turn);
-  const Work work = std::exchange(turn.work, nullptr);  // which may keep what parts are of
-  work(turn.arrays);
-  for (std::size_t i = 0; i < turn.parts.size(); ++i) {
-    const BlockPart& part = turn.parts[i];
-    if (!staging_.finds(part) && part.way != Way::in)
-      turn.under_way.push_back(part.block->write(part.at, {turn.arrays[i], part.bytes, Dtype::u8}));
+  const std::vector<Job> jobs = std::exchange(turn.jobs, {});  // whose work may keep what parts are of
+  std::vector<void*> arrays;
+  for (const Job& job : jobs) {
+    arrays.clear();
+    for (const Array& array : job.arrays)
+      arrays.push_back(array.operation == kNone ? array.place : turn.places[array.operation] + array.at);
+    job.work(arrays);
+  }
+  for (std::size_t i = 0; i < turn.operations.size(); ++i) {
+    const BlockPart& operation = turn.operations[i];
+    if (operation.way == Way::in) continue;
+    turn.under_way.push_back(operation.block->write(operation.at, {turn.places[i], operation.bytes, Dtype::u8}));
   }
   if (const auto call = std::exchange(turn.then, nullptr)) call();
 }
 
 void Passage::then(std::function<void()> call) {
-  Turn& latest = turns_[(next_ + turns_.size() - 1) % turns_.size()];
-  if (!latest.work) return call();
-  latest.then = [before = std::move(latest.then), after = std::move(call)] {
+  Turn& turn = open_.jobs.empty() ? latest() : open_;
+  if (turn.jobs.empty()) return call();
+  turn.then = [before = std::move(turn.then), after = std::move(call)] {
     if (before) before();
     after();
   };
 }
 
 void Passage::finish() {
-  for (std::size_t i = 0; i < turns_.size(); ++i)
-    if (Turn& turn = turns_[(next_ + i) % turns_.size()]; turn.work) carry_out(turn);
+  if (!open_.jobs.empty()) close();
+  carry_out(latest());
   std::ranges::for_each(turns_, &Passage::settle);
 }
 

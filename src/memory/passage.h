@@ -59,9 +59,15 @@ class Staging {
 };
 
 // One at a time on the same Staging. One thread.
+//
+// What is brought together is a turn, which has a buffer: while one turn is worked on, the next one is read and the one
+// before is written. A turn is one pass(), or, `joined`, as many as a buffer has room for, which are brought when the
+// next one has none: what lies side by side in a block goes in one operation then, however many parts it is.
 class Passage {
  public:
-  explicit Passage(Staging& staging) : staging_(staging) {}
+  enum class Turns : std::uint8_t { each, joined };
+
+  explicit Passage(Staging& staging, Turns turns = Turns::each) : staging_(staging), joins_(turns == Turns::joined) {}
   ~Passage();  // waits for what is under way, and leaves undone what was not
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
@@ -85,22 +91,43 @@ class Passage {
   const Staging& staging() const { return staging_; }
 
  private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  // Where a part is worked on: so far from the beginning of an operation's bytes, or of none, in place.
+  struct Array {
+    std::size_t operation = kNone;
+    std::int64_t at = 0;
+    void* place = nullptr;
+  };
+  // A pass().
+  struct Job {
+    std::vector<Array> arrays;
+    Work work;
+  };
   struct Turn {
-    std::vector<BlockPart> parts;
-    std::vector<void*> arrays;
-    Work work;  // while it is to be done
+    std::vector<BlockPart> operations;
+    std::int64_t room = 0;  // that they take, at most
+    std::vector<Job> jobs;  // while they are to be done
     std::function<void()> then;
+    std::vector<char*> places;  // of operations
     std::vector<Pending> under_way;
   };
 
   // False unless they all are.
   bool in_place(std::span<const BlockPart> parts, std::span<void*> arrays) const;
   void begin(std::span<const BlockPart> parts, Work work);
-  void bring(Turn& turn, char* buffer);
+  static BlockPart* continued_by(const BlockPart& part, std::vector<BlockPart>& operations);
+  bool has_room(std::span<const BlockPart> parts);
+  void add(std::span<const BlockPart> parts, Work work);
+  std::int64_t room_for(const BlockPart& part) const;
+  Turn& latest() { return turns_[(next_ + turns_.size() - 1) % turns_.size()]; }
+  void close();
+  void bring(Turn& turn, char* buffer) const;
   static void settle(Turn& turn);
-  void carry_out(Turn& turn);
+  static void carry_out(Turn& turn);
 
   Staging& staging_;
+  bool joins_;
+  Turn open_;  // nothing of which is brought so far
   std::array<Turn, Staging::kBuffers> turns_;
   std::size_t next_ = 0;
 };

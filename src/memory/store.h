@@ -30,7 +30,7 @@ class Store {
   Block take(std::int64_t bytes, Owner owner, int unit = -1);
 
   // Which outlives it and counts what moves, by the blocks that are taken from now on.
-  void meter_by(TierMeter& meter) { meter_ = tier_ == Tier::device ? nullptr : &meter; }
+  void meter_by(TierMeter& meter) { meter_ = &meter; }
 
   Tier tier() const { return tier_; }
   // Whether its blocks are.

@@ -9,8 +9,10 @@ thread_local int apart = 0;  // how many of them live
 
 std::optional<State> state_of(Owner owner) {
   switch (owner) {
-    case Owner::parameter: return State::parameter;
-    case Owner::gradient: return State::gradient;
+    case Owner::parameter:
+    case Owner::gathered: return State::parameter;
+    case Owner::gradient:
+    case Owner::reduction: return State::gradient;
     case Owner::optimizer: return State::optimizer;
     case Owner::activation: return State::activation;
     default: return {};
@@ -29,9 +31,14 @@ TierMeter::Apart::~Apart() {
 
 void TierMeter::count(Tier tier, Owner owner, const TierTraffic::Entry& moved) {
   const std::optional<State> state = state_of(owner);
-  if (tier == Tier::device || !state) return;
+  if (!state) return;
   const std::lock_guard lock(mutex_);
-  (apart > 0 ? others_ : steps_).on(tier, *state) += moved;
+  TierTraffic& of = apart > 0 ? others_ : steps_;
+  if (tier == Tier::device) {
+    of.on(Tier::host, *state) += {.read = moved.written, .written = moved.read};
+  } else {
+    of.on(tier, *state) += moved;
+  }
 }
 
 void TierMeter::reset() {

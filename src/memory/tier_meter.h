@@ -1,4 +1,5 @@
-// Counts what is read from blocks of tiers that are not the device's, and written to them. No torch.
+// Counts what is read from blocks on disks and written to them, and what goes over the link between a device and its
+// host: from a block of the device's, to the host. No torch.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ class TierMeter {
     Apart& operator=(const Apart&) = delete;
   };
 
-  // Of the owners that a plan has a row for; those of others are not counted.
+  // Of a block of that tier. Of the owners that a plan has a row for, with their copies on the device; those of others
+  // are not counted.
   void count(Tier tier, Owner owner, const TierTraffic::Entry& moved);
   void reset();  // that of steps
 

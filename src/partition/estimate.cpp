@@ -72,7 +72,7 @@ class Pricing {
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
-    estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_);
+    estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_, on_device());
     if (movement_.pages) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
@@ -200,8 +200,8 @@ class Pricing {
   }
 
   void bring(const UnitLayout& unit, std::int64_t times) {
-    const Tier tier = plan_[State::parameter].tier;
-    estimate_.moved.use.on(tier, State::parameter).read += times * held(unit, State::parameter) * size_of(unit.dtype());
+    estimate_.moved.use +=
+        moved_for_use(plan_, times * held(unit, State::parameter) * size_of(unit.dtype()), on_device());
   }
 
   void gather(std::size_t unit, std::int64_t times) {
@@ -309,7 +309,7 @@ class Pricing {
 };
 
 bool has_host_tier(const Plan& plan) {
-  return std::ranges::any_of(std::array{State::gradient, State::optimizer},
+  return std::ranges::any_of(std::array{State::parameter, State::gradient, State::optimizer},
                              [&](State state) { return plan[state].tier == Tier::host; });
 }
 

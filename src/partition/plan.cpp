@@ -164,7 +164,6 @@ class Inspection {
     const std::string where = std::string(name(state)) + " on tier " + std::string(name(row.tier));
     if (row.tier == Tier::device) return;
     expect(state != State::activation, where + " is not supported yet: only device is");
-    expect(state != State::parameter || row.tier != Tier::host, where + " is not supported yet: device is, and disk");
     expect(state != State::parameter || !movement(plan_.on(mesh_)).publishes,
            where + " needs ranks that update all that they hold of them: zero3 or hybrid");
     const Row held = plan_.on(mesh_)[State::gradient];

@@ -50,10 +50,9 @@ std::int64_t StagingShape::allocated() const {
 StagingShape staging_of_update(const StateTiers& tiers, bool on_device, std::int64_t transfer, std::int64_t page) {
   const auto [optimizer, gradient, parameter] = tiers;
   if (optimizer == Tier::device && gradient == Tier::device && parameter == Tier::device) return {transfer, 0, page};
-  return {transfer,
-          (passes(optimizer, on_device) ? StagingShape::kArrays : 0) + passes(gradient, on_device) +
-              passes(parameter, on_device),
-          page};
+  const std::int64_t arrays = (passes(optimizer, on_device) ? StagingShape::kArrays : 0) + passes(gradient, on_device) +
+                              passes(parameter, on_device);
+  return {transfer, on_device ? std::max(arrays, std::int64_t{1}) : arrays, page};
 }
 
 std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_device) {
@@ -68,8 +67,9 @@ std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_de
   const std::int64_t disks =
       (tiers.optimizer == Tier::disk) + (tiers.gradient == Tier::disk) + (tiers.parameter == Tier::disk);
   const StagingShape update = shape(disks > 0);
-  const std::int64_t bytes =
-      disks * of_store(disk) + buffers(staging_of_update(tiers, on_device, update.transfer, update.page));
+  const StagingShape bringing{update.transfer, on_device && tiers.parameter == Tier::disk, update.page};
+  const std::int64_t bytes = disks * of_store(disk) + buffers(bringing) +
+                             buffers(staging_of_update(tiers, on_device, update.transfer, update.page));
   if (tiers.gradient == Tier::device) return bytes;
   // Of the thread that runs backward, also where the vote reads; and of the exchange's.
   const bool in_backward = tiers.gradient == Tier::disk || !movement(plan).reduces_each;

@@ -41,7 +41,8 @@ inline constexpr std::int64_t kDiskPage = 4096;
 inline bool passes(Tier tier, bool on_device) {
   return tier == Tier::disk || (on_device && tier == Tier::device);
 }
-// The buffers of an update, whose operations have `transfer` bytes; of no arrays where nothing passes.
+// The buffers of an update, whose operations have `transfer` bytes; of no arrays where nothing passes. First values
+// pass from a device, whatever its update takes.
 struct StateTiers {
   Tier optimizer, gradient, parameter;
 };

@@ -30,11 +30,13 @@ class Passed {
 
 class Moves {
  public:
-  Moves(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats)
+  Moves(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Repeats& repeats,
+        bool on_device)
       : plan_(plan),
         layout_(layout),
         rules_(rules),
         repeats_(repeats),
+        on_device_(on_device),
         movement_(movement(plan)),
         kept_(layout.ranks()),
         gradients_(layout.ranks()),
@@ -54,12 +56,37 @@ class Moves {
   }
 
  private:
+  // Of what is held where `state` is, by what the host computes.
   void add(TierTraffic& to, State state, const TierTraffic::Entry& moved) const {
     if (plan_[state].tier == Tier::disk) to.on(Tier::disk, state) += moved;
+    if (plan_[state].tier == Tier::device && on_device_)
+      to.on(Tier::host, state) += {.read = moved.written, .written = moved.read};
+  }
+
+  // The gradient on its way between the device, where it is computed and reduced, and where it is held.
+  void cross(const UnitLayout& unit, std::int64_t times) {
+    const std::int64_t added = times * plan_.accumulate();
+    const std::int64_t sum = unit.shard_length() * size_of(accumulation(unit.dtype()));
+    TierTraffic::Entry& link = moves_.backward.on(Tier::host, State::gradient);
+    if (movement_.reduces_each) {
+      link.written += added * sum;
+      return;
+    }
+    link.written += added * unit.numel() * size_of(unit.dtype());
+    if (layout_.ranks() == 1) return;
+    link.read += times * unit.length() * size_of(sent_in(unit));
+    link.written += times * sum;
+  }
+
+  // In which a sum over micro-batches travels.
+  Dtype sent_in(const UnitLayout& unit) const {
+    return plan_.reduction() ? plan_.reduction_dtype(unit.dtype()) : plan_.gradient_dtype(unit.dtype());
   }
 
   // The gradient, from its first micro-batch to the vote, which reads the slice.
   void hold(const UnitLayout& unit, std::int64_t times) {
+    if (plan_[State::gradient].tier == Tier::device) return;
+    if (on_device_) cross(unit, times);
     const std::int64_t slice = unit.shard_length(), added = movement_.reduces_each ? slice : unit.numel();
     TierTraffic::Entry elements;
     for (int micro = 0; micro < plan_.accumulate(); ++micro) {
@@ -126,6 +153,7 @@ class Moves {
   const Layout& layout_;
   const std::vector<ParameterRule>& rules_;
   const Repeats& repeats_;
+  bool on_device_;
   Movement movement_;
   Passed kept_, gradients_, parameters_;
   TierMoves moves_;
@@ -134,10 +162,18 @@ class Moves {
 }  // namespace
 
 TierMoves moved_between_tiers(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
-                              const Repeats& repeats) {
+                              const Repeats& repeats, bool on_device) {
   const bool any = std::ranges::any_of(std::array{State::parameter, State::gradient, State::optimizer},
                                        [&](State state) { return plan[state].tier != Tier::device; });
-  return any ? Moves(plan, layout, rules, repeats).run() : TierMoves{};
+  return any ? Moves(plan, layout, rules, repeats, on_device).run() : TierMoves{};
+}
+
+TierTraffic moved_for_use(const Plan& plan, std::int64_t bytes, bool on_device) {
+  TierTraffic moved;
+  const Tier tier = plan[State::parameter].tier;
+  if (tier == Tier::disk) moved.on(Tier::disk, State::parameter).read = bytes;
+  if (on_device) moved.on(Tier::host, State::parameter).read = bytes;
+  return moved;
 }
 
 }  // namespace zero

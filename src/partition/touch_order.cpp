@@ -15,13 +15,26 @@ void TouchOrder::touched(int unit) {
   if (!current_.touches.empty() && current_.touches.back() == unit) return;
   if (current_.touches.size() >= kLongestTrace) current_.touches.clear();
   const bool first = current_.touches.empty();
+  // One that begins anew is as good as complete.
+  const bool again = !last_ && current_.touches.size() > 1 && current_.touches.front() == unit;
+  if (again && of_ == Of::evaluations) last_ = current_;
   current_.touches.push_back(unit);
   if (!last_) return;
+  const std::size_t place = place_of(unit, first);
+  lost_ = place == last_->touches.size();
+  if (!lost_ || (first && of_ == Of::evaluations)) cursor_ = place;
+}
+
+// Where in the last one the unit is used that is touched now: its size, if nowhere.
+std::size_t TouchOrder::place_of(int unit, bool first) const {
   const auto& touches = last_->touches;
-  const std::size_t from = first ? 0 : std::min(cursor_ + 1, touches.size());
-  const auto found = std::find(touches.begin() + static_cast<std::ptrdiff_t>(from), touches.end(), unit);
-  lost_ = found == touches.end();
-  if (!lost_) cursor_ = static_cast<std::size_t>(found - touches.begin());
+  const bool evaluates = of_ == Of::evaluations;
+  if (!first || !evaluates) {
+    const std::size_t from = first ? 0 : std::min(cursor_ + 1, touches.size());
+    const auto found = std::find(touches.begin() + static_cast<std::ptrdiff_t>(from), touches.end(), unit);
+    if (found != touches.end()) return static_cast<std::size_t>(found - touches.begin());
+  }
+  return evaluates && touches.front() == unit ? 0 : touches.size();
 }
 
 Expected TouchOrder::next() const {
@@ -39,8 +52,18 @@ Expected TouchOrder::next() const {
   return expected;
 }
 
+// Evaluations of one unit foresee nothing.
 void TouchOrder::complete() {
-  last_ = std::exchange(current_, Trace());
+  lost_ = true;
+  Trace trace = std::exchange(current_, Trace());
+  if (of_ == Of::evaluations && trace.touches.size() < 2) return;
+  last_ = std::move(trace);
+  completed_ = true;
+}
+
+void TouchOrder::foresee(const Trace& trace) {
+  if (completed_ || trace.touches.empty()) return;
+  last_ = trace;
   lost_ = true;
 }
 

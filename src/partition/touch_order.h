@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "zero/estimate.h"
@@ -15,6 +16,12 @@ using Expected = std::array<int, kMostAhead>;
 
 class TouchOrder {
  public:
+  // Of micro-batches, or of evaluations: these may go over the model any number of times, and what does not begin as
+  // the last one did is none, but a look at some weights, after which nothing is foreseen.
+  enum class Of : std::uint8_t { micro_batches, evaluations };
+
+  explicit TouchOrder(Of of = Of::micro_batches) : of_(of) {}
+
   void touched(int unit);
   // Which follow the unit touched last, where that was foreseen, the next one first; neighbours differ. -1: not known,
   // or none.
@@ -25,14 +32,22 @@ class TouchOrder {
   void complete();
   void forget();
 
+  // Until one is complete, this one predicts.
+  void foresee(const Trace& trace);
+
+  const Trace& current() const { return current_; }
   const std::optional<Trace>& last() const { return last_; }
 
  private:
+  std::size_t place_of(int unit, bool first) const;
+
+  Of of_;
   Trace current_;
   std::optional<Trace> last_;
   std::size_t cursor_ = 0;  // in last_, of the newest touch that was foreseen
   bool lost_ = true;        // the newest one was not
   bool more_to_come_ = false;
+  bool completed_ = false;
 };
 
 }  // namespace zero

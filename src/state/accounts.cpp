@@ -124,7 +124,7 @@ std::unique_ptr<Block::Place> Accounts::unreported(std::size_t bytes, Device::Us
 
 Block Accounts::take(std::int64_t bytes, Account account) {
   return booked(place_for(static_cast<std::size_t>(bytes), arena_of(account.owner), use_of(account.owner)), bytes,
-                account);
+                account, over_link(account.owner));
 }
 
 std::unique_ptr<Block::Place> Accounts::place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use) {
@@ -170,8 +170,13 @@ Block Accounts::take_common(std::shared_ptr<void> memory, std::int64_t bytes, Ac
   return take(counted(std::move(memory), static_cast<std::size_t>(bytes)), bytes, account);
 }
 
-Block Accounts::booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account) {
-  return {std::move(place), bytes, [this, account](std::int64_t change) { add(account, change); }};
+Block Accounts::booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account, Block::Count count) {
+  return {std::move(place), bytes, [this, account](std::int64_t change) { add(account, change); }, std::move(count)};
+}
+
+Block::Count Accounts::over_link(Owner owner) {
+  if (device_.is_host()) return {};
+  return [this, owner](const TierTraffic::Entry& moved) { tiers_.count(Tier::device, owner, moved); };
 }
 
 Buffer Accounts::buffer(Account account, std::int64_t count, at::ScalarType dtype) {
@@ -192,8 +197,10 @@ Store::Book Accounts::book() {
 
 std::unique_ptr<Store> Accounts::store(State state, Tier tier, AddressableStore::Allocate allocate) {
   if (tier == Tier::host) allocate = lasting_of_host();
+  if (tier == Tier::host && state == State::parameter)
+    allocate = [this](std::size_t bytes) { return device_.take_of_host(bytes); };
   auto store = make_store(state, tier, std::move(allocate), book(), {passing(host_), disk_});
-  store->meter_by(tiers_);
+  if (store->tier() == Tier::disk || (store->tier() == Tier::device && !device_.is_host())) store->meter_by(tiers_);
   return store;
 }
 
@@ -201,8 +208,8 @@ Staging Accounts::staging(const Device& computing, const StagingShape& shape) {
   return {passing(computing), shape, computing.index()};
 }
 
-Block Accounts::lent(const void* memory, std::int64_t bytes) const {
-  return {device_.lent(const_cast<void*>(memory)), bytes, [](std::int64_t) {}};
+Block Accounts::lent(const void* memory, std::int64_t bytes, Owner owner) {
+  return {device_.lent(const_cast<void*>(memory)), bytes, [](std::int64_t) {}, over_link(owner)};
 }
 
 AddressableStore::Allocate Accounts::lasting_of_host() const {

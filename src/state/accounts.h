@@ -83,9 +83,11 @@ class Accounts {
   // What passes by where `computing` computes goes through: the device's memory, or, where that is not the host's, the
   // host's, from which it is copied quickly.
   Staging staging(const Device& computing, const StagingShape& shape);
-  // Memory that is there already, as long as somebody else has it, and is not booked.
-  Block lent(const void* memory, std::int64_t bytes) const;
-  // Of a state in its tier, for the engine that this thread builds; `allocate` gives the device's memory.
+  // Memory of the device that is there already, as long as somebody else has it, and is not booked; what moves between
+  // it and the host is the owner's.
+  Block lent(const void* memory, std::int64_t bytes, Owner owner);
+  // Of a state in its tier, for the engine that this thread builds; `allocate` gives the device's memory. On the host
+  // parameters lie where they are copied from quickly.
   std::unique_ptr<Store> store(State state, Tier tier, AddressableStore::Allocate allocate);
   AddressableStore::Allocate lasting(std::optional<Arena> arena = {});
   AddressableStore::Allocate lasting_visible(std::optional<Arena> arena = {});
@@ -104,7 +106,7 @@ class Accounts {
   void explain_by(Explain explain) { explain_ = std::move(explain); }
   [[noreturn]] void exhausted(const c10::OutOfMemoryError& error, const char* during) const;
 
-  // Of what moves between the device and other tiers.
+  // Of what moves between the device, its host and disks.
   TierMeter& tiers() { return tiers_; }
 
   void add(Account account, std::int64_t bytes);
@@ -129,7 +131,9 @@ class Accounts {
   std::unique_ptr<Block::Place> place_for(std::size_t bytes, std::optional<Arena> arena, Device::Use use);
   Device::Arena* reserved(Arena arena);
   std::unique_ptr<Block::Place> unreported(std::size_t bytes, Device::Use use) const;
-  Block booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account);
+  Block booked(std::unique_ptr<Block::Place> place, std::int64_t bytes, Account account, Block::Count count = {});
+  // Of what moves between a block of the device and the host; none where these are one.
+  Block::Count over_link(Owner owner);
   // Where the peers can read; null where they cannot.
   std::shared_ptr<void> readable_memory(std::int64_t bytes) const;
   void tell_all(int sign) const;

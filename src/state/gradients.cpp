@@ -264,7 +264,8 @@ std::shared_ptr<Block> Gradients::lent(const at::Tensor& gradient) const {
     Block block;
   };
   const auto bytes = static_cast<std::int64_t>(gradient.nbytes());
-  const auto both = std::make_shared<Lent>(Lent{gradient, accounts_.lent(gradient.const_data_ptr(), bytes)});
+  const auto both =
+      std::make_shared<Lent>(Lent{gradient, accounts_.lent(gradient.const_data_ptr(), bytes, Owner::gradient)});
   return {both, &both->block};
 }
 

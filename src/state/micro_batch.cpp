@@ -94,6 +94,7 @@ void MicroBatch::end_forward() {
   if (open_here == this) open_here = nullptr;
   if (!is_open()) return;
   phase_ = Phase::none;
+  evaluated_.complete();
   graphs_.clear();
   acting_.reset();
   recorder_.stop();
@@ -102,6 +103,7 @@ void MicroBatch::end_forward() {
 void MicroBatch::enter_backward() {
   if (open_here != nullptr) open_here->end_forward();
   phase_ = Phase::backward;
+  evaluated_.foresee(order_.current());
   acting_.emplace(observer_, Activity::backward);
   recorder_.start();
 }
@@ -135,8 +137,20 @@ std::optional<Cast> MicroBatch::autocast(bool with_parameters) const {
   return casts ? autocast_ : std::nullopt;
 }
 
+// Not where a backward uses parameters, with gradients disabled too.
+bool MicroBatch::evaluates() const {
+  return is_open() && !at::GradMode::is_enabled();
+}
+
 void MicroBatch::touched(int unit) {
-  if (phase_ == Phase::backward || at::GradMode::is_enabled()) order_.touched(unit);
+  if (phase_ == Phase::backward || at::GradMode::is_enabled())
+    order_.touched(unit);
+  else if (evaluates())
+    evaluated_.touched(unit);
+}
+
+Expected MicroBatch::expected() const {
+  return evaluates() ? evaluated_.next() : order_.next();
 }
 
 }  // namespace zero

@@ -74,7 +74,9 @@ class MicroBatch {
   const Accounts& accounts() const { return accounts_; }
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
-  Expected expected() const { return order_.next(); }                  // the units that are used next
+  // Whether what uses units now does so without gradients.
+  bool evaluates() const;
+  Expected expected() const;                                           // the units that are used next
   const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
 
   // Hears of forward and backward.
@@ -89,6 +91,7 @@ class MicroBatch {
   Accounts& accounts_;
   Phase phase_ = Phase::none;
   TouchOrder order_;
+  TouchOrder evaluated_{TouchOrder::Of::evaluations};  // what runs without gradients, in a forward too
   std::optional<Cast> autocast_;
   std::uint64_t seed_;
   at::Generator host_generator_;

@@ -93,7 +93,7 @@ void Pager::gather(Unit& unit, bool exactly) {
                            .count = full.count,
                            .run =
                                [&unit, full, exactly, arrival = std::move(arrivals_[index])](const Groups& groups) {
-                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->wait(); });
+                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->follow(); });
                                  unit.gather(groups, full, exactly);
                                },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
@@ -114,7 +114,7 @@ void Pager::settle(Unit& unit) {
   if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     std::exchange(pending_[index], Pending()).wait();
-    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->wait(); });
+    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->follow(); });
   } catch (...) {
     if (unit.paged()) evict(unit.index());
     throw;
@@ -142,15 +142,18 @@ void Pager::evict(int unit) {
   units_[index]->evict();
 }
 
-// The next unit is gathered while this one is used, and those after it are read meanwhile.
+// The next unit is gathered while this one is used, and those after it are read meanwhile. An evaluation may end sooner
+// than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
 void Pager::bring_ahead(const Unit& unit) {
   if (!unit.paged()) return;
+  const bool alone = micro_batch_.evaluates();
+  if (alone && !unit.brings()) return;
   const Expected expected = micro_batch_.expected();
   int keep = unit.index();
   for (const int next : std::span(expected).first(residency_.ahead_of(keep, expected))) {
     Unit& other = *units_[static_cast<std::size_t>(next)];
     if (!residency_.resident(next)) begin(other, keep);
-    if (keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
+    if (!alone && keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
     keep = next;
   }
 }

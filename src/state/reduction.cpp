@@ -117,7 +117,7 @@ void Gradients::scale_mean(View sum) const {
 // The sum of this rank's slice goes to the held gradient.
 void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
   for_unit(gradients.unit, "the gradient", [&] {
-    const auto reduced = std::make_shared<Block>(accounts_.lent(sum.data, sum.bytes()));
+    const auto reduced = std::make_shared<Block>(accounts_.lent(sum.data, sum.bytes(), Owner::gradient));
     Passage passage(late_staging_);
     gradients.held.add(passage, how, {gradients.unit.slice_begin(), sum.count}, reduced, sum.dtype);
     passage.finish();

@@ -32,16 +32,8 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
   return ElementOrder(parameter.sizes().vec(), strides_in_unit(parameter)).dimensions();
 }
 
-Arrival::~Arrival() {
-  try {
-    wait();
-  } catch (const std::exception&) {
-    // Nobody wants it any more.
-  }
-}
-
 Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-           const GatherWire& wire, Accounts& accounts, Store* store)
+           const GatherWire& wire, Accounts& accounts, Bringer* bringer)
     : layout_(layout),
       index_(index),
       rank_(rank),
@@ -54,7 +46,7 @@ Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std:
       parameters_(std::move(parameters)),
       wire_(wire),
       accounts_(accounts),
-      store_(store) {}
+      bringer_(bringer) {}
 
 Unit::~Unit() {
   if (!adopted()) return;
@@ -139,8 +131,8 @@ void Unit::take_back(bool with_values) {
 // Where the unit is at rest.
 void Unit::make_home() {
   const std::int64_t element = size_of(layout_.dtype()), begin = home_.begin * element, bytes = home_.count * element;
-  if (store_ != nullptr) {
-    home_block_ = store_->take(bytes, Owner::parameter, index_);
+  if (bringer_ != nullptr) {
+    home_block_ = bringer_->store().take(bytes, Owner::parameter, index_);
     return;
   }
   if (paged_) {
@@ -212,33 +204,39 @@ BlockPart Unit::stored(const Slice& elements, Way way) {
 }
 
 void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
+  const std::int64_t element = size_of(dtype);
+  Device& computing = accounts_.computing(bringer_ == nullptr ? Tier::device : bringer_->store().tier());
+  Block mine = accounts_.lent(at_element(values, home_.begin, dtype), home_.count * element, Owner::parameter);
   each_stretch(
       staging, home_.count,
-      [this](std::int64_t first, std::int64_t count) {
-        return std::vector{stored({home_.begin + first, count}, Way::out)};
+      [&](std::int64_t first, std::int64_t count) {
+        return std::vector{BlockPart{&mine, first * element, count * element, Way::in},
+                           stored({home_.begin + first, count}, Way::out)};
       },
-      [&](std::span<void* const> at, std::int64_t first, std::int64_t count) {
-        accounts_.device().convert(at_element(values, home_.begin + first, dtype), dtype, at[0], layout_.dtype(),
-                                   count);
+      [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
+        computing.convert(at[0], dtype, at[1], layout_.dtype(), count);
       });
 }
 
-std::shared_ptr<Arrival> Unit::bring_to(View whole) {
-  if (store_ == nullptr || store_->addressable()) return nullptr;
-  char* const place = at_element(whole.data, home_.begin, layout_.dtype());
-  return std::make_shared<Arrival>(home_block_.read(0, {place, home_block_.bytes(), Dtype::u8}));
+std::shared_ptr<Arrival> Unit::bring() {
+  return brought_ = bring_to(memory_);
+}
+
+std::shared_ptr<Arrival> Unit::bring_to(Buffer& whole) {
+  return brings() ? bringer_->bring(home_block_, whole, home_.begin * size_of(layout_.dtype())) : nullptr;
 }
 
 void Unit::gather(const Groups& groups, View whole, bool exactly) {
   const View here =
-      home_block_.addressable() ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
+      bringer_ == nullptr ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
   wire_.gather(groups, layout_, here, whole, exactly);
 }
 
 void Unit::serve(const Groups& groups, bool exactly) {
-  const Buffer unwanted = scratch();
+  Buffer unwanted = scratch();
   const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
-  if (const auto arrival = bring_to(whole)) for_unit(*this, "the parameters", [&] { arrival->wait(); });
+  const auto arrival = bring_to(unwanted);
+  if (arrival) for_unit(*this, "the parameters", [&] { arrival->follow(); });
   gather(groups, whole, exactly);
 }
 
@@ -257,6 +255,7 @@ void Unit::suspend() {
 }
 
 void Unit::evict() {
+  brought_.reset();
   memory_.reset();
   if (!adopted()) return;
   point_at(nullptr);
@@ -303,7 +302,7 @@ void Unit::abandon(bool with_values) {
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, device()));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
         "zero: the engine that held the parameters of unit '" + layout_.name() +
-        (store_ == nullptr ? "' in parts" : "' on another tier") +
+        (bringer_ == nullptr ? "' in parts" : "' on another tier") +
         " has ended, and their values with it; call engine.release() before it ends to keep them");
   }
   places_.clear();

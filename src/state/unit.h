@@ -20,6 +20,7 @@
 #include "memory/passage.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
+#include "state/bringer.h"
 #include "state/gather_wire.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
@@ -62,26 +63,12 @@ class UnitOwner {
 // order in memory depends on. Any other tensor is row-major in a unit.
 std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
 
-// What is on its way to memory: it has come when this ends.
-class Arrival {
- public:
-  explicit Arrival(Pending pending) : pending_(std::move(pending)) {}
-  ~Arrival();
-  Arrival(const Arrival&) = delete;
-  Arrival& operator=(const Arrival&) = delete;
-  // Throws what it failed with.
-  void wait() { std::exchange(pending_, Pending()).wait(); }
-
- private:
-  Pending pending_;
-};
-
 class Unit {
  public:
-  // `parameters` in the order of layout.slots(). `store`: of parameters on another tier than the device; null: they are
-  // there. Nothing is taken over yet.
+  // `parameters` in the order of layout.slots(). `bringer`: of parameters on another tier than the device; null: they
+  // are there. Nothing is taken over yet.
   Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-       const GatherWire& wire, Accounts& accounts, Store* store);
+       const GatherWire& wire, Accounts& accounts, Bringer* bringer);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -109,6 +96,8 @@ class Unit {
   bool paged() const { return paged_; }
   // And then gathered from other ranks.
   bool gathers() const { return gathers_; }
+  // And then read from another tier.
+  bool brings() const { return bringer_ != nullptr; }
   // Paged, and in memory that the ranks have in common.
   bool common() const { return common_ != nullptr; }
   at::Device device() const { return accounts_.where(); }
@@ -123,7 +112,7 @@ class Unit {
   // Memory for the whole unit on its way in; to be filled from every rank's shard.
   View make_room();
   // Begins to bring to that memory what this rank has on another tier; null: there is none.
-  std::shared_ptr<Arrival> bring() { return bring_to(full()); }
+  std::shared_ptr<Arrival> bring();
   // What of the unit is at rest here, on the device: this rank's shard, or the whole; and elements [begin, begin +
   // count) of it.
   View home();
@@ -177,8 +166,8 @@ class Unit {
   static void tag(void*) {}
   std::size_t slot_at(std::int64_t element) const;
   void make_home();
-  std::shared_ptr<Arrival> bring_to(View whole);
-  // `values` are those of all elements.
+  std::shared_ptr<Arrival> bring_to(Buffer& whole);
+  // `values`, of the device, are those of all elements; staging is where the tier is computed with.
   void write_home(Staging& staging, const void* values, Dtype dtype);
   void point_at(void* data);
   void forbid(const char* why);
@@ -193,10 +182,11 @@ class Unit {
   std::vector<at::Tensor> parameters_;
   const GatherWire& wire_;
   Accounts& accounts_;
-  Store* store_;
-  std::shared_ptr<void> common_;  // the whole, of all ranks
-  Buffer memory_;                 // the whole, of this rank
-  Block home_block_;              // what it has at rest of one that is paged
+  Bringer* bringer_;
+  std::shared_ptr<void> common_;      // the whole, of all ranks
+  Buffer memory_;                     // the whole, of this rank
+  Block home_block_;                  // what it has at rest of one that is paged
+  std::shared_ptr<Arrival> brought_;  // what was read of it last, in the resident whole
   c10::Storage storage_;
   std::vector<at::Tensor> places_;  // the parameters' views of it
   std::vector<at::Tensor> before_;  // the parameters, until the engine is built

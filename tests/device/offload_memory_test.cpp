@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "device/offloads.h"
+#include "zero/deferred.h"
 #include "zero/error.h"
 
 namespace zero::test {
@@ -120,15 +121,18 @@ TEST_F(MemoryOfOffloading, LeavesTheDeviceTwoBytesAParameter) {
   }
 }
 
-// How many layers of one width train on a device of so many bytes, once the engine has taken them over.
+// How many layers of one width an engine takes over and trains on a device of so many bytes, built without memory.
 std::int64_t most_layers(const Plan& plan, std::int64_t capacity) {
   constexpr std::int64_t kWidth = 96;
   const auto fits = [&](std::int64_t layers) {
-    auto model = std::make_shared<Deep>(layers, kWidth);
-    model->to(accelerator::device(0));
-    Engine engine(*model, World(), plan, AdamW{});
+    const auto model = zero::deferred([&] {
+      auto made = std::make_shared<Deep>(layers, kWidth);
+      made->to(accelerator::device(0));
+      return made;
+    });
     accelerator::set_capacity(0, capacity);
     const std::string fault = thrown_by([&] {
+      Engine engine(*model, World(), plan, AdamW{});
       for (int step = 0; step < 2; ++step) train_step(*model, engine);
     });
     accelerator::set_capacity(0, kPlenty);
@@ -147,6 +151,9 @@ TEST_F(MemoryOfOffloading, TrainsModelsSixAndAHalfTimesAsLarge) {
   RecordProperty("layers_without", std::to_string(without));
   RecordProperty("layers_with", std::to_string(with));
   EXPECT_GE(static_cast<double>(with), 6.5 * static_cast<double>(without)) << with << " and " << without;
+  const std::int64_t all = most_layers(to_host(Plan::zero3().bf16()).offload(State::parameter, Tier::host), kCapacity);
+  RecordProperty("layers_with_parameters_elsewhere", std::to_string(all));
+  EXPECT_GE(all, 15 * without) << all << " and " << without;
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST_P(GradientBlocks, HaveTheBitsOfMemory) {
   EXPECT_EQ(difference(in_memory, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1), late))), "");
   expect_no_fault(watch);
   EXPECT_GT(watch->operations, 0);
-  EXPECT_LE(watch->most, 2 * 5 * LateStore::kTransfer);
+  EXPECT_LE(watch->most, 3 * 5 * LateStore::kTransfer);
 }
 
 std::vector<std::tuple<std::size_t, Precision, int, Plan, int, bool>> gradients_kept() {

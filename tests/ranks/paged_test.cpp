@@ -237,34 +237,72 @@ TEST(PagedUnits, AreToldAndLoadedAsInMemory) {
   }
 }
 
-// Another unit is read while one is used: reads are under way when an operator runs.
-TEST(PagedUnits, AreReadTwoUnitsAhead) {
-  struct Chain : torch::nn::Module {
-    explicit Chain(Watch watching) : watch(std::move(watching)) {
-      for (int i = 0; i < 6; ++i) all->push_back(torch::nn::Linear(5, 5));
+// Says what is under way of its parameters' store when a layer has run.
+struct Chain : torch::nn::Module {
+  explicit Chain(Watch watching) : watch(std::move(watching)) {
+    for (int i = 0; i < 6; ++i) all->push_back(torch::nn::Linear(5, 5));
+  }
+  at::Tensor loss(std::int64_t index) {
+    at::Tensor x = numbers(index, {4, 5});
+    under_way.clear();
+    for (const auto& each : *all) {
+      x = each->as<torch::nn::Linear>()->forward(x);
+      under_way.push_back(watch->under_way);
     }
-    at::Tensor loss(std::int64_t index) {
-      at::Tensor x = numbers(index, {4, 5});
-      under_way.clear();
-      for (const auto& each : *all) {
-        x = each->as<torch::nn::Linear>()->forward(x);
-        under_way.push_back(watch->under_way);
-      }
-      return x.square().mean();
-    }
-    Watch watch;
-    std::vector<std::int64_t> under_way;
-    torch::nn::ModuleList all = register_module("all", torch::nn::ModuleList());
-  };
+    return x.square().mean();
+  }
+  Watch watch;
+  std::vector<std::int64_t> under_way;
+  torch::nn::ModuleList all = register_module("all", torch::nn::ModuleList());
+};
+
+void in_a_chain(const std::function<void(Chain& model, Engine& engine)>& loop) {
   const auto watch = std::make_shared<LateWatch>();
   const Job job{.plan = Plan::ddp().offload(State::parameter, Tier::disk), .ranks = 1, .options = with_folder()};
   const Course<Chain> course{.make = [&] { return std::make_shared<Chain>(watch); }};
-  on_ranks<Chain>(job, in_late_stores(watch, course, {State::parameter}), [](Chain& model, Engine& engine, int) {
+  on_ranks<Chain>(job, in_late_stores(watch, course, {State::parameter}),
+                  [&](Chain& model, Engine& engine, int) { loop(model, engine); });
+  expect_no_fault(watch);
+}
+
+// Another unit is read while one is used: reads are under way when an operator runs.
+TEST(PagedUnits, AreReadTwoUnitsAhead) {
+  in_a_chain([](Chain& model, Engine& engine) {
     for (int step = 0; step < 2; ++step) train_step(model, engine);
     // The last two of a forward are followed by those of the backward, which are there.
     EXPECT_EQ(model.under_way, (std::vector<std::int64_t>{2, 2, 2, 2, 1, 0}));
   });
-  expect_no_fault(watch);
+}
+
+// Foreseen from the forward of a micro-batch, later from the evaluation before, in which nothing is read that is not
+// used if it is as long.
+TEST(PagedUnits, AreReadTwoUnitsAheadInEvaluations) {
+  using Seen = std::vector<std::vector<std::int64_t>>;
+  const std::vector<std::int64_t> late(6, 0), ahead{2, 2, 2, 2, 1, 0}, followed(6, 2);
+  const auto evaluate = [](Chain& model, int forwards) {
+    const torch::NoGradGuard no_grad;
+    const std::int64_t before = model.watch->operations;
+    Seen seen;
+    for (int i = 0; i < forwards; ++i) {
+      model.loss(i).item<double>();
+      seen.push_back(model.under_way);
+    }
+    EXPECT_EQ(model.watch->operations - before, 6 * forwards);
+    return seen;
+  };
+  in_a_chain([&](Chain& model, Engine& engine) {
+    EXPECT_EQ(evaluate(model, 2), (Seen{late, ahead})) << "nothing was seen before";
+    train_step(model, engine);
+    EXPECT_EQ(evaluate(model, 2), (Seen{followed, ahead}));
+  });
+  in_a_chain([&](Chain& model, Engine& engine) {
+    train_step(model, engine);
+    EXPECT_EQ(evaluate(model, 2), (Seen{ahead, ahead})) << "a forward was seen";
+    train_step(model, engine);
+    EXPECT_EQ(evaluate(model, 2), (Seen{followed, ahead}));
+    train_step(model, engine);
+    EXPECT_EQ(model.under_way, ahead);
+  });
 }
 
 // Engines of one rank on this thread, whose parameters' store fails.

@@ -6,6 +6,7 @@
 
 #include "covering.h"
 #include "lm.h"
+#include "most_moved.h"
 #include "optimizers.h"
 
 namespace zero::test {
@@ -15,38 +16,6 @@ Options with_disk() {
   return {
       .seed = 3,
       .disk = {.directories = {std::filesystem::temp_directory_path()}, .checks = false, .block = 16384, .depth = 4}};
-}
-
-// Each figure that of the rank that moves most.
-class Most {
- public:
-  void take(const TierTraffic& moved) {
-    const std::lock_guard lock(mutex_);
-    for (std::size_t tier = 0; tier < moved.below.size(); ++tier)
-      for (std::size_t state = 0; state < moved.below[tier].size(); ++state) {
-        TierTraffic::Entry& entry = most_.below[tier][state];
-        entry.read = std::max(entry.read, moved.below[tier][state].read);
-        entry.written = std::max(entry.written, moved.below[tier][state].written);
-      }
-  }
-  const TierTraffic& of_all() const { return most_; }
-
- private:
-  std::mutex mutex_;
-  TierTraffic most_;
-};
-
-std::string text_of(const TierTraffic& moved) {
-  std::string text;
-  for (const Tier tier : {Tier::host, Tier::disk})
-    for (int i = 0; i < kStates; ++i) {
-      const auto state = static_cast<State>(i);
-      const TierTraffic::Entry& entry = moved.on(tier, state);
-      if (entry == TierTraffic::Entry{}) continue;
-      text += std::string(name(tier)) + " " + std::string(name(state)) + ": read " + std::to_string(entry.read) +
-              ", written " + std::to_string(entry.written) + "; ";
-    }
-  return text;
 }
 
 void expect_as_estimated(Job job) {

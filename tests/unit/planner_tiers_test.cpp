@@ -122,6 +122,36 @@ TEST(TierSeconds, OfDevicesNeedTheHosts) {
   EXPECT_TRUE(missing_for_tiers(Plan::zero3(), older).empty());
 }
 
+// A link and a disk are busy at once.
+TEST(TierSeconds, OfTheLinkAreThoseOfItsBytes) {
+  Request request = request_of(100 * kGigabyte, profile_named("h100"));
+  const auto on = [](Tier tier) { return on_disk(Plan::zero3().bf16()).offload(State::parameter, tier); };
+  const Cost host = price(request, on(Tier::host)), disk = price(request, on(Tier::disk));
+  const double link = request.profile.host_link_bandwidth;
+  EXPECT_GE(host.tiers.beside, bytes(host.estimate.moved.use.on(Tier::host).read) / link);
+  EXPECT_GT(disk.tiers.beside, host.tiers.beside);
+  request.profile.disk_read_bandwidth = request.profile.disk_write_bandwidth = 1e18;
+  const zero::TierMoves& moved = host.estimate.moved;
+  EXPECT_DOUBLE_EQ(price(request, host.plan).tiers.beside,
+                   (bytes(moved.use.on(Tier::host).read) + bytes(moved.backward.on(Tier::host).written)) / link);
+  EXPECT_EQ(price(request, disk.plan).tiers.beside, price(request, host.plan).tiers.beside);
+  request.profile.host_link_bandwidth = 0;
+  EXPECT_EQ(price(request, host.plan).missing, (std::vector<std::string>{"host_link_bandwidth"}));
+}
+
+// All that a rank holds of a model may be on its host, if nothing less fits.
+TEST(Fit, ChoosesTheHostForParametersOfDevices) {
+  Request request = request_of(100 * kGigabyte, profile_named("h100"));
+  request.chooses_tiers = true;
+  request.host_memory = 100 * kGigabyte;
+  request.plans = {Plan::zero3().bf16()};
+  const Plan all = Plan::zero3().bf16().offload(State::optimizer, Tier::host).offload(State::gradient, Tier::host);
+  request.device_memory = price(request, all).peak - 1;
+  const Cost chosen = price(request)[0];
+  EXPECT_EQ(offload_of(chosen.plan), "optimizer=host,gradient=host,parameter=host");
+  EXPECT_TRUE(chosen.fits());
+}
+
 TEST(TierChoices, AreTheOptimizerThenGradientsThenParameters) {
   std::vector<std::string> texts;
   for (const Plan& each : tier_choices(Plan::zero2().bf16(), {Tier::disk}, {2})) texts.push_back(offload_of(each));

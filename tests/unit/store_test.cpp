@@ -240,6 +240,92 @@ TEST(Passages, RefuseWhatABufferHasNoRoomFor) {
   EXPECT_THROW(passage.pass({&part, 1}, [](std::span<void* const>) {}), StoreError);
 }
 
+// Three times as many numbers as there are of one, each of so many elements, lie side by side in a block.
+struct Small {
+  Small(Store& of, std::vector<std::int64_t> elements) : counts(std::move(elements)) {
+    const auto all = static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+    sums = of.take(static_cast<std::int64_t>(all) * 4, Owner::optimizer);
+    addends = of.take(static_cast<std::int64_t>(all) * 4, Owner::optimizer);
+    a = counted(all, 7);
+    b = counted(all, 1000);
+    sums.write(0, view(a)).wait();
+    addends.write(0, view(b)).wait();
+  }
+  // Adds them, part by part.
+  void add_to(Passage& passage, std::vector<int>& done) {
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < counts.size(); begin += counts[i++]) {
+      const std::int64_t n = counts[i];
+      const std::array parts{BlockPart{&sums, begin * 4, n * 4}, BlockPart{},
+                             BlockPart{&addends, begin * 4, n * 4, Way::in}};
+      passage.pass(parts, [n](std::span<void* const> arrays) {
+        for (std::int64_t k = 0; k < n; ++k)
+          static_cast<std::uint32_t*>(arrays[0])[k] += static_cast<const std::uint32_t*>(arrays[2])[k];
+      });
+      passage.then([i, &done] { done.push_back(static_cast<int>(i)); });
+    }
+  }
+  void expect_added() {
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+    EXPECT_EQ(all_of(sums), a);
+    EXPECT_EQ(all_of(addends), b);
+  }
+
+  std::vector<std::int64_t> counts;
+  Block sums, addends;
+  std::vector<int> a, b;
+};
+
+// Of a store with pages or without: a read of each block and a write of one for a buffer full of parts.
+TEST(Passages, JoinWhatLiesSideBySide) {
+  for (const std::int64_t page : {1, 256}) {
+    Booked booked;
+    const auto watch = std::make_shared<LateWatch>();
+    AddressableStore memory(Tier::device, from_malloc, into(booked));
+    LateStore store(into(booked), watch);
+    Staging staging(memory, {LateStore::kTransfer, StagingShape::kArrays, page});
+    std::vector<std::int64_t> counts(100, 8);  // what a buffer has room for
+    counts.insert(counts.end(), {3, 250, 1, 700, 5, 5});
+    Small small(store, counts);
+    std::vector<int> done;
+    const std::int64_t before = watch->operations;
+    Passage passage(staging, Passage::Turns::joined);
+    small.add_to(passage, done);
+    EXPECT_LT(done.size(), counts.size());
+    passage.finish();
+    EXPECT_EQ(done, counted(counts.size()));
+    // 8192 bytes are two buffers' worth at least.
+    EXPECT_EQ((watch->operations - before) % 3, 0);
+    EXPECT_LE(watch->operations - before, 3 * 3);
+    EXPECT_EQ(watch->faults, "");
+    EXPECT_EQ(watch->under_way, 0);
+    small.expect_added();
+  }
+}
+
+// What lies apart is brought in operations of its own, together.
+TEST(Passages, JoinBlocksInOneTurn) {
+  Booked booked;
+  const auto watch = std::make_shared<LateWatch>();
+  AddressableStore memory(Tier::device, from_malloc, into(booked));
+  LateStore store(into(booked), watch);
+  Staging staging(memory, staging_for(store));
+  Small first(store, {16, 16}), second(store, {40});
+  std::vector<int> done;
+  const std::int64_t before = watch->operations;
+  Passage passage(staging, Passage::Turns::joined);
+  first.add_to(passage, done);
+  second.add_to(passage, done);
+  EXPECT_EQ(watch->operations, before);  // all of it waits for more
+  EXPECT_TRUE(done.empty());
+  passage.finish();
+  EXPECT_EQ(done, (std::vector{0, 1, 0}));
+  EXPECT_EQ(watch->operations - before, 2 * 3);
+  EXPECT_EQ((booked[{Owner::update, -1, Tier::device}]), staging.shape().allocated());
+  first.expect_added();
+  second.expect_added();
+}
+
 // Whichever operation fails, it is told of, nothing stays under way, and the buffers serve the next passage.
 TEST(Passages, TellOfEveryFailure) {
   Booked booked;

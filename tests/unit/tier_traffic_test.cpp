@@ -40,6 +40,18 @@ TEST(TierMeter, CountsByStateWhatBlocksOfOtherTiersAreAskedFor) {
   EXPECT_EQ(meter.others(), others);
 }
 
+// From a block of a device is down to the host.
+TEST(TierMeter, BooksWhatGoesOverTheLinkAsTheHosts) {
+  TierMeter meter;
+  meter.count(Tier::device, Owner::gathered, {.written = 8});
+  meter.count(Tier::device, Owner::parameter, {.read = 2, .written = 4});
+  meter.count(Tier::device, Owner::reduction, {.read = 16});
+  meter.count(Tier::device, Owner::update, {.read = 32});
+  EXPECT_EQ(meter.steps().on(Tier::host, State::parameter), (TierTraffic::Entry{.read = 12, .written = 2}));
+  EXPECT_EQ(meter.steps().on(Tier::host, State::gradient), (TierTraffic::Entry{.written = 16}));
+  EXPECT_EQ(meter.steps().on(Tier::disk), TierTraffic::Entry{});
+}
+
 // Two units on four ranks, of which no slice is cut unevenly.
 Layout even(Dtype dtype) {
   const std::vector<ParameterSpec> specs{{.name = "a", .numel = 4096, .dtype = dtype, .unit = "a"},
@@ -93,6 +105,37 @@ TEST(TierTraffic, OfParametersIsThatOfTheirUsesAndOfTheUpdate) {
   EXPECT_EQ(narrow.use.on(Tier::disk), (TierTraffic::Entry{.read = 2 * slice}));
   EXPECT_EQ(narrow.update.on(Tier::disk), (TierTraffic::Entry{.written = 2 * slice}));
   EXPECT_GT(moved(Plan::zero3().resident_budget(1), Dtype::f32).use.on(Tier::disk).read, 4 * slice);
+}
+
+// Three micro-batches on four ranks, in bf16, by the tables of docs/tiers.md.
+TEST(TierTraffic, OverTheLinkIsThatOfTheDocuments) {
+  using Entry = TierTraffic::Entry;
+  constexpr std::int64_t whole = 5120, slice = whole / 4;
+  const Layout layout = even(Dtype::bf16);
+  const auto moved = [&](const Plan& plan) {
+    return estimate(Plan(plan).bf16().accumulate(3), layout, AdamW{}, Trace::sequential(layout), Memory::device).moved;
+  };
+  const auto host = [](const Plan& plan) {
+    return plan.offload(State::optimizer, Tier::host).offload(State::gradient, Tier::host);
+  };
+  const TierMoves each = moved(host(Plan::zero2()));
+  EXPECT_EQ(each.backward.on(Tier::host, State::gradient), (Entry{.written = 3 * 4 * slice}));
+  EXPECT_EQ(each.vote, TierTraffic{});
+  EXPECT_EQ(each.update.on(Tier::host), (Entry{.read = 2 * slice}));
+  const TierMoves once = moved(host(Plan::zero1()));
+  EXPECT_EQ(once.backward.on(Tier::host), (Entry{.read = 4 * whole, .written = 3 * 2 * whole + 4 * slice}));
+  const TierMoves apart = moved(Plan::zero2().offload(State::gradient, Tier::host));
+  EXPECT_EQ(apart.update.on(Tier::host, State::optimizer), (Entry{12 * slice, 12 * slice}));
+  const TierMoves gradients = moved(Plan::zero2().offload(State::optimizer, Tier::disk));
+  EXPECT_EQ(gradients.update.on(Tier::host, State::gradient), (Entry{.written = 4 * slice}));
+  EXPECT_EQ(gradients.update.on(Tier::host, State::optimizer), Entry{});
+  const TierMoves brought = moved(host(Plan::zero3()).offload(State::parameter, Tier::host));
+  EXPECT_EQ(brought.use.on(Tier::host, State::parameter).read % (2 * slice), 0);
+  EXPECT_GE(brought.use.on(Tier::host, State::parameter).read, 2 * slice);
+  EXPECT_EQ(brought.update, TierTraffic{});
+  const TierMoves read = moved(host(Plan::zero3()).offload(State::parameter, Tier::disk));
+  EXPECT_EQ(read.use.on(Tier::host), brought.use.on(Tier::host));
+  EXPECT_EQ(read.use.on(Tier::disk), read.use.on(Tier::host));
 }
 
 TEST(TierTraffic, OfWholeTensorsReadsAllAgainAndWritesWeightsOnce) {

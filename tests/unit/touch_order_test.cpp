@@ -86,5 +86,29 @@ TEST(TouchOrder, OfForwardsWithoutABackwardDoesNotGrowForEver) {
   EXPECT_LE(order.last()->touches.size(), std::size_t{1} << 16);
 }
 
+TEST(TouchOrder, OfAForwardPredictsEvaluationsUntilThereIsOne) {
+  TouchOrder order(TouchOrder::Of::evaluations);
+  order.foresee({{0, 1, 2}});
+  EXPECT_EQ(foreseen(order, {0, 1, 2, 0, 1, 2}), (std::vector<int>{1, 2, -1, 1, 2, -1})) << "each begins anew";
+  order.complete();
+  order.foresee({{7, 8}});
+  EXPECT_EQ(foreseen(order, {0, 1, 2, 0, 1, 2, 0, 1}), (std::vector<int>{1, 2, 0, 1, 2, -1, 1, 2}));
+}
+
+TEST(TouchOrder, OfAnEvaluationThatBeginsAnewPredictsTheRestOfIt) {
+  TouchOrder order(TouchOrder::Of::evaluations);
+  EXPECT_EQ(foreseen(order, {0, 1, 2, 0, 1, 2, 0}), (std::vector<int>{-1, -1, -1, 1, 2, -1, 1}));
+}
+
+TEST(TouchOrder, IsNotThatOfALookAtWeights) {
+  TouchOrder order(TouchOrder::Of::evaluations);
+  order.foresee({{0, 1, 2, 3}});
+  EXPECT_EQ(foreseen(order, {2}), (std::vector<int>{-1}));
+  order.complete();
+  EXPECT_EQ(foreseen(order, {0, 1}), (std::vector<int>{1, 2})) << "one unit is no order";
+  order.complete();
+  EXPECT_EQ(foreseen(order, {1, 0, 1}), (std::vector<int>{-1, 1, -1})) << "the order of the newest evaluation";
+}
+
 }  // namespace
 }  // namespace zero
