@@ -1,0 +1,156 @@
+// Gradients that the program reads, changes and empties between the backwards of loops of LibTorch's own.
+#include "familiar.h"
+#include "zero/error.h"
+
+namespace zero::test {
+namespace {
+
+// Whole, the mean that plain LibTorch has, before what the step itself does.
+TEST(FamiliarGradients, AreRead) {
+  for (const int ranks : {1, 3})
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      Job job = kJob;
+      job.ranks = ranks;
+      job.plan = Plan::ddp().precision(precision).accumulate(2);
+      under_every_plan(job, [](const Job& each) {
+        std::vector<at::Tensor> plain;
+        {
+          Net net;
+          initialise(net, kSeed);
+          net.eval();
+          at::Tensor loss = at::zeros({});
+          for (int i = 0; i < 2 * each.ranks; ++i) loss = loss + net.loss(i) / (2 * each.ranks);
+          loss.backward();
+          for (const at::Tensor& parameter : net.parameters()) plain.push_back(parameter.grad());
+        }
+        on_ranks<Net>(each, {}, [&](Net& net, Engine& engine, int) {
+          net.eval();
+          EXPECT_TRUE(
+              says(thrown_by([&] { engine.gradient(net.body->weight); }), {"gradient() after 0 of a step's 2"}));
+          for (int micro = 0; micro < 2; ++micro) net.loss(engine.micro_batch()).backward();
+          const std::vector<at::Tensor> parameters = net.parameters();
+          const bool narrow = each.plan.precision() != Precision::fp32;
+          for (std::size_t i = 0; i < parameters.size(); ++i)
+            EXPECT_TRUE(at::allclose(engine.gradient(parameters[i]), plain[i], 1e-4, narrow ? 2e-2 : 1e-6))
+                << engine.gradient(parameters[i]) << plain[i];
+          EXPECT_THROW(engine.gradient(at::ones({3})), ConfigError);
+          EXPECT_TRUE(engine.step().applied);
+        });
+      });
+    }
+}
+
+// Clipping by value: every element once, and what was written is what the step takes.
+TEST(FamiliarGradients, AreChanged) {
+  const auto clip = [](const GradientSlice& slice) { slice.sum.clamp_(-1e-3 / slice.scale, 1e-3 / slice.scale); };
+  Job base = kJob;
+  base.options.clip = 0;
+  const auto by = [&](const Job& job) {
+    return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
+      for (int step = 0; step < job.steps; ++step) {
+        net.loss(engine.micro_batch()).backward();
+        engine.for_each_gradient_slice(clip);
+        for (const at::Tensor& parameter : net.parameters())
+          EXPECT_LE(engine.gradient(parameter).abs().max().item<double>(), 1e-3 * (1 + 1e-6));
+        outcome.record(engine.step());
+      }
+    });
+  };
+  for (const int ranks : {1, 2}) {
+    base.ranks = ranks;
+    const Outcome expected = by(base);
+    under_every_plan(base, [&](const Job& each) { EXPECT_EQ(difference(expected, by(each)), ""); });
+  }
+  Net net;
+  initialise(net, kSeed);
+  net.eval();
+  Job alone = base;
+  alone.ranks = 1;
+  torch::optim::SGD plain(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<double> losses;
+  for (int step = 0; step < alone.steps; ++step) {
+    plain.zero_grad();
+    const at::Tensor loss = net.loss(step);
+    loss.backward();
+    losses.push_back(loss.item<double>());
+    torch::nn::utils::clip_grad_value_(net.parameters(), 1e-3);
+    plain.step();
+  }
+  const Outcome run = train_by<Net>(alone, {}, [&](Net& ours, Engine& engine, Outcome& outcome, int) {
+    ours.eval();
+    for (int step = 0; step < alone.steps; ++step) {
+      ours.loss(engine.micro_batch()).backward();
+      engine.for_each_gradient_slice(clip);
+      outcome.record(engine.step());
+    }
+  });
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(run.losses[i], losses[i], 1e-6);
+}
+
+// The usual loop of a GAN, whose discriminator is emptied at the start of its own step.
+struct Pair {
+  Outcome generator, critic;
+};
+
+struct Generator : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& z) { return net(z); }
+  Linear net = register_module("net", Linear(4, 3));
+};
+struct Critic : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return net(x).square().mean(); }
+  Linear net = register_module("net", Linear(3, 1));
+};
+
+template <class CriticOptimizer, class GeneratorOptimizer>
+void adversarial(Generator& generator, Critic& critic, GeneratorOptimizer& for_generator, CriticOptimizer& for_critic,
+                 std::int64_t index) {
+  const at::Tensor z = numbers(index, {5, 4}), real = numbers(index + 5000, {5, 3});
+  critic.zero_grad();
+  (-critic.forward(real)).backward();
+  critic.forward(generator.forward(z).detach()).backward();
+  for_critic.step();
+  generator.zero_grad();
+  (-critic.forward(generator.forward(z))).backward();
+  for_generator.step();
+}
+
+TEST(FamiliarLoops, TrainAdversaries) {
+  const auto run = [](const Plan& plan, int ranks, int steps) {
+    std::vector<Pair> runs(static_cast<std::size_t>(ranks));
+    run_ranks(ranks, [&](const World& world) {
+      Generator generator;
+      Critic critic;
+      initialise(generator, kSeed);
+      initialise(critic, kSeed + 100);
+      Engine of_generator(generator, world, plan, Sgd{.lr = 0.1});
+      Engine of_critic(critic, world, plan, Sgd{.lr = 0.1});
+      for (int step = 0; step < steps; ++step)
+        adversarial(generator, critic, of_generator.optimizer(), of_critic.optimizer(), step * ranks + world.rank());
+      Pair& mine = runs[static_cast<std::size_t>(world.rank())];
+      mine.generator.parameters = parameters_of(generator, of_generator);
+      mine.critic.parameters = parameters_of(critic, of_critic);
+    });
+    return runs.front();
+  };
+  constexpr int kSteps = 4;
+  Generator generator;
+  Critic critic;
+  initialise(generator, kSeed);
+  initialise(critic, kSeed + 100);
+  torch::optim::SGD for_generator(generator.parameters(), 0.1), for_critic(critic.parameters(), 0.1);
+  for (int step = 0; step < kSteps; ++step) adversarial(generator, critic, for_generator, for_critic, step);
+  Pair plain;
+  for (const auto& each : generator.named_parameters()) plain.generator.parameters[each.key()] = each.value();
+  for (const auto& each : critic.named_parameters()) plain.critic.parameters[each.key()] = each.value();
+  const Pair alone = run(Plan::ddp(), 1, kSteps), together = run(Plan::ddp(), 3, kSteps);
+  EXPECT_EQ(difference(plain.generator, alone.generator, 1e-6), "");
+  EXPECT_EQ(difference(plain.critic, alone.critic, 1e-6), "");
+  for (const Plan& plan : all_plans()) {
+    const Pair each = run(plan, 3, kSteps);
+    EXPECT_EQ(difference(together.generator, each.generator), "") << plan.label();
+    EXPECT_EQ(difference(together.critic, each.critic), "") << plan.label();
+  }
+}
+
+}  // namespace
+}  // namespace zero::test
