@@ -66,7 +66,27 @@ TEST_F(BackwardsOnADevice, OutsideOfAnyEngineStillSaySo) {
   net->to(accelerator::device(0));
   const Engine engine(*net, World(), Plan::zero3(), Sgd{});
   const at::Tensor loss = net->forward(numbers(0, {5, 4}).to(accelerator::device(0))).mean();
-  EXPECT_THROW(loss.backward(), StateError);
+  EXPECT_THROW(torch::autograd::backward({loss}), StateError);
+}
+
+// loss.backward(): its gradients come on a thread of LibTorch's, too.
+TEST_F(BackwardsOnADevice, OfTheProgramAreTheEngines) {
+  const auto train = [](const Plan& plan, const auto& backward) {
+    const auto net = std::make_shared<Net>(4, 3);
+    initialise(*net, 7);
+    net->to(accelerator::device(0));
+    Engine engine(*net, World(), plan, Sgd{.lr = 0.1});
+    for (std::int64_t step = 0; step < 3; ++step) {
+      backward(engine, net->forward(numbers(step, {5, 4}).to(accelerator::device(0))).square().mean());
+      EXPECT_TRUE(net->layer->weight.grad().defined());
+      EXPECT_TRUE(engine.step().applied);
+    }
+    return engine.main_parameter(net->layer->weight).cpu();
+  };
+  for (const Plan& plan : all_plans()) {
+    const at::Tensor expected = train(plan, [](Engine& engine, const at::Tensor& loss) { engine.backward(loss); });
+    EXPECT_TRUE(at::equal(expected, train(plan, [](Engine&, const at::Tensor& loss) { loss.backward(); })));
+  }
 }
 
 }  // namespace
