@@ -41,7 +41,8 @@ struct Estimate {
   // which is on the device whatever its tier.
   std::int64_t of_elements = 0, of_tensors = 0;
   std::int64_t gathered = 0;         // peak of parameters paged in, beside the shards
-  std::int64_t reduction = 0;        // flat gradient of the largest unit on its way to the shards, and its slice
+  std::int64_t reduction = 0;        // flat gradients on their way to the shards: of the largest unit, and of units
+                                     // that wait for gradients around it; and the largest slice
   std::vector<std::int64_t> slices;  // by unit: the sum of its slice, which lives while that unit is reduced only
   std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most, and buffers that
                                      // states on other tiers pass through, unless the model is on a device
