@@ -3,6 +3,7 @@
 # and processes share the GPUs.
 add_executable(gpu_rank_tests on_device/gpu_surroundings.cpp $<TARGET_OBJECTS:rank_tests>)
 target_link_libraries(gpu_rank_tests PRIVATE zero zero_models zero_planner GTest::gtest_main)
+target_include_directories(gpu_rank_tests PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
 zero_compile(gpu_rank_tests)
 
 execute_process(COMMAND nvidia-smi --list-gpus OUTPUT_VARIABLE gpus ERROR_QUIET RESULT_VARIABLE no_gpus)
