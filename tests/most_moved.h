@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 #include <string>
 
-#include "zero/tier_traffic.h"
+#include "ranks/harness.h"
 
 namespace zero::test {
 
@@ -40,6 +41,23 @@ inline std::string text_of(const TierTraffic& moved) {
               ", written " + std::to_string(entry.written) + "; ";
     }
   return text;
+}
+
+// In the third step, which is applied.
+template <class Model>
+void expect_moved_as_estimated(const Job& job, const Course<Model>& course) {
+  Most measured;
+  std::optional<TierTraffic> predicted;
+  on_ranks<Model>(job, course, [&](Model& model, Engine& engine, int rank) {
+    for (int step = 0; step < 2; ++step) train_step(model, engine);
+    engine.reset_traffic();
+    ASSERT_TRUE(train_step(model, engine).applied);
+    measured.take(engine.tier_traffic());
+    if (rank == 0) predicted = engine.estimate().moved.step();
+  });
+  ASSERT_TRUE(predicted.has_value());
+  EXPECT_TRUE(measured.of_all() == *predicted)
+      << "measured " << text_of(measured.of_all()) << "\npredicted " << text_of(*predicted);
 }
 
 }  // namespace zero::test

@@ -78,10 +78,15 @@ void Engine::Impl::heed_emptied() {
     throw StateError(rank_text() + ": zero_grad() after backward number " + std::to_string(micro_) +
                          " of a step would also empty the gradients of those before it, of which step() was called",
                      "call zero_grad() before the backward, or drop the whole step by engine.discard()");
+  empty_step();
+  micro_batch_.next(micro_batch_number());
+}
+
+void Engine::Impl::empty_step() {
   gradients_->clear();
   sums_.clear();
   micro_ = 0;
-  micro_batch_.next(micro_batch_number());
+  stepped_ = 0;
 }
 
 // The first gradient from a backward that this engine did not begin has come.
@@ -107,9 +112,7 @@ void Engine::Impl::discard() {
 void Engine::Impl::drop_step() {
   gradients_->abort();
   micro_batch_.abort();
-  sums_.clear();
-  micro_ = 0;
-  stepped_ = 0;
+  empty_step();
   micro_batch_.next(micro_batch_number());
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/elements.h"
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
@@ -323,6 +324,26 @@ void Engine::Impl::release() {
   released_ = true;
 }
 
+// What this rank updates of an array in the host's memory that has all of the unit.
+View Engine::Impl::updated_of(const Unit& unit, const at::Tensor& whole) const {
+  const Held held = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
+  const Dtype dtype = accumulation(unit.layout().dtype());
+  return {at_element(whole.mutable_data_ptr(), held.begin, dtype), held.count, dtype};
+}
+
+// Each rank's part of it, to all ranks. Collective.
+void Engine::Impl::gather_updated(const Unit& unit, const at::Tensor& whole) {
+  const Held held = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
+  if (!held.over) return;
+  const View mine = updated_of(unit, whole);
+  const View all{whole.mutable_data_ptr(), whole.numel(), mine.dtype};
+  exchange_.run({.kind = Exchange::Kind::read,
+                 .unit = unit.index(),
+                 .count = all.count,
+                 .run = [mine, all, over = *held.over](const Groups& groups) { groups.gather(mine, all, over); },
+                 .lane = Exchange::Lane::control});
+}
+
 at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   check_alive();
   Unit* unit = Unit::of(parameter.unsafeGetTensorImpl());
@@ -337,16 +358,8 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
     return parameter.detach().to(scalar_type(wide), /*non_blocking=*/false, /*copy=*/true);
   }
   const at::Tensor flat = at::empty({unit->layout().length()}, at::TensorOptions().dtype(scalar_type(wide)));
-  const View whole{flat.mutable_data_ptr(), flat.numel(), wide};
-  const Held held = held_at_rest(resolved_, State::optimizer, unit->layout(), exchange_.rank());
-  const View mine{static_cast<char*>(whole.data) + held.begin * size_of(wide), held.count, wide};
-  updater_.read_main(*unit, mine);
-  if (held.over)
-    exchange_.run({.kind = Exchange::Kind::read,
-                   .unit = unit->index(),
-                   .count = whole.count,
-                   .run = [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); },
-                   .lane = Exchange::Lane::control});
+  updater_.read_main(*unit, updated_of(*unit, flat));
+  gather_updated(*unit, flat);
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
       .to(unit->device(), /*non_blocking=*/false, /*copy=*/true);
 }

@@ -108,6 +108,9 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void end_micro_batch(const at::Tensor& loss) override;
   void drop_step() override;
   void heed_emptied();
+  void empty_step();
+  View updated_of(const Unit& unit, const at::Tensor& whole) const;
+  void gather_updated(const Unit& unit, const at::Tensor& whole);
   void check_gradients(const char* call);
   void each_gradient_slice(Unit& unit, const std::function<void(const Slot&, GradientSlice)>& use) const;
   void begin_micro_batch();

@@ -59,15 +59,7 @@ at::Tensor Engine::Impl::gradient(const at::Tensor& parameter) {
   each_gradient_slice(*unit, [&](const Slot& slot, const GradientSlice& slice) {
     flat.narrow(0, slot.begin + slice.begin, slice.sum.numel()).copy_(slice.sum);
   });
-  const View whole{flat.mutable_data_ptr(), flat.numel(), wide};
-  const Held held = held_at_rest(resolved_, State::optimizer, unit->layout(), exchange_.rank());
-  const View mine{static_cast<char*>(whole.data) + held.begin * size_of(wide), held.count, wide};
-  if (held.over)
-    exchange_.run({.kind = Exchange::Kind::read,
-                   .unit = unit->index(),
-                   .count = whole.count,
-                   .run = [mine, whole, over = *held.over](const Groups& groups) { groups.gather(mine, whole, over); },
-                   .lane = Exchange::Lane::control});
+  gather_updated(*unit, flat);
   return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
       .mul(1.0 / held_times())
       .to(unit->device());

@@ -212,10 +212,7 @@ void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
 }
 
 void Engine::Impl::start_window() {
-  gradients_->clear();
-  sums_.clear();
-  micro_ = 0;
-  stepped_ = 0;
+  empty_step();
   consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
   micro_batch_.next(micro_batch_number());
 }

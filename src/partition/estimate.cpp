@@ -64,7 +64,7 @@ class Pricing {
       flat(unit);
       update(unit);
     }
-    estimate_.reduction = (movement_.reduces_each ? flats_.most() : flat_) + estimate_.largest_slice();
+    estimate_.reduction = (movement_.reduces_each ? flats_.most() : flats_.largest()) + estimate_.largest_slice();
     const std::int64_t here = on_device() ? 0 : staging;
     estimate_.update = inputs_ + steps_ + here;
     estimate_.staging = staging - here;
@@ -160,10 +160,7 @@ class Pricing {
     if (peers_ == 0) return;
     const Dtype wire = plan_.reduction_dtype(unit.dtype());
     const bool apart = movement_.reduces_each || wire != plan_.gradient_dtype(unit.dtype()) || gradient_elsewhere();
-    if (!apart) return;
-    const std::int64_t bytes = unit.length() * size_of(wire);
-    flat_ = std::max(flat_, bytes);
-    flats_.add(unit, bytes);
+    if (apart) flats_.add(unit, unit.length() * size_of(wire));
   }
 
   bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
@@ -303,8 +300,7 @@ class Pricing {
   int peers_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
-  std::int64_t flat_ = 0;                // likewise
-  FlatGradients flats_;                  // as they are collected
+  FlatGradients flats_;
   Estimate estimate_;
 };
 

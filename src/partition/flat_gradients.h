@@ -23,6 +23,9 @@ class FlatGradients {
     largest_ = std::max(largest_, bytes);
   }
 
+  // One after the other, each once it is complete.
+  std::int64_t largest() const { return largest_; }
+
   std::int64_t most() const {
     std::int64_t beside = 0;
     for (const auto& [name, module] : modules_) beside = std::max(beside, beside_largest(name, module));

@@ -34,18 +34,7 @@ class OffloadedParameters : public ModelsOnDevices, public testing::WithParamInt
 // Of a step.
 void expect_moved(Job job, const Course<Lm>& course) {
   job.options.loss_scale = LossScale::fixed(64);
-  Most measured;
-  std::optional<TierTraffic> predicted;
-  on_ranks<Lm>(job, course, [&](Lm& model, Engine& engine, int rank) {
-    for (int step = 0; step < 2; ++step) train_step(model, engine);
-    engine.reset_traffic();
-    ASSERT_TRUE(train_step(model, engine).applied);
-    measured.take(engine.tier_traffic());
-    if (rank == 0) predicted = engine.estimate().moved.step();
-  });
-  ASSERT_TRUE(predicted.has_value());
-  EXPECT_TRUE(measured.of_all() == *predicted)
-      << "measured " << text_of(measured.of_all()) << "\npredicted " << text_of(*predicted);
+  expect_moved_as_estimated(job, course);
 }
 
 TEST_P(OffloadedParameters, HaveTheBitsOfTheDeviceAndMoveWhatWasForeseen) {
@@ -126,29 +115,8 @@ TEST_F(Parameters, GoStretchByStretch) {
 TEST_F(Parameters, AreSavedAndLoadedByOtherTiers) {
   const std::vector<Plan> plans{Plan::zero2(), all_on(Plan::zero3(), Tier::host), all_on(Plan::zero3(), Tier::disk),
                                 Plan::zero3().offload(State::parameter, Tier::host)};
-  const Course<Lm> course = lm_on(accelerator::kType, 0);
   for (const Precision precision : {Precision::fp32, Precision::bf16})
-    for (const Plan& from : plans) {
-      const Folder folder;
-      on_ranks<Lm>(job_of(Plan(from).precision(precision), 2), course, [&](Lm& model, Engine& engine, int) {
-        for (int step = 0; step < 2; ++step) train_step(model, engine);
-        engine.save(folder.path(), {.background = true});
-        engine.finish_save();
-      });
-      std::optional<Outcome> expected;
-      for (const Plan& to : plans) {
-        Outcome end;
-        on_ranks<Lm>(job_of(Plan(to).precision(precision), 2), course, [&](Lm& model, Engine& engine, int rank) {
-          engine.load(folder.path());
-          Outcome run;
-          for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
-          run.parameters = parameters_of(model, engine);
-          if (rank == 0) end = run;
-        });
-        EXPECT_EQ(difference(expected.value_or(end), end), "") << from.label() << " to " << to.label();
-        expected = end;
-      }
-    }
+    expect_saved_and_loaded(plans, job_of(Plan::zero3().precision(precision), 2));
 }
 
 // Scopes see and write what is there, forwards without gradients bring what they use, and a module gets its values

@@ -8,7 +8,6 @@
 
 #include "covering.h"
 #include "device/offloads.h"
-#include "folder.h"
 #include "optimizers.h"
 #include "ranks/torch_optimizers.h"
 #include "zero/error.h"
@@ -88,31 +87,9 @@ TEST_F(Offloading, GoesStretchByStretch) {
 TEST_F(Offloading, IsSavedAndLoadedByOtherTiers) {
   const std::vector<Plan> plans{Plan::zero2(), to_host(Plan::zero3()),
                                 offloaded(Plan::zero2(), Tier::disk, Tier::host)};
-  for (const Plan& from : plans) {
-    const Folder folder;
-    Job job{.plan = Plan(from).bf16(), .ranks = 2, .joined = linked};
-    job.options.disk = small_disk();
-    const Course<Lm> course = lm_on(accelerator::kType, 0);
-    on_ranks<Lm>(job, course, [&](Lm& model, Engine& engine, int) {
-      for (int step = 0; step < 2; ++step) train_step(model, engine);
-      engine.save(folder.path(), {.background = true});
-      engine.finish_save();
-    });
-    std::optional<Outcome> expected;
-    for (const Plan& to : plans) {
-      job.plan = Plan(to).bf16();
-      Outcome end;
-      on_ranks<Lm>(job, course, [&](Lm& model, Engine& engine, int rank) {
-        engine.load(folder.path());
-        Outcome run;
-        for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
-        run.parameters = parameters_of(model, engine);
-        if (rank == 0) end = run;
-      });
-      EXPECT_EQ(difference(expected.value_or(end), end), "") << from.label() << " to " << to.label();
-      expected = end;
-    }
-  }
+  Job job{.plan = Plan::zero2().bf16(), .ranks = 2, .joined = linked};
+  job.options.disk = small_disk();
+  expect_saved_and_loaded(plans, job);
 }
 
 // Scopes see and write what the device has, and main weights of the host follow.

@@ -27,18 +27,7 @@ void expect_as_estimated(Job job) {
     return;
   }
   if (job.plan.precision() == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  Most measured;
-  std::optional<TierTraffic> predicted;
-  on_ranks<Lm>(job, lm_with_dropout(0), [&](Lm& model, Engine& engine, int rank) {
-    for (int step = 0; step < 2; ++step) train_step(model, engine);
-    engine.reset_traffic();
-    ASSERT_TRUE(train_step(model, engine).applied);
-    measured.take(engine.tier_traffic());
-    if (rank == 0) predicted = engine.estimate().moved.step();
-  });
-  ASSERT_TRUE(predicted.has_value());
-  EXPECT_TRUE(measured.of_all() == *predicted)
-      << "measured " << text_of(measured.of_all()) << "\npredicted " << text_of(*predicted);
+  expect_moved_as_estimated(job, lm_with_dropout(0));
 }
 
 // One for each form of what is kept, and for each number of times that an update goes over it.
