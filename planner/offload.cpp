@@ -3,6 +3,7 @@
 #include <array>
 #include <sstream>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "zero/error.h"
 
@@ -12,6 +13,14 @@ namespace {
 // As they are worth it: an optimizer's state is the largest, and is touched once a step.
 constexpr std::array kOrder{zero::State::optimizer, zero::State::gradient, zero::State::parameter};
 
+double share_of(const std::string& part, const std::string& text) {
+  const auto read = zero::read_number<double>(text, 0, 1);
+  if (!read.fault.empty())
+    throw zero::ConfigError("the share in " + zero::in_quotes(part) + ": " + read.fault,
+                            "write STATE=TIER:SHARE, as in optimizer=host:0.8");
+  return read.value;
+}
+
 }  // namespace
 
 zero::Plan offloaded(zero::Plan plan, const std::string& text) {
@@ -20,7 +29,10 @@ zero::Plan offloaded(zero::Plan plan, const std::string& text) {
     const std::size_t equals = part.find('=');
     if (equals == std::string::npos)
       throw zero::ConfigError(zero::in_quotes(part) + " says no tier", "write STATE=TIER, as in optimizer=disk");
-    plan = plan.offload(zero::state_named(part.substr(0, equals)), zero::tier_named(part.substr(equals + 1)));
+    const std::size_t colon = part.find(':', equals);
+    const double share = colon == std::string::npos ? 1 : share_of(part, part.substr(colon + 1));
+    plan = plan.offload(zero::state_named(part.substr(0, equals)),
+                        zero::tier_named(part.substr(equals + 1, colon - equals - 1)), share);
   }
   return plan;
 }
@@ -28,8 +40,9 @@ zero::Plan offloaded(zero::Plan plan, const std::string& text) {
 std::string offload_of(const zero::Plan& plan) {
   std::string text;
   for (const zero::State state : kOrder)
-    if (const zero::Tier tier = plan[state].tier; tier != zero::Tier::device)
-      text += (text.empty() ? "" : ",") + std::string(name(state)) + "=" + std::string(name(tier));
+    if (const zero::Row& row = plan[state]; row.tier != zero::Tier::device)
+      text += (text.empty() ? "" : ",") + std::string(name(state)) + "=" + std::string(name(row.tier)) +
+              (row.share == 1 ? "" : ":" + zero::shortest(row.share));
   return text;
 }
 

@@ -8,7 +8,8 @@
 
 namespace planner {
 
-// The plan with states on the tiers that a text says: "optimizer=disk,gradient=disk"; empty: none. Throws
+// The plan with states on the tiers that a text says: "optimizer=disk,gradient=disk", or a share of one,
+// "optimizer=host:0.8"; empty: none. Throws
 // zero::ConfigError for another text.
 zero::Plan offloaded(zero::Plan plan, const std::string& text);
 // What says it of this plan.

@@ -1,7 +1,10 @@
 #include "planner/room.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "base/kernel_files.h"
 
@@ -35,7 +38,33 @@ std::optional<std::int64_t> left_in(const zero::MemoryGroup& group) {
   return std::max<std::int64_t>(*limit - *used + std::min(cache, *used), 0);
 }
 
+std::optional<std::int64_t> limit_of(decltype(RLIMIT_DATA) resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+}
+
 }  // namespace
+
+ProcessLimits limits_of_process() {
+  return {limit_of(RLIMIT_DATA), limit_of(RLIMIT_AS)};
+}
+
+std::optional<Room> room_of_processes(int count, const ProcessLimits& limits, const fs::path& root) {
+  std::optional<Room> room;
+  const auto look = [&](const std::optional<std::int64_t>& limit, const char* field, const char* what) {
+    const auto taken = zero::field_of(root / "proc/self/status", field);
+    if (!limit || !taken) return;
+    const std::int64_t left = std::max<std::int64_t>(*limit - *taken * 1024, 0);
+    const std::int64_t bytes = left > std::numeric_limits<std::int64_t>::max() / count
+                                   ? std::numeric_limits<std::int64_t>::max()
+                                   : left * count;
+    if (!room || bytes < room->bytes) room = Room{bytes, what};
+  };
+  look(limits.data, "VmData:", "the limit of a process's data (ulimit -d)");
+  look(limits.addresses, "VmSize:", "the limit of a process's addresses (ulimit -v)");
+  return room;
+}
 
 std::optional<Room> room_of_host(const fs::path& root) {
   const auto available = zero::field_of(root / "proc/meminfo", "MemAvailable:");

@@ -124,8 +124,12 @@ TierSeconds tier_seconds(const zero::Plan& plan, const zero::Estimate& estimate,
       reading(moved.backward, profile) + writing(moved.backward, profile);
   seconds.reading = reading(moved.update, profile);
   seconds.writing = writing(moved.update, profile);
-  seconds.updating =
-      static_cast<double>(estimate.update_traffic) * per_second(profile.update_bandwidth_of(updated_by(plan)));
+  const auto below = static_cast<double>(estimate.update_traffic - estimate.update_staying) *
+                     per_second(profile.update_bandwidth_of(updated_by(plan)));
+  const bool by_device = profile.device_memory > 0 && plan[zero::State::parameter].tier == zero::Tier::device;
+  const auto staying = static_cast<double>(estimate.update_staying) *
+                       per_second(profile.update_bandwidth_of(by_device ? zero::Tier::device : updated_by(plan)));
+  seconds.updating = by_device ? std::max(below, staying) : below + staying;
   return seconds;
 }
 

@@ -26,22 +26,31 @@ namespace {
 constexpr double kMiB = 1 << 20;
 const zero::Store::Book kNobody = [](zero::Owner, int, zero::Tier, std::int64_t) {};
 
-// As little computing as parameters allow.
+struct Size {
+  int layers = 16, small = 0;
+  std::int64_t width = 2048;
+  std::int64_t parameters() const { return layers * (width + small) * width; }
+};
+
+// As little computing as parameters allow; beside each matrix so many vectors.
 struct LayersImpl : torch::nn::Module {
-  LayersImpl(int count, std::int64_t width) : list(register_module("list", torch::nn::Sequential())) {
-    for (int i = 0; i < count; ++i)
-      list->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, width).bias(false)));
+  explicit LayersImpl(const Size& size) : list(register_module("list", torch::nn::Sequential())) {
+    for (int i = 0; i < size.layers; ++i) {
+      torch::nn::Linear layer(torch::nn::LinearOptions(size.width, size.width).bias(false));
+      for (int k = 0; k < size.small; ++k)
+        small.push_back(layer->register_parameter("small" + std::to_string(k), torch::zeros({size.width})));
+      list->push_back(layer);
+    }
   }
-  at::Tensor loss(const at::Tensor& x) { return list->forward(x).square().mean(); }
+  at::Tensor loss(const at::Tensor& x) {
+    at::Tensor sum = list->forward(x).square().mean();
+    for (const at::Tensor& each : small) sum = sum + each.sum();
+    return sum;
+  }
   torch::nn::Sequential list;
+  std::vector<at::Tensor> small;
 };
 TORCH_MODULE(Layers);
-
-struct Size {
-  int layers = 16;
-  std::int64_t width = 2048;
-  std::int64_t parameters() const { return layers * width * width; }
-};
 
 zero::Options options_on(const zero::DiskOptions& disk) {
   zero::Options options;
@@ -52,7 +61,7 @@ zero::Options options_on(const zero::DiskOptions& disk) {
 class Training {
  public:
   Training(const Size& size, const zero::World& world, const zero::Plan& plan, const zero::DiskOptions& disk)
-      : model_(size.layers, size.width),
+      : model_(size),
         input_(torch::randn({1, size.width})),
         engine_(*model_, world, plan, zero::AdamW{.lr = 1e-4, .weight_decay = 0.1}, options_on(disk)) {}
 
@@ -171,20 +180,26 @@ int main(int argc, char** argv) {
   CLI::App app("An update on disk beside its stages.");
   Size size;
   int rounds = 9, threads = 1;
+  zero::DiskOptions disk;
   std::string directory = std::filesystem::temp_directory_path().string();
   app.add_option("--layers", size.layers)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--small", size.small, "vectors of --width in each layer")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--width", size.width)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--rounds", rounds)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--threads", threads)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--disk", directory)->check(CLI::ExistingDirectory)->capture_default_str();
+  app.add_option("--block", disk.block, "bytes of an operation; 0: measured")->capture_default_str();
+  app.add_option("--depth", disk.depth, "operations under way; 0: those of 8 MiB")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(threads);
 
   const zero::World world = zero::init();
-  const zero::DiskOptions disk{.directories = {directory}};
+  disk.directories = {directory};
   const zero::Plan plan = zero::Plan::zero2().bf16();
   const zero::Plan on_disk = plan.offload(zero::State::optimizer, zero::Tier::disk);
-  Training({2, 64}, world, on_disk, disk).step();  // what is loaded and kept for ever
+  Training({.layers = 2, .width = 64}, world, on_disk, disk).step();  // what is loaded and kept for ever
   const std::int64_t before = resident("VmRSS:");
   Training training(size, world, on_disk, disk);
   training.step();

@@ -64,8 +64,11 @@ std::vector<std::string> optimizers_of(const RunOptions& options) {
 }  // namespace
 
 void check_room(const RunOptions& options, int ranks, int here) {
-  const auto room = planner::room_of_host();
-  if (!room || !options.memory_check) return;
+  if (!options.memory_check) return;
+  auto room = planner::room_of_host();
+  const auto limited = planner::room_of_processes(here, planner::limits_of_process());
+  if (limited && (!room || limited->bytes < room->bytes)) room = limited;
+  if (!room) return;
   const models::LlamaConfig model = load_model(options.model);
   RunOptions each = options;
   for (const std::string& plan : options.plans)

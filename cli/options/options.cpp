@@ -172,7 +172,8 @@ void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std
       ->group(group);
   command
       .add_option("--offload", options.offload,
-                  "States that are kept elsewhere, between commas: parameter=disk, gradient=host, optimizer=host")
+                  "States that are kept elsewhere, between commas: parameter=disk, gradient=host, optimizer=host, or a "
+                  "share: optimizer=host:0.8")
       ->check(read_by<zero::Plan>([](std::string_view text) { return planner::offloaded({}, std::string(text)); }))
       ->join(',')
       ->type_name("STATE=TIER")

@@ -49,6 +49,7 @@
 #include "zero/state.h"
 #include "zero/tier_traffic.h"
 #include "zero/traffic.h"
+#include "zero/units.h"
 
 namespace torch::nn {
 class Module;
@@ -89,6 +90,13 @@ struct Options {
   std::function<bool(const ParameterInfo&)> full_precision = {};
   // None: dynamic where gradients are computed or reduced in fp16, else 1.
   std::optional<LossScale> loss_scale = {};
+  // Which modules are gathered together; empty: units_in_containers(). The same on every rank.
+  UnitRule units = {};
+  // Parameters that the engine leaves where they are, as they are: the program's own to update and to keep the same on
+  // all ranks, in no checkpoint, and never moved or cast. The same on every rank.
+  std::function<bool(const ParameterInfo&)> ignored = {};
+  // Has reports tell of norms by group.
+  bool group_norms = false;
   // Under Precision::fp8.
   Float8 float8 = {};
   OutsideGradients outside = OutsideGradients::drop;
@@ -102,6 +110,8 @@ struct StepReport {
   bool skipped = false;  // a gradient was infinite or not a number: nothing was updated, on any rank
   double loss = 0;       // mean over the global batch
   double grad_norm = 0;  // of the mean gradient, before clipping
+  // On request: the same of the parameters of each of Options::groups, in their order, and last of those in none.
+  std::vector<double> group_norms = {};
   double lr = 0;
   double loss_scale = 1;  // of this step; losses and norms are reported without it
   std::int64_t step = 0;  // steps applied so far
@@ -140,8 +150,9 @@ class Engine {
   // Leaves the module with whole parameters where the plan replicates them. Where it shards them the values are gone:
   // call release() first to keep them. Shapes stay, and to read such a parameter throws.
   ~Engine();
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+  // One that was moved from may only be assigned to or end. What it is assigned to ends first. Neither is collective.
+  Engine(Engine&& other) noexcept;
+  Engine& operator=(Engine&& other) noexcept;
 
   // Backward of a scalar loss of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
   // Several calls before a step add up: those beyond `accumulate` one after the other, in the same order under every

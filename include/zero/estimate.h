@@ -37,9 +37,12 @@ struct StateBytes {
 struct Estimate {
   StateBytes state;             // per rank, on all tiers
   std::array<Tier, 3> tiers{};  // where each of them is, by State
-  // Of the optimizer, each of the rank that has most: what it keeps element by element, and what of whole tensors,
-  // which is on the device whatever its tier.
-  std::int64_t of_elements = 0, of_tensors = 0;
+  // Where the optimizer is on another tier, each of the rank that has most: what is on that tier, and what is on the
+  // device all the same, which is what of whole tensors, and what a share leaves there; its gradients stay with it.
+  std::int64_t optimizer_below = 0;
+  StateBytes staying;
+  std::int64_t late = 0;             // of the parameters, what a delayed update writes in the host's memory; beside a
+                                     // model on a device, else it is on the device's tier as they are
   std::int64_t gathered = 0;         // peak of parameters paged in, beside the shards
   std::int64_t reduction = 0;        // flat gradients on their way to the shards: of the largest unit, and of units
                                      // that wait for gradients around it; and the largest slice
@@ -49,6 +52,7 @@ struct Estimate {
   std::int64_t staging = 0;          // then: those buffers, at most, of the host's memory
   std::int64_t update_traffic = 0;   // memory that a step's update reads and
                                      // writes, but for what is exchanged
+  std::int64_t update_staying = 0;   // of these, of units whose state a share leaves on the device
   std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
                                      // checkpoint, where parts are even
   std::int64_t building = 0;         // what an engine holds of its device while it is built, at most: the states of

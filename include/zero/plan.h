@@ -61,6 +61,7 @@ struct Row {
   Tier tier = Tier::device;
   Wire wire = Wire::native;
   Axis over = Axis::data;  // over which it is sharded, where it is: `data`, or `shard`, the replicas having the same
+  double share = 1;        // of its bytes, what is on the tier; the rest stays on the device
   bool operator==(const Row&) const = default;
 };
 
@@ -85,7 +86,8 @@ class Plan {
   // The preset whose rows these are, in placements and axes; "custom" where there is none. Of a table as it is on a
   // mesh, where an axis of one rank shards nothing, the preset's it was.
   std::string preset() const;
-  // The same, and which states are on other tiers: "zero3 with optimizer on disk".
+  // The same, and which states are on other tiers: "zero3 with optimizer on disk", "zero2 with 0.8 of optimizer on
+  // host".
   std::string label() const;
   const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }
@@ -105,13 +107,24 @@ class Plan {
   // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity): the
   // optimizer's under every plan, gradients where a rank holds no more than its slice over all, parameters
   // where it updates all that it holds. Host: of a model on a device. Disk: see Options::disk.
-  [[nodiscard]] Plan offload(State state, Tier tier) const;
+  //
+  // Of the optimizer, `share` of its bytes or a little more (Twin-Flow of ZeRO-Offload++): units in the layout's order
+  // keep their state on the device, and their gradients with it, as far as the rest goes. They are updated there,
+  // beside the others.
+  [[nodiscard]] Plan offload(State state, Tier tier, double share = 1) const;
+  // The update of a step is computed beside the next one's forward and backward, which compute with the parameters of
+  // the step before (one-step delayed parameter update, ZeRO-Offload, section 5.2). What is late is awaited by the next
+  // step's vote, and by whatever else sees parameters or state: checkpoints, gather scopes, evaluations, all of which
+  // are collective then. Of an optimizer element by element, offloaded with all of its bytes, parameters being on the
+  // device, and of a model on a device, whose gradients are offloaded too.
+  [[nodiscard]] Plan delay_update(bool on = true) const;
   // For parameters paged in; 0: that of the two largest units, of the three largest where they are on another tier.
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
   bool reproducible() const { return reproducible_; }
+  bool delays_update() const { return delays_update_; }
   std::optional<Dtype> reduction() const;  // as chosen by reduce_in()
   std::int64_t resident_budget() const { return resident_budget_; }
 
@@ -152,6 +165,7 @@ class Plan {
   Precision precision_ = Precision::fp32;
   int accumulate_ = 1;
   bool reproducible_ = false;
+  bool delays_update_ = false;
   std::int64_t resident_budget_ = 0;
 };
 

@@ -39,6 +39,8 @@ Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, c
     : impl_(std::make_unique<Impl>(inventory_of_script(module, mesh, plan, options), mesh, plan, optimizer, options)) {}
 
 Engine::~Engine() = default;
+Engine::Engine(Engine&& other) noexcept = default;
+Engine& Engine::operator=(Engine&& other) noexcept = default;
 
 void Engine::backward(const at::Tensor& loss) {
   impl_->accounts().explaining_memory("backward", [&] { impl_->backward(loss); });

@@ -13,6 +13,7 @@
 #include "engine/engine_optimizer.h"
 #include "engine/tiers.h"
 #include "partition/slices.h"
+#include "partition/staying.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
 #include "state/for_unit.h"
@@ -118,8 +119,9 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       sums_(accounts_.device(), accounts_.where(), plan_.accumulate(),
             plan_.float8() ? std::int64_t{2} * static_cast<std::int64_t>(infos_.size()) : 0),
       float8_(float8_linears()),
-      gradient_store_(gradient_store(resolved_, accounts_)),
-      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, *gradient_store_,
+      staying_(staying(resolved_, layout_, rules_)),
+      gradient_stores_(gradient_stores(resolved_, accounts_, staying_)),
+      updater_(layout_, resolved_, rules_, seed_, exchange_, accounts_, staying_, gradient_stores_,
                bringer_ ? &bringer_->store() : nullptr),
       scaler_(scaler_of(plan_, options_)),
       max_norms_(inventory.max_norms, inventory.device),
@@ -140,7 +142,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), micro_batch_, meter_);
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
-  gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, *gradient_store_);
+  gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, gradient_stores_);
   gradients_->on_arrival_from_outside(options_.outside == OutsideGradients::add, [this] { join_backward(); });
   micro_batch_.next(micro_batch_number());
   reserve_room(needed);

@@ -97,6 +97,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::vector<deferred_tensors::Settling> adopt_units(const std::vector<Replicated>& replicated);
   at::Tensor copy_of(const at::Tensor& tensor) const;
   void broadcast(const at::Tensor& values, int unit);
+  Buffer values_of(const Unit& unit, bool in_part);
   void reserve_room(const Estimate& needed) const;
   OutOfMemoryError out_of_memory(const std::string& what, const char* during) const;
   std::int64_t needs(const Plan& plan) const;
@@ -151,6 +152,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   double held_times() const;
   double scale_of(const StepDecision& decision) const;
   double update(const StepDecision& decision, double lr_factor);
+  std::vector<Unit*> in_order_of_updates() const;
   void renormalise();
   const at::Tensor& parameter_at(int index) const;
   void publish(Unit& unit, Exchange::Kind kind);
@@ -182,7 +184,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   Exchange exchange_;
   StepSums sums_;                             // of this rank
   c10::intrusive_ptr<Float8Linears> float8_;  // null but under Precision::fp8
-  std::unique_ptr<Store> gradient_store_;
+  std::vector<char> staying_;                 // by unit: see partition/staying.h
+  UnitStores gradient_stores_;
   Updater updater_;
   LossScaler scaler_;
   MaxNorms max_norms_;

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "base/text.h"
+#include "engine/load_weights.h"
 #include "engine/module_tensors.h"
-#include "persist/weights.h"
+#include "persist/checksum.h"
 #include "state/deferred_tensors.h"
 #include "zero/error.h"
 #include "zero/safetensors.h"
@@ -18,6 +19,7 @@ namespace zero {
 namespace {
 
 constexpr std::int64_t kElementsAtOnce = std::int64_t{4} << 20;
+constexpr std::int64_t kElementsSeen = 8, kPlacesSeen = 16;
 
 std::string words_of(std::string_view type, at::IntArrayRef shape) {
   return std::string(type) + " " + listed({shape.data(), shape.size()});
@@ -51,10 +53,26 @@ void copy_stretches(Weights& weights, const Origin& from, const at::Tensor& to) 
   }
 }
 
+// Of `count` elements in whole bytes: what they are, and their values at places spread over all of them, for files of one
+// model that was trained on have the same of all else, and may have the same in rows that no token came to.
+std::uint64_t mark_of(Weights& weights, const Origin& from, std::int64_t count) {
+  const WeightTensor& tensor = weights.tensors()[from.tensor];
+  const std::int64_t bits = bits_of(tensor.type), seen = std::min(count, kElementsSeen);
+  if (bits % 8 != 0) return 0;
+  std::string text = in_quotes(tensor.name) + words_of(name(tensor.type), tensor.shape) + std::to_string(from.first);
+  std::string values(static_cast<std::size_t>(seen * bits / 8), '\0');
+  for (std::int64_t place = 0; place < kPlacesSeen; ++place) {
+    const std::int64_t begin = (count - seen) * place / (kPlacesSeen - 1);
+    weights.read(from.tensor, from.first + begin, from.first + begin + seen, values.data());
+    text += values;
+  }
+  return checksum_of(text).low | 1;
+}
+
 class SafetensorsLoading {
  public:
-  SafetensorsLoading(const torch::nn::Module& module, const std::string& files)
-      : files_(files), weights_(open_weights(files)), tensors_(tensors_of(module)), used_(weights_->tensors().size()) {
+  SafetensorsLoading(const torch::nn::Module& module, const std::string& files, std::shared_ptr<Weights> weights)
+      : files_(files), weights_(std::move(weights)), tensors_(tensors_of(module)), used_(weights_->tensors().size()) {
     for (std::size_t i = 0; i < weights_->tensors().size(); ++i) index_.emplace(weights_->tensors()[i].name, i);
   }
 
@@ -134,15 +152,20 @@ class SafetensorsLoading {
     const at::Tensor& to = match.to->tensor;
     if (to.numel() == 0) return;
     const Origin from{match.from, match.to->first(), match.type};
-    if (deferred_tensors::whole(to) && to.is_cpu())
-      return deferred_tensors::set_values(
-          to, [weights = weights_, from, type = to.scalar_type(), count = to.numel()](void* memory) {
-            copy_stretches(*weights, from, at::from_blob(memory, {count}, type));
-          });
+    if (deferred_tensors::whole(to) && to.is_cpu()) return deferred_tensors::set_values(to, source(from, to));
     if (to.is_contiguous() && !deferred_tensors::deferred(to)) return copy_stretches(*weights_, from, to.view(-1));
     at::Tensor values = at::empty(to.sizes(), match.type);
     copy_stretches(*weights_, from, values.view(-1));
     to.copy_(values);
+  }
+
+  DeferredValues::Source source(const Origin& from, const at::Tensor& to) const {
+    return {[weights = weights_, from, type = to.scalar_type()](std::int64_t begin, std::int64_t end, void* memory) {
+              const auto size = static_cast<std::int64_t>(c10::elementSize(type));
+              copy_stretches(*weights, {from.tensor, from.first + begin / size, from.type},
+                             at::from_blob(memory, {(end - begin) / size}, type));
+            },
+            mark_of(*weights_, from, to.numel())};
   }
 
   const std::string& files_;
@@ -156,12 +179,17 @@ class SafetensorsLoading {
 
 }  // namespace
 
-void load_safetensors(torch::nn::Module& module, const std::string& files, const TensorNames& names,
-                      const std::function<bool(const std::string&)>& left_out) {
+void load_weights(torch::nn::Module& module, std::shared_ptr<Weights> weights, const std::string& files,
+                  const TensorNames& names, const std::function<bool(const std::string&)>& left_out) {
   const at::NoGradGuard no_grad;
-  SafetensorsLoading loading(module, files);
+  SafetensorsLoading loading(module, files, std::move(weights));
   loading.match(names, left_out);
   loading.copy();
+}
+
+void load_safetensors(torch::nn::Module& module, const std::string& files, const TensorNames& names,
+                      const std::function<bool(const std::string&)>& left_out) {
+  load_weights(module, open_weights(files), files, names, left_out);
 }
 
 }  // namespace zero

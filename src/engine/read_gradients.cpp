@@ -19,9 +19,9 @@ void Engine::Impl::check_gradients(const char* call) {
     throw StateError(rank_text() + ": " + call + " after " + std::to_string(micro_) + " of a step's " +
                          std::to_string(plan_.accumulate()) + " backwards: gradients are not summed over the ranks yet",
                      "call it between the last backward and step()");
-  if (gradient_store_->tier() != Tier::device)
+  if (plan_[State::gradient].tier != Tier::device)
     throw StateError(
-        rank_text() + ": " + call + " with gradients on tier " + std::string(name(gradient_store_->tier())),
+        rank_text() + ": " + call + " with gradients on tier " + std::string(name(plan_[State::gradient].tier)),
         "leave them on the device, or clip by Options::clip");
 }
 

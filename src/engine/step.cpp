@@ -147,6 +147,15 @@ const at::Tensor& Engine::Impl::parameter_at(int index) const {
   throw StateError(rank_text() + ": there is no parameter " + std::to_string(index));
 }
 
+// Those that the device computes come first: its kernels run while the host computes the others.
+std::vector<Unit*> Engine::Impl::in_order_of_updates() const {
+  std::vector<Unit*> order;
+  for (const auto& unit : units_)
+    if (gradients_->held(unit->index()) != nullptr) order.push_back(unit.get());
+  std::ranges::stable_partition(order, [&](const Unit* unit) { return updater_.beside_host(*unit); });
+  return order;
+}
+
 // Returns the seconds that the updates took.
 double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
   double taken = 0;
@@ -158,8 +167,7 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
   const auto finish = [&] {
     if (latest != nullptr) updater_.finish(passage, *latest);
   };
-  for (auto& unit : units_) {
-    if (gradients_->held(unit->index()) == nullptr) continue;
+  for (Unit* const unit : in_order_of_updates()) {
     pager_->settle_published(*unit);
     const Lap lap(taken);
     if (!updater_.prepared(*unit)) {
@@ -167,11 +175,11 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
       const TierMeter::Apart apart;
       updater_.prepare_late(*unit);
     }
-    updater_.step(passage, *unit, *gradients_, decision.present, scale, lr_factor, [this, &unit] {
+    updater_.step(passage, *unit, *gradients_, decision.present, scale, lr_factor, [this, unit] {
       for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
       publish(*unit, Exchange::Kind::publish);
     });
-    latest = unit.get();
+    latest = unit;
   }
   {
     const Lap lap(taken);

@@ -22,6 +22,10 @@ const Store* first_of(std::initializer_list<const Store*> stores, const Is& is) 
   return found == stores.end() ? nullptr : *found;
 }
 
+const Store* elsewhere_of(const Store& states, const Store& gradients, const Store* parameters) {
+  return first_of({&states, &gradients, parameters}, [](const Store& store) { return store.tier() != Tier::device; });
+}
+
 // Operations go as the disk's store likes them, where there is one.
 StagingShape shape_of(const Store& states, const Store& gradients, const Store* parameters, bool on_device) {
   const Store* const slow =
@@ -34,14 +38,16 @@ StagingShape shape_of(const Store& states, const Store& gradients, const Store* 
 }  // namespace
 
 Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-                 Exchange& exchange, Accounts& accounts, const Store& gradients, const Store* parameters)
+                 Exchange& exchange, Accounts& accounts, std::vector<char> staying, const UnitStores& gradients,
+                 const Store* parameters)
     : plan_(plan),
       accounts_(accounts),
-      store_(accounts.store(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states))),
-      elsewhere_(first_of({store_.get(), &gradients, parameters},
-                          [](const Store& store) { return store.tier() != Tier::device; })),
-      computing_(accounts.computing(elsewhere_ == nullptr ? Tier::device : elsewhere_->tier())),
-      staging_(accounts.staging(computing_, shape_of(*store_, gradients, parameters, apart()))),
+      stores_(accounts.stores(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states),
+                              std::move(staying))),
+      gradients_(gradients),
+      parameters_(parameters),
+      computing_(accounts.computing(tier_of(elsewhere_of(stores_.below(), gradients.below(), parameters)))),
+      staging_(accounts.staging(computing_, shape_of(stores_.below(), gradients.below(), parameters, apart()))),
       seed_(seed),
       rules_(std::move(rules)),
       lr_(rules_.size()),
@@ -53,22 +59,31 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
     for (const Slot& slot : unit.slots()) check(slot, unit.dtype());
 }
 
+const Store* Updater::elsewhere(const Unit& unit) const {
+  return elsewhere_of(stores_.of(unit.index()), gradients_.of(unit.index()), parameters_);
+}
+
+Staging& Updater::staging(const Unit& unit) const {
+  return apart() && elsewhere(unit) == nullptr ? *homes_ : staging_;
+}
+
 void Updater::check(const Slot& slot, Dtype stored) const {
+  const Store* const elsewhere = elsewhere_of(stores_.below(), gradients_.below(), parameters_);
   const Optimizer& optimizer = rule(slot).optimizer;
   const std::string others = "use one of the engine's that go element by element, or keep all states on the device";
   if (apart() && full_tensor_work(optimizer))
     throw ConfigError("optimizer " + std::string(name(optimizer)) + " computes steps of whole tensors on the device, " +
-                          "and what it takes for them is on tier " + std::string(name(elsewhere_->tier())),
+                          "and what it takes for them is on tier " + std::string(name(elsewhere->tier())),
                       others);
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return;
   if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(plan_.precision())) + " does not keep");
-  if (elsewhere_ != nullptr)
+  if (elsewhere != nullptr)
     throw ConfigError("optimizer " + torch->label +
                           " updates parameters by gradients that are in memory, and those of tier " +
-                          std::string(name(elsewhere_->tier())) + " are not",
+                          std::string(name(elsewhere->tier())) + " are not",
                       others);
   require_elementwise(*torch);
 }
@@ -103,18 +118,18 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const P
   if (plan_.remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
     each_beside(unit, blocks.main, wide, Way::out, values, [&](void* main, const void* from, std::int64_t count) {
-      computing_.convert(from, dtype, main, wide, count);
+      computing(unit).convert(from, dtype, main, wide, count);
     });
   }
   if (plan_.remainder(stored) != Remainder::kept) return;
   blocks.rest = take(unit, length(unit), stored);
-  if (dtype == stored) return fill(blocks.rest, 0, length(unit), stored, 0);
+  if (dtype == stored) return fill(unit, blocks.rest, 0, length(unit), stored, 0);
   each_beside(unit, blocks.rest, stored, Way::out, values,
-              [&](void* rest, const void* from, std::int64_t count) { computing_.keep_rest(from, rest, count); });
+              [&](void* rest, const void* from, std::int64_t count) { computing(unit).keep_rest(from, rest, count); });
 }
 
 Block Updater::take(const Unit& unit, std::int64_t count, Dtype dtype) {
-  return store_->take(count * size_of(dtype), Owner::optimizer, unit.index());
+  return stores_.of(unit.index()).take(count * size_of(dtype), Owner::optimizer, unit.index());
 }
 
 void Updater::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
@@ -126,7 +141,7 @@ void Updater::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
     Block values;
     if (places.length() > 0) {
       values = take(unit, places.length(), dtype);
-      fill(values, 0, places.length(), dtype, 0);
+      fill(unit, values, 0, places.length(), dtype, 0);
     }
     blocks.moments.push_back({array, std::move(places), std::move(values)});
   }
@@ -137,19 +152,19 @@ void Updater::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
     scales += scale_bytes(piece, optimizer, layout.dtype()) / size_of(Dtype::f32);
     if (first_moment(optimizer) == 0) continue;
     OptimizerBlocks::Moment& moment = blocks.moments[0];
-    fill(moment.values, moment.places.at(piece.begin), piece.end - piece.begin, moment.array.dtype(layout.dtype()),
-         first_moment(optimizer));
+    fill(unit, moment.values, moment.places.at(piece.begin), piece.end - piece.begin,
+         moment.array.dtype(layout.dtype()), first_moment(optimizer));
   }
   if (scales == 0) return;
   blocks.scales = take(unit, scales, Dtype::f32);
-  fill(blocks.scales, 0, scales, Dtype::f32, 0);
+  fill(unit, blocks.scales, 0, scales, Dtype::f32, 0);
 }
 
 // Elements [begin, begin + count) of a block, as many at a time as there is room for; `first` counts from `begin`.
-void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
+void Updater::each_stretch(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
                            const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use) {
   zero::each_stretch(
-      staging_, count,
+      staging(unit), count,
       [&](std::int64_t first, std::int64_t n) {
         return std::vector{BlockPart{&block, (begin + first) * size_of(dtype), n * size_of(dtype), way}};
       },
@@ -159,7 +174,7 @@ void Updater::each_stretch(Block& block, std::int64_t begin, std::int64_t count,
 void Updater::each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
                           const std::function<void(void* values, void* others, std::int64_t count)>& use) {
   zero::each_stretch(
-      staging_, length(unit),
+      staging(unit), length(unit),
       [&](std::int64_t first, std::int64_t count) {
         return std::vector{BlockPart{&block, first * size_of(dtype), count * size_of(dtype), way},
                            others(first, count)};
@@ -167,10 +182,10 @@ void Updater::each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, 
       [&use](std::span<void* const> at, std::int64_t, std::int64_t count) { use(at[0], at[1], count); });
 }
 
-void Updater::fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
-  each_stretch(block, begin, count, dtype, Way::out, [&](void* values, std::int64_t, std::int64_t n) {
-    if (value == 0) return computing_.zero(values, n * size_of(dtype));
-    computing_.fill(values, dtype, n, value);
+void Updater::fill(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
+  each_stretch(unit, block, begin, count, dtype, Way::out, [&](void* values, std::int64_t, std::int64_t n) {
+    if (value == 0) return computing(unit).zero(values, n * size_of(dtype));
+    computing(unit).fill(values, dtype, n, value);
   });
 }
 
@@ -219,15 +234,15 @@ BlockPart Updater::stored(Unit& unit, std::int64_t begin, std::int64_t end) cons
 }
 
 // Elements that go through a buffer at once, of `count` that have these parts.
-std::int64_t Updater::stretch_of(std::span<const BlockPart> parts, std::int64_t count) const {
+std::int64_t Updater::stretch_of(const Staging& staging, std::span<const BlockPart> parts, std::int64_t count) const {
   std::int64_t bytes = 0, brought = 0;
   for (const BlockPart& part : parts) {
-    if (staging_.finds(part)) continue;
+    if (staging.finds(part)) continue;
     bytes += part.bytes;
     ++brought;
   }
   if (bytes == 0) return std::numeric_limits<std::int64_t>::max();
-  return staging_.shape().elements_of(count, bytes, brought);
+  return staging.shape().elements_of(count, bytes, brought);
 }
 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
@@ -245,10 +260,11 @@ void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, con
     if (weights == FullTensors::Weights::kept) parts.keep_weights();
     return parts.all();
   };
-  const std::int64_t most = stretch_of(parts_between(piece.begin, piece.end), piece.end - piece.begin);
+  const std::int64_t most =
+      stretch_of(passage.staging(), parts_between(piece.begin, piece.end), piece.end - piece.begin);
   for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
     const std::int64_t room = most - (begin - blocks.origin) % most;
-    end = elsewhere_ == nullptr || room > piece.end - begin ? piece.end : begin + room;
+    end = elsewhere(unit) == nullptr || room > piece.end - begin ? piece.end : begin + room;
     passage.pass(parts_between(begin, end),
                  [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
@@ -290,7 +306,7 @@ FullTensors::Factors Updater::count_step(const UnitLayout& layout, const std::ve
 void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
-  if (torch == nullptr) return computing_.update(optimizer, factors, range);
+  if (torch == nullptr) return computing(unit).update(optimizer, factors, range);
   torch_step(unit, which, *torch).run(factors, range);
 }
 
@@ -305,11 +321,15 @@ void Updater::step(Passage& passage, Unit& unit, const Gradients& gradients, con
                    double scale, double lr_factor, std::function<void()> done) {
   const FullTensors::Factors factors = count_step(unit.layout(), present, scale, lr_factor);
   const std::vector<Piece> owned = pieces(unit);
+  std::optional<Passage> here;
+  if (beside_host(unit)) here.emplace(*homes_);
+  Passage& through = here ? *here : passage;
   for_unit(unit, "the update", [&] {
-    update_elementwise(passage, unit, gradients, owned, factors);
-    update_whole(passage, unit, gradients, owned, factors);
+    update_elementwise(through, unit, gradients, owned, factors);
+    update_whole(through, unit, gradients, owned, factors);
+    if (here) here->finish();
   });
-  passage.then(std::move(done));
+  through.then(std::move(done));
 }
 
 void Updater::finish(Passage& passage, const Unit& latest) const {
@@ -326,7 +346,7 @@ void Updater::update_whole(Passage& passage, Unit& unit, const Gradients& gradie
     const auto slot = static_cast<std::size_t>(piece.slot);
     if (!factors[slot] || !full_tensor_work(rule(layout.slots()[slot]).optimizer)) continue;
     whole.push_back({piece.slot, [&, which](FullTensors::Weights weights, const FullTensors::Use& use) {
-                       Passage own(staging_);
+                       Passage own(staging(unit));
                        pass(own, unit, gradients, owned, which, weights, use);
                        own.finish();
                      }});
@@ -361,12 +381,14 @@ void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
     return BlockPart{&written, first * size_of(stored), count * size_of(stored), Way::in};
   };
   if (blocks.rest)
-    each_beside(unit, blocks.rest, stored, Way::both, parts,
-                [&](void* rest, const void* now, std::int64_t count) { computing_.drop_misfits(now, rest, count); });
+    each_beside(unit, blocks.rest, stored, Way::both, parts, [&](void* rest, const void* now, std::int64_t count) {
+      computing(unit).drop_misfits(now, rest, count);
+    });
   if (blocks.main)
-    each_beside(
-        unit, blocks.main, accumulation(stored), Way::both, parts,
-        [&](void* main, const void* now, std::int64_t count) { computing_.adopt_written(now, stored, main, count); });
+    each_beside(unit, blocks.main, accumulation(stored), Way::both, parts,
+                [&](void* main, const void* now, std::int64_t count) {
+                  computing(unit).adopt_written(now, stored, main, count);
+                });
 }
 
 }  // namespace zero

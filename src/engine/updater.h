@@ -1,7 +1,7 @@
 // The optimizer's state of every unit, and its step over what this rank owns of it. What the engine's optimizers keep
-// element by element lies in blocks of a store. The step is computed where the model is, unless state or gradients are
-// on another tier: then by the host. It goes over a piece at once where all of it lies there, else stretch by stretch,
-// through buffers of constant size.
+// element by element lies in blocks of stores. The step of a unit is computed where the model is, unless its state or
+// its gradients are on another tier: then by the host. It goes over a piece at once where all of it lies there, else
+// stretch by stretch, through buffers of constant size.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@
 #include "engine/torch_steps.h"
 #include "memory/passage.h"
 #include "memory/store.h"
+#include "memory/unit_stores.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
 #include "state/gradients.h"
@@ -27,10 +28,12 @@ namespace zero {
 
 class Updater {
  public:
-  // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks; `gradients` of which they
-  // are brought; `parameters` where they are on another tier than the device, else null.
+  // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks; what is kept of units
+  // that are `staying` is on the device; `gradients` of which they are brought; `parameters` where they are on another
+  // tier than the device, else null.
   Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
-          Exchange& exchange, Accounts& accounts, const Store& gradients, const Store* parameters);
+          Exchange& exchange, Accounts& accounts, std::vector<char> staying, const UnitStores& gradients,
+          const Store* parameters);
 
   // First moments and, where parameters are stored narrower, what the plan keeps of their remainder, from the
   // unit's `values` (all of it, accumulation dtype).
@@ -38,6 +41,9 @@ class Updater {
   // The same for a unit unfrozen after the start, from its stored parameters.
   void prepare_late(Unit& unit);
   bool prepared(const Unit& unit) const { return static_cast<bool>(states_[index(unit)]); }
+
+  // Whether the device computes its step, beside the host, which computes others'.
+  bool beside_host(const Unit& unit) const { return &staging(unit) != &staging_; }
 
   // The unit is as if it had never been prepared.
   void forget(Unit& unit);
@@ -94,8 +100,14 @@ class Updater {
   std::vector<Piece> pieces(const Unit& unit) const;
   // On the host, the model being on a device.
   bool apart() const { return &computing_ != &accounts_.device(); }
+  // One of the stores of what its step takes that is on another tier than the device's; null: none is.
+  const Store* elsewhere(const Unit& unit) const;
+  Device& computing(const Unit& unit) const { return accounts_.computing(tier_of(elsewhere(unit))); }
+  static Tier tier_of(const Store* store) { return store == nullptr ? Tier::device : store->tier(); }
+  // Where that is computed.
+  Staging& staging(const Unit& unit) const;
   void check(const Slot& slot, Dtype stored) const;
-  std::int64_t stretch_of(std::span<const BlockPart> parts, std::int64_t count) const;
+  std::int64_t stretch_of(const Staging& staging, std::span<const BlockPart> parts, std::int64_t count) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   // Bytes of elements, counted from the first that this rank updates of a unit.
   using PartAt = std::function<BlockPart(std::int64_t first, std::int64_t count)>;
@@ -103,12 +115,12 @@ class Updater {
   void prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const PartAt& values, Dtype dtype);
   void prepare_moments(const Unit& unit, OptimizerBlocks& blocks);
   void adopt(Unit& unit, OptimizerBlocks& blocks);
-  void each_stretch(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
+  void each_stretch(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, Way way,
                     const std::function<void(void* values, std::int64_t first, std::int64_t count)>& use);
   // All of a unit's elements in a block, and those beside them.
   void each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
                    const std::function<void(void* values, void* others, std::int64_t count)>& use);
-  void fill(Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
+  void fill(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
   UpdateRange range(const Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
                     std::int64_t end) const;
   BlockPart stored(Unit& unit, std::int64_t begin, std::int64_t end) const;
@@ -127,11 +139,12 @@ class Updater {
 
   Plan plan_;
   Accounts& accounts_;
-  std::unique_ptr<Store> store_;  // of the states
-  const Store* elsewhere_;        // one of those of a step that are on another tier than the device's; null: none is
-  Device& computing_;             // the step
-  Staging staging_;
-  std::optional<Staging> homes_;  // where the update is computed apart from the model, which has the parameters
+  UnitStores stores_;  // of the states
+  const UnitStores& gradients_;
+  const Store* parameters_;
+  Device& computing_;  // the step, but for units that stay
+  mutable Staging staging_;
+  mutable std::optional<Staging> homes_;  // where the update is computed apart from the model, which has the parameters
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;       // by parameter
   std::vector<std::optional<double>> lr_;  // likewise, in place of the rule's

@@ -83,7 +83,7 @@ void Updater::store(Unit& unit) {
       [&](std::int64_t first, std::int64_t count) {
         return unit.stored({origin(unit) + first, count}, Way::out);
       },
-      [&](const void* main, void* to, std::int64_t count) { computing_.convert(main, wide, to, dtype, count); });
+      [&](const void* main, void* to, std::int64_t count) { computing(unit).convert(main, wide, to, dtype, count); });
 }
 
 }  // namespace zero

@@ -7,6 +7,7 @@
 #include "base/round_up.h"
 #include "base/text.h"
 #include "memory/disk_measure.h"
+#include "partition/disk_transfer.h"
 
 namespace zero {
 namespace {
@@ -73,7 +74,7 @@ class DiskStore::Place final : public Block::Place {
 DiskStore::DiskStore(const DiskOptions& options, Store& memory, Book book, DiskSystem& system)
     : Store(Tier::disk, std::move(book)),
       options_(checked(options)),
-      transfer_(options.block > 0 ? options.block : kDiskBlock),
+      transfer_(disk_transfer(options.block)),
       memory_(memory) {
   std::vector<DiskFile> files = opened(options_, system);
   if (options_.block == 0) options_.block = measured_block(system, files, options_.queue, options_.depth);

@@ -5,6 +5,7 @@
 #include "partition/full_tensors.h"
 #include "partition/moments.h"
 #include "partition/runs.h"
+#include "partition/staying.h"
 #include "partition/transitions.h"
 
 namespace zero {
@@ -14,26 +15,28 @@ bool on_device(const Plan& plan, State state) {
   return plan[state].tier == Tier::device;
 }
 
-// What is kept of a unit on a rank.
-std::int64_t kept(const Plan& plan, const UnitLayout& unit, const std::vector<ParameterRule>& rules, int rank) {
+// What is kept of a unit on a rank, its optimizer's state staying or not.
+std::int64_t kept(const Plan& plan, const UnitLayout& unit, const std::vector<ParameterRule>& rules, int rank,
+                  bool stays) {
   std::int64_t bytes = 0;
   if (on_device(plan, State::parameter))
     bytes += held_at_rest(plan, State::parameter, unit, rank).count * size_of(unit.dtype());
   if (!unit.trainable()) return bytes;
   for (const Slot& slot : unit.slots())
     bytes += owned_values(rule_of(slot, rules)) * size_of(accumulation(unit.dtype()));
-  if (!on_device(plan, State::optimizer)) return bytes;
+  if (!on_device(plan, State::optimizer) && !stays) return bytes;
   const Held updated = held_at_rest(plan, State::optimizer, unit, rank);
   return bytes + updated.count * plan.remainder_bytes(unit.dtype()) +
          moment_bytes(unit, updated.begin, updated.end(), rules);
 }
 
 std::int64_t building_on(int rank, const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
-                         const Repeats& repeats) {
+                         const Repeats& repeats, const std::vector<std::int64_t>& stay) {
   std::int64_t held = 0, most = 0;
   for (std::size_t i = 0; i < repeats.size(); ++i) {
     const UnitLayout& unit = layout.units()[i];
-    held += repeats[i] * kept(plan, unit, rules, rank);
+    held +=
+        stay[i] * kept(plan, unit, rules, rank, true) + (repeats[i] - stay[i]) * kept(plan, unit, rules, rank, false);
     most = std::max(most, held + unit.length() * size_of(accumulation(unit.dtype())));
   }
   return most;
@@ -64,8 +67,9 @@ bool uniform_moments(const std::vector<ParameterRule>& rules) {
 std::int64_t building_bytes(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules,
                             const Repeats& repeats, std::int64_t staging) {
   const int ranks = uniform_moments(rules) ? 1 : layout.ranks();
+  const std::vector<std::int64_t> stay = staying(plan, layout, rules, repeats);
   std::int64_t most = 0;
-  for (int rank = 0; rank < ranks; ++rank) most = std::max(most, building_on(rank, plan, layout, rules, repeats));
+  for (int rank = 0; rank < ranks; ++rank) most = std::max(most, building_on(rank, plan, layout, rules, repeats, stay));
   return most + staging;
 }
 

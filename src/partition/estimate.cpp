@@ -16,6 +16,7 @@
 #include "partition/repeated.h"
 #include "partition/runs.h"
 #include "partition/staging.h"
+#include "partition/staying.h"
 #include "partition/tier_traffic.h"
 #include "partition/transitions.h"
 #include "partition/vote.h"
@@ -41,6 +42,7 @@ class Pricing {
         layout_(layout),
         rules_(rules),
         repeats_(repeats),
+        stay_(zero::staying(plan, layout, rules, repeats)),
         uniform_(uniform_moments(rules)),
         movement_(movement(plan)),
         transitions_(transitions(plan, layout)),
@@ -58,8 +60,9 @@ class Pricing {
       estimate_.tiers[static_cast<std::size_t>(state)] = plan_[state].tier;
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
-      state(unit, repeats_[i]);
-      estimate_.slices.insert(estimate_.slices.end(), static_cast<std::size_t>(repeats_[i]), slice_of(unit));
+      state(unit, repeats_[i], stay_[i]);
+      add_slices(stay_[i], slice_of(unit, /*elsewhere=*/false));
+      add_slices(repeats_[i] - stay_[i], slice_of(unit, gradient_elsewhere()));
       if (!unit.trainable()) continue;
       flat(unit);
       update(unit);
@@ -84,16 +87,25 @@ class Pricing {
   // As much as on every other rank.
   std::int64_t held(const UnitLayout& unit, State state) const { return held_at_rest(plan_, state, unit, 0).count; }
 
-  void state(const UnitLayout& unit, std::int64_t times) {
+  void add_slices(std::int64_t times, std::int64_t bytes) {
+    estimate_.slices.insert(estimate_.slices.end(), static_cast<std::size_t>(times), bytes);
+  }
+
+  // Of so many units, of which so many stay.
+  void state(const UnitLayout& unit, std::int64_t times, std::int64_t stay) {
     StateBytes& state = estimate_.state;
     state.parameter += times * held(unit, State::parameter) * size_of(unit.dtype());
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
     const std::int64_t kept = held_between(plan_, State::gradient, unit, 0).count;
     state.gradient += times * kept * size_of(dtype) * accumulation_levels(plan_);
-    const std::int64_t updated = times * held(unit, State::optimizer);
-    state.optimizer += updated * plan_.remainder_bytes(unit.dtype());
-    estimate_.update_traffic += updated * (size_of(dtype) + (has_main(unit) ? 1 : 2) * size_of(unit.dtype()));
+    if (gradient_elsewhere()) estimate_.staying.gradient += stay * kept * size_of(dtype) * accumulation_levels(plan_);
+    const std::int64_t updated = held(unit, State::optimizer);
+    state.optimizer += times * updated * plan_.remainder_bytes(unit.dtype());
+    staying_elements_ += stay * updated * plan_.remainder_bytes(unit.dtype());
+    const std::int64_t moved = updated * (size_of(dtype) + (has_main(unit) ? 1 : 2) * size_of(unit.dtype()));
+    estimate_.update_traffic += times * moved;
+    estimate_.update_staying += stay * moved;
   }
 
   // How many ranks have the same of a unit.
@@ -121,14 +133,21 @@ class Pricing {
 
   // Moments, of the rank that has most. Ranks in the order of their slices over all.
   void optimizer() {
-    PerRank bytes(layout_.ranks());
-    for (std::size_t i = 0; i < repeats_.size(); ++i)
-      if (layout_.units()[i].trainable()) moments_of_ranks(layout_.units()[i], repeats_[i], bytes);
-    estimate_.of_elements = estimate_.state.optimizer + PerRank(bytes).most();
-    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; })) {
-      PerRank alone(layout_.ranks());
-      for (PerRank* const each : {&bytes, &alone}) owned(*each);
-      estimate_.of_tensors = std::move(alone).most();
+    PerRank bytes(layout_.ranks()), below(layout_.ranks()), here(layout_.ranks());
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      const UnitLayout& unit = layout_.units()[i];
+      if (!unit.trainable()) continue;
+      moments_of_ranks(unit, repeats_[i], bytes);
+      if (!optimizer_elsewhere()) continue;
+      moments_of_ranks(unit, repeats_[i] - stay_[i], below);
+      moments_of_ranks(unit, stay_[i], here);
+    }
+    estimate_.update_staying += 2 * (staying_elements_ + PerRank(here).most());
+    if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; }))
+      for (PerRank* const each : {&bytes, &here}) owned(*each);
+    if (optimizer_elsewhere()) {
+      estimate_.optimizer_below = estimate_.state.optimizer - staying_elements_ + std::move(below).most();
+      estimate_.staying.optimizer = staying_elements_ + std::move(here).most();
     }
     estimate_.state.optimizer += std::move(bytes).most();
   }
@@ -144,7 +163,7 @@ class Pricing {
 
   void moments_of_ranks(const UnitLayout& unit, std::int64_t times, PerRank& bytes) const {
     const std::int64_t length = held(unit, State::optimizer);
-    if (length == 0) return;
+    if (length == 0 || times == 0) return;
     const auto slices = static_cast<int>(unit.length() / length);  // of which several ranks may have the same
     const int alike_ranks = layout_.ranks() / slices;
     const auto alike = [&](int first, int last) {
@@ -164,15 +183,16 @@ class Pricing {
   }
 
   bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
+  bool optimizer_elsewhere() const { return plan_[State::optimizer].tier != Tier::device; }
 
-  // Where the sum is made, but where it is held as added.
-  std::int64_t slice_of(const UnitLayout& unit) const {
+  // Where the sum is made, but where it is held as added; of a unit whose gradient is elsewhere or not.
+  std::int64_t slice_of(const UnitLayout& unit, bool elsewhere) const {
     if (peers_ == 0 || !unit.trainable()) return 0;
     const Dtype wide = accumulation(unit.dtype());
     const bool summed = movement_.reduces_each && plan_.accumulate() > 1;
     const std::int64_t room = sum_room(unit, 0).count;
     const bool fits = room <= held_between(plan_, State::gradient, unit, 0).count;
-    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed || !fits || gradient_elsewhere();
+    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed || !fits || elsewhere;
     return apart ? room * size_of(wide) : 0;
   }
 
@@ -290,6 +310,7 @@ class Pricing {
   const Layout& layout_;
   const std::vector<ParameterRule>& rules_;
   const Repeats& repeats_;
+  std::vector<std::int64_t> stay_;  // of them
   bool uniform_;
   Movement movement_;
   std::vector<Transition> transitions_;
@@ -300,7 +321,8 @@ class Pricing {
   int peers_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
-  FlatGradients flats_;
+  std::int64_t staying_elements_ = 0;    // remainders of what stays
+  FlatGradients flats_;                  // as they are collected
   Estimate estimate_;
 };
 
@@ -321,17 +343,6 @@ void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rule
 }
 
 }  // namespace
-
-StateBytes Estimate::on(Tier tier) const {
-  const auto here = [&](State of, std::int64_t bytes) {
-    return tiers[static_cast<std::size_t>(of)] == tier ? bytes : 0;
-  };
-  StateBytes bytes{here(State::parameter, state.parameter), here(State::gradient, state.gradient),
-                   here(State::optimizer, state.optimizer)};
-  if (tiers[static_cast<std::size_t>(State::optimizer)] == Tier::device) return bytes;
-  bytes.optimizer = here(State::optimizer, of_elements) + (tier == Tier::device ? of_tensors : 0);
-  return bytes;
-}
 
 Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(all) {
   const int group = mesh.size(Axis::shard), host = all.ranks_per_host;

@@ -30,22 +30,8 @@ constexpr std::array<Preset, 6> kPresets{{{"ddp", Plan::ddp},
                                           {"hybrid-zero2", Plan::hybrid_zero2}}};
 constexpr std::size_t kStages = 4;  // of them
 
-// In the order of the enumeration.
-struct PrecisionColumn {
-  std::string_view name;
-  Dtype stored;  // of fp32 parameters
-  Remainder remainder;
-};
-constexpr std::array<PrecisionColumn, 7> kPrecisions{{{"fp32", Dtype::f32, Remainder::main_weights},
-                                                      {"bf16", Dtype::bf16, Remainder::main_weights},
-                                                      {"fp16", Dtype::f16, Remainder::main_weights},
-                                                      {"fp8", Dtype::bf16, Remainder::main_weights},
-                                                      {"bf16-pure", Dtype::bf16, Remainder::lost},
-                                                      {"bf16-sr", Dtype::bf16, Remainder::random},
-                                                      {"bf16-kahan", Dtype::bf16, Remainder::kept}}};
-
-const PrecisionColumn& column(Precision precision) {
-  return kPrecisions[static_cast<std::size_t>(precision)];
+std::string share_of(const Row& row) {
+  return row.share == 1 ? "" : shortest(row.share) + " of ";
 }
 
 bool holds(const Row& row, Placement placement) {
@@ -162,6 +148,7 @@ class Inspection {
 
   void tier(State state, const Row& row) {
     const std::string where = std::string(name(state)) + " on tier " + std::string(name(row.tier));
+    share(state, row, where);
     if (row.tier == Tier::device) return;
     expect(state != State::activation, where + " is not supported yet: only device is");
     expect(state != State::parameter || !movement(plan_.on(mesh_)).publishes,
@@ -172,28 +159,21 @@ class Inspection {
            where + " needs gradients sharded at rest: zero1, zero2, zero3 or hybrid-zero2");
   }
 
+  void share(State state, const Row& row, const std::string& where) {
+    if (row.share == 1) return;
+    const std::string what = "a share of " + shortest(row.share);
+    expect(row.share > 0 && row.share < 1, what + " of " + where + ": it must be above 0, and at most 1");
+    expect(row.tier != Tier::device, what + " of " + where + ": nothing is offloaded, all of it stays there");
+    expect(state == State::optimizer,
+           what + " of " + where + ": only the optimizer is divided between tiers, and gradients with it");
+  }
+
   const Plan& plan_;
   MeshShape mesh_;
   std::vector<std::string> faults_;
 };
 
 }  // namespace
-
-std::string_view name(Precision precision) {
-  return column(precision).name;
-}
-
-std::vector<std::string_view> precisions() {
-  std::vector<std::string_view> names;
-  for (const PrecisionColumn& column : kPrecisions) names.push_back(column.name);
-  return names;
-}
-
-Precision precision_named(std::string_view name) {
-  for (std::size_t i = 0; i < kPrecisions.size(); ++i)
-    if (kPrecisions[i].name == name) return static_cast<Precision>(i);
-  throw ConfigError("unknown precision " + in_quotes(name), "one of " + joined(precisions(), ", "));
-}
 
 Plan Plan::ddp() {
   Plan plan;
@@ -273,9 +253,9 @@ std::string Plan::label() const {
   std::string_view before = " with ";
   for (int i = 0; i < kStates; ++i) {
     const State state = static_cast<State>(i);
-    const Tier tier = (*this)[state].tier;
-    if (tier == Tier::device) continue;
-    text += std::string(before) + std::string(name(state)) + " on " + std::string(name(tier));
+    const Row& row = (*this)[state];
+    if (row.tier == Tier::device) continue;
+    text += std::string(before) + share_of(row) + std::string(name(state)) + " on " + std::string(name(row.tier));
     before = " and ";
   }
   return text;
@@ -294,9 +274,10 @@ Plan Plan::precision(Precision precision) const {
   return plan;
 }
 
-Plan Plan::offload(State state, Tier tier) const {
+Plan Plan::offload(State state, Tier tier, double share) const {
   Plan plan = *this;
   plan[state].tier = tier;
+  plan[state].share = share;
   return plan;
 }
 
@@ -340,41 +321,17 @@ Plan Plan::resident_budget(std::int64_t bytes) const {
   return plan;
 }
 
-Dtype Plan::compute_dtype(Dtype dtype) const {
-  return dtype == Dtype::f32 ? column(precision_).stored : dtype;
-}
-
-// What is reproducible rounds no sum, so that it does not matter which sums are made here and which over ranks.
-Dtype Plan::gradient_dtype(Dtype stored) const {
-  const bool narrow = column(precision_).stored != Dtype::f32;
-  return narrow && accumulate_ == 1 && !reproducible_ ? stored : accumulation(stored);
-}
-
-Dtype Plan::reduction_dtype(Dtype stored) const {
-  if (const auto chosen = reduction(); chosen && accumulation(stored) == Dtype::f32) return *chosen;
-  return (*this)[State::gradient].between == Placement::sharded ? stored : gradient_dtype(stored);
-}
-
-Remainder Plan::remainder(Dtype stored) const {
-  return stored == Dtype::bf16 ? column(precision_).remainder : Remainder::main_weights;
-}
-
-std::int64_t Plan::remainder_bytes(Dtype stored) const {
-  if (accumulation(stored) == stored) return 0;
-  switch (remainder(stored)) {
-    case Remainder::main_weights: return size_of(accumulation(stored));
-    case Remainder::kept: return size_of(stored);
-    default: return 0;
-  }
-}
-
 Plan Plan::on(const MeshShape& mesh) const {
   Plan plan = *this;
   for (const State state : {State::parameter, State::gradient, State::optimizer}) {
     Row& row = plan[state];
     if (!holds(row, Placement::sharded)) continue;
     if (mesh.size(row.over) == 1) {
-      row = {.placement = Placement::replicated, .between = Placement::replicated, .tier = row.tier, .wire = row.wire};
+      row = {.placement = Placement::replicated,
+             .between = Placement::replicated,
+             .tier = row.tier,
+             .wire = row.wire,
+             .share = row.share};
       if (state == State::gradient) row.between = Placement::partial;
     } else if (mesh.size(Axis::replica) == 1) {
       row.over = Axis::data;

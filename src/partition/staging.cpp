@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/blockwise.h"
+#include "partition/disk_transfer.h"
 #include "partition/transitions.h"
 
 namespace zero {
@@ -59,7 +60,7 @@ std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_de
   const StateTiers tiers{plan[State::optimizer].tier, plan[State::gradient].tier, plan[State::parameter].tier};
   const auto shape = [&](bool on_disk) {
     if (!on_disk) return StagingShape{kCopyBlock, 1};
-    return StagingShape{disk.block > 0 ? disk.block : kDiskBlock, StagingShape::kArrays, kDiskPage};
+    return StagingShape{disk_transfer(disk.block), StagingShape::kArrays, kDiskPage};
   };
   const auto buffers = [](const StagingShape& each) {
     return each.arrays == 0 ? 0 : StagingShape::kBuffers * each.allocated();

@@ -8,6 +8,7 @@
 #include "partition/full_tensors.h"
 #include "partition/moments.h"
 #include "partition/per_rank.h"
+#include "partition/staying.h"
 #include "partition/transitions.h"
 
 namespace zero {
@@ -37,8 +38,11 @@ class Moves {
         rules_(rules),
         repeats_(repeats),
         on_device_(on_device),
+        stay_(staying(plan, layout, rules, repeats)),
         movement_(movement(plan)),
         kept_(layout.ranks()),
+        kept_here_(layout.ranks()),
+        gradients_here_(layout.ranks()),
         gradients_(layout.ranks()),
         parameters_(layout.ranks()) {}
 
@@ -46,12 +50,14 @@ class Moves {
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
       if (!unit.trainable() || unit.length() == 0) continue;
-      hold(unit, repeats_[i]);
-      update(unit, repeats_[i]);
+      hold(unit, repeats_[i] - stay_[i]);
+      update(unit, repeats_[i], stay_[i]);
     }
     add(moves_.update, State::optimizer, std::move(kept_).most());
     add(moves_.update, State::gradient, std::move(gradients_).most());
     add(moves_.update, State::parameter, std::move(parameters_).most());
+    across(moves_.update, State::optimizer, std::move(kept_here_).most());
+    across(moves_.update, State::gradient, std::move(gradients_here_).most());
     return moves_;
   }
 
@@ -59,8 +65,12 @@ class Moves {
   // Of what is held where `state` is, by what the host computes.
   void add(TierTraffic& to, State state, const TierTraffic::Entry& moved) const {
     if (plan_[state].tier == Tier::disk) to.on(Tier::disk, state) += moved;
-    if (plan_[state].tier == Tier::device && on_device_)
-      to.on(Tier::host, state) += {.read = moved.written, .written = moved.read};
+    if (plan_[state].tier == Tier::device && on_device_) across(to, state, moved);
+  }
+
+  // Of what the host computes of a state that is on the device.
+  static void across(TierTraffic& to, State state, const TierTraffic::Entry& moved) {
+    to.on(Tier::host, state) += {.read = moved.written, .written = moved.read};
   }
 
   // The gradient on its way between the device, where it is computed and reduced, and where it is held.
@@ -99,17 +109,25 @@ class Moves {
     add(moves_.vote, State::gradient, {.read = size * slice});
   }
 
-  // Of the parameters, not of what lies between them.
-  void update(const UnitLayout& unit, std::int64_t times) {
+  // Of the parameters, not of what lies between them; of `times` units, of which `stay` have all else on the device.
+  // These are updated there, unless their parameters are elsewhere.
+  void update(const UnitLayout& unit, std::int64_t times, std::int64_t stay) {
+    const bool together = plan_[State::parameter].tier == Tier::device,
+               gradients_here = plan_[State::gradient].tier == Tier::device;
+    const std::int64_t below = times - stay, crossing = on_device_ && !together ? stay : 0;
     const std::int64_t length = held_at_rest(plan_, State::optimizer, unit, 0).count;
     const int alike = static_cast<int>(layout_.ranks() * length / unit.length());  // ranks that update the same
     alike_slices(unit, length, [&](int first, int last) {
-      TierTraffic::Entry kept, gradients, parameters;
+      TierTraffic::Entry kept, kept_here, gradients, gradients_here_too, parameters;
       for (const Piece& piece : unit.pieces_between(first * length, (first + 1) * length)) {
-        kept += times_of(times, kept_of(unit, piece));
-        gradients += times_of(times, gradient_of(unit, piece));
-        parameters += times_of(times, parameter_of(unit, piece));
+        kept += times_of(below, kept_of(unit, piece));
+        kept_here += times_of(crossing, kept_of(unit, piece));
+        gradients += times_of(below + (gradients_here ? crossing : 0), gradient_of(unit, piece));
+        gradients_here_too += times_of(gradients_here ? 0 : crossing, gradient_of(unit, piece));
+        parameters += times_of(together ? below : times, parameter_of(unit, piece));
       }
+      kept_here_.add(alike * first, alike * last, kept_here);
+      gradients_here_.add(alike * first, alike * last, gradients_here_too);
       kept_.add(alike * first, alike * last, kept);
       gradients_.add(alike * first, alike * last, gradients);
       parameters_.add(alike * first, alike * last, parameters);
@@ -154,8 +172,9 @@ class Moves {
   const std::vector<ParameterRule>& rules_;
   const Repeats& repeats_;
   bool on_device_;
+  std::vector<std::int64_t> stay_;
   Movement movement_;
-  Passed kept_, gradients_, parameters_;
+  Passed kept_, kept_here_, gradients_here_, gradients_, parameters_;
   TierMoves moves_;
 };
 

@@ -1,5 +1,6 @@
 #include "partition/transitions.h"
 
+#include "base/text.h"
 #include "partition/wire.h"
 
 namespace zero {
@@ -126,11 +127,12 @@ std::string describe(const Row& row) {
   std::string words;
   for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire), name(row.over)})
     words += (words.empty() ? "" : " ") + std::string(column);
-  return words;
+  return row.share == 1 ? words : words + " share " + shortest(row.share);
 }
 
 std::pair<std::string, std::string> places(const Row& row) {
-  const std::string tier = row.tier == Tier::device ? "" : ", on " + std::string(name(row.tier));
+  const std::string share = row.share == 1 ? ", on " : ", " + shortest(row.share) + " of it on ";
+  const std::string tier = row.tier == Tier::device ? "" : share + std::string(name(row.tier));
   return {std::string(name(row.between)) + tier, std::string(name(row.placement)) + tier};
 }
 

@@ -204,6 +204,13 @@ std::unique_ptr<Store> Accounts::store(State state, Tier tier, AddressableStore:
   return store;
 }
 
+UnitStores Accounts::stores(State state, Tier tier, const AddressableStore::Allocate& allocate,
+                            std::vector<char> staying) {
+  const bool any = tier != Tier::device && std::ranges::find(staying, char{1}) != staying.end();
+  auto below = store(state, tier, allocate);
+  return {std::move(below), any ? store(state, Tier::device, allocate) : nullptr, std::move(staying)};
+}
+
 Staging Accounts::staging(const Device& computing, const StagingShape& shape) {
   return {passing(computing), shape, computing.index()};
 }

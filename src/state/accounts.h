@@ -20,6 +20,7 @@
 #include "memory/passage.h"
 #include "memory/store.h"
 #include "memory/tier_meter.h"
+#include "memory/unit_stores.h"
 #include "state/observer.h"
 #include "zero/communicator.h"
 #include "zero/disk.h"
@@ -89,6 +90,8 @@ class Accounts {
   // Of a state in its tier, for the engine that this thread builds; `allocate` gives the device's memory. On the host
   // parameters lie where they are copied from quickly.
   std::unique_ptr<Store> store(State state, Tier tier, AddressableStore::Allocate allocate);
+  // The same where units that are `staying` keep theirs on the device.
+  UnitStores stores(State state, Tier tier, const AddressableStore::Allocate& allocate, std::vector<char> staying);
   AddressableStore::Allocate lasting(std::optional<Arena> arena = {});
   AddressableStore::Allocate lasting_visible(std::optional<Arena> arena = {});
   AddressableStore::Allocate lasting_of_host() const;

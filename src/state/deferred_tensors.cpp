@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/text.h"
@@ -11,6 +12,8 @@
 
 namespace zero::deferred_tensors {
 namespace {
+
+constexpr std::int64_t kReadAtOnce = std::int64_t{4} << 20;  // elements
 
 thread_local int scopes = 0;
 
@@ -96,9 +99,30 @@ bool whole(const at::Tensor& tensor) {
   return deferred(tensor) && tensor.is_contiguous() && tensor.storage().nbytes() == tensor.nbytes();
 }
 
-void set_values(const at::Tensor& tensor, DeferredValues::Fill fill) {
+void set_values(const at::Tensor& tensor, DeferredValues::Source source) {
   DeferredStorage& storage = *DeferredStorage::of(tensor.unsafeGetTensorImpl());
-  storage.values = std::make_shared<DeferredValues>(storage.values->bytes(), storage.values->device(), std::move(fill));
+  storage.values =
+      std::make_shared<DeferredValues>(storage.values->bytes(), storage.values->device(), std::move(source));
+}
+
+const DeferredValues::Source* source_of(const at::Tensor& tensor) {
+  return whole(tensor) ? DeferredStorage::of(tensor.unsafeGetTensorImpl())->values->source() : nullptr;
+}
+
+void read_into(const at::Tensor& tensor, std::int64_t begin, const at::Tensor& place) {
+  const Off off;
+  const at::NoGradGuard no_grad;
+  const auto& read = source_of(tensor)->read;
+  const auto size = static_cast<std::int64_t>(tensor.element_size());
+  const auto bytes_at = [&](std::int64_t element) { return (begin + element) * size; };
+  if (tensor.scalar_type() == place.scalar_type())
+    return read(bytes_at(0), bytes_at(place.numel()), place.mutable_data_ptr());
+  const at::Tensor values = at::empty({std::min(kReadAtOnce, place.numel())}, tensor.scalar_type());
+  for (std::int64_t at = 0; at < place.numel(); at += kReadAtOnce) {
+    const std::int64_t count = std::min(kReadAtOnce, place.numel() - at);
+    read(bytes_at(at), bytes_at(at + count), values.mutable_data_ptr());
+    place.narrow(0, at, count).copy_(values.narrow(0, 0, count));
+  }
 }
 
 void name(const at::Tensor& tensor, const std::string& name) {

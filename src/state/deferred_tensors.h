@@ -52,9 +52,13 @@ void forget(const at::Tensor& tensor);
 // Writes a deferred tensor's values, computed now, into `place`, of the same sizes; the tensor is as it was.
 void compute_into(const at::Tensor& tensor, const at::Tensor& place);
 
-// The values of a deferred tensor that is all of its storage, in row-major order, are what `fill` writes.
+// Whether a tensor is deferred and all of its storage, in row-major order; its values are then what `source` has.
 bool whole(const at::Tensor& tensor);
-void set_values(const at::Tensor& tensor, DeferredValues::Fill fill);
+void set_values(const at::Tensor& tensor, DeferredValues::Source source);
+// The source of such a tensor, nothing having been computed with it since; null: there is none.
+const DeferredValues::Source* source_of(const at::Tensor& tensor);
+// Reads elements [begin, begin + n) of such a tensor to `place`, contiguous, of n elements.
+void read_into(const at::Tensor& tensor, std::int64_t begin, const at::Tensor& place);
 
 // Errors about it name it so.
 void name(const at::Tensor& tensor, const std::string& name);

@@ -134,7 +134,7 @@ class DeferredValues::Computing {
     if (values.by_) return result_of(values);
     c10::Storage memory =
         room_ && &values == first_ ? std::exchange(room_, {}) : memory_for(values.bytes_, values.device_);
-    if (values.fill_) values.fill_(memory.mutable_data());
+    if (const Source* const source = values.source()) source->read(0, values.bytes_, memory.mutable_data());
     return memory;
   }
 

@@ -34,12 +34,17 @@ struct RecordedOperator {
 
 class DeferredValues {
  public:
-  // Fills a storage's memory.
-  using Fill = std::function<void(void* memory)>;
+  // Values from elsewhere.
+  struct Source {
+    // Writes bytes [begin, end) of a storage's to `memory`.
+    std::function<void(std::int64_t begin, std::int64_t end, void* memory)> read;
+    // Sources of the same mark have the same values, on whichever rank; 0: of none that is known.
+    std::uint64_t mark = 0;
+  };
 
   DeferredValues(std::int64_t bytes, at::Device device) : bytes_(bytes), device_(device) {}  // memory as it comes
-  DeferredValues(std::int64_t bytes, at::Device device, Fill fill)
-      : bytes_(bytes), device_(device), fill_(std::move(fill)) {}
+  DeferredValues(std::int64_t bytes, at::Device device, Source source)
+      : bytes_(bytes), device_(device), source_(std::move(source)) {}
   // What an operator returns, as its tensor number `result`, laid out like `like`.
   DeferredValues(std::int64_t bytes, at::Device device, std::shared_ptr<const RecordedOperator> by, int result,
                  at::Tensor like)
@@ -53,6 +58,8 @@ class DeferredValues {
 
   std::int64_t bytes() const { return bytes_; }
   at::Device device() const { return device_; }
+  // Whose values these are, as they come; null: they are computed.
+  const Source* source() const { return source_.read ? &source_ : nullptr; }
 
   // A storage with these values, computed now. `room`: such a storage, that may be used for it.
   c10::Storage compute(c10::Storage room = {}) const;
@@ -62,7 +69,7 @@ class DeferredValues {
 
   std::int64_t bytes_;
   at::Device device_;
-  Fill fill_;
+  Source source_;
   std::shared_ptr<const RecordedOperator> by_;
   int result_ = -1;
   at::Tensor like_;

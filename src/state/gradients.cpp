@@ -67,31 +67,37 @@ AddressableStore memory_beside(Accounts& accounts, const Device& computing) {
 
 }  // namespace
 
-std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts) {
+UnitStores gradient_stores(const Plan& plan, Accounts& accounts, std::vector<char> staying) {
   constexpr auto kArena = Accounts::Arena::gradients;
-  return accounts.store(State::gradient, plan[State::gradient].tier,
-                        movement(plan).reduces_each ? accounts.lasting(kArena) : accounts.lasting_visible(kArena));
+  return accounts.stores(State::gradient, plan[State::gradient].tier,
+                         movement(plan).reduces_each ? accounts.lasting(kArena) : accounts.lasting_visible(kArena),
+                         std::move(staying));
 }
 
+Gradients::Home::Home(Accounts& accounts, Store& of)
+    : store(of),
+      computing(accounts.computing(of.tier())),
+      memory(memory_beside(accounts, computing)),
+      staging(accounts.staging(computing, shape_for(of))),
+      late_staging(accounts.staging(computing, shape_for(of))) {}
+
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
-                     Accounts& accounts, Store& store)
+                     Accounts& accounts, const UnitStores& stores)
     : units_(units),
       exchange_(exchange),
       plan_(plan),
       movement_(movement(plan)),
       accounts_(accounts),
-      store_(store),
-      computing_(accounts.computing(store.tier())),
-      memory_(memory_beside(accounts, computing_)),
-      staging_(accounts.staging(computing_, shape_for(store))),
-      late_staging_(accounts.staging(computing_, shape_for(store))) {
-  if (!in_place() && exchange_.size() > 1 && movement_.gathers_sum)
-    throw ConfigError("gradients on tier " + std::string(name(store_.tier())) +
+      stores_(stores),
+      below_(std::make_unique<Home>(accounts, stores.below())),
+      here_(stores.here() == nullptr ? nullptr : std::make_unique<Home>(accounts, *stores.here())) {
+  if (!below_->in_place() && exchange_.size() > 1 && movement_.gathers_sum)
+    throw ConfigError("gradients on tier " + std::string(name(below_->store.tier())) +
                           " cannot be gathered: the plan wants more of them on a rank than its slice over all",
                       "use zero1, zero2, zero3 or hybrid-zero2");
   for (auto& unit : units_)
-    by_unit_.push_back(
-        std::make_unique<UnitGradients>(*unit, computing_, part(*unit), plan_.gradient_dtype(unit->layout().dtype())));
+    by_unit_.push_back(std::make_unique<UnitGradients>(*unit, home_of(*unit), part(*unit),
+                                                       plan_.gradient_dtype(unit->layout().dtype())));
   order_.resize(units_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
   hook_in();
@@ -144,8 +150,8 @@ void Gradients::begin(int micro) {
       gradients->used = true;
     }
     if (gradients->used && adds_apart() && !gradients->extra) {
-      gradients->extra.take(memory_, gradients->unit.index(), 1);
-      clear_gaps(gradients->unit, gradients->extra);
+      gradients->extra.take(gradients->home.memory, gradients->unit.index(), 1);
+      clear_gaps(*gradients, gradients->extra);
     }
   }
   active_ = true;
@@ -156,10 +162,10 @@ void Gradients::open(UnitGradients& gradients) {
   const TierMeter::Apart apart;
   HeldGradient& held = gradients.held;
   if (!held) {
-    held.take(store_, gradients.unit.index(), accumulation_levels(plan_));
-    if (!reduces_each()) clear_gaps(gradients.unit, held);
+    held.take(gradients.home.store, gradients.unit.index(), accumulation_levels(plan_));
+    if (!reduces_each()) clear_gaps(gradients, held);
   }
-  if (micro_ > 0) held.fill_with_zeros(staging_, held.slice());
+  if (micro_ > 0) held.fill_with_zeros(gradients.home.staging, held.slice());
 }
 
 Dtype Gradients::added_in(const UnitGradients& gradients) const {
@@ -174,8 +180,9 @@ HeldGradient& Gradients::partial(UnitGradients& gradients) const {
   return adds_apart() ? gradients.extra : gradients.held;
 }
 
-void Gradients::clear_gaps(const Unit& unit, HeldGradient& gradient) {
-  for (const auto& [begin, end] : unit.layout().gaps()) gradient.fill_with_zeros(staging_, {begin, end - begin});
+void Gradients::clear_gaps(UnitGradients& gradients, HeldGradient& gradient) {
+  for (const auto& [begin, end] : gradients.unit.layout().gaps())
+    gradient.fill_with_zeros(gradients.home.staging, {begin, end - begin});
 }
 
 // For sums over micro-batches that were not planned.
@@ -183,8 +190,9 @@ void Gradients::hold_wide() {
   for (auto& gradients : by_unit_) {
     const Dtype wide = accumulation(gradients->unit.layout().dtype());
     if (gradients->held.dtype() == wide) continue;
-    for_unit(gradients->unit, "the gradient",
-             [&] { gradients->held = gradients->held.widened(staging_, store_, gradients->unit.index(), wide); });
+    for_unit(gradients->unit, "the gradient", [&, &home = gradients->home] {
+      gradients->held = gradients->held.widened(home.staging, home.store, gradients->unit.index(), wide);
+    });
   }
 }
 
@@ -250,9 +258,10 @@ void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor
   if (gradients.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
   for_unit(gradients.unit, "the gradient", [&] {
     if (gradients.here[static_cast<std::size_t>(slot)]) finish_arriving();  // those before it of the same elements
-    if (!arriving_) arriving_.emplace(staging_);
-    arrived_ = &gradients.unit;
-    partial(gradients).add(*arriving_, fold_it, {place.begin, place.numel},
+    Home& home = gradients.home;
+    if (!home.arriving) home.arriving.emplace(home.staging);
+    home.arrived = &gradients.unit;
+    partial(gradients).add(*home.arriving, fold_it, {place.begin, place.numel},
                            gradient == nullptr ? nullptr : lent(*gradient), layout.dtype());
   });
 }
@@ -270,8 +279,11 @@ std::shared_ptr<Block> Gradients::lent(const at::Tensor& gradient) const {
 }
 
 void Gradients::finish_arriving() {
-  if (arriving_) for_unit(*arrived_, "the gradient", [&] { arriving_->finish(); });
-  arriving_.reset();
+  for (Home* const home : {below_.get(), here_.get()}) {
+    if (home == nullptr || !home->arriving) continue;
+    for_unit(*home->arrived, "the gradient", [&] { home->arriving->finish(); });
+    home->arriving.reset();
+  }
 }
 
 void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
@@ -330,7 +342,8 @@ void Gradients::abort() {
       // The failure that ends the step is already on its way to the caller.
     }
   }
-  arriving_.reset();
+  for (Home* const home : {below_.get(), here_.get()})
+    if (home != nullptr) home->arriving.reset();
   for (auto& gradients : by_unit_) {
     gradients->flat.reset();
     gradients->slice.reset();
@@ -355,7 +368,7 @@ const HeldGradient* Gradients::held(int unit) const {
 
 void Gradients::read(int unit, const Slice& elements, const HeldGradient::Read& use) {
   const UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
-  for_unit(gradients.unit, "the gradient", [&] { gradients.held.read(staging_, elements, use); });
+  for_unit(gradients.unit, "the gradient", [&] { gradients.held.read(gradients.home.staging, elements, use); });
 }
 
 bool Gradients::arrived(int unit, int slot) const {

@@ -32,14 +32,14 @@
 
 namespace zero {
 
-// Where the plan, as it is on its mesh, holds gradients.
-std::unique_ptr<Store> gradient_store(const Plan& plan, Accounts& accounts);
+// Where the plan, as it is on its mesh, holds gradients, on the device those of units that are `staying`.
+UnitStores gradient_stores(const Plan& plan, Accounts& accounts, std::vector<char> staying);
 
 class Gradients {
  public:
   // Throws ConfigError for a store that is not in memory where ranks gather what they hold.
   Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, Accounts& accounts,
-            Store& store);
+            const UnitStores& stores);
   ~Gradients();
 
   // Throws StateError, nothing being changed, where the plan takes no micro-batch of this number.
@@ -77,6 +77,20 @@ class Gradients {
  private:
   class Hook;
   struct UnitGradients;  // one unit's gradients
+  // A store of what is held, and what is computed with it there.
+  struct Home {
+    Home(Accounts& accounts, Store& of);
+
+    Store& store;
+    Device& computing;
+    AddressableStore memory;          // there, read by peers: of micro-batches beyond the plan
+    Staging staging;                  // of the thread that runs backward
+    Staging late_staging;             // of the exchange's thread
+    std::optional<Passage> arriving;  // of gradients to where they are held; none outside of backward
+    const Unit* arrived = nullptr;    // whose the latest is
+    // Whether what is held lies where ranks exchange it.
+    bool in_place() const { return store.tier() == Tier::device; }
+  };
 
   void hook_in();
   void hide();
@@ -85,6 +99,7 @@ class Gradients {
   void take(int unit, int slot, const at::Tensor& parameter);
   void add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   void finish_arriving();
+  Home& home_of(const Unit& unit) const { return stores_.stays(unit.index()) ? *here_ : *below_; }
   std::shared_ptr<Block> lent(const at::Tensor& gradient) const;
   void collect(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   std::shared_ptr<Buffer> flat_for(const Unit& unit);
@@ -114,9 +129,7 @@ class Gradients {
   Dtype reduced_from(const UnitGradients& gradients) const;  // in which a partial one travels
   // This micro-batch's, or with those before it.
   HeldGradient& partial(UnitGradients& gradients) const;
-  // Whether what is held lies where ranks exchange it.
-  bool in_place() const { return store_.tier() == Tier::device; }
-  void clear_gaps(const Unit& unit, HeldGradient& gradient);
+  void clear_gaps(UnitGradients& gradients, HeldGradient& gradient);
   void hold_wide();
 
   std::vector<std::unique_ptr<Unit>>& units_;
@@ -124,18 +137,13 @@ class Gradients {
   Plan plan_;
   Movement movement_;
   Accounts& accounts_;
-  Store& store_;             // of what is held
-  Device& computing_;        // with it
-  AddressableStore memory_;  // there, read by peers: of micro-batches beyond the plan
-  Staging staging_;          // of the thread that runs backward
-  Staging late_staging_;     // of the exchange's thread
+  const UnitStores& stores_;
+  std::unique_ptr<Home> below_, here_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
-  std::optional<Passage> arriving_;  // of gradients to where they are held; none outside of backward
-  const Unit* arrived_ = nullptr;    // whose the latest is
-  std::shared_ptr<Buffer> flat_;     // as large as the largest unit
-  std::vector<int> order_;           // in which units are reduced
-  std::vector<int> completed_;       // in which this rank completed them
-  std::size_t next_ = 0;             // in order_, to be reduced
+  std::shared_ptr<Buffer> flat_;  // as large as the largest unit
+  std::vector<int> order_;        // in which units are reduced
+  std::vector<int> completed_;    // in which this rank completed them
+  std::size_t next_ = 0;          // in order_, to be reduced
   std::vector<Pending> in_flight_;
   double waited_ = 0;
   int micro_ = 0;

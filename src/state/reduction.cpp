@@ -50,7 +50,8 @@ void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = gradients.unit.layout();
   const Fold add = reduces_each() ? how() : added_to_sum(gradients);
-  const bool apart = !in_place() || !add.sources.empty() || gradients.held.dtype() != accumulation(layout.dtype()) ||
+  const bool apart = !gradients.home.in_place() || !add.sources.empty() ||
+                     gradients.held.dtype() != accumulation(layout.dtype()) ||
                      (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients)));
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
   if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);
@@ -86,9 +87,9 @@ View Gradients::sent_of(UnitGradients& gradients) {
   finish_arriving();
   HeldGradient& mine = partial(gradients);
   const Slice all{0, layout.length()};
-  if (sent_in == held_in && in_place()) return mine.view(all);
+  if (sent_in == held_in && gradients.home.in_place()) return mine.view(all);
   gradients.flat = flat_for(gradients.unit);
-  mine.convert_to(staging_, all, gradients.flat->block(), sent_in);
+  mine.convert_to(gradients.home.staging, all, gradients.flat->block(), sent_in);
   return whole(gradients.flat->data(), sent_in);
 }
 
@@ -118,7 +119,7 @@ void Gradients::scale_mean(View sum) const {
 void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
   for_unit(gradients.unit, "the gradient", [&] {
     const auto reduced = std::make_shared<Block>(accounts_.lent(sum.data, sum.bytes(), Owner::gradient));
-    Passage passage(late_staging_);
+    Passage passage(gradients.home.late_staging);
     gradients.held.add(passage, how, {gradients.unit.slice_begin(), sum.count}, reduced, sum.dtype);
     passage.finish();
   });

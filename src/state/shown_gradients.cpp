@@ -63,7 +63,9 @@ void Gradients::empty(UnitGradients& gradients, int slot) {
   const Slice& held = gradients.held.slice();
   const std::int64_t begin = std::max(place.begin, held.begin), end = std::min(place.end(), held.begin + held.count);
   if (begin < end)
-    for_unit(gradients.unit, "the gradient", [&] { gradients.held.fill_with_zeros(staging_, {begin, end - begin}); });
+    for_unit(gradients.unit, "the gradient", [&] {
+      gradients.held.fill_with_zeros(gradients.home.staging, {begin, end - begin});
+    });
   gradients.ever[static_cast<std::size_t>(slot)] = 0;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/elements.h"
+#include "base/random.h"
 #include "partition/element_order.h"
 #include "partition/transitions.h"
 #include "state/deferred_tensors.h"
@@ -57,12 +58,17 @@ Unit::~Unit() {
   }
 }
 
-Buffer Unit::flatten() const {
-  const dispatch_hook::Off off;
-  at::NoGradGuard no_grad;
+Buffer Unit::room_for_values() const {
   Buffer values =
       accounts_.buffer({Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())));
   for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
+  return values;
+}
+
+Buffer Unit::flatten() const {
+  const dispatch_hook::Off off;
+  at::NoGradGuard no_grad;
+  Buffer values = room_for_values();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor place = slot_view(values.tensor(), layout_.slots()[i], parameters_[i]);
     if (!deferred_tensors::deferred(parameters_[i])) {
@@ -70,6 +76,35 @@ Buffer Unit::flatten() const {
     } else if (rank_ == 0) {
       deferred_tensors::compute_into(parameters_[i], place);
     }
+  }
+  return values;
+}
+
+std::int64_t Unit::sources() const {
+  if (!gathers_ || !device().is_cpu()) return 0;
+  std::uint64_t mark = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!deferred_tensors::deferred(parameters_[i])) continue;
+    const DeferredValues::Source* const source = deferred_tensors::source_of(parameters_[i]);
+    if (source == nullptr || source->mark == 0) return 0;
+    mark = derived(mark ^ source->mark, i) | 1;
+  }
+  return static_cast<std::int64_t>(mark);
+}
+
+Buffer Unit::flatten_part() const {
+  const dispatch_hook::Off off;
+  at::NoGradGuard no_grad;
+  Buffer values = room_for_values();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Slot& slot = layout_.slots()[i];
+    if (!deferred_tensors::deferred(parameters_[i])) {
+      slot_view(values.tensor(), slot, parameters_[i]).copy_(parameters_[i].detach());
+      continue;
+    }
+    const std::int64_t begin = std::max(slot.begin, home_.begin), end = std::min(slot.end(), home_.begin + home_.count);
+    if (begin >= end) continue;
+    deferred_tensors::read_into(parameters_[i], begin - slot.begin, values.tensor().narrow(0, begin, end - begin));
   }
   return values;
 }

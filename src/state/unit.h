@@ -83,6 +83,11 @@ class Unit {
   // The parameters' values as one flat array in the accumulation dtype, gaps zero. Of those that are deferred rank 0
   // has them, the others memory for them.
   Buffer flatten() const;
+  // Of a unit of which this rank has a part at rest, where what is deferred of it comes from elsewhere: the same for
+  // the same sources; else 0.
+  std::int64_t sources() const;
+  // The same array; but of what is deferred this rank's part at rest alone, read by itself.
+  Buffer flatten_part() const;
   // Makes the parameters views of the unit's storage, with these values (see flatten). Collective. What they were is
   // kept until settle(), and put back by restore().
   void adopt(Buffer values, Staging& staging);
@@ -165,6 +170,7 @@ class Unit {
  private:
   static void tag(void*) {}
   std::size_t slot_at(std::int64_t element) const;
+  Buffer room_for_values() const;
   void make_home();
   std::shared_ptr<Arrival> bring_to(Buffer& whole);
   // `values`, of the device, are those of all elements; staging is where the tier is computed with.

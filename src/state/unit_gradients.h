@@ -10,17 +10,19 @@
 namespace zero {
 
 struct Gradients::UnitGradients {
-  UnitGradients(Unit& u, Device& computing, const Slice& elements, Dtype dtype)
+  UnitGradients(Unit& u, Home& where, const Slice& elements, Dtype dtype)
       : unit(u),
+        home(where),
         planned(dtype),
-        held(computing, elements, dtype),
-        extra(computing, elements, dtype),
+        held(where.computing, elements, dtype),
+        extra(where.computing, elements, dtype),
         here(u.layout().slots().size()),
         ever(u.layout().slots().size()),
         marks(u.layout().slots().size()),
         shown(u.layout().slots().size()) {}
 
   Unit& unit;
+  Home& home;
   Dtype planned;                  // of what is held
   HeldGradient held;              // accumulated
   HeldGradient extra;             // of a micro-batch beyond the planned ones, partial, as wide as planned

@@ -64,18 +64,20 @@ TEST(Compare, GivesTheSameLossesAndThePredictedBytes) {
 
 // What is on disk, and what a step reads and writes there, is what was predicted.
 TEST(Compare, HoldsTiersAgainstTheirPrediction) {
-  const Folder folder;
-  const Result result = run(zero(joined({"compare", "--ranks", "2", "--plans", "zero2,zero3", "--precision", "bf16",
-                                         "--offload", "optimizer=disk,gradient=disk", "--disk", folder.path("")},
-                                        folder.small({"--steps", "3", "--json", folder.path("out")}))));
-  EXPECT_EQ(result.code, 0) << result.err << result.out;
-  EXPECT_TRUE(contains(result.out, "optimizer read from disk each step")) << result.out;
-  EXPECT_TRUE(contains(result.out, "gradient written to disk each step")) << result.out;
-  for (const json& each : folder.document("out").at("runs")) {
-    ASSERT_EQ(each.at("tiers").size(), 2u) << each.at("plan");
-    for (const json& tier : each.at("tiers")) {
-      for (const char* figure : {"bytes", "read_per_step", "written_per_step"}) expect_as_predicted(tier.at(figure));
-      EXPECT_EQ(tier.at("uneven"), false);
+  for (const char* offload : {"optimizer=disk,gradient=disk", "optimizer=disk:0.5,gradient=disk"}) {
+    const Folder folder;
+    const Result result = run(zero(joined({"compare", "--ranks", "2", "--plans", "zero2,zero3", "--precision", "bf16",
+                                           "--offload", offload, "--disk", folder.path("")},
+                                          folder.small({"--steps", "3", "--json", folder.path("out")}))));
+    EXPECT_EQ(result.code, 0) << result.err << result.out;
+    EXPECT_TRUE(contains(result.out, "optimizer read from disk each step")) << result.out;
+    EXPECT_TRUE(contains(result.out, "gradient written to disk each step")) << result.out;
+    for (const json& each : folder.document("out").at("runs")) {
+      ASSERT_EQ(each.at("tiers").size(), 2u) << each.at("plan");
+      for (const json& tier : each.at("tiers")) {
+        for (const char* figure : {"bytes", "read_per_step", "written_per_step"}) expect_as_predicted(tier.at(figure));
+        EXPECT_EQ(tier.at("uneven"), false);
+      }
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,22 @@ using procs::zero;
 
 constexpr std::int64_t kMib = 1 << 20;
 
-// A control group below this process's own, whose processes have so much memory and no swap.
+// What a command may take.
 class MemoryLimit {
  public:
-  static std::unique_ptr<MemoryLimit> of(std::int64_t bytes) {
+  virtual ~MemoryLimit() = default;
+  // The command, in it.
+  virtual Words words(const Words& command) const = 0;
+  virtual std::string name() const = 0;
+};
+
+// A control group below this process's own, whose processes have so much memory and no swap.
+class GroupLimit final : public MemoryLimit {
+ public:
+  // None where groups cannot be made.
+  static std::unique_ptr<GroupLimit> of(std::int64_t bytes) {
     for (const ::zero::MemoryGroup& own : ::zero::memory_groups()) {
-      auto limit = std::make_unique<MemoryLimit>(own.folder / ("zero-test-" + std::to_string(::getpid())));
+      auto limit = std::make_unique<GroupLimit>(own.folder / ("zero-test-" + std::to_string(::getpid())));
       const bool first = own.version == 1;
       if (limit->made_ && limit->write(first ? "memory.limit_in_bytes" : "memory.max", bytes)) {
         limit->write(first ? "memory.memsw.limit_in_bytes" : "memory.swap.max", first ? bytes : 0);
@@ -40,18 +51,18 @@ class MemoryLimit {
     }
     return nullptr;
   }
-  explicit MemoryLimit(fs::path folder) : folder_(std::move(folder)) {
+  explicit GroupLimit(fs::path folder) : folder_(std::move(folder)) {
     std::error_code error;
     made_ = fs::create_directory(folder_, error);
   }
-  ~MemoryLimit() {
+  ~GroupLimit() override {
     if (made_) ::rmdir(folder_.c_str());
   }
-  MemoryLimit(const MemoryLimit&) = delete;
-  MemoryLimit& operator=(const MemoryLimit&) = delete;
+  GroupLimit(const GroupLimit&) = delete;
+  GroupLimit& operator=(const GroupLimit&) = delete;
 
-  // The command, in it.
-  Words words(const Words& command) const {
+  std::string name() const override { return "the limit of control group"; }
+  Words words(const Words& command) const override {
     return joined({"/bin/sh", "-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"", folder_.string()}, command);
   }
 
@@ -88,6 +99,49 @@ Words on_disk(const Folder& folder) {
   return {"--offload", "optimizer=disk,gradient=disk,parameter=disk", "--disk", folder.path("")};
 }
 
+// Each process's data: what it has when the program is loaded, and so much more. Reserved addresses count as data, so
+// that there is no arena of them.
+class DataLimit final : public MemoryLimit {
+ public:
+  explicit DataLimit(std::int64_t bytes) : bytes_(bytes) {}
+  static std::unique_ptr<DataLimit> of(std::int64_t bytes) {
+    constexpr std::int64_t kTried = 800 * kMib;
+    const Folder folder;
+    const Result refused = run(DataLimit(kTried).words(training(folder, model_of(folder, 4096, 8), {})));
+    std::smatch left;
+    if (!std::regex_search(refused.err, left, std::regex("and ([0-9.]+) MB are available"))) return nullptr;
+    return std::make_unique<DataLimit>(kTried - static_cast<std::int64_t>(1e6 * std::stod(left[1])) + bytes);
+  }
+
+  std::string name() const override { return "the limit of a process's data (ulimit -d)"; }
+  Words words(const Words& command) const override {
+    return joined(
+        {"/bin/sh", "-c", "ulimit -d \"$0\" && export ZERO_ARENA=0 && exec \"$@\"", std::to_string(bytes_ / 1024)},
+        command);
+  }
+
+ private:
+  std::int64_t bytes_;
+};
+
+// By group, unless it is to be by process, or no group can be made.
+std::unique_ptr<MemoryLimit> limit_of(std::int64_t bytes, bool of_processes) {
+  std::unique_ptr<MemoryLimit> limit;
+  if (!of_processes) limit = GroupLimit::of(bytes);
+  if (!limit) limit = DataLimit::of(bytes);
+  return limit;
+}
+
+// What an error says would fit: what stands behind each option.
+std::string advised(const std::string& error, const std::string& option) {
+  const std::size_t at = error.find("this fits: "), found = error.find(option + " ", at);
+  if (at == error.npos || found == error.npos) return {};
+  const std::size_t begin = found + option.size() + 1;
+  std::string value = error.substr(begin, error.find_first_of(" )\n", begin) - begin);
+  if (value.ends_with(",")) value.pop_back();
+  return value;
+}
+
 std::int64_t states(const json& run) {
   std::int64_t bytes = 0;
   for (const char* state : {"parameter", "gradient", "optimizer"})
@@ -95,23 +149,53 @@ std::int64_t states(const json& run) {
   return bytes;
 }
 
-TEST(MemoryLimits, AModelOfFourTimesAsMuchTrainsWithItsStatesOnDisk) {
+class MemoryLimits : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(All, MemoryLimits, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "OfProcesses" : "OfGroups"; });
+
+// As it is told to when it is refused.
+TEST_P(MemoryLimits, AModelOfFourTimesAsMuchTrainsWithItsStatesOnDisk) {
   constexpr std::int64_t kLimit = 400 * kMib;
-  const auto limit = MemoryLimit::of(kLimit);
-  if (!limit) GTEST_SKIP() << "control groups with a limit of memory cannot be made here";
+  const auto limit = limit_of(kLimit, GetParam());
+  ASSERT_TRUE(limit);
   const Folder folder;
   const std::string model = model_of(folder, 1024, 9);
   const Result refused = run(limit->words(training(folder, model, {})));
   EXPECT_EQ(refused.code, 1) << refused.out;
-  EXPECT_TRUE(contains(refused.err, "the limit of control group")) << refused.err;
-  EXPECT_TRUE(contains(refused.err, "--offload")) << refused.err;
-  const Result trained = run(limit->words(training(folder, model, on_disk(folder))));
+  EXPECT_TRUE(contains(refused.err, limit->name())) << refused.err;
+  const std::string offload = advised(refused.err, "--offload");
+  ASSERT_NE(offload, "") << refused.err;
+  const Result trained = run(limit->words(training(folder, model, {"--offload", offload, "--disk", folder.path("")})));
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_GE(states(folder.document("out").at("runs").at(0)), 4 * kLimit);
 }
 
+// Fewer sequences, or another model.
+TEST_P(MemoryLimits, WhatIsSaidToFitTrains) {
+  const auto limit = limit_of(400 * kMib, GetParam());
+  ASSERT_TRUE(limit);
+  const Folder folder;
+  const auto train = [&](const std::string& model, const std::string& batch) {
+    return run(limit->words(zero({"train", "--model", model, "--data", folder.path("text"), "--plan", "zero3", "--seq",
+                                  "64", "--batch", batch, "--steps", "1", "--profile", "none"})));
+  };
+  const Result many = train("tiny", "16384");
+  EXPECT_EQ(many.code, 1) << many.out;
+  const std::string batch = advised(many.err, "--batch");
+  ASSERT_NE(batch, "") << many.err;
+  const Result fewer = train("tiny", batch);
+  EXPECT_EQ(fewer.code, 0) << fewer.err;
+  const Result large = train("1b", "1");
+  EXPECT_EQ(large.code, 1) << large.out;
+  const std::string model = advised(large.err, "--model");
+  ASSERT_NE(model, "") << large.err;
+  const Result smaller = train(model, "1");
+  EXPECT_EQ(smaller.code, 0) << smaller.err;
+}
+
 // The process's own memory, of which a layer more takes what its activations do.
-TEST(MemoryLimits, TwiceTheLayersTakeNoMoreMemoryWithTheirStatesOnDisk) {
+TEST(MemoryOfAProcess, DoesNotGrowWithLayersWhoseStatesAreOnDisk) {
   const Folder folder;
   std::vector<std::int64_t> peaks, all;
   for (const int layers : {4, 8}) {

@@ -6,31 +6,14 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <tuple>
 
 #include "covering.h"
-#include "harness.h"
-#include "lm.h"
+#include "larger.h"
 #include "memory/torch/arena_allocator.h"
-#include "state/deferred_tensors.h"
 
 namespace zero::test {
 namespace {
-
-namespace nn = torch::nn;
-
-bool waits(const at::Tensor& tensor) {
-  return deferred_tensors::deferred(tensor);
-}
-
-// Parameters and buffers.
-std::map<std::string, at::Tensor> values_of(const nn::Module& module) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : module.named_parameters()) values[item.key()] = item.value().detach();
-  for (const auto& item : module.named_buffers()) values[item.key()] = item.value();
-  return values;
-}
 
 // A module and what is drawn after it.
 struct Built {
@@ -252,50 +235,6 @@ TEST(Deferred, ConstantsInMembersAreThereWhenTheyAreUsed) {
   EXPECT_TRUE(at::equal(later.first, whole.first));
 }
 
-// Sizes that are worth it, a frozen layer, a table that is computed, another in a member that is not registered, a head
-// tied to the embedding.
-struct Larger : nn::Module {
-  Larger()
-      : embed(register_module("embed", nn::Embedding(nn::EmbeddingOptions(61, 40).padding_idx(2)))),
-        layers(register_module("layers", nn::Sequential())),
-        scale(register_buffer("scale", torch::ones({61, 40}).mul_(0.5))),
-        constant(torch::rand({61, 40})),
-        bias(register_parameter("bias", torch::zeros({61}))) {
-    for (int i = 0; i < 3; ++i) layers->push_back(nn::Linear(40, 40));
-    layers->push_back(nn::LayerNorm(nn::LayerNormOptions({40})));
-    const torch::NoGradGuard no_grad;
-    for (at::Tensor& parameter : parameters())
-      if (parameter.dim() > 1) parameter.normal_(0, 0.3);
-    for (at::Tensor& parameter : layers[1]->parameters()) parameter.set_requires_grad(false);
-  }
-
-  at::Tensor loss(std::int64_t index) {
-    const at::Tensor ids = tokens(index, {3, 7}, 61).to(bias.device());
-    const at::Tensor factors = scale * constant.to(bias.device(), scale.scalar_type());
-    const at::Tensor x = layers->forward(nn::functional::embedding(ids.slice(1, 0, 6), embed->weight * factors));
-    return nn::functional::cross_entropy(nn::functional::linear(x, embed->weight, bias).flatten(0, 1),
-                                         ids.slice(1, 1).flatten());
-  }
-
-  nn::Embedding embed;
-  nn::Sequential layers;
-  at::Tensor scale, constant, bias;
-};
-
-std::mutex drawing;  // ranks that are threads have one generator
-
-// The model by rank: deferred everywhere or nowhere.
-Course<Larger> larger(bool deferred, at::ScalarType dtype = at::kFloat) {
-  return {.make = [=] {
-    const std::lock_guard lock(drawing);
-    torch::manual_seed(3);
-    const auto make = [] { return std::make_shared<Larger>(); };
-    auto model = deferred ? zero::deferred(make) : make();
-    model->to(device_of_rank(), dtype);
-    return model;
-  }};
-}
-
 using Under = std::tuple<Plan, int, Precision>;
 class DeferredUnder : public testing::TestWithParam<Under> {};
 
@@ -363,32 +302,6 @@ TEST(DeferredEngine, HoldsWhatWasForeseenWhileItIsBuilt) {
     EXPECT_GT(engine.building().peak_held, 61 * 40 * 4);
     EXPECT_LE(engine.building().peak_held, engine.estimate().building);
   });
-}
-
-class DeferredFiles : public testing::Test {
- protected:
-  DeferredFiles() { ::mkdtemp(folder_.data()); }
-  ~DeferredFiles() override { std::filesystem::remove_all(folder_); }
-  std::string folder_ = "/tmp/zero-deferred-XXXXXX";
-};
-
-// What a file gives is read when it is wanted; its initialisers never run.
-TEST_F(DeferredFiles, GiveTheirWeights) {
-  torch::manual_seed(8);
-  const Larger other;
-  save_safetensors(other, folder_, {.dtype = Dtype::bf16});
-  const auto loaded = [&](bool deferred) {
-    return Course<Larger>{.make = [&, deferred] {
-      const std::shared_ptr<Larger> model = larger(deferred).make();
-      load_safetensors(*model, folder_);
-      EXPECT_EQ(waits(model->embed->weight), deferred);
-      return model;
-    }};
-  };
-  for (const Plan& plan : {Plan::ddp(), Plan::zero3().bf16()}) {
-    const Job job{plan, 2};
-    EXPECT_EQ(difference(train(job, loaded(false)), train(job, loaded(true))), "");
-  }
 }
 
 }  // namespace

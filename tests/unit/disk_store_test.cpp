@@ -318,7 +318,7 @@ TEST(DiskStores, MeasureTheSizeOfOperations) {
     EXPECT_EQ(of->block() * of->depth(), 8 << 20);
     EXPECT_GE(of->block(), 1 << 18);
     EXPECT_LE(of->block(), 1 << 20);
-    EXPECT_EQ(of->transfer(), 1 << 20);
+    EXPECT_EQ(of->transfer(), 2 << 20);
     Modelled block(*of, 3'000'001, 4);
     block.work();
     block.expect_all();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "zero/error.h"
 #include "zero/ledger.h"
 #include "zero/optimizer.h"
@@ -96,6 +98,24 @@ TEST(Plan, IsCalledByItsRows) {
   alone[State::optimizer] = kSharded;
   EXPECT_EQ(alone.label(), "custom");
   EXPECT_EQ(Plan().label(), "custom");
+}
+
+TEST(Plan, OffloadsAShareOfTheOptimizer) {
+  const Plan all = Plan::zero2().offload(State::optimizer, Tier::host),
+             most = all.offload(State::optimizer, Tier::host, 0.8);
+  EXPECT_NE(all, most);
+  EXPECT_EQ(most, Plan::zero2().offload(State::optimizer, Tier::host, 0.8));
+  EXPECT_EQ(most.offload(State::optimizer, Tier::host), all);
+  EXPECT_EQ(most.label(), "zero2 with 0.8 of optimizer on host");
+  EXPECT_EQ(most.on(1).label(), most.label());
+  EXPECT_EQ(most.on(1)[State::optimizer].share, 0.8);
+  EXPECT_TRUE(most.faults(2).empty());
+  for (const double share : {0.0, -0.5, 1.5, std::nan("")})
+    EXPECT_TRUE(mentions(all.offload(State::optimizer, Tier::host, share).faults(2), "above 0, and at most 1"))
+        << share;
+  EXPECT_TRUE(mentions(all.offload(State::optimizer, Tier::device, 0.5).faults(2), "nothing is offloaded"));
+  EXPECT_TRUE(
+      mentions(all.offload(State::gradient, Tier::host, 0.5).faults(2), "a share of 0.5 of gradient on tier host"));
 }
 
 TEST(Plan, OnlySinglePrecisionIsComputedInBf16) {

@@ -36,6 +36,11 @@ void expect_same(const zero::Estimate& found, const zero::Estimate& slow) {
   EXPECT_EQ(found.slices, slow.slices);
   EXPECT_EQ(found.update, slow.update);
   EXPECT_EQ(found.update_traffic, slow.update_traffic);
+  EXPECT_EQ(found.update_staying, slow.update_staying);
+  EXPECT_EQ(found.optimizer_below, slow.optimizer_below);
+  EXPECT_EQ(found.staying, slow.staying);
+  EXPECT_EQ(found.moved, slow.moved);
+  EXPECT_EQ(found.building, slow.building);
   EXPECT_EQ(found.wire, slow.wire);
   EXPECT_EQ(found.gathers, slow.gathers);
 }
@@ -49,6 +54,8 @@ TEST(EqualLayers, CostWhatTheyCostOneByOne) {
         const Plan plan = Plan::named(preset).bf16().accumulate(1 + layers % 3);
         SCOPED_TRACE(describe(optimizer) + ", " + plan.label() + ", " + std::to_string(layers));
         expect_same(estimate(shape, plan, optimizer, ranks), estimate(expanded(shape), plan, optimizer, ranks));
+        const Plan divided = plan.offload(zero::State::optimizer, zero::Tier::disk, 0.5);
+        expect_same(estimate(shape, divided, optimizer, ranks), estimate(expanded(shape), divided, optimizer, ranks));
       }
 }
 

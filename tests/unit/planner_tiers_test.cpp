@@ -10,6 +10,7 @@
 #include "planner/fit.h"
 #include "planner/offload.h"
 #include "planner/report.h"
+#include "zero/error.h"
 
 namespace planner {
 namespace {
@@ -162,6 +163,32 @@ TEST(TierChoices, AreTheOptimizerThenGradientsThenParameters) {
     EXPECT_EQ(each[State::gradient].tier, Tier::device) << "which ddp cannot have on disk";
   EXPECT_TRUE(tier_choices(Plan::zero3(), {}, {2}).empty());
   for (const std::string& text : texts) EXPECT_EQ(offload_of(offloaded(Plan::zero2(), text)), text);
+}
+
+TEST(TierChoices, AreReadWithTheirShare) {
+  const Plan plan = offloaded(Plan::zero2(), "optimizer=host:0.75,gradient=host");
+  EXPECT_EQ(plan, Plan::zero2().offload(State::optimizer, Tier::host, 0.75).offload(State::gradient, Tier::host));
+  EXPECT_EQ(offload_of(plan), "optimizer=host:0.75,gradient=host");
+  EXPECT_EQ(offloaded(Plan::zero2(), offload_of(plan)), plan);
+  for (const char* text : {"optimizer=host:", "optimizer=host:2", "optimizer=host:a", "optimizer=host:-1"})
+    EXPECT_THROW(offloaded(Plan::zero2(), text), zero::ConfigError) << text;
+}
+
+// What stays on the device is updated there, beside what the host updates; without a device one does both.
+TEST(TierSeconds, OfAShareAreThoseOfTheSlowerPart) {
+  Request request = request_of(100 * kGigabyte, profile_named("h100"));
+  const Plan plan = Plan::zero3().bf16().offload(State::optimizer, Tier::host, 0.5);
+  for (const double host_bandwidth : {1e9, 1e15}) {
+    request.profile.host_bandwidth = host_bandwidth;
+    const Cost cost = price(request, plan);
+    const double staying = bytes(cost.estimate.update_staying);
+    const double below = bytes(cost.estimate.update_traffic) - staying;
+    ASSERT_GT(staying, 0);
+    EXPECT_DOUBLE_EQ(cost.tiers.updating, std::max(below / host_bandwidth, staying / request.profile.update_bandwidth));
+  }
+  Request without = request_of(100 * kGigabyte);
+  const Cost cost = price(without, Plan::zero3().bf16().offload(State::optimizer, Tier::disk, 0.5));
+  EXPECT_NEAR(cost.tiers.updating, bytes(cost.estimate.update_traffic) / 10e9, 1e-12);
 }
 
 TEST(Fit, ChoosesTiersOnlyWhereNothingElseFits) {

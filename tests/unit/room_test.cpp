@@ -1,6 +1,9 @@
 #include "planner/room.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -69,6 +72,34 @@ TEST_F(RoomOfHost, KnowsGroupsOfVersion1) {
   EXPECT_EQ(room().bytes, 1 * kMib);
   write("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(room().limited_by, "the host's memory");
+}
+
+TEST_F(RoomOfHost, IsAlsoWhatProcessesAreLimitedTo) {
+  using planner::room_of_processes;
+  write("proc/self/status", "Name: zero\nVmSize: 307200 kB\nVmData: 102400 kB\n");
+  EXPECT_FALSE(room_of_processes(2, {}, root_));
+  const auto data = room_of_processes(2, {.data = 150 * kMib, .addresses = 1000 * kMib}, root_);
+  ASSERT_TRUE(data);
+  EXPECT_EQ(data->bytes, 2 * 50 * kMib);
+  EXPECT_EQ(data->limited_by, "the limit of a process's data (ulimit -d)");
+  const auto addresses = room_of_processes(1, {.data = 150 * kMib, .addresses = 200 * kMib}, root_);
+  ASSERT_TRUE(addresses);
+  EXPECT_EQ(addresses->bytes, 0) << "more is taken already";
+  EXPECT_EQ(addresses->limited_by, "the limit of a process's addresses (ulimit -v)");
+  EXPECT_EQ(room_of_processes(2, {.data = INT64_MAX, .addresses = {}}, root_)->bytes, INT64_MAX);
+}
+
+TEST(LimitsOfAProcess, AreThoseOfTheKernel) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{kMib << 12, kMib << 12};
+    ::setrlimit(RLIMIT_DATA, &limit);
+    const planner::ProcessLimits limits = planner::limits_of_process();
+    ::_exit(limits.data == kMib << 12 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -145,6 +145,8 @@ inline Rows of_tiers() {
       value("train", "--offload", "optimizer", "'optimizer' says no tier (write STATE=TIER"),
       row("train --offload moments=disk --disk .", {"unknown state 'moments'", "optimizer"}),
       row("train --offload optimizer=nvme", {"unknown tier 'nvme'", "disk"}),
+      value("train", "--offload", "optimizer=disk:2", "'optimizer=disk:2': '2' is above 1"),
+      row("train --offload optimizer=device:0.5", {"a share of 0.5 of optimizer on tier device"}),
       row("train --offload optimizer=disk", {"--offload optimizer=disk needs folders: give --disk DIR"}),
       row("train --disk .", {"--disk: no state is kept on disk: give --offload"}),
       row("compare --disk .", {"--disk: no state is kept on disk: give --offload"}),
