@@ -58,6 +58,7 @@ class Reader {
 
   DeepSpeed read() && {
     stage();
+    offload();
     precision();
     optimizer();
     batch();
@@ -148,6 +149,47 @@ class Reader {
     const std::int64_t value = integer(path, 0, 3).value_or(0);
     result_.plan = std::string(zero::Plan::stages()[static_cast<std::size_t>(value)]);
     took(path, std::to_string(value) + " is plan " + *result_.plan);
+  }
+
+  // Gradients go where the optimizer is. Older keys say "cpu" by true.
+  void offload() {
+    const std::string section = "zero_optimization.offload_";
+    const bool automatic = is_automatic("zero_optimization.stage");
+    const int stage = automatic ? 3 : static_cast<int>(plan_stage());
+    if (const std::string tier = tier_of(section + "optimizer.device", {"zero_optimization.cpu_offload"});
+        !tier.empty()) {
+      const double ratio = number(section + "optimizer.ratio").value_or(1);
+      if (stage < 1) faults_.push_back(section + "optimizer needs zero_optimization.stage 1, 2 or 3");
+      if (ratio <= 0 || ratio > 1) faults_.push_back(section + "optimizer.ratio must be above 0, and at most 1");
+      add_offload("optimizer=" + tier + (ratio == 1 ? "" : ":" + zero::shortest(ratio)) + ",gradient=" + tier);
+      took(section + "optimizer", "--offload " + *result_.offload);
+    }
+    const std::string tier = tier_of(section + "param.device",
+                                     {"zero_optimization.cpu_offload_param", "zero_optimization.cpu_offload_params"});
+    if (tier.empty()) return;
+    if (stage != 3) faults_.push_back(section + "param needs zero_optimization.stage 3");
+    add_offload("parameter=" + tier);
+    took(section + "param", "--offload parameter=" + tier);
+  }
+
+  std::int64_t plan_stage() const {
+    const auto stages = zero::Plan::stages();
+    return std::ranges::find(stages, *result_.plan) - stages.begin();
+  }
+
+  void add_offload(const std::string& states) {
+    result_.offload = result_.offload ? *result_.offload + "," + states : states;
+  }
+
+  // Empty: none was named.
+  std::string tier_of(const std::string& path, const std::vector<std::string>& switches) {
+    const auto device = text(path);
+    const bool on_host = std::ranges::any_of(switches, [&](const std::string& each) { return on(each); });
+    if (!device) return on_host ? "host" : "";
+    if (*device == "cpu") return "host";
+    if (*device == "nvme") return "disk";
+    wrong(path, "\"cpu\", \"nvme\" or \"none\"");
+    return {};
   }
 
   void precision() {

@@ -14,6 +14,7 @@ struct DeepSpeed {
   std::optional<int> accumulate;
   std::optional<std::int64_t> batch;  // of a micro-batch
   std::optional<std::string> reduce_in;
+  std::optional<std::string> offload;  // states on other tiers, see offloaded()
   std::optional<double> lr, clip;
 
   // Sentences, the key first, nested ones with dots.

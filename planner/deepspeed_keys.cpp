@@ -13,10 +13,11 @@ constexpr std::string_view kPaging = "parameters are paged in by the operators t
 constexpr std::string_view kNoBytes = "it changes no byte; set it on the optimizer in C++";
 constexpr std::string_view kScale = "it changes no byte; see zero::LossScale";
 constexpr std::string_view kSchedule = "it changes no byte; `zero train --schedule` has its own";
-constexpr std::string_view kNoDisk = "nothing is on disk";
+constexpr std::string_view kDisk = "the disk's store measures what suits it; its folders are --disk's";
 constexpr std::string_view kLogging = "it only logs";
 constexpr std::string_view kSaving = "it only saves";
-constexpr std::string_view kDevice = "all state stays in the device's memory";
+constexpr std::string_view kBuffers = "buffers between tiers are the engine's own, pinned, and of constant size";
+constexpr std::string_view kSpeculation = "an update waits for the norm and the overflow flag of all ranks";
 constexpr std::string_view kZeroPlusPlus = "slices go over all ranks, in their own dtype or, of parameters, in FP8";
 constexpr std::string_view kRecompute = "activations are kept, whole and where they are";
 constexpr std::string_view kParallel = "ranks differ only in their data";
@@ -64,15 +65,18 @@ constexpr auto kZeroRules = std::to_array<KeyRule>({
     {"zero_optimization.override_module_apply", Fate::harmless, kPaging},
     {"zero_optimization.pipeline_loading_checkpoint", Fate::harmless, kSaving},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", Fate::harmless, "Muon's momentum stays in memory"},
-    {"zero_optimization.cpu_offload_use_pin_memory", Fate::harmless, kDevice},
-    {"zero_optimization.cpu_offload", Fate::refused, kDevice, "false"},
-    {"zero_optimization.cpu_offload_params", Fate::refused, kDevice, "false"},
-    {"zero_optimization.cpu_offload_param", Fate::refused, kDevice, "false"},
-    {"zero_optimization.offload_param.device", Fate::refused, kDevice, "\"none\""},
-    {"zero_optimization.offload_optimizer.device", Fate::refused, kDevice, "\"none\""},
-    {"zero_optimization.offload_optimizer.super_offload", Fate::refused, kDevice, "false"},
-    {"zero_optimization.offload_param.*", Fate::harmless, kDevice},
-    {"zero_optimization.offload_optimizer.*", Fate::harmless, kDevice},
+    {"zero_optimization.cpu_offload_use_pin_memory", Fate::harmless, kBuffers},
+    {"zero_optimization.cpu_offload", Fate::read, ""},
+    {"zero_optimization.cpu_offload_params", Fate::read, ""},
+    {"zero_optimization.cpu_offload_param", Fate::read, ""},
+    {"zero_optimization.offload_param.device", Fate::read, ""},
+    {"zero_optimization.offload_optimizer.device", Fate::read, ""},
+    {"zero_optimization.offload_optimizer.ratio", Fate::read, ""},
+    {"zero_optimization.offload_optimizer.super_offload", Fate::refused, kSpeculation, "false"},
+    {"zero_optimization.offload_param.nvme_path", Fate::harmless, kDisk},
+    {"zero_optimization.offload_optimizer.nvme_path", Fate::harmless, kDisk},
+    {"zero_optimization.offload_param.*", Fate::harmless, kBuffers},
+    {"zero_optimization.offload_optimizer.*", Fate::harmless, kBuffers},
     {"zero_optimization.zenflow.*", Fate::refused, "every step updates every parameter"},
     {"zero_optimization.zero_hpz_partition_size", Fate::refused, kZeroPlusPlus, "1"},
     {"zero_optimization.zero_quantized_weights", Fate::refused, kZeroPlusPlus, "false"},
@@ -112,8 +116,8 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"managed_gradient_accumulation", Fate::refused, "step() waits for all micro-batches", "true"},
     {"sparse_gradients", Fate::refused, "gradients are dense", "false"},
     {"zero_allow_untested_optimizer", Fate::harmless, "an optimizer that cannot work on slices is refused by itself"},
-    {"zero_force_ds_cpu_optimizer", Fate::harmless, kDevice},
-    {"aio.*", Fate::harmless, kNoDisk},
+    {"zero_force_ds_cpu_optimizer", Fate::harmless, "the host's updates are the engine's own"},
+    {"aio.*", Fate::harmless, kDisk},
 
     {"activation_checkpointing.partition_activations", Fate::refused, kRecompute, "false"},
     {"activation_checkpointing.cpu_checkpointing", Fate::refused, kRecompute, "false"},

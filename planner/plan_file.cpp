@@ -17,7 +17,7 @@ std::vector<std::string_view> gathers() {
   return {"native", "fp8"};
 }
 
-const std::array<Field<PlanFile>, 15> kFields{
+const std::array<Field<PlanFile>, 16> kFields{
     {{.key = "plan", .member = &PlanFile::plan, .required = true, .choices = zero::Plan::presets},
      {.key = "precision", .member = &PlanFile::precision, .choices = zero::precisions},
      {.key = "accumulate", .member = &PlanFile::accumulate, .least = 1},
@@ -26,6 +26,7 @@ const std::array<Field<PlanFile>, 15> kFields{
      {.key = "reduce_in", .member = &PlanFile::reduce_in, .choices = reductions},
      {.key = "gather_in", .member = &PlanFile::gather_in, .choices = gathers},
      {.key = "offload", .member = &PlanFile::offload},
+     {.key = "delay_update", .member = &PlanFile::delay_update},
      {.key = "optimizer", .member = &PlanFile::optimizer},
      {.key = "ranks", .member = &PlanFile::ranks, .least = 1},
      {.key = "shard_ranks", .member = &PlanFile::shard_ranks, .least = 0},
@@ -64,7 +65,7 @@ zero::Plan plan_of(const PlanFile& file) {
   for (const zero::Dtype dtype : {zero::Dtype::f32, zero::Dtype::bf16, zero::Dtype::f16})
     if (file.reduce_in == zero::name(dtype)) plan = plan.reduce_in(dtype);
   if (file.gather_in == "fp8") plan = plan.gather_in(zero::Wire::fp8);
-  plan = offloaded(plan, file.offload);
+  plan = offloaded(plan, file.offload).delay_update(file.delay_update);
   plan.validate({file.ranks, {.shard = file.shard_ranks}});
   return plan;
 }

@@ -17,7 +17,8 @@ struct PlanFile {
   std::string reduce_in = {};        // fp32, bf16, fp16; empty: the plan's choice
   std::string gather_in = "native";  // or fp8
   std::string offload = {};          // see offloaded()
-  std::string optimizer = "adamw";   // as --optimizer names it
+  bool delay_update = false;
+  std::string optimizer = "adamw";  // as --optimizer names it
   int ranks = 1;
   int shard_ranks = 0;     // of a shard group; 0: all
   std::string model = {};  // a preset or a config.json; empty: not said

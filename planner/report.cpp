@@ -36,6 +36,7 @@ void add_tiers(Json& json, const Cost& cost) {
   const std::string offload = offload_of(cost.plan);
   if (offload.empty()) return;
   json["offload"] = offload;
+  json["delay_update"] = cost.plan.delays_update();
   json["tiers"] = Json::array();
   for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
     const zero::StateBytes state = cost.estimate.on(tier);

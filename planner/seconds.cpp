@@ -154,7 +154,8 @@ double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::
   const double computing = computing_seconds(work, plan, profile.pace(work.precision), mesh);
   const TierSeconds tiers = tier_seconds(plan, estimate, profile, mesh);
   const double collectives = collective_seconds(estimate, profile);
-  return computing + tiers.alone + tiers.update() + std::max(0.0, collectives - profile.overlap * computing) +
+  const double update = plan.delays_update() ? std::max(0.0, tiers.update() - computing) : tiers.update();
+  return computing + tiers.alone + update + std::max(0.0, collectives - profile.overlap * computing) +
          std::max(0.0, tiers.beside - computing);
 }
 

@@ -58,6 +58,8 @@ PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
   options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
   const auto reduce_in = options.reduce_in.empty() ? std::nullopt : std::optional(options.reduce_in);
   options.reduce_in = agreed("--reduce-in", reduce_in, read.reduce_in).value_or("");
+  const auto offload = options.offload.empty() ? std::nullopt : std::optional(options.offload);
+  options.offload = agreed("--offload", offload, read.offload).value_or("");
   if (read.plan && !options.plans.empty() && !std::ranges::count(options.plans, *read.plan))
     throw UsageError("--plans contradicts --ds-config, which says " + *read.plan);
   if (options.plans.empty() && read.plan) options.plans = {*read.plan};
@@ -201,6 +203,7 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& settin
           .reduce_in = options.reduce_in,
           .gather_in = options.gather_in,
           .offload = planner::offload_of(chosen),
+          .delay_update = chosen.delays_update(),
           .optimizer = setting.optimizer,
           .ranks = options.ranks,
           .shard_ranks = options.shard_ranks,

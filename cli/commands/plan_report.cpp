@@ -197,7 +197,8 @@ void print_fit(std::ostream& out, const Answer& answer) {
         << planner::in_units(-cost.excess) << " to spare";
     const std::string offload = planner::offload_of(cost.plan);
     if (!offload.empty())
-      out << "; --offload " << offload << (offload.find("=disk") < offload.npos ? " --disk DIR" : "");
+      out << "; --offload " << offload << (offload.find("=disk") < offload.npos ? " --disk DIR" : "")
+          << (cost.plan.delays_update() ? " --delay-update" : "");
     out << ".\n";
   }
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {

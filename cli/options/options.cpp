@@ -178,6 +178,10 @@ void add_exchange_options(CLI::App& command, ExchangeOptions& options, const std
       ->join(',')
       ->type_name("STATE=TIER")
       ->group(group);
+  command
+      .add_flag("--delay-update", options.delay_update,
+                "Update beside the next step, which computes with the parameters of the step before")
+      ->group(group);
 }
 
 void add_train_options(CLI::App& command, RunOptions& options) {
@@ -218,6 +222,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   add("--gather-in", options.gather_in);
   add("--resident-budget", text(options.resident_budget) + "B");
   if (!options.offload.empty()) add("--offload", options.offload);
+  if (options.delay_update) result.push_back("--delay-update");
   if (!options.disk.empty()) add("--disk", zero::joined(options.disk, ","));
   add("--model", options.model);
   if (!options.data.empty()) add("--data", options.data);
@@ -276,6 +281,7 @@ zero::Plan make_plan(const RunOptions& options, std::string_view name, int ranks
                            .reduce_in = options.reduce_in,
                            .gather_in = options.gather_in,
                            .offload = options.offload,
+                           .delay_update = options.delay_update,
                            .ranks = mesh_of(options, ranks).size(zero::Axis::data),
                            .shard_ranks = options.shard_ranks});
 } catch (const zero::ConfigError& error) {

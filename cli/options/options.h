@@ -33,6 +33,7 @@ struct ExchangeOptions {
   std::string reduce_in = {};         // empty: the plan's choice
   std::string gather_in = "native";   // of plans that shard parameters
   std::string offload = {};           // states on other tiers: "optimizer=disk"
+  bool delay_update = false;          // of an optimizer that is on another tier
 };
 
 struct RunOptions : ExchangeOptions {

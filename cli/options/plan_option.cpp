@@ -48,6 +48,7 @@ void take(const planner::PlanFile& file, const Taking& taking, RunOptions& optio
   taking.take("--batch", options.batch, file.batch);
   taking.take("--seq", options.seq, file.seq);
   options.reproducible = options.reproducible || file.reproducible;
+  options.delay_update = options.delay_update || file.delay_update;
 }
 
 }  // namespace

@@ -125,6 +125,7 @@ RunSetting setting_of(const RunOptions& options) {
           .reduce_in = options.reduce_in,
           .gather_in = options.gather_in,
           .offload = options.offload,
+          .delay_update = options.delay_update,
           .shard_ranks = options.shard_ranks,
           .resident_budget = options.resident_budget,
           .eval_every = options.eval_every};

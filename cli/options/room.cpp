@@ -80,6 +80,7 @@ class Fitting {
   std::string tiers_that_fit() const {
     RunOptions other = options_;
     other.offload.clear();
+    other.delay_update = false;
     const zero::Plan plan = make_plan(other, options_.plans.front(), ranks_);
     for (const zero::Plan& choice : planner::tier_choices(plan, {zero::Tier::disk}, mesh_of(options_, ranks_))) {
       other.offload = planner::offload_of(choice);

@@ -22,6 +22,7 @@ void each_field(const auto& visit) {
   visit("reduce_in", &RunSetting::reduce_in);
   visit("gather_in", &RunSetting::gather_in);
   visit("offload", &RunSetting::offload);
+  visit("delay_update", &RunSetting::delay_update);
   visit("shard_ranks", &RunSetting::shard_ranks);
   visit("resident_budget", &RunSetting::resident_budget);
   visit("eval_every", &RunSetting::eval_every);

@@ -25,8 +25,9 @@ struct RunSetting {
   std::string fp8_scaling = {};
   std::string reduce_in = {};  // empty: the plan's choice
   std::string gather_in = {};
-  std::string offload = {};  // states on other tiers
-  int shard_ranks = 0;       // 0: all
+  std::string offload = {};   // states on other tiers
+  bool delay_update = false;  // of the optimizer there
+  int shard_ranks = 0;        // 0: all
   std::uint64_t resident_budget = 0;
   std::int64_t eval_every = 0;
   bool operator==(const RunSetting&) const = default;

@@ -32,6 +32,17 @@ std::vector<char> read_in_parts(std::span<const std::unique_ptr<Unit>> units, Ex
   return in_parts;
 }
 
+at::Tensor room_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.dtype()).device(tensor.device()));
+}
+
+// Of a deferred tensor.
+at::Tensor computed(const at::Tensor& tensor) {
+  at::Tensor values = room_for(tensor);
+  deferred_tensors::compute_into(tensor, values);
+  return values;
+}
+
 }  // namespace
 
 // Rank 0's values win.
@@ -59,8 +70,9 @@ Buffer Engine::Impl::values_of(const Unit& unit, bool in_part) {
   return values;
 }
 
-// Returns rank 0's values of what is replicated, for when nothing can fail any more.
-std::vector<deferred_tensors::Settling> Engine::Impl::adopt_units(const std::vector<Replicated>& replicated) {
+// Returns rank 0's values of what is replicated, and this rank's of what is ignored and not there so far, for when
+// nothing can fail any more.
+std::vector<deferred_tensors::Settling> Engine::Impl::adopt_units(const Inventory& inventory) {
   const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
   const std::vector<char> in_parts = read_in_parts(units_, exchange_);
@@ -76,20 +88,20 @@ std::vector<deferred_tensors::Settling> Engine::Impl::adopt_units(const std::vec
     exchange_.run(
         {Exchange::Kind::setup, -1, 0, [](const Groups& groups) { groups.along(Axis::data).barrier().wait(); }});
   std::vector<deferred_tensors::Settling> buffers;
-  for (const Replicated& each : replicated) {
+  for (const Replicated& each : inventory.replicated) {
     const at::Tensor values = copy_of(each.tensor.detach());
     broadcast(values, -1);
     buffers.emplace_back(each.tensor, values);
   }
+  for (const at::Tensor& each : inventory.ignored)
+    if (deferred_tensors::deferred(each)) buffers.emplace_back(each, computed(each.detach()));
   return buffers;
 }
 
 // Row-major.
 at::Tensor Engine::Impl::copy_of(const at::Tensor& tensor) const {
   if (!deferred_tensors::deferred(tensor)) return tensor.clone(at::MemoryFormat::Contiguous);
-  at::Tensor copy = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.dtype()).device(tensor.device()));
-  if (exchange_.rank() == 0) deferred_tensors::compute_into(tensor, copy);
-  return copy;
+  return exchange_.rank() == 0 ? computed(tensor) : room_for(tensor);
 }
 
 }  // namespace zero

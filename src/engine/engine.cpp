@@ -16,7 +16,7 @@ Inventory inventory_of(const AnyModule& module, const Mesh& mesh, const Plan& pl
   plan.validate(mesh.shape());
   if (deferred_tensors::under_way())
     throw StateError("an engine cannot be built inside zero::deferred", "build it of what zero::deferred returns");
-  return take_inventory(module, plan, options.full_precision);
+  return take_inventory(module, plan, {options.full_precision, options.units, options.ignored});
 }
 
 // TorchScript has derivatives and a mixed precision of its own, which take no weights in 16 bits beside inputs in fp32.
@@ -108,13 +108,13 @@ Traffic Engine::setup_traffic() const {
 }
 void Engine::reset_traffic() {
   impl_->meter().reset();
-  impl_->accounts().tiers().reset();
+  impl_->tiers().reset();
 }
 TierTraffic Engine::tier_traffic() const {
-  return impl_->accounts().tiers().steps();
+  return impl_->tiers().steps();
 }
 TierTraffic Engine::setup_tier_traffic() const {
-  return impl_->accounts().tiers().others();
+  return impl_->tiers().others();
 }
 std::int64_t Engine::steps() const {
   return impl_->steps();

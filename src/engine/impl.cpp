@@ -136,7 +136,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   const auto blocks = static_cast<std::int64_t>(units_.size()) * kBlocksOfUnit;
   accounts_.set_aside(Accounts::Arena::states, device.parameter + device.optimizer, blocks);
   std::vector<deferred_tensors::Settling> buffers =
-      accounts_.explaining_memory("building the engine", [&] { return adopt_units(inventory.replicated); });
+      accounts_.explaining_memory("building the engine", [&] { return adopt_units(inventory); });
   accounts_.set_aside(Accounts::Arena::gradients, device.gradient, blocks);
   accounts_.set_aside(Accounts::Arena::passing, needed.gathered + needed.reduction, blocks);
   pager_ = std::make_unique<Pager>(units_, exchange_, residency(resolved_, layout_), micro_batch_, meter_);
@@ -145,6 +145,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, gradient_stores_);
   gradients_->on_arrival_from_outside(options_.outside == OutsideGradients::add, [this] { join_backward(); });
   micro_batch_.next(micro_batch_number());
+  if (plan_.delays_update()) delay_updates();
   reserve_room(needed);
   undo.commit();
   for (deferred_tensors::Settling& buffer : buffers) buffer.commit();
@@ -258,58 +259,10 @@ std::int64_t Engine::Impl::micro_batch_number() const {
   return consumed_ + micro_batch_index(resolved_, exchange_.size(), exchange_.rank(), micro_);
 }
 
-void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
-  check_alive();
-  told_.reset();
-  const TierMeter::Apart apart;
-  if (from_rank && (*from_rank < 0 || *from_rank >= exchange_.size()))
-    throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
-                      std::to_string(exchange_.size()));
-  accounts_.explaining_memory("gathering parameters", [&] {
-    if (!pager_->pinned(unit)) renormalise();
-    pager_->pin(unit);
-  });
-}
-
-void Engine::Impl::let_go(Unit& unit) {
-  pager_->unpin(unit);
-}
-
-void Engine::Impl::drop(Unit& unit, const Buffer& before) {
-  unit.take_back(false);
-  if (before) unit.write_full(before);
-  let_go(unit);
-  if (!before && !pager_->pinned(unit)) pager_->discard(unit);
-}
-
-void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
-  unit.take_back(true);
-  told_.reset();
-  const TierMeter::Apart apart;
-  if (from_rank) {
-    const View whole = unit.full();
-    exchange_.run({Exchange::Kind::read, unit.index(), whole.count, [whole, root = *from_rank](const Groups& groups) {
-                     groups.along(Axis::data).broadcast(whole, root).wait();
-                   }});
-  }
-  meet(unit);
-  const char* const before =
-      std::exchange(broken_, "a gather scope's end failed halfway: some weights are not what was written");
-  for_unit(unit, "what was written", [&] { unit.keep_full(updater_.staging()); });
-  updater_.adopt(unit);
-  broken_ = before;
-  meet(unit);
-}
-
-// Before a common unit is written every rank has its copy, and every rank has written before it is read.
-void Engine::Impl::meet(const Unit& unit) {
-  if (!unit.common()) return;
-  exchange_.run({Exchange::Kind::read, unit.index(), 0, barrier()});
-}
-
 void Engine::Impl::release() {
   check_alive();
   check_not_gathered("release()");
+  catch_up("release()");
   renormalise();
   told_.reset();
   std::vector<Pinned> whole;
@@ -351,6 +304,7 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   Unit* unit = Unit::of(parameter.unsafeGetTensorImpl());
   if (unit == nullptr || unit->owner != this)
     throw ConfigError("main_parameter was given a tensor that is not a parameter of this engine");
+  catch_up("main_parameter()");
   renormalise();
   const dispatch_hook::Off off;
   at::NoGradGuard no_grad;

@@ -9,6 +9,7 @@
 
 #include "comm/groups.h"
 #include "comm/metered.h"
+#include "engine/delayed_update.h"
 #include "engine/held_state.h"
 #include "engine/module_inventory.h"
 #include "engine/step_sums.h"
@@ -81,6 +82,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   const std::weak_ptr<EngineObserver>& observer() const { return observer_; }
   // The meter, when nothing is on its way.
   TrafficMeter& meter();
+  // Likewise between the device, its host and disks.
+  TierMeter& tiers();
   Traffic setup_traffic() const { return setup_meter_->snapshot(); }
   std::int64_t steps() const { return steps_; }
   std::int64_t skipped_steps() const { return skipped_; }
@@ -94,7 +97,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::uint64_t seed() const;
   c10::intrusive_ptr<Float8Linears> float8_linears() const;
   void check_float8() const;
-  std::vector<deferred_tensors::Settling> adopt_units(const std::vector<Replicated>& replicated);
+  std::vector<deferred_tensors::Settling> adopt_units(const Inventory& inventory);
   at::Tensor copy_of(const at::Tensor& tensor) const;
   void broadcast(const at::Tensor& values, int unit);
   Buffer values_of(const Unit& unit, bool in_part);
@@ -146,12 +149,23 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   };
   void agree_on_loading(const LoadFault& fault);
   StepSummary summary();
+  std::uint32_t rates() const;
+  void require_same_rates(const StepDecision& decision) const;
   StepDecision vote();
   StepDecision timed_vote(StepReport& report);
+  std::vector<std::int64_t> squares_of_groups();
+  std::vector<double> group_norms();
   double micro_batches() const;  // of a step, on all ranks
   double held_times() const;
   double scale_of(const StepDecision& decision) const;
+  UnitStep next_step(Unit& unit, const StepDecision& decision, double lr_factor);
   double update(const StepDecision& decision, double lr_factor);
+  void updated(Unit& unit);
+  double begin_delayed(const StepDecision& decision, double lr_factor);
+  void delay_updates();
+  void take_over_delayed();
+  void before_evaluation();
+  void catch_up(const char* call);
   std::vector<Unit*> in_order_of_updates() const;
   void renormalise();
   const at::Tensor& parameter_at(int index) const;
@@ -206,8 +220,9 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::unique_ptr<Saver> saver_;  // null before the first of them
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
-  const char* broken_ = nullptr;     // what failed halfway
-  std::shared_ptr<const int> told_;  // expires when what state() has told of is no longer so
+  const char* broken_ = nullptr;            // what failed halfway
+  std::shared_ptr<const int> told_;         // expires when what state() has told of is no longer so
+  std::unique_ptr<DelayedUpdate> delayed_;  // null but under Plan::delay_update()
 };
 
 }  // namespace zero

@@ -30,6 +30,7 @@ class Engine::Impl::Loading {
     const bool in_place = has_all(unit);
     if (!in_place) updater.forget(unit);
     engine_.each_state(unit, [&](const HeldState& held) { read(held); });  // stored parameters
+    if (engine_.delayed_) engine_.delayed_->forget(unit);
     if (!unit.layout().trainable() && !keeps(unit)) return;
     if (!in_place) updater.prepare_late(unit);
     updater.each_state(unit, [&](const HeldState& held) { read(held); });
@@ -137,6 +138,7 @@ void Engine::Impl::take_over(StateSource& source) {
   check_between_steps("load_state()");
   check_not_gathered("load_state()");
   check_parameters();
+  catch_up("load_state()");
   settle_parameters();
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;

@@ -8,10 +8,12 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "base/text.h"
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
 #include "engine/module_tiles.h"
@@ -96,15 +98,53 @@ std::vector<std::pair<std::string, std::shared_ptr<Scripted>>> children_of(const
   return children;
 }
 
+// Without namespaces, and without what TORCH_MODULE adds: "zero::(anonymous namespace)::BlockImpl" is "Block".
+std::string class_name(const Module& module) {
+  std::string name = type_name(module);
+  const std::size_t scope = name.substr(0, name.find('<')).rfind("::");
+  if (scope != std::string::npos) name.erase(0, scope + 2);
+  if (name.size() > 4 && name.ends_with("Impl")) name.resize(name.size() - 4);
+  return name;
+}
+std::string class_name(const Scripted& module) {
+  return type_name(module);
+}
+
+// Each parameter once.
+template <class AnyModule>
+std::int64_t numel_of(const AnyModule& module, std::unordered_set<const void*>& counted) {
+  std::int64_t all = 0;
+  for (const auto& [name, parameter] : parameters_of(module))
+    if (parameter.defined() && counted.insert(parameter.unsafeGetTensorImpl()).second) all += parameter.numel();
+  for (const auto& [name, child] : children_of(module)) all += numel_of(*child, counted);
+  return all;
+}
+
 std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
 class Collector {
  public:
-  Collector(const Plan& plan, const std::function<bool(const ParameterInfo&)>& full_precision)
-      : plan_(plan), full_precision_(full_precision) {}
+  Collector(const Plan& plan, const InventoryChoices& choices)
+      : plan_(plan), choices_(choices), is_unit_(choices.units ? choices.units : units_in_containers()) {}
 
+  template <class AnyModule>
+  void visit(const AnyModule& model) {
+    visit(model, "", takes(model, "", /*in_container=*/false) ? "model" : "");
+    if (choices_.units && !taken_)
+      faults_.push_back("Options::units takes no module of it, of those of types " + joined(types_));
+  }
+
+  Inventory result() {
+    if (inventory_.specs.empty()) faults_.push_back("the module has no floating-point parameters");
+    if (faults_.empty()) return std::move(inventory_);
+    std::string text = "this module cannot be trained:";
+    for (const std::string& fault : faults_) text += "\n  - " + fault;
+    throw ConfigError(text);
+  }
+
+ private:
   // `unit` is empty outside of every unit.
   template <class AnyModule>
   void visit(const AnyModule& module, const std::string& path, const std::string& unit) {
@@ -117,30 +157,32 @@ class Collector {
     for (const auto& [name, buffer] : buffers_of(module))
       if (buffer.defined() && seen_.insert(buffer.unsafeGetTensorImpl()).second)
         add_replicated("buffer", join(path, name), buffer);
-    const bool splits = is_tiled(module) || (unit.empty() && is_container(module));
     for (const auto& [name, child] : children_of(module)) {
       const std::string below = join(path, name);
-      visit(*child, below, splits && !is_container(*child) ? below : unit);
+      const bool begins = is_tiled(module) || (unit.empty() && takes(*child, below, is_container(module)));
+      visit(*child, below, begins ? below : unit);
     }
   }
 
-  Inventory result() {
-    if (inventory_.specs.empty()) faults_.push_back("the module has no floating-point parameters");
-    if (faults_.empty()) return std::move(inventory_);
-    std::string text = "this module cannot be trained:";
-    for (const std::string& fault : faults_) text += "\n  - " + fault;
-    throw ConfigError(text);
+  template <class AnyModule>
+  bool takes(const AnyModule& module, const std::string& path, bool in_container) {
+    std::unordered_set<const void*> counted;
+    const std::string type = class_name(module);
+    types_.insert(type);
+    const bool yes = is_unit_({path, type, numel_of(module, counted), in_container, is_container(module)});
+    taken_ = taken_ || yes;
+    return yes;
   }
 
- private:
   void add_parameter(const at::Tensor& parameter, ParameterInfo info, const std::string& unit) {
     if (!seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
+    if (choices_.ignored && choices_.ignored(info)) return inventory_.ignored.push_back(parameter);
     if (!at::isFloatingType(parameter.scalar_type()) && !parameter.is_complex()) {
       return add_replicated("parameter", info.name, parameter);
     }
     if (!manageable(parameter, info.name)) return;
     const Dtype own = *dtype_of(parameter.scalar_type());
-    const Dtype stored = full_precision_ && full_precision_(info) ? own : plan_.compute_dtype(own);
+    const Dtype stored = choices_.full_precision && choices_.full_precision(info) ? own : plan_.compute_dtype(own);
     inventory_.specs.push_back(
         {info.name, parameter.numel(), stored, parameter.requires_grad(), unit, !info.embedding});
     inventory_.parameters.push_back(parameter);
@@ -219,7 +261,10 @@ class Collector {
   }
 
   const Plan& plan_;
-  const std::function<bool(const ParameterInfo&)>& full_precision_;
+  const InventoryChoices& choices_;
+  UnitRule is_unit_;
+  bool taken_ = false;           // a module, by it
+  std::set<std::string> types_;  // of modules that it was asked about
   Inventory inventory_;
   bool on_device_ = false;  // the inventory's is known
   std::unordered_set<const void*> seen_;
@@ -229,19 +274,17 @@ class Collector {
 
 }  // namespace
 
-Inventory take_inventory(const Module& module, const Plan& plan,
-                         const std::function<bool(const ParameterInfo&)>& full_precision) {
-  Collector collector(plan, full_precision);
-  collector.visit(module, "", "");
+Inventory take_inventory(const Module& module, const Plan& plan, const InventoryChoices& choices) {
+  Collector collector(plan, choices);
+  collector.visit(module);
   Inventory inventory = collector.result();
   inventory.tiles = tiles_of(module);
   return inventory;
 }
 
-Inventory take_inventory(const Scripted& module, const Plan& plan,
-                         const std::function<bool(const ParameterInfo&)>& full_precision) {
-  Collector collector(plan, full_precision);
-  collector.visit(module, "", "");
+Inventory take_inventory(const Scripted& module, const Plan& plan, const InventoryChoices& choices) {
+  Collector collector(plan, choices);
+  collector.visit(module);
   return collector.result();
 }
 

@@ -12,6 +12,7 @@
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/units.h"
 
 namespace torch::nn {
 class Module;
@@ -35,18 +36,24 @@ struct Inventory {
   std::vector<ParameterInfo> infos;    // likewise
   std::vector<Replicated> replicated;
   std::vector<MaxNorms::Table> max_norms;  // of embeddings
+  std::vector<at::Tensor> ignored;         // parameters that are not the engine's
   Tiles tiles;                             // among the parameters, of TiledLinear
   at::Device device = at::kCPU;            // on which all of them are
 };
 
-// A unit is a child of a ModuleList, ModuleDict or Sequential (of the innermost that is not itself
-// inside a unit), or a tile of a TiledLinear; what is left over is grouped by the module that owns it. Throws
-// ConfigError for parameters that cannot be managed: sparse, complex, overlapping in memory, trained by another engine,
-// or in memory that another tensor shares, which would go on without them; for buffers that cannot be broadcast; and
-// where not all are on one device, to which this build has a door. Nothing is changed.
-Inventory take_inventory(const torch::nn::Module& module, const Plan& plan,
-                         const std::function<bool(const ParameterInfo&)>& full_precision);
-Inventory take_inventory(const torch::jit::Module& module, const Plan& plan,
-                         const std::function<bool(const ParameterInfo&)>& full_precision);
+// What a program may choose of it; see Options, which has the same names.
+struct InventoryChoices {
+  const std::function<bool(const ParameterInfo&)>& full_precision;
+  const UnitRule& units;
+  const std::function<bool(const ParameterInfo&)>& ignored;
+};
+
+// A unit is a module that the rule takes, or a tile of a TiledLinear; what is left over is grouped by the module that
+// owns it. Throws ConfigError for a rule of the program's that takes no module; for parameters that cannot be managed:
+// sparse, complex, overlapping in memory, trained by another engine, or in memory that another tensor shares, which
+// would go on without them; for buffers that cannot be broadcast; and where not all are on one device, to which this
+// build has a door. Nothing is changed.
+Inventory take_inventory(const torch::nn::Module& module, const Plan& plan, const InventoryChoices& choices);
+Inventory take_inventory(const torch::jit::Module& module, const Plan& plan, const InventoryChoices& choices);
 
 }  // namespace zero

@@ -209,6 +209,7 @@ void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
 EngineState Engine::Impl::state(bool frozen) {
   check_alive();
   check_between_steps("state()");
+  catch_up("state()");
   check_not_gathered("state()");
   renormalise();
   settle_parameters();

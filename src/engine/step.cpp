@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/hash.h"
 #include "base/lap.h"
+#include "base/text.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
@@ -15,6 +17,7 @@ StepSummary Engine::Impl::summary() {
   sums_.clear_squares();
   summary.requests = requests_;
   summary.save_ended = saver_ && saver_->ended();
+  summary.rates = rates();
   summary.present.assign(infos_.size(), 0);
   // From the end, so that what the update needs first was read last.
   for (auto at = units_.rbegin(); at != units_.rend(); ++at) {
@@ -32,6 +35,24 @@ StepSummary Engine::Impl::summary() {
   }
   summary.sums = sums_.read();
   return summary;
+}
+
+// By which ranks' learning rates are compared, those that the program sets.
+std::uint32_t Engine::Impl::rates() const {
+  std::string bytes;
+  for (int i = 0; i < static_cast<int>(infos_.size()); ++i) {
+    const double rate = updater_.lr(i);
+    bytes.append(reinterpret_cast<const char*>(&rate), sizeof rate);
+  }
+  return static_cast<std::uint32_t>(fnv1a(bytes) >> (64 - kRateBits));
+}
+
+void Engine::Impl::require_same_rates(const StepDecision& decision) const {
+  if (!decision.other_rates) return;
+  throw StateError(rank_text() + ": learning rates differ between ranks 0 and " +
+                       std::to_string(*decision.other_rates) + "; this one has " + shortest(lr_) +
+                       " of parameters in no group. Nothing was updated",
+                   "set the same on every rank, and call step() again");
 }
 
 StepDecision Engine::Impl::vote() {
@@ -91,6 +112,8 @@ StepReport Engine::Impl::attempt() {
   check_float8();
   micro_batch_.end_forward();
   const StepDecision decision = timed_vote(report);
+  require_same_rates(decision);
+  if (delayed_) take_over_delayed();
   requests_ = 0;
   report.requests = decision.requests;
   report_save(decision.save_ended, report);
@@ -106,9 +129,10 @@ StepReport Engine::Impl::attempt() {
     report.grad_norm = std::numeric_limits<double>::infinity();
     ++skipped_;
   } else {
+    report.group_norms = group_norms();
     broken_ = "a step failed halfway: some parameters are updated and others are not";
     renormalise();
-    report.update_seconds = update(decision, lr_factor);
+    report.update_seconds = delayed_ ? begin_delayed(decision, lr_factor) : update(decision, lr_factor);
     broken_ = nullptr;
     report.step = ++steps_;
   }
@@ -156,12 +180,16 @@ std::vector<Unit*> Engine::Impl::in_order_of_updates() const {
   return order;
 }
 
+// The unit's part of the step that was decided on.
+UnitStep Engine::Impl::next_step(Unit& unit, const StepDecision& decision, double lr_factor) {
+  return updater_.next_step(unit, *gradients_->held(unit.index()), decision.present, scale_of(decision), lr_factor);
+}
+
 // Returns the seconds that the updates took.
 double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
   double taken = 0;
   told_.reset();
   pager_->forget();
-  const double scale = scale_of(decision);
   Passage passage = updater_.passage();
   const Unit* latest = nullptr;
   const auto finish = [&] {
@@ -175,10 +203,7 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
       const TierMeter::Apart apart;
       updater_.prepare_late(*unit);
     }
-    updater_.step(passage, *unit, *gradients_, decision.present, scale, lr_factor, [this, unit] {
-      for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-      publish(*unit, Exchange::Kind::publish);
-    });
+    updater_.step(passage, next_step(*unit, decision, lr_factor), [this, unit] { updated(*unit); });
     latest = unit;
   }
   {
@@ -187,6 +212,12 @@ double Engine::Impl::update(const StepDecision& decision, double lr_factor) {
   }
   renew(Exchange::Kind::publish);
   return taken;
+}
+
+// Its parameters at rest on this rank.
+void Engine::Impl::updated(Unit& unit) {
+  for (const at::Tensor& parameter : unit.parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+  publish(unit, Exchange::Kind::publish);
 }
 
 bool Engine::Impl::common() const {

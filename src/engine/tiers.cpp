@@ -17,6 +17,9 @@ Options with_tiers(const Plan& plan, Options options, c10::Device where) {
     if (tier == Tier::disk && options.disk.directories.empty())
       throw ConfigError(what + ": no directory was given", "name one, for each disk, in Options::disk.directories");
   }
+  if (plan.delays_update() && !where.is_cpu() && plan[State::gradient].tier == Tier::device)
+    throw ConfigError("a delayed update reads gradients beside the model's computing, which are on its device",
+                      "offload them, too: Plan::offload(State::gradient, Tier::host)");
   return options;
 }
 

@@ -213,24 +213,30 @@ void Updater::read_main(const Unit& unit, View to) const {
 }
 
 // But for what lies in blocks.
-UpdateRange Updater::range(const Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
-                           std::int64_t end) const {
-  const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
+UpdateRange Updater::range(const UnitStep& step, const Piece& piece, std::int64_t begin, std::int64_t end) const {
+  const UnitLayout& layout = step.unit->layout();
+  const Dtype dtype = layout.dtype(), wide = accumulation(dtype);
   UpdateRange range;
   range.dtype = dtype;
   range.count = end - begin;
-  range.first = begin - unit.layout().slots()[static_cast<std::size_t>(piece.slot)].begin;
+  range.first = begin - layout.slots()[static_cast<std::size_t>(piece.slot)].begin;
   range.in_block = begin % kStateBlock;
-  range.narrow_gradient = gradients.held(unit.index())->dtype() != wide;
+  range.narrow_gradient = step.gradient->dtype() != wide;
   if (dtype != wide) range.remainder = plan_.remainder(dtype);
   return range;
 }
 
-// The parameters, to be updated: read, but where they follow from main weights.
-BlockPart Updater::stored(Unit& unit, std::int64_t begin, std::int64_t end) const {
+bool Updater::follows(const Unit& unit) const {
   const Dtype dtype = unit.layout().dtype();
-  const bool follow = accumulation(dtype) != dtype && plan_.remainder(dtype) == Remainder::main_weights;
-  return unit.stored({begin, end - begin}, follow ? Way::out : Way::both);
+  return accumulation(dtype) != dtype && plan_.remainder(dtype) == Remainder::main_weights;
+}
+
+// The parameters, to be updated: read, but where they follow from main weights.
+BlockPart Updater::stored(const UnitStep& step, std::int64_t begin, std::int64_t end) const {
+  const Way way = follows(*step.unit) ? Way::out : Way::both;
+  if (step.parameters == nullptr) return step.unit->stored({begin, end - begin}, way);
+  const std::int64_t size = size_of(step.unit->layout().dtype());
+  return {step.parameters, (begin - origin(*step.unit)) * size, (end - begin) * size, way};
 }
 
 // Elements that go through a buffer at once, of `count` that have these parts.
@@ -247,16 +253,17 @@ std::int64_t Updater::stretch_of(const Staging& staging, std::span<const BlockPa
 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
 // moments are, and where what this rank has of the unit lies on pages.
-void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-                   std::size_t which, FullTensors::Weights weights, const FullTensors::Use& use) {
+void Updater::pass(Passage& passage, const UnitStep& step, const std::vector<Piece>& pieces, std::size_t which,
+                   FullTensors::Weights weights, const FullTensors::Use& use) {
   const Piece& piece = pieces[which];
+  const Unit& unit = *step.unit;
   OptimizerBlocks& blocks = states_[index(unit)]->blocks;
   const Dtype dtype = unit.layout().dtype();
   const Optimizer& optimizer = rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
   const auto parts_between = [&](std::int64_t begin, std::int64_t end) {
     UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
-    parts.gradient = gradients.held(unit.index())->part({begin, end - begin});
-    parts.parameter = stored(unit, begin, end);
+    parts.gradient = step.gradient->part({begin, end - begin});
+    parts.parameter = stored(step, begin, end);
     if (weights == FullTensors::Weights::kept) parts.keep_weights();
     return parts.all();
   };
@@ -266,7 +273,7 @@ void Updater::pass(Passage& passage, Unit& unit, const Gradients& gradients, con
     const std::int64_t room = most - (begin - blocks.origin) % most;
     end = elsewhere(unit) == nullptr || room > piece.end - begin ? piece.end : begin + room;
     passage.pass(parts_between(begin, end),
-                 [use, stretch = range(unit, gradients, piece, begin, end)](std::span<void* const> arrays) mutable {
+                 [use, stretch = range(step, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
                    use(stretch);
                  });
@@ -290,17 +297,16 @@ UpdateFactors Updater::factors(const Slot& slot, double scale, double lr_factor)
       .seed = derived(stream, static_cast<std::uint64_t>(step))};
 }
 
-// What the parameters' next step takes, those that are `present`.
-FullTensors::Factors Updater::count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
-                                         double lr_factor) {
-  FullTensors::Factors result(layout.slots().size());
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    const Slot& slot = layout.slots()[i];
-    if (!present[static_cast<std::size_t>(slot.index)]) continue;
-    ++steps_[static_cast<std::size_t>(slot.index)];
-    result[i] = factors(slot, scale, lr_factor);
+UnitStep Updater::next_step(Unit& unit, const HeldGradient& gradient, const std::vector<char>& present, double scale,
+                            double lr_factor) {
+  const std::vector<Slot>& slots = unit.layout().slots();
+  UnitStep step{.unit = &unit, .gradient = &gradient, .factors = FullTensors::Factors(slots.size())};
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!present[static_cast<std::size_t>(slots[i].index)]) continue;
+    ++steps_[static_cast<std::size_t>(slots[i].index)];
+    step.factors[i] = factors(slots[i], scale, lr_factor);
   }
-  return result;
+  return step;
 }
 
 void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
@@ -317,16 +323,15 @@ TorchStep& Updater::torch_step(const Unit& unit, std::size_t which, const TorchO
   return *steps[which];
 }
 
-void Updater::step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present,
-                   double scale, double lr_factor, std::function<void()> done) {
-  const FullTensors::Factors factors = count_step(unit.layout(), present, scale, lr_factor);
+void Updater::step(Passage& passage, const UnitStep& step, std::function<void()> done) {
+  const Unit& unit = *step.unit;
   const std::vector<Piece> owned = pieces(unit);
   std::optional<Passage> here;
   if (beside_host(unit)) here.emplace(*homes_);
   Passage& through = here ? *here : passage;
   for_unit(unit, "the update", [&] {
-    update_elementwise(through, unit, gradients, owned, factors);
-    update_whole(through, unit, gradients, owned, factors);
+    update_elementwise(through, step, owned);
+    update_whole(through, step, owned);
     if (here) here->finish();
   });
   through.then(std::move(done));
@@ -337,33 +342,32 @@ void Updater::finish(Passage& passage, const Unit& latest) const {
 }
 
 // A passage is one at a time.
-void Updater::update_whole(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
-                           const FullTensors::Factors& factors) {
-  const UnitLayout& layout = unit.layout();
+void Updater::update_whole(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned) {
+  const UnitLayout& layout = step.unit->layout();
   std::vector<FullTensors::Stretch> whole;
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
     const auto slot = static_cast<std::size_t>(piece.slot);
-    if (!factors[slot] || !full_tensor_work(rule(layout.slots()[slot]).optimizer)) continue;
+    if (!step.factors[slot] || !full_tensor_work(rule(layout.slots()[slot]).optimizer)) continue;
     whole.push_back({piece.slot, [&, which](FullTensors::Weights weights, const FullTensors::Use& use) {
-                       Passage own(staging(unit));
-                       pass(own, unit, gradients, owned, which, weights, use);
+                       Passage own(staging(*step.unit));
+                       pass(own, step, owned, which, weights, use);
                        own.finish();
                      }});
   }
   if (!whole.empty()) passage.finish();
-  whole_.step(unit, factors, whole);
+  whole_.step(*step.unit, step.factors, whole);
 }
 
 // Factors are the passage's to keep: it goes on when this is over.
-void Updater::update_elementwise(Passage& passage, Unit& unit, const Gradients& gradients,
-                                 const std::vector<Piece>& owned, const FullTensors::Factors& factors) {
+void Updater::update_elementwise(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned) {
+  const Unit& unit = *step.unit;
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const auto slot = static_cast<std::size_t>(owned[which].slot);
     const Optimizer& optimizer = rule(unit.layout().slots()[slot]).optimizer;
-    if (!factors[slot] || full_tensor_work(optimizer)) continue;
-    pass(passage, unit, gradients, owned, which, FullTensors::Weights::moved,
-         [this, &unit, &optimizer, which, f = *factors[slot]](const UpdateRange& range) {
+    if (!step.factors[slot] || full_tensor_work(optimizer)) continue;
+    pass(passage, step, owned, which, FullTensors::Weights::moved,
+         [this, &unit, &optimizer, which, f = *step.factors[slot]](const UpdateRange& range) {
            update_piece(unit, which, optimizer, f, range);
          });
   }

@@ -20,11 +20,21 @@
 #include "memory/unit_stores.h"
 #include "partition/transitions.h"
 #include "state/accounts.h"
-#include "state/gradients.h"
+#include "state/held_gradient.h"
 #include "state/unit.h"
 #include "zero/engine.h"
 
 namespace zero {
+
+// What a step takes of a unit.
+struct UnitStep {
+  Unit* unit = nullptr;
+  const HeldGradient* gradient = nullptr;
+  FullTensors::Factors factors = {};  // by slot; of those that are updated
+  // In place of the unit's own stored parameters, those that this rank updates, one after the other, where the step is
+  // computed.
+  Block* parameters = nullptr;
+};
 
 class Updater {
  public:
@@ -64,11 +74,14 @@ class Updater {
   using ReadFields = std::function<TorchFields(const Slot& slot, std::int64_t begin, std::int64_t end)>;
   void resume_torch(Unit& unit, const ReadFields& read);
 
-  // Updates the unit's parameters that received a gradient on any rank; `scale` goes on gradients. Collective where
-  // an optimizer works on whole tensors. The passage, of passage(), goes from unit to unit. Calls `done` when this one
-  // is updated: at once, or where states pass through buffers, by a later step or finish(), behind those before it.
-  void step(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<char>& present, double scale,
-            double lr_factor, std::function<void()> done);
+  // The next step of a unit whose gradient is held, counted: of the parameters that received a gradient on any rank;
+  // `scale` goes on gradients.
+  UnitStep next_step(Unit& unit, const HeldGradient& gradient, const std::vector<char>& present, double scale,
+                     double lr_factor);
+  // Updates the unit's parameters. Collective where an optimizer works on whole tensors. The passage, of passage(),
+  // goes from unit to unit. Calls `done` when this one is updated: at once, or where states pass through buffers, by a
+  // later step or finish(), behind those before it. Any one thread.
+  void step(Passage& passage, const UnitStep& step, std::function<void()> done);
   // What parts of units are small goes in common.
   Passage passage() { return Passage(staging_, Passage::Turns::joined); }
   // What a passage over the units' stored parameters goes through: they are computed with where they lie, or, on a
@@ -81,12 +94,16 @@ class Updater {
   // unless it is less than half a step of what was written, as that of an unchanged weight always is.
   void adopt(Unit& unit);
 
+  // Whether what is stored of the unit's parameters follows from main weights, and is not read by a step.
+  bool follows(const Unit& unit) const;
   // False where the parameters are the main weights themselves.
   bool has_main(const Unit& unit) const;
   // Writes this rank's main weights of a unit to `to`, all of them.
   void read_main(const Unit& unit, View to) const;
   std::int64_t origin(const Unit& unit) const { return held(unit).begin; }
   std::int64_t length(const Unit& unit) const { return held(unit).count; }
+  // What this rank updates of the unit, in order.
+  std::vector<Piece> pieces(const Unit& unit) const;
 
  private:
   struct UnitState {
@@ -97,7 +114,6 @@ class Updater {
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
   Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
-  std::vector<Piece> pieces(const Unit& unit) const;
   // On the host, the model being on a device.
   bool apart() const { return &computing_ != &accounts_.device(); }
   // One of the stores of what its step takes that is on another tier than the device's; null: none is.
@@ -121,21 +137,16 @@ class Updater {
   void each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
                    const std::function<void(void* values, void* others, std::int64_t count)>& use);
   void fill(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
-  UpdateRange range(const Unit& unit, const Gradients& gradients, const Piece& piece, std::int64_t begin,
-                    std::int64_t end) const;
-  BlockPart stored(Unit& unit, std::int64_t begin, std::int64_t end) const;
-  void pass(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& pieces,
-            std::size_t which, FullTensors::Weights weights, const FullTensors::Use& use);
-  void update_elementwise(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
-                          const FullTensors::Factors& factors);
-  void update_whole(Passage& passage, Unit& unit, const Gradients& gradients, const std::vector<Piece>& owned,
-                    const FullTensors::Factors& factors);
+  UpdateRange range(const UnitStep& step, const Piece& piece, std::int64_t begin, std::int64_t end) const;
+  BlockPart stored(const UnitStep& step, std::int64_t begin, std::int64_t end) const;
+  void pass(Passage& passage, const UnitStep& step, const std::vector<Piece>& pieces, std::size_t which,
+            FullTensors::Weights weights, const FullTensors::Use& use);
+  void update_elementwise(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned);
+  void update_whole(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned);
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
   TorchStep& torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer);
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
-  FullTensors::Factors count_step(const UnitLayout& layout, const std::vector<char>& present, double scale,
-                                  double lr_factor);
 
   Plan plan_;
   Accounts& accounts_;

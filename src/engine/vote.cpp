@@ -13,7 +13,12 @@ namespace {
 
 // A word of the vote.
 constexpr std::int64_t kOverflow = 1, kSaveEnded = 2;
-constexpr int kRequests = 32;  // bits from there on
+constexpr int kRates = 2, kRequests = 32;  // bits from there on
+static_assert(kRates + kRateBits == kRequests);
+
+std::uint32_t rates_of(std::int64_t word) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(word) >> kRates) & ((std::uint32_t{1} << kRateBits) - 1);
+}
 
 double tree_total(const std::vector<double>& values) {
   std::vector<const void*> sources;
@@ -37,8 +42,9 @@ std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
       static_cast<std::size_t>(vote_bytes(parameters, plan.accumulate(), plan.float8()) / 8));
   auto at = words.begin();
   for (const std::int64_t limb : summary.sums.squares.limbs()) *at++ = limb;
-  *at++ = (summary.sums.nonfinite != 0 ? kOverflow : 0) | (summary.save_ended ? kSaveEnded : 0) |
-          static_cast<std::int64_t>(std::uint64_t{summary.requests} << kRequests);
+  *at++ =
+      (summary.sums.nonfinite != 0 ? kOverflow : 0) | (summary.save_ended ? kSaveEnded : 0) |
+      static_cast<std::int64_t>(std::uint64_t{summary.rates} << kRates | std::uint64_t{summary.requests} << kRequests);
   for (const double loss : summary.sums.losses) *at++ = std::bit_cast<std::int64_t>(loss);
   for (std::size_t i = 0; i < summary.present.size(); ++i)
     if (summary.present[i]) at[static_cast<std::ptrdiff_t>(i / 64)] |= std::int64_t{1} << (i % 64);
@@ -57,11 +63,14 @@ StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, con
   decision.present.assign(parameters, 0);
   ExactSum squares;
   std::vector<double> losses(accumulate * static_cast<std::size_t>(ranks));
+  const auto vote_of = [&](int rank) {
+    return std::span<const std::int64_t>(table.data() + static_cast<std::size_t>(mesh.slice_of(rank)) * words, words);
+  };
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::span<const std::int64_t> vote(table.data() + static_cast<std::size_t>(mesh.slice_of(rank)) * words,
-                                             words);
+    const std::span<const std::int64_t> vote = vote_of(rank);
     squares.add(vote.first(kNormLimbs));
     const std::int64_t word = vote[kNormLimbs];
+    if (rates_of(word) != rates_of(vote_of(0)[kNormLimbs])) decision.other_rates = rank;
     decision.overflow = decision.overflow || (word & kOverflow) != 0;
     decision.save_ended = decision.save_ended && (word & kSaveEnded) != 0;
     decision.requests |= static_cast<std::uint32_t>(static_cast<std::uint64_t>(word) >> kRequests);

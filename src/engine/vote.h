@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/step_sums.h"
@@ -11,21 +12,25 @@
 
 namespace zero {
 
+inline constexpr int kRateBits = 30;
+
 struct StepSummary {
   StepSums::Values sums;       // of this rank's slices of the summed gradients, and of its micro-batches
   std::vector<char> present;   // by parameter
   std::uint32_t requests = 0;  // see Engine::request
   bool save_ended = false;     // one in the background
+  std::uint32_t rates = 0;     // what tells the parameters' learning rates from others, kRateBits of it
 };
 
 struct StepDecision {
   double norm = 0;  // of the summed, not yet averaged gradient
   bool overflow = false;
-  double loss = 0;              // summed over the global batch, along the tree over the micro-batch's index
-  std::vector<char> present;    // on any rank
-  std::vector<double> largest;  // magnitudes, see StepSums
-  std::uint32_t requests = 0;   // of any rank
-  bool save_ended = false;      // on all
+  double loss = 0;                      // summed over the global batch, along the tree over the micro-batch's index
+  std::vector<char> present;            // on any rank
+  std::vector<double> largest;          // magnitudes, see StepSums
+  std::uint32_t requests = 0;           // of any rank
+  bool save_ended = false;              // on all
+  std::optional<int> other_rates = {};  // a rank whose learning rates are not rank 0's
 };
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds

@@ -101,11 +101,18 @@ class Pricing {
     state.gradient += times * kept * size_of(dtype) * accumulation_levels(plan_);
     if (gradient_elsewhere()) estimate_.staying.gradient += stay * kept * size_of(dtype) * accumulation_levels(plan_);
     const std::int64_t updated = held(unit, State::optimizer);
+    if (plan_.delays_update()) late(times * updated * size_of(unit.dtype()));
     state.optimizer += times * updated * plan_.remainder_bytes(unit.dtype());
     staying_elements_ += stay * updated * plan_.remainder_bytes(unit.dtype());
     const std::int64_t moved = updated * (size_of(dtype) + (has_main(unit) ? 1 : 2) * size_of(unit.dtype()));
     estimate_.update_traffic += times * moved;
     estimate_.update_staying += stay * moved;
+  }
+
+  // What a delayed update writes of parameters, beside those that are computed with.
+  void late(std::int64_t bytes) {
+    estimate_.state.parameter += bytes;
+    if (on_device()) estimate_.late += bytes;
   }
 
   // How many ranks have the same of a unit.

@@ -10,9 +10,12 @@ StateBytes Estimate::on(Tier tier) const {
     if (its == Tier::device) return tier == its ? all : 0;
     return (tier == its ? below : 0) + (tier == Tier::device ? stays : 0);
   };
-  return {here(State::parameter, state.parameter, state.parameter - staying.parameter, staying.parameter),
-          here(State::gradient, state.gradient, state.gradient - staying.gradient, staying.gradient),
-          here(State::optimizer, state.optimizer, optimizer_below, staying.optimizer)};
+  const std::int64_t apart = tier == Tier::host ? late : 0;
+  return {
+      here(State::parameter, state.parameter - late, state.parameter - late - staying.parameter, staying.parameter) +
+          apart,
+      here(State::gradient, state.gradient, state.gradient - staying.gradient, staying.gradient),
+      here(State::optimizer, state.optimizer, optimizer_below, staying.optimizer)};
 }
 
 }  // namespace zero

@@ -52,6 +52,7 @@ class Inspection {
     axes();
     activation();
     columns();
+    delay();
     return std::move(faults_);
   }
 
@@ -168,6 +169,16 @@ class Inspection {
            what + " of " + where + ": only the optimizer is divided between tiers, and gradients with it");
   }
 
+  void delay() {
+    if (!plan_.delays_update()) return;
+    const Row& optimizer = plan_[State::optimizer];
+    expect(optimizer.tier != Tier::device && optimizer.share == 1,
+           "a delayed update needs all of the optimizer on the host or on disk: what stays on the device is computed "
+           "there, beside nothing");
+    expect(plan_[State::parameter].tier == Tier::device, "a delayed update needs parameters on the device, not on " +
+                                                             std::string(name(plan_[State::parameter].tier)));
+  }
+
   const Plan& plan_;
   MeshShape mesh_;
   std::vector<std::string> faults_;
@@ -258,7 +269,7 @@ std::string Plan::label() const {
     text += std::string(before) + share_of(row) + std::string(name(state)) + " on " + std::string(name(row.tier));
     before = " and ";
   }
-  return text;
+  return delays_update_ ? text + std::string(before) + "a delayed update" : text;
 }
 
 std::string Plan::preset() const {
@@ -278,6 +289,12 @@ Plan Plan::offload(State state, Tier tier, double share) const {
   Plan plan = *this;
   plan[state].tier = tier;
   plan[state].share = share;
+  return plan;
+}
+
+Plan Plan::delay_update(bool on) const {
+  Plan plan = *this;
+  plan.delays_update_ = on;
   return plan;
 }
 

@@ -154,10 +154,11 @@ class Moves {
     return {passes(rule(unit, piece)) * elements(piece) * size_of(plan_.gradient_dtype(unit.dtype())), 0};
   }
 
-  // Parameters that follow from main weights are written only.
+  // Parameters that follow from main weights are written only, and those of which a delayed update keeps a copy.
   TierTraffic::Entry parameter_of(const UnitLayout& unit, const Piece& piece) const {
     const Dtype stored = unit.dtype();
-    const bool follow = accumulation(stored) != stored && plan_.remainder(stored) == Remainder::main_weights;
+    const bool follow =
+        plan_.delays_update() || (accumulation(stored) != stored && plan_.remainder(stored) == Remainder::main_weights);
     const std::int64_t bytes = elements(piece) * size_of(stored);
     return {follow ? 0 : passes(rule(unit, piece)) * bytes, bytes};
   }

@@ -11,9 +11,9 @@ namespace zero {
 inline constexpr int kNormLimbs = ExactSum::kLimbs;
 
 // A rank's vote on one step: the exact sum of the squares of its gradients as fixed-point limbs, a word that says
-// whether any was not finite and what the program tells, the loss of each of its micro-batches, and one bit a parameter
-// that received a gradient; under `float8` the largest input and gradient of each parameter's products. All ranks'
-// votes are exchanged by one all-gather.
+// whether any was not finite, what the program tells and by what learning rates are compared, the loss of each of its
+// micro-batches, and one bit a parameter that received a gradient; under `float8` the largest input and gradient of
+// each parameter's products. All ranks' votes are exchanged by one all-gather.
 constexpr std::int64_t vote_bytes(std::int64_t parameters, int accumulate, bool float8) {
   return 8 * (kNormLimbs + 1) + 8 * std::int64_t{accumulate} + 8 * ((parameters + 63) / 64) +
          (float8 ? 16 * parameters : 0);

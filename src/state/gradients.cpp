@@ -161,6 +161,7 @@ void Gradients::begin(int micro) {
 void Gradients::open(UnitGradients& gradients) {
   const TierMeter::Apart apart;
   HeldGradient& held = gradients.held;
+  before_change_(gradients.unit.index());
   if (!held) {
     held.take(gradients.home.store, gradients.unit.index(), accumulation_levels(plan_));
     if (!reduces_each()) clear_gaps(gradients, held);
@@ -190,6 +191,7 @@ void Gradients::hold_wide() {
   for (auto& gradients : by_unit_) {
     const Dtype wide = accumulation(gradients->unit.layout().dtype());
     if (gradients->held.dtype() == wide) continue;
+    before_change_(gradients->unit.index());
     for_unit(gradients->unit, "the gradient", [&, &home = gradients->home] {
       gradients->held = gradients->held.widened(home.staging, home.store, gradients->unit.index(), wide);
     });
@@ -235,6 +237,7 @@ void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
                          " would depend on the plan",
                      reduces_each() ? "nested backward passes need Plan::reduce_in(Dtype::f32)"
                                     : "nested backward passes need precision fp32 or Plan::accumulate above 1");
+  before_change_(unit);
   at::NoGradGuard no_grad;
   const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
   if (reduces_each()) {
@@ -308,6 +311,7 @@ void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gr
 
 // Parameters without a gradient count as zero.
 void Gradients::complete(UnitGradients& gradients) {
+  before_change_(gradients.unit.index());
   for (std::size_t slot = 0; slot < gradients.here.size(); ++slot) {
     if (gradients.here[slot]) continue;
     if (reduces_each()) {
@@ -357,7 +361,9 @@ void Gradients::clear() {
     std::fill(gradients->ever.begin(), gradients->ever.end(), 0);
     gradients->used = false;
     gradients->extra.reset();
-    if (gradients->held.dtype() != gradients->planned) gradients->held.become(gradients->planned);
+    if (gradients->held.dtype() == gradients->planned) continue;
+    before_change_(gradients->unit.index());
+    gradients->held.become(gradients->planned);
   }
 }
 

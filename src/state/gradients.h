@@ -52,6 +52,9 @@ class Gradients {
   // engine's. What others bring is dropped else.
   void on_arrival_from_outside(bool of_others, std::function<void()> begin);
 
+  // Called before what is held of a unit is written, or its memory given back.
+  void before_change(std::function<void(int unit)> call) { before_change_ = std::move(call); }
+
   // Between backwards parameters show that the engine has their gradients; see gradient_mark.h. show() is for those
   // that have arrived in this step; nothing may be computed with them then.
   void show();
@@ -151,6 +154,7 @@ class Gradients {
   bool ordered_ = false;
   bool of_others_ = false;
   std::function<void()> begin_from_outside_;
+  std::function<void(int)> before_change_ = [](int) {};
 };
 
 }  // namespace zero

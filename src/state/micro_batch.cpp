@@ -43,6 +43,7 @@ void MicroBatch::used() {
   const bool trains = at::GradMode::is_enabled();
   if (trains && unseeded_) seed_generators(*std::exchange(unseeded_, std::nullopt));
   if (is_open()) return;
+  if (!trains && before_evaluation_) before_evaluation_();
   if (open_here != nullptr) open_here->end_forward();
   recorder_.forget();
   recorder_.start();

@@ -14,8 +14,10 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "partition/touch_order.h"
@@ -44,6 +46,10 @@ class MicroBatch {
 
   // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
   void used();
+  // Called before an evaluation begins.
+  void before_evaluation(std::function<void()> call) { before_evaluation_ = std::move(call); }
+  // A forward that something keeps, or a backward.
+  bool under_way() { return phase_ == Phase::backward || (is_open() && !over()); }
   // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
   void keep_open_for(const c10::TensorImpl& result);
   void keep_open() { kept_open_ = true; }
@@ -101,6 +107,7 @@ class MicroBatch {
   bool program_casts_ = false;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   ActivationRecorder recorder_;
+  std::function<void()> before_evaluation_;
   std::weak_ptr<EngineObserver> observer_;
   std::optional<Acting> acting_;
 };

@@ -292,6 +292,33 @@ TEST(FamiliarLoops, HaveGroups) {
   });
 }
 
+// Nothing is updated where ranks would update by different rates, and all of them are told.
+TEST(FamiliarLoops, HaveTheSameRateOnEveryRank) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan;
+    job.ranks = 3;
+    const auto by = [&](bool differs) {
+      return train_by<Net>(job, {}, [&](Net& net, Engine& engine, Outcome& outcome, int rank) {
+        for (int step = 0; step < 2; ++step) {
+          net.loss(engine.micro_batch()).backward();
+          engine.set_lr(differs && rank == 1 ? 0.3 : 0.2);
+          if (differs) {
+            EXPECT_TRUE(says(thrown_by([&] { engine.optimizer().step(); }),
+                             {"rank " + std::to_string(rank), "learning rates differ between ranks 0 and 1",
+                              rank == 1 ? "0.3" : "0.2", "Nothing was updated", "call step() again"}));
+            engine.set_lr(0.2);
+          }
+          engine.optimizer().step();
+          outcome.record(engine.last_step());
+        }
+        outcome.parameters = parameters_of(net, engine);
+      });
+    };
+    EXPECT_EQ(difference(by(false), by(true)), "") << plan.label();
+  }
+}
+
 // A backward that fails drops its step, and the next one is whole.
 TEST(FamiliarLoops, GoOnAfterABackwardThatThrew) {
   struct Failing : torch::autograd::Function<Failing> {

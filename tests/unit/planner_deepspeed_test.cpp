@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "planner/deepspeed_keys.h"
+#include "planner/offload.h"
 #include "zero/error.h"
 
 namespace planner {
@@ -144,13 +145,13 @@ TEST(DeepSpeedConfig, HarmlessKeysAreNamedWithWhatHappensInstead) {
 }
 
 TEST(DeepSpeedConfig, EverythingUnsupportedIsNamedAtOnce) {
-  expect_in(error_of(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
-      "offload_param": {"device": "nvme", "nvme_path": "/x"}, "zero_hpz_partition_size": 8,
+  expect_in(error_of(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
+      "super_offload": true}, "offload_param": {"device": "tape", "nvme_path": "/x"}, "zero_hpz_partition_size": 8,
       "zero_quantized_weights": true, "zero_quantized_gradients": true, "mics_shard_size": 4},
       "activation_checkpointing": {"partition_activations": true}, "zero_optimisation": {"stage": 3}})"),
-            {"offload_optimizer.device \"cpu\"", "offload_param.device \"nvme\"", "zero_hpz_partition_size 8",
-             "zero_quantized_weights true", "zero_quantized_gradients true", "mics_shard_size 4",
-             "activation_checkpointing.partition_activations",
+            {"offload_optimizer.super_offload true", "offload_param.device is \"tape\", not \"cpu\", \"nvme\" or",
+             "zero_hpz_partition_size 8", "zero_quantized_weights true", "zero_quantized_gradients true",
+             "mics_shard_size 4", "activation_checkpointing.partition_activations",
              "zero_optimisation.stage: this key is not known; did you mean 'zero_optimization.stage'?"});
 }
 
@@ -162,6 +163,42 @@ TEST(DeepSpeedConfig, WhatIsSwitchedOffIsNoComplaint) {
       "elasticity": {"enabled": false}, "activation_checkpointing": {}, "sparse_gradients": false})");
   EXPECT_EQ(found.plan, "zero2");
   EXPECT_TRUE(found.not_needed.empty()) << found.not_needed.front();
+}
+
+TEST(DeepSpeedConfig, StatesAreOnTheTiersThatItSays) {
+  const auto offload = [](const std::string& keys) {
+    const std::string text = "{\"zero_optimization\": {" + keys + "}}";
+    return read(text.c_str()).offload.value_or("none");
+  };
+  EXPECT_EQ(offload(R"("stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true})"),
+            "optimizer=host,gradient=host");
+  EXPECT_EQ(offload(R"("stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.75})"),
+            "optimizer=host:0.75,gradient=host");
+  EXPECT_EQ(offload(R"("stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/a"},
+                       "offload_param": {"device": "cpu"})"),
+            "optimizer=disk,gradient=disk,parameter=host");
+  EXPECT_EQ(offload(R"("stage": 2, "cpu_offload": true)"), "optimizer=host,gradient=host");
+  EXPECT_EQ(offload(R"("stage": 3, "cpu_offload_params": true)"), "parameter=host");
+  EXPECT_EQ(offload(R"("stage": 3, "offload_param": {"device": "none"}, "cpu_offload": false)"), "none");
+  for (const char* each : {"optimizer=host,gradient=host", "optimizer=host:0.75,gradient=host",
+                           "optimizer=disk,gradient=disk,parameter=host", "parameter=host"})
+    EXPECT_TRUE(offloaded(zero::Plan::zero3(), each).faults(2).empty()) << each;
+  const DeepSpeed found = read(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme",
+      "nvme_path": "/a", "buffer_count": 4}}, "aio": {"block_size": 1048576}})");
+  EXPECT_EQ(found.not_needed.size(), 3);
+  EXPECT_TRUE(mentions(found.not_needed, "zero_optimization.offload_optimizer.nvme_path \"/a\": "));
+  EXPECT_TRUE(mentions(found.taken, "zero_optimization.offload_optimizer: --offload optimizer=disk,gradient=disk"));
+}
+
+TEST(DeepSpeedConfig, StatesThatCannotBeElsewhereAreRefused) {
+  expect_in(error_of(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
+            {"offload_param needs zero_optimization.stage 3"});
+  expect_in(error_of(R"({"zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}})"),
+            {"offload_optimizer needs zero_optimization.stage 1, 2 or 3"});
+  expect_in(error_of(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 1.5}}})"),
+            {"offload_optimizer.ratio must be above 0, and at most 1"});
+  expect_in(error_of(R"({"zero_optimization": {"stage": 3, "cpu_offload": 1}})"),
+            {"cpu_offload is 1, not true or false"});
 }
 
 TEST(DeepSpeedConfig, GradientsTravelAsItSays) {
@@ -193,7 +230,7 @@ TEST(DeepSpeedConfig, TextThatIsNoObjectIsRefused) {
 TEST(DeepSpeedKeys, ExactPathsComeBeforePatterns) {
   EXPECT_EQ(rule_of_key("optimizer.params.lr")->fate, Fate::read);
   EXPECT_EQ(rule_of_key("optimizer.params.eps")->fate, Fate::harmless);
-  EXPECT_EQ(rule_of_key("zero_optimization.offload_param.device")->fate, Fate::refused);
+  EXPECT_EQ(rule_of_key("zero_optimization.offload_param.device")->fate, Fate::read);
   EXPECT_EQ(rule_of_key("zero_optimization.offload_param.buffer_count")->fate, Fate::harmless);
   EXPECT_EQ(rule_of_key("zero_optimization.unknown"), nullptr);
   EXPECT_TRUE(is_section("zero_optimization"));

@@ -1,0 +1,341 @@
+// Updates that are computed beside the next step: which parameters a step computes with, the same bits under every
+// plan, what is seen between steps, what memory it takes, and what becomes of failures.
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <tuple>
+
+#include "covering.h"
+#include "faulty_disks.h"
+#include "folder.h"
+#include "late_stores.h"
+#include "most_moved.h"
+#include "states.h"
+#include "zero/error.h"
+
+namespace zero::test {
+namespace {
+
+Options with_disk() {
+  return {
+      .seed = 3,
+      .disk = {.directories = {std::filesystem::temp_directory_path()}, .checks = true, .block = 16384, .depth = 4}};
+}
+
+Plan delayed(const Plan& plan, bool gradient = false) {
+  const Plan states = plan.offload(State::optimizer, Tier::disk).delay_update();
+  return gradient ? states.offload(State::gradient, Tier::disk) : states;
+}
+
+void copy_parameters(const torch::nn::Module& from, torch::nn::Module& to) {
+  const at::NoGradGuard no_grad;
+  const auto targets = to.parameters();
+  const auto sources = from.parameters();
+  for (std::size_t i = 0; i < sources.size(); ++i) targets[i].detach().copy_(sources[i]);
+}
+
+// By plain LibTorch: a step's gradients are those of the parameters before the latest update.
+Outcome train_one_behind(const Job& job) {
+  Lm latest, used, before;
+  for (Lm* const each : {&latest, &used}) initialise(*each, kSeed);
+  PlainTrainer trainer(latest, job);
+  std::int64_t index = 0;
+  for (int step = 0; step < job.steps; ++step) {
+    for (int i = 0; i < job.ranks * job.plan.accumulate(); ++i) trainer.backward(used.loss(index++));
+    const auto from = used.parameters(), to = latest.parameters();
+    for (std::size_t i = 0; i < from.size(); ++i) to[i].mutable_grad() = std::exchange(from[i].mutable_grad(), {});
+    copy_parameters(latest, before);
+    trainer.step();
+    copy_parameters(before, used);
+  }
+  return trainer.finish();
+}
+
+TEST(DelayedUpdate, IsOneStepBehind) {
+  for (const int ranks : {1, 2})
+    for (const int accumulate : {1, 2})
+      for (const Optimizer& optimizer : {Optimizer(Sgd{.lr = 0.1, .momentum = 0.9}), Optimizer(AdamW{.lr = 2e-3})}) {
+        Job job{.plan = Plan::ddp().accumulate(accumulate), .ranks = ranks, .optimizer = optimizer, .steps = 5};
+        job.options = with_disk();
+        const Outcome expected = train_one_behind(job);
+        EXPECT_NE(difference(expected, train_plain<Lm>(job), 1e-5), "") << "the order of steps would not matter";
+        for (const Plan& plan : all_plans()) {
+          job.plan = delayed(plan.accumulate(accumulate));
+          SCOPED_TRACE(describe(job));
+          Outcome outcome = train<Lm>(job);
+          std::erase_if(outcome.parameters, [](const auto& item) { return item.first.ends_with(" as stored"); });
+          EXPECT_EQ(difference(expected, outcome, 1e-5), "");
+        }
+      }
+}
+
+// Optimizer, precision, ranks and those of a shard group, micro-batches, plan, whether gradients are on disk.
+using Case = std::tuple<std::size_t, Precision, std::pair<int, int>, int, Plan, bool>;
+class DelayedUpdates : public testing::TestWithParam<Case> {};
+
+std::vector<Optimizer> elementwise() {
+  std::vector<Optimizer> all = every_optimizer();
+  const std::vector<Optimizer> narrow = narrow_moments();
+  all.insert(all.end(), narrow.begin(), narrow.end());
+  return all;
+}
+
+// Those of the first plan, in stores where a wait that is forgotten shows.
+TEST_P(DelayedUpdates, HaveTheSameBits) {
+  const auto& [which, precision, mesh, accumulate, plan, gradient] = GetParam();
+  const auto settings = [&, precision = precision, accumulate = accumulate](const Plan& each) {
+    return each.precision(precision).accumulate(accumulate);
+  };
+  Job job{.plan = delayed(settings(Plan::ddp())),
+          .ranks = mesh.first,
+          .optimizer = elementwise()[which],
+          .options = with_disk(),
+          .steps = 4};
+  job.options.clip = 1;
+  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p30};  // overflows
+  const Outcome expected = train<Lm>(job, lm_with_dropout(0.1));
+  job.shard = mesh.second;
+  job.plan = delayed(settings(plan), gradient);
+  if (!job.plan.faults({mesh.first, {.shard = mesh.second}}).empty()) {
+    EXPECT_NE(thrown_by([&] { train<Lm>(job, lm_with_dropout(0.1)); }), "");
+    return;
+  }
+  const auto watch = std::make_shared<LateWatch>();
+  EXPECT_EQ(difference(expected, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1)))), "");
+  expect_no_fault(watch);
+  EXPECT_EQ(difference(expected, train<Lm>(job, lm_with_dropout(0.1))), "");
+}
+
+std::vector<Case> cases() {
+  std::vector<std::size_t> all(elementwise().size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<Precision> precisions = every_precision();
+  std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
+  return covering(all, precisions, std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {4, 4}, {4, 2}}, std::vector{1, 3},
+                  plans_of_meshes(), std::vector{false, true});
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& tested) {
+  const auto& [which, precision, mesh, accumulate, plan, gradient] = tested.param;
+  return std::to_string(which) + in_title(std::string(name(elementwise()[which]))) +
+         in_title(mesh.first, accumulate, precision) + "InGroupsOf" + std::to_string(mesh.second) +
+         in_title(plan.label()) + (gradient ? "GradientsToo" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DelayedUpdates, testing::ValuesIn(cases()), name_of);
+
+// Reads what the model computes without gradients.
+double evaluated(Lm& model, std::int64_t index) {
+  const at::NoGradGuard no_grad;
+  return model.loss(index).item<double>();
+}
+
+TEST(DelayedUpdate, IsAwaitedByWhoeverLooks) {
+  for (const Plan& plan : all_plans())
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      const Job job{.plan = delayed(plan.precision(precision)), .ranks = 2, .options = with_disk()};
+      SCOPED_TRACE(describe(job));
+      on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+        train_step(model, engine);
+        const double before = model.loss(77).item<double>();  // of a forward with gradients
+        const double latest = evaluated(model, 77);
+        EXPECT_NE(before, latest);
+        EXPECT_EQ(model.loss(77).item<double>(), latest);
+        train_step(model, engine);
+        const at::Tensor weight = engine.main_parameter(model.norm->weight);
+        {
+          const Gather scope(model.parameters());
+          EXPECT_TRUE(model.norm->weight.to(at::kFloat).allclose(weight, 1e-2, 1e-2));
+        }
+        EXPECT_NE(evaluated(model, 77), latest);
+      });
+    }
+}
+
+// What a scope writes is what the next update goes on from.
+TEST(DelayedUpdate, GoesOnFromWhatScopesWrite) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan}) {
+    std::optional<Outcome> expected;
+    for (const Plan& plan : all_plans()) {
+      const Job job{.plan = delayed(plan.precision(precision)), .ranks = 2, .options = with_disk()};
+      const Outcome outcome = train_by<Lm>(job, {}, [&](Lm& model, Engine& engine, Outcome& run, int) {
+        for (int step = 0; step < 4; ++step) {
+          run.record(train_step(model, engine));
+          if (step != 1) continue;
+          const Gather scope(model.parameters());
+          const at::NoGradGuard no_grad;
+          for (const at::Tensor& parameter : model.parameters()) parameter.detach().mul_(0.5);
+        }
+        run.parameters = parameters_of(model, engine);
+      });
+      EXPECT_EQ(difference(expected.value_or(outcome), outcome), "") << plan.label();
+      expected = outcome;
+    }
+  }
+}
+
+// Within a step parameters are those that it computes with.
+TEST(DelayedUpdate, IsNotSeenWithinAStep) {
+  const Job job{.plan = delayed(Plan::zero2().accumulate(2)), .ranks = 2, .options = with_disk()};
+  on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    const at::Tensor loss = model.loss(engine.micro_batch());
+    for (const auto& look : std::vector<std::function<void()>>{[&] { const Gather scope(model.parameters()); },
+                                                               [&] { engine.main_parameter(model.bias); }})
+      EXPECT_TRUE(says(thrown_by(look), {"rank", "within a step", "between step() and the next forward"}));
+    engine.backward(loss);
+    const double used = evaluated(model, 5);
+    EXPECT_EQ(evaluated(model, 5), used);
+    EXPECT_THROW(engine.main_parameter(model.bias), StateError);
+    engine.backward(model.loss(engine.micro_batch()));
+    EXPECT_TRUE(engine.step().applied);
+    EXPECT_NE(evaluated(model, 5), used);
+  });
+}
+
+// A checkpoint has the latest update, and who goes on from it goes on as who saved it does.
+TEST(DelayedUpdate, IsInCheckpoints) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const Folder folder;
+    std::optional<Outcome> expected;
+    Job job{.plan = delayed(Plan::zero2().precision(precision)), .ranks = 2, .options = with_disk()};
+    const auto go_on = [](Lm& model, Engine& engine, Outcome& run) {
+      for (int step = 0; step < 3; ++step) run.record(train_step(model, engine));
+      run.parameters = parameters_of(model, engine);
+    };
+    expected = train_by<Lm>(job, {}, [&](Lm& model, Engine& engine, Outcome& run, int) {
+      for (int step = 0; step < 2; ++step) train_step(model, engine);
+      engine.save(folder.path(), {.background = true});
+      go_on(model, engine, run);
+      engine.finish_save();
+    });
+    for (const Plan& plan : all_plans()) {
+      job.plan = delayed(plan.precision(precision));
+      EXPECT_EQ(difference(*expected, train_by<Lm>(job, {},
+                                                   [&](Lm& model, Engine& engine, Outcome& run, int) {
+                                                     train_step(model, engine);  // which loading waits for
+                                                     engine.load(folder.path());
+                                                     go_on(model, engine, run);
+                                                   })),
+                "")
+          << plan.label();
+    }
+  }
+}
+
+// Dropped steps and emptied gradients leave the update before them as it was.
+TEST(DelayedUpdate, OutlivesStepsThatAreDropped) {
+  for (const Plan& plan : all_plans()) {
+    const Job job{.plan = delayed(plan), .ranks = 2, .options = with_disk()};
+    const Outcome outcome = train_by<Lm>(job, {}, [&](Lm& model, Engine& engine, Outcome& run, int) {
+      for (int step = 0; step < 4; ++step) {
+        if (step == 2) {
+          engine.backward(model.loss(99));
+          engine.discard();
+        }
+        run.record(train_step(model, engine));
+      }
+      run.parameters = parameters_of(model, engine);
+    });
+    Job plain = job;
+    plain.steps = 4;
+    EXPECT_EQ(difference(train<Lm>(plain), outcome), "") << plan.label();
+  }
+}
+
+TEST(DelayedUpdate, IsReleasedWithTheParameters) {
+  for (const Plan& plan : all_plans()) {
+    const Job job{.plan = delayed(plan), .ranks = 2, .options = with_disk()};
+    on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+      for (int step = 0; step < 2; ++step) train_step(model, engine);
+      const auto latest = parameters_of(model, engine);
+      train_step(model, engine);
+      engine.release();
+      int moved = 0;
+      for (const auto& item : model.named_parameters())
+        if (item.value().requires_grad()) moved += item.value().equal(latest.at(item.key())) ? 0 : 1;
+      EXPECT_GT(moved, 10) << "of the third step";
+    });
+  }
+}
+
+// To the byte: a second copy of what a rank updates, and nothing else.
+TEST(DelayedUpdate, TakesTheMemoryOfTheEstimate) {
+  for (const Plan& plan : {Plan::ddp(), Plan::zero2(), Plan::zero3()})
+    for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan})
+      for (const int ranks : {1, 2}) {
+        Job job{.plan = delayed(plan.precision(precision).accumulate(2), plan.label() != "ddp" || ranks == 1),
+                .ranks = ranks,
+                .options = with_disk()};
+        job.options.disk.checks = false;  // they take memory as the state grows
+        SCOPED_TRACE(describe(job));
+        on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+          for (int step = 0; step < 3; ++step) train_step(model, engine);
+          const Ledger ledger = engine.ledger();
+          const Estimate estimate = engine.estimate();
+          EXPECT_EQ(estimate.late, 0) << "the CPU's memory is the device's";
+          EXPECT_EQ(ledger[Owner::parameter].peak, estimate.on(Tier::device).parameter);
+          EXPECT_EQ(ledger[Owner::gradient].peak, estimate.on(Tier::device).gradient);
+          EXPECT_EQ(ledger.on(Tier::disk, Owner::optimizer).peak, estimate.on(Tier::disk).optimizer);
+          EXPECT_LE(ledger.peak_held, estimate.held());
+        });
+        expect_moved_as_estimated<Lm>(job, {});
+      }
+}
+
+// One error, at the next step; no rank waits for ever, and no half of it is used.
+TEST(DelayedUpdate, TellsOfDisksThatFail) {
+  std::vector<std::string> thrown(2), after(2);
+  run_ranks(2, [&](const World& world) {
+    const auto watch = std::make_shared<LateWatch>();
+    const Late late(watch);
+    Lm model;
+    initialise(model, kSeed);
+    Engine engine(model, world, delayed(Plan::zero2()), AdamW{}, with_disk());
+    for (int step = 0; step < 2; ++step) train_step(model, engine);
+    evaluated(model, 0);
+    if (world.rank() == 1) {
+      const std::lock_guard lock(watch->mutex);
+      watch->fails_at = 3;
+    }
+    train_step(model, engine);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    thrown[rank] = thrown_by([&] { train_step(model, engine); });
+    after[rank] = thrown_by([&] { train_step(model, engine); });
+  });
+  EXPECT_TRUE(says(thrown[1], {"the update"})) << thrown[1];
+  EXPECT_NE(thrown[0], "");
+  EXPECT_TRUE(says(after[1], {"a delayed update failed", "start again from what was saved"})) << after[1];
+}
+
+TEST(DelayedUpdate, IsRefusedWhereNothingIsBesideIt) {
+  EXPECT_TRUE(Plan::zero2().offload(State::optimizer, Tier::disk).delay_update().faults(2).empty());
+  const auto refused = [](const Plan& plan) { return thrown_by([&] { plan.validate(2); }); };
+  EXPECT_TRUE(says(refused(Plan::zero2().delay_update()), {"a delayed update needs all of the optimizer"}));
+  EXPECT_TRUE(
+      says(refused(delayed(Plan::zero2()).offload(State::optimizer, Tier::disk, 0.5)), {"all of the optimizer"}));
+  EXPECT_TRUE(
+      says(refused(delayed(Plan::zero3()).offload(State::parameter, Tier::disk)), {"parameters on the device"}));
+  EXPECT_EQ(delayed(Plan::zero2()).delay_update(false), Plan::zero2().offload(State::optimizer, Tier::disk));
+  EXPECT_EQ(delayed(Plan::zero2()).label(), "zero2 with optimizer on disk and a delayed update");
+  Lm model;
+  EXPECT_TRUE(says(thrown_by([&] { const Engine engine(model, World(), delayed(Plan::zero2()), Lamb{}, with_disk()); }),
+                   {"optimizer lamb of parameter 'bias'", "whole tensors", "element by element"}));
+}
+
+TEST(DelayedUpdate, IsTheSameOnAllRanks) {
+  const std::string said = thrown_by([] {
+    run_ranks(
+        2,
+        [](const World& world) {
+          Lm model;
+          const Plan plan = delayed(Plan::zero2()).delay_update(world.rank() == 0);
+          const Engine engine(model, world, plan, AdamW{}, with_disk());
+        },
+        kToDisagree);
+  });
+  EXPECT_TRUE(says(said, {"different models or plans", "a delayed update"})) << said;
+}
+
+}  // namespace
+}  // namespace zero::test
