@@ -105,5 +105,33 @@ TEST(EnginesOnThreads, OfOneWorldTrainAtOnceAsOneAfterTheOther) {
   }
 }
 
+// Each thread of a rank has a group of its own with those of the other ranks, split off beforehand.
+Both in_groups_of_their_own(const World& world, const Plan& plan, std::launch when) {
+  std::vector<World> groups;
+  for (const int color : {0, 1})
+    groups.emplace_back(world.communicator().split(color, world.rank()), world.local_rank(), world.local_size());
+  auto small = std::async(when, [&] { return trained<Small>(groups[0], plan); });
+  auto large = std::async(when, [&] { return trained<Large>(groups[1], plan); });
+  Both both;
+  both.first = small.get();
+  both.second = large.get();
+  return both;
+}
+
+TEST(EnginesOnThreads, InGroupsOfTheirOwnTrainAtOnceAsOneAfterTheOther) {
+  for (const Plan& plan : all_plans()) {
+    std::vector<Both> apart(kRanks), together(kRanks);
+    run_ranks(kRanks, [&](const World& world) {
+      const auto rank = static_cast<std::size_t>(world.rank());
+      apart[rank] = in_groups_of_their_own(world, plan, std::launch::deferred);
+      together[rank] = in_groups_of_their_own(world, plan, std::launch::async);
+    });
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(difference(apart[rank].first, together[rank].first), "") << plan.label();
+      EXPECT_EQ(difference(apart[rank].second, together[rank].second), "") << plan.label();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace zero::test
