@@ -78,7 +78,7 @@ struct Restored {
 };
 
 // The steps of the checkpoints in a folder, ascending, whole or damaged since; none where there is no folder. Throws
-// CheckpointError where it cannot be read.
+// CheckpointError where it cannot be read. Not collective. Any thread.
 std::vector<std::int64_t> checkpoint_steps(const std::string& folder);
 
 // Makes the folder, and removes what saves that were cut off left in it. Throws CheckpointError, the same on every
@@ -86,7 +86,8 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& folder);
 void prepare_checkpoints(const World& world, const std::string& folder);
 
 // Of the checkpoint that `path` is, or of the newest that is whole of those in it. Throws CheckpointError where there
-// is none, saying what is wrong with those that there are. Reads all of them until one is whole. Any thread.
+// is none, saying what is wrong with those that there are. Reads all of them until one is whole. Not
+// collective. Any thread.
 Restored find_checkpoint(const std::string& path);
 
 }  // namespace zero

@@ -36,6 +36,7 @@ struct View {
 
 enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier };
 inline constexpr int kCollectives = 6;
+// "all_gather", ...
 std::string_view name(Collective collective);
 
 // How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers go across hosts and
@@ -78,11 +79,17 @@ class CommunicatorImpl {
   std::shared_ptr<SplitQueue> splits_;
 };
 
+// Every operation is collective. It returns when it is under way: its Pending tells of its end, and throws the
+// CommError that it failed with. A view without memory, counts or dtypes that do not fit, and a root that is not there
+// are a ConfigError of the call, before anything is exchanged, which names rank and operation. What is added up has any
+// dtype but u8. Counts and dtypes are the same on every rank.
 class Communicator {
  public:
   Communicator();  // one rank
+  // A backend. Throws ConfigError for null.
   explicit Communicator(std::shared_ptr<CommunicatorImpl> impl);
 
+  // These ask no peer, on any thread.
   int rank() const;
   int size() const;
   Topology topology() const;
@@ -105,21 +112,26 @@ class Communicator {
   // Slice p of `input` goes to slice rank() of rank p's `output`; counts divide by size().
   Pending all_to_all(ConstView input, View output) const;
 
+  // Rank `root`'s values into those of all others.
   Pending broadcast(View values, int root) const;
+
+  // Complete when every rank has called it.
   Pending barrier() const;
 
-  // Ranks with the same color form a group, ordered by (key, rank). Collective. Blocks.
+  // Ranks with the same color form a group, ordered by (key, rank), which another thread than this group's may drive.
+  // Collective. Blocks, and throws what fails.
   Communicator split(int color, int key) const;
 
   // Memory of this rank, a multiple of 4 KiB, from which the peers read in place: a collective whose
   // views lie in such memory on every rank copies nothing in between. Null where the backend has none
-  // (only shared memory has). Uninitialised. Throws ConfigError when the host has no room for it.
+  // (only shared memory has). Uninitialised. Throws ConfigError when the host has no room for it. Not collective.
   std::shared_ptr<void> own_memory(std::int64_t bytes) const { return impl_->own_memory(bytes); }
 
   // The same memory on every rank, zero at first: an all_gather from one's slot of it, into it, is a
   // barrier. Collective; null where the backend has none.
   std::shared_ptr<void> common_memory(std::int64_t bytes) const { return impl_->common_memory(bytes); }
 
+  // The backend, which copies of a Communicator share.
   const std::shared_ptr<CommunicatorImpl>& impl() const { return impl_; }
 
  private:

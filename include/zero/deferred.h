@@ -50,7 +50,9 @@ auto deferred(Build&& build) -> std::invoke_result_t<Build> {
   }
 }
 
-// Gives the module's parameters and buffers the values that they would have had, for use without an engine.
+// Gives the module's parameters and buffers the values that they would have had, for use without an engine; of one that
+// has them it changes nothing. Throws what an operator of the constructor throws, and CheckpointError where values are
+// to come from files that cannot be read. Not collective.
 void materialize(torch::nn::Module& module);
 
 }  // namespace zero

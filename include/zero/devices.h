@@ -15,7 +15,8 @@ namespace zero {
 // Whether this build of libzero trains on devices of that kind. Thread-safe.
 bool has_devices(c10::DeviceType kind);
 
-// How many of them this process can use: 0, too, where LibTorch was built without that kind.
+// How many of them this process can use: 0, too, where LibTorch was built without that kind. Thread-safe, as the
+// next.
 inline int device_count(c10::DeviceType kind) {
   return c10::impl::hasDeviceGuardImpl(kind) ? c10::impl::VirtualGuardImpl(kind).deviceCount() : 0;
 }
@@ -27,6 +28,7 @@ inline c10::Device usual_device() {
 
 // What `wanted` means for a rank. Where it has no index, the ranks of a host have one device each, in their order, and
 // share them where they are more. Throws ConfigError where there is no such device, or none on which engines train.
+// Not collective.
 inline c10::Device device_of(const World& world, c10::Device wanted = usual_device()) {
   const int count = has_devices(wanted.type()) ? device_count(wanted.type()) : 0;
   if (count == 0 || wanted.index() >= count)

@@ -23,6 +23,7 @@ constexpr std::int64_t size_of(Dtype dtype) {
   return 0;
 }
 
+// "fp32", ...
 constexpr std::string_view name(Dtype dtype) {
   switch (dtype) {
     case Dtype::f32: return "fp32";

@@ -65,6 +65,7 @@ class UnitLayout {
   // Starts are multiples of this many elements (64 bytes of a 16-bit type); slices of half as many.
   static constexpr std::int64_t kAlign = 32;
 
+  // Without parameters, which a Layout adds.
   UnitLayout(std::string name, Dtype dtype, bool trainable, const MeshShape& mesh);
 
   const std::string& name() const { return name_; }
@@ -127,8 +128,10 @@ class Layout {
   };
   // Where a parameter lies. Throws ConfigError for an unknown name.
   Location find(std::string_view name) const;
+  // By its number among the ParameterSpecs. Throws std::out_of_range where there is none.
   Location at(int index) const { return locations_.at(static_cast<std::size_t>(index)); }
-  // The rank that owns element `element` of a parameter where all is divided over `data`.
+  // The rank that owns element `element` of a parameter where all is divided over `data`. Throws ConfigError for an
+  // unknown name or an element that it has not.
   int owner(std::string_view name, std::int64_t element) const;
 
  private:

@@ -34,10 +34,12 @@ struct Ledger {
   std::int64_t peak_total = 0;
 
   const Entry& operator[](Owner owner) const { return entries[static_cast<std::size_t>(owner)]; }
+  // On a tier; the device's is operator[].
   const Entry& on(Tier tier, Owner owner) const {
     return tier == Tier::device ? (*this)[owner]
                                 : below[static_cast<std::size_t>(tier) - 1][static_cast<std::size_t>(owner)];
   }
+  // Of the device: by all owners.
   std::int64_t total() const {
     std::int64_t sum = 0;
     for (const Entry& entry : entries) sum += entry.bytes;
@@ -45,6 +47,7 @@ struct Ledger {
   }
   // What the engine holds of the device: all but activations.
   std::int64_t held() const { return total() - (*this)[Owner::activation].bytes; }
+  // Books bytes that were taken, or given back where they are negative.
   void add(Owner owner, std::int64_t bytes, Tier tier = Tier::device) {
     auto& row = tier == Tier::device ? entries : below[static_cast<std::size_t>(tier) - 1];
     Entry& entry = row[static_cast<std::size_t>(owner)];

@@ -23,12 +23,12 @@ struct LossScale {
 // Everything that is wrong with it, one sentence each.
 std::vector<std::string> faults(const LossScale& scale);
 
-// The scale over the steps of a training, the same on every rank that hears the same.
+// The scale over the steps of a training, the same on every rank that hears the same. A value: one thread at a time.
 class LossScaler {
  public:
   explicit LossScaler(const LossScale& policy);  // throws ConfigError
   bool dynamic() const { return policy_.dynamic; }
-  double value() const { return value_; }
+  double value() const { return value_; }              // of the next step
   std::int64_t clean_steps() const { return clean_; }  // since the last overflow or growth
   int overflows_left() const { return left_; }         // until it is lowered
   // Goes on where another one of a dynamic scale was. Throws ConfigError for a value that is no power of two.

@@ -102,7 +102,7 @@ struct MemoryReport {
   MemoryProcess process;                   // now
 };
 
-// Tables for people.
+// Tables for people. Thread-safe.
 std::string to_string(const MemoryReport& report);
 
 }  // namespace zero

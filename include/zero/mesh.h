@@ -18,11 +18,12 @@ class Mesh {
  public:
   // All ranks along `shard`; nothing is exchanged.
   Mesh(const World& world);  // NOLINT(google-explicit-constructor): where a mesh is wanted, a world is one
-  // Collective. Throws ConfigError where the ranks do not make such a grid.
+  // Collective. Throws ConfigError where the ranks do not make such a grid, CommError where they do not answer.
   Mesh(const World& world, const MeshOptions& options);
 
   const World& world() const { return world_; }
   const MeshShape& shape() const { return shape_; }
+  // Ranks along an axis, and this rank's place there.
   int size(Axis axis) const { return shape_.size(axis); }
   int rank(Axis axis) const { return shape_.at(axis, world_.rank()); }
   // This rank's group along an axis.

@@ -1,6 +1,7 @@
 // Optimizers as values. The engine runs them element by element over the flat shards, in fp32 (fp64
 // for fp64 parameters), with the mathematics and defaults of those that LibTorch has. Muon, Adafactor and Lamb
-// need norms or products of whole tensors; they give the same bits under every plan too.
+// need norms or products of whole tensors; they give the same bits under every plan too. Functions of optimizers
+// exchange nothing and are thread-safe. No torch.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,8 @@ struct Stream {
   bool operator==(const Stream&) const = default;
 };
 
-// The completion of an asynchronous operation. Default-constructed: complete.
+// The completion of an asynchronous operation. Default-constructed: complete. Copies are of the same operation, of
+// which one thread at a time asks.
 class Pending {
  public:
   class State {
@@ -56,6 +57,7 @@ class Pending {
   void wait(const Stream& stream) {
     if (state_) state_->wait_in(stream);
   }
+  // Whether it is complete, or has failed. Does not block.
   bool done() const { return !state_ || state_->done(); }
   // When it is complete: what it moved, counted where it was copied, received or read.
   Moved moved() const { return state_ ? state_->moved() : moved_; }

@@ -88,7 +88,7 @@ struct ExportSafetensors {
 // when all is on the disk; until then it is `folder`.partial. Needs neither the module nor memory for it.
 //
 // Throws CheckpointError where the checkpoint is damaged or something cannot be written; ConfigError where `folder` is
-// there and not empty, and for options that cannot work.
+// there and not empty, and for options that cannot work. Not collective: one rank writes. Any thread.
 void export_safetensors(const std::string& checkpoint, const std::string& folder,
                         const ExportSafetensors& options = {});
 

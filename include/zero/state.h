@@ -64,7 +64,7 @@ struct StateTensor {
   Dtype dtype = Dtype::f32;  // a buffer of a type that is not listed there comes as its bytes, one more dimension
   std::vector<std::int64_t> shape = {};
   std::optional<StateBlocks> blocks = {};  // of a scale
-  std::int64_t numel() const;
+  std::int64_t numel() const;              // of `shape`
   bool operator==(const StateTensor&) const = default;
 };
 // "fp32 [3, 4]"

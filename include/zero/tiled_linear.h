@@ -42,17 +42,22 @@ class TiledLinearImpl : public torch::nn::Cloneable<TiledLinearImpl> {
   TiledLinearImpl(std::int64_t in_features, std::int64_t out_features, std::int64_t tiles)
       : TiledLinearImpl(torch::nn::LinearOptions(in_features, out_features), tiles) {}
 
+  // Tiles anew, with values as the constructor's.
   void reset() override;
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
+  // The plain layer's weight and bias, whole. Of a module that an engine has, load() is called inside zero::gather. It
+  // throws c10::Error where they are missing.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
+  // From [..., in_features] to [..., out_features], in the dtype of torch::nn::functional::linear().
   at::Tensor forward(const at::Tensor& input);
 
   // Tile k, which is the child named so, has rows [borders()[k], borders()[k + 1]).
   const std::vector<std::int64_t>& borders() const { return borders_; }
-  // Takes them over, and their dtype, device and whether they are trained. `bias` as the layer has one, or undefined.
+  // Takes them over, and their dtype, device and whether they are trained: [out_features, in_features], and
+  // [out_features] where the layer has a bias, else undefined. Throws ConfigError for others.
   void set(const at::Tensor& weight, const at::Tensor& bias);
 
   torch::nn::LinearOptions options;
@@ -66,7 +71,7 @@ class TiledLinearImpl : public torch::nn::Cloneable<TiledLinearImpl> {
 };
 TORCH_MODULE(TiledLinear);
 
-// With the layer's values. A weight that other modules share is theirs alone from then on.
+// With the layer's values. A weight that other modules share is theirs alone from then on. Throws as the constructor.
 TiledLinear tiled_linear(const torch::nn::Linear& layer, std::int64_t tiles);
 
 // Names of modules, as in named_modules().
@@ -76,7 +81,8 @@ struct TiledLayers {
 };
 // Puts tiles in the place of each torch::nn::Linear in `module` whose weight has more than `elements`, as few as have
 // no more each, where the model need not know: where a Sequential calls it. A member that is declared a
-// torch::nn::Linear can be nothing else, since its forward() is not virtual: declare it a TiledLinear.
+// torch::nn::Linear can be nothing else, since its forward() is not virtual: declare it a TiledLinear. Throws
+// ConfigError for less than one element. Before an engine has the module; not collective, the same on every rank.
 TiledLayers tile_linears(torch::nn::Module& module, std::int64_t elements);
 
 }  // namespace zero

@@ -36,6 +36,7 @@ struct Traffic {
 
   Entry& operator[](Collective c) { return entries[static_cast<std::size_t>(c)]; }
   const Entry& operator[](Collective c) const { return entries[static_cast<std::size_t>(c)]; }
+  // Of all collectives.
   std::int64_t bytes() const { return sum(&Entry::bytes); }
   std::int64_t across_hosts() const { return sum(&Entry::across_hosts); }
   std::int64_t within_host() const { return bytes() - across_hosts(); }

@@ -39,9 +39,11 @@ struct InitOptions {
 
 class Seats;
 
+// A value; engines on several threads may be built of one. Functions exchange nothing.
 class World {
  public:
   World() = default;  // one rank
+  // Of a group, as Communicator::split() makes them; of its ranks on this rank's host, which and how many.
   World(Communicator communicator, int local_rank, int local_size)
       : communicator_(std::move(communicator)), local_rank_(local_rank), local_size_(local_size) {}
 
@@ -70,7 +72,8 @@ class World {
 // Throws ConfigError for variables that contradict each other, CommError when the ranks do not meet.
 World init(const InitOptions& options = {});
 
-// `size` worlds for as many threads of this process, each thread a rank: for tests and examples.
+// `size` worlds for as many threads of this process, each thread a rank: for tests and examples. Throws ConfigError for
+// sizes that cannot be. Not collective: one thread calls it, and gives each of the others its world.
 std::vector<World> thread_worlds(int size, const InitOptions& options = {});
 
 }  // namespace zero

@@ -1,4 +1,4 @@
-// The whole public API.
+// The whole public API but zero/tiled_linear.h, which includes LibTorch's modules.
 #pragma once
 
 #include "zero/agreement.h"
