@@ -12,22 +12,24 @@ using torch::nn::BatchNorm1d;
 using torch::nn::BatchNorm2d;
 using torch::nn::BatchNorm3d;
 
-// What a layer makes of a batch, and of the gradient of a loss that weighs each output differently.
+// What a layer makes of a batch, and of the gradient of a loss that weighs each output differently. In the host's
+// memory.
 struct Passed {
   at::Tensor y, dx, dweight, dbias, mean, variance;
 };
 
 at::Tensor defined_or_zero(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.clone() : at::zeros({});
+  return tensor.defined() ? tensor.cpu().clone() : at::zeros({});
 }
 
 template <class Layer>
 Passed pass(Layer& layer, const at::Tensor& batch, const at::Tensor& weights) {
-  const at::Tensor x = batch.clone().requires_grad_();
+  const at::Device where = (layer->weight.defined() ? layer->weight : layer->running_mean).device();
+  const at::Tensor x = batch.to(where, batch.scalar_type(), /*non_blocking=*/false, /*copy=*/true).requires_grad_();
   const at::Tensor y = layer->forward(x);
-  (y * weights).sum().backward();
-  return {y.detach(),
-          x.grad(),
+  (y * weights.to(where)).sum().backward();
+  return {y.detach().cpu(),
+          x.grad().cpu(),
           defined_or_zero(layer->weight.defined() ? layer->weight.grad() : at::Tensor()),
           defined_or_zero(layer->bias.defined() ? layer->bias.grad() : at::Tensor()),
           defined_or_zero(layer->running_mean),
@@ -39,10 +41,10 @@ bool near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
 }
 
 template <class Layer>
-Layer made(const torch::nn::BatchNormOptions& options, at::ScalarType type) {
+Layer made(const torch::nn::BatchNormOptions& options, at::ScalarType type, at::Device where) {
   Layer layer(options);
   initialise(*layer, kSeed);
-  layer->to(type);
+  layer->to(where, type);
   return layer;
 }
 
@@ -52,8 +54,9 @@ void expect_as_joined(const std::vector<std::int64_t>& rows, const std::vector<s
                       const torch::nn::BatchNormOptions& options, at::ScalarType type = at::kFloat) {
   std::vector<std::int64_t> shape = rest;
   shape.insert(shape.begin(), std::accumulate(rows.begin(), rows.end(), std::int64_t{0}));
-  const at::Tensor batch = (numbers(1, shape) * 3 + 5).to(type), weights = numbers(2, shape).to(type);
-  Layer whole = made<Layer>(options, type);
+  const at::Tensor batch = (numbers(1, shape) * 3 + 5).to(at::kCPU, type),
+                   weights = numbers(2, shape).to(at::kCPU, type);
+  Layer whole = made<Layer>(options, type, at::kCPU);
   std::vector<Passed> expected;
   for (std::int64_t micro = 0; micro < 2; ++micro) expected.push_back(pass(whole, batch + micro, weights));
   const double tolerance = type == at::kDouble ? 1e-11 : 2e-5;
@@ -61,7 +64,7 @@ void expect_as_joined(const std::vector<std::int64_t>& rows, const std::vector<s
     const auto rank = world.rank();
     const std::int64_t begin = std::accumulate(rows.begin(), rows.begin() + rank, std::int64_t{0});
     const auto mine = [&](const at::Tensor& all) { return all.narrow(0, begin, rows[static_cast<std::size_t>(rank)]); };
-    Layer layer = made<Layer>(options, type);
+    Layer layer = made<Layer>(options, type, device_of_rank());
     const SyncBatchNorm sync = sync_batch_norm(*layer, world);
     for (std::int64_t micro = 0; micro < 2; ++micro) {
       const Passed passed = pass(layer, mine(batch + micro), mine(weights));
@@ -101,9 +104,10 @@ TEST(SyncBatchNorms, WithoutWeightOrRunningStatistics) {
 TEST(SyncBatchNorms, OfValuesFarFromZeroKeepTheirVariance) {
   run_ranks(2, [](const World& world) {
     BatchNorm1d layer(2);
+    layer->to(device_of_rank());
     const SyncBatchNorm sync = sync_batch_norm(*layer, world);
     const at::Tensor x = at::arange(8).view({4, 2}).to(at::kFloat) + 1e6 + world.rank() * 8;
-    const at::Tensor y = layer->forward(x);
+    const at::Tensor y = layer->forward(x.to(device_of_rank()));
     EXPECT_NEAR(layer->running_var[0].item<double>(), 0.9 + 0.1 * 24, 1e-4);
     EXPECT_NEAR(all_reduce(y.square().mean(), world, Reduction::mean).item<double>(), 1, 1e-4);
   });
@@ -113,11 +117,12 @@ TEST(SyncBatchNorms, EvaluateAsEver) {
   run_ranks(2, [](const World& world) {
     torch::nn::Sequential layers(BatchNorm1d(3),
                                  BatchNorm1d(torch::nn::BatchNormOptions(3).track_running_stats(false)));
+    layers->to(device_of_rank());
     const at::Tensor x = numbers(1, {4, 3});
     const SyncBatchNorm sync = sync_batch_norm(*layers, world);
     layers->eval();
     if (world.rank() == 0) {  // alone, since nothing is exchanged
-      EXPECT_TRUE(near(layers->forward(x), (x - x.mean(0)) / x.var(0, /*unbiased=*/false).sqrt(), 1e-3));
+      EXPECT_TRUE(near(layers->forward(x).cpu(), ((x - x.mean(0)) / x.var(0, /*unbiased=*/false).sqrt()).cpu(), 1e-3));
     }
   });
 }
@@ -125,11 +130,12 @@ TEST(SyncBatchNorms, EvaluateAsEver) {
 TEST(SyncBatchNorms, EndWithTheirScope) {
   run_ranks(2, [](const World& world) {
     BatchNorm1d layer(3), other(3), alone(3);
+    for (const BatchNorm1d& each : {layer, other, alone}) each.ptr()->to(device_of_rank());
     const at::Tensor x = numbers(world.rank(), {4, 3});
     { const SyncBatchNorm sync = sync_batch_norm(*layer, world); }
     const SyncBatchNorm sync = sync_batch_norm(*other, world);
-    EXPECT_TRUE(at::equal(layer->forward(x), alone->forward(x)));
-    EXPECT_FALSE(at::equal(other->forward(x), alone->forward(x)));
+    EXPECT_TRUE(at::equal(layer->forward(x).cpu(), alone->forward(x).cpu()));
+    EXPECT_FALSE(at::equal(other->forward(x).cpu(), alone->forward(x).cpu()));
   });
 }
 
@@ -164,6 +170,7 @@ Outcome train_net(const Job& job) {
   std::vector<Outcome> runs(static_cast<std::size_t>(job.ranks));
   run_ranks(job.ranks, [&](const World& world) {
     Net net;
+    net.to(device_of_rank());
     initialise(net, kSeed);
     Engine engine(net, mesh_of(job, world), job.plan, job.optimizer, job.options);
     const SyncBatchNorm sync = sync_batch_norm(net, world);
@@ -174,8 +181,8 @@ Outcome train_net(const Job& job) {
       run.record(engine.step());
     }
     run.parameters = parameters_of(net, engine);
-    run.parameters["running mean"] = net.norm->running_mean.clone();
-    run.parameters["running variance"] = net.norm->running_var.clone();
+    run.parameters["running mean"] = net.norm->running_mean.cpu().clone();
+    run.parameters["running variance"] = net.norm->running_var.cpu().clone();
   });
   return agreed(runs);
 }
@@ -185,6 +192,7 @@ TEST(SyncBatchNorms, TrainAsOneProcessWithTheGlobalBatch) {
   Job one = job;
   one.ranks = 1;
   Net net;
+  net.to(device_of_rank());
   initialise(net, kSeed);
   PlainTrainer trainer(net, one);
   for (int step = 0; step < job.steps; ++step) {
@@ -192,8 +200,8 @@ TEST(SyncBatchNorms, TrainAsOneProcessWithTheGlobalBatch) {
     trainer.step();
   }
   Outcome expected = trainer.finish();
-  expected.parameters["running mean"] = net.norm->running_mean;
-  expected.parameters["running variance"] = net.norm->running_var;
+  expected.parameters["running mean"] = net.norm->running_mean.cpu();
+  expected.parameters["running variance"] = net.norm->running_var.cpu();
   EXPECT_EQ(difference(expected, train_net(job), 1e-5), "");
 }
 

@@ -54,6 +54,7 @@ Job job_of(const Plan& plan, int ranks, int accumulate) {
 TEST(UnevenBatches, HaveTheMeanOfTheWholeBatch) {
   const Job one = job_of(Plan::ddp(), 1, 1);
   Rows rows;
+  rows.to(device_of_rank());
   initialise(rows, kSeed);
   PlainTrainer trainer(rows, one);
   const Samples whole(kSize, MeshShape(1), 0, one.plan, {.batch = 8, .seed = 3, .last = LastBatch::uneven});
