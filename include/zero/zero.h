@@ -3,6 +3,7 @@
 
 #include "zero/agreement.h"
 #include "zero/checkpoint.h"
+#include "zero/collectives.h"
 #include "zero/communicator.h"
 #include "zero/deferred.h"
 #include "zero/devices.h"
@@ -20,8 +21,10 @@
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/safetensors.h"
+#include "zero/samples.h"
 #include "zero/schedule.h"
 #include "zero/state.h"
+#include "zero/sync_batch_norm.h"
 #include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 #include "zero/world.h"
