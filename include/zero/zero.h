@@ -2,6 +2,7 @@
 #pragma once
 
 #include "zero/agreement.h"
+#include "zero/backward.h"
 #include "zero/checkpoint.h"
 #include "zero/communicator.h"
 #include "zero/deferred.h"
