@@ -2,6 +2,7 @@
 #pragma once
 
 #include "zero/agreement.h"
+#include "zero/backward.h"
 #include "zero/checkpoint.h"
 #include "zero/collectives.h"
 #include "zero/communicator.h"
