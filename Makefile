@@ -9,7 +9,8 @@ GENERATOR := if command -v ninja >/dev/null; then export CMAKE_GENERATOR="$${CMA
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build bench bench-setup clean configure cuda demo docs fuzz help lint sanitizers setup test test-long test-setup
+.PHONY: build bench bench-setup clean configure cuda demo docs fuzz help lint python python-test sanitizers setup test \
+  test-long test-setup
 
 build: configure ## everything but the benchmarks
 	@cmake --build --preset $(PRESET)
@@ -61,6 +62,15 @@ cuda: ## builds everything against LibTorch for CUDA, which it fetches into buil
 	  cmake --build build/cuda
 	@build/cuda/tests/unit_tests --gtest_brief=1 --gtest_filter='GridKernels.*'
 	@build/cuda/zero compare --model micro --ranks 2 --steps 4
+
+python: setup ## the package zero for Python, into build/python/package
+	@scripts/setup.sh --python
+	@$(GENERATOR); cmake --preset python -DCMAKE_PREFIX_PATH="$$(cat build/torch.prefix)" >build/python.log || { cat build/python.log; exit 1; }
+	@cmake --build --preset python
+	@echo "export PYTHONPATH=$(CURDIR)/build/python/package"
+
+python-test: python test-setup ## its tests: ranks by torchrun
+	@ctest --preset python
 
 docs: ## what there is to read
 	@for page in README.md docs/*.md docs/*/*.md; do [ ! -f $$page ] || echo "$$page: $$(grep -m1 '^#' $$page | tr -d '#')"; done

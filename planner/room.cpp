@@ -47,15 +47,17 @@ std::optional<std::int64_t> limit_of(decltype(RLIMIT_DATA) resource) {
 }  // namespace
 
 ProcessLimits limits_of_process() {
-  return {limit_of(RLIMIT_DATA), limit_of(RLIMIT_AS)};
+  constexpr std::int64_t kUnlimitedStack = std::int64_t{2} << 20;  // what glibc gives a thread then
+  return {limit_of(RLIMIT_DATA), limit_of(RLIMIT_AS), limit_of(RLIMIT_STACK).value_or(kUnlimitedStack)};
 }
 
 std::optional<Room> room_of_processes(int count, const ProcessLimits& limits, const fs::path& root) {
+  constexpr std::int64_t kThreads = 10;  // of the engine, its stores, autograd and operators
   std::optional<Room> room;
   const auto look = [&](const std::optional<std::int64_t>& limit, const char* field, const char* what) {
     const auto taken = zero::field_of(root / "proc/self/status", field);
     if (!limit || !taken) return;
-    const std::int64_t left = std::max<std::int64_t>(*limit - *taken * 1024, 0);
+    const std::int64_t left = std::max<std::int64_t>(*limit - *taken * 1024 - kThreads * limits.stack, 0);
     const std::int64_t bytes = left > std::numeric_limits<std::int64_t>::max() / count
                                    ? std::numeric_limits<std::int64_t>::max()
                                    : left * count;

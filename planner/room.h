@@ -18,12 +18,15 @@ struct Room {
 std::optional<Room> room_of_host(const std::filesystem::path& root = "/");
 
 // Bytes that a process may have, where it is limited: of memory that it alone writes, and of addresses (ulimit -d, -v).
+// A thread's stack counts as both, whatever is used of it.
 struct ProcessLimits {
   std::optional<std::int64_t> data, addresses;
+  std::int64_t stack = 0;
 };
 ProcessLimits limits_of_process();
 
-// What so many processes can still take that have these limits, and have taken what this one has. None without limits.
+// What so many processes can still take that have these limits, and have taken what this one has, once the threads that
+// training starts have their stacks. None without limits.
 std::optional<Room> room_of_processes(int count, const ProcessLimits& limits, const std::filesystem::path& root = "/");
 
 }  // namespace planner

@@ -7,7 +7,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "state", "engine", "analysis", "parallel"]
-USERS = ["models", "planner", "cli", "examples"]
+USERS = ["models", "planner", "cli", "examples", "python"]
 ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base", "memory", "persist"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
 WITH_TORCH = ["state", "engine", "parallel"]  # all of them; of other layers, what lies in a folder `torch`

@@ -20,7 +20,7 @@ self_contained() {
   torch=$(cat build/torch.prefix)
   for header in include/zero/*.h; do
     echo "#include \"zero/${header##*/}\"" | "${CXX:-g++}" -std=c++20 -fsyntax-only -Iinclude -isystem "$torch/include" \
-      -Wall -Wextra -Wpedantic -Wshadow -Werror -x c++ - || { echo "$header does not compile alone" && bad=1; }
+      -isystem "$torch/include/torch/csrc/api/include" -Wall -Wextra -Wpedantic -Wshadow -Werror -x c++ - || { echo "$header does not compile alone" && bad=1; }
   done
   return $bad
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Takes what the build needs: Debian packages and LibTorch. Quick when all is there.
-# Writes the folder of LibTorch to build/torch.prefix. --tests: takes what only tests need. --cuda: takes LibTorch for
-# CUDA and a CMake that knows its compiler, and writes its folder to build/cuda.prefix. With other arguments: installs
-# those packages only.
+# Writes the folder of LibTorch to build/torch.prefix. --tests: takes what only tests need. --python: takes the headers
+# of the Python that imports LibTorch. --cuda: takes LibTorch for CUDA and a CMake that knows its compiler, and writes its
+# folder to build/cuda.prefix. With other arguments: installs those packages only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -92,11 +92,24 @@ fetch_cuda() {
   "$venv/bin/python" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' >build/cuda.prefix
 }
 
+# Of the environment or the prefix in which LibTorch is.
+need_python_headers() {
+  local python
+  python=$(cat build/torch.prefix)/../../../../bin/python3
+  [ -x "$python" ] || python=python3
+  "$python" -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null ||
+    need_packages python3-dev
+}
+
 find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of python3; }
 
 if [ "${1:-}" = --tests ]; then
   need_packages "${test_packages[@]}"
   fetch_readers
+  exit
+fi
+if [ "${1:-}" = --python ]; then
+  need_python_headers
   exit
 fi
 if [ "${1:-}" = --cuda ]; then

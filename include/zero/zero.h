@@ -1,8 +1,11 @@
-// The whole public API but zero/tiled_linear.h, which includes LibTorch's modules.
+// The public API, without what includes headers of LibTorch's own: zero/sampler.h, zero/tiled_linear.h and
+// zero/described_module.h.
 #pragma once
 
 #include "zero/agreement.h"
+#include "zero/backward.h"
 #include "zero/checkpoint.h"
+#include "zero/collectives.h"
 #include "zero/communicator.h"
 #include "zero/deferred.h"
 #include "zero/devices.h"
@@ -20,8 +23,10 @@
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/safetensors.h"
+#include "zero/samples.h"
 #include "zero/schedule.h"
 #include "zero/state.h"
+#include "zero/sync_batch_norm.h"
 #include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 #include "zero/world.h"

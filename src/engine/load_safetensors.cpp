@@ -53,8 +53,8 @@ void copy_stretches(Weights& weights, const Origin& from, const at::Tensor& to) 
   }
 }
 
-// Of `count` elements in whole bytes: what they are, and their values at places spread over all of them, for files of one
-// model that was trained on have the same of all else, and may have the same in rows that no token came to.
+// Of `count` elements in whole bytes: what they are, and their values at places spread over all of them, for files of
+// one model that was trained on have the same of all else, and may have the same in rows that no token came to.
 std::uint64_t mark_of(Weights& weights, const Origin& from, std::int64_t count) {
   const WeightTensor& tensor = weights.tensors()[from.tensor];
   const std::int64_t bits = bits_of(tensor.type), seen = std::min(count, kElementsSeen);

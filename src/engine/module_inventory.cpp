@@ -18,6 +18,7 @@
 #include "device/torch/dtypes.h"
 #include "engine/module_tiles.h"
 #include "state/unit.h"
+#include "zero/described_module.h"
 #include "zero/error.h"
 #include "zero/tiled_linear.h"
 
@@ -34,13 +35,21 @@ bool shared(const at::Tensor& parameter) {
   return parameter.storage().use_count() > 2 || parameter._base().use_count() > 1;
 }
 
-// What both kinds of modules show of themselves.
+// Null for a module of LibTorch's own.
+const ModuleTraits* traits_of(const Module& module) {
+  const auto* described = dynamic_cast<const DescribedModule*>(&module);
+  return described == nullptr ? nullptr : &described->traits();
+}
+
+// What all kinds of modules show of themselves.
 bool is_container(const Module& module) {
+  if (const ModuleTraits* traits = traits_of(module)) return traits->container;
   return dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) != nullptr;
 }
 bool is_embedding(const Module& module) {
+  if (const ModuleTraits* traits = traits_of(module)) return traits->embedding;
   return dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
 }
@@ -101,6 +110,7 @@ std::vector<std::pair<std::string, std::shared_ptr<Scripted>>> children_of(const
 // Without namespaces, and without what TORCH_MODULE adds: "zero::(anonymous namespace)::BlockImpl" is "Block".
 std::string class_name(const Module& module) {
   std::string name = type_name(module);
+  if (traits_of(module) != nullptr) return name;
   const std::size_t scope = name.substr(0, name.find('<')).rfind("::");
   if (scope != std::string::npos) name.erase(0, scope + 2);
   if (name.size() > 4 && name.ends_with("Impl")) name.resize(name.size() - 4);
@@ -189,6 +199,11 @@ class Collector {
     inventory_.infos.push_back(std::move(info));
   }
 
+  void add_max_norm_of(const Module& module, const ModuleTraits& traits) {
+    if (!traits.embedding || !traits.max_norm) return;
+    for (const auto& [name, parameter] : parameters_of(module))
+      if (name == "weight") add_max_norm(parameter, *traits.max_norm, traits.norm_type);
+  }
   // LibTorch's modules hand them on in fp32.
   template <class Embedding>
   void add_max_norm_of(const Embedding* module) {
@@ -197,6 +212,7 @@ class Collector {
                  static_cast<float>(module->options.norm_type()));
   }
   void add_max_norms(const Module& module) {
+    if (const ModuleTraits* traits = traits_of(module)) return add_max_norm_of(module, *traits);
     add_max_norm_of(dynamic_cast<const torch::nn::EmbeddingImpl*>(&module));
     add_max_norm_of(dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module));
   }

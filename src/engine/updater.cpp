@@ -27,12 +27,13 @@ const Store* elsewhere_of(const Store& states, const Store& gradients, const Sto
 }
 
 // Operations go as the disk's store likes them, where there is one.
-StagingShape shape_of(const Store& states, const Store& gradients, const Store* parameters, bool on_device) {
+StagingShape shape_of(const UnitStores& states, const Store& gradients, const Store* parameters, bool on_device) {
   const Store* const slow =
-      first_of({&states, &gradients, parameters}, [](const Store& store) { return !store.addressable(); });
-  return staging_of_update({states.tier(), gradients.tier(), parameters == nullptr ? Tier::device : parameters->tier()},
-                           on_device, slow == nullptr ? kCopyBlock : slow->transfer(),
-                           slow == nullptr ? 1 : slow->page());
+      first_of({&states.below(), &gradients, parameters}, [](const Store& store) { return !store.addressable(); });
+  const bool divided = states.here() != nullptr && parameters != nullptr;
+  const Tier of_parameters = parameters == nullptr ? Tier::device : parameters->tier();
+  return staging_of_update({states.below().tier(), gradients.tier(), of_parameters, divided}, on_device,
+                           slow == nullptr ? kCopyBlock : slow->transfer(), slow == nullptr ? 1 : slow->page());
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       gradients_(gradients),
       parameters_(parameters),
       computing_(accounts.computing(tier_of(elsewhere_of(stores_.below(), gradients.below(), parameters)))),
-      staging_(accounts.staging(computing_, shape_of(stores_.below(), gradients.below(), parameters, apart()))),
+      staging_(accounts.staging(computing_, shape_of(stores_, gradients.below(), parameters, apart()))),
       seed_(seed),
       rules_(std::move(rules)),
       lr_(rules_.size()),

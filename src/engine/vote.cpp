@@ -5,7 +5,6 @@
 #include <span>
 
 #include "comm/tree_sum.h"
-#include "partition/transitions.h"
 #include "partition/vote.h"
 
 namespace zero {
@@ -29,12 +28,6 @@ double tree_total(const std::vector<double>& values) {
 }
 
 }  // namespace
-
-std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro) {
-  const int slot = micro % plan.accumulate();
-  if (movement(plan).reduces_each) return std::int64_t{slot} * ranks + rank;
-  return std::int64_t{rank} * plan.accumulate() + slot;
-}
 
 std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
   const auto parameters = static_cast<std::int64_t>(summary.present.size());

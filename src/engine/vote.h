@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/step_sums.h"
+#include "partition/micro_batch_index.h"
 #include "zero/communicator.h"
 #include "zero/plan.h"
 
@@ -32,10 +33,6 @@ struct StepDecision {
   bool save_ended = false;              // on all
   std::optional<int> other_rates = {};  // a rank whose learning rates are not rank 0's
 };
-
-// The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan adds
-// first, so that sums over micro-batches and over ranks are subtrees of one tree (design: order of a sum).
-std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro);
 
 // A summary as words on the wire, and the ranks' words, in the order of their slices (MeshShape::slice_of), as a
 // decision.

@@ -49,15 +49,19 @@ std::int64_t StagingShape::allocated() const {
 }
 
 StagingShape staging_of_update(const StateTiers& tiers, bool on_device, std::int64_t transfer, std::int64_t page) {
-  const auto [optimizer, gradient, parameter] = tiers;
+  const auto [optimizer, gradient, parameter, divided] = tiers;
   if (optimizer == Tier::device && gradient == Tier::device && parameter == Tier::device) return {transfer, 0, page};
-  const std::int64_t arrays = (passes(optimizer, on_device) ? StagingShape::kArrays : 0) + passes(gradient, on_device) +
-                              passes(parameter, on_device);
+  const bool comes = on_device && divided;
+  const std::int64_t arrays = (comes || passes(optimizer, on_device) ? StagingShape::kArrays : 0) +
+                              (comes || passes(gradient, on_device)) + passes(parameter, on_device);
   return {transfer, on_device ? std::max(arrays, std::int64_t{1}) : arrays, page};
 }
 
 std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_device) {
-  const StateTiers tiers{plan[State::optimizer].tier, plan[State::gradient].tier, plan[State::parameter].tier};
+  const StateTiers tiers{.optimizer = plan[State::optimizer].tier,
+                         .gradient = plan[State::gradient].tier,
+                         .parameter = plan[State::parameter].tier,
+                         .divided = plan[State::optimizer].share < 1 && plan[State::parameter].tier != Tier::device};
   const auto shape = [&](bool on_disk) {
     if (!on_disk) return StagingShape{kCopyBlock, 1};
     return StagingShape{disk_transfer(disk.block), StagingShape::kArrays, kDiskPage};

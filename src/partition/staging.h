@@ -45,6 +45,7 @@ inline bool passes(Tier tier, bool on_device) {
 // pass from a device, whatever its update takes.
 struct StateTiers {
   Tier optimizer, gradient, parameter;
+  bool divided = false;  // units keep the optimizer, and gradients, on the device, of which parameters are elsewhere
 };
 StagingShape staging_of_update(const StateTiers& tiers, bool on_device, std::int64_t transfer, std::int64_t page);
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "state/autocast.h"
+#include "state/batch_norm.h"
 #include "state/float8_linear.h"
 #include "state/lstm.h"
 #include "state/max_norms.h"
@@ -288,6 +289,7 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
   end_what_is_over();
   if (note_renormalisation(op, stack)) return;
+  const Communicator* const normalised_over = batch_norm::ranks_of(op, arguments);
   Call call = prepare(op, arguments);
   if (call.with_units && copy_instead_of_set(op, stack)) return;
   std::optional<InsteadOfDefault> instead;
@@ -298,7 +300,10 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
       call.inside = true;
     }
   }
-  if (call.rounds) {
+  if (normalised_over != nullptr) {
+    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    batch_norm::run(*normalised_over, stack);
+  } else if (call.rounds) {
     run_in_fp32(op, keys, call, stack);
   } else {
     run(op, keys, call, stack);

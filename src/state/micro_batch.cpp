@@ -42,6 +42,7 @@ void MicroBatch::used() {
   if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
   const bool trains = at::GradMode::is_enabled();
   if (trains && unseeded_) seed_generators(*std::exchange(unseeded_, std::nullopt));
+  if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
   if (!trains && before_evaluation_) before_evaluation_();
   if (open_here != nullptr) open_here->end_forward();

@@ -17,8 +17,10 @@
 #include "state/dispatch_hook.h"
 #include "state/micro_batch.h"
 #include "state/running_backward.h"
+#include "zero/backward.h"
+#include "zero/error.h"
 
-namespace zero::program_backward {
+namespace zero {
 namespace {
 
 struct ScaledLoss {
@@ -28,18 +30,43 @@ struct ScaledLoss {
 thread_local std::vector<ScaledLoss> scaled_losses;
 
 double scale_of(const at::Tensor& loss) {
-  std::erase_if(scaled_losses, [](const ScaledLoss& each) { return each.graph.expired(); });
+  if (!loss.defined()) return 1;
   for (const ScaledLoss& each : scaled_losses)
     if (each.graph.lock() == loss.grad_fn()) return each.scale;
   return 1;
 }
 
-// What is differentiated, without the loss scale: of a tensor that has a gradient already, their product.
-at::Tensor loss_of(const at::Tensor& root, const at::Tensor& gradient, double scale) {
+// Of all of them.
+double scale_of(at::TensorList losses) {
+  std::erase_if(scaled_losses, [](const ScaledLoss& each) { return each.graph.expired(); });
+  const double scale = losses.empty() ? 1 : scale_of(losses.front());
+  for (const at::Tensor& loss : losses)
+    if (scale_of(loss) != scale)
+      throw StateError("a backward of losses with different loss scales, " + std::to_string(scale) + " and " +
+                           std::to_string(scale_of(loss)),
+                       "multiply each of them, or none, by engine.scale()");
+  return scale;
+}
+
+// What is differentiated: of a tensor that has a gradient already, their product.
+at::Tensor loss_of(const at::Tensor& root, const at::Tensor& gradient) {
+  if (!root.defined())
+    throw StateError(
+        "a backward that reaches an engine's parameters begins inside the graph: there is no loss to report",
+        "begin it at a tensor");
+  at::Tensor loss = root.detach();
+  return gradient.defined() ? (loss.to(at::kDouble) * gradient.to(at::kDouble)).sum() : loss;
+}
+
+// The sum over all of them, without the loss scale.
+at::Tensor loss_of(at::TensorList roots, at::TensorList gradients, double scale) {
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
-  at::Tensor loss = root.detach();
-  if (gradient.defined()) loss = (loss.to(at::kDouble) * gradient.to(at::kDouble)).sum();
+  at::Tensor loss;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const at::Tensor each = loss_of(roots[i], i < gradients.size() ? gradients[i] : at::Tensor());
+    loss = loss.defined() ? loss.to(at::kDouble) + each.to(at::kDouble) : each;
+  }
   return scale == 1 ? loss : loss.to(at::kDouble) / scale;
 }
 
@@ -63,25 +90,6 @@ class FromItsBegin {
   MicroBatch* open_;
 };
 
-void run(const at::Tensor& root, const at::Tensor& gradient, const std::function<void()>& backward) {
-  if (RunningBackward::current() != nullptr || !RunningBackward::heard()) return backward();
-  const double scale = scale_of(root);
-  const auto running = std::make_shared<RunningBackward>(nullptr, scale);
-  const RunningBackward::Guard guard(running);
-  const FromItsBegin begin;
-  try {
-    backward();
-    running->finish(loss_of(root, gradient, scale));
-  } catch (const c10::OutOfMemoryError& error) {
-    running->drop();
-    begin.exhausted(error);
-    throw;
-  } catch (...) {
-    running->drop();
-    throw;
-  }
-}
-
 // LibTorch's door from tensors to autograd, in which at::Tensor::backward is a call of its own.
 class Hooks final : public at::impl::VariableHooksInterface {
  public:
@@ -89,8 +97,8 @@ class Hooks final : public at::impl::VariableHooksInterface {
 
   void _backward(const at::Tensor& root, at::TensorList inputs, const std::optional<at::Tensor>& gradient,
                  std::optional<bool> keep_graph, bool create_graph) const override {
-    run(root, gradient.value_or(at::Tensor()),
-        [&] { torchs_._backward(root, inputs, gradient, keep_graph, create_graph); });
+    around_backward(root, gradient.value_or(at::Tensor()),
+                    [&] { torchs_._backward(root, inputs, gradient, keep_graph, create_graph); });
   }
 
   at::TensorBase tensor_data(const at::TensorBase& t) const override { return torchs_.tensor_data(t); }
@@ -129,6 +137,27 @@ class Hooks final : public at::impl::VariableHooksInterface {
 
 }  // namespace
 
+void around_backward(at::TensorList roots, at::TensorList gradients, const std::function<void()>& backward) {
+  if (RunningBackward::current() != nullptr || !RunningBackward::heard()) return backward();
+  const double scale = scale_of(roots);
+  const auto running = std::make_shared<RunningBackward>(nullptr, scale);
+  const RunningBackward::Guard guard(running);
+  const FromItsBegin begin;
+  try {
+    backward();
+    if (running->taken()) running->finish(loss_of(roots, gradients, scale));
+  } catch (const c10::OutOfMemoryError& error) {
+    running->drop();
+    begin.exhausted(error);
+    throw;
+  } catch (...) {
+    running->drop();
+    throw;
+  }
+}
+
+namespace program_backward {
+
 // For as long as the process lives: LibTorch may be asked at its very end.
 void watch() {
   static const bool once = [] {
@@ -142,4 +171,5 @@ void note_scaled(const at::Tensor& loss, double scale) {
   scaled_losses.push_back({c10::weak_intrusive_ptr<torch::autograd::Node>(loss.grad_fn()), scale});
 }
 
-}  // namespace zero::program_backward
+}  // namespace program_backward
+}  // namespace zero

@@ -1,4 +1,5 @@
-// loss.backward(), as the program calls it: the micro-batch of every engine whose parameters it reaches.
+// loss.backward(), as the program calls it: the micro-batch of every engine whose parameters it reaches. See also
+// zero/backward.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

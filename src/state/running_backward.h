@@ -42,6 +42,8 @@ class RunningBackward final : public c10::DebugInfoBase {
   static bool heard();
 
   bool of_program() const { return of_program_; }
+  // Whether an engine takes part.
+  bool taken() const { return !parts_.empty(); }
   double scale() const { return scale_; }
 
   // From any of its threads: devices have one each. Engines in the order in which gradients reach them.

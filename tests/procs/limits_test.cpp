@@ -99,8 +99,9 @@ Words on_disk(const Folder& folder) {
   return {"--offload", "optimizer=disk,gradient=disk,parameter=disk", "--disk", folder.path("")};
 }
 
-// Each process's data: what it has when the program is loaded, and so much more. Reserved addresses count as data, so
-// that there is no arena of them.
+// Each process's data: what it has when the program is loaded and its threads have their stacks, and so much more.
+// Reserved addresses count as data, so that there is no arena of them, and the C library keeps no heap of what was
+// freed.
 class DataLimit final : public MemoryLimit {
  public:
   explicit DataLimit(std::int64_t bytes) : bytes_(bytes) {}
@@ -116,7 +117,8 @@ class DataLimit final : public MemoryLimit {
   std::string name() const override { return "the limit of a process's data (ulimit -d)"; }
   Words words(const Words& command) const override {
     return joined(
-        {"/bin/sh", "-c", "ulimit -d \"$0\" && export ZERO_ARENA=0 && exec \"$@\"", std::to_string(bytes_ / 1024)},
+        {"/bin/sh", "-c", "ulimit -d \"$0\" && export ZERO_ARENA=0 MALLOC_MMAP_THRESHOLD_=65536 && exec \"$@\"",
+         std::to_string(bytes_ / 1024)},
         command);
   }
 

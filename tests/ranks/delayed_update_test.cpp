@@ -84,7 +84,7 @@ std::vector<Optimizer> elementwise() {
 TEST_P(DelayedUpdates, HaveTheSameBits) {
   const auto& [which, precision, mesh, accumulate, plan, gradient] = GetParam();
   const auto settings = [&, precision = precision, accumulate = accumulate](const Plan& each) {
-    return each.precision(precision).accumulate(accumulate);
+    return each.precision(precision).accumulate(accumulate).reproducible(accumulate > 1);
   };
   Job job{.plan = delayed(settings(Plan::ddp())),
           .ranks = mesh.first,
@@ -111,7 +111,7 @@ std::vector<Case> cases() {
   std::iota(all.begin(), all.end(), 0);
   std::vector<Precision> precisions = every_precision();
   std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
-  return covering(all, precisions, std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {4, 4}, {4, 2}}, std::vector{1, 3},
+  return covering(all, precisions, std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {4, 4}, {4, 2}}, std::vector{1, 2},
                   plans_of_meshes(), std::vector{false, true});
 }
 
@@ -136,10 +136,10 @@ TEST(DelayedUpdate, IsAwaitedByWhoeverLooks) {
       const Job job{.plan = delayed(plan.precision(precision)), .ranks = 2, .options = with_disk()};
       SCOPED_TRACE(describe(job));
       on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
+        const double first = evaluated(model, 77);
         train_step(model, engine);
-        const double before = model.loss(77).item<double>();  // of a forward with gradients
         const double latest = evaluated(model, 77);
-        EXPECT_NE(before, latest);
+        EXPECT_NE(first, latest);
         EXPECT_EQ(model.loss(77).item<double>(), latest);
         train_step(model, engine);
         const at::Tensor weight = engine.main_parameter(model.norm->weight);
@@ -304,7 +304,7 @@ TEST(DelayedUpdate, TellsOfDisksThatFail) {
     after[rank] = thrown_by([&] { train_step(model, engine); });
   });
   EXPECT_TRUE(says(thrown[1], {"the update"})) << thrown[1];
-  EXPECT_NE(thrown[0], "");
+  EXPECT_NE(after[0], "");
   EXPECT_TRUE(says(after[1], {"a delayed update failed", "start again from what was saved"})) << after[1];
 }
 

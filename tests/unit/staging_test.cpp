@@ -54,5 +54,17 @@ TEST(StretchesOfParts, AreWholeBlocksOfMoments) {
       EXPECT_EQ((StagingShape{transfer, StagingShape::kArrays, 1}.elements_of(1000, 1000 * bytes, 4) % 256), 0);
 }
 
+// What stays on the device comes to the host where it computes all updates, and only there.
+TEST(BuffersOfUpdates, HaveRoomForWhatStaysOnADevice) {
+  const auto arrays = [](const StateTiers& tiers, bool on_device) {
+    return staging_of_update(tiers, on_device, 1 << 20, 1).arrays;
+  };
+  const StateTiers all{Tier::host, Tier::host, Tier::host, false}, divided{Tier::host, Tier::host, Tier::host, true};
+  EXPECT_EQ(arrays(all, true), 1) << "of first values";
+  EXPECT_EQ(arrays(divided, true), StagingShape::kArrays + 1);
+  const StateTiers on_disk{Tier::disk, Tier::disk, Tier::disk, true};
+  EXPECT_EQ(arrays(on_disk, false), StagingShape::kArrays + 2);
+}
+
 }  // namespace
 }  // namespace zero

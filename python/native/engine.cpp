@@ -1,0 +1,128 @@
+// Engines, and scopes in which parameters are whole.
+#include "native/engine.h"
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "native/modules.h"
+#include "zero/error.h"
+
+namespace zero::python {
+namespace {
+
+using Released = py::call_guard<py::gil_scoped_release>;
+
+Engine* built(py::handle module, const World& world, int shard, const Plan& plan, const Optimizer& optimizer,
+              const Options& options) {
+  const auto tree = described(module);
+  const py::gil_scoped_release released;
+  const Mesh mesh = shard == 0 ? Mesh(world) : Mesh(world, {.shard = shard});
+  return std::make_unique<Engine>(*tree, mesh, plan, optimizer, options).release();
+}
+
+using Group = std::pair<std::vector<at::Tensor>, double>;
+
+std::vector<Group> groups_of(Engine& engine) {
+  std::vector<Group> groups;
+  for (auto& group : engine.optimizer().param_groups()) groups.emplace_back(group.params(), group.options().get_lr());
+  return groups;
+}
+
+void set_rates(Engine& engine, const std::vector<double>& rates) {
+  auto& groups = engine.optimizer().param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates.at(i));
+}
+
+void each_slice(const Engine& engine, const py::function& use) {
+  const py::gil_scoped_release released;
+  engine.for_each_gradient_slice([&](const GradientSlice& slice) {
+    const py::gil_scoped_acquire held;
+    use(slice.parameter, slice.begin, slice.sum, slice.scale);
+  });
+}
+
+// A Gather that begins and ends by a `with` statement.
+class Scope {
+ public:
+  Scope(std::vector<at::Tensor> parameters, std::optional<int> from_rank)
+      : parameters_(std::move(parameters)), from_rank_(from_rank) {}
+  ~Scope() { leave_without(); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  void enter() {
+    if (gather_ != nullptr) throw StateError("a gather scope is entered once at a time");
+    gather_ = std::make_unique<Gather>(parameters_, from_rank_);
+  }
+
+  // Its end may throw, which no smart pointer lets through.
+  void leave() { delete gather_.release(); }
+
+  // A Gather knows by the exception that is under way that what was written is to be dropped.
+  void leave_without() noexcept {
+    struct Left {};
+    try {
+      const std::unique_ptr<Gather> held = std::move(gather_);
+      if (held) throw Left();
+    } catch (const Left&) {
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  std::optional<int> from_rank_;
+  std::unique_ptr<Gather> gather_;
+};
+
+bool leave(Scope& scope, bool failed) {
+  const py::gil_scoped_release released;
+  if (failed) {
+    scope.leave_without();
+  } else {
+    scope.leave();
+  }
+  return false;
+}
+
+void bind_scope(py::module_& module) {
+  py::class_<Scope>(module, "Gather")
+      .def(py::init<std::vector<at::Tensor>, std::optional<int>>(), "parameters"_a, "from_rank"_a = py::none())
+      .def("__enter__", &Scope::enter, Released())
+      .def("__exit__", [](Scope& scope, const py::object& type, const py::object&, const py::object&) {
+        return leave(scope, !type.is_none());
+      });
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  bind_scope(module);
+  EngineClass engine(module, "Engine");
+  bind_saves(engine);
+  engine.def(py::init(&built), "module"_a, "world"_a, "shard"_a, "plan"_a, "optimizer"_a, "options"_a)
+      .def("backward", &Engine::backward, "loss"_a, Released())
+      .def("scale", &Engine::scale, "loss"_a, Released())
+      .def("discard", &Engine::discard, Released())
+      .def("step", &Engine::step, Released())
+      .def("last_step", &Engine::last_step, py::return_value_policy::copy)
+      .def("gradient", &Engine::gradient, "parameter"_a, Released())
+      .def("main_parameter", &Engine::main_parameter, "parameter"_a, Released())
+      .def("for_each_gradient_slice", &each_slice, "use"_a)
+      .def("groups", &groups_of)
+      .def("set_rates", &set_rates, "rates"_a)
+      .def("set_lr", &Engine::set_lr, "lr"_a)
+      .def("zero_grad", [](Engine& self) { self.optimizer().zero_grad(); })
+      .def("request", &Engine::request, "bits"_a)
+      .def("release", &Engine::release, Released())
+      .def("micro_batch", &Engine::micro_batch)
+      .def("plan", &Engine::plan, py::return_value_policy::copy)
+      .def("steps", &Engine::steps)
+      .def("skipped_steps", &Engine::skipped_steps)
+      .def("loss_scale", &Engine::loss_scale);
+}
+
+}  // namespace zero::python

@@ -1,0 +1,64 @@
+// The module zero._native: the library's own classes, as Python sees them. The package zero is what programs import.
+#include <pybind11/chrono.h>
+
+#include "native/bindings.h"
+#include "zero/zero.h"
+
+namespace zero::python {
+namespace {
+
+// zero.Error is a RuntimeError, as what LibTorch makes of an error of ours inside one of its operators is.
+void bind_errors(py::module_& module) {
+  const auto error = py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  py::register_exception<ConfigError>(module, "ConfigError", error);
+  py::register_exception<StateError>(module, "StateError", error);
+  py::register_exception<CommError>(module, "CommError", error);
+  py::register_exception<OutOfMemoryError>(module, "OutOfMemoryError", error);
+  py::register_exception<CheckpointError>(module, "CheckpointError", error);
+}
+
+Transport transport_named(const std::string& name) {
+  if (name == "auto") return Transport::automatic;
+  if (name == "gloo") return Transport::gloo;
+  throw ConfigError("there is no transport '" + name + "'", "auto or gloo");
+}
+
+World joined(double timeout, std::optional<bool> check, const std::string& transport, int ranks_per_host, bool arena,
+             bool debug) {
+  InitOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
+  options.check = check.value_or(options.check);
+  options.transport = transport_named(transport);
+  options.ranks_per_host = ranks_per_host;
+  options.arena = arena;
+  options.debug = debug;
+  return init(options);
+}
+
+void bind_world(py::module_& module) {
+  py::class_<World>(module, "World")
+      .def_property_readonly("rank", &World::rank)
+      .def_property_readonly("size", &World::size)
+      .def_property_readonly("local_rank", &World::local_rank)
+      .def_property_readonly("local_size", &World::local_size)
+      .def("__repr__", [](const World& world) {
+        return "<zero.World: rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ">";
+      });
+  module.def("join", &joined, "timeout"_a, "check"_a, "transport"_a, "ranks_per_host"_a, "arena"_a, "debug"_a,
+             py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace
+}  // namespace zero::python
+
+PYBIND11_MODULE(_native, module) {
+  using namespace zero::python;
+  bind_errors(module);
+  bind_world(module);
+  bind_plan(module);
+  bind_optimizers(module);
+  bind_options(module);
+  bind_checkpoints(module);
+  bind_backward(module);
+  bind_engine(module);
+}

@@ -1,0 +1,357 @@
+"""The engine, and the optimizer that it is to code that takes one of torch.optim."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from . import _backwards, _native, _world
+from ._native import ConfigError, Plan, StateError, StepReport, World
+
+Optimizer = (
+    _native.AdamW
+    | _native.SGD
+    | _native.Adagrad
+    | _native.RMSprop
+    | _native.Adam
+    | _native.Lion
+    | _native.Muon
+    | _native.Adafactor
+    | _native.Lamb
+)
+
+# What schedules may not set: the engine would not hear of it.
+_FIXED = {"betas", "momentum", "dampening", "weight_decay", "nesterov", "eps", "amsgrad", "alpha", "centered"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a checkpoint brought back."""
+
+    folder: str
+    step: int
+    user: Any  # what save() was given, on rank 0
+    tensors: dict[str, torch.Tensor]  # of all ranks, by name
+
+
+def _restored(native: _native.Restored) -> Restored:
+    user = json.loads(native.user_text) if native.user_text else None
+    return Restored(native.folder, native.step, user, native.tensors)
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> Restored:
+    """Of the checkpoint that `path` is, or of the newest that is whole of those in it.
+
+    Raises CheckpointError where there is none.
+    """
+    return _restored(_native.find_checkpoint(os.fspath(path)))
+
+
+class Engine:
+    """Trains a torch.nn.Module under a plan of the ZeRO family.
+
+    It takes the module's parameters over; rank 0's values win, its buffers' too. The module stays as it is: its own
+    forward is called, loss.backward() is a micro-batch, and step() updates. Use it on the thread that built it.
+
+    model: parameters that modules share are one. Children of Sequential, ModuleList and ModuleDict are what is gathered
+        together, unless `units` says otherwise.
+    plan: a Plan, or the name of a preset: "ddp", "zero1", "zero2", "zero3", "hybrid", "hybrid-zero2".
+    optimizer: one of zero's, AdamW(3e-4) for example.
+    world: from zero.init(); none: the one that was joined last.
+    shard: ranks of a shard group, for the hybrid plans; 0: all.
+    clip: largest global L2 norm of the gradient; larger ones are scaled down to it. 0: no clipping.
+    seed: of random operators inside the model, by (seed, global micro-batch index).
+    groups: ParamGroups, the first that takes a parameter wins.
+    schedule: factor on the learning rate at a step, counted from 0.
+    full_precision: whether a parameter is computed with in its own dtype whatever the plan's precision; zero.norms.
+    loss_scale: none: dynamic where gradients are in fp16, else 1.
+    units: a rule, zero.units_of_types(["LlamaDecoderLayer"]) for example, the same on every rank.
+    ignored: parameters that the engine leaves to the program.
+    group_norms: has reports tell of norms by group.
+    float8: of plans with precision="fp8".
+    outside: what becomes of gradients that another engine's backward brings: "drop" or "add".
+    disk: where states on "disk" are (Plan's offload).
+
+    Collective. Raises ConfigError, listing every fault, for what cannot work; the module is as it was then.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        plan: Plan | str = "zero3",
+        optimizer: Optimizer | None = None,
+        *,
+        world: World | None = None,
+        shard: int = 0,
+        clip: float = 0.0,
+        seed: int | None = None,
+        groups: Sequence[_native.ParamGroup] = (),
+        schedule: Callable[[int], float] | None = None,
+        full_precision: Callable[[_native.ParameterInfo], bool] | None = None,
+        loss_scale: _native.LossScale | None = None,
+        units: Callable[[_native.ModuleInfo], bool] | None = None,
+        ignored: Callable[[_native.ParameterInfo], bool] | None = None,
+        group_norms: bool = False,
+        float8: _native.Float8 | None = None,
+        outside: Literal["drop", "add"] = "drop",
+        disk: _native.Disk | None = None,
+    ) -> None:
+        self._native_engine: _native.Engine | None = None
+        self._optimizer: EngineOptimizer | None = None
+        if isinstance(optimizer, torch.optim.Optimizer):
+            kind = type(optimizer).__name__
+            raise ConfigError(f"an engine has optimizers of its own, not torch.optim.{kind} (take zero.AdamW(3e-4))")
+        options = _native.Options(
+            clip=clip,
+            seed=seed,
+            groups=list(groups),
+            schedule=schedule,
+            full_precision=full_precision,
+            loss_scale=loss_scale,
+            units=units,
+            ignored=ignored,
+            group_norms=group_norms,
+            float8=float8 or _native.Float8(),
+            outside=outside,
+            disk=disk or _native.Disk([]),
+        )
+        _backwards.hear()
+        self._native_engine = _native.Engine(
+            model,
+            world or _world.world(),
+            shard,
+            Plan(plan) if isinstance(plan, str) else plan,
+            optimizer or _native.AdamW(),
+            options,
+        )
+        _engines.add(self)
+
+    @property
+    def _native(self) -> _native.Engine:
+        if self._native_engine is None:
+            raise StateError("this engine has ended")
+        return self._native_engine
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """What loss.backward() does, times the loss scale. Errors come as zero's own classes."""
+        self._native.backward(loss)
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss times the loss scale: engine.scale(loss).backward() where that is not 1."""
+        return self._native.scale(loss)
+
+    def step(self) -> StepReport:
+        """After as many backwards as the plan accumulates: clips, updates, and empties the gradients. Collective.
+
+        Before, it does nothing and reports applied = False. Raises StateError, on every rank, when gradients overflow
+        at the lowest loss scale.
+        """
+        if self._optimizer is not None:
+            self._native.set_rates(self._optimizer._rates())
+            self._optimizer._opt_called = True  # which schedules of PyTorch ask for
+        return self._native.step()
+
+    def last_step(self) -> StepReport:
+        """What the latest step() reported, whoever called it."""
+        return self._native.last_step()
+
+    def zero_grad(self) -> None:
+        """Drops the gradients of backwards since the latest step(). Every rank must."""
+        self._native.zero_grad()
+
+    def discard(self) -> None:
+        """Drops the whole step so far, and what a forward that raised left behind. Every rank must."""
+        self._native.discard()
+
+    def gradient(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A copy of a parameter's mean gradient, whole, on every rank, before step(). Collective."""
+        return self._native.gradient(parameter)
+
+    def for_each_gradient_slice(self, use: Callable[[str, int, torch.Tensor, float], None]) -> None:
+        """Calls use(name, begin, sum, scale) for what this rank updates, between backward and step().
+
+        The mean gradient of the parameter's elements from `begin` on is sum * scale; what is written to `sum` is what
+        the step takes.
+        """
+        self._native.for_each_gradient_slice(use)
+
+    def main_parameter(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A copy of a parameter's main value in fp32 (fp64), whole, on every rank. Collective."""
+        return self._native.main_parameter(parameter)
+
+    @property
+    def optimizer(self) -> EngineOptimizer:
+        """The engine as a torch.optim.Optimizer, for code that takes one: schedules, training loops."""
+        if self._optimizer is None:
+            self._optimizer = EngineOptimizer(self, self._native.groups())
+        return self._optimizer
+
+    def set_lr(self, lr: float) -> None:
+        """Learning rate of parameters in no group, from the next step on; those of groups change by the same factor."""
+        optimizer = self.optimizer
+        self._native.set_rates(optimizer._rates())
+        self._native.set_lr(lr)
+        for group, (_, rate) in zip(optimizer.param_groups, self._native.groups(), strict=True):
+            group["lr"] = rate
+
+    def request(self, bits: int) -> None:
+        """Bits of the program's own, told to all ranks by the next step's report."""
+        self._native.request(bits)
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        user: Any = None,
+        tensors: Mapping[str, torch.Tensor] | None = None,
+        frozen: bool = True,
+        keep_last: int = 0,
+        keep_every: int = 0,
+        replace: bool = False,
+        background: bool = False,
+        while_saving: Literal["wait", "refuse"] = "wait",
+    ) -> str:
+        """Writes everything that the engine needs to go on as `folder`/step-000123, which it returns. Collective.
+
+        user: what JSON can hold; rank 0's counts. tensors: of this rank, by names of their own.
+        frozen: whether parameters that are not trained are written too.
+        keep_last, keep_every: so many of the newest stay, and those whose step is a multiple; 0: all, and none.
+        background: returns when this rank's part is copied; how it ended is told by a later step's report.
+        Raises CheckpointError, the same on every rank.
+        """
+        return self._native.save(
+            os.fspath(folder),
+            _native.SaveOptions(
+                user="" if user is None else json.dumps(user),
+                tensors=dict(tensors or {}),
+                frozen=frozen,
+                keep_last=keep_last,
+                keep_every=keep_every,
+                replace=replace,
+                background=background,
+                while_saving=while_saving,
+            ),
+        )
+
+    def finish_save(self) -> str:
+        """Waits for a save in the background, and returns its checkpoint's folder; "" where none was. Collective."""
+        return self._native.finish_save()
+
+    def load(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        step: int | None = None,
+        weights_only: bool = False,
+        allow_new_optimizer: bool = False,
+    ) -> Restored:
+        """Goes on from the newest whole checkpoint in `folder`, or that of a step, under any plan and number of ranks.
+
+        weights_only: parameters and buffers, nothing else. allow_new_optimizer: what the checkpoint has not of the
+        optimizer's state begins. Collective. Raises CheckpointError where there is none that is whole.
+        """
+        return _restored(self._native.load(os.fspath(folder), step, weights_only, allow_new_optimizer))
+
+    @property
+    def micro_batch(self) -> int:
+        """The global index of the next micro-batch. Choose the data by it: all plans and world sizes see the same."""
+        return self._native.micro_batch()
+
+    @property
+    def plan(self) -> Plan:
+        return self._native.plan()
+
+    @property
+    def steps(self) -> int:
+        return self._native.steps()
+
+    @property
+    def skipped_steps(self) -> int:
+        return self._native.skipped_steps()
+
+    @property
+    def loss_scale(self) -> float:
+        """Of the next step."""
+        return self._native.loss_scale()
+
+    def release(self) -> None:
+        """Gives the module its parameters back, whole; the engine ends. Collective."""
+        self._native.release()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the engine. Where the plan shards parameters their values are gone. Not collective."""
+        self._native_engine = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class EngineOptimizer(torch.optim.Optimizer):
+    """An engine as a torch.optim.Optimizer.
+
+    Parameters with the same hyper-parameters are a group, whose learning rate may be set, by schedules of
+    torch.optim.lr_scheduler for example: it is used from the next step on. Nothing else of it may.
+    """
+
+    def __init__(self, engine: Engine, groups: Sequence[tuple[list[torch.Tensor], float]]) -> None:
+        self._engine = weakref.ref(engine)
+        self._sealed = False
+        super().__init__([{"params": params, "lr": lr} for params, lr in groups], {"lr": groups[0][1]})
+        self._sealed = True
+
+    def _trained(self) -> Engine:
+        engine = self._engine()
+        if engine is None:
+            raise StateError("the engine of this optimizer has ended")
+        return engine
+
+    def _rates(self) -> list[float]:
+        for group in self.param_groups:
+            if set_since := sorted(_FIXED & group.keys()):
+                raise ConfigError(f"{set_since[0]} of an engine's parameters is fixed when it is built (ParamGroup)")
+        return [float(group["lr"]) for group in self.param_groups]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """engine.step(), behind the closure's loss and backward where there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._trained().step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of backwards since the latest step()."""
+        self._trained().zero_grad()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._sealed:
+            raise StateError("an engine's parameters are chosen when it is built (build another)")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        raise StateError("an engine's optimizer has no state of its own to save (engine.save(folder))")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise StateError("an engine's optimizer has no state of its own to load (engine.load(folder))")
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before PyTorch goes, which an engine's thread needs."""
+    for engine in list(_engines):
+        engine.close()

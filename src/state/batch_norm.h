@@ -1,0 +1,33 @@
+// Batch normalisation in training, over the batches of all ranks: what the layers of zero::sync_batch_norm compute.
+//
+// Thread-safety: layers are known to the thread that registers them. Backward may run on another one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <span>
+
+#include "zero/communicator.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace torch::nn {
+class Module;
+}
+
+namespace zero::batch_norm {
+
+// `known_by`: the layer's weight or running mean.
+void add(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks);
+void remove(const at::Tensor& known_by);
+
+// Over which ranks the operator is to be computed; null where it is not that of a layer which was added and trains.
+const Communicator* ranks_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
+// Its result is on the stack instead of its arguments. What these are of units is resident.
+void run(const Communicator& ranks, torch::jit::Stack* stack);
+
+}  // namespace zero::batch_norm
