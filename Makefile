@@ -50,8 +50,9 @@ bench-setup:
 test-setup:
 	@scripts/setup.sh --tests
 
-lint: configure ## format, clang-tidy, layers, self-contained headers
-	@scripts/lint.sh $(BUILD)
+lint: ## format, clang-tidy, layers, self-contained headers
+	@$(MAKE) --no-print-directory configure PRESET=dev
+	@scripts/lint.sh build/dev
 
 # Against another LibTorch than the tests': that of CUDA.
 cuda: ## builds everything against LibTorch for CUDA, which it fetches into build/; needs nvcc

@@ -13,9 +13,22 @@
 #include "zero/error.h"
 
 namespace models {
-namespace {
 
 namespace nn = torch::nn;
+
+class RmsNormImpl : public nn::Module {
+ public:
+  RmsNormImpl(std::int64_t size, double eps) : eps_(eps), weight_(register_parameter("weight", torch::ones(size))) {}
+
+  at::Tensor forward(const at::Tensor& x) { return at::rms_norm(x, weight_.sizes(), weight_, eps_); }
+
+ private:
+  double eps_;
+  at::Tensor weight_;
+};
+TORCH_MODULE(RmsNorm);
+
+namespace {
 
 nn::Linear projection(std::int64_t in, std::int64_t out) {
   return nn::Linear(nn::LinearOptions(in, out).bias(false));
@@ -39,18 +52,6 @@ struct Rotary {
     return x * cos + at::cat({-halves[1], halves[0]}, -1) * sin;
   }
 };
-
-class RmsNormImpl : public nn::Module {
- public:
-  RmsNormImpl(std::int64_t size, double eps) : eps_(eps), weight_(register_parameter("weight", torch::ones(size))) {}
-
-  at::Tensor forward(const at::Tensor& x) { return at::rms_norm(x, weight_.sizes(), weight_, eps_); }
-
- private:
-  double eps_;
-  at::Tensor weight_;
-};
-TORCH_MODULE(RmsNorm);
 
 class AttentionImpl : public nn::Module {
  public:

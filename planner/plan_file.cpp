@@ -17,7 +17,7 @@ std::vector<std::string_view> gathers() {
   return {"native", "fp8"};
 }
 
-const std::array<Field<PlanFile>, 16> kFields{
+const std::array<Field<PlanFile>, 16> kPlanFields{
     {{.key = "plan", .member = &PlanFile::plan, .required = true, .choices = zero::Plan::presets},
      {.key = "precision", .member = &PlanFile::precision, .choices = zero::precisions},
      {.key = "accumulate", .member = &PlanFile::accumulate, .least = 1},
@@ -35,25 +35,25 @@ const std::array<Field<PlanFile>, 16> kFields{
      {.key = "seq", .member = &PlanFile::seq, .least = 1},
      {.key = "command", .member = &PlanFile::command}}};
 
-PlanFile read(Json json, const std::string& source) {
+PlanFile read_plan(Json json, const std::string& source) {
   models::take_stamp(json, models::kPlanFile, source);
-  return read_fields<PlanFile>(json, kFields, source);
+  return read_fields<PlanFile>(json, kPlanFields, source);
 }
 
 }  // namespace
 
 std::string to_json(const PlanFile& file) {
   Json json = models::stamped(models::kPlanFile);
-  json.update(write_fields<PlanFile>(file, kFields));
+  json.update(write_fields<PlanFile>(file, kPlanFields));
   return json.dump(2) + "\n";
 }
 
 PlanFile plan_file_from_json(const std::string& text, const std::string& source) {
-  return read(models::json_object(text, source), source);
+  return read_plan(models::json_object(text, source), source);
 }
 
 PlanFile read_plan_file(const std::string& path) {
-  return read(models::json_file(path, "give a file that `zero plan --fit` wrote"), path);
+  return read_plan(models::json_file(path, "give a file that `zero plan --fit` wrote"), path);
 }
 
 zero::Plan plan_of(const PlanFile& file) {

@@ -16,7 +16,7 @@ namespace {
 constexpr double kPositive = 1e-300;
 constexpr double kMostBytes = 1e18;
 
-const std::array<Field<Profile>, 17> kFields{
+const std::array<Field<Profile>, 17> kProfileFields{
     {{.key = "name", .member = &Profile::name, .required = true},
      {.key = "ranks", .member = &Profile::ranks},
      {.key = "threads", .member = &Profile::threads},
@@ -110,7 +110,7 @@ Profile usual(const Peaks& peaks) {
           .estimated = true};
 }
 
-Profile read(Json json, const std::string& source) {
+Profile read_profile(Json json, const std::string& source) {
   models::take_stamp(json, models::kProfile, source);
   Profile paces;
   for (const auto& [key, member] : kPaces)
@@ -118,7 +118,7 @@ Profile read(Json json, const std::string& source) {
       paces.*member = read_fields<Pace>(json[key], kPaceFields, source + ": \"" + key + "\"");
       json.erase(key);
     }
-  Profile profile = read_fields<Profile>(json, kFields, source);
+  Profile profile = read_fields<Profile>(json, kProfileFields, source);
   for (const auto& [key, member] : kPaces) profile.*member = paces.*member;
   if (profile.within_host() < kPositive)
     fields_detail::fail(source, "collective_bandwidth", "is missing or 0",
@@ -158,7 +158,7 @@ std::vector<std::string_view> given_profiles() {
 Profile profile_named(const std::string& name_or_path) {
   const auto given = std::ranges::find_if(kPeaks, [&](const Peaks& peaks) { return name_or_path == peaks.name; });
   if (given != kPeaks.end()) return usual(*given);
-  return read(models::json_file(name_or_path, "give a profile's file, or a100, h100 or h200"), name_or_path);
+  return read_profile(models::json_file(name_or_path, "give a profile's file, or a100, h100 or h200"), name_or_path);
 }
 
 std::string usual_profile_path(const std::string& kind) {
@@ -172,14 +172,14 @@ std::string usual_profile_path(const std::string& kind) {
 
 std::string to_json(const Profile& profile) {
   Json json = models::stamped(models::kProfile);
-  json.update(write_fields<Profile>(profile, kFields));
+  json.update(write_fields<Profile>(profile, kProfileFields));
   for (const auto& [key, member] : kPaces)
     if ((profile.*member).matrix_flops > 0) json[key] = write_fields<Pace>(profile.*member, kPaceFields);
   return json.dump(2) + "\n";
 }
 
 Profile profile_from_json(const std::string& text, const std::string& source) {
-  return read(models::json_object(text, source), source);
+  return read_profile(models::json_object(text, source), source);
 }
 
 }  // namespace planner

@@ -3,7 +3,7 @@
 # scripts/lint.sh [build folder with compile_commands.json] [file for clang-tidy]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=${1:-build/release}
+build=${1:-build/dev}
 shift || true
 failed=0
 

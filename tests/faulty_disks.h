@@ -131,7 +131,7 @@ inline std::string letters(std::int64_t count, unsigned seed) {
   return text;
 }
 
-inline std::string all_of(const Block& block) {
+inline std::string all_of(const zero::Block& block) {
   Bytes bytes(block.bytes(), 0);
   block.read(0, bytes.view()).wait();
   return bytes.text();

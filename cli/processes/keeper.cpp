@@ -24,7 +24,7 @@ namespace {
 using zero::Descriptor;
 
 // A packet to the launcher begins with one of these: RankEnds follow, or the text of an error.
-constexpr char kEnds = 'e';
+constexpr char kRankEnds = 'e';
 constexpr char kError = 'f';
 constexpr std::size_t kPacket = 1 << 16;
 constexpr std::size_t kMostEnds = 4096;
@@ -165,7 +165,7 @@ class RankProcesses {
   void collect() {
     std::vector<RankEnd> ends;
     const auto tell_ends = [&] {
-      tell(launcher_, kEnds, {reinterpret_cast<const char*>(ends.data()), ends.size() * sizeof(RankEnd)});
+      tell(launcher_, kRankEnds, {reinterpret_cast<const char*>(ends.data()), ends.size() * sizeof(RankEnd)});
       ends.clear();
     };
     for (siginfo_t end{}; ::waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0; end = {}) {

@@ -14,23 +14,21 @@
 namespace zero {
 namespace {
 
-struct Layer {
-  const torch::nn::Module& module;
-  at::Tensor known_by;  // as operators are given it
-};
+// Each with what it is known by: the tensor, as operators are given it.
+using Layers = std::vector<std::pair<const torch::nn::Module*, at::Tensor>>;
 
 template <class Norm>
-void add_if(const torch::nn::Module& module, const std::string& name, std::vector<Layer>& layers) {
+void add_if(const torch::nn::Module& module, const std::string& name, Layers& layers) {
   const auto* const norm = module.as<Norm>();
   if (norm == nullptr) return;
   const at::Tensor& tensor = norm->weight.defined() ? norm->weight : norm->running_mean;
   if (!tensor.defined())
     throw ConfigError("batch normalisation '" + name + "' has neither a weight nor running statistics to know it by",
                       "give it one of them");
-  layers.push_back({module, tensor});
+  layers.emplace_back(&module, tensor);
 }
 
-void add_layers(const torch::nn::Module& module, const std::string& name, std::vector<Layer>& layers) {
+void add_layers(const torch::nn::Module& module, const std::string& name, Layers& layers) {
   add_if<torch::nn::BatchNorm1d>(module, name, layers);
   add_if<torch::nn::BatchNorm2d>(module, name, layers);
   add_if<torch::nn::BatchNorm3d>(module, name, layers);
@@ -38,8 +36,8 @@ void add_layers(const torch::nn::Module& module, const std::string& name, std::v
     add_layers(*child.value(), name.empty() ? child.key() : name + "." + child.key(), layers);
 }
 
-std::vector<Layer> layers_of(const torch::nn::Module& module) {
-  std::vector<Layer> layers;
+Layers layers_of(const torch::nn::Module& module) {
+  Layers layers;
   add_layers(module, {}, layers);
   if (layers.empty()) throw ConfigError("sync_batch_norm: the module has no BatchNorm1d, BatchNorm2d or BatchNorm3d");
   return layers;
@@ -51,18 +49,18 @@ class SyncBatchNorm::Impl {
  public:
   Impl(const torch::nn::Module& module, const World& world) : layers_(layers_of(module)) {
     const Communicator ranks = world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
-    for (const Layer& layer : layers_) batch_norm::add(layer.known_by, layer.module, ranks);
+    for (const auto& [layer, known_by] : layers_) batch_norm::add(known_by, *layer, ranks);
     dispatch_hook::watch();
   }
   ~Impl() {
     dispatch_hook::unwatch();
-    for (const Layer& layer : layers_) batch_norm::remove(layer.known_by);
+    for (const auto& [layer, known_by] : layers_) batch_norm::remove(known_by);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
  private:
-  std::vector<Layer> layers_;  // whose tensors are kept, so that no others take their places
+  Layers layers_;  // whose tensors are kept, so that no others take their places
 };
 
 SyncBatchNorm::SyncBatchNorm(const torch::nn::Module& module, const World& world)

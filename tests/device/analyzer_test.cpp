@@ -11,8 +11,7 @@
 #include "ranks/torch_optimizers.h"
 #include "zero/memory_analyzer.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::analyzer_test {
 
 using accelerator::statistics;
 
@@ -261,5 +260,4 @@ TEST_F(AnalyzerOfDevices, AreOfTheDeviceOfWhatTheyWatch) {
   EXPECT_TRUE(says(fault(at::kXLA, nothing), {"there is no device 'xla'"}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::analyzer_test

@@ -7,8 +7,7 @@
 #include "device/engines.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::backwards_test {
 
 struct Net : torch::nn::Module {
   Net(int in, int out) : layer(register_module("layer", torch::nn::Linear(in, out))) {}
@@ -89,5 +88,4 @@ TEST_F(BackwardsOnADevice, OfTheProgramAreTheEngines) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::backwards_test

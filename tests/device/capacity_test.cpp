@@ -7,8 +7,7 @@
 #include "device/engines.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::capacity_test {
 
 constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
 
@@ -119,5 +118,4 @@ TEST_F(ModelsOnDevices, SayWhichPlanWouldFit) {
   EXPECT_TRUE(says(fault, {"plan ddp needs", "use zero1, which needs", "fits", "discard()"})) << fault;
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::capacity_test

@@ -7,8 +7,7 @@
 #include "optimizers.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::delayed_update_test {
 
 Plan delayed(const Plan& plan, Tier optimizer, Tier gradient) {
   return offloaded(plan, optimizer, gradient).delay_update();
@@ -95,5 +94,4 @@ TEST_F(DelayedOnADevice, IsSavedAndLoaded) {
                           Job{.ranks = 2, .joined = linked});
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::delayed_update_test

@@ -6,8 +6,7 @@
 #include "ranks/torch_optimizers.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::engine_test {
 
 // How far the device's own operators may be from the CPU's, which add up in other orders.
 double tolerance(Precision precision) {
@@ -172,5 +171,4 @@ TEST_F(ModelsOnDevices, GoOnWhenMemoryHadEnded) {
   EXPECT_GT(failures, 20);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::engine_test

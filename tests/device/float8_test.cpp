@@ -10,8 +10,7 @@
 #include "folder.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::float8_test {
 
 // Of operators that have the CPU's bits on the accelerator. Inputs are of many magnitudes, so that it matters by which
 // they are scaled.
@@ -107,5 +106,4 @@ TEST_F(ModelsOnDevices, RefuseInputsOfTheHostInFloat8) {
   EXPECT_TRUE(says(thrown_by([&] { model.up(numbers(0, {16, 32})); }), {"same device", "cpu"}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::float8_test

@@ -9,8 +9,7 @@
 
 #include "device/fixture.h"
 
-namespace zero::test::accelerator {
-namespace {
+namespace zero::test::accelerator::hazards_test {
 
 using ::testing::KilledBySignal;
 
@@ -273,5 +272,4 @@ TEST_F(Hazards, BlocksThatStayAreLeaks) {
   EXPECT_NE(error_of([] { reset(); }).find("1 blocks of device 0 are live"), std::string::npos);
 }
 
-}  // namespace
-}  // namespace zero::test::accelerator
+}  // namespace zero::test::accelerator::hazards_test

@@ -9,8 +9,7 @@
 #include "device/engines.h"
 #include "device/torch/devices.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::host_copies_test {
 
 // Behind what was queued, and before what follows them.
 class CopiesOfADevice : public ModelsOnDevices {
@@ -69,5 +68,4 @@ TEST_F(CopiesOfADevice, AreFollowedByWhatReadsThem) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::host_copies_test

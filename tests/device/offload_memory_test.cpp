@@ -8,8 +8,7 @@
 #include "zero/deferred.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::offload_memory_test {
 
 constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
 
@@ -156,5 +155,4 @@ TEST_F(MemoryOfOffloading, TrainsModelsSixAndAHalfTimesAsLarge) {
   EXPECT_GE(all, 15 * without) << all << " and " << without;
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::offload_memory_test

@@ -10,8 +10,7 @@
 #include "most_moved.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::offload_parameters_test {
 
 Plan with_parameters(const Plan& plan, Tier parameter, Tier optimizer, Tier gradient) {
   return offloaded(plan, optimizer, gradient).offload(State::parameter, parameter);
@@ -237,5 +236,4 @@ TEST_F(Parameters, AreRefusedWhereTheyCannotBe) {
                    {"parameter on tier disk", "Options::disk"}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::offload_parameters_test

@@ -12,8 +12,7 @@
 #include "ranks/torch_optimizers.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::offload_test {
 
 // One of each number and format of moments.
 std::vector<Optimizer> elementwise() {
@@ -210,5 +209,4 @@ TEST_F(Offloading, IsRefusedWhereItCannotBe) {
   EXPECT_TRUE(says(refusal(there, to_host(Plan::zero2()), torchs), {"optimizer AdamW", "tier host"}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::offload_test

@@ -6,8 +6,7 @@
 
 #include "device/fixture.h"
 
-namespace zero::test::accelerator {
-namespace {
+namespace zero::test::accelerator::operators_test {
 
 class Devices : public OnTheDevice {
  protected:
@@ -214,5 +213,4 @@ TEST_F(Operators, UnderAutocastAreThoseOfTheCpu) {
   EXPECT_EQ(registered(c10::DispatchKey::AutocastPrivateUse1), registered(c10::DispatchKey::AutocastCPU));
 }
 
-}  // namespace
-}  // namespace zero::test::accelerator
+}  // namespace zero::test::accelerator::operators_test

@@ -5,8 +5,7 @@
 #include "device/linked.h"
 #include "optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::plans_test {
 
 std::vector<Optimizer> optimizers() {
   std::vector<Optimizer> all = every_optimizer();
@@ -99,5 +98,4 @@ TEST_F(ModelsOnDevices, HaveEmbeddingsWithALargestNorm) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::plans_test

@@ -11,8 +11,7 @@
 #include "folder.h"
 #include "planner/profile.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::profile_test {
 
 constexpr std::int64_t kCapacity = std::int64_t{1} << 30;
 
@@ -88,5 +87,4 @@ TEST_F(ProfileOfADevice, HasNoFp8) {
   EXPECT_TRUE(says(fault, {"--precisions: fp8 ", "'accelerator'"}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::profile_test

@@ -19,8 +19,7 @@
 #include "zero/devices.h"
 #include "zero/safetensors.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::program_test {
 
 using cli::Report;
 using cli::RunOptions;
@@ -173,5 +172,4 @@ TEST_F(TheProgramOnADevice, IsOfOneKindOnAllRanks) {
   EXPECT_EQ(meet("accelerator:1", "accelerator:0"), "");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::program_test

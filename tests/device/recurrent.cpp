@@ -58,7 +58,7 @@ State lstm_step(const Tensor& from_input, const State& state, const Weights& wei
 
 State gru_step(const Tensor& from_input, const State& state, const Weights& weights) {
   const Tensor from_hidden = at::linear(state.hidden, weights.hidden, weights.hidden_bias);
-  return {std::get<0>(gru_cell(from_input, from_hidden, state.hidden, {}, {})), state.cell};
+  return {std::get<0>(gru_cell(from_input, from_hidden, state.hidden, Bias(), Bias())), state.cell};
 }
 
 // The weights of all steps at once, as LibTorch does on the CPU alone: the gradients have its bits.

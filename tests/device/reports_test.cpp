@@ -10,8 +10,7 @@
 #include "device/fixture.h"
 #include "memory/torch/arena_allocator.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::reports_test {
 
 using accelerator::device;
 using torch::profiler::impl::ActiveProfilerType;
@@ -77,5 +76,4 @@ TEST_F(DeviceReportsTest, GoToAProfilerWithoutItsOperators) {
   at::removeCallback(callback);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::reports_test

@@ -9,8 +9,7 @@
 #include "device/linked.h"
 #include "ranks/torch_optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::streams_test {
 
 class StreamsOfEngines : public ModelsOnDevices {
  protected:
@@ -86,5 +85,4 @@ TEST_F(StreamsOfEngines, KeepTheHostWaitingOnceAStep) {
       }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::streams_test

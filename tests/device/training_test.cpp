@@ -7,8 +7,7 @@
 
 #include "device/fixture.h"
 
-namespace zero::test::accelerator {
-namespace {
+namespace zero::test::accelerator::training_test {
 
 namespace nn = torch::nn;
 
@@ -222,5 +221,4 @@ TEST_P(Training, ModulesAreSavedAndLoaded) {
   EXPECT_TRUE(at::equal(on_host->weight, saved->weight.cpu()));
 }
 
-}  // namespace
-}  // namespace zero::test::accelerator
+}  // namespace zero::test::accelerator::training_test

@@ -10,8 +10,7 @@
 #include "most_moved.h"
 #include "optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::twin_flow_test {
 
 std::vector<Optimizer> of_each_form() {
   return {Sgd{.lr = 0.1, .momentum = 0.9}, AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.1},
@@ -196,5 +195,4 @@ TEST_F(TwinFlow, HasTheSameBitsWhateverTheDelays) {
     }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::twin_flow_test

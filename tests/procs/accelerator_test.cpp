@@ -3,7 +3,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace accelerator_test {
 
 using procs::kZero;
 using procs::Result;
@@ -34,4 +34,4 @@ TEST(ProcessesOnAnAccelerator, HaveTheSameBitsOverSockets) {
   EXPECT_EQ(lines_of(2, "zero3", "fp32", {"env", "ZERO_TRANSPORT=gloo"}), lines_of(2, "ddp", "fp32"));
 }
 
-}  // namespace
+}  // namespace accelerator_test

@@ -15,7 +15,7 @@
 #include "procs/bad/outputs.h"
 #include "procs/bad/surroundings.h"
 
-namespace {
+namespace bad_inputs_test {
 
 using procs::bad::File;
 using procs::bad::Row;
@@ -186,4 +186,4 @@ TEST(BadInputs, AreMany) {
   EXPECT_GE(count, 300U);
 }
 
-}  // namespace
+}  // namespace bad_inputs_test

@@ -8,7 +8,7 @@
 #include "persist/folders.h"
 #include "procs/zero_program.h"
 
-namespace {
+namespace checkpoint_test {
 
 using documented::Json;
 using documented::Schema;
@@ -286,4 +286,4 @@ TEST_F(CheckpointCommand, RefusesWhatIsNoCheckpoint) {
   }
 }
 
-}  // namespace
+}  // namespace checkpoint_test

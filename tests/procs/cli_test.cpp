@@ -8,7 +8,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace cli_test {
 
 using nlohmann::json;
 using procs::contains;
@@ -270,4 +270,4 @@ TEST(Train, StopsWithAllRanksWhenTold) {
   EXPECT_EQ(orphanage.survivors(), 0);
 }
 
-}  // namespace
+}  // namespace cli_test

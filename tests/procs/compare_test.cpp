@@ -8,7 +8,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace compare_test {
 
 using nlohmann::json;
 using procs::contains;
@@ -198,4 +198,4 @@ TEST(CompareOptimizers, TakesTheFirstPlanAndALauncher) {
   EXPECT_EQ(runs[1].at("state_bytes").at("optimizer").at("measured"), 0);
 }
 
-}  // namespace
+}  // namespace compare_test

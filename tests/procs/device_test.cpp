@@ -6,7 +6,7 @@
 #include "procs/zero_program.h"
 #include "zero/devices.h"
 
-namespace {
+namespace device_test {
 
 using procs::contains;
 using procs::Folder;
@@ -67,4 +67,4 @@ TEST(Devices, ThatAreNotThereAreRefused) {
   EXPECT_TRUE(contains(launched.err, ": --device: ")) << launched.err;
 }
 
-}  // namespace
+}  // namespace device_test

@@ -7,7 +7,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace faults_test {
 
 using procs::contains;
 using procs::joined;
@@ -268,4 +268,4 @@ TEST_F(Meeting, FailsForAllWhenTheRanksDisagreeOnTheWorldsSize) {
   expect_error(results[1], {"rank 1: ", "3 ranks"});
 }
 
-}  // namespace
+}  // namespace faults_test

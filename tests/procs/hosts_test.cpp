@@ -8,7 +8,7 @@
 #include "procs/virtual_hosts.h"
 #include "procs/zero_program.h"
 
-namespace {
+namespace hosts_test {
 
 using nlohmann::json;
 using procs::joined;
@@ -145,4 +145,4 @@ INSTANTIATE_TEST_SUITE_P(All, Hosts, testing::Values(Shape{2, 2}, Shape{3, 2}, S
   return std::to_string(tested.param.hosts) + "of" + std::to_string(tested.param.ranks_per_host);
 });
 
-}  // namespace
+}  // namespace hosts_test

@@ -4,7 +4,7 @@
 #include "documented.h"
 #include "procs/zero_program.h"
 
-namespace {
+namespace json_test {
 
 using documented::Json;
 using documented::Schema;
@@ -183,4 +183,4 @@ TEST(JsonOfCommands, AProfileIsShownWithoutMeasuring) {
   EXPECT_EQ(run_apart(folder, {"bench", "profile", "--show", "h100", "--ranks", "2"}).code, 2);
 }
 
-}  // namespace
+}  // namespace json_test

@@ -9,7 +9,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace kills_test {
 
 using procs::contains;
 using procs::joined;
@@ -144,4 +144,4 @@ TEST_F(Kills, WhateverARankDoesTheOthersAreToldAndNothingStays) {
   for (const auto& [operation, count] : deaths_) RecordProperty("deaths_in_" + operation, count);
 }
 
-}  // namespace
+}  // namespace kills_test

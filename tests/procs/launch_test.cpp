@@ -6,7 +6,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace launch_test {
 
 using procs::contains;
 using procs::Folder;
@@ -226,4 +226,4 @@ TEST_F(Launched, RanksDieOfAFileThatIsTooLargeAndZeroSaysSo) {
       << "the text and the rank's file";
 }
 
-}  // namespace
+}  // namespace launch_test

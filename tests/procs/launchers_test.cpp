@@ -3,7 +3,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace launchers_test {
 
 using nlohmann::json;
 using procs::contains;
@@ -198,4 +198,4 @@ TEST_F(Launchers, APortThatIsTakenIsNamed) {
   EXPECT_TRUE(contains(result.err, "cannot listen at 127.0.0.1:" + port.number())) << result.err;
 }
 
-}  // namespace
+}  // namespace launchers_test

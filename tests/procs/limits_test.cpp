@@ -13,7 +13,7 @@
 #include "base/kernel_files.h"
 #include "procs/zero_program.h"
 
-namespace {
+namespace limits_test {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -211,4 +211,4 @@ TEST(MemoryOfAProcess, DoesNotGrowWithLayersWhoseStatesAreOnDisk) {
   EXPECT_LT(peaks[1] - peaks[0], 24 * kMib);
 }
 
-}  // namespace
+}  // namespace limits_test

@@ -7,7 +7,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace meeting_errors_test {
 
 using procs::contains;
 using procs::Port;
@@ -142,4 +142,4 @@ TEST_F(RanksThatDoNotMeet, HearLibTorchWhereThatIsAskedFor) {
   EXPECT_TRUE(contains(result.err, "zero: rank 1: what listens at ")) << result.err;
 }
 
-}  // namespace
+}  // namespace meeting_errors_test

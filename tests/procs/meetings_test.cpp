@@ -6,7 +6,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace meetings_test {
 
 using procs::contains;
 using procs::joined;
@@ -139,4 +139,4 @@ TEST(Hosts, ThatAreSeveralDoNotMeetOnALoopbackInterface) {
   EXPECT_TRUE(contains(result.err, "MASTER_ADDR")) << result.err;
 }
 
-}  // namespace
+}  // namespace meetings_test

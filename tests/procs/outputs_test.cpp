@@ -7,7 +7,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace outputs_test {
 
 using nlohmann::json;
 using procs::contains;
@@ -200,4 +200,4 @@ TEST(SkippedSteps, OfAWholeRunAreAFailure) {
     EXPECT_TRUE(contains(compared.err, plan)) << compared.err;
 }
 
-}  // namespace
+}  // namespace outputs_test

@@ -10,7 +10,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace plan_test {
 
 using nlohmann::json;
 using procs::contains;
@@ -365,4 +365,4 @@ TEST(BenchProfile, IsWhatSecondsArePredictedBy) {
   EXPECT_TRUE(contains(unknown.err, "does not say how fast bf16")) << unknown.err;
 }
 
-}  // namespace
+}  // namespace plan_test

@@ -7,7 +7,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace resume_test {
 
 using procs::contains;
 using procs::Folder;
@@ -254,4 +254,4 @@ TEST_F(Resume, TellsOfACheckpointThatCannotBeSaved) {
   EXPECT_FALSE(contains(before.out, "step 1 ")) << before.out;
 }
 
-}  // namespace
+}  // namespace resume_test

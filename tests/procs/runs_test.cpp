@@ -6,7 +6,7 @@
 
 #include "procs/zero_program.h"
 
-namespace {
+namespace runs_test {
 
 using nlohmann::json;
 using procs::contains;
@@ -146,4 +146,4 @@ TEST(Train, RefusesWhatTheHostHasNoMemoryFor) {
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
-}  // namespace
+}  // namespace runs_test

@@ -9,7 +9,7 @@
 #include "persist/safetensors_folder.h"
 #include "procs/zero_program.h"
 
-namespace {
+namespace weights_test {
 
 using procs::contains;
 using procs::Folder;
@@ -188,4 +188,4 @@ TEST_F(Weights, WeightsOfAnotherModelAreRefusedWithAllDifferences) {
                     "'model.layers.1.mlp.gate_proj.weight' is not expected"});
 }
 
-}  // namespace
+}  // namespace weights_test

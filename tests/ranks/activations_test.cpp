@@ -6,8 +6,7 @@
 #include "models/llama.h"
 #include "planner/price.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::activations_test {
 
 models::LlamaConfig sizes(std::int64_t hidden, std::int64_t layers, std::int64_t heads, std::int64_t key_value_heads,
                           std::int64_t vocab) {
@@ -71,5 +70,4 @@ INSTANTIATE_TEST_SUITE_P(All, ActivationsOf,
                                   std::string(name(std::get<1>(each.param)));
                          });
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::activations_test

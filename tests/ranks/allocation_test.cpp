@@ -10,8 +10,7 @@
 #include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::allocation_test {
 
 // Blocks that this thread still gets; negative: all.
 thread_local int left = -1;
@@ -195,5 +194,4 @@ TEST_F(Allocations, ThatFailInReleaseSayThatItFailed) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::allocation_test

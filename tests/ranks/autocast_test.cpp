@@ -5,8 +5,7 @@
 #include "harness.h"
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::autocast_test {
 
 using torch::nn::Linear;
 
@@ -202,5 +201,4 @@ TEST(Autocast, PromotionKeepsTheOtherOperandsUnit) {
   EXPECT_EQ(difference(expected, train<SplitNorm>(job)), "");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::autocast_test

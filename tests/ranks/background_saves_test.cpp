@@ -12,8 +12,7 @@
 #include "states.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::background_saves_test {
 
 namespace fs = std::filesystem;
 
@@ -176,5 +175,4 @@ TEST(Requests, AreToldToAllRanks) {
     });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::background_saves_test

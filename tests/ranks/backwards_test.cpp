@@ -4,8 +4,7 @@
 #include "harness.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::backwards_test {
 
 using torch::nn::Linear;
 
@@ -221,5 +220,4 @@ TEST(Backwards, OutsideOfAnyEngineStillSaySo) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::backwards_test

@@ -10,8 +10,7 @@
 #include "states.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::blocks_test {
 
 // Which optimizer, precision, ranks, plan.
 using Kept = std::tuple<std::size_t, Precision, int, Plan>;
@@ -263,5 +262,4 @@ TEST(SmallParameters, AreUpdatedTogether) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::blocks_test

@@ -7,8 +7,7 @@
 #include "lm.h"
 #include "traffic_text.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::bytes_test {
 
 std::int64_t largest_unit(const Layout& layout) {
   std::int64_t bytes = 0;
@@ -254,5 +253,4 @@ TEST(Bytes, OfTwelveMillionParametersOnFourRanksAreThePapers) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::bytes_test

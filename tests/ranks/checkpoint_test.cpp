@@ -12,8 +12,7 @@
 #include "states.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::checkpoint_test {
 
 namespace fs = std::filesystem;
 
@@ -361,5 +360,4 @@ TEST(CheckpointRetention, KeepsTheNewestAndEveryOther) {
   EXPECT_EQ(names, (std::vector<std::string>{"step-000003", "step-000005", "step-000006"}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::checkpoint_test

@@ -9,8 +9,7 @@
 #include "zero/deferred.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::choices_test {
 
 using Names = std::vector<std::string>;
 
@@ -257,5 +256,4 @@ TEST(GroupNorms, AreOfStepsThatAreApplied) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::choices_test

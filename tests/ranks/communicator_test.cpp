@@ -4,8 +4,7 @@
 #include "comm_suite.h"
 #include "gloo_group.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::communicator_test {
 
 std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));
@@ -24,5 +23,4 @@ TEST(Gloo, RanksThatDoNotMeetFailInTime) {
   EXPECT_THROW(gloo_group(2, Timeout(200))(0), CommError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::communicator_test

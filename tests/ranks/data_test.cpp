@@ -14,7 +14,7 @@
 #include "models/data.h"
 #include "zero/error.h"
 
-namespace {
+namespace data_test {
 
 namespace fs = std::filesystem;
 using models::Batch;
@@ -276,4 +276,4 @@ TEST_F(Data, EvaluationReadsTheHeldOutWindowsInOrder) {
   EXPECT_EQ(starts(corpus.batch(1, 3, 7, Split::held_out)), (std::vector<std::int64_t>{971, 978, 985}));
 }
 
-}  // namespace
+}  // namespace data_test

@@ -9,8 +9,7 @@
 #include "engine/load_weights.h"
 #include "larger.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::deferred_files_test {
 
 class DeferredFiles : public testing::Test {
  protected:
@@ -168,5 +167,4 @@ TEST_F(DeferredFiles, ThatOneRankCannotReadEndAll) {
   EXPECT_TRUE(says(thrown[1], {"the file is gone"})) << thrown[1];
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::deferred_files_test

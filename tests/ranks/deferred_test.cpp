@@ -12,8 +12,7 @@
 #include "larger.h"
 #include "memory/torch/arena_allocator.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::deferred_test {
 
 // A module and what is drawn after it.
 struct Built {
@@ -304,5 +303,4 @@ TEST(DeferredEngine, HoldsWhatWasForeseenWhileItIsBuilt) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::deferred_test

@@ -13,8 +13,7 @@
 #include "states.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::delayed_update_test {
 
 Options with_disk() {
   return {
@@ -337,5 +336,4 @@ TEST(DelayedUpdate, IsTheSameOnAllRanks) {
   EXPECT_TRUE(says(said, {"different models or plans", "a delayed update"})) << said;
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::delayed_update_test

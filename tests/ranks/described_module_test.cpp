@@ -6,8 +6,7 @@
 #include "zero/described_module.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::described_module_test {
 
 using torch::nn::Embedding;
 using torch::nn::EmbeddingOptions;
@@ -140,5 +139,4 @@ TEST(AroundBackward, WithoutAnEngineOnlyCalls) {
   EXPECT_EQ(calls, 1);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::described_module_test

@@ -2,8 +2,7 @@
 #include "familiar.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::familiar_gradients_test {
 
 // Whole, the mean that plain LibTorch has, before what the step itself does.
 TEST(FamiliarGradients, AreRead) {
@@ -152,5 +151,4 @@ TEST(FamiliarLoops, TrainAdversaries) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::familiar_gradients_test

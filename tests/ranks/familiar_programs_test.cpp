@@ -2,8 +2,7 @@
 // unit/documented_code_test holds the document against this file.
 #include "familiar_programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::familiar_programs_test {
 
 // The ranks, and a part of the examples for each.
 TEST(FamiliarPrograms, Begin) {
@@ -278,5 +277,4 @@ TEST(FamiliarPrograms, ProximalPolicyOptimization) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::familiar_programs_test

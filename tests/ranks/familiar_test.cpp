@@ -5,8 +5,7 @@
 #include "familiar.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::familiar_test {
 
 // What a trainer is written for: whatever optimizes.
 void train_loop(Net& net, torch::optim::Optimizer& optimizer, Engine& engine, Outcome& run, int steps) {
@@ -341,5 +340,4 @@ TEST(FamiliarLoops, GoOnAfterABackwardThatThrew) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::familiar_test

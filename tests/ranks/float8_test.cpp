@@ -8,8 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
-namespace zero::test {
-namespace {
+namespace zero::test::float8_test {
 
 template <class Ours, class Theirs>
 struct Pair {
@@ -91,5 +90,4 @@ TYPED_TEST(Float8, SaturatesAndKeepsNan) {
   EXPECT_TRUE(std::isnan(widen(typename TestFixture::Mine{this->at_random(std::nanf(""), 5)})));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::float8_test

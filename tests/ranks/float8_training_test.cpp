@@ -5,8 +5,7 @@
 
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::float8_training_test {
 
 constexpr std::int64_t kIn = 40, kOut = 24, kRows = 6;
 
@@ -174,5 +173,4 @@ TEST(Float8Training, RefusesAParameterThatNoLinearLayerUses) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::float8_training_test

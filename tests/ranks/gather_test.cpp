@@ -6,8 +6,7 @@
 #include "lm.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::gather_test {
 
 const Job kJob{.ranks = 3};
 
@@ -306,5 +305,4 @@ TEST(Outside, ConvertingTheModuleToWhatItIsChangesNothing) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::gather_test

@@ -5,8 +5,7 @@
 #include "lm.h"
 #include "optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::hybrid_test {
 
 struct Groups {
   int ranks;
@@ -267,5 +266,4 @@ TEST(Meshes, AreRefusedWhereTheyAreNoGrid) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::hybrid_test

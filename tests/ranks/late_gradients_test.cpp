@@ -9,8 +9,7 @@
 #include "late_stores.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::late_gradients_test {
 
 bool gathers_gradients(const Plan& plan, int ranks) {
   return ranks > 1 && (plan.label() == "ddp" || plan.label() == "hybrid");
@@ -118,5 +117,4 @@ TEST(LateGradients, AreRefusedWhereRanksGatherThem) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::late_gradients_test

@@ -8,8 +8,7 @@
 #include "lm.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::lifecycle_test {
 
 using torch::nn::Linear;
 
@@ -367,5 +366,4 @@ TEST(Refused, RanksThatFreezeDifferentParameters) {
       {"rank 0", "rank 1", "bias"});
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::lifecycle_test

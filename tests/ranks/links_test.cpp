@@ -5,8 +5,7 @@
 #include "lm.h"
 #include "traffic_text.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::links_test {
 
 struct HostShape {
   int hosts;
@@ -114,5 +113,4 @@ TEST(Links, CommonMemorySparesTheGathersOfWhatIsShardedAndNothingElse) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::links_test

@@ -4,8 +4,7 @@
 #include "harness.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::max_norm_test {
 
 constexpr std::int64_t kRows = 11;
 
@@ -83,5 +82,4 @@ TEST(MaxNorm, OfAFunctionSaysWhereToPutIt) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::max_norm_test

@@ -9,8 +9,7 @@
 #include "memory/torch/arena_allocator.h"
 #include "zero/memory_analyzer.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::memory_analyzer_engine_test {
 
 std::int64_t sum(const OwnedBytes& owners) {
   return std::accumulate(owners.begin(), owners.end(), std::int64_t{0});
@@ -231,5 +230,4 @@ TEST(MemoryAnalyzerOfAnEngine, ChangesNoBits) {
   EXPECT_EQ(difference(without, with), "");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::memory_analyzer_engine_test

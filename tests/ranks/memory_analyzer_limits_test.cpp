@@ -9,8 +9,7 @@
 #include "zero/error.h"
 #include "zero/memory_analyzer.h"
 
-namespace zero {
-namespace {
+namespace zero::memory_analyzer_limits_test {
 
 // Steps that repeat themselves are not listened to any more; one that is another is, from where it departs.
 TEST(MemoryAnalyzerLimits, NamesOperatorsOfStepsLikeThoseBeforeAndUnlikeThem) {
@@ -105,5 +104,4 @@ TEST(MemoryAnalyzerLimits, KeepsWithinBoundsOverManySteps) {
   EXPECT_LE(report.timeline.size(), 4096u);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::memory_analyzer_limits_test

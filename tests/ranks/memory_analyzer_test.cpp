@@ -13,8 +13,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::memory_analyzer_test {
 
 // Counts what goes through it to the allocator that was there before, and notes the most and who asked for it then.
 // For a thread of the test: others' blocks pass.
@@ -364,5 +363,4 @@ TEST(MemoryAnalyzer, ExplainsTheProcess) {
   EXPECT_GE(process.parts.front().bytes, 80'000'000);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::memory_analyzer_test

@@ -11,7 +11,7 @@
 #include "models/llama.h"
 #include "zero/error.h"
 
-namespace {
+namespace models_test {
 
 using models::Llama;
 using models::LlamaConfig;
@@ -281,4 +281,4 @@ TEST(Llama, ListsAllFaultsOfItsSizes) {
   }
 }
 
-}  // namespace
+}  // namespace models_test

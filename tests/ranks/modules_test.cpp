@@ -4,8 +4,7 @@
 
 #include "harness.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::modules_test {
 
 using torch::nn::Conv2d;
 using torch::nn::Linear;
@@ -279,5 +278,4 @@ TEST(Parameters, InFp64AreAsExactAsTorchs) {
   expect_as_torch<Doubles>({.ranks = 3}, {}, 1e-12);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::modules_test

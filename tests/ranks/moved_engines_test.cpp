@@ -8,8 +8,7 @@
 #include "zero/error.h"
 #include "zero/memory_analyzer.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::moved_engines_test {
 
 // Moves wherever a step may be, and back into the engine that the caller has.
 void train_moving(Net& net, Engine& given, Outcome& run, int steps) {
@@ -212,5 +211,4 @@ TEST(MovedEngines, AreWatchedOn) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::moved_engines_test

@@ -10,8 +10,7 @@
 #include "lm.h"
 #include "torch_optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::optimizers_test {
 
 constexpr int kSteps = 20;
 
@@ -220,5 +219,4 @@ TEST(Schedules, MustBeTheSameOnEveryRank) {
   EXPECT_EQ(told_of(table, table), "");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::optimizers_test

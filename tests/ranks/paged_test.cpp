@@ -10,8 +10,7 @@
 #include "states.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::paged_test {
 
 const LateStates kAll{State::parameter, State::gradient, State::optimizer};
 
@@ -366,5 +365,4 @@ TEST_F(FailingParameters, LeaveTheModelWhereAnEngineIsBuilt) {
   train_step(*model_, *engine_);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::paged_test

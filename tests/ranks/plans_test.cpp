@@ -4,8 +4,7 @@
 #include "covering.h"
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::plans_test {
 
 Options clipped_groups() {
   return {.clip = 0.5, .seed = 3, .groups = {no_decay_on_norms_biases_embeddings()}, .schedule = [](std::int64_t step) {
@@ -99,5 +98,4 @@ TEST(Plans, KeepTheBitsWhateverTheBudgetOfResidentParameters) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::plans_test

@@ -5,8 +5,7 @@
 #include "lm.h"
 #include "optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::precisions_test {
 
 std::vector<Precision> every_precision() {
   std::vector<Precision> all;
@@ -232,5 +231,4 @@ TEST(LossScales, AreDynamicInFp16AndNoneElsewhere) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::precisions_test

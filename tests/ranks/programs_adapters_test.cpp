@@ -3,8 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_adapters_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Conv2d;
@@ -195,5 +194,4 @@ TEST(AdapterPrograms, LayersLeftOutAtRandom) {
   expect_same_on_one_rank<Shallow>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_adapters_test

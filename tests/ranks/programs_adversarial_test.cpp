@@ -3,8 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_adversarial_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -184,5 +183,4 @@ TEST(AdversarialPrograms, AnActorThroughTwoCritics) {
   expect_as_plain<TwinCritics>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_adversarial_test

@@ -3,8 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_embeddings_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Embedding;
@@ -143,5 +142,4 @@ TEST(EmbeddingPrograms, BagsOfBoundedNorm) {
   expect_as_plain<BoundedLookups<BoundedBag>>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_embeddings_test

@@ -4,8 +4,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_policies_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -180,5 +179,4 @@ TEST(PolicyPrograms, ThreeForwardsInOneLossAndAQueue) {
   expect_same_on_one_rank<Contrast>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_policies_test

@@ -3,8 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_recurrent_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -173,5 +172,4 @@ TEST(RecurrentPrograms, EncoderAndDecoderWithTiedWords) {
   expect_as_plain<Translation>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_recurrent_test

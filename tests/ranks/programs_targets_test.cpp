@@ -3,8 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_targets_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -183,5 +182,4 @@ TEST(TargetPrograms, ATeacherWithAnEngineOfItsOwn) {
   expect_as_plain<Distilled>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_targets_test

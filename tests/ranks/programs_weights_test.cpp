@@ -3,8 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::programs_weights_test {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -225,5 +224,4 @@ TEST(WeightPrograms, NoiseAfterSteps) {
   expect_same_on_one_rank<NoiseAfterSteps>();
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::programs_weights_test

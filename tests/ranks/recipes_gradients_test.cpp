@@ -3,8 +3,7 @@
 
 #include "familiar_programs.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::recipes_gradients_test {
 
 // Several losses, a backward for each: the graph of one is gone before the next is made.
 void train_in_turn(Regressor& net, const Batches& data, const zero::World& world, const zero::Plan& plan) {
@@ -157,5 +156,4 @@ TEST(Recipes, SharpnessAwareMinimization) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::recipes_gradients_test

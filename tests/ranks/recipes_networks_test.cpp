@@ -5,8 +5,7 @@
 #include "familiar_programs.h"
 #include "folder.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::recipes_networks_test {
 
 // GAN with a gradient penalty (WGAN-GP).
 torch::Tensor penalty(Critic& critic, const torch::Tensor& real, const torch::Tensor& fake) {
@@ -240,5 +239,4 @@ TEST(Recipes, Adapters) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::recipes_networks_test

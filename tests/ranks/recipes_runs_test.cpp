@@ -8,8 +8,7 @@
 #include "familiar_programs.h"
 #include "folder.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::recipes_runs_test {
 
 // Every rank has as many batches: while a rank is in all_reduce() it gathers nothing for the others.
 double evaluate(Regressor& net, const Batches& data, const zero::World& world) {
@@ -204,5 +203,4 @@ TEST(Recipes, GoingOn) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::recipes_runs_test

@@ -3,8 +3,7 @@
 
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::reduction_test {
 
 TEST(ReduceIn, SendsTheBytesEstimated) {
   for (const Precision precision : {Precision::fp32, Precision::bf16})
@@ -101,5 +100,4 @@ TEST(ReduceIn, RefusesWhatIsNoFloatingPointFormatOfTheWire) {
   EXPECT_THROW(Plan::zero3().reproducible(true).reduce_in(Dtype::bf16).validate(2), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::reduction_test

@@ -5,8 +5,7 @@
 #include "covering.h"
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::reproducible_test {
 
 Job job_of(const Plan& plan, int ranks, int accumulate) {
   return {.plan = plan.reproducible(true).accumulate(accumulate),
@@ -85,5 +84,4 @@ TEST_P(Reproducible, TakesExactlyThePlannedMicroBatches) {
 INSTANTIATE_TEST_SUITE_P(All, Reproducible, testing::Values(Precision::fp32, Precision::bf16),
                          [](const auto& info_of_test) { return std::string(name(info_of_test.param)); });
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::reproducible_test

@@ -6,8 +6,7 @@
 #include "lm.h"
 #include "persist/safetensors_folder.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::safetensors_module_test {
 
 namespace fs = std::filesystem;
 
@@ -246,5 +245,4 @@ TEST_F(SafetensorsModule, ACheckpointIsLoadedWithoutAnEngine) {
   for (const auto& [name, value] : expected) EXPECT_TRUE(at::equal(loaded.named_parameters()[name], value)) << name;
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::safetensors_module_test

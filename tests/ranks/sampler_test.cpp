@@ -6,8 +6,7 @@
 #include "harness.h"
 #include "zero/sampler.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::sampler_test {
 
 using Indices = std::vector<std::size_t>;
 
@@ -167,5 +166,4 @@ TEST(Samplers, KeepInStepWithTheEngine) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::sampler_test

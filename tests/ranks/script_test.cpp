@@ -4,8 +4,7 @@
 #include "harness.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::script_test {
 
 using Scripted = torch::jit::Module;
 
@@ -77,5 +76,4 @@ TEST(TorchScript, TrainsAsWithoutTheEngine) {
   for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(ours[0][i], losses[i], 1e-6);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::script_test

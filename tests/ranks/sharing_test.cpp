@@ -3,8 +3,7 @@
 
 #include "harness.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::sharing_test {
 
 using torch::nn::Linear;
 namespace F = torch::nn::functional;
@@ -258,5 +257,4 @@ TEST(ControlFlow, RanksUseDifferentExpertsOverMicroBatches) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::sharing_test

@@ -7,8 +7,7 @@
 #include "states.h"
 #include "torch_optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::state_test {
 
 std::vector<Optimizer> stated_optimizers() {
   std::vector<Optimizer> all{
@@ -314,5 +313,4 @@ TEST(States, EndAnEngineWhereOneRankCannotReadThem) {
   EXPECT_EQ(told[0], told[1]);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::state_test

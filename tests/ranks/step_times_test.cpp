@@ -7,8 +7,7 @@
 
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::step_times_test {
 
 // What a rank spent inside collectives of a kind, on the exchange's thread. To ask waits for what is on its way.
 double inside(const Engine& engine, Collective collective) {
@@ -79,5 +78,4 @@ TEST(StepTimes, OfAnUpdateHaveWhatItExchanges) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::step_times_test

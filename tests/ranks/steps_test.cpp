@@ -6,8 +6,7 @@
 #include "lm.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::steps_test {
 
 using Limits = std::numeric_limits<double>;
 
@@ -345,5 +344,4 @@ TEST(Exceptions, ARankThatEndsGivesThePeersAnError) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::steps_test

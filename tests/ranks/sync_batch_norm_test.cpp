@@ -5,8 +5,7 @@
 #include "zero/collectives.h"
 #include "zero/sync_batch_norm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::sync_batch_norm_test {
 
 using torch::nn::BatchNorm1d;
 using torch::nn::BatchNorm2d;
@@ -222,5 +221,4 @@ TEST(SyncBatchNorms, AccumulateOverMicroBatches) {
   EXPECT_EQ(difference(train_net(job), train_net(other)), "");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::sync_batch_norm_test

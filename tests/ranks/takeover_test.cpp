@@ -7,8 +7,7 @@
 #include "lm.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::takeover_test {
 
 using torch::nn::Linear;
 
@@ -237,5 +236,4 @@ TEST(Takeover, EnginesOneAfterTheOtherDrawTheSame) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::takeover_test

@@ -6,8 +6,7 @@
 #include "harness.h"
 #include "zero/collectives.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tensor_collectives_test {
 
 // Of this rank, with numbers that are exact in every dtype.
 at::Tensor mine(const World& world, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
@@ -186,5 +185,4 @@ TEST(TensorCollectivesThatDoNotFit, AreTensorsThatHaveNoSuchResult) {
   refuses(at::full({2}, 100, at::kChar), Reduction::sum, {"Char", "int64"});
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tensor_collectives_test

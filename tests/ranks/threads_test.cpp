@@ -9,8 +9,7 @@
 #include "harness.h"
 #include "told.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::threads_test {
 
 using torch::nn::Linear;
 
@@ -133,5 +132,4 @@ TEST(EnginesOnThreads, InGroupsOfTheirOwnTrainAtOnceAsOneAfterTheOther) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::threads_test

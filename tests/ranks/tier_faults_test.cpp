@@ -12,8 +12,7 @@
 #include "lm.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tier_faults_test {
 
 using OnResult = std::function<std::int64_t(const DiskTransfer& transfer, std::int64_t result)>;
 
@@ -199,5 +198,4 @@ TEST_P(TierFaultsOfOne, OfTooLittleSpaceAreToldAtTheStart) {
   train_step(*model_, *engine_);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tier_faults_test

@@ -9,8 +9,7 @@
 #include "most_moved.h"
 #include "optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tier_traffic_test {
 
 Options with_disk() {
   return {
@@ -144,5 +143,4 @@ TEST(TierBytes, OfAModelInMemoryAreNone) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tier_traffic_test

@@ -12,8 +12,7 @@
 #include "states.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tiers_test {
 
 // Small operations, so that there are many of them.
 DiskOptions small_disk(int directories = 1) {
@@ -227,5 +226,4 @@ TEST(TiersOfAnEngine, AreInThePlansName) {
             "zero3 with gradient on disk and optimizer on disk");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tiers_test

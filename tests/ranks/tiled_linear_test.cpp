@@ -13,8 +13,7 @@
 #include "zero/deferred.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tiled_linear_test {
 
 constexpr std::int64_t kInner = 200, kTiles = 3;
 
@@ -358,5 +357,4 @@ TEST(TiledState, IsSavedAndLoaded) {
   std::filesystem::remove_all(folder);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tiled_linear_test

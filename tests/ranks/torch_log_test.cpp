@@ -6,8 +6,7 @@
 
 #include <stdexcept>
 
-namespace zero {
-namespace {
+namespace zero::torch_log_test {
 
 class TorchLog : public testing::Test {
  protected:
@@ -55,5 +54,4 @@ TEST(Gist, IsTheFirstSentenceUnlessAllIsAskedFor) {
   EXPECT_EQ(gist(error, true), error.what());
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::torch_log_test

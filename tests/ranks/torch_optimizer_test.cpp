@@ -5,8 +5,7 @@
 #include "memory/torch/arena_allocator.h"
 #include "torch_optimizers.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::torch_optimizer_test {
 
 std::vector<TorchOptimizer> elementwise() {
   return {brought<torch::optim::AdamW>(torch::optim::AdamWOptions().eps(1e-4), "AdamW"),
@@ -142,5 +141,4 @@ TEST(TorchOptimizers, WhatTheyKeepIsMeasured) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::torch_optimizer_test

@@ -4,7 +4,7 @@ namespace zero::test {
 namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-using Options = std::unique_ptr<torch::optim::OptimizerOptions>;
+using MadeOptions = std::unique_ptr<torch::optim::OptimizerOptions>;
 
 struct LionOptions : torch::optim::OptimizerCloneableOptions<LionOptions> {
   explicit LionOptions(const Lion& lion) : hyper(lion) {}
@@ -47,44 +47,44 @@ class TorchLion : public torch::optim::Optimizer {
   }
 };
 
-Options options_of(const Sgd& o) {
+MadeOptions options_of(const Sgd& o) {
   auto options = std::make_unique<torch::optim::SGDOptions>(o.lr);
   options->momentum(o.momentum).dampening(o.dampening).nesterov(o.nesterov).weight_decay(o.weight_decay);
   return options;
 }
 
-Options options_of(const AdaGrad& o) {
+MadeOptions options_of(const AdaGrad& o) {
   auto options = std::make_unique<torch::optim::AdagradOptions>(o.lr);
   options->lr_decay(o.lr_decay).weight_decay(o.weight_decay).eps(o.eps);
   options->initial_accumulator_value(o.initial_accumulator_value);
   return options;
 }
 
-Options options_of(const RmsProp& o) {
+MadeOptions options_of(const RmsProp& o) {
   auto options = std::make_unique<torch::optim::RMSpropOptions>(o.lr);
   options->alpha(o.alpha).eps(o.eps).weight_decay(o.weight_decay).momentum(o.momentum).centered(o.centered);
   return options;
 }
 
-Options options_of(const Adam& o) {
+MadeOptions options_of(const Adam& o) {
   auto options = std::make_unique<torch::optim::AdamOptions>(o.lr);
   options->betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad);
   return options;
 }
 
-Options options_of(const AdamW& o) {
+MadeOptions options_of(const AdamW& o) {
   auto options = std::make_unique<torch::optim::AdamWOptions>(o.lr);
   options->betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad);
   return options;
 }
 
-Options options_of(const Lion& o) {
+MadeOptions options_of(const Lion& o) {
   return std::make_unique<LionOptions>(o);
 }
 
 // LibTorch has none over whole tensors: tests/ranks/whole_test.cpp has their mathematics.
 template <class Whole>
-Options options_of(const Whole&) {
+MadeOptions options_of(const Whole&) {
   throw std::logic_error("no such optimizer in LibTorch");
 }
 

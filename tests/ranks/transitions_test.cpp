@@ -11,8 +11,7 @@
 #include "lm.h"
 #include "state/observer.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::transitions_test {
 
 using Done = std::map<std::pair<std::string, int>, int>;  // how often, by activity and unit
 
@@ -100,5 +99,4 @@ INSTANTIATE_TEST_SUITE_P(
                                plans_and_with_parameters_on_disk())),
     title_of);
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::transitions_test

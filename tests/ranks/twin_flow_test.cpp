@@ -10,8 +10,7 @@
 #include "optimizers.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::twin_flow_test {
 
 Options with_folder() {
   return {
@@ -142,5 +141,4 @@ TEST(DividedOptimizer, IsTheSameShareOnAllRanks) {
   EXPECT_TRUE(says(refused, {"different models or plans", "0.5", "0.75"})) << refused;
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::twin_flow_test

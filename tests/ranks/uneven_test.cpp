@@ -5,8 +5,7 @@
 #include "harness.h"
 #include "zero/samples.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::uneven_test {
 
 // A sample is a number's row.
 struct Rows : torch::nn::Module {
@@ -162,5 +161,4 @@ TEST(UnevenBatches, AreTakenWithALossScale) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::uneven_test

@@ -8,8 +8,7 @@
 #include "optimizers.h"
 #include "partition/full_tensors.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::whole_test {
 
 // A gradient that the test knows: of micro-batch i, numbers(i) in every shape.
 struct Shapes : torch::nn::Module {
@@ -195,5 +194,4 @@ TEST(FullTensors, SendNothingOnOneRank) {
     });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::whole_test

@@ -2,8 +2,7 @@
 #include "harness.h"
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::windows_test {
 
 // Fed with fp32, so that it runs in bf16 only where autocast is on.
 struct Regression : torch::nn::Module {
@@ -135,5 +134,4 @@ TEST(Windows, ToFreezeAParameterIsNoExchange) {
   });
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::windows_test

@@ -3,8 +3,7 @@
 
 #include "lm.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::wire_test {
 
 Plan in_fp8(Precision precision) {
   return Plan::zero3().precision(precision).gather_in(Wire::fp8);
@@ -78,5 +77,4 @@ TEST(Float8Wire, IsRefusedWhereNothingIsGathered) {
   EXPECT_THROW(Plan::zero3().gather_in(Wire::int4).validate(2), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::wire_test

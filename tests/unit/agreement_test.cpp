@@ -6,8 +6,7 @@
 
 #include "comm/threads.h"
 
-namespace zero {
-namespace {
+namespace zero::agreement_test {
 
 // What each of as many threads is told, who has these lines.
 std::vector<std::optional<Disagreement>> told(const std::vector<std::vector<std::string>>& lines) {
@@ -49,5 +48,4 @@ TEST(Disagreement, ShortensWhatIsLong) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::agreement_test

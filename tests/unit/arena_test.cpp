@@ -37,8 +37,7 @@ extern "C" int madvise(void* address, size_t length, int advice) noexcept {
   return static_cast<int>(syscall(SYS_madvise, address, length, advice));
 }
 
-namespace zero {
-namespace {
+namespace zero::arena_test {
 
 const std::size_t kPage = Arena::system_page();
 
@@ -171,5 +170,4 @@ TEST_P(ArenaPages, GivesWholePagesBack) {
 
 INSTANTIATE_TEST_SUITE_P(TimesTheSystems, ArenaPages, testing::Values(1, 4, 16));
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::arena_test

@@ -4,8 +4,7 @@
 
 #include <sstream>
 
-namespace cli {
-namespace {
+namespace cli::byte_progress_test {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
@@ -50,5 +49,4 @@ TEST(ByteProgress, IsNothingWhereThereIsNoTerminal) {
   EXPECT_EQ(out.str(), "");
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::byte_progress_test

@@ -12,8 +12,7 @@
 #include "fault_env.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::checkpoint_diff_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -208,5 +207,4 @@ TEST_F(CheckpointDiff, RefusesWhatIsDamaged) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::checkpoint_diff_test

@@ -11,8 +11,7 @@
 #include "persist/retention.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::checkpoint_faults_test {
 
 const Spread kTwo{2, 1};
 const std::vector<std::string> kNoFaults(2);
@@ -246,5 +245,4 @@ TEST_F(DamagedCheckpoints, AreNamedByFileTensorAndBytes) {
   EXPECT_NE(fault_of_reading(env_, folder_).find(describe(faults[0])), std::string::npos);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::checkpoint_faults_test

@@ -9,8 +9,7 @@
 #include "persist/retention.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::checkpoint_folders_test {
 
 using Steps = std::vector<std::int64_t>;
 
@@ -207,5 +206,4 @@ TEST_F(PosixFiles, AreLockedOnce) {
   EXPECT_TRUE(env_.lock(root_ + "/.lock"));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::checkpoint_folders_test

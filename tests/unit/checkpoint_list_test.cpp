@@ -9,8 +9,7 @@
 #include "persist/retention.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::checkpoint_list_test {
 
 class CheckpointLists : public testing::Test {
  protected:
@@ -144,5 +143,4 @@ TEST(FolderNames, AreOfCheckpointsAndOfLeftovers) {
     EXPECT_EQ(folder_named(name), std::nullopt) << name;
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::checkpoint_list_test

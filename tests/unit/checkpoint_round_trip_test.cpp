@@ -15,8 +15,7 @@
 #include "persist/safetensors.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::checkpoint_round_trip_test {
 
 const std::vector<std::string> kNoFaults1{""};
 
@@ -265,5 +264,4 @@ TEST(DirectFiles, HaveTheSameBytes) {
   std::filesystem::remove(path);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::checkpoint_round_trip_test

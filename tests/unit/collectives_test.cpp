@@ -10,8 +10,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::collectives_test {
 
 void on_ranks(int size, const std::function<void(const World&)>& rank) {
   std::vector<std::thread> threads;
@@ -67,5 +66,4 @@ TEST(Collectives, PrintOnRankZero) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "step 7: 0.5\n");
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::collectives_test

@@ -5,8 +5,7 @@
 #include <set>
 #include <string>
 
-namespace zero::test {
-namespace {
+namespace zero::test::covering_test {
 
 using Sizes = std::vector<std::size_t>;
 
@@ -84,5 +83,4 @@ TEST(Covering, GivesTheValuesOfTheRowsOrOfTheProductInALongTest) {
   EXPECT_TRUE(distinct.contains({1, "a", false}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::covering_test

@@ -15,8 +15,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::descriptor_test {
 
 using std::chrono::milliseconds;
 
@@ -134,5 +133,4 @@ TEST(Descriptors, WhenThisProcessHasNoneLeftItSaysSo) {
   EXPECT_TRUE(contains(error, "Too many open files")) << error;
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::descriptor_test

@@ -8,8 +8,7 @@
 
 #include "faulty_disks.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::disk_faults_test {
 
 struct Faulty {
   DiskQueueKind queue;
@@ -302,5 +301,4 @@ TEST(DiskFiles, GoThroughTheCacheWhereTheFileSystemHasNoOtherWay) {
   EXPECT_TRUE(has(of->describe(), "(through the page cache)"));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::disk_faults_test

@@ -20,8 +20,7 @@
 #include "faulty_disks.h"
 #include "memory/passage.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::disk_store_test {
 
 struct Kept {
   DiskQueueKind queue;
@@ -377,5 +376,4 @@ TEST(DiskSpaces, GiveNobodyWhatOthersHave) {
   EXPECT_EQ(space.take(end, 1, [](std::int64_t) { FAIL(); }), 0);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::disk_store_test

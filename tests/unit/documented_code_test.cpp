@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace documented_code_test {
 
 using Lines = std::vector<std::string>;
 
@@ -110,4 +110,4 @@ TEST(DocumentedCode, IsFoundOnlyAsItIs) {
   EXPECT_FALSE(is_in(program, {"int main() {", "}"}));
 }
 
-}  // namespace
+}  // namespace documented_code_test

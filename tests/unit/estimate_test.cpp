@@ -9,8 +9,7 @@
 #include "partition/vote.h"
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::estimate_test {
 
 using Specs = std::vector<ParameterSpec>;
 const Optimizer kAdamW = AdamW{};
@@ -358,5 +357,4 @@ TEST(Paging, AgreesWithAPlainList) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::estimate_test

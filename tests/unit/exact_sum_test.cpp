@@ -11,8 +11,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::exact_sum_test {
 
 using Random = std::mt19937_64;
 
@@ -229,5 +228,4 @@ TEST(ExactSum, ManyValuesAtTheEndsOfTheRange) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::exact_sum_test

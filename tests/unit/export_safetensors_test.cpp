@@ -18,8 +18,7 @@
 #include "zero/error.h"
 #include "zero/safetensors.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::export_safetensors_test {
 
 namespace fs = std::filesystem;
 
@@ -184,5 +183,4 @@ TEST_F(ExportedWeights, ACheckpointIsFoundInItsFolder) {
   EXPECT_THROW(find_checkpoint(path("nothing")), CheckpointError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::export_safetensors_test

@@ -11,8 +11,7 @@
 #include "base/half.h"
 #include "base/random.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::formats_test {
 
 float at_random(float value, std::uint32_t random) {
   Bf16 out;
@@ -201,5 +200,4 @@ TEST(Float8Blocks, ThatAreNotFiniteAreNoNumbers) {
   for (std::size_t i = 32; i < 40; ++i) EXPECT_EQ(values[i], 0);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::formats_test

@@ -12,8 +12,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::gate_test {
 
 const Fingerprint kCall = Fingerprint::of(1, Collective::barrier, {}, {});
 
@@ -103,5 +102,4 @@ TEST(Gate, TellsWhoFailedInACall) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::gate_test

@@ -19,8 +19,7 @@
 #include "optimizers.h"
 #include "partition/moments.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::grid_kernels_test {
 
 struct Loops {
   template <class Body>
@@ -359,5 +358,4 @@ TEST(GridKernels, KeepWeightsLikeTheHost) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::grid_kernels_test

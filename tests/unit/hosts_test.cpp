@@ -5,8 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace zero {
-namespace {
+namespace zero::hosts_test {
 
 void expect_hosts(const std::vector<std::string>& identities, int hosts, int ranks_per_host) {
   const Hosts found = Hosts::of(identities);
@@ -90,5 +89,4 @@ TEST(HostIdentity, DiffersBetweenNetworkNamespaces) {
   EXPECT_NE(other, host_identity());
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::hosts_test

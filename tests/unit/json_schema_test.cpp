@@ -8,7 +8,7 @@
 #include "planner/report.h"
 #include "zero/error.h"
 
-namespace {
+namespace json_schema_test {
 
 using documented::Json;
 using documented::Schema;
@@ -125,4 +125,4 @@ TEST(JsonSchema, OfProfiles) {
   EXPECT_EQ(documented.missing(), "");
 }
 
-}  // namespace
+}  // namespace json_schema_test

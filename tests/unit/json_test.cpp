@@ -16,7 +16,7 @@
 #include "planner/profile.h"
 #include "zero/error.h"
 
-namespace {
+namespace json_test {
 
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -187,4 +187,4 @@ TEST(JsonIntegers, ProductsAreCounted) {
   EXPECT_EQ(models::product({kMost, 2, 0}), std::nullopt);
 }
 
-}  // namespace
+}  // namespace json_test

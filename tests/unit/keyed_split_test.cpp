@@ -11,8 +11,7 @@
 #include "shared_group.h"
 #include "told.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::keyed_split_test {
 
 constexpr Timeout kShort = std::chrono::seconds(30);
 
@@ -157,5 +156,4 @@ std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& in
 INSTANTIATE_TEST_SUITE_P(OneHost, KeyedSplits,
                          testing::Combine(testing::Values(kThreads, kShared), testing::Values(1, 2, 3)), title);
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::keyed_split_test

@@ -6,8 +6,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::launcher_env_test {
 
 using Variables = std::map<std::string, std::string>;
 
@@ -231,5 +230,4 @@ TEST(LauncherEnv, OverridesWhetherLibTorchIsHeard) {
   expect_refused("ZERO_DEBUG", {"2", "on", "true", "-1"});
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::launcher_env_test

@@ -7,8 +7,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::layout_test {
 
 using Specs = std::vector<ParameterSpec>;
 
@@ -226,5 +225,4 @@ TEST(Layout, FaultsAreListedAtOnce) {
   EXPECT_THROW(layout.owner("w", -1), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::layout_test

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zero {
-namespace {
+namespace zero::link_test {
 
 constexpr Collective kGather = Collective::all_gather, kReduce = Collective::reduce_scatter;
 
@@ -36,5 +35,4 @@ TEST(Link, HostsWithoutAPowerOfTwoReduceBetweenAllRanks) {
   EXPECT_EQ(moved_by(kGather, 12, threes, 2, 2), (Moved{22, 3 * 2}));
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::link_test

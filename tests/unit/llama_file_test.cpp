@@ -13,7 +13,7 @@
 #include "models/llama_config.h"
 #include "zero/error.h"
 
-namespace {
+namespace llama_file_test {
 
 using models::LlamaConfig;
 
@@ -178,4 +178,4 @@ TEST_F(LlamaFile, RefusesAFileThatIsNoObject) {
   EXPECT_THROW(read(R"({"hidden_size": 64})"), zero::ConfigError);
 }
 
-}  // namespace
+}  // namespace llama_file_test

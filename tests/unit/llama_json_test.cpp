@@ -8,7 +8,7 @@
 #include "models/llama_config.h"
 #include "zero/error.h"
 
-namespace {
+namespace llama_json_test {
 
 using models::LlamaConfig;
 
@@ -74,4 +74,4 @@ TEST(LlamaJson, ATextIsCheckedLikeAFile) {
     }
 }
 
-}  // namespace
+}  // namespace llama_json_test

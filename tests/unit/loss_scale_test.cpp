@@ -5,8 +5,7 @@
 
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::loss_scale_test {
 
 std::vector<double> scales_after(const LossScale& policy, const std::vector<bool>& overflows) {
   LossScaler scaler(policy);
@@ -67,5 +66,4 @@ TEST(LossScale, TellsEveryFault) {
     EXPECT_THROW(LossScaler(LossScale::fixed(scale)), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::loss_scale_test

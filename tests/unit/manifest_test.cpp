@@ -6,8 +6,7 @@
 #include "persist/manifest_words.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::manifest_test {
 
 Manifest sample() {
   Manifest manifest;
@@ -150,5 +149,4 @@ TEST(ElementRuns, FindAndCutWhatRepeats) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::manifest_test

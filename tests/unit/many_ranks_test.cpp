@@ -12,8 +12,7 @@
 #include "partition/transitions.h"
 #include "zero/estimate.h"
 
-namespace zero {
-namespace {
+namespace zero::many_ranks_test {
 
 struct Case {
   std::vector<ParameterSpec> specs;
@@ -125,5 +124,4 @@ TEST(ManyRanks, OwnersAreThoseOfAPlainSearch) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::many_ranks_test

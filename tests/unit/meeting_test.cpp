@@ -15,8 +15,7 @@
 #include "comm/meeting_file.h"
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::meeting_test {
 
 namespace fs = std::filesystem;
 
@@ -140,5 +139,4 @@ TEST(Listener, KnowsItsWayAround) {
   EXPECT_THROW(address_towards("no-such-host.invalid", 1), CommError);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::meeting_test

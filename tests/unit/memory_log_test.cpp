@@ -7,8 +7,7 @@
 
 #include "analysis/history.h"
 
-namespace zero {
-namespace {
+namespace zero::memory_log_test {
 
 Origin forward(MemoryLog& log) {
   return {{log.number("aten::mm")}, true};
@@ -250,5 +249,4 @@ TEST(MemoryReport, ShowsTagsPeakAndProcess) {
   EXPECT_NE(text.find("libraries    4.000  100.0 %"), std::string::npos) << text;
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::memory_log_test

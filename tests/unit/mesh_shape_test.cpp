@@ -6,8 +6,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::mesh_shape_test {
 
 TEST(MeshShape, OfRanksAloneIsOneShardGroup) {
   const MeshShape flat = 6;
@@ -71,5 +70,4 @@ TEST(MeshShape, IsRefusedWhereItIsNoGrid) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::mesh_shape_test

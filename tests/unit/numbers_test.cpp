@@ -13,8 +13,7 @@
 #include "base/float8.h"
 #include "base/half.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::numbers_test {
 
 const std::string& page() {
   static const std::string text = [] {
@@ -140,5 +139,4 @@ TEST(Numbers, WhatScalingDoesIsOnThePage) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::numbers_test

@@ -13,8 +13,7 @@
 #include "meetings.h"
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::on_devices_test {
 
 class OnDevices : public testing::Test {
  protected:
@@ -75,5 +74,4 @@ TEST_F(OnDevices, AreCheckedByTheHost) {
   });
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::on_devices_test

@@ -12,8 +12,7 @@
 #include "zero/error.h"
 #include "zero/estimate.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::optimizer_test {
 
 TEST(Optimizer, KeepsAsManyMomentsAsItsPaperHas) {
   EXPECT_EQ(moments(Sgd{}), 0);
@@ -143,5 +142,4 @@ TEST(Update, DecaysIndependentlyOfTheLearningRateWhenTold) {
   EXPECT_FLOAT_EQ(updated(AdamW{.lr = 0.5, .weight_decay = 0.25, .decay_by_lr = false}, 1, 0), 0.75F);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::optimizer_test

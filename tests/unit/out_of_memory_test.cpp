@@ -9,8 +9,7 @@
 
 #include "cli/processes/spawn.h"
 
-namespace cli {
-namespace {
+namespace cli::out_of_memory_test {
 
 namespace fs = std::filesystem;
 
@@ -87,5 +86,4 @@ TEST_F(OutOfMemory, IsSaidOfARankThatTheKernelKilled) {
   EXPECT_EQ(launcher_says("echo oom_kill 3 >$F; exit 1"), "zero: rank 0 failed with exit code 1\n");
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::out_of_memory_test

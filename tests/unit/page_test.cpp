@@ -5,8 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace cli {
-namespace {
+namespace cli::page_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -53,5 +52,4 @@ TEST(ReportPage, NamesNothingElsewhere) {
   EXPECT_EQ(occurrences(page, "default-src 'none'"), 1U);
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::page_test

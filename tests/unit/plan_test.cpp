@@ -8,8 +8,7 @@
 #include "zero/ledger.h"
 #include "zero/optimizer.h"
 
-namespace zero {
-namespace {
+namespace zero::plan_test {
 
 constexpr Row kReplicated{};
 constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
@@ -251,5 +250,4 @@ TEST(Ledger, KeepsThePeaks) {
   EXPECT_EQ(name(Owner::reduction), "reduction");
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::plan_test

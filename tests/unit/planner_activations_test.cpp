@@ -6,8 +6,7 @@
 #include "planner/formulas.h"
 #include "planner/price.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_activations_test {
 
 using zero::Precision;
 
@@ -97,5 +96,4 @@ TEST(Peak, AddsASliceOnlyToWhatLivesWhileItsUnitIsReduced) {
   EXPECT_EQ(peak(1000, 890, 890).bytes, 300 + 30 + 1000);
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_activations_test

@@ -7,8 +7,7 @@
 
 #include "planner/fit.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_advice_test {
 
 using zero::Plan;
 
@@ -108,5 +107,4 @@ TEST(PlannerAdvice, NamesBothBatchAndSequenceWhereOneIsNotEnough) {
   EXPECT_TRUE(mentions(reach.reasons, "--batch 1 and a --seq of up to 1024"));
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_advice_test

@@ -8,8 +8,7 @@
 #include "planner/offload.h"
 #include "zero/error.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_deepspeed_test {
 
 DeepSpeed read(const char* text, int ranks = 4) {
   return deepspeed_from_json(text, "ds.json", ranks);
@@ -238,5 +237,4 @@ TEST(DeepSpeedKeys, ExactPathsComeBeforePatterns) {
   EXPECT_FALSE(is_section("zero_optimi"));
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_deepspeed_test

@@ -8,8 +8,7 @@
 #include "planner/profile.h"
 #include "zero/error.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_files_test {
 
 // The text of the error that `action` throws; empty where it throws none.
 std::string error_of(const std::function<void()>& action) {
@@ -220,5 +219,4 @@ TEST(PlannerProfile, ANameThatIsNoFileListsTheGivenOnes) {
   expect_in(error_of([] { profile_named("b300"); }), {"b300", "a100, h100 or h200"});
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_files_test

@@ -10,8 +10,7 @@
 #include "planner/report.h"
 #include "zero/error.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_fit_test {
 
 using zero::Plan;
 
@@ -309,5 +308,4 @@ TEST(PlannerFit, NeverDeniesTheRanksThatWereGiven) {
   }
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_fit_test

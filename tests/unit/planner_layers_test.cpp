@@ -9,8 +9,7 @@
 #include "planner/price.h"
 #include "planner/seconds.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_layers_test {
 
 using zero::Plan;
 
@@ -191,5 +190,4 @@ TEST(EqualLayers, AreLaidOutOnce) {
   EXPECT_LE(shape_of(std::int64_t{900'000'000'000'000}).units.size(), 4);
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_layers_test

@@ -10,8 +10,7 @@
 #include "planner/report.h"
 #include "zero/error.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_price_test {
 
 using zero::Plan;
 
@@ -98,5 +97,4 @@ TEST(PlannerJson, HasTheKeysOfItsSchemaWithStateToThreeDigits) {
   }
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_price_test

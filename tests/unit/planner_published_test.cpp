@@ -7,8 +7,7 @@
 #include "planner/formulas.h"
 #include "planner/price.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_published_test {
 
 using zero::Plan;
 
@@ -187,5 +186,4 @@ TEST(SeedExperiment, StateOfThreeLinearsInFp32) {
   }
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_published_test

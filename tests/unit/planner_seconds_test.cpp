@@ -8,8 +8,7 @@
 
 #include "planner/price.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_seconds_test {
 
 using zero::Plan;
 using zero::Precision;
@@ -213,5 +212,4 @@ TEST(StepSeconds, AreLongerOverTheNetwork) {
   EXPECT_GT(seconds(2), seconds(1));
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_seconds_test

@@ -9,8 +9,7 @@
 #include "planner/quantity.h"
 #include "zero/error.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_shape_test {
 
 using zero::Dtype;
 using zero::ParameterSpec;
@@ -230,5 +229,4 @@ TEST(PlannerQuantity, RoundsToSignificantDigits) {
   EXPECT_EQ(rounded(0, 3), 0);
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_shape_test

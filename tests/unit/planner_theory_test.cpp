@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace planner {
-namespace {
+namespace planner::planner_theory_test {
 
 using zero::Plan;
 
@@ -67,5 +66,4 @@ TEST(Theory, KnowsAmongHowManyAStateIsDivided) {
             (std::pair<std::string, std::string>("partial", "sharded")));
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_theory_test

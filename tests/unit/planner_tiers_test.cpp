@@ -12,8 +12,7 @@
 #include "planner/report.h"
 #include "zero/error.h"
 
-namespace planner {
-namespace {
+namespace planner::planner_tiers_test {
 
 using zero::Plan;
 using zero::State;
@@ -253,5 +252,4 @@ TEST(Plans, WithoutTiersSayNothingOfThem) {
   EXPECT_EQ(to_json(found).find("tier"), std::string::npos);
 }
 
-}  // namespace
-}  // namespace planner
+}  // namespace planner::planner_tiers_test

@@ -10,8 +10,7 @@
 #include <sstream>
 #include <vector>
 
-namespace zero {
-namespace {
+namespace zero::process_memory_test {
 
 constexpr const char* kSmaps =
     "00400000-00500000 r-xp 00000000 fe:00 260368                     /usr/bin/a program\n"
@@ -174,5 +173,4 @@ TEST_F(ThisProcess, FindsAnEnginesState) {
   grows("engine state", {.state = kSize});
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::process_memory_test

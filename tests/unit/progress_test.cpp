@@ -4,8 +4,7 @@
 
 #include <sstream>
 
-namespace cli {
-namespace {
+namespace cli::progress_test {
 
 TEST(Progress, IsABarThatIsWrittenOverOnATerminal) {
   std::ostringstream out;
@@ -47,5 +46,4 @@ TEST(Progress, IsNothingElsewhereUnlessAskedFor) {
   EXPECT_EQ(out.str(), "");
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::progress_test

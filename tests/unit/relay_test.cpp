@@ -8,8 +8,7 @@
 #include <csignal>
 #include <cstring>
 
-namespace cli {
-namespace {
+namespace cli::relay_test {
 
 using zero::Descriptor;
 
@@ -179,5 +178,4 @@ TEST_F(Relays, GoOnWhenADeviceIsFull) {
   EXPECT_EQ(relay_.error(output_.get()), 0);
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::relay_test

@@ -7,8 +7,7 @@
 
 #include "analysis/places.h"
 
-namespace zero {
-namespace {
+namespace zero::repetition_test {
 
 constexpr Running kMatmul{1}, kAdd{2}, kRelu{3};
 
@@ -163,5 +162,4 @@ TEST(Places, AreAMap) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::repetition_test

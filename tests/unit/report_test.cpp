@@ -6,8 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-namespace cli {
-namespace {
+namespace cli::report_test {
 
 RunResult run() {
   RunResult result;
@@ -151,5 +150,4 @@ TEST(Report, WireThatNoStepShowsIsNoDifference) {
   EXPECT_TRUE(row(result, "wire").ends_with("1,001  differs"));
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::report_test

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace zero {
-namespace {
+namespace zero::residency_test {
 
 using Units = std::vector<int>;
 
@@ -160,5 +159,4 @@ TEST(Residency, TheDefaultBudgetIsTheTwoLargestUnits) {
   EXPECT_EQ(residency(Plan::zero3(), Layout({}, 2)).budget(), 0);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::residency_test

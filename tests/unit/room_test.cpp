@@ -7,7 +7,7 @@
 
 #include <fstream>
 
-namespace {
+namespace room_test {
 
 namespace fs = std::filesystem;
 using planner::Room;
@@ -104,4 +104,4 @@ TEST(LimitsOfAProcess, AreThoseOfTheKernel) {
   EXPECT_EQ(status, 0);
 }
 
-}  // namespace
+}  // namespace room_test

@@ -15,8 +15,7 @@
 #include "persist/safetensors_folder.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::safetensors_file_test {
 
 namespace fs = std::filesystem;
 using namespace std::string_literals;
@@ -240,5 +239,4 @@ TEST_F(SafetensorsDisk, AnIndexThatIsNoneIsAnError) {
             (SafetensorsFiles{{"a", "f"}}));
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::safetensors_file_test

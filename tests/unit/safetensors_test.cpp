@@ -13,8 +13,7 @@
 
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::safetensors_test {
 
 using namespace std::string_literals;
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -391,5 +390,4 @@ TEST(HostileSafetensorsHeaders, OfRandomMutationsAreConsistentOrAnError) {
   EXPECT_GT(bad, 3000);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::safetensors_test

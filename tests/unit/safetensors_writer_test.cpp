@@ -12,8 +12,7 @@
 #include "persist/safetensors_folder.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::safetensors_writer_test {
 
 using Shards = std::vector<std::vector<std::size_t>>;
 
@@ -148,5 +147,4 @@ TEST(SafetensorsWriter, AFailureLeavesNothingThatCouldBeOpened) {
     }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::safetensors_writer_test

@@ -11,8 +11,7 @@
 #include "partition/permutation.h"
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::samples_test {
 
 using Indices = std::vector<std::size_t>;
 
@@ -230,5 +229,4 @@ TEST(Samples, ThatCannotBeAreRefused) {
   EXPECT_THROW(samples.begin_at({-1, 0}, 0), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::samples_test

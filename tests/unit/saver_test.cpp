@@ -9,8 +9,7 @@
 #include "checkpoints.h"
 #include "passing_env.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::saver_test {
 
 // Enough for every rank's file to go past the page cache.
 MadeState large_state(std::int64_t steps) {
@@ -65,5 +64,4 @@ TEST(Saver, TellsOfItsFailureWhenItIsFinished) {
   std::filesystem::remove_all(folder);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::saver_test

@@ -6,8 +6,7 @@
 
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::schedule_test {
 
 TEST(Schedule, AllRiseLinearlyFirst) {
   for (const Schedule& schedule : {constant_schedule(4), cosine_schedule({4, 20}), linear_schedule({4, 20}),
@@ -66,5 +65,4 @@ TEST(Schedule, RefusesWhatMakesNoSense) {
   EXPECT_THROW(cosine_schedule({0, 10}, std::nan("")), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::schedule_test

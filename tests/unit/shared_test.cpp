@@ -12,8 +12,7 @@
 #include "comm_fixture.h"
 #include "shared_group.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::shared_test {
 
 std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& info) {
   return std::to_string(std::get<1>(info.param)) + "ranks";
@@ -291,5 +290,4 @@ TEST(SharedProcesses, NobodyWaitsForOneWhoCannotSplit) {
   expect_split_to_fail_for_both(1, "Too many open files", "rank 0: split #2: rank 1 failed");
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::shared_test

@@ -6,8 +6,7 @@
 #include "base/round_up.h"
 #include "covering.h"
 
-namespace zero {
-namespace {
+namespace zero::staging_test {
 
 // An operation's bytes, the page, bytes of an element in all parts, parts.
 using Case = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
@@ -66,5 +65,4 @@ TEST(BuffersOfUpdates, HaveRoomForWhatStaysOnADevice) {
   EXPECT_EQ(arrays(on_disk, false), StagingShape::kArrays + 2);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::staging_test

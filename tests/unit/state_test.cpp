@@ -11,8 +11,7 @@
 #include "zero/error.h"
 #include "zero/loss_scale.h"
 
-namespace zero {
-namespace {
+namespace zero::state_test {
 
 using Numbers = std::vector<std::int64_t>;
 
@@ -257,5 +256,4 @@ TEST(LossScalers, GoOnWhereAnotherWas) {
   EXPECT_THROW(second.resume(3, 0, 1), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::state_test

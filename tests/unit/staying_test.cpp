@@ -5,8 +5,7 @@
 
 #include "zero/estimate.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::staying_test {
 
 using Counts = std::vector<std::int64_t>;
 
@@ -69,5 +68,4 @@ TEST(Staying, IsBesideWhatIsBelow) {
     }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::staying_test

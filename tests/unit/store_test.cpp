@@ -13,8 +13,7 @@
 #include "late_store.h"
 #include "memory/passage.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::store_test {
 
 using Booked = std::map<std::tuple<Owner, int, Tier>, std::int64_t>;
 
@@ -395,5 +394,4 @@ TEST(StoresOfEngines, CanBeReplaced) {
   EXPECT_TRUE(make_store(State::optimizer, Tier::device, from_malloc, into(booked), {memory, options})->addressable());
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::store_test

@@ -11,8 +11,7 @@
 #include "base/exact_sum.h"
 #include "base/half.h"
 
-namespace zero {
-namespace {
+namespace zero::sum_of_squares_test {
 
 using Random = std::mt19937_64;
 
@@ -208,5 +207,4 @@ TEST(SumOfSquares, Of16BitsIsThatOfTheValuesInFp32) {
   }
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::sum_of_squares_test

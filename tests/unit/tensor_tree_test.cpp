@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zero {
-namespace {
+namespace zero::tensor_tree_test {
 
 // "name (last, xN) tensors bytes {children}"
 std::string text_of(const TensorTree& tree) {
@@ -78,5 +77,4 @@ TEST(TensorTree, TakesNamesOfAnyForm) {
   EXPECT_TRUE(tensor_tree({}, Layers::all).children.empty());
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::tensor_tree_test

@@ -10,8 +10,7 @@
 
 #include "zero/error.h"
 
-namespace cli {
-namespace {
+namespace cli::tensorboard_test {
 
 namespace fs = std::filesystem;
 using namespace std::string_literals;
@@ -138,5 +137,4 @@ TEST_F(EventFiles, CannotBeMadeOfWhatIsNoReport) {
   EXPECT_THROW(write_events(folder_, "{\"ranks\": 2}", 0), zero::Error);
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::tensorboard_test

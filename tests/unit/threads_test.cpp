@@ -4,8 +4,7 @@
 #include "shared_group.h"
 #include "zero/world.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::threads_test {
 
 template <int ranks_per_host>
 MakeRank threads_group(int size, Timeout timeout) {
@@ -89,5 +88,4 @@ TEST(Self, RefusesMemoryOfADevice) {
   EXPECT_THROW(Communicator().all_gather({&value, 1, Dtype::f32, 0}, {&value + 1, 1, Dtype::f32, 0}), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::threads_test

@@ -9,8 +9,7 @@
 #include "memory/tier_meter.h"
 #include "zero/estimate.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tier_traffic_test {
 
 TEST(TierMeter, CountsByStateWhatBlocksOfOtherTiersAreAskedFor) {
   TierMeter meter;
@@ -176,5 +175,4 @@ TEST(TierTraffic, OfStatesOnTheDeviceIsNone) {
   EXPECT_EQ(estimate(Plan::zero3(), even(Dtype::f32), AdamW{}).moved, TierMoves{});
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tier_traffic_test

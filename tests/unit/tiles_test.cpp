@@ -5,8 +5,7 @@
 
 #include <numeric>
 
-namespace zero {
-namespace {
+namespace zero::tiles_test {
 
 // Rows 0, 1 and 2 to 4 of five, and one of two: not all of them are there.
 Tiles some_tiles() {
@@ -90,5 +89,4 @@ TEST(TiledSource, TellsRowsOfTheWhole) {
   EXPECT_EQ(values.front(), 200);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::tiles_test

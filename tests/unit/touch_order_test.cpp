@@ -4,8 +4,7 @@
 
 #include <vector>
 
-namespace zero {
-namespace {
+namespace zero::touch_order_test {
 
 void touch(TouchOrder& order, const std::vector<int>& units) {
   for (const int unit : units) order.touched(unit);
@@ -110,5 +109,4 @@ TEST(TouchOrder, IsNotThatOfALookAtWeights) {
   EXPECT_EQ(foreseen(order, {1, 0, 1}), (std::vector<int>{-1, 1, -1})) << "the order of the newest evaluation";
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::touch_order_test

@@ -8,8 +8,7 @@
 
 #include "zero/error.h"
 
-namespace cli {
-namespace {
+namespace cli::trace_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -108,5 +107,4 @@ TEST(Trace, CannotBeMadeOfWhatIsNoReport) {
   EXPECT_THROW(chrome_trace(shorter.dump()), zero::Error);
 }
 
-}  // namespace
-}  // namespace cli
+}  // namespace cli::trace_test

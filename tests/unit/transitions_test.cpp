@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zero {
-namespace {
+namespace zero::transitions_test {
 
 // Two trainable units and a frozen one between them, of 100, 7 and 100 elements.
 Layout layout_on(const MeshShape& mesh, Dtype dtype = Dtype::f32) {
@@ -177,5 +176,4 @@ TEST(Held, IsCutInsideFirstThenAcross) {
   EXPECT_EQ(held_at_rest(Plan::hybrid_zero2(), State::optimizer, unit, 4).count, sixth);
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::transitions_test

@@ -5,8 +5,7 @@
 #include "comm_reference.h"
 #include "zero/error.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::tree_sum_test {
 
 std::vector<Array> random_sources(Dtype dtype, std::int64_t count, int n) {
   std::vector<Array> sources;
@@ -145,5 +144,4 @@ TEST(TreeSum, RefusesBytes) {
   EXPECT_THROW(tree_sum(sources, Dtype::u8, &out, 1), ConfigError);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::tree_sum_test

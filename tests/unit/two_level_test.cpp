@@ -3,8 +3,7 @@
 #include "comm/threads.h"
 #include "comm_fixture.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::two_level_test {
 
 constexpr std::int64_t kStaging = 1 << 16;  // bytes: pieces as many as of the usual ones, and smaller
 
@@ -219,5 +218,4 @@ TEST(TwoLevelTraffic, OfSumsIsWiderAcrossHostsThanInside) {
   }
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::two_level_test

@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zero {
-namespace {
+namespace zero::units_test {
 
 ModuleInfo module(std::string_view name, std::string_view type, std::int64_t numel = 10, bool in_container = false,
                   bool container = false) {
@@ -45,5 +44,4 @@ TEST(UnitRules, TakeSizes) {
   for (const std::int64_t numel : {9, 21}) EXPECT_FALSE(rule(module("a", "A", numel))) << numel;
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::units_test

@@ -8,8 +8,7 @@
 #include "base/number.h"
 #include "base/text.h"
 
-namespace zero::test {
-namespace {
+namespace zero::test::words_test {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
@@ -106,5 +105,4 @@ TEST(Messages, CountLettersApart) {
   EXPECT_EQ(letters_apart("kitten", "sitting"), 3u);
 }
 
-}  // namespace
-}  // namespace zero::test
+}  // namespace zero::test::words_test

@@ -8,8 +8,7 @@
 
 #include "zero/error.h"
 
-namespace zero {
-namespace {
+namespace zero::worker_test {
 
 TEST(Worker, RunsTasksInOrder) {
   std::vector<int> seen;
@@ -94,5 +93,4 @@ TEST(Pending, IsCompleteByDefault) {
   pending.wait();
 }
 
-}  // namespace
-}  // namespace zero
+}  // namespace zero::worker_test
