@@ -25,6 +25,7 @@ class Walk {
         seq_(work.seq),
         tokens_(work.batch * work.seq),
         narrow_(work.precision != zero::Precision::fp32),
+        wide_results_(work.wide_results && narrow_ && work.precision != zero::Precision::fp16),
         size_(narrow_ ? 2 : kWide) {}
 
   void run() {
@@ -66,17 +67,21 @@ class Walk {
   void product(std::int64_t width, std::int64_t from) {
     to_.hold(bytes(width));
     to_.product(tokens_, width, from);
-    if (narrow_) transient(std::max(blocks_of_inputs(from), copy_of_weight(width * from)));
+    if (narrow_)
+      transient(std::max({blocks_of_inputs(from), copy_of_weight(width * from), wide_result(tokens_ * width)}));
   }
 
   // What oneDNN takes beside a product in 16 bits, at most, on the processors on which it was looked at: blocks of its
-  // operands in another order; with AMX a weight, as far as it is kept for all tokens.
+  // operands in another order; with AMX a weight, as far as it is kept for all tokens; with AVX-512 alone the result in
+  // fp32.
   static std::int64_t blocks_of_inputs(std::int64_t from) {
     return std::min<std::int64_t>(200'000, 84'000 + 96 * from);
   }
   std::int64_t copy_of_weight(std::int64_t elements) const {
     return std::min(elements * size_, 720'000 + 2'600 * tokens_) + 6'000;
   }
+
+  std::int64_t wide_result(std::int64_t elements) const { return wide_results_ ? elements * kWide : 0; }
 
   void embed() {
     make(stream());
@@ -190,7 +195,8 @@ class Walk {
   void product_backward(std::int64_t to, std::int64_t from) {
     to_.hold(to * from * size_);
     to_.product(to, from, tokens_);
-    if (narrow_) transient(std::min<std::int64_t>(1'400'000, 64'000 + 1'000 * tokens_));
+    if (narrow_)
+      transient(std::max(std::min<std::int64_t>(1'400'000, 64'000 + 1'000 * tokens_), wide_result(to * from)));
     product(from, to);
   }
 
@@ -296,7 +302,7 @@ class Walk {
   const models::LlamaConfig& c_;
   StepListener& to_;
   std::int64_t batch_, seq_, tokens_;
-  bool narrow_;
+  bool narrow_, wide_results_;
   std::int64_t size_;
 };
 

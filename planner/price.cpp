@@ -8,6 +8,7 @@
 #include "partition/moments.h"
 #include "partition/slices.h"
 #include "planner/offload.h"
+#include "planner/processor.h"
 #include "planner/theory.h"
 #include "zero/error.h"
 
@@ -208,7 +209,8 @@ int most_micro_batches(const Shape& shape) {
 }
 
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
-  return {request.shape.config, request.batch, request.seq, plan.precision()};
+  return {request.shape.config, request.batch, request.seq, plan.precision(),
+          !on_devices(request) && keeps_wide_results()};
 }
 
 Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,

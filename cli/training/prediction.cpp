@@ -7,6 +7,7 @@
 #include "cli/options/device.h"
 #include "cli/training/collect.h"
 #include "planner/price.h"
+#include "planner/processor.h"
 #include "planner/seconds.h"
 
 namespace cli {
@@ -86,7 +87,8 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const zero::Estimate estimate = zero::estimate(
       engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
       {world.communicator().topology(), layout.mesh()}, {.directories = {options.disk.begin(), options.disk.end()}});
-  const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision()};
+  const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision(),
+                                  on_host(options.device) && planner::keeps_wide_results()};
   predict_bytes(estimate, planner::activations(micro), result);
   predict_tiers(plan, estimate, result);
   predict_wire(estimate.wire, world, result.wire);

@@ -17,15 +17,15 @@ class Module;
 
 namespace zero {
 
-// While it lives, tensors that this thread makes on the CPU have no values, but for those of at most 4 KiB and for what
-// is computed of others that have. Operators are noted with what they were given, also later and on other threads, as
-// long as they write such tensors, copy them (to(), clone()) or view them. An operator that needs values at once, to
-// return a number or a tensor whose shape depends on them, throws a StateError that names it and the tensor, and so
-// does any other use of a module's parameters and buffers after this has ended. What is neither has its values when it
-// is used then. A pointer to values that are not there throws c10::Error, which says the same.
+// While it lives, tensors that this thread makes, on the CPU or a device, have no values, but for those of at most 4
+// KiB and for what is computed of others that have. Operators are noted with what they were given, also later and on
+// other threads, as long as they write such tensors, copy them (to(), clone()) or view them. An operator that needs
+// values at once, to return a number or a tensor whose shape depends on them, throws a StateError that names it and the
+// tensor, and so does any other use of a module's parameters and buffers after this has ended. What is neither has its
+// values when it is used then. A pointer to values that are not there throws c10::Error, which says the same.
 //
-// Random operators are carried out on memory of one tensor, which is given back at once, to leave the generator as they
-// do; what they draw from is remembered in 5 KB.
+// Random operators are carried out on memory of one tensor, where that is to be, which is given back at once, to leave
+// the generator as they do; what they draw from is remembered, for a generator of the CPU in 5 KB.
 class Deferring {
  public:
   Deferring();

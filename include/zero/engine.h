@@ -150,11 +150,13 @@ class Engine {
   // Leaves the module with whole parameters where the plan replicates them. Where it shards them the values are gone:
   // call release() first to keep them. Shapes stay, and to read such a parameter throws.
   ~Engine();
-  // One that was moved from may only be assigned to or end. What it is assigned to ends first. Neither is collective.
+  // One that was moved from may be assigned to or end; all else throws StateError. What it is assigned to ends first.
+  // Neither is collective.
   Engine(Engine&& other) noexcept;
   Engine& operator=(Engine&& other) noexcept;
 
-  // Backward of a scalar loss of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
+  // Backward of a loss of one element, of this rank's micro-batch, whose gradient counts 1 / (N * accumulate).
+  // Collective.
   // Several calls before a step add up: those beyond `accumulate` one after the other, in the same order under every
   // plan (a reproducible plan takes them where `accumulate` is 1). If it throws on every rank, the gradients gathered
   // for the step so far are dropped and the engine is ready for the next forward.
@@ -196,7 +198,7 @@ class Engine {
   void set_lr(double lr);
 
   // Bits of the program's own, told to all ranks by the next step's report: so all of them act on what only some have
-  // heard, a signal or the end of their data, after the same step.
+  // heard, a signal or the end of their data, after the same step. Not collective; on the engine's thread.
   void request(std::uint32_t bits);
 
   // The global index of the micro-batch that the next backward belongs to, counted over the whole
@@ -266,6 +268,8 @@ class Engine {
   class Impl;
 
  private:
+  Impl& self() const;
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -7,14 +7,22 @@
 namespace zero::python {
 namespace {
 
+// Under the name that programs know it by.
+template <class Fault>
+py::object bind_error(py::module_& module, const char* name, py::handle base) {
+  py::object error = py::register_exception<Fault>(module, name, base);
+  error.attr("__module__") = "zero";
+  return error;
+}
+
 // zero.Error is a RuntimeError, as what LibTorch makes of an error of ours inside one of its operators is.
 void bind_errors(py::module_& module) {
-  const auto error = py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
-  py::register_exception<ConfigError>(module, "ConfigError", error);
-  py::register_exception<StateError>(module, "StateError", error);
-  py::register_exception<CommError>(module, "CommError", error);
-  py::register_exception<OutOfMemoryError>(module, "OutOfMemoryError", error);
-  py::register_exception<CheckpointError>(module, "CheckpointError", error);
+  const py::object error = bind_error<Error>(module, "Error", PyExc_RuntimeError);
+  bind_error<ConfigError>(module, "ConfigError", error);
+  bind_error<StateError>(module, "StateError", error);
+  bind_error<CommError>(module, "CommError", error);
+  bind_error<OutOfMemoryError>(module, "OutOfMemoryError", error);
+  bind_error<CheckpointError>(module, "CheckpointError", error);
 }
 
 Transport transport_named(const std::string& name) {

@@ -191,15 +191,15 @@ Restored Engine::Impl::load(const std::string& folder, const LoadOptions& option
 }
 
 std::string Engine::save(const std::string& folder, const SaveOptions& options) {
-  return impl_->save(folder, options);
+  return self().save(folder, options);
 }
 
 std::string Engine::finish_save() {
-  return impl_->finish_save();
+  return self().finish_save();
 }
 
 Restored Engine::load(const std::string& folder, const LoadOptions& options) {
-  return impl_->load(folder, options);
+  return self().load(folder, options);
 }
 
 }  // namespace zero

@@ -42,106 +42,111 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&& other) noexcept = default;
 Engine& Engine::operator=(Engine&& other) noexcept = default;
 
+Engine::Impl& Engine::self() const {
+  if (!impl_) throw StateError("this engine was moved from", "call the one that it was moved to");
+  return *impl_;
+}
+
 void Engine::backward(const at::Tensor& loss) {
-  impl_->accounts().explaining_memory("backward", [&] { impl_->backward(loss); });
+  self().accounts().explaining_memory("backward", [&] { self().backward(loss); });
 }
 StepReport Engine::step() {
-  return impl_->step();
+  return self().step();
 }
 const StepReport& Engine::last_step() const {
-  return impl_->last_step();
+  return self().last_step();
 }
 at::Tensor Engine::scale(const at::Tensor& loss) {
-  return impl_->scale(loss);
+  return self().scale(loss);
 }
 torch::optim::Optimizer& Engine::optimizer() {
-  return impl_->optimizer();
+  return self().optimizer();
 }
 void Engine::set_lr(double lr) {
-  impl_->set_lr(lr);
+  self().set_lr(lr);
 }
 std::int64_t Engine::micro_batch() const {
-  return impl_->micro_batch_number();
+  return self().micro_batch_number();
 }
 void Engine::discard() {
-  impl_->discard();
+  self().discard();
 }
 void Engine::request(std::uint32_t bits) {
-  impl_->request(bits);
+  self().request(bits);
 }
 void Engine::release() {
-  impl_->release();
+  self().release();
 }
 const Plan& Engine::plan() const {
-  return impl_->plan();
+  return self().plan();
 }
 const std::vector<ParameterRule>& Engine::rules() const {
-  return impl_->rules();
+  return self().rules();
 }
 
 const Layout& Engine::layout() const {
-  return impl_->layout();
+  return self().layout();
 }
 Estimate Engine::estimate() const {
-  return impl_->estimate();
+  return self().estimate();
 }
 Memory Engine::memory() const {
-  return impl_->memory();
+  return self().memory();
 }
 std::optional<Trace> Engine::trace() const {
-  return impl_->trace();
+  return self().trace();
 }
 Ledger Engine::ledger() const {
-  return impl_->accounts().snapshot();
+  return self().accounts().snapshot();
 }
 Ledger Engine::building() const {
-  return impl_->building();
+  return self().building();
 }
 void Engine::reset_peaks() {
-  impl_->accounts().reset_peaks();
+  self().accounts().reset_peaks();
 }
 Traffic Engine::traffic() const {
-  return impl_->meter().snapshot();
+  return self().meter().snapshot();
 }
 Traffic Engine::setup_traffic() const {
-  return impl_->setup_traffic();
+  return self().setup_traffic();
 }
 void Engine::reset_traffic() {
-  impl_->meter().reset();
-  impl_->tiers().reset();
+  self().meter().reset();
+  self().tiers().reset();
 }
 TierTraffic Engine::tier_traffic() const {
-  return impl_->tiers().steps();
+  return self().tiers().steps();
 }
 TierTraffic Engine::setup_tier_traffic() const {
-  return impl_->tiers().others();
+  return self().tiers().others();
 }
 std::int64_t Engine::steps() const {
-  return impl_->steps();
+  return self().steps();
 }
 std::int64_t Engine::skipped_steps() const {
-  return impl_->skipped_steps();
+  return self().skipped_steps();
 }
 double Engine::loss_scale() const {
-  return impl_->loss_scale();
+  return self().loss_scale();
 }
 EngineState Engine::state() {
-  return impl_->state();
+  return self().state();
 }
 void Engine::load_state(StateSource& source) {
-  impl_->load_state(source);
+  self().load_state(source);
 }
 void Engine::observe(std::weak_ptr<EngineObserver> observer) {
-  impl_->observe(observer);
+  self().observe(observer);
 }
 at::Tensor Engine::gradient(const at::Tensor& parameter) const {
-  return impl_->gradient(parameter);
+  return self().gradient(parameter);
 }
 void Engine::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) const {
-  impl_->for_each_gradient_slice(use);
+  self().for_each_gradient_slice(use);
 }
 at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
-  return impl_->main_parameter(parameter);
+  return self().main_parameter(parameter);
 }
 
 }  // namespace zero

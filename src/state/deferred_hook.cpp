@@ -1,9 +1,10 @@
 // Notes operators on tensors whose values are not there yet.
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -113,15 +114,15 @@ class NotedCall {
   // Computed now, of values that are computed now.
   void compute() const { replace(called(computed())); }
 
-  // On the CPU, in the usual layout, and of a size that is worth it.
+  // In the usual layout, and of a size that is worth it.
   void make_later() {
-    const std::optional<at::Device> device = device_asked();
-    if (!makes_one() || (device && !device->is_cpu()) || !plain()) return run();
+    const at::Device device = device_asked().value_or(at::kCPU);
+    if (!makes_one() || device.is_meta() || !plain()) return run();
     const auto recorded = std::make_shared<RecordedOperator>(record());
     Stack results = shapes(*recorded);
     if (DeferredStorage::bytes_for(results.front().toTensor()) <= kSmall) return run();
-    if (only_allocates(op_)) return allocate(results.front().toTensor(), at::kCPU);
-    replace(deferred_results(recorded, results, device.value_or(at::kCPU)));
+    if (only_allocates(op_)) return allocate(results.front().toTensor(), device);
+    replace(deferred_results(recorded, results, device));
   }
 
   void note() {
@@ -143,8 +144,13 @@ class NotedCall {
 
   std::optional<at::Device> device_asked() const {
     for (std::size_t i = 0; i < count_; ++i)
-      if (formal(i).name() == "device" && argument(i).isDevice()) return argument(i).toDevice();
+      if (formal(i).name() == "device" && argument(i).isDevice()) return with_index(argument(i).toDevice());
     return {};
+  }
+  // A kind alone is the thread's current one of it.
+  static at::Device with_index(at::Device device) {
+    if (device.is_cpu() || device.is_meta() || device.has_index()) return device;
+    return c10::impl::VirtualGuardImpl(device.type()).getDevice();
   }
   at::Device device() const { return device_asked().value_or(subject_->values->device()); }
 
@@ -247,11 +253,10 @@ class NotedCall {
 
   // Leaves the generator as the operator does.
   Stack draw(RecordedOperator& recorded) const {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    at::Generator generator = at::globalContext().defaultGenerator(device());
     for (std::size_t i = 0; i < count_; ++i)
       if (formal(i).name() == "generator" && argument(i).isGenerator()) generator = argument(i).toGenerator();
-    if (!generator.device().is_cpu() || !device().is_cpu()) refuse("draws random numbers on a device for");
-    recorded.generator = generator.get_state();
+    recorded.generator = generator.clone();
     return on_meta_device(called(computed()));
   }
 
@@ -265,7 +270,9 @@ class NotedCall {
       stack.push_back(with_tensors(argument(i), [&](const at::Tensor& tensor) {
         const DeferredStorage* const storage = DeferredStorage::of(tensor.unsafeGetTensorImpl());
         if (storage == nullptr) return tensor;
-        if (i == 0 && overwrites(op_)) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.dtype());
+        if (i == 0 && overwrites(op_))
+          return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.dtype(), at::kStrided,
+                                   storage->values->device(), /*pin_memory=*/false);
         const auto [at, fresh] = storages.try_emplace(storage->values.get());
         if (fresh) at->second = storage->values->compute();
         return tensor_in(at->second, tensor);

@@ -1,6 +1,6 @@
 #include "state/deferred_values.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -33,16 +33,14 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
 }
 
 // Its generator is the default one, or one that it is given.
-void call_drawing(const c10::OperatorHandle& op, const at::Tensor& state, Stack& stack) {
+void call_drawing(const c10::OperatorHandle& op, const at::Generator& from, Stack& stack) {
   const auto& formal = op.schema().arguments();
   for (std::size_t i = 0; i < stack.size(); ++i) {
     if (formal[i].name() != "generator") continue;
-    at::Generator generator = at::detail::createCPUGenerator();
-    generator.set_state(state);
-    stack[i] = generator;
+    stack[i] = from.clone();
     return op.callBoxed(&stack);
   }
-  const DrawsFrom draws(state);
+  const DrawsFrom draws(from);
   op.callBoxed(&stack);
 }
 
@@ -66,9 +64,9 @@ c10::Storage memory_for(std::int64_t bytes, at::Device device) {
   return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device)).storage();
 }
 
-DrawsFrom::DrawsFrom(const at::Tensor& state)
-    : generator_(at::detail::getDefaultCPUGenerator()), before_(generator_.get_state()) {
-  generator_.set_state(state);
+DrawsFrom::DrawsFrom(const at::Generator& like)
+    : generator_(at::globalContext().defaultGenerator(like.device())), before_(generator_.get_state()) {
+  generator_.set_state(like.get_state());
 }
 
 DrawsFrom::~DrawsFrom() {

@@ -29,7 +29,7 @@ struct RecordedOperator {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;
   std::vector<DeferredOperand> operands;
-  at::Tensor generator;  // the state from which it draws; undefined: it does not
+  at::Generator generator;  // what it draws from, as that was then; undefined: it draws nothing
 };
 
 class DeferredValues {
@@ -83,10 +83,10 @@ c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tenso
 at::Tensor tensor_in(const c10::Storage& storage, const at::Tensor& like);
 c10::Storage memory_for(std::int64_t bytes, at::Device device);
 
-// The default generator of the CPU has this state as long as it lives.
+// The default generator of a device is where another was, as long as it lives.
 class DrawsFrom {
  public:
-  explicit DrawsFrom(const at::Tensor& state);
+  explicit DrawsFrom(const at::Generator& like);
   ~DrawsFrom();
   DrawsFrom(const DrawsFrom&) = delete;
   DrawsFrom& operator=(const DrawsFrom&) = delete;

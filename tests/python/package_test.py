@@ -63,6 +63,11 @@ class Stub(unittest.TestCase):
                     with self.subTest(f"{name}.{each}"):
                         self.compare(method, getattr(getattr(_native, name), each))
 
+    def test_errors_are_named_as_programs_know_them(self) -> None:
+        with self.assertRaises(zero.ConfigError) as caught:
+            zero.init(transport="pigeon")
+        self.assertEqual(f"{type(caught.exception).__module__}.{type(caught.exception).__name__}", "zero.ConfigError")
+
     def test_all_is_what_the_package_has(self) -> None:
         self.assertEqual(len(zero.__all__), len(set(zero.__all__)))
         for name in zero.__all__:

@@ -5,6 +5,7 @@
 #include "memory/torch/arena_allocator.h"
 #include "models/llama.h"
 #include "planner/price.h"
+#include "planner/processor.h"
 
 namespace zero::test::activations_test {
 
@@ -55,7 +56,7 @@ std::int64_t measured_peak(const planner::MicroBatch& micro, std::int64_t& state
 // Never less than what is measured, and at most 3 % more of all that a rank holds.
 TEST_P(ActivationsOf, AreWhatIsAllocated) {
   const auto& [shape, precision] = GetParam();
-  const planner::MicroBatch micro{shape.config, shape.batch, shape.seq, precision};
+  const planner::MicroBatch micro{shape.config, shape.batch, shape.seq, precision, planner::keeps_wide_results()};
   std::int64_t state = 0;
   const std::int64_t measured = measured_peak(micro, state);
   const std::int64_t predicted = planner::activations(micro).bytes;

@@ -1,6 +1,7 @@
 // Engines that move: from one variable to another, in vectors that grow and shrink, over one that ends by it.
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -122,6 +123,21 @@ TEST(MovedEngines, LiveInAVectorThatGrowsAndShrinks) {
       for (std::size_t i = 0; i < values.size(); ++i)
         for (const auto& [name, value] : expected[i]) EXPECT_TRUE(value.equal(values[i].at(name))) << i << name;
     });
+  });
+}
+
+TEST(MovedEngines, SayThatTheyWereMovedFrom) {
+  on_ranks<Net>(kJob, {}, [](Net& net, Engine& given, int) {
+    Engine engine(std::move(given));
+    for (const std::function<void()>& call : std::vector<std::function<void()>>{
+             [&] { given.step(); }, [&] { static_cast<void>(given.plan()); }, [&] { given.backward(net.loss(0)); },
+             [&] { static_cast<void>(given.save("nowhere")); }, [&] { given.discard(); }}) {
+      EXPECT_THROW(call(), StateError);
+      EXPECT_TRUE(says(thrown_by(call), {"was moved from", "call the one"}));
+    }
+    engine.discard();
+    given = std::move(engine);
+    EXPECT_TRUE(train_step(net, given).applied);
   });
 }
 

@@ -25,7 +25,7 @@ void train_in_turn(Regressor& net, const Batches& data) {
   }
 }
 
-TEST(Recipes, SeveralLosses) {
+TEST(GradientRecipes, SeveralLosses) {
   expect_as_plain([](int data_of, const auto&... engine) {
     auto net = begun<Regressor>();
     train_in_turn(net, batches(data_of, 6, 3), engine...);
@@ -47,7 +47,7 @@ void clip_part(const zero::Engine& engine, const std::string& name, const torch:
   });
 }
 
-TEST(Recipes, ClippingOfAGroup) {
+TEST(GradientRecipes, ClippingOfAGroup) {
   const OnARank program = [](const World& world, const Plan& plan, int data_of) {
     auto net = begun<Regressor>();
     zero::Engine engine(*net, world, plan, zero::Sgd{.lr = 0.1});
@@ -78,7 +78,7 @@ void add_noise(const zero::Engine& engine, const torch::nn::Module& net, double 
   });
 }
 
-TEST(Recipes, NoiseOnGradients) {
+TEST(GradientRecipes, NoiseOnGradients) {
   const OnARank program = [](const World& world, const Plan& plan, int data_of) {
     auto net = begun<Regressor>();
     zero::Engine engine(*net, world, plan, zero::Sgd{.lr = 0.1});
@@ -120,13 +120,13 @@ void sam_step(zero::Engine& engine, Regressor& net, const Batch& batch, double r
 }
 
 void sharpness_aware(Regressor& net, const Batches& data, const zero::World& world, const zero::Plan& plan) {
-  zero::Engine engine(*net, world, plan, zero::Sgd{.lr = 0.1, .momentum = 0.9});
+  zero::Engine engine(*net, world, plan, zero::Sgd{.lr = 0.02, .momentum = 0.9});
   for (const Batch& batch : data) sam_step(engine, net, batch, 0.05);
   engine.release();
 }
 
 void sharpness_aware(Regressor& net, const Batches& data) {
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
   const std::vector<torch::Tensor> weights = net->parameters();
   for (const auto& [x, y] : data) {
     optimizer.zero_grad();
@@ -148,7 +148,7 @@ void sharpness_aware(Regressor& net, const Batches& data) {
   }
 }
 
-TEST(Recipes, SharpnessAwareMinimization) {
+TEST(GradientRecipes, SharpnessAwareMinimization) {
   expect_as_plain([](int data_of, const auto&... engine) {
     auto net = begun<Regressor>();
     sharpness_aware(net, batches(data_of, 6, 3), engine...);

@@ -46,7 +46,7 @@ void compete(Generator& generator, Critic& critic, const Batches& data) {
   }
 }
 
-TEST(Recipes, AdversarialNetworksWithAGradientPenalty) {
+TEST(NetworkRecipes, AdversarialNetworksWithAGradientPenalty) {
   expect_as_plain([](int data_of, const auto&... engine) {
     auto generator = begun<Generator>();
     auto critic = begun<Critic>(kSeed + 100);
@@ -74,7 +74,7 @@ void average(Regressor& net, Regressor& average, const Batches& data, const zero
   engine.release();
 }
 
-TEST(Recipes, AnAverageOfTheWeights) {
+TEST(NetworkRecipes, AnAverageOfTheWeights) {
   const Outcome alone = expect_same_bits([](const World& world, const Plan& plan, int data_of) {
     auto net = begun<Regressor>(), mean = begun<Regressor>(kSeed + 50);
     average(net, mean, batches(data_of, 6, 3, 1), world, plan);
@@ -105,7 +105,7 @@ void follow(Averaged& both, double share) {
   }
 }
 
-TEST(Recipes, AnAverageThatIsSharded) {
+TEST(NetworkRecipes, AnAverageThatIsSharded) {
   const OnARank in_parts = [](const World& world, const Plan& plan, int data_of) {
     auto both = begun<Averaged>();
     zero::Engine engine(*both, world, plan, zero::AdamW{.lr = 1e-2});
@@ -165,7 +165,7 @@ void learn_values(Regressor& values, Regressor& target, const std::vector<Transi
   engine.release();
 }
 
-TEST(Recipes, ATargetNetwork) {
+TEST(NetworkRecipes, ATargetNetwork) {
   const Outcome alone = expect_same_bits([](const World& world, const Plan& plan, int data_of) {
     auto values = begun<Regressor>(), target = begun<Regressor>(kSeed + 50);
     learn_values(values, target, replayed(data_of), world, plan);
@@ -205,7 +205,7 @@ Lora lora() {
 }
 
 // What they save goes on under another plan, on the base that is there.
-TEST(Recipes, Adapters) {
+TEST(NetworkRecipes, Adapters) {
   const Outcome first = left_by({{"", lora().get()}});
   std::optional<Outcome> ddp;
   for (const Plan& plan : all_plans()) {

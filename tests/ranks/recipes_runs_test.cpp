@@ -51,7 +51,7 @@ Regressor best_of(const std::string& folder) {
   return net;
 }
 
-TEST(Recipes, EarlyStoppingAndTheBestModel) {
+TEST(RunRecipes, EarlyStoppingAndTheBestModel) {
   std::optional<Outcome> ddp;
   for (const Plan& plan : all_plans()) {
     SCOPED_TRACE(plan.label());
@@ -89,7 +89,7 @@ int train_until_told(Regressor& net, const Batches& data, const std::function<bo
   return steps;
 }
 
-TEST(Recipes, StoppingWhereOneRankIsTold) {
+TEST(RunRecipes, StoppingWhereOneRankIsTold) {
   for (const Plan& plan : all_plans())
     run_ranks(2, [&](const World& world) {
       auto net = begun<Regressor>();
@@ -119,7 +119,7 @@ void train_and_log(Regressor& net, const Batches& data, std::vector<std::string>
   }
 }
 
-TEST(Recipes, Logging) {
+TEST(RunRecipes, Logging) {
   for (const Plan& plan : all_plans()) {
     std::array<std::vector<std::string>, 2> logs;
     run_ranks(2, [&](const World& world) {
@@ -149,7 +149,7 @@ void train_by_plateaus(Regressor& net, const Batches& data, const Batches& held_
   engine.release();
 }
 
-TEST(Recipes, ALearningRateThatFallsOnPlateaus) {
+TEST(RunRecipes, ALearningRateThatFallsOnPlateaus) {
   expect_same_bits([](const World& world, const Plan& plan, int data_of) {
     auto net = begun<Regressor>();
     train_by_plateaus(net, batches(data_of, 6, 3), batches(20 + data_of, 6, 3), world, plan);
@@ -182,7 +182,7 @@ void train_or_go_on(Regressor& net, std::int64_t until, const std::string& folde
   engine.release();
 }
 
-TEST(Recipes, GoingOn) {
+TEST(RunRecipes, GoingOn) {
   const auto run = [](const Plan& plan, int ranks, std::int64_t until, const std::string& folder) {
     return run_of(
         [&](const World& world, const Plan& by, int) {

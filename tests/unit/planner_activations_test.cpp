@@ -5,6 +5,7 @@
 
 #include "planner/formulas.h"
 #include "planner/price.h"
+#include "planner/processor.h"
 
 namespace planner::planner_activations_test {
 
@@ -54,7 +55,6 @@ TEST(Activations, GrowWithTheTokens) {
   EXPECT_NEAR(bytes(2, 1024) / bytes(2, 512), 2, 0.02);
 }
 
-// A large vocabulary's logits are largest when backward begins; a deep model's layers when it has begun.
 // The head's gradient, and what the layers' backward needs, are there when the sum of its slice is made.
 TEST(Activations, HoldTheHeadsGradientAsItsSumIsMade) {
   const MicroBatch one = work(22, 1, 32);
@@ -62,6 +62,28 @@ TEST(Activations, HoldTheHeadsGradientAsItsSumIsMade) {
   EXPECT_GT(activations(one).in_backward, head + activations(one).layers * one.seq * one.config.intermediate_size * 2);
 }
 
+// The gradient of the largest weight, at the moment that is the largest without it too.
+TEST(Activations, HaveAWideResultBesideAProductWhereTheProcessorDoes) {
+  MicroBatch one = work(2, 1, 32);
+  const std::int64_t head = one.config.vocab_size * one.config.hidden_size;
+  const std::int64_t without = activations(one).bytes;
+  one.wide_results = true;
+  EXPECT_NEAR(static_cast<double>(activations(one).bytes - without), static_cast<double>(head * 4), 1.5e6);
+  one.precision = Precision::fp16;
+  EXPECT_EQ(activations(one).bytes, without);
+}
+
+TEST(Processors, KeepWideResultsWithAvx512AndWithoutItsBf16) {
+  EXPECT_TRUE(keeps_wide_results({.avx512 = true}));
+  EXPECT_FALSE(keeps_wide_results({.avx512 = true, .avx512_bf16 = true}));
+  EXPECT_FALSE(keeps_wide_results({}));
+  EXPECT_TRUE(keeps_wide_results({.avx512 = true, .avx512_bf16 = true, .limit = "AVX512_CORE_VNNI"}));
+  EXPECT_TRUE(keeps_wide_results({.avx512 = true, .limit = "AVX512_CORE_AMX"}));
+  for (const char* limit : {"SSE41", "AVX", "AVX2", "AVX2_VNNI"})
+    EXPECT_FALSE(keeps_wide_results({.avx512 = true, .limit = limit})) << limit;
+}
+
+// A large vocabulary's logits are largest when backward begins; a deep model's layers when it has begun.
 TEST(Activations, NameTheMoment) {
   models::LlamaConfig config = models::llama_preset("micro");
   config.vocab_size = 50000;
