@@ -271,7 +271,7 @@ class NotedCall {
         const DeferredStorage* const storage = DeferredStorage::of(tensor.unsafeGetTensorImpl());
         if (storage == nullptr) return tensor;
         if (i == 0 && overwrites(op_))
-          return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.dtype(), at::kStrided,
+          return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.scalar_type(), at::kStrided,
                                    storage->values->device(), /*pin_memory=*/false);
         const auto [at, fresh] = storages.try_emplace(storage->values.get());
         if (fresh) at->second = storage->values->compute();

@@ -93,7 +93,7 @@ TEST_F(DeferredOnADevice, TrainsWithTheBitsOfBuildingItWhole) {
     const auto made = std::make_shared<std::atomic<int>>(0);
     return Course<Drawn>{.make = [=] {
       const at::Device device = accelerator::device((*made)++ % accelerator::kDevices);
-      at::globalContext().defaultGenerator(device).set_current_seed(3);
+      at::Generator(at::globalContext().defaultGenerator(device)).set_current_seed(3);
       const auto make = [&] { return std::make_shared<Drawn>(device, 2); };
       return deferred ? zero::deferred(make) : make();
     }};
