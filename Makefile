@@ -59,7 +59,7 @@ cuda: ## builds everything against LibTorch for CUDA, which it fetches into buil
 	@scripts/setup.sh
 	@scripts/setup.sh --cuda
 	@export PATH="$(CURDIR)/build/cuda-venv/bin:$$PATH"; $(GENERATOR); \
-	  cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$$(cat build/cuda.prefix)" >build/cuda.log || { cat build/cuda.log; exit 1; }; \
+	  cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DCMAKE_PREFIX_PATH="$$(cat build/cuda.prefix)" >build/cuda.log || { cat build/cuda.log; exit 1; }; \
 	  cmake --build build/cuda
 	@build/cuda/tests/unit_tests --gtest_brief=1 --gtest_filter='GridKernels.*'
 	@build/cuda/zero compare --model micro --ranks 2 --steps 4

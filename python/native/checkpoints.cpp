@@ -70,7 +70,7 @@ at::Tensor tensor_of(const RestoredTensor& restored) {
   throw CheckpointError("'" + restored.name + "' is of a dtype that PyTorch has not");
 }
 
-std::map<std::string, at::Tensor> tensors_of(const Restored& restored) {
+std::map<std::string, at::Tensor> restored_tensors(const Restored& restored) {
   std::map<std::string, at::Tensor> tensors;
   for (const RestoredTensor& each : restored.tensors) tensors.emplace(each.name, tensor_of(each));
   return tensors;
@@ -104,7 +104,7 @@ void bind_checkpoints(py::module_& module) {
       .def_readonly("folder", &Restored::folder)
       .def_readonly("step", &Restored::step)
       .def_readonly("user_text", &Restored::user)
-      .def_property_readonly("tensors", &tensors_of);
+      .def_property_readonly("tensors", &restored_tensors);
   module.def("checkpoint_steps", &checkpoint_steps, "folder"_a);
   module.def("find_checkpoint", &find_checkpoint, "path"_a, Released());
   module.def("prepare_checkpoints", &prepare_checkpoints, "world"_a, "folder"_a, Released());
