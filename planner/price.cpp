@@ -8,7 +8,6 @@
 #include "partition/moments.h"
 #include "partition/slices.h"
 #include "planner/offload.h"
-#include "planner/processor.h"
 #include "planner/theory.h"
 #include "zero/error.h"
 
@@ -209,8 +208,7 @@ int most_micro_batches(const Shape& shape) {
 }
 
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
-  return {request.shape.config, request.batch, request.seq, plan.precision(),
-          !on_devices(request) && keeps_wide_results()};
+  return {request.shape.config, request.batch, request.seq, plan.precision(), request.wide_results};
 }
 
 Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,

@@ -18,6 +18,7 @@
 #include "planner/fit.h"
 #include "planner/offload.h"
 #include "planner/plan_file.h"
+#include "planner/processor.h"
 #include "planner/quantity.h"
 
 namespace cli {
@@ -160,7 +161,9 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting, 
   if (!options.seq) request.assumed.push_back(sentence_of_seq(request.shape));
   take_network(options, request);
   request.device_memory = device_memory_of(options, request.profile);
-  request.memory = memory_of(options, !request.device_memory && options.hosts == 1);
+  const bool on_this_host = !request.device_memory && options.hosts == 1;
+  request.memory = memory_of(options, on_this_host);
+  request.wide_results = on_this_host && planner::keeps_wide_results();
   if (!options.host_memory.empty()) request.host_memory = planner::bytes_of(options.host_memory);
   if (!options.disk_space.empty()) request.disk_space = planner::bytes_of(options.disk_space);
   request.chooses_tiers = options.fit && options.offload.empty();
