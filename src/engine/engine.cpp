@@ -48,7 +48,8 @@ Engine::Impl& Engine::self() const {
 }
 
 void Engine::backward(const at::Tensor& loss) {
-  self().accounts().explaining_memory("backward", [&] { self().backward(loss); });
+  Impl& impl = self();
+  impl.accounts().explaining_memory("backward", [&] { impl.backward(loss); });
 }
 StepReport Engine::step() {
   return self().step();

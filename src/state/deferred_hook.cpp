@@ -4,7 +4,6 @@
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "device/torch/devices.h"
 #include "state/deferred_operators.h"
 #include "state/deferred_storage.h"
 #include "state/deferred_tensors.h"
@@ -146,11 +146,6 @@ class NotedCall {
     for (std::size_t i = 0; i < count_; ++i)
       if (formal(i).name() == "device" && argument(i).isDevice()) return with_index(argument(i).toDevice());
     return {};
-  }
-  // A kind alone is the thread's current one of it.
-  static at::Device with_index(at::Device device) {
-    if (device.is_cpu() || device.is_meta() || device.has_index()) return device;
-    return c10::impl::VirtualGuardImpl(device.type()).getDevice();
   }
   at::Device device() const { return device_asked().value_or(subject_->values->device()); }
 

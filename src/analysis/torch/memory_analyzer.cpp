@@ -31,7 +31,7 @@ c10::Device known_device(c10::Device device) {
   if (count == 0 || device.index() >= count)
     throw ConfigError("MemoryAnalyzer: there is no device '" + device.str() + "'", "name another, or the CPU");
   static_cast<void>(device_at(device));
-  return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  return with_index(device);
 }
 
 std::int64_t reserved_on(c10::Device device) {
