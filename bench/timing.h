@@ -46,12 +46,22 @@ class Contest {
   const std::string& name(std::size_t i) const { return contenders_[i].name; }
   double seconds(std::size_t i) const { return median(contenders_[i].seconds); }
 
-  // Median over the rounds of the seconds of all of `slow` over those of all of `fast`.
+  // Of all these together: the median over the rounds.
+  double seconds(const std::vector<std::size_t>& members) const {
+    std::vector<double> sums;
+    for (std::size_t round = 0; round < rounds(); ++round) sums.push_back(total(members, round));
+    return median(sums);
+  }
+
+  // Of each round, the lowest first: the seconds of all of `slow` over those of all of `fast`.
+  std::vector<double> ratios(const std::vector<std::size_t>& slow, const std::vector<std::size_t>& fast) const {
+    std::vector<double> sorted;
+    for (std::size_t round = 0; round < rounds(); ++round) sorted.push_back(total(slow, round) / total(fast, round));
+    std::sort(sorted.begin(), sorted.end());
+    return sorted;
+  }
   double ratio(const std::vector<std::size_t>& slow, const std::vector<std::size_t>& fast) const {
-    std::vector<double> ratios;
-    for (std::size_t round = 0; round < contenders_[0].seconds.size(); ++round)
-      ratios.push_back(total(slow, round) / total(fast, round));
-    return median(ratios);
+    return median(ratios(slow, fast));
   }
 
  private:
@@ -60,6 +70,8 @@ class Contest {
     std::function<void()> work;
     std::vector<double> seconds;
   };
+
+  std::size_t rounds() const { return contenders_[0].seconds.size(); }
 
   double total(const std::vector<std::size_t>& members, std::size_t round) const {
     double sum = 0;

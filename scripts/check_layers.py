@@ -64,9 +64,13 @@ def placement_faults(path, lines):
             yield f"{path}:{number}: asks a row for its placement; partition/transitions.h says what follows from it"
 
 
-def length_faults(path, lines):
+def too_long(path, lines):
     if len(lines) > LONGEST_FILE:
         yield f"{path}: {len(lines)} lines, at most {LONGEST_FILE}"
+
+
+def length_faults(path, lines):
+    yield from too_long(path, lines)
     start = None  # functions of a namespace: from a line that starts at the margin to its "}"
     for number, line in enumerate(lines, 1):
         if line.endswith("{") and line[0] not in " }#/" and not CONTAINER.match(line):
@@ -81,9 +85,13 @@ def main():
     faults = []
     for folder in ["src", "include", *USERS, "tests", "bench"]:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".h", ".cpp"):
-                lines = path.read_text().splitlines()
-                relative = path.relative_to(ROOT)
+            if path.suffix not in (".h", ".cpp", ".cu", ".py"):
+                continue
+            lines = path.read_text().splitlines()
+            relative = path.relative_to(ROOT)
+            if path.suffix == ".py":
+                faults += too_long(relative, lines)
+            else:
                 faults += [*layer_faults(relative, lines), *border_faults(relative, lines)]
                 faults += placement_faults(relative, lines)
                 faults += length_faults(relative, lines)

@@ -31,14 +31,16 @@ struct Contender {
 
 void print(const char* what, const bench::Contest& contest, const std::vector<std::size_t>& parts,
            const std::vector<std::size_t>& others) {
-  std::printf("%-48s %.3f\n", what, contest.ratio(parts, others));
+  const std::vector<double> ratios = contest.ratios(parts, others);
+  std::printf("  %-18s %.4f s over %.4f s: %.3f (%.3f to %.3f)\n", what, contest.seconds(parts),
+              contest.seconds(others), bench::median(ratios), ratios.front(), ratios.back());
 }
 
 void compare(const char* what, const bench::Contest& contest, const Contender& one, const Contender& other) {
   std::printf("%s\n", what);
-  print("  forward, backward", contest, {one.pass}, {other.pass});
-  print("  update", contest, {one.update}, {other.update});
-  print("  whole step", contest, {one.pass, one.update}, {other.pass, other.update});
+  print("forward, backward", contest, {one.pass}, {other.pass});
+  print("update", contest, {one.update}, {other.update});
+  print("whole step", contest, {one.pass, one.update}, {other.pass, other.update});
 }
 
 }  // namespace
@@ -73,9 +75,8 @@ int main(int argc, char** argv) {
                              optimizer.zero_grad();
                            })};
   contest.run(std::atoi(argument(2, "20").c_str()));
-  std::printf("%s, batch %ld x %ld; a step of plain LibTorch %.4f s; last losses %.6f, %.6f and %.6f\n",
-              argument(1, "small").c_str(), batch, sequence,
-              contest.seconds(in_plain.pass) + contest.seconds(in_plain.update), losses[0], losses[1], losses[2]);
+  std::printf("%s, batch %ld x %ld; last losses %.6f, %.6f and %.6f; medians (lowest to highest)\n",
+              argument(1, "small").c_str(), batch, sequence, losses[0], losses[1], losses[2]);
   compare("engine.backward(loss) under zero3 over plain LibTorch", contest, by_engine, in_plain);
   compare("loss.backward() under zero3 over plain LibTorch", contest, by_loss, in_plain);
   compare("loss.backward() over engine.backward(loss)", contest, by_loss, by_engine);

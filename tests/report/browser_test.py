@@ -13,22 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from browser import Browser
+from colours import contrast, luminance
 from reports import FULL, REPORTS, STATES, Report, expected_process, expected_state, expected_tiers, expected_time
 from reports import expected_wire
 
 SECTIONS = ["runs", "state", "theory", "memory", "wire", "time", "losses", "process"]
-
-
-def luminance(colour: list[float]) -> float:
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (each / 255 for each in colour)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(a: list[float], b: list[float]) -> float:
-    low, high = sorted([luminance(a), luminance(b)])
-    return (high + 0.05) / (low + 0.05)
-
-
 MARKS = """[...document.querySelectorAll("#%s svg .tip:not(.scrub)")].map(({dataset: d}) =>
   [d.run, d.series ?? "", d.part, Number(d.value)])"""
 TIP = 'document.getElementById("tooltip")'
