@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,17 @@
 namespace zero {
 
 enum class Transport : std::uint8_t { automatic, gloo };
+
+// Of a program that starts its ranks itself: what a launcher's variables say otherwise. Which ranks share a host, they
+// find out.
+struct Ranks {
+  int rank = 0;
+  int size = 1;
+  std::string host = {};  // of rank 0, as all ranks reach it,
+  int port = 0;           // and where they meet there
+  // A c10d::TCPStore of the program listens there, as long as the ranks make groups; else rank 0's init() makes one.
+  bool has_store = false;
+};
 
 struct InitOptions {
   // How long an operation may wait for its peers before it fails. ZERO_TIMEOUT (seconds) overrides it.
@@ -35,6 +47,8 @@ struct InitOptions {
   // Shows what LibTorch itself says when ranks do not meet: its log, which is otherwise withheld in the whole process
   // while they do, and all of its exceptions' texts. ZERO_DEBUG=0|1 overrides it.
   bool debug = false;
+  // Who this process is, whatever the launcher's variables say.
+  std::optional<Ranks> ranks = {};
 };
 
 class Seats;
@@ -67,9 +81,10 @@ class World {
 // Joins the ranks that a launcher started, found by its environment variables, in this order:
 // torchrun and `zero launch` (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
 // MASTER_PORT; the agent's store is used when TORCHELASTIC_USE_AGENT_STORE says so), Open MPI
-// (OMPI_COMM_WORLD_*), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID); none of them: one rank.
+// (OMPI_COMM_WORLD_*), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID); none of them: one rank. Or
+// as InitOptions::ranks says.
 // May be called again, by every rank equally often.
-// Throws ConfigError for variables that contradict each other, CommError when the ranks do not meet.
+// Throws ConfigError for variables or ranks that contradict each other, CommError when the ranks do not meet.
 World init(const InitOptions& options = {});
 
 // `size` worlds for as many threads of this process, each thread a rank: for tests and examples. Throws ConfigError for

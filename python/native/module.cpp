@@ -1,6 +1,8 @@
 // The module zero._native: the library's own classes, as Python sees them. The package zero is what programs import.
 #include <pybind11/chrono.h>
 
+#include <tuple>
+
 #include "native/bindings.h"
 #include "zero/zero.h"
 
@@ -31,8 +33,11 @@ Transport transport_named(const std::string& name) {
   throw ConfigError("there is no transport '" + name + "'", "auto or gloo");
 }
 
+// Rank, size, host and port.
+using Meeting = std::tuple<int, int, std::string, int>;
+
 World joined(double timeout, std::optional<bool> check, const std::string& transport, int ranks_per_host, bool arena,
-             bool debug) {
+             bool debug, const std::optional<Meeting>& meeting) {
   InitOptions options;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
   options.check = check.value_or(options.check);
@@ -40,6 +45,10 @@ World joined(double timeout, std::optional<bool> check, const std::string& trans
   options.ranks_per_host = ranks_per_host;
   options.arena = arena;
   options.debug = debug;
+  if (meeting) {
+    const auto& [rank, size, host, port] = *meeting;
+    options.ranks = Ranks{.rank = rank, .size = size, .host = host, .port = port, .has_store = true};
+  }
   return init(options);
 }
 
@@ -53,7 +62,7 @@ void bind_world(py::module_& module) {
         return "<zero.World: rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ">";
       });
   module.def("join", &joined, "timeout"_a, "check"_a, "transport"_a, "ranks_per_host"_a, "arena"_a, "debug"_a,
-             py::call_guard<py::gil_scoped_release>());
+             "meeting"_a, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace

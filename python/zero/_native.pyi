@@ -36,7 +36,13 @@ class World:
     def local_size(self) -> int: ...
 
 def join(
-    timeout: float, check: bool | None, transport: str, ranks_per_host: int, arena: bool, debug: bool
+    timeout: float,
+    check: bool | None,
+    transport: str,
+    ranks_per_host: int,
+    arena: bool,
+    debug: bool,
+    meeting: tuple[int, int, str, int] | None,
 ) -> World: ...
 
 _Precision = Literal["fp32", "bf16", "fp16", "fp8", "bf16-pure", "bf16-sr", "bf16-kahan"]

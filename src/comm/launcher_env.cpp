@@ -16,6 +16,11 @@ constexpr int kMaxPort = 65535;
 constexpr int kAny = std::numeric_limits<int>::max();
 constexpr double kMaxSeconds = 1e9;
 
+std::string bounds(int low, int high) {
+  if (high == kAny) return "of at least " + std::to_string(low);
+  return "between " + std::to_string(low) + " and " + std::to_string(high);
+}
+
 class Env {
  public:
   explicit Env(const EnvLookup& lookup) : lookup_(lookup) {}
@@ -41,10 +46,6 @@ class Env {
   }
 
  private:
-  static std::string bounds(int low, int high) {
-    if (high == kAny) return "of at least " + std::to_string(low);
-    return "between " + std::to_string(low) + " and " + std::to_string(high);
-  }
   static std::string advice() { return "start the program with torchrun, mpirun, srun or `zero launch`, or alone"; }
 
   const EnvLookup& lookup_;
@@ -134,6 +135,17 @@ std::string job_id(const Env& env) {
   return "";
 }
 
+void read_surroundings(const Env& env, LauncherEnv& out) {
+  if (env.has("TORCHELASTIC_RESTART_COUNT")) out.attempt = env.text("TORCHELASTIC_RESTART_COUNT");
+  out.interface = env.text("GLOO_SOCKET_IFNAME");
+}
+
+int within(const char* field, int value, int low, int high) {
+  if (low <= value && value <= high) return value;
+  throw ConfigError("InitOptions::ranks has the " + std::string(field) + " " + std::to_string(value),
+                    "it is an integer " + bounds(low, high));
+}
+
 bool is_true(const std::string& value) {
   return value == "True" || value == "true" || value == "1";
 }
@@ -154,10 +166,24 @@ LauncherEnv read_launcher_env(const EnvLookup& lookup) {
   if (!names) return out;
   read_ranks(env, *names, out);
   read_address(env, out);
-  if (env.has("TORCHELASTIC_RESTART_COUNT")) out.attempt = env.text("TORCHELASTIC_RESTART_COUNT");
   out.agent_store = is_true(env.text("TORCHELASTIC_USE_AGENT_STORE"));
   out.job = job_id(env);
-  out.interface = env.text("GLOO_SOCKET_IFNAME");
+  read_surroundings(env, out);
+  return out;
+}
+
+LauncherEnv launcher_env_of(const Ranks& ranks, const EnvLookup& lookup) {
+  LauncherEnv out;
+  out.launcher = "the program";
+  out.size = within("size", ranks.size, 1, kAny);
+  out.rank = within("rank", ranks.rank, 0, ranks.size - 1);
+  if (out.size == 1) return out;
+  if (ranks.host.empty()) throw ConfigError("InitOptions::ranks has no host", "set it to the host name of rank 0");
+  out.local_size = 0;
+  out.host = ranks.host;
+  out.port = within("port", ranks.port, 1, kMaxPort);
+  out.agent_store = ranks.has_store;
+  read_surroundings(Env(lookup), out);
   return out;
 }
 
@@ -169,6 +195,8 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
       throw ConfigError("ZERO_TIMEOUT=" + shown(value) + " is not a positive number of seconds, of 1e9 at most");
     options.timeout = std::chrono::milliseconds(std::max(1LL, std::llround(seconds.value * 1000)));
   }
+  if (options.timeout <= std::chrono::milliseconds(0))
+    throw ConfigError("InitOptions::timeout is " + std::to_string(options.timeout.count()) + " ms", "it is positive");
   override_switch(env, "ZERO_CHECK", options.check);
   override_switch(env, "ZERO_ARENA", options.arena);
   override_switch(env, "ZERO_DEBUG", options.debug);

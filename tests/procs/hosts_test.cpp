@@ -103,6 +103,27 @@ TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
   }
 }
 
+// Nobody tells them which ranks share a host.
+TEST_P(Hosts, AreFoundByRanksThatTheProgramItselfStarts) {
+  const Shape shape = GetParam();
+  const VirtualHosts hosts(shape.hosts);
+  for (const char* store : {"made", "found"}) {
+    std::vector<std::unique_ptr<procs::Program>> ranks;
+    const std::string size = std::to_string(shape.ranks()), here = std::to_string(shape.ranks_per_host);
+    for (int rank = 0; rank < shape.ranks(); ++rank)
+      ranks.push_back(std::make_unique<procs::Program>(
+          hosts.on(rank / shape.ranks_per_host,
+                   {ZERO_VICTIM, "meets-again", std::to_string(rank), size, VirtualHosts::address(0), "29500", store}),
+          procs::Variables{}));
+    for (int rank = 0; rank < shape.ranks(); ++rank) {
+      const Result result = ranks[static_cast<std::size_t>(rank)]->finish();
+      EXPECT_EQ(result.code, 0) << result.err;
+      EXPECT_EQ(result.out, "met 5 times as " + std::to_string(rank) + " of " + size + ", here " +
+                                std::to_string(rank % shape.ranks_per_host) + " of " + here + "\n");
+    }
+  }
+}
+
 class HostsThatSave : public Hosts {};
 
 TEST_P(HostsThatSave, WriteOneCheckpointWhereTheyShareTheFolder) {

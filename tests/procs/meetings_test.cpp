@@ -25,8 +25,9 @@ using procs::zero;
 const Words kMeetsAgain{ZERO_VICTIM, "meets-again"};
 const Words kTrainsOn{ZERO_VICTIM, "killed", "99", "zero3"};
 
-std::string met(int rank, int ranks) {
-  return "met 50 times as " + std::to_string(rank) + " of " + std::to_string(ranks) + "\n";
+std::string met(int rank, int ranks, int times = 50) {
+  const std::string as = std::to_string(rank) + " of " + std::to_string(ranks);
+  return "met " + std::to_string(times) + " times as " + as + ", here " + as + "\n";
 }
 
 class Meetings : public testing::TestWithParam<const char*> {
@@ -71,6 +72,24 @@ TEST_P(Meetings, OfOneProcessThroughAFile) {
                           {"TMPDIR", folder.path("")}},
                          transport()));
   expect_met(ranks);
+}
+
+// No launcher says so, or says otherwise.
+TEST_P(Meetings, OfRanksThatTheProgramItselfStarts) {
+  for (const char* host : {"127.0.0.1", "localhost"})
+    for (const char* store : {"made", "found"}) {
+      SCOPED_TRACE(testing::Message() << host << ", " << store);
+      const Port port;
+      std::vector<std::unique_ptr<Program>> ranks;
+      for (const char* rank : {"0", "1", "2"})
+        ranks.push_back(std::make_unique<Program>(joined(kMeetsAgain, {rank, "3", host, port.number(), store}),
+                                                  with(transport(), {{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "8"}})));
+      for (int rank = 0; rank < 3; ++rank) {
+        const Result result = ranks[static_cast<std::size_t>(rank)]->finish();
+        EXPECT_EQ(result.code, 0) << result.err;
+        EXPECT_EQ(result.out, met(rank, 3, 5));
+      }
+    }
 }
 
 // The addresses at which a process listens for TCP connections, as the kernel writes them.

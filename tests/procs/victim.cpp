@@ -7,10 +7,13 @@
 // that have not.
 //
 // victim meets-again: all join 50 times, each time before they leave what they joined before.
+// victim meets-again RANK SIZE HOST PORT made|found: 5 times, as the program itself says who they are; in a store that is
+// made for it, or found, being rank 0's already.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <torch/torch.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <atomic>
 #include <csignal>
@@ -193,23 +196,43 @@ class Rank {
   int step_ = 0;
 };
 
-void meet_again() {
-  constexpr int kMeetings = 50;
+using Store = c10::intrusive_ptr<c10d::TCPStore>;
+
+Store store_at(const zero::Ranks& ranks) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(ranks.port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>(ranks.host, options);
+}
+
+void meet_again(const std::vector<std::string>& said) {
+  const int meetings = said.empty() ? 50 : 5;
+  zero::InitOptions options;
+  if (!said.empty())
+    options.ranks = zero::Ranks{.rank = std::stoi(said.at(0)),
+                                .size = std::stoi(said.at(1)),
+                                .host = said.at(2),
+                                .port = std::stoi(said.at(3)),
+                                .has_store = said.at(4) == "found"};
+  const bool serves = options.ranks && options.ranks->has_store && options.ranks->rank == 0;
+  const Store store = serves ? store_at(*options.ranks) : Store();
   zero::World before;
-  for (int meeting = 0; meeting < kMeetings; ++meeting) {
-    zero::World world = zero::init();
+  for (int meeting = 0; meeting < meetings; ++meeting) {
+    zero::World world = zero::init(options);
     float sum = static_cast<float>(meeting);
     world.communicator().all_reduce({&sum, 1}).wait();
     if (sum != static_cast<float>(meeting * world.size())) throw std::runtime_error("met somebody else");
     before = std::move(world);
   }
-  std::cout << "met " << kMeetings << " times as " << before.rank() << " of " << before.size() << std::endl;
+  std::cout << "met " << meetings << " times as " << before.rank() << " of " << before.size() << ", here "
+            << before.local_rank() << " of " << before.local_size() << std::endl;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc == 2 && argv[1] == std::string("meets-again")) return meet_again(), 0;
+  if (argc > 1 && argv[1] == std::string("meets-again")) return meet_again({argv + 2, argv + argc}), 0;
   const std::string fault = argv[1], plan = argc > 3 ? argv[3] : "zero3";
   const int victim = std::atoi(argv[2]);
   const Death death = argc > 5 ? Death{argv[4], std::atoll(argv[5])} : Death{};

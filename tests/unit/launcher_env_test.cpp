@@ -230,4 +230,45 @@ TEST(LauncherEnv, OverridesWhetherLibTorchIsHeard) {
   expect_refused("ZERO_DEBUG", {"2", "on", "true", "-1"});
 }
 
+std::string refused(const Ranks& ranks) try {
+  launcher_env_of(ranks, lookup_in({}));
+  return "accepted";
+} catch (const ConfigError& error) {
+  return error.what();
+}
+
+TEST(LauncherEnv, IsWhatTheProgramSaysOfItsOwnRanks) {
+  const Variables variables = with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}, {"GLOO_SOCKET_IFNAME", "eth7"}});
+  const LauncherEnv env =
+      launcher_env_of({.rank = 2, .size = 3, .host = "node1", .port = 77, .has_store = true}, lookup_in(variables));
+  EXPECT_EQ(env.rank, 2);
+  EXPECT_EQ(env.size, 3);
+  EXPECT_FALSE(env.knows_hosts());
+  EXPECT_FALSE(env.one_host());
+  EXPECT_EQ(env.host, "node1");
+  EXPECT_EQ(env.port, 77);
+  EXPECT_TRUE(env.agent_store);
+  EXPECT_EQ(env.attempt, "3");
+  EXPECT_EQ(env.interface, "eth7");
+}
+
+TEST(LauncherEnv, IsOneRankWhereTheProgramSaysSo) {
+  const LauncherEnv env = launcher_env_of({}, lookup_in(kTorchrun));
+  EXPECT_EQ(env.size, 1);
+  EXPECT_TRUE(env.one_host());
+}
+
+TEST(LauncherEnv, RefusesRanksThatCannotBe) {
+  EXPECT_EQ(refused({.rank = 0, .size = 0}), "InitOptions::ranks has the size 0 (it is an integer of at least 1)");
+  EXPECT_EQ(refused({.rank = 3, .size = 3, .host = "a", .port = 1}),
+            "InitOptions::ranks has the rank 3 (it is an integer between 0 and 2)");
+  EXPECT_EQ(refused({.rank = -1, .size = 3, .host = "a", .port = 1}),
+            "InitOptions::ranks has the rank -1 (it is an integer between 0 and 2)");
+  EXPECT_EQ(refused({.rank = 1, .size = 2, .port = 1}),
+            "InitOptions::ranks has no host (set it to the host name of rank 0)");
+  for (const int port : {0, -1, 65536})
+    EXPECT_EQ(refused({.rank = 1, .size = 2, .host = "a", .port = port}),
+              "InitOptions::ranks has the port " + std::to_string(port) + " (it is an integer between 1 and 65535)");
+}
+
 }  // namespace zero::launcher_env_test

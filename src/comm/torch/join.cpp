@@ -2,6 +2,7 @@
 
 #include <net/if.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -52,7 +53,11 @@ class Joining {
   Joining(const LauncherEnv& env, const InitOptions& options)
       : env_(env), options_(options), meeting_(env, options), identities_(identities()), hosts_(shape()) {}
 
-  std::shared_ptr<CommunicatorImpl> group() { return has_nccl() ? reaching_devices(of_host(), nccl()) : of_host(); }
+  World world() {
+    auto group = has_nccl() ? reaching_devices(of_host(), nccl()) : of_host();
+    if (options_.check) group = checked(std::move(group));
+    return {Communicator(std::move(group)), env_.local_rank, env_.local_size};
+  }
 
  private:
   std::shared_ptr<CommunicatorImpl> of_host() {
@@ -77,14 +82,26 @@ class Joining {
   Hosts shape() const { return options_.transport == Transport::gloo ? Hosts{env_.size, 1} : Hosts::of(identities_); }
 
   // The host of each rank.
-  std::vector<std::string> identities() const {
-    std::string mine = host_identity();
-    if (options_.ranks_per_host > 0 && env_.local_size % options_.ranks_per_host != 0)
+  std::vector<std::string> identities() {
+    const std::string mine = host_identity();
+    if (!env_.knows_hosts()) count_those_of_host(of_all("kernel", mine), mine);
+    if (options_.ranks_per_host == 0) return of_all("host", mine);
+    if (env_.local_size % options_.ranks_per_host != 0)
       throw ConfigError("rank " + std::to_string(env_.rank) + ": this host's " + std::to_string(env_.local_size) +
                             " ranks do not divide into hosts of " + std::to_string(options_.ranks_per_host),
                         "change ZERO_RANKS_PER_HOST");
-    if (options_.ranks_per_host > 0) mine += "/" + std::to_string(env_.local_rank / options_.ranks_per_host);
-    const auto key = [](int rank) { return "host/" + std::to_string(rank); };
+    return of_all("host", mine + "/" + std::to_string(env_.local_rank / options_.ranks_per_host));
+  }
+
+  void count_those_of_host(std::span<const std::string> all, const std::string& mine) {
+    const auto before = all.first(static_cast<std::size_t>(env_.rank));
+    env_.local_rank = static_cast<int>(std::ranges::count(before, mine));
+    env_.local_size = static_cast<int>(std::ranges::count(all, mine));
+  }
+
+  // What each rank calls its own.
+  std::vector<std::string> of_all(const std::string& what, const std::string& mine) const {
+    const auto key = [&](int rank) { return what + "/" + std::to_string(rank); };
     tell(key(env_.rank), mine);
     std::vector<std::string> all;
     for (int r = 0; r < env_.size; ++r) all.push_back(ask(key(r), r));
@@ -134,7 +151,7 @@ class Joining {
     return shared_memory_communicator(hosts_.local(env_.rank), hosts_.ranks_per_host, options);
   }
 
-  const LauncherEnv& env_;
+  LauncherEnv env_;
   const InitOptions& options_;
   const QuietTorch quiet_{options_.debug};
   Rendezvous meeting_;
@@ -145,12 +162,10 @@ class Joining {
 }  // namespace
 
 World join_world(const InitOptions& options) {
-  const LauncherEnv env = read_launcher_env(environment);
+  const LauncherEnv env = options.ranks ? launcher_env_of(*options.ranks, environment) : read_launcher_env(environment);
   if (env.size == 1) return {};
   require_interface(env);
-  auto group = Joining(env, options).group();
-  if (options.check) group = checked(std::move(group));
-  return {Communicator(std::move(group)), env.local_rank, env.local_size};
+  return Joining(env, options).world();
 }
 
 }  // namespace zero

@@ -95,13 +95,15 @@ std::string own_address(const LauncherEnv& env) try {
 }
 
 // Where this rank finds rank 0: on rank 0 itself, and where all ranks share a host, the one address at which it
-// listens.
+// listens. Where nobody knows, they share it if the address is one that other hosts cannot reach.
 std::string meeting_address(const LauncherEnv& env) {
   if (env.host.empty()) return kLoopback;
-  if (env.agent_store || (env.rank != 0 && !env.one_host())) return env.host;
+  const bool elsewhere = env.rank != 0 && !env.one_host();
+  if (env.agent_store || (elsewhere && env.knows_hosts())) return env.host;
   const std::string own = own_address(env);
-  if (env.one_host()) return is_loopback(own) ? own : kLoopback;
-  if (!is_loopback(own)) return own;
+  if (is_loopback(own) && (env.one_host() || !env.knows_hosts())) return own;
+  if (env.one_host()) return kLoopback;
+  if (!is_loopback(own)) return elsewhere ? env.host : own;
   throw ConfigError(
       who(env) + '"' + env.host + "\" is this host's loopback address, which the ranks on other hosts cannot reach",
       "set MASTER_ADDR to an address of this host that all hosts see");
