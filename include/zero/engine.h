@@ -13,8 +13,10 @@
 //
 // The module is not changed: its parameters become views of flat storages that the engine pages.
 // Forward, backward and step run on the thread that built the engine (its thread-local dispatch keys
-// are what notices that a parameter is used), where it is also destroyed, after its gather scopes; every
-// rank makes the same calls. Several engines may live in one process, on one thread or on several.
+// are what notices that a parameter is used); every rank makes the same calls. It ends after its gather scopes, on any
+// thread. Several engines may live in one process, on one thread or on several. A process that is forked has the
+// parameters that are there, and no engine: it must not use them where they are sharded, and what it ends of engines
+// and worlds is ended there only.
 //
 // What changes for the code around a module: gradients are the engine's. Between a backward and the step `.grad()` of a
 // parameter is a mark without values: zero_grad() of a module or an optimizer drops what has been gathered since the

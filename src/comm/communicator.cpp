@@ -1,7 +1,11 @@
 #include "zero/communicator.h"
 
+#include <unistd.h>
+
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "comm/backend.h"
 #include "comm/keyed_split.h"
@@ -93,6 +97,19 @@ class Check {
 
 }  // namespace
 
+namespace {
+
+// A process that was forked has none of the threads of the group, which would be waited for: there it is left as it is.
+std::shared_ptr<CommunicatorImpl> of_this_process(std::shared_ptr<CommunicatorImpl> group) {
+  CommunicatorImpl* const seen = group.get();
+  if (seen == nullptr) return group;
+  return {seen, [kept = std::move(group), process = getpid()](CommunicatorImpl*) mutable {
+            if (getpid() != process) new std::shared_ptr<CommunicatorImpl>(std::move(kept));
+          }};
+}
+
+}  // namespace
+
 std::string_view name(Collective collective) {
   switch (collective) {
     case Collective::all_gather: return "all_gather";
@@ -109,7 +126,7 @@ CommunicatorImpl::CommunicatorImpl() : splits_(std::make_shared<SplitQueue>()) {
 
 Communicator::Communicator() : impl_(std::make_shared<SelfCommunicator>()) {}
 
-Communicator::Communicator(std::shared_ptr<CommunicatorImpl> impl) : impl_(std::move(impl)) {
+Communicator::Communicator(std::shared_ptr<CommunicatorImpl> impl) : impl_(of_this_process(std::move(impl))) {
   if (!impl_) throw ConfigError("a Communicator without an implementation");
 }
 

@@ -20,7 +20,7 @@ void Engine::Impl::backward(const at::Tensor& loss) {
     throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
                       "compute it from the module's output, with gradients enabled");
   check_parameters();
-  const auto run = std::make_shared<RunningBackward>(this, scaler_.value());
+  const auto run = std::make_shared<RunningBackward>(this, scaler_.value(), micro_batch_.drawn());
   const RunningBackward::Guard running(run);
   gradients_->require_planned(micro_);
   try {

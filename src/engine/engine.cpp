@@ -38,7 +38,10 @@ Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, c
                Options options)
     : impl_(std::make_unique<Impl>(inventory_of_script(module, mesh, plan, options), mesh, plan, optimizer, options)) {}
 
-Engine::~Engine() = default;
+// A process that was forked has none of the threads on which the engine's work is done: there it is left as it is.
+Engine::~Engine() {
+  if (impl_ && !impl_->of_this_process()) static_cast<void>(impl_.release());
+}
 Engine::Engine(Engine&& other) noexcept = default;
 Engine& Engine::operator=(Engine&& other) noexcept = default;
 

@@ -152,7 +152,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   building_ = accounts_.snapshot();
   accounts_.reset_peaks();
   accounts_.device().trim();
-  dispatch_hook::watch();
+  watch_.emplace();
   program_backward::watch();
 }
 
@@ -196,7 +196,8 @@ void Engine::Impl::reserve_room(const Estimate& needed) const {
 }
 
 Engine::Impl::~Impl() {
-  if (!released_) dispatch_hook::unwatch();
+  hears_.reset();
+  watch_.reset();
   try {
     for (auto& unit : units_) pager_->settle_published(*unit);
   } catch (...) {
@@ -275,7 +276,7 @@ void Engine::Impl::release() {
   for (auto& unit : units_)
     if (unit->adopted()) unit->abandon();
   broken_ = nullptr;
-  dispatch_hook::unwatch();
+  watch_.reset();
   released_ = true;
 }
 

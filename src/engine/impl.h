@@ -1,6 +1,8 @@
 // The engine's parts, in the order in which they are built.
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +21,7 @@
 #include "partition/tiles.h"
 #include "persist/saver.h"
 #include "state/deferred_tensors.h"
+#include "state/dispatch_hook.h"
 #include "state/exchange.h"
 #include "state/float8_linear.h"
 #include "state/gradients.h"
@@ -69,6 +72,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void drop(Unit& unit, const Buffer& before) override;
 
   const Plan& plan() const { return plan_; }
+  bool of_this_process() const { return getpid() == process_; }
   const Layout& layout() const { return layout_; }
   const std::vector<ParameterRule>& rules() const { return rules_; }
   Estimate estimate() const;
@@ -121,6 +125,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void join_backward();
   StepReport attempt();
   void heed_learning_rates();
+  double factor_on_rates() const;
   void check_alive() const;
   void check_parameters() const;
   void check_not_gathered(const char* call) const;
@@ -164,6 +169,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   double begin_delayed(const StepDecision& decision, double lr_factor);
   void delay_updates();
   void take_over_delayed();
+  void take_over_in_step();
   void before_evaluation();
   void catch_up(const char* call);
   std::vector<Unit*> in_order_of_updates() const;
@@ -211,7 +217,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   int stepped_ = 0;  // of them, so many before the latest step() that did nothing
   StepReport last_step_ = {};
   std::unique_ptr<EngineOptimizer> optimizer_;  // null before it is asked for
-  HearsOfBackwards hears_{*this};
+  std::optional<HearsOfBackwards> hears_{std::in_place, *this};
+  std::optional<dispatch_hook::Watch> watch_;  // while the module is the engine's
   std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
@@ -220,6 +227,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::unique_ptr<Saver> saver_;  // null before the first of them
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
+  pid_t process_ = getpid();
   const char* broken_ = nullptr;            // what failed halfway
   std::shared_ptr<const int> told_;         // expires when what state() has told of is no longer so
   std::unique_ptr<DelayedUpdate> delayed_;  // null but under Plan::delay_update()

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,18 +50,15 @@ class SyncBatchNorm::Impl {
  public:
   Impl(const torch::nn::Module& module, const World& world) : layers_(layers_of(module)) {
     const Communicator ranks = world.size() == 1 ? world.communicator() : world.communicator().split(0, world.rank());
-    for (const auto& [layer, known_by] : layers_) batch_norm::add(known_by, *layer, ranks);
-    dispatch_hook::watch();
-  }
-  ~Impl() {
-    dispatch_hook::unwatch();
-    for (const auto& [layer, known_by] : layers_) batch_norm::remove(known_by);
+    for (const auto& [layer, known_by] : layers_) added_.emplace_back(known_by, *layer, ranks);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
  private:
   Layers layers_;  // whose tensors are kept, so that no others take their places
+  std::list<batch_norm::Added> added_;
+  dispatch_hook::Watch watch_;
 };
 
 SyncBatchNorm::SyncBatchNorm(const torch::nn::Module& module, const World& world)

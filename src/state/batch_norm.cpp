@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,19 +16,24 @@
 #include <utility>
 #include <vector>
 
+#include "base/of_thread.h"
 #include "zero/error.h"
 
 namespace zero::batch_norm {
+
+struct Layers {
+  struct Layer {
+    const torch::nn::Module* module;
+    Communicator ranks;
+  };
+  std::mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, Layer> known;
+};
+
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-struct Layer {
-  const torch::nn::Module* module;
-  Communicator ranks;
-};
-thread_local std::unordered_map<const c10::TensorImpl*, Layer> layers;
 
 // The operator's arguments in their order.
 struct Place {
@@ -159,24 +165,30 @@ struct Norm : torch::autograd::Function<Norm> {
 
 }  // namespace
 
-void add(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks) {
-  layers.insert_or_assign(known_by.unsafeGetTensorImpl(), Layer{&layer, ranks});
+Added::Added(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks)
+    : known_by_(known_by.unsafeGetTensorImpl()), layers_(OfThread<Layers>::own()) {
+  const std::lock_guard lock(layers_->mutex);
+  layers_->known.insert_or_assign(known_by_, Layers::Layer{&layer, ranks});
 }
 
-void remove(const at::Tensor& known_by) {
-  layers.erase(known_by.unsafeGetTensorImpl());
+Added::~Added() {
+  const std::lock_guard lock(layers_->mutex);
+  layers_->known.erase(known_by_);
 }
 
-const Communicator* ranks_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  if (layers.empty()) return nullptr;
+std::optional<Communicator> ranks_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  Layers* const here = OfThread<Layers>::here();
+  if (here == nullptr) return std::nullopt;
   static const c10::OperatorHandle batch_norm = c10::Dispatcher::singleton().findSchemaOrThrow("aten::batch_norm", "");
-  if (op != batch_norm || !arguments[Place::training].toBool()) return nullptr;
+  if (op != batch_norm || !arguments[Place::training].toBool()) return std::nullopt;
+  const std::lock_guard lock(here->mutex);
   for (const std::size_t known_by : {Place::weight, Place::running_mean}) {
     const Optional tensor = tensor_in(arguments[known_by]);
-    const auto layer = tensor ? layers.find(tensor->unsafeGetTensorImpl()) : layers.end();
-    if (layer != layers.end()) return layer->second.module->is_training() ? &layer->second.ranks : nullptr;
+    const auto layer = tensor ? here->known.find(tensor->unsafeGetTensorImpl()) : here->known.end();
+    if (layer == here->known.end()) continue;
+    return layer->second.module->is_training() ? std::optional(layer->second.ranks) : std::nullopt;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 void run(const Communicator& ranks, torch::jit::Stack* stack) {

@@ -2,18 +2,21 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/of_thread.h"
 #include "state/autocast.h"
 #include "state/batch_norm.h"
 #include "state/float8_linear.h"
@@ -21,14 +24,19 @@
 #include "state/max_norms.h"
 #include "state/micro_batch.h"
 #include "state/operands.h"
+#include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {
+
+struct dispatch_hook::Watchers {
+  std::atomic<int> count = 0;
+};
+
 namespace {
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
-thread_local int watchers = 0;
 // How many operators the fallback watches inside of.
 thread_local int watched_inside = 0;
 // Inside an operator that autocast has cast the arguments of.
@@ -148,6 +156,35 @@ at::Generator* give_generator(const c10::OperatorHandle& op, std::span<c10::IVal
 
 bool draws_here(const c10::OperatorHandle& op) {
   return MicroBatch::open() != nullptr && at::GradMode::is_enabled() && random(op);
+}
+
+// Whether it is asked to draw nothing, as dropout is in evaluation.
+bool draws_nothing(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  const auto& formal = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = formal[i].name();
+    const bool share = name == "p" || name == "dropout" || name == "dropout_p";
+    if (share && arguments[i].isDouble() && arguments[i].toDouble() == 0) return true;
+    if ((name == "train" || name == "training") && arguments[i].isBool() && !arguments[i].toBool()) return true;
+  }
+  return false;
+}
+
+void note_draw(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  if (at::SavedTensorDefaultHooks::get_tls_state().stack.empty() || draws_nothing(op, arguments)) return;
+  MicroBatch::open()->draw_under_hooks();
+}
+
+// A forward inside backward recomputes activations; autograd disables gradients there. Whoever has kept the state of
+// the default generator for it, from which the engine did not draw, would draw other numbers.
+void refuse_other_numbers(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  const RunningBackward* const running = RunningBackward::current();
+  if (running == nullptr || !running->drawn() || !at::GradMode::is_enabled()) return;
+  if (!random(op) || draws_nothing(op, arguments)) return;
+  throw StateError(op.operator_name().name +
+                       " draws random numbers in a forward inside backward, which would not be those of the forward "
+                       "whose activations it recomputes",
+                   "checkpoint only what draws none: set dropout to 0 there, or keep these activations");
 }
 
 bool runs_backward(const c10::OperatorHandle& op) {
@@ -284,23 +321,32 @@ void run_in_fp32(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const 
   narrow(std::span(stack->data() + (stack->size() - results), results), call.rounds->dtype);
 }
 
+// All who watched this thread have ended, the last of them on another one.
+void stop_if_unwatched() {
+  const dispatch_hook::Watchers* const watchers = OfThread<dispatch_hook::Watchers>::here();
+  if (watchers != nullptr && watchers->count == 0) c10::impl::tls_set_dispatch_key_included(kKey, false);
+}
+
 void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) try {
+  stop_if_unwatched();
   const std::size_t count = op.schema().arguments().size();
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
   end_what_is_over();
   if (note_renormalisation(op, stack)) return;
-  const Communicator* const normalised_over = batch_norm::ranks_of(op, arguments);
+  const std::optional<Communicator> normalised_over = batch_norm::ranks_of(op, arguments);
   Call call = prepare(op, arguments);
   if (call.with_units && copy_instead_of_set(op, stack)) return;
   std::optional<InsteadOfDefault> instead;
+  refuse_other_numbers(op, arguments);
   if (draws_here(op)) {
+    note_draw(op, arguments);
     if (at::Generator* const generator = give_generator(op, arguments)) {
       instead.emplace(*generator);  // what the operator consists of draws there too
     } else {
       call.inside = true;
     }
   }
-  if (normalised_over != nullptr) {
+  if (normalised_over) {
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     batch_norm::run(*normalised_over, stack);
   } else if (call.rounds) {
@@ -326,12 +372,15 @@ Off::~Off() {
   c10::impl::tls_set_dispatch_key_excluded(kKey, excluded_before_);
 }
 
-void watch() {
-  if (watchers++ == 0) c10::impl::tls_set_dispatch_key_included(kKey, true);
+Watch::Watch() : watchers_(OfThread<Watchers>::own()) {
+  ++watchers_->count;
+  c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
-void unwatch() {
-  if (--watchers == 0) c10::impl::tls_set_dispatch_key_included(kKey, false);
+// From another thread, the key stays until that one's next operator.
+Watch::~Watch() {
+  if (--watchers_->count == 0 && watchers_.get() == OfThread<Watchers>::here())
+    c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 
 }  // namespace dispatch_hook

@@ -2,6 +2,8 @@
 // of a thread before it runs, and asks the engines of the units among its arguments for their values.
 #pragma once
 
+#include <memory>
+
 namespace zero::dispatch_hook {
 
 // While it lives, the fallback does not see this thread's operators: for code that rearranges storages.
@@ -16,9 +18,19 @@ class Off {
   bool excluded_before_;
 };
 
-// Lets the fallback see the operators of this thread (and of the autograd threads that inherit its
-// keys). Counted: engines on one thread share it.
-void watch();
-void unwatch();
+struct Watchers;
+
+// While it lives, the fallback sees the operators of the thread that made it (and of the autograd threads that inherit
+// its keys). Counted: engines on one thread share it. It may end on any thread.
+class Watch {
+ public:
+  Watch();
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  std::shared_ptr<Watchers> watchers_;
+};
 
 }  // namespace zero::dispatch_hook

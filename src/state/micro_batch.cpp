@@ -8,16 +8,16 @@
 
 #include <utility>
 
+#include "base/of_thread.h"
 #include "base/random.h"
 #include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {
-namespace {
 
-thread_local MicroBatch* open_here = nullptr;
-
-}  // namespace
+struct OpenHere {
+  MicroBatch* micro_batch = nullptr;
+};
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
     : accounts_(accounts),
@@ -35,7 +35,8 @@ MicroBatch::~MicroBatch() {
 }
 
 MicroBatch* MicroBatch::open() {
-  return open_here;
+  const OpenHere* const here = OfThread<OpenHere>::here();
+  return here == nullptr ? nullptr : here->micro_batch;
 }
 
 void MicroBatch::used() {
@@ -45,14 +46,15 @@ void MicroBatch::used() {
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
   if (!trains && before_evaluation_) before_evaluation_();
-  if (open_here != nullptr) open_here->end_forward();
+  if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
   recorder_.forget();
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
   kept_open_ = false;
   program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   acting_.emplace(observer_, Activity::forward);
-  open_here = this;
+  open_on_ = OfThread<OpenHere>::own();
+  open_on_->micro_batch = this;
 }
 
 void MicroBatch::seed_generators(std::int64_t index) {
@@ -93,7 +95,7 @@ bool MicroBatch::over() {
 }
 
 void MicroBatch::end_forward() {
-  if (open_here == this) open_here = nullptr;
+  if (open_on_ && open_on_->micro_batch == this) open_on_->micro_batch = nullptr;
   if (!is_open()) return;
   phase_ = Phase::none;
   evaluated_.complete();
@@ -103,7 +105,7 @@ void MicroBatch::end_forward() {
 }
 
 void MicroBatch::enter_backward() {
-  if (open_here != nullptr) open_here->end_forward();
+  if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
   phase_ = Phase::backward;
   evaluated_.foresee(order_.current());
   acting_.emplace(observer_, Activity::backward);

@@ -31,6 +31,8 @@ struct Node;
 
 namespace zero {
 
+struct OpenHere;
+
 class MicroBatch {
  public:
   enum class Phase : std::uint8_t { none, evaluation, forward, backward };
@@ -68,11 +70,18 @@ class MicroBatch {
   void abort();
 
   // The next forward's random operators are seeded by `index`.
-  void next(std::int64_t index) { unseeded_ = index; }
+  void next(std::int64_t index) {
+    unseeded_ = index;
+    drawn_ = false;
+  }
   // From the next forward on.
   void reseed(std::uint64_t seed) { seed_ = seed; }
   // For operators on a device of this kind: null but for the engine's and the CPU.
   at::Generator* generator(at::DeviceType device);
+  // Numbers were drawn under hooks of the program that what is saved for backward goes through, as a checkpoint of
+  // activations has them, which runs the operators again in backward.
+  void draw_under_hooks() { drawn_ = true; }
+  bool drawn() const { return drawn_; }
   // How an operator is cast, one with parameters or another. Where the program has autocast on itself, what
   // has no parameters is cast only where it is still on.
   std::optional<Cast> autocast(bool with_parameters) const;
@@ -96,6 +105,7 @@ class MicroBatch {
 
   Accounts& accounts_;
   Phase phase_ = Phase::none;
+  std::shared_ptr<OpenHere> open_on_;  // the thread that it was opened on last
   TouchOrder order_;
   TouchOrder evaluated_{TouchOrder::Of::evaluations};  // what runs without gradients, in a forward too
   std::optional<Cast> autocast_;
@@ -104,6 +114,7 @@ class MicroBatch {
   std::optional<at::Generator> device_generator_;  // of another device than the host
   std::optional<std::int64_t> unseeded_ = 0;
   bool kept_open_ = false;
+  bool drawn_ = false;
   bool program_casts_ = false;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   ActivationRecorder recorder_;

@@ -140,7 +140,8 @@ class Hooks final : public at::impl::VariableHooksInterface {
 void around_backward(at::TensorList roots, at::TensorList gradients, const std::function<void()>& backward) {
   if (RunningBackward::current() != nullptr || !RunningBackward::heard()) return backward();
   const double scale = scale_of(roots);
-  const auto running = std::make_shared<RunningBackward>(nullptr, scale);
+  const MicroBatch* const open = MicroBatch::open();
+  const auto running = std::make_shared<RunningBackward>(nullptr, scale, open != nullptr && open->drawn());
   const RunningBackward::Guard guard(running);
   const FromItsBegin begin;
   try {

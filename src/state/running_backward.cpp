@@ -1,37 +1,50 @@
 #include "state/running_backward.h"
 
+#include "base/of_thread.h"
+
 namespace zero {
-namespace {
 
-thread_local std::vector<TakesGradients*> engines_here;
-
-}  // namespace
+struct Listeners {
+  std::mutex mutex;
+  std::vector<TakesGradients*> engines;
+};
 
 bool RunningBackward::heard() {
-  return !engines_here.empty();
+  Listeners* const here = OfThread<Listeners>::here();
+  if (here == nullptr) return false;
+  const std::lock_guard lock(here->mutex);
+  return !here->engines.empty();
 }
 
 // Where one refuses, those before it are as they were.
 void RunningBackward::Guard::before() {
+  Listeners* const here = OfThread<Listeners>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
   std::size_t ready = 0;
   try {
-    for (; ready < engines_here.size(); ++ready) engines_here[ready]->before_backward();
+    for (; ready < here->engines.size(); ++ready) here->engines[ready]->before_backward();
   } catch (...) {
-    for (std::size_t i = 0; i < ready; ++i) engines_here[i]->after_backward();
+    for (std::size_t i = 0; i < ready; ++i) here->engines[i]->after_backward();
     throw;
   }
 }
 
 void RunningBackward::Guard::after() noexcept {
-  for (TakesGradients* const engine : engines_here) engine->after_backward();
+  Listeners* const here = OfThread<Listeners>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
+  for (TakesGradients* const engine : here->engines) engine->after_backward();
 }
 
-HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine) {
-  engines_here.push_back(&engine);
+HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), listeners_(OfThread<Listeners>::own()) {
+  const std::lock_guard lock(listeners_->mutex);
+  listeners_->engines.push_back(&engine);
 }
 
 HearsOfBackwards::~HearsOfBackwards() {
-  std::erase(engines_here, &engine_);
+  const std::lock_guard lock(listeners_->mutex);
+  std::erase(listeners_->engines, &engine_);
 }
 
 }  // namespace zero

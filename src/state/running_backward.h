@@ -31,7 +31,9 @@ class TakesGradients {
 class RunningBackward final : public c10::DebugInfoBase {
  public:
   // Of an engine, or of the program where `leader` is null. `scale`: the loss scale that its gradients have.
-  RunningBackward(TakesGradients* leader, double scale) : of_program_(leader == nullptr), scale_(scale) {
+  // `drawn`: in the forward that ends with it, numbers were drawn that it cannot draw again; see MicroBatch::drawn().
+  RunningBackward(TakesGradients* leader, double scale, bool drawn)
+      : of_program_(leader == nullptr), drawn_(drawn), scale_(scale) {
     if (leader != nullptr) parts_.push_back(leader);
   }
 
@@ -42,6 +44,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   static bool heard();
 
   bool of_program() const { return of_program_; }
+  bool drawn() const { return drawn_; }
   // Whether an engine takes part.
   bool taken() const { return !parts_.empty(); }
   double scale() const { return scale_; }
@@ -85,12 +88,16 @@ class RunningBackward final : public c10::DebugInfoBase {
   static constexpr c10::DebugInfoKind kKind{&kName};
 
   bool of_program_;
+  bool drawn_;
   double scale_;
   std::mutex mutex_ = {};
   std::vector<TakesGradients*> parts_ = {};
 };
 
-// As long as it lives, the engine hears of this thread's backwards.
+struct Listeners;
+
+// As long as it lives, the engine hears of the backwards of the thread that made it. It may end on any thread, and
+// waits while a backward there is being told of.
 class HearsOfBackwards {
  public:
   explicit HearsOfBackwards(TakesGradients& engine);
@@ -100,6 +107,7 @@ class HearsOfBackwards {
 
  private:
   TakesGradients& engine_;
+  std::shared_ptr<Listeners> listeners_;
 };
 
 }  // namespace zero

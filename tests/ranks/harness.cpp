@@ -142,6 +142,13 @@ void run_ranks(int ranks, const std::function<void(const World&)>& rank, std::ch
   if (!first.empty()) throw RankError(first);
 }
 
+void on_another_thread(const std::function<void()>& call) {
+  std::thread([&call, rank = rank_of_thread] {
+    rank_of_thread = rank;
+    call();
+  }).join();
+}
+
 at::Tensor numbers(std::int64_t index, at::IntArrayRef shape) {
   return at::randn(shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(index))).to(device_of_rank());
 }

@@ -36,6 +36,8 @@ struct RankError : std::runtime_error {
 // `limit` of time for each operation; by default only a hang meets it. `ranks_per_host`: as InitOptions has it.
 void run_ranks(int ranks, const std::function<void(const World&)>& rank,
                std::chrono::milliseconds limit = std::chrono::hours(1), int ranks_per_host = 0);
+// On a thread of this rank, for whose end it waits.
+void on_another_thread(const std::function<void()>& call);
 // For ranks that are to disagree, which is said after a hundredth of the limit.
 inline constexpr std::chrono::minutes kToDisagree{2};
 

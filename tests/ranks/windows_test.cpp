@@ -109,6 +109,53 @@ TEST(Windows, AnInnerScopeLeftByAnExceptionLeavesTheOuterOnesWrites) {
   }
 }
 
+using Layer = std::function<at::Tensor(const at::Tensor&)>;
+
+// Keeps its input alone, and runs the layer again in backward.
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Layer* layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = reinterpret_cast<std::int64_t>(layer);
+    return (*layer)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto& layer = *reinterpret_cast<const Layer*>(context->saved_data["layer"].toInt());
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const at::AutoGradMode recorded(true);
+    torch::autograd::backward({layer(x)}, {gradients[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+// As the program draws them: of what it runs without gradients the engine draws nothing, then or again.
+TEST(Windows, ActivationsAreRecomputed) {
+  for (const Plan& plan : all_plans())
+    for (const double dropout : {0.0, 0.5}) {
+      const auto gradient = [&](bool again) {
+        at::Tensor of_first;
+        on_ranks<Regression>({.plan = plan, .ranks = 1}, {}, [&](Regression& model, Engine& engine, int) {
+          model.drop->options.p(dropout);
+          const Layer layer = [&](const at::Tensor& x) {
+            torch::manual_seed(5);
+            return model.forward(x);
+          };
+          const at::Tensor x = numbers(0, {6, 19}).requires_grad_();
+          if (again) {
+            Recomputed::apply(x, &layer).square().mean().backward();
+            of_first = engine.gradient(model.layers[0]->as<torch::nn::Linear>()->weight);
+          } else {
+            engine.release();
+            layer(x).square().mean().backward();
+            of_first = model.layers[0]->as<torch::nn::Linear>()->weight.grad();
+          }
+        });
+        return of_first;
+      };
+      EXPECT_TRUE(gradient(true).allclose(gradient(false), 1e-5, 1e-7));
+    }
+}
+
 TEST(Windows, AGatherMayOutliveItsEngine) {
   run_ranks(2, [](const World& world) {
     Regression model;

@@ -1,0 +1,145 @@
+// Engines that end where they were not built: on another thread, and in a process that was forked.
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
+#include "familiar.h"
+#include "zero/error.h"
+
+namespace zero::test::ended_elsewhere_test {
+
+Net net_here() {
+  Net net;
+  initialise(net, kSeed);
+  net.to(device_of_rank());
+  return net;
+}
+
+// Built and used on a thread that has ended, with an evaluation left open.
+std::unique_ptr<Engine> of_a_thread_that_ended(Net& net, const World& world, const Job& job) {
+  std::unique_ptr<Engine> engine;
+  on_another_thread([&] {
+    engine = std::make_unique<Engine>(net, world, job.plan, job.optimizer);
+    net.loss(0).backward();
+    engine->step();
+    const torch::NoGradGuard no_grad;
+    net.loss(0);
+  });
+  return engine;
+}
+
+TEST(EndedElsewhere, LeavesTheEnginesOfBothThreadsTheirBits) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    Job base = kJob;
+    base.plan = Plan::ddp().precision(precision);
+    under_every_plan(base, [](const Job& job) {
+      const auto train = [&](const World& world, Outcome& run) {
+        Net net = net_here();
+        Engine engine(net, world, job.plan, job.optimizer, {.seed = 3});
+        for (int step = 0; step < job.steps; ++step) {
+          net.loss(engine.micro_batch()).backward();
+          run.record(engine.step());
+        }
+      };
+      run_ranks(job.ranks, [&](const World& world) {
+        Outcome expected, after, there;
+        train(world, expected);
+        Net first = net_here();
+        of_a_thread_that_ended(first, world, job).reset();
+        train(world, after);
+        EXPECT_EQ(difference(expected, after), "");
+        // The other way round: the thread that built it goes on.
+        Net second = net_here();
+        auto engine = std::make_unique<Engine>(second, world, job.plan, job.optimizer);
+        second.loss(0).backward();
+        on_another_thread([&] { engine.reset(); });
+        train(world, there);
+        EXPECT_EQ(difference(expected, there), "");
+      });
+    });
+  }
+}
+
+// Nothing hears of it any more.
+TEST(EndedElsewhere, LeavesBackwardsWithoutAnEngineAlone) {
+  under_every_plan(kJob, [](const Job& job) {
+    run_ranks(job.ranks, [&](const World& world) {
+      for (const bool releases : {false, true}) {
+        Net net = net_here();
+        auto engine = std::make_unique<Engine>(net, world, job.plan, job.optimizer);
+        net.loss(0).backward();
+        engine->step();
+        on_another_thread([&] {
+          if (releases) engine->release();
+          engine.reset();
+        });
+        torch::nn::Linear plain(3, 2);
+        plain->to(device_of_rank());
+        plain->forward(torch::ones({4, 3}, device_of_rank())).sum().backward();
+        EXPECT_TRUE(plain->weight.grad().equal(torch::full({2, 3}, 4.0, device_of_rank())));
+        if (releases) net.loss(0).backward();
+      }
+    });
+  });
+}
+
+TEST(EndedElsewhere, LetsNormalisationOverRanksEnd) {
+  run_ranks(2, [](const World& world) {
+    torch::nn::BatchNorm1d norm(3);
+    norm->to(device_of_rank());
+    const at::Tensor x = numbers(world.rank(), {4, 3});
+    const at::Tensor alone = norm(x).detach();
+    std::optional<SyncBatchNorm> together(sync_batch_norm(*norm, world));
+    EXPECT_FALSE(alone.equal(norm(x).detach()));
+    world.communicator().barrier().wait();
+    on_another_thread([&] { together.reset(); });
+    EXPECT_TRUE(alone.equal(norm(x).detach()));
+  });
+}
+
+// The child has none of the threads that would be waited for, and its end is not this process's.
+TEST(EndedElsewhere, InAForkedProcessIsLetGoOf) {
+  constexpr int kEnded = 7;
+  under_every_plan(kJob, [](const Job& job) {
+    const Outcome expected = train<Net>(job);
+    const Outcome run = train_by<Net>(job, {}, [&](Net& net, Engine& given, Outcome& outcome, int) {
+      auto engine = std::make_unique<Engine>(std::move(given));
+      for (int step = 0; step < job.steps; ++step) {
+        net.loss(engine->micro_batch()).backward();
+        outcome.record(engine->step());
+        if (step != 1) continue;
+        const pid_t child = ::fork();
+        if (child == 0) {
+          engine.reset();
+          ::_exit(kEnded);
+        }
+        int status = 0;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kEnded) << status;
+      }
+      given = std::move(*engine);
+    });
+    EXPECT_EQ(difference(expected, run), "");
+  });
+}
+
+TEST(EndedElsewhere, InAForkedProcessGroupsAreLetGoOf) {
+  constexpr int kEnded = 7;
+  run_ranks(2, [](const World& world) {
+    auto group = std::make_unique<Communicator>(world.communicator().split(0, world.rank()));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      group.reset();
+      ::_exit(kEnded);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kEnded) << status;
+    group->barrier().wait();
+  });
+}
+
+}  // namespace zero::test::ended_elsewhere_test
