@@ -11,6 +11,7 @@
 #include <iostream>
 #include <new>
 #include <span>
+#include <system_error>
 
 #include "cli/commands/checkpoint_command.h"
 #include "cli/commands/commands.h"
@@ -216,6 +217,10 @@ int main(int argc, char** argv) try { return written(run(argc, argv)); } catch (
   return kUsage;
 } catch (const std::bad_alloc&) {
   cli::complain("out of memory");
+  return kFailed;
+} catch (const std::system_error& error) {  // of a thread that cannot be started, for example
+  cli::complain("the system refuses what the program asks of it: " + error.code().message() +
+                " (see its limits: ulimit -a)");
   return kFailed;
 } catch (const std::exception& error) {
   cli::complain(error.what());

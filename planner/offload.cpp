@@ -1,6 +1,7 @@
 #include "planner/offload.h"
 
 #include <array>
+#include <set>
 #include <sstream>
 
 #include "base/number.h"
@@ -25,14 +26,18 @@ double share_of(const std::string& part, const std::string& text) {
 
 zero::Plan offloaded(zero::Plan plan, const std::string& text) {
   std::istringstream parts(text);
+  std::set<zero::State> said;
   for (std::string part; std::getline(parts, part, ',');) {
     const std::size_t equals = part.find('=');
     if (equals == std::string::npos)
       throw zero::ConfigError(zero::in_quotes(part) + " says no tier", "write STATE=TIER, as in optimizer=disk");
     const std::size_t colon = part.find(':', equals);
+    const zero::State state = zero::state_named(part.substr(0, equals));
+    if (!said.insert(state).second)
+      throw zero::ConfigError("the " + std::string(name(state)) + " has two tiers in " + zero::in_quotes(text),
+                              "name each state once");
     const double share = colon == std::string::npos ? 1 : share_of(part, part.substr(colon + 1));
-    plan = plan.offload(zero::state_named(part.substr(0, equals)),
-                        zero::tier_named(part.substr(equals + 1, colon - equals - 1)), share);
+    plan = plan.offload(state, zero::tier_named(part.substr(equals + 1, colon - equals - 1)), share);
   }
   return plan;
 }

@@ -120,7 +120,7 @@ zero::Estimate estimate(const zero::Plan& plan, const Arrangement& arrangement, 
 }
 
 bool on_devices(const Request& request) {
-  return request.profile.device_memory > 0;
+  return request.profile.device_memory > 0 && !request.in_host_memory;
 }
 
 // Buffers of tiers are in the host's memory.
@@ -166,7 +166,7 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
 // Where ranks compute on devices there is a tier between these and the disks.
 std::vector<zero::Tier> tiers_to_choose(const Request& request) {
   std::vector<zero::Tier> tiers;
-  if (request.host_memory && request.profile.device_memory > 0) tiers.push_back(zero::Tier::host);
+  if (request.host_memory && on_devices(request)) tiers.push_back(zero::Tier::host);
   if (request.disk_space) tiers.push_back(zero::Tier::disk);
   return tiers;
 }

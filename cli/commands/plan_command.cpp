@@ -1,6 +1,7 @@
 #include "cli/commands/plan_command.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -145,6 +146,12 @@ std::optional<std::int64_t> device_memory_of(const PlanOptions& options, const p
   return {};
 }
 
+// Which only ranks on devices do.
+bool offloads_to_host(const zero::Plan& plan) {
+  constexpr std::array states{zero::State::parameter, zero::State::gradient, zero::State::optimizer};
+  return std::ranges::any_of(states, [&](zero::State state) { return plan[state].tier == zero::Tier::host; });
+}
+
 planner::Request request_of(const PlanOptions& options, const Setting& setting, const std::string& profile) {
   if (options.ranks % options.hosts != 0)
     throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
@@ -170,6 +177,7 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting, 
   if (options.fit && !request.device_memory)
     throw UsageError("--fit: give --device-memory, or a --profile of devices, which has their memory");
   for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
+  request.in_host_memory = on_this_host && std::ranges::none_of(request.plans, offloads_to_host);
   return request;
 }
 

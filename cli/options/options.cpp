@@ -3,7 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
+#include <set>
+#include <system_error>
 
 #include "cli/options/device.h"
 #include "cli/options/plan_option.h"
@@ -108,6 +111,12 @@ void check_disk(const RunOptions& options) {
     throw UsageError("--disk: no state is kept on disk: give --offload optimizer=disk");
   if (options.offload.find("=disk") != std::string::npos && options.disk.empty())
     throw UsageError("--offload " + options.offload + " needs folders: give --disk DIR");
+  std::set<std::filesystem::path> folders;
+  for (const std::string& folder : options.disk) {
+    std::error_code unknown;
+    if (!folders.insert(std::filesystem::weakly_canonical(folder + "/", unknown)).second)
+      throw UsageError("--disk names the folder '" + folder + "' twice: give each disk one folder");
+  }
 }
 
 void add_common(CLI::App& command, RunOptions& options, const char* default_ranks) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <vector>
 
 #include "cli/processes/refusal.h"
 #include "zero/error.h"
@@ -14,6 +15,24 @@ namespace cli {
 namespace {
 
 constexpr const char* kOpen = "cannot open a port of the loopback interface, where the ranks meet";
+constexpr const char* kServe = "cannot serve the store in which the ranks meet";
+
+// Without those that it opens as it begins, c10d's store would try again for minutes.
+void require_descriptors(int like) {
+  constexpr std::size_t needed = 14;
+  std::vector<int> taken;
+  int error = 0;
+  while (taken.size() < needed && error == 0) {
+    const int one = ::fcntl(like, F_DUPFD_CLOEXEC, 0);
+    if (one < 0) {
+      error = errno;
+    } else {
+      taken.push_back(one);
+    }
+  }
+  for (const int one : taken) ::close(one);
+  if (error != 0) refuse(kServe, error);
+}
 
 }  // namespace
 
@@ -45,12 +64,13 @@ void Meeting::watch(std::vector<pollfd>& polled) const {
 void Meeting::pump() {
   pollfd polled{socket_, POLLIN, 0};
   if (store_ || ::poll(&polled, 1, 0) <= 0) return;
+  require_descriptors(socket_);
   const int taken = ::fcntl(socket_, F_DUPFD_CLOEXEC, 0);
-  if (taken < 0) refuse("cannot serve the store in which the ranks meet", errno);
+  if (taken < 0) refuse(kServe, errno);
   try {
     store_ = serve_(taken, port_);
   } catch (const std::exception& error) {
-    throw zero::Error(std::string("cannot serve the store in which the ranks meet: ") + error.what());
+    throw zero::Error(std::string(kServe) + ": " + error.what());
   }
 }
 

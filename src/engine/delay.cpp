@@ -25,6 +25,7 @@ double Engine::Impl::begin_delayed(const StepDecision& decision, double lr_facto
   double taken = 0;
   const Lap lap(taken);
   told_.reset();
+  pager_->forget();  // see take_over_in_step()
   std::vector<UnitStep> steps;
   for (Unit* const unit : in_order_of_updates()) {
     if (!updater_.prepared(*unit)) {
@@ -48,6 +49,13 @@ void Engine::Impl::take_over_delayed() {
   delayed_->take_over([this](Unit& unit) { updated(unit); });
   renew(Exchange::Kind::publish);
   broken_ = nullptr;
+}
+
+// Every step gathers and exchanges the same, those too that have nothing to take over: the first, and one behind an
+// evaluation, which took it over already.
+void Engine::Impl::take_over_in_step() {
+  if (delayed_->under_way()) return take_over_delayed();
+  renew(Exchange::Kind::publish);
 }
 
 // The same for `call`, which is to see them, between steps. Throws StateError within one.

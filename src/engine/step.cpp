@@ -1,5 +1,6 @@
 // The end of a step: vote, update, publish.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/hash.h"
@@ -101,24 +102,32 @@ StepReport Engine::Impl::step() {
   return last_step_;
 }
 
+double Engine::Impl::factor_on_rates() const {
+  const double factor = options_.schedule ? options_.schedule(steps_) : 1.0;
+  if (std::isfinite(factor)) return factor;
+  throw ConfigError(
+      rank_text() + ": Options::schedule gives the factor " + shortest(factor) + " for step " + std::to_string(steps_),
+      "it is a finite number");
+}
+
 StepReport Engine::Impl::attempt() {
   StepReport report;
   report.step = steps_;
   stepped_ = micro_;
   if (micro_ < plan_.accumulate()) return report;
   heed_learning_rates();
+  const double lr_factor = factor_on_rates();
   check_not_gathered("step()");
   check_parameters();
   check_float8();
   micro_batch_.end_forward();
   const StepDecision decision = timed_vote(report);
   require_same_rates(decision);
-  if (delayed_) take_over_delayed();
+  if (delayed_) take_over_in_step();
   requests_ = 0;
   report.requests = decision.requests;
   report_save(decision.save_ended, report);
   if (float8_) float8_->settle(decision.largest);
-  const double lr_factor = options_.schedule ? options_.schedule(steps_) : 1.0;
   report.skipped = decision.overflow;
   report.applied = !decision.overflow;
   report.loss = decision.loss / micro_batches();

@@ -113,6 +113,23 @@ TEST(Compare, OfShardGroupsGivesTheLossesWithoutThem) {
   }
 }
 
+// Of steps that take an update over, and of those that have none to take over: the first, and those behind evaluations.
+TEST(Compare, PredictsWhatEachStepOfADelayedUpdateSends) {
+  const Folder folder;
+  const Words delayed{"compare",   "--ranks",        "2",      "--plans",      "ddp,zero3", "--delay-update",
+                      "--offload", "optimizer=disk", "--disk", folder.path("")};
+  for (const Words& evaluated : {Words{}, Words{"--eval-every", "2"}}) {
+    const Result result =
+        run(zero(joined(joined(delayed, folder.small({"--steps", "6", "--json", folder.path("out")})), evaluated)));
+    EXPECT_EQ(result.code, 0) << result.err << result.out;
+    for (const json& each : folder.document("out").at("runs")) {
+      const json& wire = each.at("wire_bytes_per_step");
+      EXPECT_FALSE(wire.at("uneven"));
+      EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
+    }
+  }
+}
+
 TEST(Compare, RunsUnderALauncherToo) {
   const Folder folder;
   const Result result = run(zero(joined({"launch", "--no-prefix", "-n", "2", kZero, "compare", "--precision", "bf16"},

@@ -204,6 +204,17 @@ TEST_F(Launched, TooFewFilesAreSaidWithTheRankAndTheLimit) {
       << result.err;
 }
 
+// Of a launcher that has its own files alone.
+TEST_F(Launched, TooFewFilesForTheStoreAreSaidToo) {
+  const char* const script =
+      "for fd in {3..30}; do eval \"exec $fd>&-\"; done; ulimit -n 18; exec \"$0\" train --model micro --steps 1 -n 2";
+  const Result result = run({"bash", "-c", script, procs::kZero}, variables());
+  EXPECT_EQ(result.code, 1);
+  EXPECT_TRUE(contains(result.err, "cannot serve the store in which the ranks meet: Too many open files"))
+      << result.err;
+  EXPECT_TRUE(contains(result.err, "ulimit -n (now 18)")) << result.err;
+}
+
 TEST_F(Launched, RanksHaveTheLimitOnFilesThatTheLauncherWasGiven) {
   const Result result = run(shell("ulimit -Sn 24; exec \"$0\" launch -n 16 sh -c 'ulimit -Sn'"), variables());
   EXPECT_EQ(result.code, 0) << result.err;

@@ -195,6 +195,28 @@ TEST(PlanCommand, TakesTiersTogetherOrOneByOne) {
   EXPECT_TRUE(contains(apart.out, "zero3 with parameter on disk and optimizer on disk")) << apart.out;
 }
 
+// Of ranks of this host, whatever the profile is of.
+TEST(PlanCommand, ForeseesOfStatesOnDiskWhatARunDoes) {
+  const Folder folder;
+  const Words setting{"--model", "micro", "--ranks",     "2",    "--seq",     "32",
+                      "--batch", "2",     "--precision", "fp32", "--offload", "optimizer=disk,gradient=disk"};
+  const Result plan = run_apart(
+      folder, joined(joined({"plan", "--plans", "zero3"}, setting), {"--profile", "h100", "--json", folder.path("p")}));
+  const Result here =
+      run_apart(folder, joined(joined({"plan", "--plans", "zero3"}, setting), {"--json", folder.path("h")}));
+  const Result run =
+      run_apart(folder, joined(joined({"train", "--plan", "zero3", "--data", folder.path("text")}, setting),
+                               {"--steps", "2", "--disk", folder.path(""), "--json", folder.path("r")}));
+  for (const Result* each : {&plan, &here, &run}) ASSERT_EQ(each->code, 0) << each->err;
+  const json foreseen = folder.document("h").at("plans").at(0), ran = folder.document("r").at("runs").at(0);
+  EXPECT_EQ(foreseen.at("peak_bytes"), ran.at("peak").at("predicted"));
+  EXPECT_EQ(foreseen.at("wire_bytes_per_step"), ran.at("wire_bytes_per_step").at("predicted"));
+  ASSERT_EQ(foreseen.at("tiers").size(), 1U);
+  EXPECT_EQ(foreseen.at("tiers").at(0).at("tier"), "disk");
+  // Of devices there is a tier between.
+  EXPECT_EQ(folder.document("p").at("plans").at(0).at("tiers").size(), 2U);
+}
+
 TEST(PlanCommand, SaysThatNothingFits) {
   const Folder folder;
   const Result result = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--device-memory", "10GB", "--fit",
