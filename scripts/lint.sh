@@ -25,12 +25,14 @@ self_contained() {
   return $bad
 }
 
-# The files that are compiled without LibTorch.
+# The files that are compiled without LibTorch, and not made by the build.
 torch_free() {
   python3 - "$build" <<'PYTHON'
 import json, pathlib, sys
-commands = json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text())
-print(*(c["file"] for c in commands if "/torch/" not in c["command"] and "zero_pch" not in c["file"]), sep="\n")
+build = pathlib.Path(sys.argv[1]).resolve()
+commands = json.loads((build / "compile_commands.json").read_text())
+files = (c["file"] for c in commands if "/torch/" not in c["command"])
+print(*(file for file in files if not pathlib.Path(file).is_relative_to(build)), sep="\n")
 PYTHON
 }
 

@@ -6,13 +6,14 @@ import atexit
 import dataclasses
 import json
 import os
+import typing
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 
-from . import _backwards, _native, _world
+from . import _arguments, _backwards, _native, _world
 from ._native import ConfigError, Plan, StateError, StepReport, World
 
 Optimizer = (
@@ -26,6 +27,8 @@ Optimizer = (
     | _native.Adafactor
     | _native.Lamb
 )
+
+_OPTIMIZERS = typing.get_args(Optimizer)
 
 # What schedules may not set: the engine would not hear of it.
 _FIXED = {"betas", "momentum", "dampening", "weight_decay", "nesterov", "eps", "amsgrad", "alpha", "centered"}
@@ -108,11 +111,26 @@ class Engine:
         if isinstance(optimizer, torch.optim.Optimizer):
             kind = type(optimizer).__name__
             raise ConfigError(f"an engine has optimizers of its own, not torch.optim.{kind} (take zero.AdamW(3e-4))")
+        require = _arguments.require
+        require("plan", plan, (Plan, str), 'a zero.Plan, or the name of a preset, "zero3"')
+        require("optimizer", optimizer, (_OPTIMIZERS, type(None)), "zero.AdamW(3e-4), for example")
+        require("world", world, (World, type(None)), "what zero.init() returned")
+        require("shard", shard, int, "ranks of a shard group")
+        require("clip", clip, (int, float), "a number")
+        require("seed", seed, (int, type(None)), "an integer that is not negative")
+        if seed is not None and seed < 0:
+            raise ConfigError(f"`seed` is {seed} (an integer that is not negative)")
+        for group in groups:
+            require("groups", group, _native.ParamGroup, "a list of zero.ParamGroup")
+        _arguments.require_callable("schedule", schedule, "the factor on the learning rate at a step")
+        _arguments.require_callable("full_precision", full_precision, "whether it takes a parameter, as zero.norms")
+        _arguments.require_callable("units", units, 'whether a module is one, as zero.units_of_types(["Block"])')
+        _arguments.require_callable("ignored", ignored, "whether it takes a parameter")
         options = _native.Options(
             clip=clip,
             seed=seed,
             groups=list(groups),
-            schedule=schedule,
+            schedule=_arguments.numbers_of(schedule),
             full_precision=full_precision,
             loss_scale=loss_scale,
             units=units,
@@ -131,6 +149,8 @@ class Engine:
             optimizer or _native.AdamW(),
             options,
         )
+        self._model = weakref.ref(model)
+        self._parameters = [(name, weakref.ref(each)) for name, each in model.named_parameters()]
         _engines.add(self)
 
     @property
@@ -156,7 +176,21 @@ class Engine:
         if self._optimizer is not None:
             self._native.set_rates(self._optimizer._rates())
             self._optimizer._opt_called = True  # which schedules of PyTorch ask for
-        return self._native.step()
+        report = self._native.step()
+        if not (report.applied or report.skipped):
+            self._require_its_parameters()
+        return report
+
+    def _require_its_parameters(self) -> None:
+        """A model with others trains nothing, and says nothing."""
+        model = self._model()
+        now = dict(model.named_parameters()) if model is not None else {}
+        for name, known in self._parameters:
+            if name in now and now[name] is not known():
+                raise StateError(
+                    f"parameter '{name}' of the model is no longer the one that the engine trains: an assignment, or "
+                    "load_state_dict(assign=True), replaced it (copy values into it, inside zero.gather)"
+                )
 
     def last_step(self) -> StepReport:
         """What the latest step() reported, whoever called it."""
@@ -229,7 +263,7 @@ class Engine:
         return self._native.save(
             os.fspath(folder),
             _native.SaveOptions(
-                user="" if user is None else json.dumps(user),
+                user=_arguments.json_of(user),
                 tensors=dict(tensors or {}),
                 frozen=frozen,
                 keep_last=keep_last,
@@ -283,6 +317,7 @@ class Engine:
 
     def release(self) -> None:
         """Gives the module its parameters back, whole; the engine ends. Collective."""
+        self._require_its_parameters()
         self._native.release()
         self.close()
 
@@ -341,7 +376,10 @@ class EngineOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        raise StateError("an engine's optimizer has no state of its own to save (engine.save(folder))")
+        raise StateError(
+            "an engine's optimizer has no state of its own to save (engine.save(folder); a rate that was set is the "
+            "program's: save scheduler.state_dict() as `user`, and set group['lr'] from it)"
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         raise StateError("an engine's optimizer has no state of its own to load (engine.load(folder))")

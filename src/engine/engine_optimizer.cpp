@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/text.h"
 #include "engine/impl.h"
 #include "zero/error.h"
 
@@ -32,6 +33,10 @@ std::vector<torch::optim::OptimizerParamGroup> torch_groups(const std::vector<En
   return all;
 }
 
+bool is_rate(double lr) {
+  return lr >= 0 && std::isfinite(lr);
+}
+
 [[noreturn]] void refuse(const char* call, const char* instead) {
   throw StateError(std::string("the optimizer of an engine is not ") + call + " by itself: its state is the engine's",
                    instead);
@@ -52,6 +57,21 @@ double EngineOptimizer::lr(std::size_t group) const {
 
 void EngineOptimizer::set_lr(std::size_t group, double lr) {
   param_groups()[group].options().set_lr(lr);
+}
+
+std::string EngineOptimizer::fault() const {
+  if (param_groups().size() != numbers_.size())
+    return "a group was added to an engine's optimizer, whose parameters would not be trained: the engine trains all "
+           "that were there when it was built; freeze by requires_grad_(false), or build another engine";
+  for (std::size_t group = 0; group < numbers_.size(); ++group) {
+    if (param_groups()[group].params().size() != numbers_[group].size())
+      return "the parameters of an engine's optimizer are those that the engine was built with: leave its groups as "
+             "they are";
+    if (!is_rate(lr(group)))
+      return "group " + std::to_string(group) + " of the optimizer has the learning rate " + shortest(lr(group)) +
+             ": it is not negative, and finite";
+  }
+  return {};
 }
 
 at::Tensor EngineOptimizer::step(LossClosure closure) {
@@ -95,8 +115,7 @@ EngineOptimizer& Engine::Impl::optimizer() {
 }
 
 void Engine::Impl::set_lr(double lr) {
-  if (!(lr >= 0) || !std::isfinite(lr))
-    throw ConfigError(rank_text() + ": a learning rate is not negative, and finite");
+  if (!is_rate(lr)) throw ConfigError(rank_text() + ": a learning rate is not negative, and finite");
   EngineOptimizer& optimizer = this->optimizer();
   const double before = optimizer.lr(0);
   for (std::size_t group = 0; group < optimizer.numbers().size(); ++group)
@@ -106,6 +125,7 @@ void Engine::Impl::set_lr(double lr) {
 // What the program has set since.
 void Engine::Impl::heed_learning_rates() {
   if (!optimizer_) return;
+  if (const std::string fault = optimizer_->fault(); !fault.empty()) throw ConfigError(rank_text() + ": " + fault);
   for (std::size_t group = 0; group < optimizer_->numbers().size(); ++group)
     for (const int number : optimizer_->numbers()[group])
       if (updater_.lr(number) != optimizer_->lr(group)) updater_.set_lr(number, optimizer_->lr(group));

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace zero {
@@ -23,6 +24,8 @@ class EngineOptimizer final : public torch::optim::Optimizer {
   double lr(std::size_t group) const;
   void set_lr(std::size_t group, double lr);
   const std::vector<std::vector<int>>& numbers() const { return numbers_; }
+  // What the program has set that cannot be; empty where there is nothing.
+  std::string fault() const;
 
   using Optimizer::step;
   at::Tensor step(LossClosure closure) override;

@@ -17,6 +17,7 @@
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
 #include "engine/module_tiles.h"
+#include "state/deferred_tensors.h"
 #include "state/unit.h"
 #include "zero/described_module.h"
 #include "zero/error.h"
@@ -33,6 +34,14 @@ bool shared(const at::Tensor& parameter) {
   if (parameter.numel() == 0) return false;
   if (!parameter.is_view()) return parameter.storage().use_count() > 1;
   return parameter.storage().use_count() > 2 || parameter._base().use_count() > 1;
+}
+
+// Why the parameter has none; empty where it has.
+std::string without_values(const at::Tensor& parameter) try {
+  if (parameter.has_storage() && !deferred_tensors::deferred(parameter)) static_cast<void>(parameter.storage().data());
+  return {};
+} catch (const c10::Error& error) {
+  return error.what_without_backtrace();
 }
 
 // Null for a module of LibTorch's own.
@@ -147,7 +156,9 @@ class Collector {
   }
 
   Inventory result() {
-    if (inventory_.specs.empty()) faults_.push_back("the module has no floating-point parameters");
+    if (inventory_.specs.empty() && faults_.empty())
+      faults_.push_back(inventory_.ignored.empty() ? "the module has no floating-point parameters"
+                                                   : "Options::ignored takes all of its parameters");
     if (faults_.empty()) return std::move(inventory_);
     std::string text = "this module cannot be trained:";
     for (const std::string& fault : faults_) text += "\n  - " + fault;
@@ -266,6 +277,7 @@ class Collector {
                     ": fp64, fp32, bf16 and fp16 are supported");
     if (Unit::of(parameter.unsafeGetTensorImpl()) != nullptr)
       return refuse("is already trained by an engine: release() that one first");
+    if (const std::string gone = without_values(parameter); !gone.empty()) return refuse("has no values: " + gone);
     const auto [owner, fresh] = storages_.emplace(parameter.storage().unsafeGetStorageImpl(), name);
     if (!fresh && parameter.numel() > 0)
       return refuse("shares memory with '" + owner->second + "' without being the same tensor: tie them by assignment");

@@ -223,7 +223,7 @@ void set_weight_decay(Optimizer& optimizer, double weight_decay) {
 
 ParameterRule rule_of(const Optimizer& optimizer, const std::vector<ParamGroup>& groups, const ParameterInfo& info) {
   for (const ParamGroup& group : groups) {
-    if (!group.takes || !group.takes(info)) continue;
+    if (!group.takes || !group.takes(info)) continue;  // without: told of below
     ParameterRule rule{for_parameter(group.optimizer.value_or(optimizer), info), group.lr_scale, info.shape};
     if (group.weight_decay) set_weight_decay(rule.optimizer, *group.weight_decay);
     return rule;
@@ -290,6 +290,8 @@ std::vector<ParameterRule> parameter_rules(const Optimizer& optimizer, const std
   std::vector<ParameterRule> result;
   std::map<std::string, std::string> first;  // parameter, by fault
   for (const std::string& fault : faults(optimizer)) first.emplace(fault, "");
+  for (const ParamGroup& group : groups)
+    if (!group.takes) first.emplace("a ParamGroup without a function `takes`", "");
   for (const ParameterInfo& info : infos) {
     result.push_back(rule_of(optimizer, groups, info));
     for (const std::string& fault : faults(result.back().optimizer)) first.emplace(fault, info.name);

@@ -194,7 +194,7 @@ TEST(IgnoredParameters, AreNotAll) {
                      const Engine engine(model, World(), Plan::ddp(), AdamW{},
                                          {.ignored = [](const ParameterInfo&) { return true; }});
                    }),
-                   {"no floating-point parameters"}));
+                   {"Options::ignored takes all of its parameters"}));
 }
 
 ParamGroup named(const std::string& part) {

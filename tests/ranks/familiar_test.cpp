@@ -291,6 +291,43 @@ TEST(FamiliarLoops, HaveGroups) {
   });
 }
 
+TEST(FamiliarLoops, AreToldOfGroupsAndRatesThatCannotBe) {
+  const auto refusal = [](const std::function<void(torch::optim::Optimizer&, Net&)>& set) {
+    std::string said;
+    on_ranks<Net>(kJob, {}, [&](Net& net, Engine& engine, int rank) {
+      net.loss(engine.micro_batch()).backward();
+      set(engine.optimizer(), net);
+      const std::string each = thrown_by([&] { engine.step(); });
+      EXPECT_TRUE(says(each, {"rank " + std::to_string(rank)}));
+      if (rank == 0) said = each;
+    });
+    return said;
+  };
+  EXPECT_TRUE(says(refusal([](auto& optimizer, Net&) {
+                     optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({2, 2})}));
+                   }),
+                   {"a group was added to an engine's optimizer"}));
+  EXPECT_TRUE(
+      says(refusal([](auto& optimizer, Net& net) { optimizer.param_groups()[0].params().push_back(net.body->weight); }),
+           {"those that the engine was built with"}));
+  for (const double lr : {std::nan(""), -1.0, HUGE_VAL})
+    EXPECT_TRUE(says(refusal([lr](auto& optimizer, Net&) { optimizer.param_groups()[0].options().set_lr(lr); }),
+                     {"group 0 of the optimizer has the learning rate"}));
+}
+
+TEST(FamiliarLoops, AreToldOfSchedulesThatGiveNoNumber) {
+  Job job = kJob;
+  job.options.schedule = [](std::int64_t step) { return step == 1 ? std::nan("") : 1.0; };
+  on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+    const auto step = [&] {
+      net.loss(engine.micro_batch()).backward();
+      return engine.step().applied;
+    };
+    EXPECT_TRUE(step());
+    EXPECT_TRUE(says(thrown_by(step), {"Options::schedule", "step 1"}));
+  });
+}
+
 // Nothing is updated where ranks would update by different rates, and all of them are told.
 TEST(FamiliarLoops, HaveTheSameRateOnEveryRank) {
   for (const Plan& plan : all_plans()) {

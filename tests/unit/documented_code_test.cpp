@@ -69,8 +69,9 @@ std::vector<Lines> programs() {
 
 bool is_in(const std::vector<Lines>& programs, const Lines& code) {
   const Lines wanted = unindented(code);
-  return std::ranges::any_of(programs,
-                             [&](const Lines& program) { return !std::ranges::search(program, wanted).empty(); });
+  return std::ranges::any_of(programs, [&](const Lines& program) {
+    return std::search(program.begin(), program.end(), wanted.begin(), wanted.end()) != program.end();
+  });
 }
 
 TEST(DocumentedCode, IsThatOfTests) {
