@@ -7,8 +7,8 @@
 // that have not.
 //
 // victim meets-again: all join 50 times, each time before they leave what they joined before.
-// victim meets-again RANK SIZE HOST PORT made|found: 5 times, as the program itself says who they are; in a store that is
-// made for it, or found, being rank 0's already.
+// victim meets-again RANK SIZE HOST PORT made|found: 5 times, as the program itself says who they are; in a store that
+// is made for it, or found, being rank 0's already.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <torch/torch.h>
