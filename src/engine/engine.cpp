@@ -1,5 +1,7 @@
 #include "zero/engine.h"
 
+#include <utility>
+
 #include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "zero/error.h"
@@ -43,7 +45,10 @@ Engine::~Engine() {
   if (impl_ && !impl_->of_this_process()) static_cast<void>(impl_.release());
 }
 Engine::Engine(Engine&& other) noexcept = default;
-Engine& Engine::operator=(Engine&& other) noexcept = default;
+Engine& Engine::operator=(Engine&& other) noexcept {
+  Engine(std::move(other)).impl_.swap(impl_);
+  return *this;
+}
 
 Engine::Impl& Engine::self() const {
   if (!impl_) throw StateError("this engine was moved from", "call the one that it was moved to");

@@ -4,13 +4,13 @@
 
 namespace zero {
 
-struct Listeners {
+struct EnginesHere {
   std::mutex mutex;
   std::vector<TakesGradients*> engines;
 };
 
 bool RunningBackward::heard() {
-  Listeners* const here = OfThread<Listeners>::here();
+  EnginesHere* const here = OfThread<EnginesHere>::here();
   if (here == nullptr) return false;
   const std::lock_guard lock(here->mutex);
   return !here->engines.empty();
@@ -18,7 +18,7 @@ bool RunningBackward::heard() {
 
 // Where one refuses, those before it are as they were.
 void RunningBackward::Guard::before() {
-  Listeners* const here = OfThread<Listeners>::here();
+  EnginesHere* const here = OfThread<EnginesHere>::here();
   if (here == nullptr) return;
   const std::lock_guard lock(here->mutex);
   std::size_t ready = 0;
@@ -31,20 +31,20 @@ void RunningBackward::Guard::before() {
 }
 
 void RunningBackward::Guard::after() noexcept {
-  Listeners* const here = OfThread<Listeners>::here();
+  EnginesHere* const here = OfThread<EnginesHere>::here();
   if (here == nullptr) return;
   const std::lock_guard lock(here->mutex);
   for (TakesGradients* const engine : here->engines) engine->after_backward();
 }
 
-HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), listeners_(OfThread<Listeners>::own()) {
-  const std::lock_guard lock(listeners_->mutex);
-  listeners_->engines.push_back(&engine);
+HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), here_(OfThread<EnginesHere>::own()) {
+  const std::lock_guard lock(here_->mutex);
+  here_->engines.push_back(&engine);
 }
 
 HearsOfBackwards::~HearsOfBackwards() {
-  const std::lock_guard lock(listeners_->mutex);
-  std::erase(listeners_->engines, &engine_);
+  const std::lock_guard lock(here_->mutex);
+  std::erase(here_->engines, &engine_);
 }
 
 }  // namespace zero

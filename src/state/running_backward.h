@@ -94,7 +94,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   std::vector<TakesGradients*> parts_ = {};
 };
 
-struct Listeners;
+struct EnginesHere;
 
 // As long as it lives, the engine hears of the backwards of the thread that made it. It may end on any thread, and
 // waits while a backward there is being told of.
@@ -107,7 +107,7 @@ class HearsOfBackwards {
 
  private:
   TakesGradients& engine_;
-  std::shared_ptr<Listeners> listeners_;
+  std::shared_ptr<EnginesHere> here_;
 };
 
 }  // namespace zero
