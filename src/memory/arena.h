@@ -32,6 +32,10 @@ class Arena {
   // Gives all waiting pages back to the system, and forgets the peak.
   void trim();
 
+  // By a thread that forks, around it: the other process finds the arena as a whole, and held by nobody.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+
   struct Usage {
     std::size_t live = 0;     // bytes of pages in use
     std::size_t waiting = 0;  // of pages held for reuse

@@ -3,10 +3,13 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "familiar.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
 namespace zero::test::ended_elsewhere_test {
@@ -124,6 +127,28 @@ TEST(EndedElsewhere, InAForkedProcessIsLetGoOf) {
     });
     EXPECT_EQ(difference(expected, run), "");
   });
+}
+
+// Whatever this process's other threads were about.
+TEST(EndedElsewhere, AForkedProcessHasItsMemory) {
+  constexpr std::int64_t kLarge = 1 << 20;
+  use_arena();
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) torch::empty({kLarge});
+  });
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      torch::empty({kLarge});
+      ::_exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  done = true;
+  other.join();
 }
 
 TEST(EndedElsewhere, InAForkedProcessGroupsAreLetGoOf) {

@@ -5,6 +5,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -45,6 +46,8 @@ class Listeners {
     std::erase(all_, listener);
     any_ = !all_.empty();
   }
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
   void tell(const void* data) {
     if (!any_.load(std::memory_order_relaxed)) return;
     const std::lock_guard lock(mutex_);
@@ -68,6 +71,8 @@ class ArenaAllocator final : public c10::Allocator {
   void use_arena() {
     static Arena* const arena = new Arena(kTimesMemory * physical_memory());
     arena_.store(arena, std::memory_order_release);
+    static const int failed = pthread_atfork(before_fork, after_fork, after_fork);
+    if (failed != 0) throw std::bad_alloc();
   }
   // Null while it is not used.
   Arena* arena() const { return arena_.load(std::memory_order_acquire); }
@@ -92,6 +97,16 @@ class ArenaAllocator final : public c10::Allocator {
   std::int64_t small() const { return small_.load(std::memory_order_relaxed); }
 
  private:
+  // What listens may free.
+  static void before_fork() {
+    instance().listeners_.before_fork();
+    instance().arena()->before_fork();
+  }
+  static void after_fork() {
+    instance().arena()->after_fork();
+    instance().listeners_.after_fork();
+  }
+
   static void free(void* data) {
     if (data == nullptr) return;
     ArenaAllocator& self = instance();
