@@ -148,7 +148,7 @@ inline Rows of_tiers() {
       value("train", "--offload", "optimizer=disk:2", "'optimizer=disk:2': '2' is above 1"),
       row("train --offload optimizer=device:0.5", {"a share of 0.5 of optimizer on tier device"}),
       row("train --offload optimizer=disk", {"--offload optimizer=disk needs folders: give --disk DIR"}),
-      value("train", "--offload", "optimizer=disk:0.5,optimizer=device", "the optimizer has two tiers"),
+      row("train --offload optimizer=disk:0.5,optimizer=device --disk .", {"the optimizer has two tiers"}),
       row("train --offload optimizer=disk --disk .,./", {"--disk names the folder './' twice"}),
       row("train --disk .", {"--disk: no state is kept on disk: give --offload"}),
       row("compare --disk .", {"--disk: no state is kept on disk: give --offload"}),
