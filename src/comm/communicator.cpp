@@ -95,10 +95,6 @@ class Check {
   Collective operation_;
 };
 
-}  // namespace
-
-namespace {
-
 // A process that was forked has none of the threads of the group, which would be waited for: there it is left as it is.
 std::shared_ptr<CommunicatorImpl> of_this_process(std::shared_ptr<CommunicatorImpl> group) {
   CommunicatorImpl* const seen = group.get();

@@ -11,7 +11,7 @@ namespace {
 
 // The first that takes it; as many as there are where none does.
 std::size_t group_of(const std::vector<ParamGroup>& groups, const ParameterInfo& info) {
-  const auto takes = [&](const ParamGroup& group) { return group.takes && group.takes(info); };
+  const auto takes = [&](const ParamGroup& group) { return group.takes(info); };
   return static_cast<std::size_t>(std::ranges::find_if(groups, takes) - groups.begin());
 }
 

@@ -21,6 +21,19 @@ Net net_here() {
   return net;
 }
 
+// That it comes to its end there.
+void expect_of_a_fork(const std::function<void()>& call) {
+  constexpr int kEnded = 7;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    call();
+    ::_exit(kEnded);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kEnded) << status;
+}
+
 // Built and used on a thread that has ended, with an evaluation left open.
 std::unique_ptr<Engine> of_a_thread_that_ended(Net& net, const World& world, const Job& job) {
   std::unique_ptr<Engine> engine;
@@ -105,7 +118,6 @@ TEST(EndedElsewhere, LetsNormalisationOverRanksEnd) {
 
 // The child has none of the threads that would be waited for, and its end is not this process's.
 TEST(EndedElsewhere, InAForkedProcessIsLetGoOf) {
-  constexpr int kEnded = 7;
   under_every_plan(kJob, [](const Job& job) {
     const Outcome expected = train<Net>(job);
     const Outcome run = train_by<Net>(job, {}, [&](Net& net, Engine& given, Outcome& outcome, int) {
@@ -114,14 +126,7 @@ TEST(EndedElsewhere, InAForkedProcessIsLetGoOf) {
         net.loss(engine->micro_batch()).backward();
         outcome.record(engine->step());
         if (step != 1) continue;
-        const pid_t child = ::fork();
-        if (child == 0) {
-          engine.reset();
-          ::_exit(kEnded);
-        }
-        int status = 0;
-        ASSERT_EQ(::waitpid(child, &status, 0), child);
-        EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kEnded) << status;
+        expect_of_a_fork([&] { engine.reset(); });
       }
       given = std::move(*engine);
     });
@@ -138,31 +143,16 @@ TEST(EndedElsewhere, AForkedProcessHasItsMemory) {
     while (!done) torch::empty({kLarge});
   });
   for (int i = 0; i < 200; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      torch::empty({kLarge});
-      ::_exit(0);
-    }
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
+    expect_of_a_fork([] { torch::empty({kLarge}); });
   }
   done = true;
   other.join();
 }
 
 TEST(EndedElsewhere, InAForkedProcessGroupsAreLetGoOf) {
-  constexpr int kEnded = 7;
   run_ranks(2, [](const World& world) {
     auto group = std::make_unique<Communicator>(world.communicator().split(0, world.rank()));
-    const pid_t child = ::fork();
-    if (child == 0) {
-      group.reset();
-      ::_exit(kEnded);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kEnded) << status;
+    expect_of_a_fork([&] { group.reset(); });
     group->barrier().wait();
   });
 }
