@@ -86,8 +86,8 @@ class Plan {
   // The preset whose rows these are, in placements and axes; "custom" where there is none. Of a table as it is on a
   // mesh, where an axis of one rank shards nothing, the preset's it was.
   std::string preset() const;
-  // The same, and which states are on other tiers: "zero3 with optimizer on disk", "zero2 with 0.8 of optimizer on
-  // host".
+  // The same, then a part for each tier below the device's that states are on, and for a delayed update: "zero3, all on
+  // disk"; "zero2, gradient and 0.8 of optimizer on host"; "zero2, gradient on host, optimizer on disk, delayed update".
   std::string label() const;
   const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }

@@ -102,9 +102,10 @@ void Engine::Impl::make_way(WhileSaving how) {
 }
 
 SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& options) {
+  const std::string label = plan_.label();
   return {folder,
           {state(options.frozen), exchange_.rank(), options.tensors},
-          {.plan = plan_.label() + " " + std::string(name(plan_.precision())),
+          {.plan = label + (label.find(',') == label.npos ? " " : ", ") + std::string(name(plan_.precision())),
            .mesh = exchange_.mesh(),
            .user = options.user,
            .replace = options.replace},

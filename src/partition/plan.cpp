@@ -34,6 +34,21 @@ std::string share_of(const Row& row) {
   return row.share == 1 ? "" : shortest(row.share) + " of ";
 }
 
+// "all", "gradient and 0.8 of optimizer"; empty: none.
+std::string states_on(const Plan& plan, Tier tier) {
+  std::string text;
+  int whole = 0;
+  for (int i = 0; i < kStates; ++i) {
+    const State state = static_cast<State>(i);
+    const Row& row = plan[state];
+    if (row.tier != tier) continue;
+    whole += state != State::activation && row.share == 1;
+    text += (text.empty() ? "" : " and ") + share_of(row) + std::string(name(state));
+  }
+  const bool all = whole == kStates - 1 && plan[State::activation].tier != tier;
+  return all ? "all" : text;
+}
+
 bool holds(const Row& row, Placement placement) {
   return row.placement == placement || row.between == placement;
 }
@@ -261,15 +276,10 @@ bool Plan::has_rows_of(const Plan& other) const {
 
 std::string Plan::label() const {
   std::string text = preset();
-  std::string_view before = " with ";
-  for (int i = 0; i < kStates; ++i) {
-    const State state = static_cast<State>(i);
-    const Row& row = (*this)[state];
-    if (row.tier == Tier::device) continue;
-    text += std::string(before) + share_of(row) + std::string(name(state)) + " on " + std::string(name(row.tier));
-    before = " and ";
-  }
-  return delays_update_ ? text + std::string(before) + "a delayed update" : text;
+  for (const Tier tier : {Tier::host, Tier::disk})
+    if (const std::string states = states_on(*this, tier); !states.empty())
+      text += ", " + states + " on " + std::string(name(tier));
+  return delays_update_ ? text + ", delayed update" : text;
 }
 
 std::string Plan::preset() const {

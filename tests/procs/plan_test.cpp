@@ -192,7 +192,7 @@ TEST(PlanCommand, TakesTiersTogetherOrOneByOne) {
   Words together = words;
   together.back() += ",parameter=disk";
   EXPECT_EQ(apart.out, run_apart(folder, together).out);
-  EXPECT_TRUE(contains(apart.out, "zero3 with parameter on disk and optimizer on disk")) << apart.out;
+  EXPECT_TRUE(contains(apart.out, "zero3, parameter and optimizer on disk")) << apart.out;
 }
 
 // Of ranks of this host, whatever the profile is of.

@@ -316,7 +316,7 @@ TEST(DelayedUpdate, IsRefusedWhereNothingIsBesideIt) {
   EXPECT_TRUE(
       says(refused(delayed(Plan::zero3()).offload(State::parameter, Tier::disk)), {"parameters on the device"}));
   EXPECT_EQ(delayed(Plan::zero2()).delay_update(false), Plan::zero2().offload(State::optimizer, Tier::disk));
-  EXPECT_EQ(delayed(Plan::zero2()).label(), "zero2 with optimizer on disk and a delayed update");
+  EXPECT_EQ(delayed(Plan::zero2()).label(), "zero2, optimizer on disk, delayed update");
   Lm model;
   EXPECT_TRUE(says(thrown_by([&] { const Engine engine(model, World(), delayed(Plan::zero2()), Lamb{}, with_disk()); }),
                    {"optimizer lamb of parameter 'bias'", "whole tensors", "element by element"}));
@@ -333,7 +333,7 @@ TEST(DelayedUpdate, IsTheSameOnAllRanks) {
         },
         kToDisagree);
   });
-  EXPECT_TRUE(says(said, {"different models or plans", "a delayed update"})) << said;
+  EXPECT_TRUE(says(said, {"different models or plans", "delayed update"})) << said;
 }
 
 }  // namespace zero::test::delayed_update_test

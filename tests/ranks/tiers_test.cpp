@@ -223,7 +223,7 @@ TEST(TiersOfAnEngine, ThatAreNotThereAreRefused) {
 
 TEST(TiersOfAnEngine, AreInThePlansName) {
   EXPECT_EQ(Plan::zero3().offload(State::optimizer, Tier::disk).offload(State::gradient, Tier::disk).label(),
-            "zero3 with gradient on disk and optimizer on disk");
+            "zero3, gradient and optimizer on disk");
 }
 
 }  // namespace zero::test::tiers_test

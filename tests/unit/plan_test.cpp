@@ -79,8 +79,12 @@ TEST(Plan, IsCalledByItsRows) {
     plan = plan.offload(State::optimizer, Tier::host).offload(State::gradient, Tier::disk);
     for (const Plan& each : {plan, plan.on(1)}) {
       EXPECT_EQ(each.preset(), preset) << "tiers are not placements";
-      EXPECT_EQ(each.label(), std::string(preset) + " with gradient on disk and optimizer on host");
+      EXPECT_EQ(each.label(), std::string(preset) + ", optimizer on host, gradient on disk");
     }
+    const Plan both = plan.offload(State::optimizer, Tier::disk);
+    EXPECT_EQ(both.label(), std::string(preset) + ", gradient and optimizer on disk");
+    EXPECT_EQ(both.offload(State::parameter, Tier::disk).label(), std::string(preset) + ", all on disk");
+    EXPECT_EQ(both.delay_update().label(), both.label() + ", delayed update");
     plan = plan.offload(State::optimizer, Tier::device).offload(State::gradient, Tier::device);
     EXPECT_EQ(plan.label(), preset);
     plan[State::activation] = kSharded;
@@ -105,7 +109,7 @@ TEST(Plan, OffloadsAShareOfTheOptimizer) {
   EXPECT_NE(all, most);
   EXPECT_EQ(most, Plan::zero2().offload(State::optimizer, Tier::host, 0.8));
   EXPECT_EQ(most.offload(State::optimizer, Tier::host), all);
-  EXPECT_EQ(most.label(), "zero2 with 0.8 of optimizer on host");
+  EXPECT_EQ(most.label(), "zero2, 0.8 of optimizer on host");
   EXPECT_EQ(most.on(1).label(), most.label());
   EXPECT_EQ(most.on(1)[State::optimizer].share, 0.8);
   EXPECT_TRUE(most.faults(2).empty());
