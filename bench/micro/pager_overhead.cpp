@@ -3,11 +3,15 @@
 // against `engine.backward(loss)`. All take their steps in turn, so that a machine that changes its speed changes it
 // for all.
 //
-//   pager_overhead [preset] [rounds] [batch] [sequence]
+// On a device each pass and each update is timed to where the device has done it.
+//
+//   pager_overhead [preset] [rounds] [batch] [sequence] [device]
+#include <torch/cuda.h>
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,9 +23,16 @@ namespace {
 
 const zero::AdamW kAdamW{.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1};
 
-models::Llama seeded(const models::LlamaConfig& config) {
+models::Llama seeded(const models::LlamaConfig& config, const torch::Device& device) {
   torch::manual_seed(0);
-  return models::Llama(config);
+  models::Llama model(config);
+  model->to(device);
+  return model;
+}
+
+// What the device has been given to do is done when this returns.
+void finish(const torch::Device& device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
 }
 
 // Its passes and its updates, which are timed apart.
@@ -50,12 +61,13 @@ int main(int argc, char** argv) {
   const std::int64_t batch = std::atoi(argument(3, "2").c_str()), sequence = std::atoi(argument(4, "128").c_str());
   torch::set_num_threads(1);
   const models::LlamaConfig config = models::llama_preset(argument(1, "small"));
-  models::Llama told = seeded(config), heard = seeded(config), plain = seeded(config);
+  const torch::Device device(argument(5, "cpu"));
+  models::Llama told = seeded(config, device), heard = seeded(config, device), plain = seeded(config, device);
   zero::Engine teller(*told, zero::World(), zero::Plan::zero3(), kAdamW);
   zero::Engine hearer(*heard, zero::World(), zero::Plan::zero3(), kAdamW);
   torch::optim::AdamW optimizer(plain->parameters(),
                                 torch::optim::AdamWOptions(kAdamW.lr).betas({0.9, 0.95}).weight_decay(0.1));
-  const torch::Tensor tokens = torch::randint(0, config.vocab_size, {batch, sequence + 1});
+  const torch::Tensor tokens = torch::randint(0, config.vocab_size, {batch, sequence + 1}).to(device);
   const torch::Tensor inputs = tokens.slice(1, 0, sequence).contiguous();
   const torch::Tensor targets = tokens.slice(1, 1).contiguous();
 
@@ -66,11 +78,16 @@ int main(int argc, char** argv) {
     value = loss.item<double>();
   };
   bench::Contest contest;
-  const Contender by_engine{contest.add("pass", [&] { teller.backward(told->loss(inputs, targets)); }),
-                            contest.add("update", [&] { losses[0] = teller.step().loss; })};
-  const Contender by_loss{contest.add("pass", [&] { backward(heard, losses[1]); }),
-                          contest.add("update", [&] { hearer.step(); })};
-  const Contender in_plain{contest.add("pass", [&] { backward(plain, losses[2]); }), contest.add("update", [&] {
+  const auto timed = [&](const char* name, const std::function<void()>& work) {
+    return contest.add(name, [work, device] {
+      work();
+      finish(device);
+    });
+  };
+  const Contender by_engine{timed("pass", [&] { teller.backward(told->loss(inputs, targets)); }),
+                            timed("update", [&] { losses[0] = teller.step().loss; })};
+  const Contender by_loss{timed("pass", [&] { backward(heard, losses[1]); }), timed("update", [&] { hearer.step(); })};
+  const Contender in_plain{timed("pass", [&] { backward(plain, losses[2]); }), timed("update", [&] {
                              optimizer.step();
                              optimizer.zero_grad();
                            })};
