@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iostream>
+#include <utility>
 
 #include "cli/report/format.h"
 #include "cli/report/report.h"
@@ -59,66 +60,96 @@ std::string speed(double tokens_per_second) {
                                   : with_separators(std::llround(tokens_per_second));
 }
 
-void print_costs(std::ostream& out, const Answer& answer) {
-  const Scale scale = scale_of(answer);
-  const bool limited = answer.request.device_memory.has_value(), spread = answer.request.hosts > 1;
-  const auto cell = [&](std::int64_t bytes) {
-    return planner::three_digits(static_cast<double>(bytes) / scale.factor);
-  };
+// Bytes in the unit of an answer.
+class Cells {
+ public:
+  explicit Cells(const Answer& answer) : scale_(scale_of(answer)) {}
+  const char* unit() const { return scale_.name; }
+  std::string operator()(std::int64_t bytes) const {
+    return planner::three_digits(static_cast<double>(bytes) / scale_.factor);
+  }
+
+ private:
+  Scale scale_;
+};
+
+void print_memory(std::ostream& out, const Answer& answer) {
+  const Cells cell(answer);
+  const bool limited = answer.request.device_memory.has_value();
   Table table(1);
-  std::vector<std::string> head{"plan",        "parameter", "gradient", "optimizer", "state",
-                                "activations", "buffers",   "peak",     "wire"};
-  if (spread) head.emplace_back("across hosts");
-  for (const char* each : {"s/step", "tokens/s", "MFU"}) head.emplace_back(each);
+  std::vector<std::string> head{"plan",  "parameter",   "gradient", "optimizer",
+                                "state", "activations", "buffers",  "peak"};
   if (limited) head.emplace_back("fits");
   table.add(head);
   for (const Cost& cost : answer.costs) {
     const zero::StateBytes& state = cost.estimate.state;
     std::vector<std::string> row{
         cost.plan.label(),   cell(state.parameter),        cell(state.gradient),          cell(state.optimizer),
-        cell(state.total()), cell(cost.activations.bytes), cell(cost.estimate.buffers()), cell(cost.peak),
-        cell(cost.wire())};
+        cell(state.total()), cell(cost.activations.bytes), cell(cost.estimate.buffers()), cell(cost.peak)};
+    if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
+    table.add(row);
+  }
+  out << "\nEach rank, in " << cell.unit() << ":\n\n";
+  table.print(out);
+}
+
+void print_step(std::ostream& out, const Answer& answer) {
+  const Cells cell(answer);
+  const bool spread = answer.request.hosts > 1;
+  Table table(1);
+  std::vector<std::string> head{"plan", "wire"};
+  if (spread) head.emplace_back("across hosts");
+  for (const char* each : {"s/step", "tokens/s", "MFU"}) head.emplace_back(each);
+  table.add(head);
+  for (const Cost& cost : answer.costs) {
+    std::vector<std::string> row{cost.plan.label(), cell(cost.wire())};
     if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
     row.push_back(cost.priced() ? significant(cost.seconds, 3) : "-");
     row.push_back(cost.priced() ? speed(cost.speed.tokens_per_second) : "-");
     row.push_back(cost.speed.utilization ? planner::three_digits(100 * *cost.speed.utilization) + " %" : "-");
-    if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
     table.add(row);
   }
-  out << "\nEach rank, in " << scale.name << "; on the wire in a step; tokens of all ranks:\n\n";
+  out << "\nA step; on the wire what each rank receives, in " << cell.unit() << "; tokens of all ranks:\n\n";
   table.print(out);
 }
 
-// A row for each plan and tier on which it has states; the seconds are the plan's.
+// A row for each plan and tier on which it has states.
 void print_tiers(std::ostream& out, const Answer& answer) {
-  const Scale scale = scale_of(answer);
-  const auto cell = [&](std::int64_t bytes) {
-    return planner::three_digits(static_cast<double>(bytes) / scale.factor);
-  };
+  const Cells cell(answer);
   Table table(2);
-  table.add({"plan", "tier", "parameter", "gradient", "optimizer", "read", "written", "s reading", "s updating",
-             "s writing", "s beside"});
+  table.add({"plan", "tier", "parameter", "gradient", "optimizer", "read", "written"});
   bool any = false;
   for (const Cost& cost : answer.costs) {
-    bool first = true;
+    std::string plan = cost.plan.label();
     for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
       const zero::StateBytes state = cost.estimate.on(tier);
       const zero::TierTraffic::Entry moved = cost.estimate.moved.step().on(tier);
       if (state.total() == 0 && moved.total() == 0) continue;
-      std::vector<std::string> row{
-          first ? cost.plan.label() : "", std::string(name(tier)), cell(state.parameter), cell(state.gradient),
-          cell(state.optimizer),          cell(moved.read),        cell(moved.written)};
-      const planner::TierSeconds& of = cost.tiers;
-      for (const double seconds : {of.alone + of.reading, of.updating, of.writing, of.beside})
-        if (first) row.push_back(cost.priced() ? significant(seconds, 3) : "-");
-      table.add(std::move(row));
-      first = false;
+      table.add({std::exchange(plan, ""), std::string(name(tier)), cell(state.parameter), cell(state.gradient),
+                 cell(state.optimizer), cell(moved.read), cell(moved.written)});
       any = true;
     }
   }
   if (!any) return;
-  out << "\nOn other tiers, of each rank, in " << scale.name
-      << "; read and written in a step. An update takes the slowest of reading,\nupdating and writing; what moves "
+  out << "\nOn other tiers, of each rank, in " << cell.unit() << "; read and written in a step:\n\n";
+  table.print(out);
+}
+
+void print_tier_seconds(std::ostream& out, const Answer& answer) {
+  Table table(1);
+  table.add({"plan", "reading", "updating", "writing", "beside"});
+  bool any = false;
+  for (const Cost& cost : answer.costs) {
+    if (!cost.priced() || planner::offload_of(cost.plan).empty()) continue;
+    std::vector<std::string> row{cost.plan.label()};
+    const planner::TierSeconds& of = cost.tiers;
+    for (const double seconds : {of.alone + of.reading, of.updating, of.writing, of.beside})
+      row.push_back(significant(seconds, 3));
+    table.add(std::move(row));
+    any = true;
+  }
+  if (!any) return;
+  out << "\nSeconds of a step for that. An update takes the slowest of reading, updating and writing; what moves\n"
          "beside computing counts as far as it takes longer:\n\n";
   table.print(out);
 }
@@ -180,8 +211,10 @@ void print_assumed(std::ostream& out, const Answer& answer) {
 
 void print_plans(std::ostream& out, const Answer& answer) {
   out << heading(answer) << '\n';
-  print_costs(out, answer);
+  print_memory(out, answer);
+  print_step(out, answer);
   print_tiers(out, answer);
+  print_tier_seconds(out, answer);
   print_moments(out, answer);
   print_reach(out, answer);
   print_assumed(out, answer);

@@ -52,6 +52,12 @@ Resume resume_of(const SavingOptions& options) {
   return started_again() ? Resume{.newest = true} : resume_of(options.resume);
 }
 
+bool saves_behind(const SavingOptions& options, std::int64_t done, std::int64_t steps) {
+  if (options.folder.empty() || options.every.empty() || done + 1 >= steps) return false;
+  const SaveInterval interval = save_interval(options.every);
+  return interval.seconds > 0 || (steps - 1) / interval.steps > done / interval.steps;
+}
+
 void add_saving_options(CLI::App& command, SavingOptions& options) {
   CLI::Option* const folder =
       add_path(command, "--save-to", options.folder, "Save checkpoints in this folder, at the end too", "FOLDER")

@@ -45,6 +45,10 @@ Resume resume_of(std::string_view text);
 // Of these options, in a process that torchrun, or we, may have started again.
 Resume resume_of(const SavingOptions& options);
 
+// Whether a run of so many steps, `done` of them before it, may save while it goes on, which takes a copy of what is
+// saved. What it saves after its last step is written from where it is.
+bool saves_behind(const SavingOptions& options, std::int64_t done, std::int64_t steps);
+
 // Throws UsageError for what cannot work, also for a run from the start, or from a step, where a folder already has
 // later checkpoints of another run.
 void check(const SavingOptions& options);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "cli/processes/refusal.h"
+#include "cli/processes/session.h"
 #include "cli/processes/signals.h"
 #include "zero/error.h"
 
@@ -23,8 +24,9 @@ namespace {
 
 using zero::Descriptor;
 
-// A packet to the launcher begins with one of these: RankEnds follow, or the text of an error.
+// A packet to the launcher begins with one of these: RankEnds follow, a signal's number, or the text of an error.
 constexpr char kRankEnds = 'e';
+constexpr char kSignal = 's';
 constexpr char kError = 'f';
 constexpr std::size_t kPacket = 1 << 16;
 constexpr std::size_t kMostEnds = 4096;
@@ -32,6 +34,13 @@ constexpr std::size_t kMostEnds = 4096;
 void tell(int launcher, char kind, std::string_view content) {
   const std::string packet = kind + std::string(content.substr(0, kPacket - 1));
   ::send(launcher, packet.data(), packet.size(), MSG_NOSIGNAL);
+}
+
+template <class Value>
+void append(std::string_view content, std::vector<Value>& values) {
+  const std::size_t count = content.size() / sizeof(Value);
+  values.resize(values.size() + count);
+  std::memcpy(values.data() + values.size() - count, content.data(), count * sizeof(Value));
 }
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
@@ -66,6 +75,7 @@ std::vector<std::string> environment_of(int rank, int ranks, const Orders& order
 // What one rank is started with; everything is prepared before the fork.
 struct Start {
   const Orders& orders;
+  const OwnSession& session;
   char* const* arguments;
   char* const* environment;
   pid_t parent;
@@ -76,7 +86,7 @@ struct Start {
 
 // Between fork and exec, where only async-signal-safe calls are allowed.
 [[noreturn]] void become(const Start& start) {
-  ::setpgid(0, 0);
+  start.session.enter();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != start.parent) ::_exit(1);
   ::dup2(start.input, 0);
@@ -107,7 +117,7 @@ class RankProcesses {
       pollfd polled[] = {{launcher_, POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
       ::poll(polled, 2, -1);
       if (polled[0].revents && !obey()) return false;
-      while (signals_.next()) continue;
+      pass_on();
       collect();
     }
     return true;
@@ -126,15 +136,14 @@ class RankProcesses {
     if (!null || ::pipe2(report, O_CLOEXEC) != 0) refuse("cannot start " + name(rank), errno);
     const Descriptor read_end(report[0]);
     std::optional<Descriptor> write_end(report[1]);
-    // In the background of a terminal, reading from it would stop the rank.
+    // What a rank, being in another session, read from a terminal, its foreground would miss.
     const int input = rank == 0 && !::isatty(0) ? 0 : null.get();
     const auto output = orders_.outputs[static_cast<std::size_t>(rank)];
-    const Start start{orders_, argv.data(), envp.data(), ::getpid(), input, output, report[1]};
+    const Start start{orders_, session_, argv.data(), envp.data(), ::getpid(), input, output, report[1]};
     const pid_t pid = ::fork();
     if (pid < 0) refuse("cannot start " + name(rank), errno);
     if (pid == 0) become(start);
     ranks_[pid] = rank;
-    ::setpgid(pid, pid);
     write_end.reset();
     int error = 0;
     if (::read(read_end.get(), &error, sizeof error) == static_cast<ssize_t>(sizeof error))
@@ -161,6 +170,13 @@ class RankProcesses {
     return true;
   }
 
+  // Whoever sends this process a signal means the run. Before the ends of ranks that it may lead to.
+  void pass_on() const {
+    while (const auto signal = signals_.next())
+      if (const int number = *signal; number != SIGCHLD)
+        tell(launcher_, kSignal, {reinterpret_cast<const char*>(&number), sizeof number});
+  }
+
   // The group of a rank is ended before its leader is waited for, while its number cannot be another's.
   void collect() {
     std::vector<RankEnd> ends;
@@ -182,7 +198,8 @@ class RankProcesses {
 
   const Orders& orders_;
   int launcher_;
-  Signals signals_{};
+  const OwnSession session_;
+  Signals signals_{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
   std::map<pid_t, int> ranks_;
 };
 
@@ -247,24 +264,26 @@ void Keeper::signal(int number) const {
   ::send(channel_.get(), &number, sizeof number, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-std::vector<RankEnd> Keeper::news() {
-  std::vector<RankEnd> ends;
+News Keeper::news() {
+  News news;
   std::string packet(kPacket, '\0');
   for (;;) {
     const ssize_t got = ::recv(channel_.get(), packet.data(), packet.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return ends;
+    if (got < 0 && errno == EAGAIN) return news;
     if (got <= 0) break;
     const std::string_view content(packet.data() + 1, static_cast<std::size_t>(got) - 1);
     if (packet.front() == kError) throw zero::Error(std::string(content));
-    const std::size_t count = content.size() / sizeof(RankEnd);
-    ends.resize(ends.size() + count);
-    std::memcpy(&ends[ends.size() - count], content.data(), count * sizeof(RankEnd));
+    if (packet.front() == kSignal) {
+      append(content, news.signals);
+    } else {
+      append(content, news.ends);
+    }
   }
   if (const int signal = finish())
     throw zero::Error("the process that looks after the ranks was killed by signal " + std::to_string(signal) +
                       ", and the ranks with it");
-  return ends;
+  return news;
 }
 
 }  // namespace cli

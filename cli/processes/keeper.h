@@ -39,6 +39,12 @@ struct RankEnd {
   bool killed_by(int signal) const;
 };
 
+// Since it was asked for last.
+struct News {
+  std::vector<int> signals;   // that the keeper was sent; each came before any of `ends` that it led to
+  std::vector<RankEnd> ends;  // of the ranks that have ended
+};
+
 class Keeper {
  public:
   explicit Keeper(const Orders& orders);
@@ -50,8 +56,8 @@ class Keeper {
   int fd() const { return channel_.get(); }
   // To the process group of each rank that runs, and lets those go on that were stopped.
   void signal(int number) const;
-  // The ranks that have ended since the last call. Throws zero::Error when one could not be started.
-  std::vector<RankEnd> news();
+  // Throws zero::Error when a rank could not be started.
+  News news();
   // Whether nothing is left that came from the ranks.
   bool done() const { return done_; }
 

@@ -11,7 +11,9 @@
 #include <cstring>
 #include <deque>
 #include <iostream>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "cli/exit_codes.h"
 #include "cli/processes/keeper.h"
@@ -62,6 +64,8 @@ class ManyFiles {
  private:
   rlimit before_{};
 };
+
+enum class Hearer { launcher, keeper };
 
 class Ranks {
  public:
@@ -127,8 +131,12 @@ class Ranks {
 
   // Signals come first: a rank that ends because of one is no failure.
   void tend() {
-    while (const auto signal = signals_.next()) handle(*signal);
-    if (!keeper_->done()) report(keeper_->news());
+    while (const auto signal = signals_.next()) hear(*signal, Hearer::launcher);
+    if (!keeper_->done()) {
+      const News news = keeper_->news();
+      for (const int signal : news.signals) hear(signal, Hearer::keeper);
+      report(news.ends);
+    }
     say_what_is_not_written();
   }
 
@@ -137,6 +145,14 @@ class Ranks {
     if (!keeper_->done()) keeper_->signal(signal);
     const auto end = Clock::now() + patience;
     deadline_ = deadline_ ? std::min(*deadline_, end) : end;
+  }
+
+  // One that both were sent, as when all processes of a job are, is one.
+  void hear(int signal, Hearer hearer) {
+    auto& [by_launcher, by_keeper] = heard_[signal];
+    int& times = hearer == Hearer::launcher ? by_launcher : by_keeper;
+    const int before = std::max(by_launcher, by_keeper);
+    if (++times > before) handle(signal);
   }
 
   void handle(int signal) {
@@ -223,11 +239,12 @@ class Ranks {
   Meeting meeting_;
   std::optional<Keeper> keeper_;
   std::optional<Clock::time_point> deadline_;
-  int sent_ = 0;              // the last signal to the ranks
-  int meant_ = 0;             // a rank's exit code
-  bool killed_ = false;       // SIGKILL was sent to them
-  bool reader_left_ = false;  // as SIGPIPE says
-  bool unwritten_ = false;    // output was lost
+  std::map<int, std::pair<int, int>> heard_;  // how often the launcher, and the keeper, got a signal
+  int sent_ = 0;                              // the last signal to the ranks
+  int meant_ = 0;                             // a rank's exit code
+  bool killed_ = false;                       // SIGKILL was sent to them
+  bool reader_left_ = false;                  // as SIGPIPE says
+  bool unwritten_ = false;                    // output was lost
   std::string message_;
   Outcome outcome_;
 };

@@ -1,8 +1,9 @@
 // Runs a command as N ranks on this host and looks after them until the last has ended.
 //
-// Every rank leads a process group of its own, which ends with it. Nothing that comes from a rank outlives this
-// process, however it ends, nor the call, in whatever session it is. SIGINT, SIGTERM and SIGHUP are passed on. The
-// first rank that fails ends the others: SIGTERM, and SIGKILL when the grace period is over.
+// Every rank leads a Unix session and a process group of its own, which ends with it: what a terminal sends reaches
+// this process, not them. Nothing that comes from a rank outlives this process, however it ends, nor the call, in
+// whatever session it is. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on, whether this process gets them
+// or the keeper. The first rank that fails ends the others: SIGTERM, and SIGKILL when the grace period is over.
 //
 // Whoever reads our output may stop reading: signals and dead ranks are acted on all the same. When the ranks have
 // ended, what they wrote is delivered for as long as that takes; after a failure or a signal, for no longer than the

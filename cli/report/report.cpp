@@ -44,34 +44,31 @@ void add_bytes(Table& table, const std::string& plan, const char* what, const By
       {plan, what, with_separators(bytes.predicted), with_separators(bytes.measured), bytes.agree() ? "" : "differs"});
 }
 
-// A state, and below it what of it is on other tiers.
-void add_state(Table& table, const RunResult& run, const std::string& plan, const char* state, const Bytes& bytes) {
-  add_bytes(table, plan, state, bytes);
-  for (const TierBytes& each : run.tiers)
-    if (each.state == state && (each.held.predicted > 0 || each.held.measured > 0))
-      add_bytes(table, "", ("  on " + each.tier).c_str(), each.held);
+constexpr const char* kNoStep = "no step shows it";  // all were skipped, say, or there was one only
+
+void add_moved(Table& table, const std::string& what, const Bytes& bytes, bool uneven) {
+  if (bytes.predicted == 0 && bytes.measured <= 0) return;
+  const bool known = bytes.measured != kUnmeasured;
+  const char* const note = !known ? kNoStep : uneven ? "differs between steps" : bytes.agree() ? "" : "differs";
+  table.add({"", what, with_separators(bytes.predicted), known ? with_separators(bytes.measured) : "-", note});
 }
 
-// By state where several move.
-void add_moved(Table& table, const RunResult& run) {
-  for (const auto& [what, part] : {std::pair("read from ", &TierBytes::read), {"written to ", &TierBytes::written}})
-    for (const TierBytes& each : run.tiers) {
-      const Bytes& bytes = each.*part;
-      if (bytes.predicted == 0 && bytes.measured <= 0) continue;
-      const bool known = bytes.measured != kUnmeasured;
-      const char* const note = !known          ? "every step skipped, or after one that was"
-                               : each.uneven   ? "differs between steps"
-                               : bytes.agree() ? ""
-                                               : "differs";
-      table.add({"", each.state + " " + what + each.tier + " each step", with_separators(bytes.predicted),
-                 known ? with_separators(bytes.measured) : "-", note});
-    }
+// A state, and below it what of it is on other tiers and moves to and from there.
+void add_state(Table& table, const RunResult& run, const std::string& plan, const char* state, const Bytes& bytes) {
+  add_bytes(table, plan, state, bytes);
+  for (const TierBytes& each : run.tiers) {
+    if (each.state != state) continue;
+    if (each.held.predicted > 0 || each.held.measured > 0)
+      add_bytes(table, "", ("  on " + each.tier).c_str(), each.held);
+    add_moved(table, "  read from " + each.tier + " each step", each.read, each.uneven);
+    add_moved(table, "  written to " + each.tier + " each step", each.written, each.uneven);
+  }
 }
 
 void add_wire(Table& table, const RunResult& run) {
   const WireBytes& wire = run.wire;
   const auto measured = [&](std::int64_t bytes) { return wire.known() ? with_separators(bytes) : "-"; };
-  const char* const note = !wire.known()  ? "every step skipped, or after one that was"
+  const char* const note = !wire.known()  ? kNoStep
                            : wire.agree() ? ""
                            : wire.uneven  ? "differs between steps"
                                           : "differs";
@@ -99,15 +96,13 @@ std::int64_t state_bytes(const RunResult& run) {
 }
 
 void print_bytes(std::ostream& out, const Report& report) {
-  const char* const unmeasured =
-      on_device(report) ? "not measured on a device without --timeline" : "not measured without the arena";
+  const char* const unmeasured = on_device(report) ? "without --timeline" : "without the arena";
   Table table(2);
   table.add({"plan", "bytes per rank", "predicted", "measured", ""});
   for (const RunResult& run : report.runs) {
     add_state(table, run, run.plan, "parameter", run.parameter);
     add_state(table, run, "", "gradient", run.gradient);
     add_state(table, run, "", "optimizer", run.optimizer);
-    add_moved(table, run);
     add_wire(table, run);
     add_peak(table, "activations", run.activation, unmeasured);
     add_peak(table, "peak", run.peak, unmeasured);
@@ -115,17 +110,23 @@ void print_bytes(std::ostream& out, const Report& report) {
   table.print(out);
 }
 
-void print_costs(std::ostream& out, const Report& report) {
+void print_memory(std::ostream& out, const Report& report) {
   const auto first = static_cast<double>(state_bytes(report.runs.front()));
   Table table(1);
-  table.add({"plan", "state", "of " + report.runs.front().plan, "theory", "process, peak", "s/step, predicted",
-             "s/step", "tokens/s", "last loss"});
+  table.add({"plan", "state", "of the first's", "theory", "process, peak"});
   for (const RunResult& run : report.runs) {
     const std::string part = fixed(100 * static_cast<double>(state_bytes(run)) / first, 1) + " %";
-    table.add({run.plan, human_bytes(state_bytes(run)), part, run.theory.state, human_bytes(run.peak_bytes),
-               run.predicted_seconds ? fixed(*run.predicted_seconds, 3) : "-", fixed(run.step_seconds, 3),
-               fixed(run.tokens_per_second, 0), last_loss(run)});
+    table.add({run.plan, human_bytes(state_bytes(run)), part, run.theory.state, human_bytes(run.peak_bytes)});
   }
+  table.print(out);
+}
+
+void print_speed(std::ostream& out, const Report& report) {
+  Table table(1);
+  table.add({"plan", "s/step, predicted", "s/step", "tokens/s", "last loss"});
+  for (const RunResult& run : report.runs)
+    table.add({run.plan, run.predicted_seconds ? fixed(*run.predicted_seconds, 3) : "-", fixed(run.step_seconds, 3),
+               fixed(run.tokens_per_second, 0), last_loss(run)});
   table.print(out);
 }
 
@@ -149,67 +150,46 @@ std::string bandwidth(const RunResult& run, bool device) {
              : "-";
 }
 
-std::vector<std::string> optimizer_cells(const RunResult& run, double held, bool device) {
-  const auto each = [held](std::int64_t bytes) { return fixed(static_cast<double>(bytes) / held, 2); };
-  return {run.optimizer_name,
-          with_separators(run.optimizer.predicted),
-          with_separators(run.optimizer.measured),
-          each(run.optimizer.predicted),
-          each(run.optimizer.measured),
-          bandwidth(run, device),
-          fixed(run.step_seconds, 3),
-          last_loss(run),
-          agreement(run)};
+// A row of a table of optimizers; precisions are a column where there are several.
+void add_optimizer(Table& table, const Report& report, const std::string& optimizer, const std::string& precision,
+                   const std::vector<std::string>& cells) {
+  std::vector<std::string> row{optimizer};
+  if (report.precision.empty()) row.push_back(precision);
+  row.insert(row.end(), cells.begin(), cells.end());
+  table.add(std::move(row));
 }
 
 }  // namespace
-
-namespace {
-
-// UTF-8 characters, each of which is one column wide.
-std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-}  // namespace
-
-void Table::print(std::ostream& out) const {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows_) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
-  }
-  for (const auto& row : rows_) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string padding(widths[i] - width_of(row[i]), ' ');
-      line += (i ? "  " : "") + (static_cast<int>(i) < left_ ? row[i] + padding : padding + row[i]);
-    }
-    out << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
-  }
-}
 
 void print_report(std::ostream& out, const Report& report) {
   out << heading(report) << "\n\n";
   print_bytes(out, report);
   out << '\n';
-  print_costs(out, report);
+  print_memory(out, report);
+  out << '\n';
+  print_speed(out, report);
   print_estimated(out, report);
   out << '\n';
 }
 
 void print_optimizers(std::ostream& out, const Report& report, double held) {
-  const bool several = report.precision.empty();
-  Table table(several ? 2 : 1);
-  const auto add = [&](const std::string& precision, std::vector<std::string> cells) {
-    if (several) cells.insert(cells.begin() + 1, precision);
-    table.add(std::move(cells));
-  };
-  add("precision", {"optimizer", "state of a rank, predicted", "measured", "of a parameter, predicted", "measured",
-                    "update, GB/s", "s/step", "last loss", ""});
-  for (const RunResult& run : report.runs) add(run.precision, optimizer_cells(run, held, on_device(report)));
-  out << heading(report) << ", " << report.runs.front().plan << "; state in bytes, with padding\n\n";
-  table.print(out);
+  const int left = report.precision.empty() ? 2 : 1;
+  Table state(left), speed(left);
+  add_optimizer(state, report, "optimizer", "precision", {"predicted", "measured", "of a parameter", "measured", ""});
+  add_optimizer(speed, report, "optimizer", "precision", {"update, GB/s", "s/step", "last loss"});
+  for (const RunResult& run : report.runs) {
+    const auto each = [held](std::int64_t bytes) { return fixed(static_cast<double>(bytes) / held, 2); };
+    const Bytes& bytes = run.optimizer;
+    add_optimizer(state, report, run.optimizer_name, run.precision,
+                  {with_separators(bytes.predicted), with_separators(bytes.measured), each(bytes.predicted),
+                   each(bytes.measured), agreement(run)});
+    add_optimizer(speed, report, run.optimizer_name, run.precision,
+                  {bandwidth(run, on_device(report)), fixed(run.step_seconds, 3), last_loss(run)});
+  }
+  out << heading(report) << ", " << report.runs.front().plan << "; state of a rank in bytes, with padding\n\n";
+  state.print(out);
+  out << '\n';
+  speed.print(out);
   out << '\n';
 }
 

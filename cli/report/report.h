@@ -11,6 +11,7 @@
 
 #include "cli/files.h"
 #include "cli/report/run_setting.h"
+#include "cli/report/table.h"
 #include "planner/theory.h"
 
 namespace cli {
@@ -23,7 +24,7 @@ struct Bytes {
   bool agree() const { return predicted == measured; }
 };
 
-// What a rank receives in a step.
+// What a rank receives in a step, as the transport counts it.
 struct WireBytes {
   std::int64_t predicted = 0;
   std::int64_t measured = 0;  // the mean of steps; 0: of none
@@ -85,6 +86,7 @@ struct RunResult {
   // only, there at the peak, and not where LibTorch's allocator was left in place (ZERO_ARENA=0).
   Bytes activation, buffers, peak;
   std::string moment;                    // of the predicted peak
+  std::int64_t steps_made = 0;           // by the run itself; 0: none was left, and so little is measured
   std::int64_t peak_bytes = 0;           // the largest resident size of a rank's process while the run went on
   std::vector<Share> process;            // what the first rank's process holds after its last step; see --timeline
   std::int64_t process_bytes = 0;        // all of it, as the kernel counts it
@@ -99,8 +101,9 @@ struct RunResult {
   planner::Theory theory;
   std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
   // Not in the JSON.
-  bool stopped = false;  // before the last step, as it was asked to
-  bool unsaved = false;  // the last step's state could not be saved
+  std::int64_t snapshot = 0;  // what a save behind training adds to the predicted peak
+  bool stopped = false;       // before the last step, as it was asked to
+  bool unsaved = false;       // the last step's state could not be saved
 
   bool bytes_agree() const {
     return parameter.agree() && gradient.agree() && optimizer.agree() && (wire.agree() || !wire.known()) &&
@@ -125,21 +128,10 @@ struct Report {
 std::string to_json(const Report& report);
 Report from_json(const std::string& text);
 
-// Columns are as wide as their widest cell, the first `left` aligned to the left, the others to the right.
-class Table {
- public:
-  explicit Table(int left) : left_(left) {}
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  void print(std::ostream& out) const;
-
- private:
-  int left_;
-  std::vector<std::vector<std::string>> rows_;
-};
-
+// Bytes and costs of each run, in tables.
 void print_report(std::ostream& out, const Report& report);
-// Runs under one plan, a row for each optimizer and precision. `held`: the parameters whose state a rank keeps, on
-// average.
+// Likewise of runs under one plan, a row for each optimizer and precision. `held`: the parameters whose state a rank
+// keeps, on average.
 void print_optimizers(std::ostream& out, const Report& report, double held);
 
 // `losses` of a run differ from those of the first run of its group from step `step` (from 1) on.

@@ -143,6 +143,7 @@ Json encode(const RunResult& run) {
       {"peak_bytes", run.peak_bytes},
       {"process", encode(run.process)},
       {"process_bytes", run.process_bytes},
+      {"steps_made", run.steps_made},
       {"update_bytes", run.update_bytes},
       {"update_seconds", optional_number(run.update_seconds)},
       {"seconds", encode(run.seconds)},
@@ -172,6 +173,7 @@ void decode_costs(const Json& json, RunResult& run) {
     run.collectives.push_back({name, bytes});
   run.process = decode_shares(json.at("process"));
   run.process_bytes = json.at("process_bytes");
+  run.steps_made = json.value("steps_made", static_cast<std::int64_t>(run.losses.size()));
   run.seconds = decode_seconds(json.at("seconds"));
   run.predicted_seconds = decode_optional(json.at("predicted_step_seconds"));
   if (run.predicted_seconds) run.profile = json.value("profile", "");

@@ -27,7 +27,7 @@ std::ostream& text_of(const RunOptions& options) {
 }
 
 bool says_all_skipped(const RunResult& run) {
-  if (run.update_seconds || run.step_seconds == 0) return false;
+  if (run.update_seconds || run.steps_made == 0) return false;
   complain(run.plan +
            ": every step was skipped, since no gradient was finite: give a smaller --lr or --loss-scale, or "
            "another --precision");

@@ -92,7 +92,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   predict_bytes(estimate, planner::activations(micro), result);
   predict_tiers(plan, estimate, result);
   predict_wire(estimate.wire, world, result.wire);
-  if (!options.saving.folder.empty()) result.peak.predicted += estimate.snapshot;
+  result.snapshot = on_host(options.device) ? estimate.snapshot : 0;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world);
       profile && planner::missing_for_tiers(plan, *profile).empty()) {

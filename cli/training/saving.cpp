@@ -72,13 +72,13 @@ Saving::Saving(const zero::World& world, const RunOptions& options, const Work& 
   if (active()) zero::prepare_checkpoints(world, options.saving.folder);
 }
 
-void Saving::resume(zero::Engine& engine, RunResult& result) {
-  if (!active()) return;
+std::string Saving::resume(zero::Engine& engine, RunResult& result) {
+  if (!active()) return {};
   const Resume from = resume_of(options_.saving);
-  if (!from.newest && !from.step) return;
+  if (!from.newest && !from.step) return {};
   const std::string& folder = options_.saving.folder;
   const auto there = static_cast<std::int64_t>(zero::checkpoint_steps(folder).size());
-  if (from.newest && gather<std::int64_t>(world_, {there}).front() == 0) return;
+  if (from.newest && gather<std::int64_t>(world_, {there}).front() == 0) return {};
   const zero::Restored restored = engine.load(folder, {.step = from.step});
   result.losses = values_of(restored, kLosses);
   result.grad_norms = values_of(restored, kNorms);
@@ -86,7 +86,7 @@ void Saving::resume(zero::Engine& engine, RunResult& result) {
   for (std::size_t i = 0; i + 1 < rows.size(); i += 2)
     result.evaluations.push_back({static_cast<std::int64_t>(rows[i]), rows[i + 1]});
   saved_steps_ = result.losses.size();
-  listener_.resumed(restored.folder, result);
+  return restored.folder;
 }
 
 void Saving::before_step(zero::Engine& engine) {
@@ -104,13 +104,15 @@ bool Saving::due(const RunResult& result, std::uint32_t requests) const {
 bool Saving::after_step(zero::Engine& engine, const RunResult& result, const zero::StepReport& report) {
   if (!active()) return false;
   hear(report.saved, report.save_fault);
-  if (due(result, report.requests)) save(engine, result, /*last=*/false);
-  return (report.requests & kStop) != 0;
+  const bool stops = (report.requests & kStop) != 0;
+  const bool goes_on = !stops && static_cast<std::int64_t>(result.losses.size()) < options_.steps;
+  if (goes_on && due(result, report.requests)) save(engine, result, /*behind=*/true);
+  return stops;
 }
 
 bool Saving::finish(zero::Engine& engine, const RunResult& result) {
   if (!active()) return true;
-  if (result.losses.size() != saved_steps_) save(engine, result, /*last=*/true);
+  if (result.losses.size() != saved_steps_) save(engine, result, /*behind=*/false);
   std::string saved, fault;
   try {
     saved = engine.finish_save();
@@ -121,14 +123,14 @@ bool Saving::finish(zero::Engine& engine, const RunResult& result) {
   return !unsaved_;
 }
 
-void Saving::save(zero::Engine& engine, const RunResult& result, bool last) {
+void Saving::save(zero::Engine& engine, const RunResult& result, bool behind) {
   saved_at_ = Clock::now();
   saved_steps_ = result.losses.size();
   const std::vector<double> evaluations = rows_of(result.evaluations);
   zero::SaveOptions how{.keep_last = options_.saving.keep,
                         .keep_every = options_.saving.keep_every,
                         .replace = true,
-                        .background = !last};
+                        .background = behind};
   nlohmann::ordered_json user{{"program", "zero train"},
                               {"model", nlohmann::ordered_json::parse(models::config_json(work_.config))},
                               {"steps_tried", result.losses.size()}};
@@ -138,7 +140,7 @@ void Saving::save(zero::Engine& engine, const RunResult& result, bool last) {
                    vector_of(kEvaluations, evaluations, 2)};
   try {
     const std::string folder = engine.save(options_.saving.folder, how);
-    if (last) hear(folder, "");
+    if (!behind) hear(folder, "");
   } catch (const zero::CheckpointError& error) {
     hear("", error.what());
   }

@@ -36,14 +36,16 @@ class Saving {
   // Collective: makes the folder. Throws zero::CheckpointError where the ranks do not share it.
   Saving(const zero::World& world, const RunOptions& options, const Work& work, Listener& listener);
 
-  // Brings the engine, and the curves so far, to where they were saved. Collective.
-  void resume(zero::Engine& engine, RunResult& result);
+  // Brings the engine, and the curves so far, to where they were saved. Returns the checkpoint's folder; empty: the run
+  // starts. Collective.
+  std::string resume(zero::Engine& engine, RunResult& result);
 
   // Before and after each step; true: the run is to end here. Collective. Throws zero::CheckpointError where a save
   // failed, unless the run is to go on.
   void before_step(zero::Engine& engine);
   bool after_step(zero::Engine& engine, const RunResult& result, const zero::StepReport& report);
-  // Saves where the last step's state is not saved yet, and waits until it is. False: it could not be. Likewise.
+  // Without a copy: saves where the last step's state is not saved yet, and waits until it is. False: it could not be.
+  // Likewise.
   bool finish(zero::Engine& engine, const RunResult& result);
 
  private:
@@ -51,7 +53,7 @@ class Saving {
 
   bool active() const { return !options_.saving.folder.empty(); }
   bool due(const RunResult& result, std::uint32_t requests) const;
-  void save(zero::Engine& engine, const RunResult& result, bool last);
+  void save(zero::Engine& engine, const RunResult& result, bool behind);
   void hear(const std::string& saved, const std::string& fault);
 
   const zero::World& world_;

@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "cli/options/checks.h"
 #include "cli/options/recipe.h"
+#include "cli/options/saving.h"
 #include "cli/training/collect.h"
 #include "cli/training/device.h"
 #include "cli/training/memory.h"
@@ -78,9 +80,11 @@ class Run {
   }
 
   RunResult go() {
-    listener_.begin(engine_, result_);
-    saving_.resume(engine_, result_);
+    const std::string checkpoint = saving_.resume(engine_, result_);
     const auto done = static_cast<std::int64_t>(result_.losses.size());
+    if (saves_behind(options_.saving, done, options_.steps)) result_.peak.predicted += result_.snapshot;
+    listener_.begin(engine_, result_);
+    if (!checkpoint.empty()) listener_.resumed(checkpoint, result_);
     for (std::int64_t step = done + 1; step <= options_.steps && !result_.stopped; ++step) {
       saving_.before_step(engine_);
       if (step == options_.steps && options_.wants_timeline()) {
@@ -152,6 +156,7 @@ class Run {
 
   void measure() {
     const zero::Ledger ledger = engine_.ledger();
+    result_.steps_made = static_cast<std::int64_t>(reports_.size());
     result_.parameter.measured = largest(world_, on_all_tiers(ledger, zero::Owner::parameter));
     result_.gradient.measured = largest(world_, on_all_tiers(ledger, zero::Owner::gradient));
     result_.optimizer.measured = largest(world_, on_all_tiers(ledger, zero::Owner::optimizer));
@@ -160,10 +165,21 @@ class Run {
     measure_tiers(ledger);
     measure_peak(ledger);
     result_.buffers.measured = largest(world_, buffers(ledger));
-    if (seconds_.empty()) return;  // all steps were done before
+    if (result_.steps_made == 0) return leave_unmeasured();
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
+  }
+
+  // What only a step shows.
+  void leave_unmeasured() {
+    for (Bytes* const bytes : {&result_.gradient, &result_.activation, &result_.buffers, &result_.peak})
+      bytes->measured = kUnmeasured;
+    for (TierBytes& each : result_.tiers)
+      if (each.state == name(zero::State::gradient)) each.held.measured = kUnmeasured;
+    constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+    result_.step_seconds = result_.tokens_per_second = unknown;
+    result_.seconds = {unknown, unknown, unknown, unknown, unknown};
   }
 
   // By the ledger, which knows of activations on the CPU; elsewhere by the analyzer, if a step was watched.

@@ -44,22 +44,16 @@ class Printer : public Listener {
          << "starts from " << weights_ << "\n\n";
     Table table(4);
     table.add({"state", "between micro-batches", "at rest", "dtype", "bytes per rank, predicted"});
-    add(table, plan, zero::State::parameter, plan.compute_dtype(zero::Dtype::f32), predicted.parameter.predicted);
-    add(table, plan, zero::State::gradient, plan.gradient_dtype(plan.compute_dtype(zero::Dtype::f32)),
-        predicted.gradient.predicted);
-    add(table, plan, zero::State::optimizer, zero::Dtype::f32, predicted.optimizer.predicted);
+    const zero::Dtype stored = plan.compute_dtype(zero::Dtype::f32);
+    add(table, plan, zero::State::parameter, stored, predicted.parameter.predicted, predicted.tiers);
+    add(table, plan, zero::State::gradient, plan.gradient_dtype(stored), predicted.gradient.predicted, predicted.tiers);
+    add(table, plan, zero::State::optimizer, zero::Dtype::f32, predicted.optimizer.predicted, predicted.tiers);
     const WireBytes& wire = predicted.wire;
     table.add({"wire, each step", "", "", "", with_separators(wire.predicted)});
-    const auto part = [&](const char* what, std::int64_t bytes) {
-      if (bytes > 0) table.add({what, "", "", "", with_separators(bytes)});
-    };
+    const auto part = [&](const std::string& what, std::int64_t bytes) { add(table, what, bytes); };
     if (wire.across_hosts.predicted > 0) part("  within the host", wire.within_host.predicted);
     part("  across hosts", wire.across_hosts.predicted);
     part("  read in place", wire.in_place.predicted);
-    for (const TierBytes& of : predicted.tiers) {
-      part((of.state + ", read from the " + of.tier + " each step").c_str(), of.read.predicted);
-      part((of.state + ", written to it").c_str(), of.written.predicted);
-    }
     if (!predicted.tiers.empty()) part("peak, in memory", predicted.peak.predicted);
     table.print(out_);
     out_ << std::endl;
@@ -99,9 +93,20 @@ class Printer : public Listener {
   }
 
  private:
-  static void add(Table& table, const zero::Plan& plan, zero::State state, zero::Dtype dtype, std::int64_t bytes) {
+  static void add(Table& table, const std::string& what, std::int64_t bytes) {
+    if (bytes > 0) table.add({what, "", "", "", with_separators(bytes)});
+  }
+  // A state, and below it what of it is on other tiers and moves to and from there.
+  static void add(Table& table, const zero::Plan& plan, zero::State state, zero::Dtype dtype, std::int64_t bytes,
+                  const std::vector<TierBytes>& tiers) {
     const auto [between, at_rest] = planner::places_of(plan, state);
     table.add({std::string(name(state)), between, at_rest, std::string(name(dtype)), with_separators(bytes)});
+    for (const TierBytes& each : tiers) {
+      if (each.state != name(state)) continue;
+      add(table, "  on " + each.tier, each.held.predicted);
+      add(table, "  read from " + each.tier + " each step", each.read.predicted);
+      add(table, "  written to " + each.tier + " each step", each.written.predicted);
+    }
   }
 
   std::ostream& out_;
@@ -136,7 +141,12 @@ int train_as_rank(const RunOptions& options) {
   const RunResult& run = report.runs.front();
   if (first) {
     text_of(options) << '\n';
-    print_report(text_of(options), report);
+    if (run.steps_made > 0) {
+      print_report(text_of(options), report);
+    } else {
+      text_of(options) << "nothing is left to do: " << run.losses.size() << " of " << options.steps
+                       << " steps are done\n";
+    }
     write_outputs(options, report);
     if (run.stopped)
       complain("stopped after step " + std::to_string(run.losses.size()) +

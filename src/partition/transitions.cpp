@@ -131,9 +131,7 @@ std::string describe(const Row& row) {
 }
 
 std::pair<std::string, std::string> places(const Row& row) {
-  const std::string share = row.share == 1 ? ", on " : ", " + shortest(row.share) + " of it on ";
-  const std::string tier = row.tier == Tier::device ? "" : share + std::string(name(row.tier));
-  return {std::string(name(row.between)) + tier, std::string(name(row.placement)) + tier};
+  return {std::string(name(row.between)), std::string(name(row.placement))};
 }
 
 Movement movement(const Plan& plan) {

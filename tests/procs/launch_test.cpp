@@ -4,54 +4,26 @@
 
 #include <regex>
 
-#include "procs/zero_program.h"
+#include "procs/nothing_stays.h"
 
 namespace launch_test {
 
 using procs::contains;
 using procs::Folder;
 using procs::joined;
+using procs::NothingStays;
 using procs::Program;
 using procs::Result;
 using procs::run;
-using procs::Variables;
 using procs::Words;
 using procs::zero;
 
-constexpr std::chrono::hours kWatchdog{1};
 const std::string kDay = "86400";
-const char* const kMark = "ZERO_TEST_LAUNCH";
 
 // A shell that does `script`, in which $0 is the program `zero`.
 Words shell(const std::string& script) {
   return {"sh", "-c", script, procs::kZero};
 }
-
-// What is started under `variables()` ends with what started it.
-class NothingStays : public testing::Test {
- protected:
-  ~NothingStays() override {
-    EXPECT_EQ(orphanage_.survivors(), 0);
-    for (const pid_t process : left()) {
-      ADD_FAILURE() << "left: " << procs::read_all("/proc/" + std::to_string(process) + "/cmdline");
-      ::kill(process, SIGKILL);
-    }
-  }
-
-  Variables variables() const { return {{kMark, mark_}}; }
-  std::vector<pid_t> left() const { return procs::processes_with(kMark, mark_); }
-
-  // Waits until that rank runs.
-  static pid_t rank_of(const Program& program, int number) {
-    for (;;)
-      if (const pid_t rank = procs::rank_of(program.pid(), number)) return rank;
-  }
-  static void expect_ends(const Program& program) { ASSERT_TRUE(program.ends_within(kWatchdog)); }
-
- private:
-  const procs::Orphanage orphanage_;
-  std::string mark_ = std::to_string(::getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
-};
 
 class AReaderThatStalls : public NothingStays {
  protected:
@@ -146,7 +118,7 @@ TEST_F(Launched, ProcessesDieWithALauncherThatIsKilled) {
 TEST_F(Launched, ProcessesDieWithAKeeperThatIsKilled) {
   Program program(zero({"launch", "-n", "2", "sh", "-c", kFamily}), variables());
   for (int i = 0; i < 4; ++i) program.line();
-  ::kill(procs::parent_of(rank_of(program, 0)), SIGKILL);
+  ::kill(keeper_of(program), SIGKILL);
   const Result result = program.finish();
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.err, "zero: the process that looks after the ranks was killed by signal 9, and the ranks with it\n");
@@ -170,6 +142,44 @@ TEST_F(Launched, RanksThatEndWellOnASignalWereStopped) {
   EXPECT_TRUE(std::regex_match(
       badly.err, std::regex("zero: stopped by signal 1 \\(Hangup\\); rank [01] failed with exit code 5\n")))
       << badly.err;
+}
+
+// Whoever ends a run, or wants something of its ranks, sees its processes and not which of them starts the others.
+TEST_F(Launched, SignalsToTheKeeperAreTheLaunchers) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    Program program(zero({"launch", "-n", "2", "sh", "-c",
+                          "trap 'echo usr1' USR1; trap 'exit 0' TERM HUP INT; echo ready; "
+                          "tail -f /dev/null & while :; do wait; done"}),
+                    variables());
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(contains(program.line(), "ready"));
+    ::kill(keeper_of(program), SIGUSR1);
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(contains(program.line(), "usr1"));
+    ::kill(keeper_of(program), signal);
+    const Result result = program.finish();
+    EXPECT_EQ(result.code, 128 + signal);
+    EXPECT_TRUE(contains(result.err, "zero: stopped by signal " + std::to_string(signal))) << result.err;
+  }
+}
+
+// A second one would cut the time short that ranks have for their last step. Of the launcher's two, the first is heard
+// as the keeper's is.
+TEST_F(Launched, ASignalToAllProcessesIsOne) {
+  Program program(zero({"launch", "-n", "1", "--no-prefix", "sh", "-c",
+                        "trap 'echo usr1' USR1; trap 'echo usr2' USR2; trap 'exit 0' TERM; echo ready; "
+                        "tail -f /dev/null & while :; do wait; done"}),
+                  variables());
+  EXPECT_EQ(program.line(), "ready");
+  const pid_t keeper = keeper_of(program);
+  ::kill(program.pid(), SIGUSR1);
+  EXPECT_EQ(program.line(), "usr1");
+  ::kill(keeper, SIGUSR1);
+  ::kill(keeper, SIGUSR2);  // the keeper tells of the lower number first
+  EXPECT_EQ(program.line(), "usr2");
+  ::kill(program.pid(), SIGUSR2);
+  ::kill(program.pid(), SIGUSR1);
+  EXPECT_EQ(program.line(), "usr1") << "the launcher's second";
+  ::kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.finish().code, 128 + SIGTERM);
 }
 
 TEST_F(Launched, ARankThatIsStoppedEndsAtOnceWhenTold) {

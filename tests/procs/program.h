@@ -39,6 +39,24 @@ inline std::string read_all(const std::string& path) {
 
 class Program {
  public:
+  static std::vector<char*> pointers(std::vector<std::string>& strings) {
+    std::vector<char*> result;
+    for (std::string& text : strings) result.push_back(text.data());
+    result.push_back(nullptr);
+    return result;
+  }
+
+  // No launcher but the one under test, one thread, and what the test asks for.
+  static std::vector<std::string> with_ours(Variables variables) {
+    variables.emplace("OMP_NUM_THREADS", "1");
+    std::vector<std::string> result;
+    for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+    for (const char* name : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"})
+      if (const char* value = std::getenv(name); value && !variables.contains(name))
+        result.push_back(std::string(name) + "=" + value);
+    return result;
+  }
+
   explicit Program(std::vector<std::string> arguments, Variables variables = {}) {
     std::vector<std::string> environment = with_ours(std::move(variables));
     const auto argv = pointers(arguments), envp = pointers(environment);
@@ -98,24 +116,6 @@ class Program {
   }
 
  private:
-  static std::vector<char*> pointers(std::vector<std::string>& strings) {
-    std::vector<char*> result;
-    for (std::string& text : strings) result.push_back(text.data());
-    result.push_back(nullptr);
-    return result;
-  }
-
-  // No launcher but the one under test, one thread, and what the test asks for.
-  static std::vector<std::string> with_ours(Variables variables) {
-    variables.emplace("OMP_NUM_THREADS", "1");
-    std::vector<std::string> result;
-    for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
-    for (const char* name : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"})
-      if (const char* value = std::getenv(name); value && !variables.contains(name))
-        result.push_back(std::string(name) + "=" + value);
-    return result;
-  }
-
   [[noreturn]] void become(char* const* argv, char* const* envp, int output) const {
     ::dup2(output, 1);
     ::dup2(error_, 2);

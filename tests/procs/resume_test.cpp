@@ -70,9 +70,52 @@ TEST_F(Resume, GoesOnWithTheBitsOfARunThatWasNotEnded) {
   EXPECT_TRUE(contains(second.out, "goes on after step 5 from " + place() + "/step-000005\n")) << second.out;
   EXPECT_EQ(losses(folder_, "second.json"), losses(folder_, "whole.json"));
   EXPECT_EQ(evaluations(folder_, "second.json"), evaluations(folder_, "whole.json"));
-  const Result none = run(train({"--plan", "zero3", "--save-to", place(), "--resume", "auto"}, "third.json"));
+}
+
+TEST_F(Resume, SaysThatNothingIsLeftToDo) {
+  const Words words{"--plan", "zero3", "--save-to", place(), "--resume", "auto"};
+  ASSERT_EQ(run(train(words, "whole.json")).code, 0);
+  const Result none = run(train(words, "none.json"));
   EXPECT_EQ(none.code, 0) << none.err;
-  EXPECT_EQ(losses(folder_, "third.json"), losses(folder_, "whole.json")) << "nothing was left to train";
+  EXPECT_TRUE(none.out.ends_with("\n\nnothing is left to do: 12 of 12 steps are done\n")) << none.out;
+  EXPECT_EQ(none.err, "");
+  for (const char* misleading : {"differs", "measured", "last loss"})
+    EXPECT_FALSE(contains(none.out, misleading)) << none.out;
+  EXPECT_EQ(losses(folder_, "none.json"), losses(folder_, "whole.json"));
+  EXPECT_EQ(evaluations(folder_, "none.json"), evaluations(folder_, "whole.json"));
+  const auto report = folder_.document("none.json").at("runs").at(0);
+  EXPECT_EQ(report.at("steps_made"), 0);
+  EXPECT_EQ(folder_.document("whole.json").at("runs").at(0).at("steps_made"), 12);
+  for (const char* state : {"parameter", "optimizer"})
+    EXPECT_EQ(report.at("state_bytes").at(state).at("measured"), report.at("state_bytes").at(state).at("predicted"));
+  for (const nlohmann::json& unknown :
+       {report.at("state_bytes").at("gradient").at("measured"), report.at("activation_bytes").at("measured"),
+        report.at("buffer_bytes").at("measured"), report.at("peak").at("measured"), report.at("step_seconds"),
+        report.at("tokens_per_second"), report.at("update_seconds"), report.at("seconds").at("compute")})
+    EXPECT_TRUE(unknown.is_null()) << unknown;
+  EXPECT_EQ(report.at("wire_bytes_per_step").at("measured"), 0);
+}
+
+// A save behind training takes a copy of what is saved; one at the end does not.
+TEST_F(Resume, PredictsThePeakOfTheWayItSaves) {
+  const auto peak = [&](const Words& more) {
+    const Result result = run(train(joined({"--plan", "zero3"}, more), "peak.json"));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return folder_.document("peak.json").at("runs").at(0).at("peak");
+  };
+  const auto agrees = [](const nlohmann::json& bytes) {
+    const double predicted = bytes.at("predicted"), measured = bytes.at("measured");
+    EXPECT_GE(predicted, measured);
+    EXPECT_LE(predicted, 1.03 * measured);
+  };
+  const auto without = peak({}), at_end = peak({"--save-to", place()});
+  const auto last = peak({"--save-to", folder_.path("b"), "--save-every", "12"});
+  const auto behind = peak({"--save-to", folder_.path("c"), "--save-every", "5"});
+  std::filesystem::remove_all(folder_.path("c") + "/step-000012");
+  const auto rest = peak({"--save-to", folder_.path("c"), "--save-every", "5", "--resume", "auto"});
+  for (const auto& each : {without, at_end, last, behind, rest}) agrees(each);
+  for (const auto& each : {at_end, last, rest}) EXPECT_EQ(each.at("predicted"), without.at("predicted"));
+  EXPECT_GT(behind.at("predicted"), without.at("predicted"));
 }
 
 TEST_F(Resume, StartsWhereThereIsNothingYet) {
@@ -164,15 +207,19 @@ TEST_F(Resume, SurvivesBeingKilledAtAnyMoment) {
         << entry.path() << " is left";
 }
 
+// By a signal to any of its processes.
 TEST_F(Resume, SavesAndEndsWhenItIsAsked) {
-  ASSERT_EQ(run(train({}, "whole.json")).code, 0);
-  for (const int signal : {SIGTERM, SIGUSR1}) {
-    const std::string folder = folder_.path("signal" + std::to_string(signal));
+  enum Hearer { launcher, keeper, rank };
+  for (const auto& [signal, hearer] :
+       {std::pair{SIGTERM, launcher}, {SIGTERM, keeper}, {SIGUSR1, keeper}, {SIGUSR1, rank}}) {
+    SCOPED_TRACE(hearer);
+    const std::string folder = folder_.path("signal" + std::to_string(signal) + std::to_string(hearer));
     Words endless = train({"--save-to", folder, "--resume", "auto"}, "a.json");
     *std::ranges::find(endless, "12") = "1000000";
     Program program(endless);
     ASSERT_TRUE(reads(program, "step 1 ")) << program.error_so_far();
-    ::kill(program.pid(), signal);
+    const pid_t second = procs::rank_of(program.pid(), 1);
+    ::kill(hearer == launcher ? program.pid() : hearer == keeper ? procs::parent_of(second) : second, signal);
     const Result stopped = program.finish();
     EXPECT_EQ(stopped.code, 3) << stopped.err;
     EXPECT_TRUE(contains(stopped.err, "stopped after step ")) << stopped.err;

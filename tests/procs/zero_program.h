@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,6 +28,18 @@ inline Words zero(const Words& arguments) {
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+// In columns: characters of UTF-8.
+inline std::size_t widest_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::size_t most = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::size_t width = 0;
+    for (const char c : line) width += (c & 0xc0) != 0x80;
+    most = std::max(most, width);
+  }
+  return most;
 }
 
 // What rank `rank` wrote, in an output of `zero launch`.

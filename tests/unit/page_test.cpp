@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace cli::page_test {
 
@@ -33,6 +35,23 @@ TEST(ReportPage, NoTextOfTheReportEndsItsElement) {
   EXPECT_EQ(data_of(page).find('<'), std::string::npos);
   EXPECT_EQ(Json::parse(data_of(page)), report);
   EXPECT_EQ(occurrences(page, "</script>"), occurrences(report_page("{}"), "</script>"));
+}
+
+// With single spaces.
+std::string words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::string words;
+  for (std::string word; in >> word;) words += (words.empty() ? "" : " ") + word;
+  return words;
+}
+
+TEST(ReportPage, SaysOfTheWireWhatTheReadmeSays) {
+  const std::string who =
+      "The transport counts bytes where they arrive: received, copied from a peer or read in its memory;";
+  std::ostringstream readme;
+  readme << std::ifstream(ZERO_SOURCE_DIR "/README.md").rdbuf();
+  for (const std::string& text : {readme.str(), report_page("{}")})
+    EXPECT_NE(words_of(text).find(who), std::string::npos);
 }
 
 TEST(ReportPage, IsOneDocumentWithStyleAndScriptInIt) {

@@ -235,7 +235,7 @@ TEST(Fit, SaysWhichTiersItChose) {
   cli::print_plans(text, found);
   cli::print_fit(text, found);
   EXPECT_NE(text.str().find("On other tiers, of each rank"), std::string::npos) << text.str();
-  EXPECT_NE(text.str().find("zero3 with optimizer on disk  disk"), std::string::npos) << text.str();
+  EXPECT_NE(text.str().find("zero3, optimizer on disk  disk"), std::string::npos) << text.str();
   EXPECT_NE(text.str().find("to spare; --offload optimizer=disk --disk DIR.\n"), std::string::npos) << text.str();
   const nlohmann::json plan = nlohmann::json::parse(to_json(found)).at("plans").at(0);
   EXPECT_EQ(plan.at("offload"), "optimizer=disk");
