@@ -1,5 +1,6 @@
 #include "cli/training/rates.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -44,6 +45,7 @@ double size_of(const at::TensorOptions& options) {
 
 // Before anything else is in it, and what was given back is.
 std::int64_t share_of_memory(const zero::World& world, c10::Device where) {
+  at::globalContext().lazyInitDevice(where.type());
   c10::impl::VirtualGuardImpl(where.type()).synchronizeDevice(where.index());
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(where.type());

@@ -156,6 +156,7 @@ class Collector {
   }
 
   Inventory result() {
+    check_memory();
     if (inventory_.specs.empty() && faults_.empty())
       faults_.push_back(inventory_.ignored.empty() ? "the module has no floating-point parameters"
                                                    : "Options::ignored takes all of its parameters");
@@ -278,14 +279,47 @@ class Collector {
     if (Unit::of(parameter.unsafeGetTensorImpl()) != nullptr)
       return refuse("is already trained by an engine: release() that one first");
     if (const std::string gone = without_values(parameter); !gone.empty()) return refuse("has no values: " + gone);
-    const auto [owner, fresh] = storages_.emplace(parameter.storage().unsafeGetStorageImpl(), name);
-    if (!fresh && parameter.numel() > 0)
-      return refuse("shares memory with '" + owner->second + "' without being the same tensor: tie them by assignment");
-    if (shared(parameter))
-      return refuse(
-          "shares memory with a tensor made of it before, which would keep the old values: a view, a detach(), a "
-          "buffer, or the graph of an earlier forward. Let go of it, or clone() it");
     return true;
+  }
+
+  // Parameters that lie side by side in one storage that nobody else refers to, as those of a recurrent layer do on a
+  // device (flatten_parameters()), are taken as any others.
+  void check_memory() {
+    std::unordered_map<const void*, std::vector<std::size_t>> by_storage;
+    for (std::size_t i = 0; i < inventory_.parameters.size(); ++i)
+      if (inventory_.parameters[i].numel() > 0)
+        by_storage[inventory_.parameters[i].storage().unsafeGetStorageImpl()].push_back(i);
+    for (std::size_t i = 0; i < inventory_.parameters.size(); ++i) {
+      const at::Tensor& parameter = inventory_.parameters[i];
+      if (parameter.numel() == 0) continue;
+      const std::vector<std::size_t>& together = by_storage[parameter.storage().unsafeGetStorageImpl()];
+      if (together.size() == 1 && shared(parameter)) {
+        refuse("parameter", inventory_.specs[i].name,
+               "shares memory with a tensor made of it before, which would keep the old values: a view, a detach(), a "
+               "buffer, or the graph of an earlier forward. Let go of it, or clone() it");
+      } else if (i != together.front() && !apart(together)) {
+        refuse("parameter", inventory_.specs[i].name,
+               "shares memory with '" + inventory_.specs[together.front()].name +
+                   "' without being the same tensor: tie them by assignment");
+      }
+    }
+  }
+
+  // Whether parameters of one storage, which is theirs alone, have no element in common.
+  bool apart(const std::vector<std::size_t>& together) const {
+    std::vector<std::pair<std::int64_t, std::int64_t>> places;  // in elements, as all are of one dtype
+    for (const std::size_t i : together) {
+      const at::Tensor& parameter = inventory_.parameters[i];
+      if (parameter.is_view() || parameter.scalar_type() != inventory_.parameters[together.front()].scalar_type())
+        return false;
+      std::int64_t end = parameter.storage_offset() + 1;
+      for (std::int64_t d = 0; d < parameter.dim(); ++d) end += (parameter.size(d) - 1) * parameter.stride(d);
+      places.emplace_back(parameter.storage_offset(), end);
+    }
+    std::ranges::sort(places);
+    for (std::size_t i = 1; i < places.size(); ++i)
+      if (places[i].first < places[i - 1].second) return false;
+    return inventory_.parameters[together.front()].storage().use_count() == together.size();
   }
 
   const Plan& plan_;
@@ -296,7 +330,6 @@ class Collector {
   Inventory inventory_;
   bool on_device_ = false;  // the inventory's is known
   std::unordered_set<const void*> seen_;
-  std::unordered_map<const void*, std::string> storages_;
   std::vector<std::string> faults_;
 };
 

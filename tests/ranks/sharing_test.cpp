@@ -34,6 +34,32 @@ TEST(Sharing, ATiedWeightIsOneParameter) {
   expect_as_torch<Tied>({.ranks = 3});
 }
 
+// Two weights of one storage, as flatten_parameters() of a recurrent layer makes them on a device.
+struct SideBySide : torch::nn::Module {
+  explicit SideBySide(std::int64_t second_begins = 35) {
+    const at::Tensor memory = numbers(0, {70});
+    first->weight.set_data(memory.slice(0, 0, 35).view({5, 7}));
+    second->weight.set_data(memory.slice(0, second_begins, second_begins + 35).view({7, 5}));
+  }
+  at::Tensor loss(std::int64_t index) { return squared(second(torch::tanh(first(numbers(index, {3, 7}))))); }
+  Linear first = register_module("first", Linear(7, 5)), second = register_module("second", Linear(5, 7));
+};
+
+TEST(Sharing, WeightsThatLieSideBySideInOneStorage) {
+  expect_as_torch<SideBySide>({.ranks = 2});
+}
+
+TEST(Sharing, WeightsThatOverlapAreRefused) {
+  SideBySide module(34);
+  try {
+    const Engine engine(module, World(), Plan::zero3(), AdamW{});
+    ADD_FAILURE() << "taken";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("'second.weight' shares memory with 'first.weight'"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Sharing, ATiedWeightTakesThePlaceOfItsFirstName) {
   on_ranks<Tied>({}, {}, [](Tied&, Engine& engine, int) {
     EXPECT_EQ(engine.layout().numel(), 11 * 7 + 7 * 7 + 7);

@@ -118,6 +118,10 @@ at::Tensor tensor_at(c10::Device where, const void* data, at::ScalarType dtype, 
   return at::for_blob(const_cast<void*>(data), {count}).options(options).target_device(where).make_tensor();
 }
 
+TorchDevice::TorchDevice(c10::Device where) : where_(where) {
+  at::globalContext().lazyInitDevice(where.type());
+}
+
 at::Tensor TorchDevice::tensor_at(const void* data, Dtype dtype, std::int64_t count) const {
   return zero::tensor_at(where_, data, scalar_type(dtype), count);
 }

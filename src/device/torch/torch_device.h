@@ -17,7 +17,8 @@ at::Tensor tensor_at(c10::Device where, const void* data, at::ScalarType dtype, 
 
 class TorchDevice : public Device {
  public:
-  explicit TorchDevice(c10::Device where) : where_(where) {}
+  // Which is there for LibTorch from then on: its allocator knows no device before it is initialized.
+  explicit TorchDevice(c10::Device where);
 
   std::string name() const override { return where_.str(); }
   int index() const override { return where_.index(); }
