@@ -24,8 +24,11 @@ class Worker::Task final : public Pending::State {
     completed_.notify_all();
   }
 
+  // A thread that is not there in a forked process may have had the lock.
   void wait() override {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (!origin_.here() && (!lock.try_lock() || !done_)) origin_.require("what was under way cannot be waited for");
+    if (!lock) lock.lock();
     completed_.wait(lock, [this] { return done_; });
     if (error_) std::rethrow_exception(error_);
   }
@@ -36,6 +39,7 @@ class Worker::Task final : public Pending::State {
   }
 
  private:
+  ProcessOfOrigin origin_;
   std::function<void()> body_;
   std::mutex mutex_;
   std::condition_variable completed_;
@@ -46,6 +50,10 @@ class Worker::Task final : public Pending::State {
 Worker::Worker() : thread_([this] { run(); }) {}
 
 Worker::~Worker() {
+  if (!origin_.here()) {
+    new std::thread(std::move(thread_));  // which cannot be joined
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -55,6 +63,7 @@ Worker::~Worker() {
 }
 
 Pending Worker::submit(std::function<void()> task) {
+  origin_.require("this operation is not possible");
   auto state = std::make_shared<Task>(std::move(task));
   {
     const std::lock_guard lock(mutex_);
@@ -64,9 +73,35 @@ Pending Worker::submit(std::function<void()> task) {
   return Pending(std::move(state));
 }
 
+void Worker::when_idle(std::chrono::milliseconds after, std::function<bool()> call) {
+  {
+    const std::lock_guard lock(mutex_);
+    idle_after_ = after;
+    idle_ = std::move(call);
+  }
+  ready_.notify_one();
+}
+
+bool Worker::has_tasks() const {
+  const std::lock_guard lock(mutex_);
+  return !queue_.empty();
+}
+
 std::shared_ptr<Worker::Task> Worker::next() {
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+  const auto told = [this] { return stopping_ || !queue_.empty(); };
+  while (!told()) {
+    if (!idle_) {
+      ready_.wait(lock);
+    } else if (!ready_.wait_for(lock, idle_after_, told)) {
+      const std::function<bool()> call = idle_;
+      for (bool again = true; again && !told();) {
+        lock.unlock();
+        again = call();
+        lock.lock();
+      }
+    }
+  }
   if (queue_.empty()) return nullptr;
   auto task = std::move(queue_.front());
   queue_.pop_front();

@@ -1,6 +1,7 @@
 // A thread that runs tasks in the order in which they were submitted.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -8,12 +9,14 @@
 #include <mutex>
 #include <thread>
 
+#include "base/process_of_origin.h"
 #include "zero/pending.h"
 
 namespace zero {
 
 // Thread-safe. A task must not destroy its own worker. To its thread, and to those that its tasks
-// start, a broken connection is an error and not a SIGPIPE.
+// start, a broken connection is an error and not a SIGPIPE. In a process that was forked from the worker's, submitting a
+// task and waiting for one that was not done throw StateError.
 class Worker {
  public:
   Worker();
@@ -24,15 +27,24 @@ class Worker {
   // The Pending completes when the task has run; its wait() rethrows what the task threw.
   Pending submit(std::function<void()> task);
 
+  // `call`, on the worker's thread, whenever it has had no task for so long; again at once where it returns true.
+  // Throws nothing.
+  void when_idle(std::chrono::milliseconds after, std::function<bool()> call);
+  // Whether tasks wait for their turn.
+  bool has_tasks() const;
+
  private:
   class Task;
   std::shared_ptr<Task> next();
   void run();
 
-  std::mutex mutex_;
+  ProcessOfOrigin origin_;
+  mutable std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<std::shared_ptr<Task>> queue_;
   bool stopping_ = false;
+  std::chrono::milliseconds idle_after_{};
+  std::function<bool()> idle_;  // empty: none
   std::thread thread_;
 };
 

@@ -1,12 +1,11 @@
 #include "zero/communicator.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "base/process_of_origin.h"
 #include "comm/backend.h"
 #include "comm/keyed_split.h"
 #include "comm/tree_sum.h"
@@ -96,12 +95,25 @@ class Check {
 };
 
 // A process that was forked has none of the threads of the group, which would be waited for: there it is left as it is.
+struct LetGo {
+  std::shared_ptr<CommunicatorImpl> kept;
+  ProcessOfOrigin origin;
+  void operator()(CommunicatorImpl*) {
+    if (!origin.here()) new std::shared_ptr<CommunicatorImpl>(std::move(kept));
+  }
+};
+
 std::shared_ptr<CommunicatorImpl> of_this_process(std::shared_ptr<CommunicatorImpl> group) {
   CommunicatorImpl* const seen = group.get();
   if (seen == nullptr) return group;
-  return {seen, [kept = std::move(group), process = getpid()](CommunicatorImpl*) mutable {
-            if (getpid() != process) new std::shared_ptr<CommunicatorImpl>(std::move(kept));
-          }};
+  return {seen, LetGo{std::move(group), {}}};
+}
+
+// Throws StateError in a process that was forked, whose calls the peers would take for the rank's.
+void require_own(const std::shared_ptr<CommunicatorImpl>& group, std::string_view operation) {
+  const LetGo* const of = std::get_deleter<LetGo>(group);
+  if (of == nullptr || of->origin.here() || group->size() == 1) return;
+  of->origin.require("rank " + std::to_string(group->rank()) + ": " + std::string(operation) + " is not possible");
 }
 
 }  // namespace
@@ -145,17 +157,20 @@ Pending Communicator::all_gather(ConstView shard, View whole) const {
       .memory(whole)
       .whole_of(whole, shard)
       .dtypes(shard.dtype, whole.dtype);
+  require_own(impl_, name(Collective::all_gather));
   return impl_->all_gather(shard, whole);
 }
 
 Pending Communicator::reduce_scatter(ConstView whole, View shard) const {
   const Check check(*impl_, Collective::reduce_scatter);
   check.memory(whole).memory(shard).sums(whole).whole_of(whole, shard).dtypes(accumulation(whole.dtype), shard.dtype);
+  require_own(impl_, name(Collective::reduce_scatter));
   return impl_->reduce_scatter(whole, shard);
 }
 
 Pending Communicator::all_reduce(View values) const {
   Check(*impl_, Collective::all_reduce).memory(values).sums(values);
+  require_own(impl_, name(Collective::all_reduce));
   return impl_->all_reduce(values);
 }
 
@@ -165,19 +180,23 @@ Pending Communicator::all_to_all(ConstView input, View output) const {
       .memory(output)
       .counts(input, output)
       .dtypes(input.dtype, output.dtype);
+  require_own(impl_, name(Collective::all_to_all));
   return impl_->all_to_all(input, output);
 }
 
 Pending Communicator::broadcast(View values, int root) const {
   Check(*impl_, Collective::broadcast).memory(values).root(root);
+  require_own(impl_, name(Collective::broadcast));
   return impl_->broadcast(values, root);
 }
 
 Pending Communicator::barrier() const {
+  require_own(impl_, name(Collective::barrier));
   return impl_->barrier();
 }
 
 Communicator Communicator::split(int color, int key) const {
+  require_own(impl_, "split");
   return Communicator(impl_->split(color, key));
 }
 

@@ -99,8 +99,7 @@ Descriptor Segment::create(const Shape& shape) {
 Segment::Segment(const Descriptor& file, int rank, const Shape& shape)
     : file_(open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDWR | O_CLOEXEC)),
       rank_(rank),
-      shape_{shape.ranks, pages(shape.control), pages(shape.staging)},
-      process_(getpid()) {
+      shape_{shape.ranks, pages(shape.control), pages(shape.staging)} {
   struct stat info {};
   if (!file_ || fstat(file_.get(), &info) != 0) fail_sharing("the anonymous file cannot be opened");
   size_ = info.st_size;
@@ -175,10 +174,6 @@ std::shared_ptr<void> Segment::common_memory(std::int64_t bytes) {
 void Segment::join() const {
   struct flock lock = lock_of(rank_);
   if (fcntl(file_.get(), F_OFD_SETLK, &lock) != 0) fail_sharing("the mark of a living rank");
-}
-
-bool Segment::inherited() const {
-  return getpid() != process_;
 }
 
 bool Segment::alive(int rank) const {

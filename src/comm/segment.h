@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/process_of_origin.h"
 #include "comm/descriptor.h"
 
 namespace zero {
@@ -62,7 +63,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   // Whether a rank that has joined still is.
   bool alive(int rank) const;
   // Whether this is a child of the process that is the rank: it has no say.
-  bool inherited() const;
+  bool inherited() const { return !origin_.here(); }
 
  private:
   std::int64_t take(Heap& heap, std::int64_t bytes);
@@ -73,7 +74,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   int rank_;
   Shape shape_;
   std::int64_t size_;
-  int process_;  // that mapped it
+  ProcessOfOrigin origin_;  // that mapped it
   char* base_ = nullptr;
   std::mutex mutex_;
   Heap common_;

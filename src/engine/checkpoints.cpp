@@ -27,6 +27,15 @@ void together(const Communicator& all, const std::string& what, const std::funct
   if (!faults.empty()) throw CheckpointError(what + ": " + faults);
 }
 
+std::exception_ptr failure_of(const std::function<void()>& work) {
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 std::string nothing_in(const std::string& folder) {
   return "no checkpoint to load from " + folder;
 }
@@ -125,23 +134,30 @@ std::string Engine::Impl::copy(Snapshot& snapshot) {
   return fault.empty() ? fault : "a copy of " + std::to_string(bytes) + " bytes: " + fault;
 }
 
+// What fails on one rank before anything is saved, all ranks hear of; a mistake that all of them make each may tell.
 std::string Engine::Impl::save(const std::string& folder, const SaveOptions& options) {
   check_alive();
   make_way(options.while_saving);
-  SaveOrder order = this->order(folder, options);
-  const std::string fault = options.background ? copy(order.snapshot) : "";
-  std::string saved = folder + "/" + checkpoint_name(order.snapshot.scalars().steps);
+  std::optional<SaveOrder> order;
+  const std::exception_ptr failure = failure_of([&] { order.emplace(this->order(folder, options)); });
+  const std::string fault = order && options.background ? copy(order->snapshot) : "";
+  std::string saved = folder + "/" + checkpoint_name(steps_);
+  bool everywhere = false;
   exchange_files([&](const Communicator& all) {
-    if (!options.background) {
-      saved = save_checkpoint(checkpoint_env(), all, order);
-      return;
-    }
+    everywhere = std::ranges::count(gather_numbers(all, failure ? 1 : 0), 0) == 0;
+    if (everywhere) return;
     together(all, "nothing is saved to " + folder, [&] {
+      if (failure) std::rethrow_exception(failure);
       if (!fault.empty()) throw CheckpointError(fault);
     });
+    if (!options.background) {
+      saved = save_checkpoint(checkpoint_env(), all, *order);
+      return;
+    }
     if (!saver_) saver_ = std::make_unique<Saver>(checkpoint_env(), all.split(0, all.rank()));
   });
-  if (options.background) saver_->begin(std::move(order));
+  if (everywhere) std::rethrow_exception(failure);
+  if (options.background) saver_->begin(std::move(*order));
   return saved;
 }
 

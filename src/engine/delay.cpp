@@ -42,6 +42,7 @@ double Engine::Impl::begin_delayed(const StepDecision& decision, double lr_facto
 // The parameters are those of the latest step from here on. Collective where updates are.
 void Engine::Impl::take_over_delayed() {
   if (!delayed_->under_way()) return;
+  const Exchange::Changing changing(exchange_);
   const dispatch_hook::Off off;
   broken_ = "a delayed update failed: some parameters are updated and others are not";
   pager_->forget();

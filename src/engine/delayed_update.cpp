@@ -93,6 +93,7 @@ void DelayedUpdate::mark_read(std::size_t steps) {
 
 void DelayedUpdate::wait_for_gradient(int unit) {
   if (!done_) return;
+  origin_.require("a delayed update cannot be waited for");
   const auto is = [unit](const UnitStep& step) { return step.unit->index() == unit; };
   const auto place = static_cast<std::size_t>(std::ranges::find_if(steps_, is) - steps_.begin());
   if (place == steps_.size()) return;

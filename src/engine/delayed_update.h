@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/process_of_origin.h"
 #include "base/worker.h"
 #include "engine/updater.h"
 #include "memory/store.h"
@@ -55,6 +56,7 @@ class DelayedUpdate {
   std::vector<Block> parameters_;  // by unit, empty before its first step
   std::vector<char> known_;        // likewise, whether they are the unit's
   std::vector<UnitStep> steps_;    // under way, in order
+  ProcessOfOrigin origin_;
   std::mutex mutex_;
   std::condition_variable moved_;
   std::size_t read_ = 0;         // so many of them have read their gradients

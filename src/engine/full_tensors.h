@@ -46,6 +46,8 @@ class FullTensors {
   // Room for the unit, and what this rank keeps of its tensors: zeros, where it has none.
   void prepare(const Unit& unit) { make_room(unit.layout(), units_[static_cast<std::size_t>(unit.index())]); }
   void forget(const Unit& unit);
+  // Whether a step of the unit does: on all ranks alike, whatever each of them updates.
+  bool exchanges(const Unit& unit) const { return units_[static_cast<std::size_t>(unit.index())].any; }
   void each_state(const Unit& unit, const TellState& tell) const;
 
   // `stretches` are of parameters that have a full_tensor_work() and factors, in order. Collective.

@@ -111,7 +111,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
               : nullptr),
       units_(make_units(layout_, inventory, resolved_, wire_, groups_.rank(), accounts_, bringer_.get())),
       exchange_(
-          accounts_.device(), {lanes(meter_), lanes(setup_meter_), movement(resolved_).within},
+          accounts_.device(), {lanes(meter_), lanes(setup_meter_), groups_, movement(resolved_).within},
           [this](const Groups& groups, int unit, Exchange::Variant variant) {
             units_[static_cast<std::size_t>(unit)]->serve(groups, variant == Exchange::Variant::exact);
           },
@@ -154,6 +154,8 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   accounts_.device().trim();
   watch_.emplace();
   program_backward::watch();
+  if (std::ranges::any_of(units_, [](const auto& unit) { return unit->gathers() && !unit->common(); }))
+    exchange_.stand_by();
 }
 
 c10::intrusive_ptr<Float8Linears> Engine::Impl::float8_linears() const {
@@ -215,7 +217,7 @@ std::uint64_t Engine::Impl::seed() const {
 
 Exchange::Lanes Engine::Impl::lanes(const std::shared_ptr<TrafficMeter>& meter) const {
   const Groups control = groups_.metered_by(meter);
-  return {control, accounts_.device().is_host() ? control : data_groups_.metered_by(meter)};
+  return {control, accounts_.device().is_host() ? control : data_groups_.metered_by(meter), meter};
 }
 
 // All ranks, before there is an exchange.
@@ -269,6 +271,7 @@ void Engine::Impl::release() {
   std::vector<Pinned> whole;
   for (auto& unit : units_)
     if (unit->adopted()) whole.emplace_back(*pager_, *unit);
+  exchange_.end_standing_by();
   broken_ = "release() failed halfway: some parameters are the module's own again and others are not";
   gradients_.reset();
   micro_batch_.end_forward();

@@ -1,14 +1,13 @@
 // The engine's parts, in the order in which they are built.
 #pragma once
 
-#include <unistd.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/process_of_origin.h"
 #include "comm/groups.h"
 #include "comm/metered.h"
 #include "engine/delayed_update.h"
@@ -72,7 +71,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void drop(Unit& unit, const Buffer& before) override;
 
   const Plan& plan() const { return plan_; }
-  bool of_this_process() const { return getpid() == process_; }
+  bool of_this_process() const { return origin_.here(); }
   const Layout& layout() const { return layout_; }
   const std::vector<ParameterRule>& rules() const { return rules_; }
   Estimate estimate() const;
@@ -227,7 +226,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::unique_ptr<Saver> saver_;  // null before the first of them
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
-  pid_t process_ = getpid();
+  ProcessOfOrigin origin_;
   const char* broken_ = nullptr;            // what failed halfway
   std::shared_ptr<const int> told_;         // expires when what state() has told of is no longer so
   std::unique_ptr<DelayedUpdate> delayed_;  // null but under Plan::delay_update()

@@ -144,6 +144,7 @@ void Engine::Impl::take_over(StateSource& source) {
   const at::NoGradGuard no_grad;
   const TierMeter::Apart apart;
   const StateFit fit = agree_on_state(source);
+  const Exchange::Changing changing(exchange_);
   told_.reset();
   micro_batch_.end_forward();
   pager_->forget();

@@ -32,6 +32,7 @@ void Engine::Impl::drop(Unit& unit, const Buffer& before) {
 }
 
 void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
+  const Exchange::Changing changing(exchange_);
   unit.take_back(true);
   told_.reset();
   const TierMeter::Apart apart;

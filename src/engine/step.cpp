@@ -123,6 +123,7 @@ StepReport Engine::Impl::attempt() {
   micro_batch_.end_forward();
   const StepDecision decision = timed_vote(report);
   require_same_rates(decision);
+  const Exchange::Changing changing(exchange_);
   if (delayed_) take_over_in_step();
   requests_ = 0;
   report.requests = decision.requests;

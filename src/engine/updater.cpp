@@ -342,7 +342,8 @@ void Updater::finish(Passage& passage, const Unit& latest) const {
   for_unit(latest, "the update", [&] { passage.finish(); });
 }
 
-// A passage is one at a time.
+// A passage is one at a time; and what it ends is published before anything of the unit's is exchanged, on the ranks
+// that update none of it too.
 void Updater::update_whole(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned) {
   const UnitLayout& layout = step.unit->layout();
   std::vector<FullTensors::Stretch> whole;
@@ -356,7 +357,7 @@ void Updater::update_whole(Passage& passage, const UnitStep& step, const std::ve
                        own.finish();
                      }});
   }
-  if (!whole.empty()) passage.finish();
+  if (whole_.exchanges(*step.unit)) passage.finish();
   whole_.step(*step.unit, step.factors, whole);
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/process_of_origin.h"
 #include "memory/block.h"
 #include "memory/disk_queue.h"
 #include "zero/pending.h"
@@ -42,6 +43,7 @@ class DiskOperation final : public Pending::State {
   const bool writes;
 
  private:
+  ProcessOfOrigin origin_;
   std::mutex mutex_;
   std::condition_variable over_;
   int left_ = 0;

@@ -28,21 +28,37 @@ DiskService::DiskService(const StripedFiles& files, std::unique_ptr<DiskQueue> q
 }
 
 DiskService::~DiskService() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    if (!broken_) queue_->wake();
-  }
+  while (!told_to_stop()) std::this_thread::yield();
   thread_.join();
+}
+
+// False where the thread may be asleep and did not hear of it.
+bool DiskService::told_to_stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  try {
+    if (!broken_) queue_->wake();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 Pending DiskService::submit(std::shared_ptr<DiskOperation> operation) {
   std::vector<Piece> pieces = cut(operation);
   operation->consists_of(static_cast<int>(pieces.size()));
+  origin_.require("a disk can be neither read nor written");
   const std::lock_guard lock(mutex_);
   if (broken_) broken_->raise();
-  std::ranges::move(pieces, std::back_inserter(submitted_));
-  if (!std::exchange(woken_, true)) queue_->wake();
+  const std::size_t before = submitted_.size();
+  try {
+    std::ranges::move(pieces, std::back_inserter(submitted_));
+    if (!woken_) queue_->wake();
+    woken_ = true;
+  } catch (const std::exception& error) {
+    submitted_.resize(before);  // nobody waits for it: its memory is the caller's again
+    throw StoreError(operation->extent.whose + ": the disk store was given nothing to do: " + error.what());
+  }
   return Pending(std::move(operation));
 }
 

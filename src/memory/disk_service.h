@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/process_of_origin.h"
 #include "memory/disk_operation.h"
 #include "memory/disk_queue.h"
 #include "memory/striped_files.h"
@@ -28,7 +29,7 @@ class DiskService {
   DiskService(const DiskService&) = delete;
   DiskService& operator=(const DiskService&) = delete;
 
-  // Any thread.
+  // Any thread. Throws StoreError where the queue has failed; then nothing uses the operation's memory.
   Pending submit(std::shared_ptr<DiskOperation> operation);
 
   std::string_view queue() const { return queue_->name(); }
@@ -63,6 +64,7 @@ class DiskService {
   bool lock(const Edges& edges, bool writes);
   void unlock(const Edges& edges);
 
+  bool told_to_stop();
   void run();
   void serve();
   void admit();
@@ -86,6 +88,7 @@ class DiskService {
   std::unique_ptr<DiskQueue> queue_;
   std::int64_t block_, page_, alignment_;
   bool checks_;
+  ProcessOfOrigin origin_;
 
   std::mutex mutex_;
   std::deque<Piece> submitted_;

@@ -8,19 +8,27 @@
 // ranks touch costs time, never a hang. When no gather is among them the programs have diverged, and
 // every rank gets an error that lists what each was doing.
 //
+// A rank that has had nothing to exchange for a while says that it rests, and so comes to the others' announcements: it
+// then serves the gathers of their evaluations, whatever its program is about, as long as its shards do not change. So
+// ranks evaluate as much as each likes.
+//
 // On a device the operations are queued on a stream of their own, beside what the engine computes: one that is
 // submitted comes behind what the submitting thread had queued, and what a thread queues that has waited for it comes
 // behind it.
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/process_of_origin.h"
 #include "base/worker.h"
 #include "comm/groups.h"
 #include "device/device.h"
@@ -30,8 +38,9 @@ namespace zero {
 
 class Exchange {
  public:
-  // Those before `setup` belong to steps.
-  enum class Kind : std::uint8_t { gather, reduce, publish, direct, vote, setup, read };
+  // Those before `setup` belong to steps; the last two are announced where there is no operation: a rank has nothing to
+  // exchange, or nothing but that it serves others.
+  enum class Kind : std::uint8_t { gather, reduce, publish, direct, vote, setup, read, rest, serve };
   // Of a gather: as the plan's wire brings it, or as the shards hold it, where that is something else.
   enum class Variant : std::uint8_t { wired, exact };
   // What ranks say to each other lies in the host's memory; data wherever the engine computes.
@@ -45,17 +54,20 @@ class Exchange {
     Variant variant = Variant::wired;
     Axis axis = Axis::data;  // whose ranks carry it out
     Lane lane = Lane::data;
+    bool alone = false;  // a gather that peers may not come to, who evaluate less
   };
 
-  // How the ranks are joined on each lane; announcements go on the control lane.
+  // How the ranks are joined on each lane, and who counts announcements.
   struct Lanes {
     Groups control, data;
+    std::shared_ptr<TrafficMeter> meter;
   };
-  // For operations of steps, and for others, which are metered apart; and along which axis (shard or data) parameters
-  // are gathered.
+  // For operations of steps, and for others, which are metered apart; the control lane without a meter, on which
+  // announcements go; and along which axis (shard or data) parameters are gathered.
   struct Channels {
     Lanes steps;
     Lanes others;
+    Groups announcing;
     Axis gathers = Axis::data;
   };
   // Gathers a unit for others without keeping it; called on the exchange's thread.
@@ -65,21 +77,44 @@ class Exchange {
   Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
   ~Exchange();
 
-  // Queues the operation; on one rank runs it at once. After a failure every operation fails alike.
+  // Queues the operation; on one rank runs it at once. After a failure every operation fails alike. Throws StateError in
+  // a process that was forked.
   Pending submit(Operation operation);
   void run(Operation operation) { submit(std::move(operation)).wait(); }
+
+  // From here on the ranks serve each other's evaluations while they have nothing to exchange: what is rested for is a
+  // hundredth of the time limit.
+  void stand_by();
+  // No more, on any rank. Collective where they did.
+  void end_standing_by();
+  // While one lives this rank's shards may change, and what it takes no part in itself it does not serve. May be nested;
+  // of the thread that submits.
+  class Changing {
+   public:
+    explicit Changing(Exchange& exchange);
+    ~Changing();
+    Changing(const Changing&) = delete;
+    Changing& operator=(const Changing&) = delete;
+
+   private:
+    Exchange& exchange_;
+    std::unique_lock<std::recursive_mutex> lock_;
+  };
 
   // Hears of the operations that are submitted from now on.
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
   int rank() const { return channels_.steps.data.rank(); }
   int size() const { return channels_.steps.data.size(); }
+  bool of_this_process() const { return origin_.here(); }
   Axis gathers_along() const { return channels_.gathers; }
   const MeshShape& mesh() const { return channels_.steps.data.mesh(); }
 
  private:
-  // Kind, variant, axis and lane, a byte each; unit, count, sequence number.
+  // Kind, variant, axis, lane and whether alone, a byte each; unit, count, sequence number.
   using Announcement = std::array<std::int64_t, 4>;
+  using Table = std::vector<Announcement>;
+  using Clock = std::chrono::steady_clock;
 
   const Lanes& lanes(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
   const Groups& channel(const Operation& operation) const {
@@ -87,10 +122,17 @@ class Exchange {
   }
   void carry_out(const Operation& operation);
   void agree_and_run(const Operation& operation);
-  std::vector<Announcement> announce(const Operation& operation, Axis axis);
-  bool agreed(const std::vector<Announcement>& table) const;
-  bool serve_gathers(const Operation& mine, const std::vector<Announcement>& table);
-  [[noreturn]] void diverged(const std::vector<Announcement>& table, Axis axis) const;
+  Table announce(const Operation& operation, Axis axis);
+  Table announce_none(Kind kind);
+  Table announce(Announcement mine, Axis axis, TrafficMeter* meter);
+  bool agreed(const Table& table) const;
+  bool serve_gathers(const Operation* mine, const Table& table);
+  bool rest(const Worker& worker);
+  std::chrono::milliseconds time_limit() const;
+  void require_peers(const Operation& operation, const Table& table, Clock::time_point begin) const;
+  std::string wish(const Announcement& announcement) const;
+  int peer(std::size_t place, Axis axis) const;
+  [[noreturn]] void diverged(const Table& table, Axis axis) const;
 
   Channels channels_;
   Serve serve_;
@@ -98,6 +140,10 @@ class Exchange {
   std::weak_ptr<EngineObserver> observer_;
   std::int64_t sequence_ = 0;
   std::exception_ptr failure_;  // the first: after it the peers can no longer be trusted to be in step
+  ProcessOfOrigin origin_;
+  std::atomic<bool> stands_by_ = false;
+  std::recursive_mutex shards_;                // held while they change, or are served unasked
+  std::shared_ptr<SideStream::Work> at_rest_;  // behind what changed them last; null where nothing is served so
   std::unique_ptr<SideStream> stream_;
   std::shared_ptr<SideStream::Work> latest_;
   std::unique_ptr<Worker> worker_;  // last: joined before the rest goes

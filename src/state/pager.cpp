@@ -79,10 +79,7 @@ void Pager::gather(Unit& unit, bool exactly) {
   begun_[index] = 0;
   if (!unit.gathers()) return expect(unit, {});
   if (unit.common()) {
-    for (const Hop& hop : unit.hops()) {
-      const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
-      meter_->count(hop.collective, {.bytes = bytes, .in_place = bytes});
-    }
+    if (exchange_.of_this_process()) count_in_place(unit);
     return expect(unit, renewed_);
   }
   const bool exact = exactly && !unit.gathered_exactly();
@@ -97,7 +94,16 @@ void Pager::gather(Unit& unit, bool exactly) {
                                  unit.gather(groups, full, exactly);
                                },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
-                           .axis = exchange_.gathers_along()}));
+                           .axis = exchange_.gathers_along(),
+                           .alone = micro_batch_.evaluates()}));
+}
+
+// Not in a forked process, where a thread that is not there may have the meter.
+void Pager::count_in_place(const Unit& unit) {
+  for (const Hop& hop : unit.hops()) {
+    const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
+    meter_->count(hop.collective, {.bytes = bytes, .in_place = bytes});
+  }
 }
 
 void Pager::expect(Unit& unit, Pending pending) {
@@ -108,17 +114,18 @@ void Pager::expect(Unit& unit, Pending pending) {
 
 void Pager::settle(Unit& unit) {
   const auto index = static_cast<std::size_t>(unit.index());
-  in_flight_[index] = 0;
   const Lap lap(waited_);
   std::optional<Acting> gathering;
   if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
-    std::exchange(pending_[index], Pending()).wait();
+    pending_[index].wait();
     if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->follow(); });
   } catch (...) {
     if (unit.paged()) evict(unit.index());
     throw;
   }
+  pending_[index] = {};
+  in_flight_[index] = 0;
   unit.install();
 }
 
@@ -167,11 +174,22 @@ void Pager::pin(Unit& unit) {
   residency_.pin(unit.index());
   try {
     fetch_exactly(unit);
+    meet(unit);
     unit.privatise();
   } catch (...) {
     unpin(unit);
     throw;
   }
+}
+
+// Which units a rank has, it alone knows: it is not to go on, and to end, before its peers have gathered this one.
+void Pager::meet(const Unit& unit) {
+  if (!unit.gathers() || unit.common()) return;
+  exchange_.run({.kind = Exchange::Kind::read,
+                 .unit = unit.index(),
+                 .run = [](const Groups&) {},
+                 .axis = exchange_.gathers_along(),
+                 .lane = Exchange::Lane::control});
 }
 
 void Pager::unpin(Unit& unit) {

@@ -39,7 +39,8 @@ class Pager {
   // Paged units have new values: forgets the old ones.
   void forget();
 
-  // Keeps a unit resident for a gather scope, in which it may be written.
+  // Keeps a unit resident for a gather scope, in which it may be written. Collective where units are gathered: who has
+  // it serves those who have not.
   void pin(Unit& unit);
   void unpin(Unit& unit);
   bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
@@ -56,9 +57,11 @@ class Pager {
  private:
   void fetch(Unit& unit);
   void fetch_exactly(Unit& unit);
+  void meet(const Unit& unit);
   // Makes room for the unit, and has this rank's part of it read where that is on another tier.
   void begin(Unit& unit, int keep);
   void gather(Unit& unit, bool exactly);
+  void count_in_place(const Unit& unit);
   void settle(Unit& unit);
   void bring_ahead(const Unit& unit);
   void evict(int unit);

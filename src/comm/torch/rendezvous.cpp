@@ -1,7 +1,5 @@
 #include "comm/torch/rendezvous.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/process_of_origin.h"
 #include "base/worker.h"
 #include "comm/listener.h"
 #include "comm/meeting_file.h"
@@ -115,10 +114,10 @@ std::string meeting_address(const LauncherEnv& env) {
 struct Rendezvous::Place {
   // A process that was forked has no thread of the server to wait for.
   ~Place() {
-    if (getpid() != process) static_cast<void>(server.release());
+    if (!origin.here()) static_cast<void>(server.release());
   }
 
-  pid_t process = getpid();
+  ProcessOfOrigin origin;
   int port = 0;
   c10::intrusive_ptr<c10d::Store> server;  // of a rank that listens
   int meetings = 0;
