@@ -3,7 +3,8 @@
 //
 // Thread-safety: one Communicator is driven by one thread at a time. Operations are carried out in
 // the order of the calls, and every rank of the group must make the same calls in the same order.
-// The memory of a view must stay valid until the Pending of its operation has been waited for.
+// The memory of a view must stay valid until the Pending of its operation has been waited for. In a process that was
+// forked, operations of more than one rank throw StateError.
 #pragma once
 
 #include <chrono>

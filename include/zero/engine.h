@@ -13,10 +13,13 @@
 //
 // The module is not changed: its parameters become views of flat storages that the engine pages.
 // Forward, backward and step run on the thread that built the engine (its thread-local dispatch keys
-// are what notices that a parameter is used); every rank makes the same calls. It ends after its gather scopes, on any
-// thread. Several engines may live in one process, on one thread or on several. A process that is forked has the
-// parameters that are there, and no engine: it must not use them where they are sharded, and what it ends of engines
-// and worlds is ended there only.
+// are what notices that a parameter is used); every rank makes the same calls. Forwards without gradients may be more
+// on one rank than on another, but under Plan::delay_update(): ranks whose program does something else meanwhile, or
+// waits for the others, serve them. The engine ends after its gather scopes, on any thread, and where others may still
+// evaluate after release() or a collective of the program's. Several engines may live in one process, on one thread or
+// on several. A process that is forked has the parameters that are there, and no engine: to use those that are
+// elsewhere or on their way, and whatever else needs the engine's threads or its peers, throws StateError, and what it
+// ends of engines and worlds is ended there only.
 //
 // What changes for the code around a module: gradients are the engine's. Between a backward and the step `.grad()` of a
 // parameter is a mark without values: zero_grad() of a module or an optimizer drops what has been gathered since the

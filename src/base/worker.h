@@ -15,8 +15,8 @@
 namespace zero {
 
 // Thread-safe. A task must not destroy its own worker. To its thread, and to those that its tasks
-// start, a broken connection is an error and not a SIGPIPE. In a process that was forked from the worker's, submitting a
-// task and waiting for one that was not done throw StateError.
+// start, a broken connection is an error and not a SIGPIPE. In a process that was forked from the worker's, submitting
+// a task and waiting for one that was not done throw StateError.
 class Worker {
  public:
   Worker();

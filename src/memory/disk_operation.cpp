@@ -5,7 +5,8 @@ namespace zero {
 // A thread that is not there in a forked process may have had the lock.
 void DiskOperation::wait() {
   std::unique_lock lock(mutex_, std::defer_lock);
-  if (!origin_.here() && (!lock.try_lock() || left_ > 0)) origin_.require("what was under way on a disk cannot be waited for");
+  if (!origin_.here() && (!lock.try_lock() || left_ > 0))
+    origin_.require("what was under way on a disk cannot be waited for");
   if (!lock) lock.lock();
   over_.wait(lock, [this] { return left_ == 0; });
   if (fault_) fault_->raise();

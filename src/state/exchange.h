@@ -77,13 +77,13 @@ class Exchange {
   Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
   ~Exchange();
 
-  // Queues the operation; on one rank runs it at once. After a failure every operation fails alike. Throws StateError in
-  // a process that was forked.
+  // Queues the operation; on one rank runs it at once. After a failure every operation fails alike. Throws StateError
+  // in a process that was forked.
   Pending submit(Operation operation);
   void run(Operation operation) { submit(std::move(operation)).wait(); }
 
-  // From here on the ranks serve each other's evaluations while they have nothing to exchange: what is rested for is a
-  // hundredth of the time limit.
+  // From here on the ranks serve each other's evaluations once they have had nothing to exchange for a hundredth of
+  // the time limit.
   void stand_by();
   // No more, on any rank. Collective where they did.
   void end_standing_by();

@@ -345,6 +345,21 @@ TEST(CheckpointFaults, LeaveTheEngineToTrainOn) {
   });
 }
 
+// Of which one rank alone knows: the others would wait for it.
+TEST(CheckpointFaults, OfOneRankBeforeItSavesAreToldToAll) {
+  const Folder folder;
+  on_ranks<Lm>({Plan::zero1().accumulate(2), 2}, {}, [&](Lm& model, Engine& engine, int rank) {
+    for (const bool background : {false, true}) {
+      if (rank == 1) engine.backward(model.loss(0));
+      EXPECT_TRUE(says(thrown_by([&] { engine.save(folder.path(), {.background = background}); }),
+                       {"nothing is saved to " + folder.path(), "rank 1: ", "1 of its 2 micro-batches are held"}));
+      engine.discard();
+    }
+    EXPECT_TRUE(train_step(model, engine).applied);
+    EXPECT_EQ(engine.save(folder.path()), folder.path() + "/step-000001");
+  });
+}
+
 TEST(CheckpointRetention, KeepsTheNewestAndEveryOther) {
   const Folder folder;
   on_ranks<Lm>({Plan::zero1(), 2}, {}, [&](Lm& model, Engine& engine, int) {

@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
 
 #include "familiar.h"
+#include "folder.h"
 #include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
 
@@ -147,6 +150,101 @@ TEST(EndedElsewhere, AForkedProcessHasItsMemory) {
   }
   done = true;
   other.join();
+}
+
+// What a call throws in a forked process says what is the matter; one that waits for ever ends the process.
+void expect_told_in_a_fork(const std::function<void()>& call) {
+  expect_of_a_fork([&] {
+    ::alarm(120);
+    const std::string told = thrown_by(call);
+    if (told.find("in a process that was forked: it has none of the threads that would do it") != std::string::npos)
+      return;
+    std::fprintf(stderr, "told in the fork: '%s'\n", told.c_str());
+    ::_exit(1);
+  });
+}
+
+TEST(Forks, AreToldAtOnceWhatTheyCannotHave) {
+  under_every_plan(kJob, [](const Job& job) {
+    on_each_rank(job, [] { return std::make_shared<Net>(); }, [&](torch::nn::Module& module, Engine& engine, int) {
+      Net& net = static_cast<Net&>(module);
+      engine.backward(net.loss(0));
+      engine.step();
+      engine.traffic();  // nothing is on its way
+      const auto evaluate = [&] {
+        const torch::NoGradGuard no_grad;
+        net.loss(0);
+      };
+      if (engine.plan()[State::parameter].placement == Placement::sharded && engine.memory() != Memory::common)
+        expect_told_in_a_fork(evaluate);
+      else
+        expect_of_a_fork(evaluate);
+      expect_told_in_a_fork([&] {
+        engine.backward(net.loss(1));
+        engine.step();
+      });
+      engine.backward(net.loss(1));
+      engine.step();
+    });
+  });
+}
+
+// An optimizer that is slow to step on one rank: what it updates is on its way to the others until `there`.
+struct Slow : torch::optim::SGD {
+  Slow(std::vector<at::Tensor> parameters, std::shared_future<void> there)
+      : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), there_(std::move(there)) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (there_.valid()) there_.wait();
+    return SGD::step(std::move(closure));
+  }
+  std::shared_future<void> there_;
+};
+
+TEST(Forks, AreToldAtOnceThatParametersAreOnTheirWay) {
+  for (const Plan& plan : {Plan::zero1(), Plan::zero2()}) {
+    std::promise<void> forked;
+    const std::shared_future<void> there = forked.get_future().share();
+    run_ranks(2, [&](const World& world) {
+      Net net = net_here();
+      const auto wait = world.rank() == 1 ? there : std::shared_future<void>();
+      Engine engine(net, world, plan, TorchOptimizer{.make = [wait](std::vector<at::Tensor> parameters) {
+                      return std::make_unique<Slow>(std::move(parameters), wait);
+                    }});
+      engine.backward(net.loss(0));
+      engine.step();
+      if (world.rank() == 0) {
+        expect_told_in_a_fork([&] {
+          const torch::NoGradGuard no_grad;
+          net.loss(0);
+        });
+        forked.set_value();
+      }
+      engine.backward(net.loss(1));
+      EXPECT_TRUE(engine.step().applied);
+    });
+  }
+}
+
+TEST(Forks, AreToldAtOnceThatTheyHaveNoDisk) {
+  const Folder folder;
+  Net net = net_here();
+  Engine engine(net, World(), Plan::ddp().offload(State::optimizer, Tier::disk), AdamW{},
+                {.disk = {.directories = {folder.path()}}});
+  const auto step = [&] {
+    engine.backward(net.loss(engine.micro_batch()));
+    engine.step();
+  };
+  step();
+  expect_told_in_a_fork(step);
+  step();
+}
+
+TEST(Forks, AreToldAtOnceThatTheyAreNoRank) {
+  run_ranks(2, [](const World& world) {
+    expect_told_in_a_fork([&] { world.communicator().barrier().wait(); });
+    expect_told_in_a_fork([&] { world.communicator().split(0, world.rank()); });
+    world.communicator().barrier().wait();
+  });
 }
 
 TEST(EndedElsewhere, InAForkedProcessGroupsAreLetGoOf) {

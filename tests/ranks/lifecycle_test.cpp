@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -190,6 +191,24 @@ TEST(End, ReleaseGivesTheModuleBackWhole) {
       optimizer.step();
       EXPECT_FALSE(model.bias.equal(values.at("bias")));
     });
+  });
+}
+
+// The ranks that computed have their units still, the other has none.
+TEST(End, ReleaseBehindASkippedStepGivesTheModuleBackOnAllRanks) {
+  run_ranks(3, [](const World& world) {
+    Lm model;
+    initialise(model, kSeed);
+    model.to(device_of_rank());
+    const std::vector<at::Tensor> parameters = model.parameters();
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& each : parameters) before.push_back(each.detach().clone());
+    Engine engine(model, world, Plan::zero3().resident_budget(1 << 30), AdamW{}, {.loss_scale = LossScale{}});
+    const double infinite = std::numeric_limits<double>::infinity();
+    engine.backward(world.rank() == 1 ? no_data() : model.loss(0) * infinite);
+    EXPECT_TRUE(engine.step().skipped);
+    engine.release();
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].equal(parameters[i])) << i;
   });
 }
 

@@ -82,6 +82,53 @@ std::string name_of(const testing::TestParamInfo<Where>& tested) {
 INSTANTIATE_TEST_SUITE_P(All, Tiers, testing::ValuesIn(places()), name_of);
 
 // What is on disk is in no memory, and what passes it through is as large as was foreseen.
+// Layers of which a rank's slice may have a weight, which is updated as a whole, or a bias alone, which is not.
+struct Layers : torch::nn::Module {
+  Layers() {
+    for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(32, 32));
+    register_module("layers", layers);
+  }
+  at::Tensor loss(std::int64_t index) { return layers->forward(numbers(index, {4, 32})).square().mean(); }
+  torch::nn::Sequential layers;
+};
+
+// Ranks, those of a shard group (0: all), plan, optimizer.
+using Divided = std::tuple<int, int, Plan, std::size_t>;
+class WholeTensorsOnDisk : public testing::TestWithParam<Divided> {};
+
+TEST_P(WholeTensorsOnDisk, AreExchangedByAllRanksInOneOrder) {
+  const auto& [ranks, shard, plan, which] = GetParam();
+  const ParamGroup weights{.takes = [](const ParameterInfo& info) { return info.shape.size() > 1; },
+                           .optimizer = Lamb{.lr = 2e-2, .eps = 1e-4}};
+  Job job{.plan = offloaded(plan, kOptimizer),
+          .ranks = ranks,
+          .optimizer = which == 0 ? Optimizer(Muon{}) : AdamW{.lr = 2e-3, .eps = 1e-4},
+          .options = {.seed = 3, .disk = small_disk()},
+          .shard = shard};
+  if (which == 1) job.options.groups = {weights};
+  const Outcome there = train<Layers>(job);
+  job.plan = plan;
+  EXPECT_EQ(difference(train<Layers>(job), there), "");
+}
+
+std::vector<Divided> divided() {
+  std::vector<Divided> all;
+  for (const int ranks : {2, 4, 6, 8})
+    for (const std::size_t which : {0, 1}) {
+      all.emplace_back(ranks, 0, Plan::zero1(), which);
+      all.emplace_back(ranks, 0, Plan::zero2(), which);
+      if (ranks > 2) all.emplace_back(ranks, 2, Plan::hybrid_zero2(), which);
+    }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WholeTensorsOnDisk, testing::ValuesIn(divided()),
+                         [](const testing::TestParamInfo<Divided>& tested) {
+                           const auto& [ranks, shard, plan, which] = tested.param;
+                           return std::to_string(ranks) + "ranks" + in_title(plan.label()) + "InGroupsOf" +
+                                  std::to_string(shard) + (which == 0 ? "Muon" : "GroupsWithLamb");
+                         });
+
 TEST(TierBytes, AreThoseOfTheEstimate) {
   struct Case {
     Plan plan;

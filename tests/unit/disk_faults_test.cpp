@@ -2,7 +2,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -291,6 +293,64 @@ TEST(DiskServices, FailAllOperationsWhereTheirQueueFails) {
   for (Pending& each : pending)
     EXPECT_EQ(error_of([&] { each.wait(); }), "the disk store has failed: the ring is gone");
   EXPECT_EQ(error_of([&] { begin(); }), "the disk store has failed: the ring is gone");
+}
+
+// Transfers are over at once; nobody is woken the first times.
+class DeafQueue final : public DiskQueue {
+ public:
+  explicit DeafQueue(std::vector<const char*>& memory) : memory_(memory) {}
+  std::string_view name() const override { return "deaf"; }
+  void submit(DiskTransfer& transfer) override {
+    memory_.push_back(transfer.memory);
+    over_.push_back(&transfer);
+  }
+  DiskTransfer* wait() override {
+    if (over_.empty()) {
+      std::unique_lock lock(mutex_);
+      woken_.wait(lock, [this] { return called_ > 0; });
+      --called_;
+      return nullptr;
+    }
+    DiskTransfer* const over = over_.back();
+    over_.pop_back();
+    return over;
+  }
+  void wake() override {
+    const std::lock_guard lock(mutex_);
+    if (deaf_-- > 0) throw Error("no entry is free");
+    ++called_;
+    woken_.notify_one();
+  }
+
+ private:
+  std::vector<const char*>& memory_;
+  std::vector<DiskTransfer*> over_;
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  int called_ = 0, deaf_ = 2;
+};
+
+// The caller's memory is its own again.
+TEST(DiskServices, ForgetAnOperationOfWhichTheirThreadCannotBeTold) {
+  const Folder folder;
+  std::vector<DiskFile> files;
+  files.emplace_back(disk_system(), folder.path(), true);
+  const StripedFiles striped(std::move(files), kDiskPage);
+  Bytes buffers(kDiskPage, 0), first(2 * kDiskPage, 0), second(kDiskPage, 0);
+  DiskExtent extent{0, 2 * kDiskPage, "gradient", {}};
+  std::vector<const char*> used;
+  {
+    DiskService service(striped, std::make_unique<DeafQueue>(used),
+                        {buffers.data(), static_cast<std::size_t>(kDiskPage)}, kDiskPage, false);
+    const auto read = [&](Bytes& to, std::int64_t bytes) {
+      return service.submit(std::make_shared<DiskOperation>(extent, 0, to.data(), bytes, false));
+    };
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(error_of([&] { read(first, 2 * kDiskPage); }),
+                "gradient: the disk store was given nothing to do: no entry is free");
+    read(second, kDiskPage).wait();
+  }
+  EXPECT_EQ(used, std::vector<const char*>{second.data()});
 }
 
 TEST(DiskFiles, GoThroughTheCacheWhereTheFileSystemHasNoOtherWay) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <numeric>
 #include <vector>
@@ -75,6 +76,38 @@ TEST(Worker, IsDoneWhenTheTaskHasRun) {
   gate.set_value();
   pending.wait();
   EXPECT_TRUE(pending.done());
+}
+
+TEST(Worker, CallsWhenItHasHadNothingToDo) {
+  Worker worker;
+  std::promise<void> thrice;
+  int calls = 0;
+  bool had_tasks = true;
+  worker.when_idle(std::chrono::milliseconds(1), [&] {
+    if (++calls == 2) had_tasks = worker.has_tasks();
+    if (calls == 3) thrice.set_value();
+    return calls % 2 == 1;
+  });
+  thrice.get_future().wait();
+  int at_task = 0;
+  worker.submit([&] { at_task = calls; }).wait();
+  EXPECT_GE(at_task, 3);
+  EXPECT_FALSE(had_tasks);
+}
+
+// It ends though it would be called again and again.
+TEST(Worker, EndsWhileItHasNothingToDo) {
+  std::promise<void> called;
+  int calls = 0;
+  {
+    Worker worker;
+    worker.when_idle(std::chrono::milliseconds(1), [&] {
+      if (++calls == 1) called.set_value();
+      return true;
+    });
+    called.get_future().wait();
+  }
+  EXPECT_GE(calls, 1);
 }
 
 TEST(Worker, APendingOutlivesItsWorker) {

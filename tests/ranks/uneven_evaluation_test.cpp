@@ -1,0 +1,131 @@
+// Ranks that evaluate more than others, or alone, and what comes behind it.
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "familiar.h"
+#include "zero/collectives.h"
+#include "zero/error.h"
+
+namespace zero::test::uneven_evaluation_test {
+
+// Rested for is a hundredth of it.
+constexpr std::chrono::seconds kLimit{60};
+
+struct Evaluated {
+  std::vector<double> sums;  // of the losses that each rank saw, before and behind the steps
+  Outcome run;
+};
+
+double evaluate(Net& net, std::int64_t batches) {
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  net.eval();
+  for (std::int64_t i = 0; i < batches; ++i) sum += net.loss(100 + i).item<double>();
+  net.train();
+  return sum;
+}
+
+// Rank r evaluates r batches more than none, then all of them wait for each other where no engine knows of it.
+std::vector<Evaluated> evaluate_and_train(const Job& job) {
+  std::vector<Evaluated> all(static_cast<std::size_t>(job.ranks));
+  run_ranks(
+      job.ranks,
+      [&](const World& world) {
+        Net net;
+        initialise(net, kSeed);
+        net.to(device_of_rank());
+        Evaluated& mine = all[static_cast<std::size_t>(world.rank())];
+        Engine engine(net, mesh_of(job, world), job.plan, job.optimizer, job.options);
+        for (int step = 0; step < job.steps; ++step) {
+          mine.sums.push_back(evaluate(net, world.rank()));
+          EXPECT_EQ(sum(world.rank(), world), job.ranks * (job.ranks - 1) / 2);
+          mine.run.record(train_step(net, engine));
+        }
+        mine.sums.push_back(evaluate(net, world.rank()));
+        barrier(world);
+        mine.run.parameters = parameters_of(net, engine);
+        engine.release();
+      },
+      kLimit, job.ranks_per_host);
+  return all;
+}
+
+class UnevenEvaluations : public testing::TestWithParam<Job> {};
+
+TEST_P(UnevenEvaluations, AreServedByRanksThatDoSomethingElse) {
+  const Job& job = GetParam();
+  Job whole = job;
+  whole.plan = Plan::ddp().precision(job.plan.precision());
+  whole.shard = whole.ranks_per_host = 0;
+  const std::vector<Evaluated> expected = evaluate_and_train(whole), here = evaluate_and_train(job);
+  for (std::size_t rank = 0; rank < here.size(); ++rank) {
+    EXPECT_EQ(expected[rank].sums, here[rank].sums) << rank;
+    EXPECT_EQ(difference(expected[rank].run, here[rank].run), "") << rank;
+  }
+}
+
+Job of(Plan plan, int ranks, int shard = 0, int ranks_per_host = 0) {
+  return {.plan = std::move(plan),
+          .ranks = ranks,
+          .options = {.seed = 3, .disk = {.directories = {std::filesystem::temp_directory_path()}}},
+          .steps = 2,
+          .shard = shard,
+          .ranks_per_host = ranks_per_host};
+}
+
+INSTANTIATE_TEST_SUITE_P(All, UnevenEvaluations,
+                         testing::Values(of(Plan::zero3(), 2), of(Plan::zero3().bf16(), 3), of(Plan::zero2(), 2),
+                                         of(Plan::zero3(), 4, 0, 2), of(Plan::hybrid(), 4, 2),
+                                         of(Plan::hybrid(), 4, 2, 2), of(Plan::zero3().offload(State::parameter, Tier::disk), 2)),
+                         [](const testing::TestParamInfo<Job>& tested) {
+                           const Job& job = tested.param;
+                           return in_title(job.plan.label()) + in_title(job.ranks, 1, job.plan.precision()) +
+                                  "InGroupsOf" + std::to_string(job.shard) + "OnHostsOf" +
+                                  std::to_string(job.ranks_per_host);
+                         });
+
+// Which units a rank has is its own affair: some have none of them when the scope begins, others all, which then end.
+TEST(UnevenEvaluations, LeaveScopesAndEndsToAllRanks) {
+  for (const bool releases : {false, true})
+    run_ranks(
+        3,
+        [&](const World& world) {
+          Net net;
+          initialise(net, kSeed);
+          const at::Tensor before = net.body->weight.detach().clone();
+          Engine engine(net, world, Plan::zero3().resident_budget(std::int64_t{1} << 30), kJob.optimizer);
+          train_step(net, engine);
+          evaluate(net, world.rank());
+          if (releases) return engine.release();
+          const auto whole = gather(net.parameters());
+          EXPECT_FALSE(before.equal(net.body->weight));
+        },
+        kLimit);
+}
+
+// A forward with gradients is for all ranks, and says so when its time is up.
+TEST(UnevenEvaluations, AreNoForwardsWithGradients) {
+  std::mutex mutex;
+  std::string told;
+  run_ranks(
+      2,
+      [&](const World& world) {
+        const Communicator end = world.communicator().split(0, world.rank());
+        Net net;
+        Engine engine(net, world, Plan::zero3(), kJob.optimizer);
+        if (world.rank() == 1) {
+          const std::string text = thrown_by([&] { net.loss(0); });
+          const std::lock_guard lock(mutex);
+          told = text;
+        } else {
+          static_cast<void>(thrown_by([&] { end.barrier().wait(); }));
+        }
+      },
+      std::chrono::seconds(2));
+  EXPECT_TRUE(says(told, {"rank 1 waited 2000 ms to gather parameters of unit", "no call of the engine's on rank 0",
+                          "waits in a collective of its own", "zero::no_data()"}));
+}
+
+}  // namespace zero::test::uneven_evaluation_test
