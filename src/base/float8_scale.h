@@ -15,9 +15,9 @@ enum class Float8Format : std::uint8_t { e4m3, e5m2 };
 
 // Beside the codes of a tensor, three numbers where they are.
 struct Float8Scale {
+  float inverse;  // of `scale`; the first, since CUDA's products read it from a multiple of 16 bytes only
   float largest;  // magnitude; NaN where there is one
   float scale;    // by which the values were multiplied; NaN where `largest` is not finite
-  float inverse;
 };
 
 namespace float8 {

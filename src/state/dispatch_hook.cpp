@@ -5,6 +5,7 @@
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -109,7 +110,9 @@ bool random(const c10::OperatorHandle& op) {
 at::DeviceType device_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   std::optional<at::DeviceType> found;
   for (const c10::IValue& value : arguments)
-    for_each_tensor(value, [&](const c10::TensorImpl* tensor) { found = found.value_or(tensor->device_type()); });
+    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
+      if (!found && tensor != c10::UndefinedTensorImpl::singleton()) found = tensor->device_type();
+    });
   const auto& formal = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size() && !found; ++i)
     if (formal[i].name() == "device" && arguments[i].isDevice()) found = arguments[i].toDevice().type();

@@ -4,8 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 
+#include "base/float8_scale.h"
 #include "device/device.h"
 
 namespace zero {
@@ -25,6 +28,9 @@ class Float8Matrix {
   friend struct Float8Operand;
   // In bf16, scaled.
   const at::Tensor& values() const;
+  at::Tensor number_at(std::size_t offset) const {
+    return scale_.select(0, static_cast<std::int64_t>(offset / sizeof(float)));
+  }
 
   Device& device_;
   Float8Format format_;
@@ -39,8 +45,8 @@ struct Float8Operand {
 
   at::Tensor codes() const;  // in LibTorch's type
   at::Tensor values() const;
-  at::Tensor factor() const { return matrix.scale_.select(0, 1); }   // on the values
-  at::Tensor inverse() const { return matrix.scale_.select(0, 2); }  // of it
+  at::Tensor factor() const { return matrix.number_at(offsetof(Float8Scale, scale)); }     // on the values
+  at::Tensor inverse() const { return matrix.number_at(offsetof(Float8Scale, inverse)); }  // of it
   Device& device() const { return matrix.device_; }
 };
 

@@ -3,8 +3,10 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 
 #include "device/engines.h"
 #include "folder.h"
@@ -68,24 +70,32 @@ TEST_P(Float8OnADevice, GoesOnWhereTheCpuStoppedAndBack) {
 }
 
 std::atomic<int> scaled_products = 0;
+// Of operands or scales off multiples of 16 bytes, from which CUDA does not multiply.
+std::atomic<int> unaligned_products = 0;
 std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
   const auto name = function.operator_name();
-  if (name && name->name == "aten::_scaled_mm" && name->overload_name.empty()) ++scaled_products;
+  if (!name || name->name != "aten::_scaled_mm" || !name->overload_name.empty()) return nullptr;
+  ++scaled_products;
+  const auto off = [](const c10::IValue& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.toTensor().const_data_ptr()) % 16 != 0;
+  };
+  if (std::ranges::any_of(function.inputs().slice(0, 4), off)) ++unaligned_products;
   return nullptr;
 }
 
 // Which here rounds as the CPU does, but for the order of its sums.
 TEST_P(Float8OnADevice, IsMultipliedByTheDeviceWhereItCan) {
   const Outcome expected = run(Plan::zero3(), accelerator::kType);
-  const auto callback = at::addGlobalCallback(at::RecordFunctionCallback(&count));
+  const auto callback = at::addGlobalCallback(at::RecordFunctionCallback(&count).needsInputs(true));
   multiply_float8(true);
-  scaled_products = 0;
+  scaled_products = unaligned_products = 0;
   const Outcome by_device = run(Plan::zero3(), accelerator::kType);
   at::removeCallback(callback);
   // Of a micro-batch two forward and three backward, which are heard of twice: the engine watches and calls them again.
   // The head has no size that the operator takes.
   const int micro_batches = 6 * 2 * std::get<0>(GetParam());
   EXPECT_EQ(scaled_products, (2 + 2 * 3) * micro_batches);
+  EXPECT_EQ(unaligned_products, 0);
   EXPECT_EQ(difference(expected, by_device, 1e-2), "");
 }
 

@@ -1,5 +1,6 @@
 // The modules that LibTorch has, and parameters of every kind, under every plan, in fp32 and in bf16 fed
 // with fp32 input.
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include "harness.h"
@@ -49,6 +50,31 @@ TEST(Modules, ChannelsLastWeightsKeepTheirOrder) {
     EXPECT_TRUE(weight.is_contiguous(at::MemoryFormat::ChannelsLast));
     EXPECT_TRUE(engine.main_parameter(weight).is_contiguous(at::MemoryFormat::ChannelsLast));
   });
+}
+
+// An operator that draws numbers, whose first tensor is undefined, as that of cuDNN's recurrent layers may be.
+at::Tensor with_noise(const std::optional<at::Tensor>& scale, const at::Tensor& x) {
+  EXPECT_FALSE(scale && scale->defined());
+  return x + 0 * at::rand_like(x);
+}
+
+TORCH_LIBRARY(modules_test, library) {
+  library.def(torch::schema("with_noise(Tensor? scale, Tensor x) -> Tensor"), {at::Tag::nondeterministic_seeded});
+  library.impl("with_noise", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(with_noise));
+}
+
+struct Noisy : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    static const auto operation = c10::Dispatcher::singleton()
+                                      .findSchemaOrThrow("modules_test::with_noise", "")
+                                      .typed<at::Tensor(const std::optional<at::Tensor>&, const at::Tensor&)>();
+    return squared(operation.call(at::Tensor(), linear(numbers(index, {3, 5}))));
+  }
+  Linear linear = register_module("linear", Linear(5, 4));
+};
+
+TEST(Modules, RandomOperatorsOfUndefinedTensors) {
+  expect_as_torch<Noisy>(kSgd);
 }
 
 struct TransposedConvolutional : torch::nn::Module {
