@@ -92,6 +92,16 @@ std::string updates_of(const StateScalars& scalars) {
          counted(static_cast<std::int64_t>(scalars.updates.size()), "parameter");
 }
 
+// "adamw of 12 parameters, lion of 1 parameter".
+std::string optimizers_of(const StateScalars& scalars) {
+  std::map<std::string, std::int64_t> parameters;
+  for (const auto& [parameter, optimizer] : scalars.optimizers) ++parameters[optimizer];
+  std::vector<std::string> words;
+  for (const auto& [optimizer, count] : parameters)
+    words.push_back(zero::escaped(optimizer) + " of " + counted(count, "parameter"));
+  return zero::joined(words);
+}
+
 void print_scalars(std::ostream& out, const StateScalars& scalars) {
   Table table(2);
   table.add({"steps", with_separators(scalars.steps)});
@@ -99,6 +109,7 @@ void print_scalars(std::ostream& out, const StateScalars& scalars) {
   table.add({"micro-batches", with_separators(scalars.micro_batches)});
   table.add({"seed", std::to_string(scalars.seed)});
   table.add({"updates", updates_of(scalars)});
+  if (!scalars.optimizers.empty()) table.add({"optimizer", optimizers_of(scalars)});
   if (const auto& scaler = scalars.loss_scaler)
     table.add({"loss scale", shortest(scaler->value) + ", " + counted(scaler->clean_steps, "clean step") + ", " +
                                  counted(scaler->overflows_left, "overflow") + " until it is lowered"});
@@ -162,6 +173,7 @@ Json json_of(const StateScalars& scalars) {
             {"micro_batches", scalars.micro_batches},
             {"seed", scalars.seed},
             {"updates", scalars.updates},
+            {"optimizers", scalars.optimizers},
             {"loss_scaler", nullptr},
             {"float8", Json::object()}};
   if (const auto& scaler = scalars.loss_scaler)

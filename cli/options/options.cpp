@@ -261,6 +261,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
   if (!saving.resume.empty()) add("--resume", saving.resume);
   if (saving.keep) add("--keep", saving.keep);
   if (saving.keep_every) add("--keep-every", saving.keep_every);
+  if (saving.new_optimizer) result.push_back("--allow-new-optimizer");
   if (saving.goes_on) result.push_back("--go-on-unsaved");
   if (options.timeline) result.push_back("--timeline");
   if (options.fp32_norms) result.push_back("--fp32-norms");

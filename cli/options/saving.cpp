@@ -81,6 +81,11 @@ void add_saving_options(CLI::App& command, SavingOptions& options) {
   add_number(command, "--keep-every", options.keep_every, "With --keep: those of every so many steps stay too", 0)
       ->needs(folder)
       ->group(kGroup);
+  command
+      .add_flag("--allow-new-optimizer", options.new_optimizer,
+                "With --resume: an optimizer of which the checkpoint has not the state begins anew")
+      ->needs(folder)
+      ->group(kGroup);
   command.add_flag("--go-on-unsaved", options.goes_on, "Train on where a checkpoint could not be saved")
       ->needs(folder)
       ->group(kGroup);

@@ -33,7 +33,8 @@ struct SavingOptions {
   std::string resume;  // empty: not given
   std::int64_t keep = 0;
   std::int64_t keep_every = 0;
-  bool goes_on = false;  // where a save failed
+  bool goes_on = false;        // where a save failed
+  bool new_optimizer = false;  // begins where the checkpoint has another one's state
 };
 
 void add_saving_options(CLI::App& command, SavingOptions& options);

@@ -79,7 +79,8 @@ std::string Saving::resume(zero::Engine& engine, RunResult& result) {
   const std::string& folder = options_.saving.folder;
   const auto there = static_cast<std::int64_t>(zero::checkpoint_steps(folder).size());
   if (from.newest && gather<std::int64_t>(world_, {there}).front() == 0) return {};
-  const zero::Restored restored = engine.load(folder, {.step = from.step});
+  const zero::Restored restored =
+      engine.load(folder, {.step = from.step, .allow_new_optimizer = options_.saving.new_optimizer});
   result.losses = values_of(restored, kLosses);
   result.grad_norms = values_of(restored, kNorms);
   const std::vector<double> rows = values_of(restored, kEvaluations);

@@ -59,7 +59,8 @@ struct LoadOptions {
   // Parameters and buffers are taken over and nothing else: steps, schedule and optimizer begin, the seed is the
   // engine's own. From any optimizer and precision.
   bool weights_only = false;
-  // What this engine's optimizer keeps and the checkpoint has not, or has in another form, begins; all else goes on.
+  // A parameter of which the checkpoint has another optimizer's state, or not all that this engine's keeps, or in
+  // another form, begins anew with its optimizer; all else goes on.
   bool allow_new_optimizer = false;
 };
 

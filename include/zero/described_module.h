@@ -10,9 +10,12 @@
 
 #include <torch/nn/module.h>
 
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace zero {
 
@@ -26,13 +29,40 @@ struct ModuleTraits {
   double norm_type = 2;
 };
 
+class DescribedModule;
+
+// The module that a description was made of. An engine looks at it again as it trains: buffers may be assigned anew,
+// and layers replaced. Called on the engine's thread.
+class DescribedSource {
+ public:
+  virtual ~DescribedSource() = default;
+  // As it is now; null where it has ended.
+  virtual std::shared_ptr<DescribedModule> describe() const = 0;
+  // Adds the parameters that are registered now, in one order; false where it has ended. Asked at every step.
+  virtual bool parameters(std::vector<at::Tensor>& all) const = 0;
+};
+
 class DescribedModule final : public torch::nn::Module {
  public:
   explicit DescribedModule(ModuleTraits traits) : Module(traits.type), traits_(std::move(traits)) {}
   const ModuleTraits& traits() const { return traits_; }
 
+  using Module::register_buffer;
+  // One that is not persistent is the program's: it is in no checkpoint, and no load changes it.
+  at::Tensor& register_buffer(std::string name, at::Tensor tensor, bool persistent) {
+    if (!persistent) not_persistent_.insert(name);
+    return register_buffer(std::move(name), std::move(tensor));
+  }
+  bool persistent(const std::string& buffer) const { return !not_persistent_.contains(buffer); }
+
+  // Of the whole description's root. Without, an engine looks at the description itself, as long as it is there.
+  void made_of(std::shared_ptr<const DescribedSource> source) { source_ = std::move(source); }
+  const std::shared_ptr<const DescribedSource>& source() const { return source_; }
+
  private:
   ModuleTraits traits_;
+  std::set<std::string> not_persistent_;
+  std::shared_ptr<const DescribedSource> source_;
 };
 
 }  // namespace zero

@@ -150,8 +150,8 @@ struct Lamb {
 // results for a tensor in parts than for the whole. What it keeps is measured, not estimated. Needs main weights.
 struct TorchOptimizer {
   std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>& parameters)> make;
-  double lr = 1e-3;  // set in its groups at each step
-  std::string label = "torch";
+  double lr = 1e-3;             // set in its groups at each step
+  std::string label = "torch";  // its state goes on under the same label alone
 };
 
 using Optimizer = std::variant<AdamW, Sgd, AdaGrad, RmsProp, Adam, Lion, Muon, Adafactor, Lamb, TorchOptimizer>;

@@ -29,7 +29,7 @@ enum class StateKind : std::uint8_t {
   parameter,    // as it is stored; of a parameter that has no main weight, which it would follow from
   main_weight,  // what the optimizer keeps of a narrower parameter
   remainder,    // what rounding cut off a parameter (Precision::bf16_kahan)
-  moment,       // part: which, "0" on
+  moment,       // part: what it is, as PyTorch's optimizer of that kind calls it: "exp_avg"; docs/checkpoints.md
   scale,        // of a moment in 8 bits, one for each block; part: the moment's
   row,          // Adafactor's means of squares of the rows, the last dimension being 1
   column,       // of the columns, the last dimension but one being 1
@@ -45,7 +45,7 @@ struct StateKey {
   std::string part = {};
   auto operator<=>(const StateKey&) const = default;  // NOLINT(modernize-use-nullptr): for clang-tidy before 15
 };
-// "layer.weight moment 0"
+// "layer.weight moment exp_avg"
 std::string describe(const StateKey& key);
 
 // Which elements of a parameter share a scale: number them in the order of the parameter's memory (`order`: its
@@ -77,6 +77,8 @@ struct StateScalars {
   std::int64_t micro_batches = 0;  // of all ranks, in all steps tried: the index of the next step's first one
   std::uint64_t seed = 0;          // of dropout and of stochastic rounding
   std::map<std::string, std::int64_t> updates = {};  // of each parameter
+  // Whose state it is, by parameter that is trained: name() of the optimizer. Without, nothing is known of it.
+  std::map<std::string, std::string> optimizers = {};
 
   struct LossScaler {
     double value = 1;

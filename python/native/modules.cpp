@@ -2,9 +2,11 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,8 @@ struct Classes {
 
 class Describer {
  public:
+  explicit Describer(const Classes& classes) : classes_(classes) {}
+
   std::shared_ptr<DescribedModule> visit(py::handle module, const std::string& path) {
     const auto [entry, fresh] = seen_.try_emplace(module.ptr());
     if (!fresh) {
@@ -40,8 +44,10 @@ class Describer {
     if (!module_faults(module, path)) {
       for (const auto& [name, parameter] : dictionary(module, "_parameters"))
         if (!parameter.is_none()) add_parameter(*result, py::str(name), parameter, path);
+      const py::set not_persistent(module.attr("_non_persistent_buffers_set"));
       for (const auto& [name, buffer] : dictionary(module, "_buffers"))
-        if (!buffer.is_none()) result->register_buffer(py::str(name), tensor_of(buffer));
+        if (!buffer.is_none())
+          result->register_buffer(py::str(name), tensor_of(buffer), !not_persistent.contains(name));
       for (const auto& [name, child] : dictionary(module, "_modules"))
         if (!child.is_none()) add_child(*result, py::str(name), child, path);
     }
@@ -111,19 +117,62 @@ class Describer {
     if (const auto below = visit(child, join(path, name))) into.register_module(name, below);
   }
 
-  Classes classes_;
+  const Classes& classes_;
   std::unordered_map<PyObject*, std::shared_ptr<DescribedModule>> seen_;  // null: under way
   std::vector<std::string> faults_;
+};
+
+std::shared_ptr<DescribedModule> tree_of(py::handle module, const Classes& classes) {
+  Describer describer(classes);
+  auto result = describer.visit(module, "");
+  describer.throw_faults();
+  return result;
+}
+
+// Of a module and those below, each once.
+void add_parameters(py::handle module, std::unordered_set<PyObject*>& seen, std::vector<at::Tensor>& all) {
+  if (!seen.insert(module.ptr()).second) return;
+  for (const auto& [name, parameter] : py::dict(module.attr("_parameters")))
+    if (THPVariable_Check(parameter.ptr())) all.push_back(THPVariable_Unpack(parameter.ptr()));
+  for (const auto& [name, child] : py::dict(module.attr("_modules")))
+    if (!child.is_none()) add_parameters(child, seen, all);
+}
+
+class Source final : public DescribedSource {
+ public:
+  explicit Source(py::handle module) : module_(std::make_unique<py::weakref>(module)) {}
+  ~Source() override {
+    const py::gil_scoped_acquire held;
+    module_.reset();
+  }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  std::shared_ptr<DescribedModule> describe() const override {
+    const py::gil_scoped_acquire held;
+    const py::object module = (*module_)();
+    return module.is_none() ? nullptr : tree_of(module, Classes());
+  }
+  bool parameters(std::vector<at::Tensor>& all) const override {
+    const py::gil_scoped_acquire held;
+    const py::object module = (*module_)();
+    std::unordered_set<PyObject*> seen;
+    if (!module.is_none()) add_parameters(module, seen, all);
+    return !module.is_none();
+  }
+
+ private:
+  std::unique_ptr<py::weakref> module_;
 };
 
 }  // namespace
 
 std::shared_ptr<DescribedModule> described(py::handle module) {
-  if (!py::isinstance(module, Classes().module))
+  const Classes classes;
+  if (!py::isinstance(module, classes.module))
     throw ConfigError("an engine trains a torch.nn.Module, not a " + class_of(module));
-  Describer describer;
-  auto result = describer.visit(module, "");
-  describer.throw_faults();
+  auto result = tree_of(module, classes);
+  result->made_of(std::make_shared<Source>(module));
   return result;
 }
 

@@ -8,7 +8,8 @@
 
 namespace zero::python {
 
-// Of a torch.nn.Module: its tree, with the very tensors that it computes with. Throws ConfigError, listing every fault,
+// Of a torch.nn.Module: its tree, with the very tensors that it computes with, which is made again when an engine looks
+// at the module later. The module is not kept. Throws ConfigError, listing every fault,
 // for what an engine cannot train: modules that are compiled or scripted, and parameters that have no memory of their
 // own because they are lazy or of a class that computes for itself (DTensor). Needs the GIL.
 std::shared_ptr<DescribedModule> described(py::handle module);

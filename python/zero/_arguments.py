@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,26 +32,3 @@ def numbers_of(schedule: Callable[[int], float] | None) -> Callable[[int], float
             raise ConfigError(f"`schedule` gives {value!r} for step {step} (it is a finite number)") from None
 
     return factor
-
-
-def json_of(user: Any) -> str:
-    """Strict JSON, which has no infinity, and no number that is none."""
-    if user is None:
-        return ""
-    try:
-        return json.dumps(user, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"`user` of save() is not what JSON can hold: {error} ({_misfit(user)})") from None
-
-
-def _misfit(user: Any, path: str = "user") -> str:
-    if isinstance(user, dict):
-        parts = [_misfit(value, f"{path}[{key!r}]") for key, value in user.items()]
-    elif isinstance(user, (list, tuple)):
-        parts = [_misfit(value, f"{path}[{i}]") for i, value in enumerate(user)]
-    elif isinstance(user, float) and not math.isfinite(user):
-        return f"{path} is {user}: save it as text, or as None"
-    else:
-        fits = user is None or isinstance(user, (str, int, float))
-        return "" if fits else f"{path} is of type {type(user).__name__}"
-    return next((part for part in parts if part), "")

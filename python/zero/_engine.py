@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import json
 import os
 import typing
 import weakref
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from . import _arguments, _backwards, _native, _world
+from . import _arguments, _backwards, _native, _user_values, _world
 from ._native import ConfigError, Plan, StateError, StepReport, World
 
 Optimizer = (
@@ -40,12 +39,12 @@ class Restored:
 
     folder: str
     step: int
-    user: Any  # what save() was given, on rank 0
+    user: Any  # what save() was given, on rank 0; of a program in C++, its JSON as Python reads it
     tensors: dict[str, torch.Tensor]  # of all ranks, by name
 
 
 def _restored(native: _native.Restored) -> Restored:
-    user = json.loads(native.user_text) if native.user_text else None
+    user = _user_values.values_of(native.user_text, native.folder)
     return Restored(native.folder, native.step, user, native.tensors)
 
 
@@ -149,8 +148,6 @@ class Engine:
             optimizer or _native.AdamW(),
             options,
         )
-        self._model = weakref.ref(model)
-        self._parameters = [(name, weakref.ref(each)) for name, each in model.named_parameters()]
         _engines.add(self)
 
     @property
@@ -171,26 +168,12 @@ class Engine:
         """After as many backwards as the plan accumulates: clips, updates, and empties the gradients. Collective.
 
         Before, it does nothing and reports applied = False. Raises StateError, on every rank, when gradients overflow
-        at the lowest loss scale.
+        at the lowest loss scale, and where the model has other parameters than the engine trains.
         """
         if self._optimizer is not None:
             self._native.set_rates(self._optimizer._rates())
             self._optimizer._opt_called = True  # which schedules of PyTorch ask for
-        report = self._native.step()
-        if not (report.applied or report.skipped):
-            self._require_its_parameters()
-        return report
-
-    def _require_its_parameters(self) -> None:
-        """A model with others trains nothing, and says nothing."""
-        model = self._model()
-        now = dict(model.named_parameters()) if model is not None else {}
-        for name, known in self._parameters:
-            if name in now and now[name] is not known():
-                raise StateError(
-                    f"parameter '{name}' of the model is no longer the one that the engine trains: an assignment, or "
-                    "load_state_dict(assign=True), replaced it (copy values into it, inside zero.gather)"
-                )
+        return self._native.step()
 
     def last_step(self) -> StepReport:
         """What the latest step() reported, whoever called it."""
@@ -254,7 +237,10 @@ class Engine:
     ) -> str:
         """Writes everything that the engine needs to go on as `folder`/step-000123, which it returns. Collective.
 
-        user: what JSON can hold; rank 0's counts. tensors: of this rank, by names of their own.
+        user: comes back as it is, on every rank; rank 0's counts. None, bool, int, float, str, bytes, and lists,
+            tuples, sets, dicts, Counters and OrderedDicts of these; state_dict() of PyTorch's schedules, for example.
+        tensors: of this rank, by names of their own. Buffers are those of the model as it is now; one that is not
+            persistent is the program's, here as in PyTorch.
         frozen: whether parameters that are not trained are written too.
         keep_last, keep_every: so many of the newest stay, and those whose step is a multiple; 0: all, and none.
         background: returns when this rank's part is copied; how it ended is told by a later step's report.
@@ -263,7 +249,7 @@ class Engine:
         return self._native.save(
             os.fspath(folder),
             _native.SaveOptions(
-                user=_arguments.json_of(user),
+                user=_user_values.json_of(user),
                 tensors=dict(tensors or {}),
                 frozen=frozen,
                 keep_last=keep_last,
@@ -288,8 +274,9 @@ class Engine:
     ) -> Restored:
         """Goes on from the newest whole checkpoint in `folder`, or that of a step, under any plan and number of ranks.
 
-        weights_only: parameters and buffers, nothing else. allow_new_optimizer: what the checkpoint has not of the
-        optimizer's state begins. Collective. Raises CheckpointError where there is none that is whole.
+        weights_only: parameters and buffers, nothing else. allow_new_optimizer: where the checkpoint has another
+        optimizer's state, or not all that this one keeps, a parameter's begins. Collective. Raises CheckpointError
+        where there is none that is whole, and ConfigError, naming all of it, for what is not of this engine.
         """
         return _restored(self._native.load(os.fspath(folder), step, weights_only, allow_new_optimizer))
 
@@ -317,7 +304,6 @@ class Engine:
 
     def release(self) -> None:
         """Gives the module its parameters back, whole; the engine ends. Collective."""
-        self._require_its_parameters()
         self._native.release()
         self.close()
 

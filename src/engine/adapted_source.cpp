@@ -8,6 +8,7 @@
 #include "base/convert.h"
 #include "base/elements.h"
 #include "base/half.h"
+#include "partition/optimizer_state.h"
 
 namespace zero {
 namespace {
@@ -34,9 +35,10 @@ void put(const std::vector<double>& from, const StateTensor& tensor, void* to) {
 }  // namespace
 
 AdaptedSource::AdaptedSource(StateSource& source, const std::vector<ExpectedParameter>& parameters,
-                             const LoadOptions& options, std::uint64_t seed)
-    : source_(source), options_(options), scalars_(source.scalars()) {
-  for (std::size_t i = 0; i < source.tensors().size(); ++i) index_.emplace(source.tensors()[i].key, i);
+                             const ExpectedBuffers& buffers, const LoadOptions& options, std::uint64_t seed)
+    : source_(source), options_(options), scalars_(source.scalars()), given_(source.tensors()) {
+  name_moments(parameters);
+  for (std::size_t i = 0; i < given_.size(); ++i) index_.emplace(given_[i].key, i);
   if (options_.weights_only) {
     begin();
     scalars_.seed = seed;
@@ -47,9 +49,38 @@ AdaptedSource::AdaptedSource(StateSource& source, const std::vector<ExpectedPara
     add(each);
     if (!each.float8) scalars_.float8.erase(each.name);
   }
+  std::map<std::string, const StateTensor*> expected_buffers;
+  for (const StateTensor& each : buffers.tensors) expected_buffers.emplace(each.key.name, &each);
   for (const auto& [key, tensor] : index_) {
-    const bool known = key.kind != StateKind::buffer && expected.contains(key.name);
-    if (!known && (!options_.weights_only || is_value(key.kind) || key.kind == StateKind::buffer)) pass(tensor);
+    if (key.kind == StateKind::buffer) {
+      const auto found = expected_buffers.find(key.name);
+      if (found != expected_buffers.end()) {
+        add_buffer(*found->second);
+      } else if (!buffers.of_program.contains(key.name)) {
+        pass(tensor);
+      }
+    } else if (!expected.contains(key.name) && (!options_.weights_only || is_value(key.kind))) {
+      pass(tensor);
+    }
+  }
+}
+
+void AdaptedSource::name_moments(const std::vector<ExpectedParameter>& parameters) {
+  std::map<std::string, std::vector<std::string>> names;  // of the engine's moments, by parameter
+  for (const ExpectedParameter& each : parameters)
+    for (const StateTensor& tensor : each.kept)
+      if (tensor.key.kind == StateKind::moment) names[each.name].push_back(tensor.key.part);
+  for (StateTensor& each : given_) {
+    StateKey& key = each.key;
+    const auto found = names.find(key.name);
+    if ((key.kind != StateKind::moment && key.kind != StateKind::scale) || found == names.end() ||
+        scalars_.optimizers.contains(key.name))
+      continue;
+    for (std::size_t i = 0; i < found->second.size(); ++i)
+      if (key.part == std::to_string(i)) {
+        key.part = found->second[i];
+        break;
+      }
   }
 }
 
@@ -61,13 +92,23 @@ void AdaptedSource::begin() {
 }
 
 void AdaptedSource::pass(std::size_t tensor) {
-  tensors_.push_back(source_.tensors()[tensor]);
+  tensors_.push_back(given_[tensor]);
   origins_.push_back({.main = tensor});
+}
+
+// One that the source has, too.
+void AdaptedSource::add_buffer(const StateTensor& wanted) {
+  const std::size_t tensor = index_.at(wanted.key);
+  const StateTensor& there = given_[tensor];
+  const bool other = there.dtype != wanted.dtype && there.shape == wanted.shape;
+  if (!other || !is_floating(there.dtype) || !is_floating(wanted.dtype)) return pass(tensor);
+  tensors_.push_back(wanted);
+  origins_.push_back({.main = tensor, .converted = true});
 }
 
 bool AdaptedSource::has(const StateTensor& expected) const {
   const auto found = index_.find(expected.key);
-  return found != index_.end() && source_.tensors()[found->second] == expected;
+  return found != index_.end() && given_[found->second] == expected;
 }
 
 // But for buffers.
@@ -81,13 +122,16 @@ std::vector<std::size_t> AdaptedSource::given(const std::string& name) const {
 
 void AdaptedSource::add(const ExpectedParameter& parameter) {
   const std::vector<std::size_t> all = given(parameter.name);
-  const bool bare = all.size() == 1 && is_value(source_.tensors()[all.front()].key.kind);
-  const bool as_it_is = bare && has(parameter.plain.front());
-  if (as_it_is) return pass(all.front());
-  add_values(parameter);
+  const bool bare = all.size() == 1 && is_value(given_[all.front()].key.kind);
+  if (bare && has(parameter.plain.front())) {
+    pass(all.front());
+  } else {
+    add_values(parameter);
+  }
   if (!options_.weights_only && add_optimizer(parameter)) return;
   const auto updates = scalars_.updates.find(parameter.name);
   if (updates != scalars_.updates.end()) updates->second = 0;
+  scalars_.optimizers.erase(parameter.name);
 }
 
 // One that the engine has as `parameter` or as main weight, whatever the source has.
@@ -105,7 +149,7 @@ void AdaptedSource::add_values(const ExpectedParameter& parameter) {
       continue;
     }
     if (!from) continue;  // which is told of
-    const StateTensor& there = source_.tensors()[*from];
+    const StateTensor& there = given_[*from];
     if (there.shape != wanted.shape || !is_floating(there.dtype) || !is_floating(wanted.dtype)) {
       if (wanted.key.kind != StateKind::remainder) pass(*from);
       continue;
@@ -123,9 +167,11 @@ bool AdaptedSource::add_optimizer(const ExpectedParameter& parameter) {
     wanted.insert(wanted.end(), parameter.fields.begin(), parameter.fields.end());
   std::erase_if(wanted, [](const StateTensor& each) { return is_value(each.key.kind); });
   std::vector<std::size_t> there = given(parameter.name);
-  std::erase_if(there, [&](std::size_t each) { return is_value(source_.tensors()[each].key.kind); });
+  std::erase_if(there, [&](std::size_t each) { return is_value(given_[each].key.kind); });
+  const auto optimizer = scalars_.optimizers.find(parameter.name);
+  const bool same = optimizer == scalars_.optimizers.end() || same_state(optimizer->second, parameter.optimizer);
   const bool all =
-      there.size() == wanted.size() && std::ranges::all_of(wanted, [&](const auto& each) { return has(each); });
+      same && there.size() == wanted.size() && std::ranges::all_of(wanted, [&](const auto& each) { return has(each); });
   if (!all && options_.allow_new_optimizer) return false;
   for (const std::size_t tensor : there) pass(tensor);
   return true;
@@ -133,7 +179,7 @@ bool AdaptedSource::add_optimizer(const ExpectedParameter& parameter) {
 
 std::vector<double> AdaptedSource::wide(const Origin& origin, std::int64_t begin, std::int64_t end) {
   const auto values_of = [&](std::size_t tensor) {
-    const Dtype dtype = source_.tensors()[tensor].dtype;
+    const Dtype dtype = given_[tensor].dtype;
     std::vector<char> values(bytes_of(end - begin, dtype));
     source_.read(tensor, begin, end, values.data());
     std::vector<double> wide(static_cast<std::size_t>(end - begin));

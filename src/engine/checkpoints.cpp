@@ -186,8 +186,9 @@ Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& opt
       tensors = tensors_of_user(*source, checkpoint->manifest());
     });
   });
+  look_at_buffers();
   TiledSource tiled(*source, tiles_);
-  AdaptedSource adapted(tiled, expected_state(), options, seed_);
+  AdaptedSource adapted(tiled, expected_state(), buffers_of_state(), options, seed_);
   take_over(adapted);
   return {.folder = place, .step = steps_, .user = checkpoint->manifest().user, .tensors = std::move(tensors)};
 }

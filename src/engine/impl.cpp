@@ -52,6 +52,13 @@ std::vector<std::unique_ptr<Unit>> make_units(const Layout& layout, const Invent
   return units;
 }
 
+std::vector<std::pair<std::string, at::Tensor>> named_parameters(const Inventory& inventory) {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (std::size_t i = 0; i < inventory.specs.size(); ++i)
+    named.emplace_back(inventory.specs[i].name, inventory.parameters[i]);
+  return named;
+}
+
 std::optional<at::ScalarType> autocast_of(const Plan& plan) {
   const Dtype dtype = plan.compute_dtype();
   return dtype == Dtype::f32 ? std::nullopt : std::optional(scalar_type(dtype));
@@ -94,6 +101,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
+      module_(inventory.module, named_parameters(inventory), options_.ignored),
       replicated_(inventory.replicated),
       tiles_(std::move(inventory.tiles)),
       layout_(inventory.specs, mesh.shape(), slices_of(plan, rules_)),
@@ -251,6 +259,18 @@ void Engine::Impl::check_parameters() const {
   }
 }
 
+// Against replaced parameters, of which a backward would not tell.
+void Engine::Impl::check_module() {
+  const std::vector<std::string> changes = module_.changes();
+  if (changes.empty()) return;
+  std::string text = changes.size() == 1 ? changes.front() : "the model has changed:";
+  for (const std::string& change : changes)
+    if (changes.size() > 1) text += "\n  - " + change;
+  throw StateError(rank_text() + ": " + text,
+                   "copy values into a parameter, inside zero::gather; build a new engine for other layers; let "
+                   "Options::ignored take what the program adds for itself");
+}
+
 void Engine::Impl::check_not_gathered(const char* call) const {
   for (const auto& unit : units_)
     if (pager_->pinned(*unit))
@@ -264,6 +284,7 @@ std::int64_t Engine::Impl::micro_batch_number() const {
 
 void Engine::Impl::release() {
   check_alive();
+  check_module();
   check_not_gathered("release()");
   catch_up("release()");
   renormalise();

@@ -10,10 +10,12 @@
 #include "base/process_of_origin.h"
 #include "comm/groups.h"
 #include "comm/metered.h"
+#include "engine/adapted_source.h"
 #include "engine/delayed_update.h"
 #include "engine/held_state.h"
 #include "engine/module_inventory.h"
 #include "engine/step_sums.h"
+#include "engine/trained_module.h"
 #include "engine/updater.h"
 #include "engine/vote.h"
 #include "partition/state_tensors.h"
@@ -127,6 +129,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   double factor_on_rates() const;
   void check_alive() const;
   void check_parameters() const;
+  void check_module();
+  void look_at_buffers();
   void check_not_gathered(const char* call) const;
   std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
   void check_between_steps(const char* call) const;
@@ -134,7 +138,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   ElementOrder order_of(int parameter) const;
   ElementOrder order_of(const StateTensor& tensor, int parameter) const;
   std::vector<ExpectedParameter> expected_state() const;
-  std::vector<StateTensor> buffers_of_state() const;
+  ExpectedBuffers buffers_of_state() const;
+  void agree_on_buffers(const std::vector<StateTensor>& buffers);
   void each_state(Unit& unit, const TellState& tell) const;
   void settle_parameters();
   StateFit agree_on_state(const StateSource& source);
@@ -188,7 +193,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   double lr_;                        // of parameters in no group
   std::vector<ParameterInfo> infos_;
   std::vector<ParameterRule> rules_;  // by parameter
-  std::vector<Replicated> replicated_;
+  TrainedModule module_;
+  std::vector<Replicated> replicated_;  // as they were when they were looked at last
   Tiles tiles_;
   Layout layout_;
   std::shared_ptr<TrafficMeter> meter_;        // of steps

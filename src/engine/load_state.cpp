@@ -1,6 +1,7 @@
 // Takes over the state of another engine, by name.
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <map>
@@ -40,12 +41,13 @@ class Engine::Impl::Loading {
   }
 
   void load_buffers() {
-    for (const auto& [name, tensor] : engine_.replicated_) {
-      if (tensor.numel() == 0) continue;
+    for (const auto& [name, tensor, persistent] : engine_.replicated_) {
+      if (tensor.numel() == 0 || !persistent) continue;
       const std::size_t index = index_.at({name, StateKind::buffer, ""});
       const at::Tensor values =
           at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
       source_.read(index, 0, source_.tensors()[index].numel(), values.mutable_data_ptr());
+      const c10::InferenceMode assigned_in_inference(tensor.is_inference());
       tensor.detach().copy_(values);
     }
   }
@@ -107,28 +109,36 @@ class Engine::Impl::Loading {
   StretchWriter writer_;
 };
 
-// Throws ConfigError, on every rank, where it does not fit.
+// Throws ConfigError, on every rank, where it does not fit on one.
 StateFit Engine::Impl::agree_on_state(const StateSource& source) {
   const std::vector<std::string> lines = lines_of(source.tensors(), source.scalars());
+  StateFit fit = fit_state(expected_state(), buffers_of_state().tensors, source.tensors(), source.scalars());
+  std::string text;
+  if (!fit.faults.empty()) text = rank_text() + ": the state to load is not one of this engine:";
+  for (const std::string& fault : fit.faults) text += "\n  - " + fault;
   std::optional<Disagreement> found;
   exchange_.run({.kind = Exchange::Kind::setup,
                  .run =
                      [&](const Groups& groups) {
-                       if (groups.size() > 1) found = disagreement(groups.along(Axis::data), lines);
+                       if (groups.size() == 1) return;
+                       const Communicator& all = groups.along(Axis::data);
+                       found = disagreement(all, lines);
+                       for (const std::string& told : gather_texts(all, text))
+                         if (text.empty()) text = told;
                      },
                  .lane = Exchange::Lane::control});
   if (found)
     throw ConfigError(rank_text() + ": the ranks load different states: " + found->values,
                       "load the same state on every rank");
-  StateFit fit = fit_state(expected_state(), buffers_of_state(), source.tensors(), source.scalars());
-  if (fit.faults.empty()) return fit;
-  std::string text = rank_text() + ": the state to load is not one of this engine:";
-  for (const std::string& fault : fit.faults) text += "\n  - " + fault;
-  throw ConfigError(text, "load what an engine of the same model, optimizer and precision had");
+  if (text.empty()) return fit;
+  throw ConfigError(text,
+                    "load what an engine of the same model, optimizer and precision had, or let the optimizer's state "
+                    "begin anew: allow_new_optimizer, zero train --allow-new-optimizer");
 }
 
 void Engine::Impl::load_state(StateSource& source) {
   check_alive();
+  look_at_buffers();
   TiledSource tiled(source, tiles_);
   take_over(tiled);
 }
@@ -138,6 +148,7 @@ void Engine::Impl::take_over(StateSource& source) {
   check_between_steps("load_state()");
   check_not_gathered("load_state()");
   check_parameters();
+  check_module();
   catch_up("load_state()");
   settle_parameters();
   const dispatch_hook::Off off;

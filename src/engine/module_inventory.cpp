@@ -2,9 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/nn/modules/container/moduledict.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
@@ -16,12 +13,13 @@
 #include "base/text.h"
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
+#include "engine/module_kinds.h"
 #include "engine/module_tiles.h"
+#include "engine/trained_module.h"
 #include "state/deferred_tensors.h"
 #include "state/unit.h"
 #include "zero/described_module.h"
 #include "zero/error.h"
-#include "zero/tiled_linear.h"
 
 namespace zero {
 namespace {
@@ -42,78 +40,6 @@ std::string without_values(const at::Tensor& parameter) try {
   return {};
 } catch (const c10::Error& error) {
   return error.what_without_backtrace();
-}
-
-// Null for a module of LibTorch's own.
-const ModuleTraits* traits_of(const Module& module) {
-  const auto* described = dynamic_cast<const DescribedModule*>(&module);
-  return described == nullptr ? nullptr : &described->traits();
-}
-
-// What all kinds of modules show of themselves.
-bool is_container(const Module& module) {
-  if (const ModuleTraits* traits = traits_of(module)) return traits->container;
-  return dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr ||
-         dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr ||
-         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) != nullptr;
-}
-bool is_embedding(const Module& module) {
-  if (const ModuleTraits* traits = traits_of(module)) return traits->embedding;
-  return dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr ||
-         dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
-}
-bool is_tiled(const Module& module) {
-  return dynamic_cast<const TiledLinearImpl*>(&module) != nullptr;
-}
-std::string type_name(const Module& module) {
-  return module.name();
-}
-
-// The class's name, without where it was defined.
-std::string type_name(const Scripted& module) {
-  const auto name = module.type()->name();
-  return name ? name->name() : std::string();
-}
-bool is_container(const Scripted& module) {
-  const std::string name = type_name(module);
-  return name == "Sequential" || name == "ModuleList" || name == "ModuleDict";
-}
-bool is_embedding(const Scripted& module) {
-  return type_name(module).starts_with("Embedding");
-}
-bool is_tiled(const Scripted& /*module*/) {
-  return false;
-}
-
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
-Named parameters_of(const Module& module) {
-  return module.named_parameters(/*recurse=*/false).pairs();
-}
-Named buffers_of(const Module& module) {
-  return module.named_buffers(/*recurse=*/false).pairs();
-}
-template <class List>
-Named pairs_of(const List& list) {
-  Named pairs;
-  for (const auto& item : list) pairs.emplace_back(item.name, item.value);
-  return pairs;
-}
-Named parameters_of(const Scripted& module) {
-  return pairs_of(module.named_parameters(/*recurse=*/false));
-}
-Named buffers_of(const Scripted& module) {
-  return pairs_of(module.named_buffers(/*recurse=*/false));
-}
-
-std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_of(const Module& module) {
-  return module.named_children().pairs();
-}
-std::vector<std::pair<std::string, std::shared_ptr<Scripted>>> children_of(const Scripted& module) {
-  std::vector<std::pair<std::string, std::shared_ptr<Scripted>>> children;
-  for (const auto& child : module.named_children())
-    children.emplace_back(child.name, std::make_shared<Scripted>(child.value));
-  return children;
 }
 
 // Without namespaces, and without what TORCH_MODULE adds: "zero::(anonymous namespace)::BlockImpl" is "Block".
@@ -137,10 +63,6 @@ std::int64_t numel_of(const AnyModule& module, std::unordered_set<const void*>& 
     if (parameter.defined() && counted.insert(parameter.unsafeGetTensorImpl()).second) all += parameter.numel();
   for (const auto& [name, child] : children_of(module)) all += numel_of(*child, counted);
   return all;
-}
-
-std::string join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
 }
 
 class Collector {
@@ -170,17 +92,16 @@ class Collector {
   // `unit` is empty outside of every unit.
   template <class AnyModule>
   void visit(const AnyModule& module, const std::string& path, const std::string& unit) {
-    const bool norm = type_name(module).find("Norm") != std::string::npos;
+    const bool norm = is_norm(module);
     for (const auto& [name, parameter] : parameters_of(module))
       if (parameter.defined())
-        add_parameter(parameter, {join(path, name), parameter.sizes().vec(), is_embedding(module), norm},
+        add_parameter(parameter, {path_of(path, name), parameter.sizes().vec(), is_embedding(module), norm},
                       unit.empty() ? (path.empty() ? "model" : path) : unit);
     add_max_norms(module);
     for (const auto& [name, buffer] : buffers_of(module))
-      if (buffer.defined() && seen_.insert(buffer.unsafeGetTensorImpl()).second)
-        add_replicated("buffer", join(path, name), buffer);
+      if (buffer.defined()) add_buffer({path_of(path, name), buffer, is_persistent(module, name)});
     for (const auto& [name, child] : children_of(module)) {
-      const std::string below = join(path, name);
+      const std::string below = path_of(path, name);
       const bool begins = is_tiled(module) || (unit.empty() && takes(*child, below, is_container(module)));
       visit(*child, below, begins ? below : unit);
     }
@@ -200,7 +121,8 @@ class Collector {
     if (!seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
     if (choices_.ignored && choices_.ignored(info)) return inventory_.ignored.push_back(parameter);
     if (!at::isFloatingType(parameter.scalar_type()) && !parameter.is_complex()) {
-      return add_replicated("parameter", info.name, parameter);
+      if (plain("parameter", info.name, parameter)) add_replicated(inventory_.replicated, {info.name, parameter});
+      return;
     }
     if (!manageable(parameter, info.name)) return;
     const Dtype own = *dtype_of(parameter.scalar_type());
@@ -266,8 +188,12 @@ class Collector {
                       "': move the whole module by to()");
   }
 
-  void add_replicated(const std::string& what, const std::string& name, const at::Tensor& tensor) {
-    if (plain(what, name, tensor)) inventory_.replicated.push_back({name, tensor});
+  // Again under another name, which may be one that is saved.
+  void add_buffer(const Replicated& buffer) {
+    const auto* const tensor = buffer.tensor.unsafeGetTensorImpl();
+    const bool fresh = seen_.insert(tensor).second;
+    if (fresh && plain("buffer", buffer.name, buffer.tensor)) buffers_.insert(tensor);
+    if (buffers_.contains(tensor)) add_replicated(inventory_.replicated, buffer);
   }
 
   bool manageable(const at::Tensor& parameter, const std::string& name) {
@@ -329,7 +255,7 @@ class Collector {
   std::set<std::string> types_;  // of modules that it was asked about
   Inventory inventory_;
   bool on_device_ = false;  // the inventory's is known
-  std::unordered_set<const void*> seen_;
+  std::unordered_set<const void*> seen_, buffers_;
   std::vector<std::string> faults_;
 };
 
@@ -340,13 +266,16 @@ Inventory take_inventory(const Module& module, const Plan& plan, const Inventory
   collector.visit(module);
   Inventory inventory = collector.result();
   inventory.tiles = tiles_of(module);
+  inventory.module = view_of(module);
   return inventory;
 }
 
 Inventory take_inventory(const Scripted& module, const Plan& plan, const InventoryChoices& choices) {
   Collector collector(plan, choices);
   collector.visit(module);
-  return collector.result();
+  Inventory inventory = collector.result();
+  inventory.module = view_of(module);
+  return inventory;
 }
 
 }  // namespace zero

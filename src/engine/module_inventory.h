@@ -4,9 +4,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/trained_module.h"
 #include "partition/tiles.h"
 #include "state/max_norms.h"
 #include "zero/layout.h"
@@ -23,12 +25,6 @@ struct Module;
 
 namespace zero {
 
-// A buffer, or a parameter of an integer type: every rank has all of it.
-struct Replicated {
-  std::string name;
-  at::Tensor tensor;
-};
-
 // Parameters that several modules share appear once, under the first name.
 struct Inventory {
   std::vector<ParameterSpec> specs;
@@ -38,7 +34,8 @@ struct Inventory {
   std::vector<MaxNorms::Table> max_norms;  // of embeddings
   std::vector<at::Tensor> ignored;         // parameters that are not the engine's
   Tiles tiles;                             // among the parameters, of TiledLinear
-  at::Device device = at::kCPU;            // on which all of them are
+  std::shared_ptr<const ModuleView> module;
+  at::Device device = at::kCPU;  // on which all of them are
 };
 
 // What a program may choose of it; see Options, which has the same names.

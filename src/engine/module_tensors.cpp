@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "engine/module_tiles.h"
+#include "engine/trained_module.h"
 #include "state/unit.h"
 #include "zero/error.h"
 
@@ -78,8 +79,11 @@ std::int64_t ModuleTensor::first() const {
 
 std::vector<ModuleTensor> tensors_of(const torch::nn::Module& module) {
   Listing listing(tiles_of(module));
-  for (const auto& item : module.named_parameters()) listing.add(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) listing.add(item.key(), item.value());
+  std::vector<Registered> all;
+  add_registered(module, all);
+  for (const bool buffers : {false, true})
+    for (const Registered& each : all)
+      if (each.buffer == buffers && each.persistent) listing.add(each.info.name, each.tensor);
   return std::move(listing).result();
 }
 

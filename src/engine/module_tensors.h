@@ -27,7 +27,8 @@ struct ModuleTensor {
   std::int64_t first() const;
 };
 
-// In the module's order, parameters first, and what is in tiles in the order of its rows. Throws StateError where one
+// In the module's order, parameters first, and what is in tiles in the order of its rows; without buffers that are not
+// persistent. Throws StateError where one
 // is an engine's, and no gather scope holds it.
 std::vector<ModuleTensor> tensors_of(const torch::nn::Module& module);
 

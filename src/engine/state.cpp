@@ -5,11 +5,13 @@
 #include <map>
 
 #include "base/elements.h"
+#include "device/torch/devices.h"
 #include "engine/impl.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
+#include "zero/agreement.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -77,7 +79,7 @@ class Pieces {
     tensors_.push_back(described);
     if (buffer.numel() == 0) return;
     add_piece({{.tensor = tensors_.size() - 1}, ElementOrder(described.shape)}, 0, described.numel(), /*over=*/{},
-              [buffer] { return memory_of(buffer.detach().to(at::kCPU).contiguous()); });
+              [buffer] { return memory_of(buffer.detach().to(at::kCPU).contiguous().resolve_conj().resolve_neg()); });
   }
 
   EngineState state(StateScalars scalars) && { return {std::move(scalars), std::move(tensors_), std::move(pieces_)}; }
@@ -163,6 +165,7 @@ std::vector<ExpectedParameter> Engine::Impl::expected_state() const {
     const ElementOrder order = order_of(slot.index);
     const bool empty = slot.numel == 0;
     ExpectedParameter each{.name = slot.name,
+                           .optimizer = std::string(name(rules_[i].optimizer)),
                            .trainable = unit.trainable(),
                            .plain = state_tensors(unit, slot, rules_[i], order, resolved_, /*kept=*/false),
                            .kept = state_tensors(unit, slot, rules_[i], order, resolved_, /*kept=*/!empty),
@@ -178,15 +181,48 @@ std::vector<ExpectedParameter> Engine::Impl::expected_state() const {
   return all;
 }
 
-// As the program has them now.
-std::vector<StateTensor> Engine::Impl::buffers_of_state() const {
-  std::vector<StateTensor> tensors;
-  for (const auto& [name, tensor] : replicated_) {
-    const auto dtype = any_dtype_of(tensor.scalar_type());
-    tensors.push_back({{name, StateKind::buffer, ""}, dtype.value_or(Dtype::u8), tensor.sizes().vec()});
-    if (!dtype) tensors.back().shape.push_back(static_cast<std::int64_t>(tensor.element_size()));
+// As the program has them now. Throws StateError, on this rank, for what cannot be saved or loaded.
+void Engine::Impl::look_at_buffers() {
+  std::vector<Replicated> now = module_.replicated(replicated_);
+  for (const Replicated& each : now) {
+    if (!each.persistent) continue;
+    const auto refuse = [&](const std::string& why, const char* instead) {
+      throw StateError(rank_text() + ": buffer '" + each.name + "' " + why, instead);
+    };
+    if (each.tensor.layout() != at::kStrided || !has_devices(each.tensor.device().type()))
+      refuse("is now sparse, or on a device on which this build does not train", "assign dense values");
+    if (Unit::of(each.tensor.unsafeGetTensorImpl()) != nullptr)
+      refuse("now shares the memory of a parameter, which goes and comes", "assign a clone() of it");
   }
-  return tensors;
+  replicated_ = std::move(now);
+}
+
+ExpectedBuffers Engine::Impl::buffers_of_state() const {
+  ExpectedBuffers buffers;
+  for (const auto& [name, tensor, persistent] : replicated_) {
+    if (!persistent) {
+      buffers.of_program.insert(name);
+      continue;
+    }
+    const auto dtype = any_dtype_of(tensor.scalar_type());
+    buffers.tensors.push_back({{name, StateKind::buffer, ""}, dtype.value_or(Dtype::u8), tensor.sizes().vec()});
+    if (!dtype) buffers.tensors.back().shape.push_back(static_cast<std::int64_t>(tensor.element_size()));
+  }
+  return buffers;
+}
+
+// A state's tensors are the same on every rank.
+void Engine::Impl::agree_on_buffers(const std::vector<StateTensor>& buffers) {
+  if (exchange_.size() == 1) return;
+  const std::vector<std::string> lines = lines_of(buffers, {});
+  std::optional<Disagreement> found;
+  exchange_.run({.kind = Exchange::Kind::setup,
+                 .run = [&](const Groups& groups) { found = disagreement(groups.along(Axis::data), lines); },
+                 .lane = Exchange::Lane::control});
+  if (found)
+    throw StateError(
+        rank_text() + ": the ranks have other buffers: " + found->values,
+        "a buffer that is another on each rank is the program's: register it as one that is not persistent");
 }
 
 void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
@@ -211,6 +247,8 @@ EngineState Engine::Impl::state(bool frozen) {
   check_between_steps("state()");
   catch_up("state()");
   check_not_gathered("state()");
+  check_module();
+  look_at_buffers();
   renormalise();
   settle_parameters();
   const dispatch_hook::Off off;
@@ -227,7 +265,9 @@ EngineState Engine::Impl::state(bool frozen) {
       continue;
     }
     const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
-    std::vector<StateTensor> tensors = updater_.prepared(*units_[unit]) ? expected[i].kept : expected[i].plain;
+    const bool prepared = updater_.prepared(*units_[unit]);
+    if (prepared) numbers.optimizers.emplace(expected[i].name, expected[i].optimizer);
+    std::vector<StateTensor> tensors = prepared ? expected[i].kept : expected[i].plain;
     if (updater_.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
     for (const StateTensor& each : tensors) {
       of_parameters.push_back(each);
@@ -235,8 +275,11 @@ EngineState Engine::Impl::state(bool frozen) {
     }
   }
   pieces.add(of_parameters, std::move(orders), numbers, tiles_);
-  const std::vector<StateTensor> buffers = buffers_of_state();
-  for (std::size_t i = 0; i < buffers.size(); ++i) pieces.add_buffer(buffers[i], replicated_[i].tensor);
+  const std::vector<StateTensor> buffers = buffers_of_state().tensors;
+  agree_on_buffers(buffers);
+  auto described = buffers.begin();
+  for (const Replicated& each : replicated_)
+    if (each.persistent) pieces.add_buffer(*described++, each.tensor);
   for (const auto& unit : units_)
     if (unit->adopted() && (frozen || unit->layout().trainable()))
       each_state(*unit, [&](const HeldState& held) { pieces.add(held); });

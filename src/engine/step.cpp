@@ -96,6 +96,7 @@ double Engine::Impl::scale_of(const StepDecision& decision) const {
 
 StepReport Engine::Impl::step() {
   check_alive();
+  check_module();
   const Acting acting(observer_, Activity::step);
   heed_emptied();
   last_step_ = accounts_.explaining_memory("step()", [&] { return attempt(); });

@@ -1,5 +1,6 @@
 // What the updater holds, told by name, and taken over from another.
 #include "engine/updater.h"
+#include "partition/optimizer_state.h"
 
 namespace zero {
 namespace {
@@ -11,7 +12,8 @@ void tell_of(const BlockPart& part, HeldState held, const TellState& tell) {
 }
 
 // Of a piece, whose elements are those of `held`.
-void tell_of(const UpdateParts& parts, const Piece& piece, const HeldState& held, const TellState& tell) {
+void tell_of(const UpdateParts& parts, const Optimizer& optimizer, const Piece& piece, const HeldState& held,
+             const TellState& tell) {
   HeldState each = held;
   each.kind = StateKind::main_weight;
   tell_of(parts.main, each, tell);
@@ -21,7 +23,7 @@ void tell_of(const UpdateParts& parts, const Piece& piece, const HeldState& held
   scale.begin = piece.begin / kStateBlock - held.slot->begin / kStateBlock;
   scale.end = scale.begin + scales(piece);
   for (std::size_t i = 0; i < kMaxMoments; ++i) {
-    each.part = scale.part = std::to_string(i);
+    each.part = scale.part = moment_name(optimizer, static_cast<int>(i));
     each.kind = StateKind::moment;
     scale.kind = StateKind::scale;
     tell_of(parts.moments[i], each, tell);
@@ -46,9 +48,9 @@ void Updater::each_state(const Unit& unit, const TellState& tell) const {
     const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
     const HeldState of{
         .slot = &slot, .begin = piece.begin - slot.begin, .end = piece.end - slot.begin, .over = held(unit).over};
-    const UpdateParts parts =
-        parts_of(state->blocks, rule(slot).optimizer, stored, piece, which, piece.begin, piece.end);
-    tell_of(parts, piece, of, tell);
+    const Optimizer& optimizer = rule(slot).optimizer;
+    const UpdateParts parts = parts_of(state->blocks, optimizer, stored, piece, which, piece.begin, piece.end);
+    tell_of(parts, optimizer, piece, of, tell);
     if (which >= state->torch.size() || !state->torch[which]) continue;
     HeldState kept = of;
     kept.kind = StateKind::optimizer;

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "partition/full_tensors.h"
 #include "partition/moments.h"
+#include "partition/optimizer_state.h"
 
 namespace zero {
 namespace {
@@ -54,10 +55,52 @@ std::vector<StateTensor> values_of(std::vector<StateTensor> tensors) {
   return tensors;
 }
 
-// Whether it comes with state of its optimizer, which adds to the faults what is wrong with it.
-bool fits(const ExpectedParameter& parameter, const std::vector<const StateTensor*>& given, std::int64_t updates,
+// "adamw (exp_avg, exp_avg_sq)": an optimizer, and what it keeps of a parameter.
+std::string kept_by(const std::string& optimizer, const auto& tensors) {
+  std::vector<std::string> words;
+  for (const StateTensor* each : tensors)
+    if (!is_value(each->key.kind) && each->key.kind != StateKind::scale)
+      words.push_back(each->key.part.empty() ? std::string(name(each->key.kind)) : each->key.part);
+  return optimizer + (words.empty() ? "" : " (" + joined(words) + ")");
+}
+
+// Parameters whose state is another optimizer's, by what both keep.
+class OtherOptimizers {
+ public:
+  // Whether this is one of them.
+  bool add(const ExpectedParameter& parameter, const std::vector<const StateTensor*>& given, std::int64_t updates,
+           const StateScalars& scalars) {
+    const auto told = scalars.optimizers.find(parameter.name);
+    if (told == scalars.optimizers.end() || same_state(told->second, parameter.optimizer)) return false;
+    const bool bare = std::ranges::all_of(given, [](const StateTensor* each) { return is_value(each->key.kind); });
+    if (bare && updates == 0) return false;
+    std::vector<const StateTensor*> expected;
+    for (const auto* tensors : {&parameter.kept, &parameter.fields})
+      for (const StateTensor& each : *tensors) expected.push_back(&each);
+    std::string what = "the optimizer's state is of " + kept_by(told->second, given) + ", and not of " +
+                       kept_by(parameter.optimizer, expected) + ": ";
+    names_[std::move(what)].push_back(parameter.name);
+    return true;
+  }
+
+  void tell(std::vector<std::string>& faults) const {
+    for (const auto& [what, names] : names_) faults.push_back(what + joined(names));
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> names_;
+};
+
+// Whether it comes with state of its optimizer, which adds to the faults what is wrong with it. `other`: that is
+// another's, which is told of elsewhere.
+bool fits(ExpectedParameter parameter, std::vector<const StateTensor*> given, std::int64_t updates, bool other,
           std::vector<std::string>& faults) {
-  std::vector<StateTensor> kept = parameter.kept;
+  if (other) {
+    std::erase_if(given, [](const StateTensor* each) { return !is_value(each->key.kind); });
+    parameter.kept = values_of(std::move(parameter.kept));
+    parameter.fields.clear();
+  }
+  std::vector<StateTensor>& kept = parameter.kept;
   if (updates > 0) kept.insert(kept.end(), parameter.fields.begin(), parameter.fields.end());
   if (updates == 0 && kept != parameter.plain && same(parameter.plain, given)) return false;
   if (updates == 0 && same(values_of(kept), given)) return true;
@@ -86,7 +129,7 @@ std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot,
   if (wide != stored && remainder == Remainder::kept) add(StateKind::remainder, "", stored, rule.shape);
   const Dtype moment = moment_dtype(rule.optimizer, stored);
   for (int i = 0; i < moments(rule.optimizer); ++i) {
-    const std::string part = std::to_string(i);
+    const std::string part(moment_name(rule.optimizer, i));
     add(StateKind::moment, part, moment, rule.shape);
     if (moment == Dtype::u8) tensors.push_back(scale_of(slot, order, {slot.name, StateKind::scale, part}));
   }
@@ -113,6 +156,7 @@ StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::
   }
   std::map<std::string, std::int64_t> updates = scalars.updates;
   std::map<std::string, StateScalars::Float8History> float8 = scalars.float8;
+  OtherOptimizers optimizers;
   for (const ExpectedParameter& each : parameters) {
     const auto counted = updates.extract(each.name);
     const bool left_out = counted.empty() && !each.trainable && of_parameter[each.name].empty();
@@ -121,9 +165,13 @@ StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::
       continue;
     }
     if (counted.empty()) fit.faults.push_back(each.name + ": how often it was updated is missing");
-    fit.kept.push_back(fits(each, of_parameter[each.name], counted.empty() ? 0 : counted.mapped(), fit.faults) ? 1 : 0);
+    const std::int64_t count = counted.empty() ? 0 : counted.mapped();
+    const std::vector<const StateTensor*>& tensors = of_parameter[each.name];
+    const bool other = optimizers.add(each, tensors, count, scalars);
+    fit.kept.push_back(fits(each, tensors, count, other, fit.faults) ? 1 : 0);
     if (each.float8) float8.erase(each.name);
   }
+  optimizers.tell(fit.faults);
   compare(buffers, others, fit.faults);
   for (const auto& [name, count] : updates) fit.faults.push_back(name + ": a count of updates is not expected");
   for (const auto& [name, history] : float8) fit.faults.push_back(name + ": an FP8 history is not expected");
@@ -138,6 +186,7 @@ std::vector<std::string> lines_of(const std::vector<StateTensor>& tensors, const
     lines.push_back("loss scale " + shortest(scaler->value) + ", clean " + std::to_string(scaler->clean_steps) +
                     ", left " + std::to_string(scaler->overflows_left));
   for (const auto& [name, count] : scalars.updates) lines.push_back(name + ": updates " + std::to_string(count));
+  for (const auto& [name, optimizer] : scalars.optimizers) lines.push_back(name + ": updated by " + optimizer);
   const auto words = [](const std::vector<double>& numbers) {
     std::vector<std::string> all;
     for (const double number : numbers) all.push_back(shortest(number));

@@ -24,6 +24,7 @@ std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot,
 // What an engine can take of one parameter.
 struct ExpectedParameter {
   std::string name;
+  std::string optimizer;                 // name() of what updates it
   bool trainable = true;                 // when the engine was built
   std::vector<StateTensor> plain;        // without state of its optimizer
   std::vector<StateTensor> kept;         // with it
@@ -36,7 +37,8 @@ struct StateFit {
   std::vector<std::string> faults;  // one sentence each
 };
 // A parameter that was never updated may come without state of its optimizer, which then begins, or with main weights
-// alone; a frozen one may not come at all, and then is as it was.
+// alone; a frozen one may not come at all, and then is as it was. State of an optimizer whose moments mean something
+// else is a fault, however many there are.
 StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::vector<StateTensor>& buffers,
                    const std::vector<StateTensor>& given, const StateScalars& scalars);
 

@@ -39,22 +39,34 @@ std::int64_t row_elements(const StateTensor& tensor) {
   return tensor.shape.empty() || tensor.shape.front() == 0 ? 0 : tensor.numel() / tensor.shape.front();
 }
 
-// The counts of updates, as those of whole parameters; returns the names of these.
-std::vector<std::string> join_updates(std::map<std::string, std::int64_t>& updates, const Parts& parts) {
+// Of a tile; none where nothing is told of it.
+std::optional<std::string> optimizer_of(const StateScalars& scalars, const std::string& name) {
+  const auto found = scalars.optimizers.find(name);
+  return found == scalars.optimizers.end() ? std::nullopt : std::optional(found->second);
+}
+
+// The counts of updates and the optimizers, as those of whole parameters; returns the names of these.
+std::vector<std::string> join_updates(StateScalars& scalars, const Parts& parts) {
+  auto& updates = scalars.updates;
   std::vector<std::string> names;
   for (const auto& [whole, its] : parts) {
     const auto first = updates.find(its.front()->first);
     if (first == updates.end()) continue;
     const std::int64_t count = first->second;
+    const std::optional<std::string> optimizer = optimizer_of(scalars, its.front()->first);
     std::int64_t rows = 0;
     for (const Tiles::const_iterator tile : its) rows += tile->second.rows;
     const bool equal = std::ranges::all_of(its, [&](Tiles::const_iterator tile) {
       const auto found = updates.find(tile->first);
-      return found != updates.end() && found->second == count;
+      return found != updates.end() && found->second == count && optimizer_of(scalars, tile->first) == optimizer;
     });
     if (!equal || rows != its.front()->second.all) continue;
-    for (const Tiles::const_iterator tile : its) updates.erase(tile->first);
+    for (const Tiles::const_iterator tile : its) {
+      updates.erase(tile->first);
+      scalars.optimizers.erase(tile->first);
+    }
     updates.emplace(whole, count);
+    if (optimizer) scalars.optimizers.emplace(whole, *optimizer);
     names.push_back(whole);
   }
   return names;
@@ -63,7 +75,7 @@ std::vector<std::string> join_updates(std::map<std::string, std::int64_t>& updat
 }  // namespace
 
 JoinedState joined(const std::vector<StateTensor>& tensors, StateScalars& scalars, const Tiles& tiles) {
-  const std::vector<std::string> names = join_updates(scalars.updates, parts_of(tiles));
+  const std::vector<std::string> names = join_updates(scalars, parts_of(tiles));
   const auto whole_of = [&](const StateTensor& tensor) -> const Tile* {
     const auto tile = tiles.find(tensor.key.name);
     const bool joins = tile != tiles.end() && divides(tensor, tile->second.rows) &&
@@ -107,6 +119,8 @@ TiledSource::TiledSource(StateSource& source, const Tiles& tiles) : source_(sour
   for (const auto& [whole, its] : parts) {
     if (const auto count = scalars_.updates.extract(whole))
       for (const Tiles::const_iterator tile : its) scalars_.updates.emplace(tile->first, count.mapped());
+    if (const auto optimizer = scalars_.optimizers.extract(whole))
+      for (const Tiles::const_iterator tile : its) scalars_.optimizers.emplace(tile->first, optimizer.mapped());
     if (const auto history = scalars_.float8.extract(whole))
       for (const Tiles::const_iterator tile : its) scalars_.float8.emplace(tile->first, history.mapped());
   }

@@ -31,8 +31,8 @@ struct JoinedState {
 };
 // The tensors of tiles as those of the whole parameter, where all tiles have theirs; a tile's own stay what belongs to
 // no row, or would mean something else there: 8-bit moments and their scales, Adafactor's means of columns. Of numbers
-// without elements the first tile's is the whole's. In `scalars` the whole has been updated as often as its tiles;
-// where these differ nothing of it is joined.
+// without elements the first tile's is the whole's. In `scalars` the whole has been updated as often as its tiles, and
+// by their optimizer; where these differ nothing of it is joined.
 JoinedState joined(const std::vector<StateTensor>& tensors, StateScalars& scalars, const Tiles& tiles);
 
 // The state of a source, whole parameters being told as tiles. The source stays. One thread.

@@ -189,21 +189,21 @@ class Comparison {
     scalar("micro-batches", std::to_string(a.micro_batches), std::to_string(b.micro_batches));
     scalar("seed", std::to_string(a.seed), std::to_string(b.seed));
     scalar("loss scaler", scaler(a), scaler(b));
-    updates(a.updates, b.updates);
+    of_parameters("updates of ", a.updates, b.updates, [](std::int64_t count) { return std::to_string(count); });
+    of_parameters("optimizer of ", a.optimizers, b.optimizers, [](const std::string& name) { return name; });
     each_of("largest magnitudes of ", a.float8, b.float8, magnitudes);
     scalar("user", a_.manifest().user, b_.manifest().user);
   }
 
   // Once for all where all have the same.
-  void updates(const std::map<std::string, std::int64_t>& a, const std::map<std::string, std::int64_t>& b) {
+  void of_parameters(const std::string& what, const auto& a, const auto& b, auto&& text) {
     const auto name = [](const auto& each) { return each.first; };
     const auto all_alike = [](const auto& map) {
       return std::ranges::all_of(map, [&](const auto& each) { return each.second == map.begin()->second; });
     };
     const bool one = !a.empty() && std::ranges::equal(a, b, {}, name, name) && all_alike(a) && all_alike(b);
-    const auto text = [](std::int64_t count) { return std::to_string(count); };
-    if (!one) return each_of("updates of ", a, b, text);
-    scalar("updates of each parameter", text(a.begin()->second), text(b.begin()->second));
+    if (!one) return each_of(what, a, b, text);
+    scalar(what + "each parameter", text(a.begin()->second), text(b.begin()->second));
   }
 
   void each_of(const std::string& what, const auto& a, const auto& b, auto&& text) {

@@ -12,7 +12,7 @@ namespace zero {
 
 // A tensor that only one of them has, or that has another dtype or shape, or that is of other blocks.
 struct FormDifference {
-  std::string tensor;  // "layer.weight moment 0"
+  std::string tensor;  // "layer.weight moment exp_avg"
   std::string a, b;    // "fp32 [3, 4]"; empty: it is not there
   bool operator==(const FormDifference&) const = default;
 };

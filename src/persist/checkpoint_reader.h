@@ -79,7 +79,7 @@ class CheckpointSource final : public StateSource {
 // What is wrong with a checkpoint.
 struct CheckpointFault {
   std::string file;                 // in the checkpoint's folder
-  std::string tensor;               // "layer.weight moment 0"; empty: none, or all
+  std::string tensor;               // "layer.weight moment exp_avg"; empty: none, or all
   std::int64_t begin = 0, end = 0;  // bytes of the file
   std::string what;
 };

@@ -132,12 +132,19 @@ MeshShape mesh_of(const JsonNode& node, const JsonNode& ranks) {
   return {static_cast<int>(ranks.integer()), options};
 }
 
-StateScalars scalars_of(const JsonNode& node) {
-  node.members({"steps", "skipped_steps", "micro_batches", "seed", "updates", "float8"}, {"loss_scaler"});
+StateScalars scalars_of(const JsonNode& node, bool first_schema) {
+  if (first_schema)
+    node.members({"steps", "skipped_steps", "micro_batches", "seed", "updates", "float8"}, {"loss_scaler"});
+  else
+    node.members({"steps", "skipped_steps", "micro_batches", "seed", "updates", "optimizers", "float8"},
+                 {"loss_scaler"});
   StateScalars scalars{node["steps"].integer(), node["skipped_steps"].integer(), node["micro_batches"].integer(),
                        node["seed"].natural()};
   node["updates"].each_member(
       [&](const std::string& key, const JsonNode& each) { scalars.updates[key] = each.integer(); });
+  if (!first_schema)
+    node["optimizers"].each_member(
+        [&](const std::string& key, const JsonNode& each) { scalars.optimizers[key] = each.text(); });
   if (node.has("loss_scaler")) {
     const JsonNode scaler = node["loss_scaler"];
     scaler.members({"value", "clean_steps", "overflows_left"});
@@ -168,7 +175,8 @@ Manifest manifest_of(const std::string& text, const std::string& source) {
   check_checksum(text, source);
   const Json json = parse_json(text, source);
   const JsonNode node(json, source);
-  if (node.has("schema") && node["schema"].text() != kManifestSchema)
+  const bool first_schema = node.has("schema") && node["schema"].text() == kFirstManifestSchema;
+  if (node.has("schema") && !first_schema && node["schema"].text() != kManifestSchema)
     node["schema"].fail(in_quotes(node["schema"].text()) + " is not " + std::string(kManifestSchema) +
                         ": another version of libzero wrote it");
   node.members({"schema", "version", "plan", "ranks", "mesh", "scalars", "user", "files", "tensors", "user_tensors",
@@ -176,7 +184,7 @@ Manifest manifest_of(const std::string& text, const std::string& source) {
   Manifest manifest{node["version"].text(),
                     node["plan"].text(),
                     mesh_of(node["mesh"], node["ranks"]),
-                    scalars_of(node["scalars"]),
+                    scalars_of(node["scalars"], first_schema),
                     node["user"].text(),
                     node["files"].all(file_of),
                     node["tensors"].all(tensor_of),

@@ -95,7 +95,8 @@ std::string scalars_text(const StateScalars& scalars) {
   std::string text =
       "{" + member("steps", scalars.steps) + ", " + member("skipped_steps", scalars.skipped_steps) + ", " +
       member("micro_batches", scalars.micro_batches) + ", \"seed\": " + std::to_string(scalars.seed) +
-      ",\n  \"updates\": " + json_map(scalars.updates, [](std::int64_t count) { return std::to_string(count); });
+      ",\n  \"updates\": " + json_map(scalars.updates, [](std::int64_t count) { return std::to_string(count); }) +
+      ",\n  \"optimizers\": " + json_map(scalars.optimizers, json_string);
   if (const auto& scaler = scalars.loss_scaler)
     text += ",\n  \"loss_scaler\": {\"value\": " + json_number(scaler->value) + ", " +
             member("clean_steps", scaler->clean_steps) + ", " + member("overflows_left", scaler->overflows_left) + "}";

@@ -11,7 +11,9 @@
 
 namespace zero {
 
-inline constexpr std::string_view kManifestSchema = "zero.checkpoint/1";
+inline constexpr std::string_view kManifestSchema = "zero.checkpoint/2";
+// Before state said which optimizer's it is: moments have numbers for names.
+inline constexpr std::string_view kFirstManifestSchema = "zero.checkpoint/1";
 
 // "0x7ff0000000000000": of a number that is not finite.
 inline std::string bits_text(double value) {

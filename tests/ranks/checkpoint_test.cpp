@@ -194,7 +194,7 @@ TEST(CheckpointLoads, TakeWeightsAlone) {
                             });
   on_ranks<StatesModelImpl>(
       {Plan::zero3(), 3, AdamW{}, {.seed = 4}}, {}, [&](StatesModelImpl& model, Engine& engine, int rank) {
-        EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }), {"moment 1", "is missing"}));
+        EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }), {"is of lion (exp_avg), and not of adamw"}));
         const Restored restored = engine.load(folder.path(), {.weights_only = true});
         EXPECT_EQ(restored.step, 0);
         EXPECT_EQ(restored.user, "7");
@@ -219,7 +219,7 @@ TEST(CheckpointLoads, BeginANewOptimizerWhereTheyAreAsked) {
   for (const Optimizer& other : others) {
     SCOPED_TRACE(name(other));
     on_ranks<StatesModelImpl>({Plan::zero3(), 2, other}, {}, [&](StatesModelImpl& model, Engine& engine, int) {
-      EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }), {"moment"}));
+      EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }), {"exp_avg_sq"}));
       EXPECT_EQ(engine.load(folder.path(), {.allow_new_optimizer = true}).step, 2);
       EXPECT_EQ(engine.steps(), 2);
       EXPECT_TRUE(train_step(model, engine).applied);

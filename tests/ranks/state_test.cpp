@@ -113,11 +113,11 @@ TEST(States, TellOfEveryTensorAsItsModelHasIt) {
   const auto shape = [&](const StateKey& key) { return state->tensors()[state->find(key)].shape; };
   using Shape = std::vector<std::int64_t>;
   EXPECT_EQ(shape({"filters.weight", StateKind::main_weight}), (Shape{20, 3, 3, 3}));
-  EXPECT_EQ(shape({"turned", StateKind::moment, "0"}), (Shape{11, 19}));
+  EXPECT_EQ(shape({"turned", StateKind::moment, "momentum_buffer"}), (Shape{11, 19}));
   EXPECT_EQ(shape({"empty", StateKind::parameter}), (Shape{0, 4}));
   EXPECT_EQ(shape({"fixed.weight", StateKind::parameter}), (Shape{13, 13}));
-  EXPECT_EQ(shape({"embed.weight", StateKind::moment, "1"}), (Shape{29, 13}));  // Muon's rest
-  EXPECT_THROW(static_cast<void>(state->find({"turned", StateKind::moment, "1"})), std::out_of_range);
+  EXPECT_EQ(shape({"embed.weight", StateKind::moment, "exp_avg_sq"}), (Shape{29, 13}));  // Muon's rest
+  EXPECT_THROW(static_cast<void>(state->find({"turned", StateKind::moment, "exp_avg_sq"})), std::out_of_range);
   EXPECT_EQ(state->tensors()[state->find({"mask", StateKind::buffer})].dtype, Dtype::u8);
   EXPECT_EQ(state->bytes({"mask", StateKind::buffer}), (std::vector<char>{0, 1, 0, 1, 0}));
   EXPECT_EQ(state->scalars().steps, 2);
@@ -283,11 +283,11 @@ std::string refusal(const std::function<void(MemoryState&, int rank)>& spoil) {
 TEST(States, AreRefusedWithEveryFault) {
   const std::string text = refusal([](MemoryState& state, int) {
     std::vector<StateTensor>& tensors = state.tensors_to_change();
-    tensors[state.find({"turned", StateKind::moment, "1"})].key.part = "7";
+    tensors[state.find({"turned", StateKind::moment, "exp_avg_sq"})].key.part = "7";
     tensors[state.find({"filters.weight", StateKind::main_weight})].shape = {20, 27};
     state.scalars_to_change().updates.erase("bias");
   });
-  EXPECT_TRUE(says(text, {"rank 0", "rank 1", "turned moment 1, fp32 [11, 19], is missing",
+  EXPECT_TRUE(says(text, {"rank 0", "rank 1", "turned moment exp_avg_sq, fp32 [11, 19], is missing",
                           "turned moment 7, fp32 [11, 19], is not expected",
                           "filters.weight main weight, fp32 [20, 3, 3, 3], is given as fp32 [20, 27]",
                           "bias: how often it was updated is missing"}));

@@ -188,6 +188,11 @@ TEST_F(CheckpointDiff, SaysOnceThatAllParametersHaveOtherUpdates) {
   a.scalars.updates = {{"a", 3}, {"b", 3}};
   b.scalars.updates = {{"a", 4}, {"b", 4}};
   EXPECT_EQ(between(a, b).scalars, (std::vector<ScalarDifference>{{"updates of each parameter", "3", "4"}}));
+  a.scalars.optimizers = {{"a", "adamw"}, {"b", "adamw"}};
+  b.scalars.optimizers = {{"a", "lion"}, {"b", "lion"}};
+  EXPECT_EQ(between(a, b).scalars, (std::vector<ScalarDifference>{{"updates of each parameter", "3", "4"},
+                                                                  {"optimizer of each parameter", "adamw", "lion"}}));
+  a.scalars.optimizers = b.scalars.optimizers = {};
   b.scalars.updates = {{"a", 4}, {"c", 4}};
   EXPECT_EQ(between(a, b).scalars,
             (std::vector<ScalarDifference>{

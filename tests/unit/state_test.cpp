@@ -125,12 +125,14 @@ struct Described {
       const ParameterRule rule{optimizer, 1, i == 0 ? Numbers{3, 4} : i == 1 ? Numbers{20, 30} : Numbers{6}};
       const ElementOrder order(rule.shape);
       parameters.push_back({.name = slot.name,
+                            .optimizer = std::string(name(optimizer)),
                             .trainable = unit.trainable(),
                             .plain = state_tensors(unit, slot, rule, order, plan, false),
                             .kept = state_tensors(unit, slot, rule, order, plan, true)});
       for (const StateTensor& each : unit.trainable() ? parameters.back().kept : parameters.back().plain)
         tensors.push_back(each);
       scalars.updates[slot.name] = unit.trainable() ? 3 : 0;
+      if (unit.trainable()) scalars.optimizers[slot.name] = name(optimizer);
     }
   }
   StateFit fit() const { return fit_state(parameters, buffers, tensors, scalars); }
@@ -150,19 +152,20 @@ std::vector<std::string> words_of(const std::vector<StateTensor>& tensors) {
 }
 
 TEST(StateTensors, AreNamedByParameterAndKind) {
-  EXPECT_EQ(
-      words_of(Described(AdamW{}).parameters[0].kept),
-      (std::vector<std::string>{"a main weight: fp32 [3, 4]", "a moment 0: fp32 [3, 4]", "a moment 1: fp32 [3, 4]"}));
+  EXPECT_EQ(words_of(Described(AdamW{}).parameters[0].kept),
+            (std::vector<std::string>{"a main weight: fp32 [3, 4]", "a moment exp_avg: fp32 [3, 4]",
+                                      "a moment exp_avg_sq: fp32 [3, 4]"}));
   EXPECT_EQ(words_of(Described(Adafactor{}, Plan::ddp().precision(Precision::bf16_kahan)).parameters[1].kept),
             (std::vector<std::string>{"b parameter: bf16 [20, 30]", "b remainder: bf16 [20, 30]", "b row: fp32 [20, 1]",
                                       "b column: fp32 [1, 30]"}));
   EXPECT_EQ(words_of(Described(AdamW{.format = MomentFormat::block8}, Plan::ddp().precision(Precision::bf16_pure))
                          .parameters[1]
                          .kept),
-            (std::vector<std::string>{"b parameter: bf16 [20, 30]", "b moment 0: uint8 [20, 30]",
-                                      "b scale 0: fp32 [3] of blocks of 256, the first after 32 elements of others",
-                                      "b moment 1: uint8 [20, 30]",
-                                      "b scale 1: fp32 [3] of blocks of 256, the first after 32 elements of others"}));
+            (std::vector<std::string>{
+                "b parameter: bf16 [20, 30]", "b moment exp_avg: uint8 [20, 30]",
+                "b scale exp_avg: fp32 [3] of blocks of 256, the first after 32 elements of others",
+                "b moment exp_avg_sq: uint8 [20, 30]",
+                "b scale exp_avg_sq: fp32 [3] of blocks of 256, the first after 32 elements of others"}));
   EXPECT_EQ(words_of(Described(AdamW{}).parameters[2].plain), (std::vector<std::string>{"fixed parameter: bf16 [6]"}));
 }
 
@@ -195,8 +198,8 @@ TEST(StateFits, WhatIsFrozenHereWithStateOfItsOptimizer) {
 
 TEST(StateFits, TellsEveryFault) {
   Described engine(AdamW{});
-  engine.at({"a", StateKind::moment, "0"}).shape = {4, 3};
-  engine.at({"b", StateKind::moment, "1"}).dtype = Dtype::bf16;
+  engine.at({"a", StateKind::moment, "exp_avg"}).shape = {4, 3};
+  engine.at({"b", StateKind::moment, "exp_avg_sq"}).dtype = Dtype::bf16;
   std::erase_if(engine.tensors, [](const StateTensor& each) { return each.key.kind == StateKind::buffer; });
   engine.tensors.push_back({{"c", StateKind::parameter}, Dtype::f32, {2}});
   engine.tensors.push_back(engine.at({"a", StateKind::main_weight}));
@@ -207,18 +210,36 @@ TEST(StateFits, TellsEveryFault) {
   std::ranges::sort(faults);
   EXPECT_EQ(faults,
             (std::vector<std::string>{
-                "a main weight, fp32 [3, 4], is given twice", "a moment 0, fp32 [3, 4], is given as fp32 [4, 3]",
-                "a: an FP8 history is not expected", "b moment 1, fp32 [20, 30], is given as bf16 [20, 30]",
+                "a main weight, fp32 [3, 4], is given twice", "a moment exp_avg, fp32 [3, 4], is given as fp32 [4, 3]",
+                "a: an FP8 history is not expected", "b moment exp_avg_sq, fp32 [20, 30], is given as bf16 [20, 30]",
                 "c parameter, fp32 [2], is not expected", "d: a count of updates is not expected",
                 "fixed: how often it was updated is missing", "mean buffer, fp32 [4], is missing"}));
+}
+
+// Optimizers that keep as much, of other meanings.
+TEST(StateFits, NotStateOfAnotherOptimizer) {
+  Described engine(AdamW{}), other(Lion{});
+  for (const char* name : {"adamw", "adam", "lamb"}) {
+    engine.scalars.optimizers["a"] = name;
+    EXPECT_EQ(engine.fit().faults, std::vector<std::string>()) << name;
+  }
+  EXPECT_EQ(fit_state(engine.parameters, engine.buffers, other.tensors, other.scalars).faults,
+            (std::vector<std::string>{
+                "the optimizer's state is of lion (exp_avg), and not of adamw (exp_avg, exp_avg_sq): a, b"}));
+  engine.scalars.optimizers["a"] = "sgd";
+  EXPECT_EQ(engine.fit().faults,
+            (std::vector<std::string>{
+                "the optimizer's state is of sgd (exp_avg, exp_avg_sq), and not of adamw (exp_avg, exp_avg_sq): a"}));
+  engine.scalars.optimizers.clear();
+  EXPECT_EQ(engine.fit().faults, std::vector<std::string>()) << "nothing is known of it";
 }
 
 // Blocks of 8 bits are cut by a parameter's place in its unit: others' scales say nothing of them.
 TEST(StateFits, NotScalesOfOtherBlocks) {
   Described engine(AdamW{.format = MomentFormat::block8});
   EXPECT_EQ(engine.fit().faults, std::vector<std::string>());
-  engine.at({"b", StateKind::scale, "0"}).blocks->before = 64;
-  engine.at({"b", StateKind::scale, "1"}).blocks->order = {1, 0};
+  engine.at({"b", StateKind::scale, "exp_avg"}).blocks->before = 64;
+  engine.at({"b", StateKind::scale, "exp_avg_sq"}).blocks->order = {1, 0};
   EXPECT_EQ(engine.fit().faults.size(), 2u);
 }
 
@@ -238,6 +259,7 @@ TEST(StateLines, TellEveryDifference) {
   EXPECT_TRUE(differs([](Described& e) { e.scalars.micro_batches = 7; }));
   EXPECT_TRUE(differs([](Described& e) { e.scalars.seed = 7; }));
   EXPECT_TRUE(differs([](Described& e) { e.scalars.updates["a"] = 7; }));
+  EXPECT_TRUE(differs([](Described& e) { e.scalars.optimizers["a"] = "lion"; }));
   EXPECT_TRUE(differs([](Described& e) { e.scalars.loss_scaler->clean_steps = 4; }));
   EXPECT_TRUE(differs([](Described& e) { e.scalars.float8["a"].gradients = {4}; }));
   EXPECT_TRUE(differs([](Described& e) { e.tensors[1].shape = {12}; }));

@@ -20,7 +20,8 @@ StateTensor tensor(const std::string& name, StateKind kind, std::vector<std::int
 using enum StateKind;
 
 TEST(JoinedState, HasRowsInTheirOrder) {
-  StateScalars scalars{.updates = {{"a.0", 4}, {"a.1", 4}, {"b.1", 1}}};
+  StateScalars scalars{.updates = {{"a.0", 4}, {"a.1", 4}, {"b.1", 1}},
+                       .optimizers = {{"a.0", "lion"}, {"a.1", "lion"}, {"b.1", "sgd"}}};
   const JoinedState state =
       joined({tensor("a.1", main_weight, {3, 7}), tensor("a.1", row, {3, 1}), tensor("a.0", main_weight, {2, 7}),
               tensor("a.0", row, {2, 1}), tensor("b.1", main_weight, {1, 7}), tensor("c", parameter, {9})},
@@ -33,6 +34,7 @@ TEST(JoinedState, HasRowsInTheirOrder) {
     EXPECT_EQ(state.places[i]->first, expected[i].second) << i;
   }
   EXPECT_EQ(scalars.updates, (std::map<std::string, std::int64_t>{{"a", 4}, {"b.1", 1}}));
+  EXPECT_EQ(scalars.optimizers, (std::map<std::string, std::string>{{"a", "lion"}, {"b.1", "sgd"}}));
 }
 
 TEST(JoinedState, LeavesToATileWhatIsItsOwn) {
@@ -72,6 +74,7 @@ struct Numbers final : StateSource {
 TEST(TiledSource, TellsRowsOfTheWhole) {
   Numbers source;
   source.scalars_.updates = {{"a", 3}, {"c", 1}};
+  source.scalars_.optimizers = {{"a", "lion"}, {"c", "sgd"}};
   source.scalars_.float8 = {{"a", {{1.0}, {2.0}}}};
   source.tensors_ = {tensor("c", parameter, {4}), tensor("a", parameter, {5, 3}), tensor("a", optimizer, {}, "step"),
                      tensor("a", column, {1, 3}), tensor("a", buffer, {2})};
@@ -81,6 +84,8 @@ TEST(TiledSource, TellsRowsOfTheWhole) {
                                           tensor("a.1", optimizer, {}, "step"), tensor("a.0", column, {1, 3}),
                                           tensor("a", buffer, {2})}));
   EXPECT_EQ(tiled.scalars().updates, (std::map<std::string, std::int64_t>{{"a.0", 3}, {"a.1", 3}, {"c", 1}}));
+  EXPECT_EQ(tiled.scalars().optimizers,
+            (std::map<std::string, std::string>{{"a.0", "lion"}, {"a.1", "lion"}, {"c", "sgd"}}));
   EXPECT_EQ(tiled.scalars().float8.size(), 2U);
   std::vector<float> values(2);
   tiled.read(2, 1, 3, values.data());
