@@ -48,14 +48,10 @@ class Arguments(unittest.TestCase):
                 with self.assertRaisesRegex(zero.ConfigError, "learning rate"):
                     self.train(engine, model)
 
-    def test_what_json_cannot_hold_is_named(self) -> None:
+    def test_what_would_not_come_back_is_named(self) -> None:
         with zero.Engine(torch.nn.Linear(2, 3)) as engine:
-            for user, why in (
-                ({"best": [1.0, float("inf")]}, r"user\['best'\]\[1\] is inf"),
-                ({"rng": torch.ones(1)}, r"user\['rng'\] is of type Tensor"),
-            ):
-                with self.assertRaisesRegex(zero.ConfigError, why):
-                    engine.save("there-is-no-such-folder", user=user)
+            with self.assertRaisesRegex(zero.ConfigError, r"user\['rng'\] is of type torch.Tensor"):
+                engine.save("there-is-no-such-folder", user={"rng": torch.ones(1)})
 
     def test_parameters_that_were_replaced_are_missed(self) -> None:
         for plan in ("ddp", "zero3"):
