@@ -120,16 +120,18 @@ TEST_F(OnATerminal, ALauncherThatIsStoppedGoesOn) {
   const Folder folder;
   const std::string fifo = folder.path("fifo");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  const std::string rank = "echo ready; cat '" + fifo + "'; echo went on";
+  const int lines = ::open(fifo.c_str(), O_RDWR | O_CLOEXEC);
+  const std::string rank = "echo ready; read line <'" + fifo + "'; echo went on";
   const std::string shell = "set -m; \"$0\" launch -n 2 sh -c \"" + rank + "\"; echo stopped $?; fg; echo ended $?";
   Terminal terminal({"bash", "-c", shell, procs::kZero}, variables());
   ASSERT_TRUE(terminal.shows("ready\r\n", 2)) << terminal.text();
   terminal.type("\x1a");
   ASSERT_TRUE(terminal.shows("stopped " + std::to_string(128 + SIGTSTP))) << terminal.text();
-  ::close(::open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
+  EXPECT_EQ(::write(lines, "\n\n", 2), 2);
   EXPECT_TRUE(terminal.shows("ended 0")) << terminal.text();
   EXPECT_TRUE(terminal.shows("went on\r\n", 2)) << terminal.text();
   EXPECT_EQ(terminal.end(), 0);
+  ::close(lines);
 }
 
 // "/autogroup-14 nice 5", of a kernel that has such groups.
