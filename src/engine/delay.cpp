@@ -36,6 +36,7 @@ double Engine::Impl::begin_delayed(const StepDecision& decision, double lr_facto
     steps.push_back(next_step(*unit, decision, lr_factor));
   }
   delayed_->begin(std::move(steps));
+  exchange_.be_behind(true);
   return taken;
 }
 
@@ -48,6 +49,7 @@ void Engine::Impl::take_over_delayed() {
   pager_->forget();
   settle_parameters();
   delayed_->take_over([this](Unit& unit) { updated(unit); });
+  exchange_.be_behind(false);
   renew(Exchange::Kind::publish);
   broken_ = nullptr;
 }

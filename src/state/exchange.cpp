@@ -240,7 +240,7 @@ bool Exchange::rest(const Worker& worker) {
     for (Table table = announce_none(Kind::rest); any_gathers_alone(table);) {
       if (worker.has_tasks()) return false;
       const std::unique_lock unchanged(shards_, std::try_to_lock);
-      if (!unchanged || !at_rest_) return false;
+      if (!unchanged || behind_ || !at_rest_) return false;
       table = announce_none(Kind::serve);
       if (any_rests(table)) continue;
       at_rest_->run([&] { serve_gathers(nullptr, table); });

@@ -101,6 +101,10 @@ class Exchange {
     std::unique_lock<std::recursive_mutex> lock_;
   };
 
+  // Whether this rank's shards are those of the step before, while its peers' may be newer: then it serves nothing
+  // unasked. Inside Changing.
+  void be_behind(bool behind) { behind_ = behind; }
+
   // Hears of the operations that are submitted from now on.
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
@@ -143,6 +147,7 @@ class Exchange {
   ProcessOfOrigin origin_;
   std::atomic<bool> stands_by_ = false;
   std::recursive_mutex shards_;                // held while they change, or are served unasked
+  bool behind_ = false;                        // with them
   std::shared_ptr<SideStream::Work> at_rest_;  // behind what changed them last; null where nothing is served so
   std::unique_ptr<SideStream> stream_;
   std::shared_ptr<SideStream::Work> latest_;

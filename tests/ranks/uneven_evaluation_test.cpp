@@ -27,8 +27,10 @@ double evaluate(Net& net, std::int64_t batches) {
   return sum;
 }
 
-// Rank r evaluates r batches more than none, then all of them wait for each other where no engine knows of it.
+// Rank r evaluates r batches more than rank 0, then all of them wait for each other where no engine knows of it. Rank 0
+// has none, but where the first evaluation is for all ranks.
 std::vector<Evaluated> evaluate_and_train(const Job& job) {
+  const std::int64_t least = job.plan.delays_update() ? 1 : 0;
   std::vector<Evaluated> all(static_cast<std::size_t>(job.ranks));
   run_ranks(
       job.ranks,
@@ -39,11 +41,11 @@ std::vector<Evaluated> evaluate_and_train(const Job& job) {
         Evaluated& mine = all[static_cast<std::size_t>(world.rank())];
         Engine engine(net, mesh_of(job, world), job.plan, job.optimizer, job.options);
         for (int step = 0; step < job.steps; ++step) {
-          mine.sums.push_back(evaluate(net, world.rank()));
+          mine.sums.push_back(evaluate(net, least + world.rank()));
           EXPECT_EQ(sum(world.rank(), world), job.ranks * (job.ranks - 1) / 2);
           mine.run.record(train_step(net, engine));
         }
-        mine.sums.push_back(evaluate(net, world.rank()));
+        mine.sums.push_back(evaluate(net, least + world.rank()));
         barrier(world);
         mine.run.parameters = parameters_of(net, engine);
         engine.release();
@@ -58,6 +60,7 @@ TEST_P(UnevenEvaluations, AreServedByRanksThatDoSomethingElse) {
   const Job& job = GetParam();
   Job whole = job;
   whole.plan = Plan::ddp().precision(job.plan.precision());
+  if (job.plan.delays_update()) whole.plan = whole.plan.offload(State::optimizer, Tier::disk).delay_update();
   whole.shard = whole.ranks_per_host = 0;
   const std::vector<Evaluated> expected = evaluate_and_train(whole), here = evaluate_and_train(job);
   for (std::size_t rank = 0; rank < here.size(); ++rank) {
@@ -78,7 +81,9 @@ Job of(Plan plan, int ranks, int shard = 0, int ranks_per_host = 0) {
 INSTANTIATE_TEST_SUITE_P(All, UnevenEvaluations,
                          testing::Values(of(Plan::zero3(), 2), of(Plan::zero3().bf16(), 3), of(Plan::zero2(), 2),
                                          of(Plan::zero3(), 4, 0, 2), of(Plan::hybrid(), 4, 2),
-                                         of(Plan::hybrid(), 4, 2, 2), of(Plan::zero3().offload(State::parameter, Tier::disk), 2)),
+                                         of(Plan::hybrid(), 4, 2, 2),
+                                         of(Plan::zero3().offload(State::parameter, Tier::disk), 2),
+                                         of(Plan::zero3().offload(State::optimizer, Tier::disk).delay_update(), 2)),
                          [](const testing::TestParamInfo<Job>& tested) {
                            const Job& job = tested.param;
                            return in_title(job.plan.label()) + in_title(job.ranks, 1, job.plan.precision()) +
