@@ -87,8 +87,8 @@ class Exchange {
   void stand_by();
   // No more, on any rank. Collective where they did.
   void end_standing_by();
-  // While one lives this rank's shards may change, and what it takes no part in itself it does not serve. May be nested;
-  // of the thread that submits.
+  // While one lives this rank's shards may change, and what it takes no part in itself it does not serve. May be
+  // nested; of the thread that submits.
   class Changing {
    public:
     explicit Changing(Exchange& exchange);

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+import torch.utils.data
 
 import zero
 
@@ -76,6 +77,36 @@ def joined_before(rank: int, address: str) -> None:
     dist.destroy_process_group()
 
 
+def evaluated_by_each(rank: int, address: str) -> None:
+    """Ranks evaluate as much as they have, and wait in a collective of which no engine knows; a forked worker has none."""
+    dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=RANKS)
+    zero.init(transport="gloo")
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.Linear(7, 3))
+    x = torch.ones(4, 5)
+    with torch.no_grad():
+        expected = model(x).square().mean() * sum(range(RANKS))
+    with zero.Engine(model, "zero3", zero.SGD(0.1)) as engine:
+        total = torch.zeros(())
+        with torch.no_grad():
+            for _ in range(rank):
+                total += model(x).square().mean()
+        dist.all_reduce(total)
+        torch.testing.assert_close(total, expected)
+        model(x).square().mean().backward()
+        assert engine.step().applied
+        workers = torch.utils.data.DataLoader(
+            [x], num_workers=1, multiprocessing_context="fork", collate_fn=lambda batch: model(batch[0])
+        )
+        try:
+            next(iter(workers))
+        except RuntimeError as error:
+            assert "in a process that was forked" in str(error), error
+        else:
+            raise AssertionError("a forked worker has no parameters in parts")
+    dist.destroy_process_group()
+
+
 class Spawned(unittest.TestCase):
     def spawn(self, rank: Callable[[int, str], None], place: str) -> None:
         torch.multiprocessing.spawn(rank, (place,), RANKS)
@@ -92,6 +123,9 @@ class Spawned(unittest.TestCase):
 
     def test_ranks_told_by_an_address_are_those_of_torch(self) -> None:
         self.at_a_port(told_by_url)
+
+    def test_ranks_evaluate_as_much_as_each_has(self) -> None:
+        self.at_a_port(evaluated_by_each)
 
     def test_ranks_that_met_in_a_file_are_not_found_and_not_one_each(self) -> None:
         with tempfile.TemporaryDirectory(prefix="zero.python.") as folder:
