@@ -4,23 +4,50 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/impl.h"
+#include "persist/gathered.h"
 #include "state/program_backward.h"
 #include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {
 
-void Engine::Impl::backward(const at::Tensor& loss) {
+void Engine::Impl::end(std::unique_ptr<Impl> engine) {
+  if (!RunningBackward::concerns(*engine) && !engine->micro_batch_.in_backward()) return;
+  RunningBackward* const running = RunningBackward::outermost();
+  if (running == nullptr) return;
+  engine->ended_ = true;
+  running->keep(std::move(engine));
+}
+
+void Engine::Impl::require_not_ended() const {
+  if (ended_)
+    throw StateError(rank_text() + ": the engine ended within its own backward, in a hook of the program's",
+                     "end it when the backward has ended");
+}
+
+void Engine::Impl::check_idle(const char* call) const {
+  if (in_backward_)
+    throw StateError(rank_text() + ": " + call + " within a backward of the engine, in a hook of the program's",
+                     "call it when the backward has ended");
+}
+
+std::shared_ptr<RunningBackward> Engine::Impl::new_backward() {
+  return std::make_shared<RunningBackward>(this, scaler_.value(), micro_batch_.drawn());
+}
+
+void Engine::Impl::backward(const std::shared_ptr<RunningBackward>& run, const at::Tensor& loss) {
   check_alive();
+  check_idle("backward()");
   if (!loss.defined() || loss.numel() != 1)
     throw ConfigError(rank_text() + ": backward needs a loss of one element", "reduce it, by mean() for example");
   if (!loss.requires_grad())
     throw ConfigError(rank_text() + ": the loss does not depend on any trainable parameter",
                       "compute it from the module's output, with gradients enabled");
   check_parameters();
-  const auto run = std::make_shared<RunningBackward>(this, scaler_.value(), micro_batch_.drawn());
+  run->foresee({loss});
   const RunningBackward::Guard running(run);
   gradients_->require_planned(micro_);
   try {
@@ -48,6 +75,7 @@ at::Tensor Engine::Impl::scale(const at::Tensor& loss) {
 }
 
 void Engine::Impl::begin_micro_batch() {
+  in_backward_ = true;
   gradients_->begin(micro_);
   micro_batch_.begin_backward(micro_ + 1 < plan_.accumulate());
 }
@@ -57,29 +85,59 @@ void Engine::Impl::end_gradients() {
 }
 
 void Engine::Impl::end_micro_batch(const at::Tensor& loss) {
+  in_backward_ = false;
   micro_batch_.end_backward();
-  sums_.add_loss(micro_, loss);
+  sums_.add_loss(slot(), loss);
   ++micro_;
-  micro_batch_.next(micro_batch_number());
+  number_from(first_slot_);
 }
 
 void Engine::Impl::before_backward() {
-  if (gradients_) heed_emptied();
+  if (!gradients_) return;
+  gradients_->renew_hooks();
+  heed_emptied();
+  agree_on_emptied();
 }
 
 void Engine::Impl::after_backward() noexcept {
   if (gradients_) gradients_->show();
 }
 
-// The program's zero_grad() since.
+// The program's zero_grad() since. Not collective.
 void Engine::Impl::heed_emptied() {
-  if (gradients_->take_back() == Gradients::Shown::kept) return;
+  const Gradients::Shown shown = gradients_->take_back();
+  if (shown == Gradients::Shown::kept) return;
   if (stepped_ > 0)
     throw StateError(rank_text() + ": zero_grad() after backward number " + std::to_string(micro_) +
                          " of a step would also empty the gradients of those before it, of which step() was called",
                      "call zero_grad() before the backward, or drop the whole step by engine.discard()");
+  if (shown == Gradients::Shown::all_emptied) return begin_anew();
+  gradients_->empty_some();
+  partly_emptied_ = true;
+}
+
+// Where the program has emptied some and no rank has any of the others, the step begins anew, as where all were.
+void Engine::Impl::agree_on_emptied() {
+  if (std::exchange(partly_emptied_, false) && !any_left()) begin_anew();
+}
+
+bool Engine::Impl::any_left() {
+  bool left = gradients_->any_arrived();
+  if (exchange_.size() == 1) return left;
+  exchange_.run({.kind = Exchange::Kind::emptied,
+                 .count = 1,
+                 .run =
+                     [&](const Groups& groups) {
+                       for (const std::int64_t one : gather_numbers(groups.along(Axis::data), left ? 1 : 0))
+                         left = left || one != 0;
+                     },
+                 .lane = Exchange::Lane::control});
+  return left;
+}
+
+void Engine::Impl::begin_anew() {
   empty_step();
-  micro_batch_.next(micro_batch_number());
+  number_from(given_slot_.value_or(0));
 }
 
 void Engine::Impl::empty_step() {
@@ -87,6 +145,7 @@ void Engine::Impl::empty_step() {
   sums_.clear();
   micro_ = 0;
   stepped_ = 0;
+  partly_emptied_ = false;
 }
 
 // The first gradient from a backward that this engine did not begin has come.
@@ -106,14 +165,16 @@ void Engine::Impl::join_backward() {
 
 void Engine::Impl::discard() {
   check_alive();
+  check_idle("discard()");
   drop_step();
 }
 
 void Engine::Impl::drop_step() {
+  in_backward_ = false;
   gradients_->abort();
   micro_batch_.abort();
   empty_step();
-  micro_batch_.next(micro_batch_number());
+  number_from(0);
 }
 
 }  // namespace zero

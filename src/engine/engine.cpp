@@ -42,7 +42,11 @@ Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, c
 
 // A process that was forked has none of the threads on which the engine's work is done: there it is left as it is.
 Engine::~Engine() {
-  if (impl_ && !impl_->of_this_process()) static_cast<void>(impl_.release());
+  if (!impl_) return;
+  if (impl_->of_this_process())
+    Impl::end(std::move(impl_));
+  else
+    static_cast<void>(impl_.release());
 }
 Engine::Engine(Engine&& other) noexcept = default;
 Engine& Engine::operator=(Engine&& other) noexcept {
@@ -57,7 +61,9 @@ Engine::Impl& Engine::self() const {
 
 void Engine::backward(const at::Tensor& loss) {
   Impl& impl = self();
-  impl.accounts().explaining_memory("backward", [&] { impl.backward(loss); });
+  const std::shared_ptr<RunningBackward> run = impl.new_backward();
+  const RunningBackward::Ends ends(*run);
+  impl.accounts().explaining_memory("backward", [&] { impl.backward(run, loss); });
 }
 StepReport Engine::step() {
   return self().step();
@@ -75,7 +81,7 @@ void Engine::set_lr(double lr) {
   self().set_lr(lr);
 }
 std::int64_t Engine::micro_batch() const {
-  return self().micro_batch_number();
+  return self().next_micro_batch();
 }
 void Engine::discard() {
   self().discard();

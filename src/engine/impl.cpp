@@ -151,8 +151,9 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   if (float8_) float8_->set_loss_scale(scaler_.value());
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, gradient_stores_);
-  gradients_->on_arrival_from_outside(options_.outside == OutsideGradients::add, [this] { join_backward(); });
-  micro_batch_.next(micro_batch_number());
+  gradients_->on_arrival_from_outside(*this, joins_others(), [this] { join_backward(); });
+  micro_batch_.before_seeding([this] { number_forward(); });
+  micro_batch_.next(number_of(slot()));
   if (plan_.delays_update()) delay_updates();
   reserve_room(needed);
   undo.commit();
@@ -278,13 +279,10 @@ void Engine::Impl::check_not_gathered(const char* call) const {
                        "end the scope first");
 }
 
-std::int64_t Engine::Impl::micro_batch_number() const {
-  return consumed_ + micro_batch_index(resolved_, exchange_.size(), exchange_.rank(), micro_);
-}
-
 void Engine::Impl::release() {
   check_alive();
   check_module();
+  check_idle("release()");
   check_not_gathered("release()");
   catch_up("release()");
   renormalise();

@@ -43,13 +43,16 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options);
   ~Impl() override;
 
-  void backward(const at::Tensor& loss);
+  // Ends an engine: at once, or when the backward that it is part of has ended.
+  static void end(std::unique_ptr<Impl> engine);
+  std::shared_ptr<RunningBackward> new_backward();
+  void backward(const std::shared_ptr<RunningBackward>& run, const at::Tensor& loss);
   at::Tensor scale(const at::Tensor& loss);
   StepReport step();
   const StepReport& last_step() const { return last_step_; }
   EngineOptimizer& optimizer();
   void set_lr(double lr);
-  std::int64_t micro_batch_number() const;
+  std::int64_t next_micro_batch();
   void discard();
   void release();
   at::Tensor main_parameter(const at::Tensor& parameter);
@@ -113,11 +116,22 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   static at::Tensor wide(const at::Tensor& loss);
   void before_backward() override;
   void after_backward() noexcept override;
+  bool joins_others() const override { return options_.outside == OutsideGradients::add; }
+  bool launched() const override { return gradients_ && gradients_->launched(); }
+  void require_not_ended() const override;
   void end_gradients() override;
   void end_micro_batch(const at::Tensor& loss) override;
   void drop_step() override;
   void heed_emptied();
+  void agree_on_emptied();
+  bool any_left();
+  void begin_anew();
   void empty_step();
+  int slot() const;
+  std::int64_t number_of(int slot) const;
+  void number_forward();
+  void number_from(int first);
+  void check_idle(const char* call) const;
   View updated_of(const Unit& unit, const at::Tensor& whole) const;
   void gather_updated(const Unit& unit, const at::Tensor& whole);
   void check_gradients(const char* call);
@@ -219,6 +233,13 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Gradients> gradients_;
   int micro_ = 0;
+  // Micro-batches' numbers in the step, by `slot`: which one it begins with, and which one has been told or computed
+  // with since the latest backward.
+  int first_slot_ = 0;
+  std::optional<int> given_slot_;
+  bool partly_emptied_ = false;  // what is left of the step is to be agreed on
+  bool in_backward_ = false;
+  bool ended_ = false;  // within a backward
   int stepped_ = 0;  // of them, so many before the latest step() that did nothing
   StepReport last_step_ = {};
   std::unique_ptr<EngineOptimizer> optimizer_;  // null before it is asked for

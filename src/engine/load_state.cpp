@@ -204,7 +204,7 @@ void Engine::Impl::resume(const StateScalars& scalars) {
   sums_.clear();
   max_norms_.forget();
   micro_batch_.reseed(seed_);
-  micro_batch_.next(micro_batch_number());
+  number_from(0);
 }
 
 // Throws, on every rank, where one of them failed.

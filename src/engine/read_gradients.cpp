@@ -13,6 +13,7 @@ namespace zero {
 
 void Engine::Impl::check_gradients(const char* call) {
   check_alive();
+  check_idle(call);
   heed_emptied();
   gradients_->show();
   if (micro_ < plan_.accumulate())

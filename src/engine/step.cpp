@@ -97,8 +97,10 @@ double Engine::Impl::scale_of(const StepDecision& decision) const {
 StepReport Engine::Impl::step() {
   check_alive();
   check_module();
+  check_idle("step()");
   const Acting acting(observer_, Activity::step);
   heed_emptied();
+  agree_on_emptied();
   last_step_ = accounts_.explaining_memory("step()", [&] { return attempt(); });
   return last_step_;
 }
@@ -264,7 +266,7 @@ void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
 void Engine::Impl::start_window() {
   empty_step();
   consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
-  micro_batch_.next(micro_batch_number());
+  number_from(0);
 }
 
 }  // namespace zero

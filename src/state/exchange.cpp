@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/hash.h"
 #include "comm/metered.h"
 #include "partition/vote.h"
 #include "zero/error.h"
@@ -17,21 +18,23 @@ struct Said {
   explicit Said(std::int64_t word)
       : kind(static_cast<Exchange::Kind>(word & 0xff)),
         variant(static_cast<Exchange::Variant>(word >> 8 & 0xff)),
-        alone((word >> 32 & 0xff) != 0) {}
+        alone((word >> 32 & 0xff) != 0),
+        emptied(word >> 40) {}
   Exchange::Kind kind;
   Exchange::Variant variant;
   bool alone;
+  std::int64_t emptied;
 };
 
 std::int64_t word_of(const Exchange::Operation& operation) {
   const auto byte = [](auto value, int at) { return std::int64_t{static_cast<std::uint8_t>(value)} << 8 * at; };
   return byte(operation.kind, 0) | byte(operation.variant, 1) | byte(operation.axis, 2) | byte(operation.lane, 3) |
-         byte(operation.alone, 4);
+         byte(operation.alone, 4) | static_cast<std::int64_t>(std::uint64_t{operation.emptied} << 40);
 }
 
 // What of it ranks have to agree on.
 std::int64_t operation_of(std::int64_t word) {
-  return word & 0xffff'ffff;
+  return word & ~(std::int64_t{0xff} << 32);
 }
 
 bool any_rests(std::span<const std::array<std::int64_t, 4>> table) {
@@ -53,6 +56,7 @@ const char* verb(Exchange::Kind kind) {
     case Exchange::Kind::vote: return "take a step";
     case Exchange::Kind::setup: return "set up";
     case Exchange::Kind::read: return "read or write";
+    case Exchange::Kind::emptied: return "tell which gradients zero_grad() left";
     case Exchange::Kind::rest:
     case Exchange::Kind::serve: return "exchange nothing";
   }
@@ -113,7 +117,12 @@ Exchange::~Exchange() {
   if (at_rest_) at_rest_->join();
 }
 
+void Exchange::emptied(const std::string& gradients) {
+  emptied_ = static_cast<std::uint32_t>(fnv1a(std::to_string(emptied_) + ' ' + gradients) >> 40);
+}
+
 Pending Exchange::submit(Operation operation) {
+  if (operation.kind == Kind::reduce || operation.kind == Kind::vote) operation.emptied = emptied_;
   if (!worker_) {
     const Acting acting(observer_, activity_of(operation.kind), operation.unit);
     operation.run(channel(operation));
@@ -300,9 +309,10 @@ void Exchange::diverged(const Table& table, Axis axis) const {
     const auto& [word, unit, count, sequence] = table[i];
     text << (i == 0 ? ": " : "; ") << "rank " << peer(i, axis) << " wants, as operation " << sequence << ", to "
          << wish(table[i]) << " (" << count << " elements)";
+    if (Said(word).emptied != Said(table.front()[0]).emptied) text << ", when zero_grad() has emptied other gradients";
   }
   throw Diverged("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),
-                 "every rank must run the same sequence of backward, step and gather");
+                 "every rank must run the same sequence of backward, zero_grad, step and gather");
 }
 
 }  // namespace zero

@@ -40,7 +40,7 @@ class Exchange {
  public:
   // Those before `setup` belong to steps; the last two are announced where there is no operation: a rank has nothing to
   // exchange, or nothing but that it serves others.
-  enum class Kind : std::uint8_t { gather, reduce, publish, direct, vote, setup, read, rest, serve };
+  enum class Kind : std::uint8_t { gather, reduce, publish, direct, vote, setup, read, emptied, rest, serve };
   // Of a gather: as the plan's wire brings it, or as the shards hold it, where that is something else.
   enum class Variant : std::uint8_t { wired, exact };
   // What ranks say to each other lies in the host's memory; data wherever the engine computes.
@@ -55,6 +55,7 @@ class Exchange {
     Axis axis = Axis::data;  // whose ranks carry it out
     Lane lane = Lane::data;
     bool alone = false;  // a gather that peers may not come to, who evaluate less
+    std::uint32_t emptied = 0;  // of a reduction or a vote; see Exchange::emptied()
   };
 
   // How the ranks are joined on each lane, and who counts announcements.
@@ -82,6 +83,9 @@ class Exchange {
   Pending submit(Operation operation);
   void run(Operation operation) { submit(std::move(operation)).wait(); }
 
+  // The program has emptied gradients: what tells which from others. Reductions and votes are the same on all ranks only
+  // where all that was emptied before them is.
+  void emptied(const std::string& gradients);
   // From here on the ranks serve each other's evaluations once they have had nothing to exchange for a hundredth of
   // the time limit.
   void stand_by();
@@ -115,7 +119,7 @@ class Exchange {
   const MeshShape& mesh() const { return channels_.steps.data.mesh(); }
 
  private:
-  // Kind, variant, axis, lane and whether alone, a byte each; unit, count, sequence number.
+  // Kind, variant, axis, lane and whether alone, a byte each, and what was emptied; unit, count, sequence number.
   using Announcement = std::array<std::int64_t, 4>;
   using Table = std::vector<Announcement>;
   using Clock = std::chrono::steady_clock;
@@ -143,6 +147,7 @@ class Exchange {
   std::function<std::string(int)> unit_name_;
   std::weak_ptr<EngineObserver> observer_;
   std::int64_t sequence_ = 0;
+  std::uint32_t emptied_ = 0;
   std::exception_ptr failure_;  // the first: after it the peers can no longer be trusted to be in step
   ProcessOfOrigin origin_;
   std::atomic<bool> stands_by_ = false;

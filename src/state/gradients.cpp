@@ -2,8 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <numeric>
@@ -17,34 +15,7 @@
 
 namespace zero {
 
-// A tensor has room for one such hook: the program's own is called by ours, before the gradient is taken.
-class Gradients::Hook : public torch::autograd::PostAccumulateGradHook {
- public:
-  using Other = std::unique_ptr<torch::autograd::PostAccumulateGradHook>;
-
-  Hook(Gradients& owner, int unit, int slot, Other other)
-      : owner_(owner), unit_(unit), slot_(slot), other_(std::move(other)) {}
-  void operator()(const torch::autograd::Variable& parameter) override {
-    if (other_) (*other_)(parameter);
-    owner_.take(unit_, slot_, parameter);
-  }
-  bool of(const Gradients& owner) const { return &owner_ == &owner; }
-  Other release_other() { return std::move(other_); }
-
- private:
-  Gradients& owner_;
-  int unit_;
-  int slot_;
-  Other other_;
-};
-
 namespace {
-
-// Null where there is none.
-torch::autograd::PostAccumulateGradHook* hook_of(const at::Tensor& parameter) {
-  if (parameter.unsafeGetTensorImpl()->autograd_meta() == nullptr) return nullptr;
-  return torch::autograd::impl::post_acc_grad_hooks(parameter).get();
-}
 
 // The gradient's elements in the memory order of its parameter.
 at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& gradient) {
@@ -100,29 +71,21 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
                                                        plan_.gradient_dtype(unit->layout().dtype())));
   order_.resize(units_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
-  hook_in();
-}
-
-// At the start, and where the program has replaced a hook since.
-void Gradients::hook_in() {
-  for (auto& unit : units_)
-    for (std::size_t slot = 0; slot < unit->parameters().size(); ++slot) {
-      const at::Tensor& parameter = unit->parameters()[slot];
-      auto* const there = hook_of(parameter);
-      if (const auto* const ours = dynamic_cast<const Hook*>(there); ours != nullptr && ours->of(*this)) continue;
-      Hook::Other other;
-      if (there != nullptr) other = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          parameter, std::make_unique<Hook>(*this, unit->index(), static_cast<int>(slot), std::move(other)));
-    }
+  for (auto& gradients : by_unit_) {
+    const Unit& unit = gradients->unit;
+    for (int slot = 0; slot < static_cast<int>(unit.parameters().size()); ++slot)
+      gradients->hooks.push_back(std::make_unique<AccumulationHook>(
+          unit.parameters()[static_cast<std::size_t>(slot)], [this, &unit, slot] { take(unit.index(), slot); }));
+  }
 }
 
 Gradients::~Gradients() {
   hide();
-  for (auto& unit : units_)
-    for (const at::Tensor& parameter : unit->parameters())
-      if (auto* const ours = dynamic_cast<Hook*>(hook_of(parameter)); ours != nullptr && ours->of(*this))
-        torch::autograd::impl::set_post_acc_grad_hooks(parameter, ours->release_other());
+}
+
+void Gradients::renew_hooks() {
+  for (auto& gradients : by_unit_)
+    for (auto& hook : gradients->hooks) hook->renew();
 }
 
 void Gradients::require_planned(int micro) const {
@@ -133,7 +96,6 @@ void Gradients::require_planned(int micro) const {
 }
 
 void Gradients::begin(int micro) {
-  hook_in();
   micro_ = micro;
   next_ = 0;
   completed_.clear();
@@ -155,6 +117,7 @@ void Gradients::begin(int micro) {
     }
   }
   active_ = true;
+  launched_ = !reduces_now();
 }
 
 // Accumulators, with zeros where no parameter lies, and everywhere for a unit unfrozen within a step.
@@ -215,13 +178,17 @@ bool Gradients::accepts(const std::string& parameter) {
                    "call engine.backward(loss), or loss.backward(), on the thread that built the engine");
 }
 
-void Gradients::on_arrival_from_outside(bool of_others, std::function<void()> begin) {
+void Gradients::on_arrival_from_outside(const TakesGradients& engine, bool of_others, std::function<void()> begin) {
+  engine_ = &engine;
   of_others_ = of_others;
   begin_from_outside_ = std::move(begin);
 }
 
-void Gradients::take(int unit, int slot, const at::Tensor& parameter) {
+// Behind the program's hooks, one of which may have taken it away.
+void Gradients::take(int unit, int slot) {
   UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
+  const at::Tensor& parameter = gradients.unit.parameters()[static_cast<std::size_t>(slot)];
+  if (!parameter.requires_grad()) return;
   const std::string& name = gradients.unit.layout().slots()[static_cast<std::size_t>(slot)].name;
   const at::Tensor arrived_gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (!accepts(name) || !arrived_gradient.defined() || parameter.numel() == 0) return;
@@ -326,15 +293,17 @@ void Gradients::complete(UnitGradients& gradients) {
 
 void Gradients::end() {
   at::NoGradGuard no_grad;
+  ending_ = true;
   for (const int index : order_) {
     UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(index)];
     if (!gradients.used || gradients.complete) continue;
     complete(gradients);
     if (reduces_now()) launch_ready();
   }
+  if (reduces_now()) launch_ready();
   finish_arriving();
   wait_for_reductions();
-  active_ = false;
+  close();
   if (!ordered_ && exchange_.size() > 1) agree_on_order();
 }
 
@@ -351,9 +320,18 @@ void Gradients::abort() {
   for (auto& gradients : by_unit_) {
     gradients->flat.reset();
     gradients->slice.reset();
+    std::fill(gradients->shown.begin(), gradients->shown.end(), 0);
+    // Of a backward that failed in between.
+    for (const at::Tensor& parameter : gradients->unit.parameters()) parameter.mutable_grad().reset();
   }
-  active_ = false;
+  close();
   clear();
+}
+
+void Gradients::close() {
+  active_ = false;
+  ending_ = false;
+  launched_ = false;
 }
 
 void Gradients::clear() {
@@ -375,6 +353,12 @@ const HeldGradient* Gradients::held(int unit) const {
 void Gradients::read(int unit, const Slice& elements, const HeldGradient::Read& use) {
   const UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
   for_unit(gradients.unit, "the gradient", [&] { gradients.held.read(gradients.home.staging, elements, use); });
+}
+
+bool Gradients::any_arrived() const {
+  return std::ranges::any_of(by_unit_, [](const auto& gradients) {
+    return std::ranges::find(gradients->ever, char{1}) != gradients->ever.end();
+  });
 }
 
 bool Gradients::arrived(int unit, int slot) const {

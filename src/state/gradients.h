@@ -8,12 +8,16 @@
 // array is on its way at a time; that of a unit with a trainable parameter that gets no gradient is held
 // until backward ends, since only then is it known.
 //
+// Where several engines take part in one backward, a rank may come to them in another order than its peers. None waits
+// for a reduction of one engine then while peers may wait for it in another one: see RunningBackward::may_wait().
+//
 // More backwards in a step than planned (losses that go backward one by one) are each reduced for themselves and added
 // to the sum over ranks, whatever the plan, so that all plans add up in one order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,6 +36,8 @@
 
 namespace zero {
 
+class TakesGradients;
+
 // Where the plan, as it is on its mesh, holds gradients, on the device those of units that are `staying`.
 UnitStores gradient_stores(const Plan& plan, Accounts& accounts, std::vector<char> staying);
 
@@ -49,18 +55,30 @@ class Gradients {
   void begin(int micro);
   void end();
   // Called when a backward of the program brings a gradient, and, if `of_others`, one of another engine: begins this
-  // engine's. What others bring is dropped else.
-  void on_arrival_from_outside(bool of_others, std::function<void()> begin);
+  // engine's. What others bring is dropped else. `engine`: whose they are, as backwards meet it.
+  void on_arrival_from_outside(const TakesGradients& engine, bool of_others, std::function<void()> begin);
+
+  // Hears of gradients behind whatever hooks the program has set since, and where the parameters have them now. Not
+  // within a backward.
+  void renew_hooks();
+  // Whether no rank need wait for anything more from this one before end(), in the backward that has begun.
+  bool launched() const { return launched_; }
 
   // Called before what is held of a unit is written, or its memory given back.
   void before_change(std::function<void(int unit)> call) { before_change_ = std::move(call); }
 
   // Between backwards parameters show that the engine has their gradients; see gradient_mark.h. show() is for those
-  // that have arrived in this step; nothing may be computed with them then.
+  // that have arrived in this step, and, since peers may have what this rank has not, with several ranks for all that
+  // are trained: what is emptied is so on every rank. Nothing may be computed with them then.
   void show();
-  // What the program has done to them since. Throws StateError where it has put another gradient in place of one.
-  enum class Shown : std::uint8_t { kept, emptied };
+  // Whether the program has emptied all that is shown, and something is.
+  bool all_emptied() const;
+  // What the program has done to them since; what it has put there is gone. Throws StateError where it has put another
+  // gradient in place of one.
+  enum class Shown : std::uint8_t { kept, some_emptied, all_emptied };
   Shown take_back();
+  // Those that it has emptied then are as if they had not arrived in this step.
+  void empty_some();
   // Drops everything gathered for this step.
   void abort();
   // The next step begins with empty gradients; memory stays.
@@ -72,13 +90,13 @@ class Gradients {
   const HeldGradient* held(int unit) const;
   // Elements of it, which is not null, on its device: see HeldGradient::read. Throws StoreError.
   void read(int unit, const Slice& elements, const HeldGradient::Read& use);
-  // Whether the slot's parameter received a gradient on this rank in this step.
+  // Whether the slot's parameter received a gradient on this rank in this step; any at all.
   bool arrived(int unit, int slot) const;
+  bool any_arrived() const;
   // Spent waiting for reductions since the last call.
   double take_seconds() { return std::exchange(waited_, 0.0); }
 
  private:
-  class Hook;
   struct UnitGradients;  // one unit's gradients
   // A store of what is held, and what is computed with it there.
   struct Home {
@@ -95,13 +113,14 @@ class Gradients {
     bool in_place() const { return store.tier() == Tier::device; }
   };
 
-  void hook_in();
   void hide();
+  bool shows(const UnitGradients& gradients, std::size_t slot) const;
   void empty(UnitGradients& gradients, int slot);
   bool accepts(const std::string& parameter);
-  void take(int unit, int slot, const at::Tensor& parameter);
+  void take(int unit, int slot);
   void add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   void finish_arriving();
+  void close();
   Home& home_of(const Unit& unit) const { return stores_.stays(unit.index()) ? *here_ : *below_; }
   std::shared_ptr<Block> lent(const at::Tensor& gradient) const;
   void collect(UnitGradients& gradients, int slot, const at::Tensor* gradient);
@@ -111,6 +130,8 @@ class Gradients {
   void complete(UnitGradients& gradients);
   void launch_ready();
   void wait_for_reductions();
+  void forget_ended_reductions();
+  bool may_wait() const;
   void reduce(UnitGradients& gradients);
   Fold added_to_sum(const UnitGradients& gradients) const;
   View sent_of(UnitGradients& gradients);
@@ -151,10 +172,14 @@ class Gradients {
   double waited_ = 0;
   int micro_ = 0;
   bool active_ = false;
+  bool ending_ = false;
+  std::atomic<bool> launched_ = false;  // engines of other devices ask
   bool ordered_ = false;
+  const TakesGradients* engine_ = nullptr;
   bool of_others_ = false;
   std::function<void()> begin_from_outside_;
   std::function<void(int)> before_change_ = [](int) {};
+  std::vector<std::pair<UnitGradients*, int>> emptied_;  // by the latest take_back(), with their slots
 };
 
 }  // namespace zero

@@ -42,7 +42,10 @@ MicroBatch* MicroBatch::open() {
 void MicroBatch::used() {
   if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
   const bool trains = at::GradMode::is_enabled();
-  if (trains && unseeded_) seed_generators(*std::exchange(unseeded_, std::nullopt));
+  if (trains && unseeded_) {
+    if (before_seeding_) before_seeding_();
+    seed_generators(*std::exchange(unseeded_, std::nullopt));
+  }
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
   if (!trains && before_evaluation_) before_evaluation_();

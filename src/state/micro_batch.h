@@ -50,6 +50,10 @@ class MicroBatch {
   void used();
   // Called before an evaluation begins.
   void before_evaluation(std::function<void()> call) { before_evaluation_ = std::move(call); }
+  // Called before a forward first uses the numbers of next(), which may be called once more there.
+  void before_seeding(std::function<void()> call) { before_seeding_ = std::move(call); }
+  // Whether a backward is under way, of which the forward that was open may be part.
+  bool in_backward() const { return phase_ == Phase::backward; }
   // A forward that something keeps, or a backward.
   bool under_way() { return phase_ == Phase::backward || (is_open() && !over()); }
   // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
@@ -118,7 +122,7 @@ class MicroBatch {
   bool program_casts_ = false;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   ActivationRecorder recorder_;
-  std::function<void()> before_evaluation_;
+  std::function<void()> before_evaluation_, before_seeding_;
   std::weak_ptr<EngineObserver> observer_;
   std::optional<Acting> acting_;
 };

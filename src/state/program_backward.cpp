@@ -142,6 +142,8 @@ void around_backward(at::TensorList roots, at::TensorList gradients, const std::
   const double scale = scale_of(roots);
   const MicroBatch* const open = MicroBatch::open();
   const auto running = std::make_shared<RunningBackward>(nullptr, scale, open != nullptr && open->drawn());
+  running->foresee(roots);
+  const RunningBackward::Ends ends(*running);
   const RunningBackward::Guard guard(running);
   const FromItsBegin begin;
   try {

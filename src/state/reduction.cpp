@@ -7,13 +7,14 @@
 #include "base/lap.h"
 #include "state/for_unit.h"
 #include "state/gradients.h"
+#include "state/running_backward.h"
 #include "state/unit_gradients.h"
 
 namespace zero {
 
 // The same memory for one unit after the other; more only where several are under way at once.
 std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
-  wait_for_reductions();
+  may_wait() ? wait_for_reductions() : forget_ended_reductions();
   const auto bytes = [&](const UnitLayout& layout) {
     return layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
   };
@@ -23,7 +24,7 @@ std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
       if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
     flat_ = new_flat(largest);
   }
-  const bool free = flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
+  const bool free = in_flight_.empty() && flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
   return free ? flat_ : new_flat(bytes(unit.layout()));
 }
 
@@ -32,17 +33,34 @@ void Gradients::wait_for_reductions() {
   for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
 }
 
+void Gradients::forget_ended_reductions() {
+  std::erase_if(in_flight_, [](Pending& pending) {
+    if (!pending.done()) return false;
+    pending.wait();
+    return true;
+  });
+}
+
+// Within backward; at its end engines wait one after the other, in an order that all ranks share.
+bool Gradients::may_wait() const {
+  const RunningBackward* const running = RunningBackward::current();
+  return ending_ || exchange_.size() == 1 || running == nullptr || running->may_wait(*engine_);
+}
+
 std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes) {
   return std::make_shared<Buffer>(accounts_.visible_buffer(Owner::reduction, bytes, at::kByte));
 }
 
+// Sums over micro-batches lie where they are until they may be waited for.
 void Gradients::launch_ready() {
+  if (!reduces_each() && !may_wait()) return;
   for (; next_ < order_.size(); ++next_) {
     UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(order_[next_])];
     if (!gradients.used) continue;
     if (!gradients.complete) return;
     reduce(gradients);
   }
+  launched_ = true;
 }
 
 // The sum over ranks of this micro-batch's gradient, or over those of the step, to where it is held.

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,6 +22,12 @@ class TakesGradients {
   // On the engine's thread, before any backward there and after it, whatever it reaches.
   virtual void before_backward() = 0;
   virtual void after_backward() noexcept = 0;
+  // Whether it takes part in backwards of other engines.
+  virtual bool joins_others() const = 0;
+  // Of one that has begun: whether no rank need wait for anything more from this one before end_gradients().
+  virtual bool launched() const = 0;
+  // Throws StateError where the program has ended the engine within a backward that it takes part in.
+  virtual void require_not_ended() const = 0;
   // Of one that it takes part in: all its gradients have come, and the micro-batch is over. Both are collective.
   virtual void end_gradients() = 0;
   virtual void end_micro_batch(const at::Tensor& loss) = 0;
@@ -33,12 +40,15 @@ class RunningBackward final : public c10::DebugInfoBase {
   // Of an engine, or of the program where `leader` is null. `scale`: the loss scale that its gradients have.
   // `drawn`: in the forward that ends with it, numbers were drawn that it cannot draw again; see MicroBatch::drawn().
   RunningBackward(TakesGradients* leader, double scale, bool drawn)
-      : of_program_(leader == nullptr), drawn_(drawn), scale_(scale) {
+      : of_program_(leader == nullptr), drawn_(drawn), scale_(scale), around_(current()) {
     if (leader != nullptr) parts_.push_back(leader);
   }
 
-  // The innermost that this thread works for; null where it is none.
+  // The innermost that this thread works for, and the outermost; null where it is none.
   static RunningBackward* current() { return static_cast<RunningBackward*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+  static RunningBackward* outermost();
+  // Whether a backward that runs on this thread may reach the engine, or has.
+  static bool concerns(const TakesGradients& engine);
 
   // Whether engines hear of this thread's backwards.
   static bool heard();
@@ -49,19 +59,40 @@ class RunningBackward final : public c10::DebugInfoBase {
   bool taken() const { return !parts_.empty(); }
   double scale() const { return scale_; }
 
+  // Which engines a backward of `roots` reaches, as far as their graphs tell; an undefined one tells nothing. Before it
+  // begins, where several could take part in it.
+  void foresee(at::TensorList roots);
+  // Whether an engine may wait for the ranks' reductions before the backward ends. Where several take part, a rank may
+  // come to them in another order than its peers: so none does while an engine built after it has not launched all of
+  // its own, and at the end they are waited for in that order. It is the same on all ranks.
+  bool may_wait(const TakesGradients& engine) const;
+
   // From any of its threads: devices have one each. Engines in the order in which gradients reach them.
   void join(TakesGradients& engine) {
     const std::lock_guard lock(mutex_);
     parts_.push_back(&engine);
   }
   // Once LibTorch has ended it, or has thrown.
-  void finish(const at::Tensor& loss) {
-    for (TakesGradients* const part : parts_) part->end_gradients();
-    for (TakesGradients* const part : parts_) part->end_micro_batch(loss);
-  }
+  void finish(const at::Tensor& loss);
   void drop() {
     for (TakesGradients* const part : parts_) part->drop_step();
   }
+
+  // An engine that the program has ended within it lives until Ends does.
+  void keep(std::unique_ptr<TakesGradients> ended) {
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::move(ended));
+  }
+  class Ends {
+   public:
+    explicit Ends(RunningBackward& backward) : backward_(backward) {}
+    ~Ends() { std::exchange(backward_.ended_, {}).clear(); }
+    Ends(const Ends&) = delete;
+    Ends& operator=(const Ends&) = delete;
+
+   private:
+    RunningBackward& backward_;
+  };
 
   // Makes it current on this thread, and on those that carry out a backward begun here, as long as the guard lives.
   class Guard {
@@ -90,11 +121,19 @@ class RunningBackward final : public c10::DebugInfoBase {
   bool of_program_;
   bool drawn_;
   double scale_;
+  RunningBackward* around_;
+  // That can take part, those that were built last first; none: no other than one.
+  std::optional<std::vector<TakesGradients*>> foreseen_ = {};
   std::mutex mutex_ = {};
   std::vector<TakesGradients*> parts_ = {};
+  std::vector<std::unique_ptr<TakesGradients>> ended_ = {};
 };
 
-struct EnginesHere;
+// That hear of a thread's backwards, in the order in which they were built.
+struct EnginesHere {
+  std::mutex mutex;
+  std::vector<TakesGradients*> engines;
+};
 
 // As long as it lives, the engine hears of the backwards of the thread that made it. It may end on any thread, and
 // waits while a backward there is being told of.

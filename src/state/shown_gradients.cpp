@@ -1,5 +1,6 @@
 // What a parameter shows of the gradient that the engine has, and what the program does to that.
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,12 +11,20 @@
 #include "zero/error.h"
 
 namespace zero {
+namespace {
+
+// Whether zero_grad() has taken away or filled what was shown.
+bool emptied(const at::Tensor& grad) {
+  return !grad.defined() || (gradient_mark::is_one(grad) && gradient_mark::emptied(grad));
+}
+
+}  // namespace
 
 void Gradients::show() {
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->ever.size(); ++slot) {
       const at::Tensor& parameter = gradients->unit.parameters()[slot];
-      if (!gradients->ever[slot] || parameter.grad().defined()) continue;
+      if (!shows(*gradients, slot) || parameter.grad().defined()) continue;
       at::Tensor& mark = gradients->marks[slot];
       if (!mark.defined())
         mark = gradient_mark::make(parameter, "rank " + std::to_string(exchange_.rank()) + ", parameter '" +
@@ -26,15 +35,33 @@ void Gradients::show() {
     }
 }
 
+bool Gradients::shows(const UnitGradients& gradients, std::size_t slot) const {
+  if (gradients.ever[slot] || exchange_.size() == 1) return gradients.ever[slot] != 0;
+  const at::Tensor& parameter = gradients.unit.parameters()[slot];
+  return gradients.used && parameter.requires_grad() && parameter.numel() > 0;
+}
+
 void Gradients::hide() {
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot)
       if (std::exchange(gradients->shown[slot], char{0})) gradients->unit.parameters()[slot].mutable_grad().reset();
 }
 
+bool Gradients::all_emptied() const {
+  bool any = false;
+  for (const auto& gradients : by_unit_)
+    for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
+      if (!gradients->shown[slot]) continue;
+      if (!emptied(gradients->unit.parameters()[slot].grad())) return false;
+      any = true;
+    }
+  return any;
+}
+
 Gradients::Shown Gradients::take_back() {
-  std::vector<std::pair<UnitGradients*, int>> emptied;
-  std::size_t kept = 0;
+  emptied_.clear();
+  bool kept = false;
+  std::string numbers;
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
       if (!gradients->shown[slot]) continue;
@@ -45,16 +72,21 @@ Gradients::Shown Gradients::take_back() {
                              "parameter '" +
                              gradients->unit.layout().slots()[slot].name + "', which an engine trains",
                          "let the engine's backward bring it");
-      if (grad.defined() && !gradient_mark::emptied(grad)) {
-        ++kept;
+      if (!emptied(grad)) {
+        kept = true;
       } else {
-        emptied.emplace_back(gradients.get(), static_cast<int>(slot));
+        emptied_.emplace_back(gradients.get(), static_cast<int>(slot));
+        numbers += std::to_string(gradients->unit.layout().slots()[slot].index) + ' ';
       }
     }
   hide();
-  if (kept == 0 && !emptied.empty()) return Shown::emptied;
-  for (const auto& [gradients, slot] : emptied) empty(*gradients, slot);
-  return Shown::kept;
+  if (emptied_.empty()) return Shown::kept;
+  exchange_.emptied(numbers);
+  return kept ? Shown::some_emptied : Shown::all_emptied;
+}
+
+void Gradients::empty_some() {
+  for (const auto& [gradients, slot] : std::exchange(emptied_, {})) empty(*gradients, slot);
 }
 
 // As if it had not arrived in this step.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "state/accumulation_hook.h"
 #include "state/gradients.h"
 #include "state/held_gradient.h"
 
@@ -32,7 +33,8 @@ struct Gradients::UnitGradients {
   std::vector<char> ever;         // arrived in this step
   std::vector<at::Tensor> marks;  // of gradients that are here; made when they are first shown
   std::vector<char> shown;        // by the parameter, as its grad()
-  bool used = false;              // trainable at one of this step's micro-batches
+  std::vector<std::unique_ptr<AccumulationHook>> hooks;  // by slot
+  bool used = false;                                     // trainable at one of this step's micro-batches
   int expected = 0;
   int arrived = 0;
   bool complete = false;
