@@ -140,7 +140,7 @@ TEST(EmptiedGradients, DifferentlyOnEachRankAreAnError) {
     }
 }
 
-// n: a micro-batch of the number that is next; z: zero_grad(); p: of a part; t: the number is told; f: a forward, which
+// n: a micro-batch of the number that is next; z: zero_grad(); t: the number is told; f: a forward, which
 // draws by it, and b its backward.
 struct Play {
   Net& net;
