@@ -159,6 +159,8 @@ class Engine:
     def backward(self, loss: torch.Tensor) -> None:
         """What loss.backward() does, times the loss scale. Errors come as zero's own classes."""
         self._native.backward(loss)
+        if self._native_engine is None:  # which the call has kept until here
+            raise StateError("the engine ended within its own backward, in a hook (end it when that has ended)")
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times the loss scale: engine.scale(loss).backward() where that is not 1."""
@@ -308,7 +310,10 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Ends the engine. Where the plan shards parameters their values are gone. Not collective."""
+        """Ends the engine. Where the plan shards parameters their values are gone. Not collective.
+
+        In a hook of its own backward it ends behind that, which raises StateError.
+        """
         self._native_engine = None
 
     def __enter__(self) -> Engine:

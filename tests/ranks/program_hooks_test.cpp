@@ -39,7 +39,7 @@ std::shared_ptr<void> accumulated(const at::Tensor& parameter, Call call) {
 std::shared_ptr<void> on_node(const at::Tensor& parameter, Call call) {
   const auto node = torch::autograd::impl::grad_accumulator(parameter);
   node->add_post_hook(std::make_unique<OnNode>(parameter, std::move(call)));
-  return std::make_shared<decltype(node)>(node);
+  return std::make_shared<c10::intrusive_ptr<torch::autograd::Node>>(node);
 }
 
 // Before it is accumulated.
