@@ -122,6 +122,9 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void end_gradients() override;
   void end_micro_batch(const at::Tensor& loss) override;
   void drop_step() override;
+  void drop_arrived() override {
+    if (gradients_ && !in_backward_) gradients_->drop_arrived();
+  }
   void heed_emptied();
   void agree_on_emptied();
   bool any_left();

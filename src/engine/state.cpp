@@ -124,6 +124,7 @@ class Pieces {
 }  // namespace
 
 void Engine::Impl::check_between_steps(const char* call) const {
+  check_idle(call);
   if (micro_ == 0) return;
   throw StateError(rank_text() + ": " + call + " in the middle of a step: the gradients of " + std::to_string(micro_) +
                        " of its " + std::to_string(plan_.accumulate()) + " micro-batches are held",

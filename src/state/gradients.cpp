@@ -320,12 +320,17 @@ void Gradients::abort() {
   for (auto& gradients : by_unit_) {
     gradients->flat.reset();
     gradients->slice.reset();
-    std::fill(gradients->shown.begin(), gradients->shown.end(), 0);
-    // Of a backward that failed in between.
-    for (const at::Tensor& parameter : gradients->unit.parameters()) parameter.mutable_grad().reset();
   }
+  drop_arrived();
   close();
   clear();
+}
+
+void Gradients::drop_arrived() {
+  for (auto& gradients : by_unit_) {
+    std::fill(gradients->shown.begin(), gradients->shown.end(), 0);
+    for (const at::Tensor& parameter : gradients->unit.parameters()) parameter.mutable_grad().reset();
+  }
 }
 
 void Gradients::close() {

@@ -81,6 +81,8 @@ class Gradients {
   void empty_some();
   // Drops everything gathered for this step.
   void abort();
+  // What lies in the parameters' grad(), where a backward has failed before it was taken.
+  void drop_arrived();
   // The next step begins with empty gradients; memory stays.
   void clear();
 

@@ -63,6 +63,15 @@ void RunningBackward::finish(const at::Tensor& loss) {
   for (TakesGradients* const part : parts) part->end_micro_batch(loss);
 }
 
+void RunningBackward::drop() {
+  for (TakesGradients* const part : parts_) part->drop_step();
+  EnginesHere* const here = OfThread<EnginesHere>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
+  for (TakesGradients* const engine : here->engines)
+    if (std::ranges::find(parts_, engine) == parts_.end()) engine->drop_arrived();
+}
+
 // Where one refuses, those before it are as they were.
 void RunningBackward::Guard::before() {
   EnginesHere* const here = OfThread<EnginesHere>::here();

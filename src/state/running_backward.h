@@ -33,6 +33,8 @@ class TakesGradients {
   virtual void end_micro_batch(const at::Tensor& loss) = 0;
   // The same where it has failed.
   virtual void drop_step() = 0;
+  // Of one that has failed, and that it takes no part in: what a hook that threw has left of its gradients.
+  virtual void drop_arrived() = 0;
 };
 
 class RunningBackward final : public c10::DebugInfoBase {
@@ -74,9 +76,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   }
   // Once LibTorch has ended it, or has thrown.
   void finish(const at::Tensor& loss);
-  void drop() {
-    for (TakesGradients* const part : parts_) part->drop_step();
-  }
+  void drop();
 
   // An engine that the program has ended within it lives until Ends does.
   void keep(std::unique_ptr<TakesGradients> ended) {

@@ -166,10 +166,11 @@ TEST(ProgramHooks, MayThrow) {
     for (const Way way : {accumulated, on_node}) {
       const Outcome run = train_by<Net>(each, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
         bool throws = false;
-        const auto kept = way(net.left->weight, [&](const at::Tensor&) {
-          if (throws) throw std::runtime_error("a hook's fault");
-        });
+        std::vector<std::shared_ptr<void>> kept;
         for (int step = 0; step < each.steps; ++step) {
+          kept.push_back(way(step == 0 ? net.right->bias : net.left->weight, [&](const at::Tensor&) {
+            if (throws) throw std::runtime_error("a hook's fault");
+          }));
           for (const bool own : {true, false}) {
             throws = true;
             const at::Tensor loss = net.loss(engine.micro_batch());
@@ -179,7 +180,8 @@ TEST(ProgramHooks, MayThrow) {
           net.loss(engine.micro_batch()).backward();
           outcome.record(engine.step());
         }
-        torch::autograd::impl::set_post_acc_grad_hooks(net.left->weight, nullptr);
+        for (const at::Tensor& parameter : {net.right->bias, net.left->weight})
+          torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
       });
       EXPECT_EQ(difference(expected, run), "");
     }
