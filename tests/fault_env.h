@@ -126,6 +126,7 @@ class FaultEnv final : public Env {
     operation("exists " + path);
     return find(path) != nullptr;
   }
+  bool is_link(const std::string&) override { return false; }
   std::int64_t free_bytes(const std::string& path) override {
     const std::lock_guard guard(mutex_);
     operation("statvfs " + path);

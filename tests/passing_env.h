@@ -22,6 +22,7 @@ class PassingEnv : public Env {
   std::vector<FolderEntry> list(const std::string& path) override { return real_.list(path); }
   void remove(const std::string& path) override { real_.remove(path); }
   bool exists(const std::string& path) override { return real_.exists(path); }
+  bool is_link(const std::string& path) override { return real_.is_link(path); }
   std::int64_t free_bytes(const std::string& path) override { return real_.free_bytes(path); }
   Lock lock(const std::string& path) override { return real_.lock(path); }
 

@@ -38,12 +38,15 @@ void print_folders(std::ostream& out, const std::vector<ListedFolder>& folders) 
   Table table(3);
   if (!folders.empty()) table.add({"folder", "state", "plan", "step", "ranks", "bytes"});
   for (const ListedFolder& each : folders)
-    table.add({each.name, std::string(name(each.state)), each.plan.empty() ? "-" : zero::escaped(each.plan),
-               std::to_string(each.step), each.ranks ? std::to_string(each.ranks) : "-", with_separators(each.bytes)});
+    table.add({each.name, std::string(name(each.state)) + (each.left ? ", left" : ""),
+               each.plan.empty() ? "-" : zero::escaped(each.plan), std::to_string(each.step),
+               each.ranks ? std::to_string(each.ranks) : "-", with_separators(each.bytes)});
   table.print(out);
   for (const ListedFolder& each : folders)
     if (!each.fault.empty()) out << '\n' << each.name << ": " << zero::escaped(each.fault) << '\n';
   out << (folders.empty() ? "" : "\n") << summary(folders) << ".\n";
+  if (std::ranges::any_of(folders, &ListedFolder::left))
+    out << "The run went back before those that are left: the newest does not go on from them.\n";
 }
 
 Json to_json(const ListedFolder& each) {
@@ -51,6 +54,7 @@ Json to_json(const ListedFolder& each) {
   return {{"step", each.step},
           {"name", each.name},
           {"state", name(each.state)},
+          {"left", each.left},
           {"bytes", each.bytes},
           {"plan", known ? Json(each.plan) : Json()},
           {"ranks", known ? Json(each.ranks) : Json()},

@@ -43,7 +43,9 @@ struct SaveOptions {
   // Without: parameters that are not trained are left out, and whoever loads keeps its own, those of a base model, say.
   bool frozen = true;
   // So many of the newest checkpoints of the folder stay, and those whose step is a multiple of `keep_every`; 0: all,
-  // and none. The newest that is whole always stays.
+  // and none. The newest is the one that was written last, whatever its step; then come those that it goes on from,
+  // and those of branches that were left by going back to an older step are the oldest. The newest that is whole always
+  // stays, and so does the one that is saved.
   std::int64_t keep_last = 0;
   std::int64_t keep_every = 0;
   // Whether one of the same step that is whole may be replaced.
@@ -55,7 +57,7 @@ struct SaveOptions {
 };
 
 struct LoadOptions {
-  std::optional<std::int64_t> step = {};  // none: the newest that is whole
+  std::optional<std::int64_t> step = {};  // none: the newest that is whole (see SaveOptions::keep_last)
   // Parameters and buffers are taken over and nothing else: steps, schedule and optimizer begin, the seed is the
   // engine's own. From any optimizer and precision.
   bool weights_only = false;

@@ -183,7 +183,8 @@ class Engine {
   // Between the last backward of a step and step(): what this rank updates, a part of a parameter at a time, where it
   // lies, without a gather. What is written to `sum` is what the step takes, its norm and clipping too; ranks that have
   // the same part (ddp: all of them) must write the same. A parameter that got no gradient on any rank has zeros, and
-  // is not updated. `use` calls nothing of the engine. Throws StateError at any other time, and where gradients are on
+  // is not updated. `use` calls nothing of the engine, and keeps no `sum`, nor a view of one: both throw when they are
+  // read later. Throws StateError at any other time, and where gradients are on
   // another tier than the device. Not collective.
   void for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) const;
   // A copy of the mean gradient of a parameter in fp32 (fp64), whole, on every rank, at the same time. Throws as that

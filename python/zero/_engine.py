@@ -197,7 +197,7 @@ class Engine:
         """Calls use(name, begin, sum, scale) for what this rank updates, between backward and step().
 
         The mean gradient of the parameter's elements from `begin` on is sum * scale; what is written to `sum` is what
-        the step takes.
+        the step takes. It ends with the call: kept, it raises, but not so an array that sum.numpy() gave.
         """
         self._native.for_each_gradient_slice(use)
 

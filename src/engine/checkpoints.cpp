@@ -117,7 +117,8 @@ SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& opti
           {.plan = label + (label.find(',') == label.npos ? " " : ", ") + std::string(name(plan_.precision())),
            .mesh = exchange_.mesh(),
            .user = options.user,
-           .replace = options.replace},
+           .replace = options.replace,
+           .origin = behind_},
           {options.keep_last, options.keep_every}};
 }
 
@@ -179,17 +180,20 @@ Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& opt
   std::optional<Checkpoint> checkpoint;
   std::optional<CheckpointSource> source;
   std::vector<RestoredTensor> tensors;
+  Lineage lineage;
   exchange_files([&](const Communicator& all) {
     together(all, "it is not loaded", [&] {
       checkpoint = Checkpoint::open(checkpoint_env(), place);
       source.emplace(checkpoint_env(), *checkpoint);
       tensors = tensors_of_user(*source, checkpoint->manifest());
+      lineage = read_lineage(checkpoint_env(), place);
     });
   });
   look_at_buffers();
   TiledSource tiled(*source, tiles_);
   AdaptedSource adapted(tiled, expected_state(), buffers_of_state(), options, seed_);
   take_over(adapted);
+  if (!options.weights_only) *behind_ = Origin{steps_, lineage};
   return {.folder = place, .step = steps_, .user = checkpoint->manifest().user, .tensors = std::move(tensors)};
 }
 

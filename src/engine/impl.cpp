@@ -339,8 +339,7 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   const at::Tensor flat = at::empty({unit->layout().length()}, at::TensorOptions().dtype(scalar_type(wide)));
   updater_.read_main(*unit, updated_of(*unit, flat));
   gather_updated(*unit, flat);
-  return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
-      .to(unit->device(), /*non_blocking=*/false, /*copy=*/true);
+  return unit->part_of(flat, parameter).to(unit->device(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {

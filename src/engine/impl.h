@@ -157,6 +157,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::vector<ExpectedParameter> expected_state() const;
   ExpectedBuffers buffers_of_state() const;
   void agree_on_buffers(const std::vector<StateTensor>& buffers);
+  void each_parameter(Unit& unit, const TellState& tell) const;
   void each_state(Unit& unit, const TellState& tell) const;
   void settle_parameters();
   StateFit agree_on_state(const StateSource& source);
@@ -254,6 +255,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   std::uint32_t requests_ = 0;    // since the last vote
   Block snapshot_;                // kept from one save in the background to the next
   std::unique_ptr<Saver> saver_;  // null before the first of them
+  // The checkpoint that it goes on from: rank 0's. The Saver's while a save is under way.
+  std::shared_ptr<std::optional<Origin>> behind_ = std::make_shared<std::optional<Origin>>();
   std::weak_ptr<EngineObserver> observer_;
   bool released_ = false;
   ProcessOfOrigin origin_;

@@ -30,7 +30,7 @@ class Engine::Impl::Loading {
     Updater& updater = engine_.updater_;
     const bool in_place = has_all(unit);
     if (!in_place) updater.forget(unit);
-    engine_.each_state(unit, [&](const HeldState& held) { read(held); });  // stored parameters
+    engine_.each_parameter(unit, [&](const HeldState& held) { read(held); });
     if (engine_.delayed_) engine_.delayed_->forget(unit);
     if (!unit.layout().trainable() && !keeps(unit)) return;
     if (!in_place) updater.prepare_late(unit);
@@ -173,6 +173,7 @@ void Engine::Impl::take_over(StateSource& source) {
     fault = {.text = *error.what() ? error.what() : "it failed"};
   }
   agree_on_loading(fault);
+  behind_->reset();
   for (auto& unit : units_) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
     if (updater_.has_main(*unit)) publish(*unit, Exchange::Kind::setup);

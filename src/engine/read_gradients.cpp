@@ -41,11 +41,37 @@ void Engine::Impl::each_gradient_slice(Unit& unit, const std::function<void(cons
   }
 }
 
+namespace {
+
+// Views of memory that is the engine's end with the call that they were given to: who keeps one is told.
+class EndOfSlice {
+ public:
+  explicit EndOfSlice(const GradientSlice& slice) : slice_(slice) {}
+  ~EndOfSlice() {
+    c10::StorageImpl& storage = *slice_.sum.storage().unsafeGetStorageImpl();
+    storage.set_data_ptr_noswap(at::DataPtr(nullptr, slice_.sum.device()));
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+        "zero: the gradient slice of parameter '" + slice_.parameter +
+        "' is used after the call of for_each_gradient_slice() that it was given to; clone what is to be kept");
+  }
+  EndOfSlice(const EndOfSlice&) = delete;
+  EndOfSlice& operator=(const EndOfSlice&) = delete;
+
+ private:
+  const GradientSlice& slice_;
+};
+
+}  // namespace
+
 void Engine::Impl::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) {
   check_gradients("for_each_gradient_slice()");
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
-  for (auto& unit : units_) each_gradient_slice(*unit, [&](const Slot&, const GradientSlice& slice) { use(slice); });
+  for (auto& unit : units_)
+    each_gradient_slice(*unit, [&](const Slot&, const GradientSlice& slice) {
+      const EndOfSlice end(slice);
+      use(slice);
+    });
 }
 
 at::Tensor Engine::Impl::gradient(const at::Tensor& parameter) {
@@ -61,9 +87,7 @@ at::Tensor Engine::Impl::gradient(const at::Tensor& parameter) {
     flat.narrow(0, slot.begin + slice.begin, slice.sum.numel()).copy_(slice.sum);
   });
   gather_updated(*unit, flat);
-  return flat.as_strided(parameter.sizes(), parameter.strides(), parameter.storage_offset())
-      .mul(1.0 / held_times())
-      .to(unit->device());
+  return unit->part_of(flat, parameter).mul(1.0 / held_times()).to(unit->device());
 }
 
 }  // namespace zero

@@ -226,20 +226,25 @@ void Engine::Impl::agree_on_buffers(const std::vector<StateTensor>& buffers) {
         "a buffer that is another on each rank is the program's: register it as one that is not persistent");
 }
 
-void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
+// As they are stored, where they are state: where they do not follow from main weights.
+void Engine::Impl::each_parameter(Unit& unit, const TellState& tell) const {
+  if (updater_.has_main(unit)) return;
   const UnitLayout& layout = unit.layout();
   const Held held = held_at_rest(resolved_, State::parameter, layout, unit.rank());
-  if (!updater_.has_main(unit))
-    for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
-      const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
-      HeldState each{.slot = &slot,
-                     .kind = StateKind::parameter,
-                     .begin = piece.begin - slot.begin,
-                     .end = piece.end - slot.begin,
-                     .over = held.over};
-      each.lies_in(unit.stored({piece.begin, piece.end - piece.begin}));
-      tell(each);
-    }
+  for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
+    const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
+    HeldState each{.slot = &slot,
+                   .kind = StateKind::parameter,
+                   .begin = piece.begin - slot.begin,
+                   .end = piece.end - slot.begin,
+                   .over = held.over};
+    each.lies_in(unit.stored({piece.begin, piece.end - piece.begin}));
+    tell(each);
+  }
+}
+
+void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
+  each_parameter(unit, tell);
   updater_.each_state(unit, tell);
 }
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/folders.h"
+#include "persist/gathered.h"
 #include "persist/retention.h"
 #include "zero/error.h"
 
@@ -27,7 +28,9 @@ using Sizes = std::map<std::string, std::int64_t>;
 
 Sizes sizes_in(Env& env, const std::string& path, std::string& fault) {
   Sizes sizes;
-  for (const FolderEntry& entry : env.list(path)) {
+  std::vector<FolderEntry> entries;
+  fault = fault_of([&] { entries = env.list(path); });
+  for (const FolderEntry& entry : entries) {
     if (entry.folder) continue;
     try {
       sizes[entry.name] = env.open(path + "/" + entry.name)->size();
@@ -99,14 +102,14 @@ std::vector<ListedFolder> list_folders(Env& env, const std::string& folder) {
   std::vector<ListedFolder> all;
   for (const FolderEntry& entry : env.list(folder)) {
     const auto meaning = folder_named(entry.name);
-    if (!entry.folder || !meaning) continue;
+    if ((!entry.folder && !entry.link) || !meaning) continue;
     const std::string path = folder + "/" + entry.name;
-    try {
-      all.push_back(look_at(env, path, entry.name, *meaning));
-    } catch (const CheckpointError&) {
-      if (env.exists(path)) throw;
-    }
+    ListedFolder found = look_at(env, path, entry.name, *meaning);
+    if (env.exists(path)) all.push_back(std::move(found));
   }
+  for (const CheckpointPlace& place : list_checkpoints(env, folder))
+    for (ListedFolder& each : all)
+      if (place.left && each.name == checkpoint_name(place.step)) each.left = true;
   std::ranges::sort(all, {}, [](const ListedFolder& each) { return std::tuple(each.step, each.name); });
   return all;
 }
@@ -124,7 +127,7 @@ PathKind kind_of(Env& env, const std::string& path) {
   const bool manifest = has([](const FolderEntry& entry) { return entry.name == kManifest && !entry.folder; });
   if (leftover.empty() && (manifest || step_named(name))) return PathKind::checkpoint;
   const auto belongs = [](const FolderEntry& entry) {
-    return entry.folder ? folder_named(entry.name).has_value() : entry.name == kLockFile;
+    return entry.folder || entry.link ? folder_named(entry.name).has_value() : entry.name == kLockFile;
   };
   if (leftover.empty() && has(belongs)) return PathKind::folder;
   throw ConfigError(in_quotes(path) + " is neither a checkpoint nor a folder of checkpoints" + leftover, kWanted);

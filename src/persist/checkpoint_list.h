@@ -28,6 +28,7 @@ struct ListedFolder {
   std::string plan = {};   // in words; empty where the manifest is not whole
   int ranks = 0;           // likewise 0
   std::string fault = {};  // of a checkpoint that is damaged: the first thing that is wrong
+  bool left = false;       // of a checkpoint: the newest does not go on from it, for the run went back before it
   bool operator==(const ListedFolder&) const = default;
 };
 
@@ -39,8 +40,8 @@ std::vector<ListedFolder> list_folders(Env& env, const std::string& folder);
 enum class PathKind { checkpoint, folder };  // a checkpoint, of whatever name; a folder of checkpoints
 PathKind kind_of(Env& env, const std::string& path);
 
-// The checkpoints that it means: itself, or those in the folder by step, ascending. Throws ConfigError where there are
-// none.
+// The checkpoints that it means: itself, or those in the folder, the newest last (see persist/retention.h). Throws
+// ConfigError where there are none.
 std::vector<std::string> checkpoints_at(Env& env, const std::string& path);
 
 // Of its files, as it says.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kLook = std::int64_t{256}
                                << 10;  // bytes that are read at a time to be looked at, while they are in the cache
-constexpr std::int64_t kGathered = std::int64_t{4} << 20;      // bytes that are read at a time to be spread
+constexpr std::int64_t kGathered = std::int64_t{16} << 20;     // bytes that are read at a time to be spread
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 32;  // bytes
 
 // Of bytes [begin, end) of a file, which it leaves in `to` one after the other, or, where that is null, nowhere.
@@ -88,20 +88,47 @@ ReadableFile& VerifiedFiles::file(std::size_t index) {
   return *files_[index];
 }
 
+// Of a part of them, the first time, all are read; and then, of other parts, the stretches that these lie in, each of
+// which has a checksum since.
 void VerifiedFiles::read(const StoredBytes& stored, std::int64_t begin, std::int64_t end, void* to,
                          const std::string& what) {
+  if (begin == end) return;
   ReadableFile& from = file(stored.file);
-  const bool all = begin == 0 && end == stored.bytes;
-  const bool verified = verified_.contains({stored.file, stored.offset});
-  if (!verified) {
-    const Checksum found =
-        checksum_in(from, stored.offset, stored.offset + stored.bytes, all ? static_cast<char*>(to) : nullptr, chunk_);
-    if (found != stored.checksum)
-      throw CheckpointError(checkpoint_.folder() +
-                            " is damaged: " + describe(fault_at(checkpoint_.manifest(), stored, what, kDiffers)));
-    verified_.emplace(stored.file, stored.offset);
+  const auto require = [&](bool same) {
+    if (same) return;
+    throw CheckpointError(checkpoint_.folder() +
+                          " is damaged: " + describe(fault_at(checkpoint_.manifest(), stored, what, kDiffers)));
+  };
+  auto* const memory = static_cast<char*>(to);
+  if (begin == 0 && end == stored.bytes)
+    return require(checksum_in(from, stored.offset, stored.offset + end, memory, chunk_) == stored.checksum);
+  const bool first = !stretches_.contains({stored.file, stored.offset});
+  std::vector<Checksum>& stretches = stretches_[{stored.file, stored.offset}];
+  Hasher all;
+  chunk_.resize(static_cast<std::size_t>(std::max<std::int64_t>(kLook, static_cast<std::int64_t>(chunk_.size()))));
+  const std::int64_t last = first ? stored.bytes : end;
+  try {
+    for (std::int64_t at = first ? 0 : begin / kLook * kLook; at < last; at += kLook) {
+      const std::int64_t count = std::min(kLook, stored.bytes - at);
+      const std::int64_t wanted = std::max(begin, at), until = std::min(end, at + count);
+      const bool straight = wanted == at && until == at + count;
+      char* const bytes = straight ? memory + (at - begin) : chunk_.data();
+      from.read(stored.offset + at, bytes, count);
+      const Checksum found = checksum_of({bytes, static_cast<std::size_t>(count)});
+      if (first) {
+        all.add(bytes, count);
+        stretches.push_back(found);
+      } else {
+        require(found == stretches[static_cast<std::size_t>(at / kLook)]);
+      }
+      if (!straight && wanted < until)
+        std::memcpy(memory + (wanted - begin), bytes + (wanted - at), static_cast<std::size_t>(until - wanted));
+    }
+    if (first) require(all.result() == stored.checksum);
+  } catch (...) {
+    if (first) stretches_.erase({stored.file, stored.offset});
+    throw;
   }
-  if (verified || !all) from.read(stored.offset + begin, to, end - begin);
 }
 
 CheckpointSource::CheckpointSource(Env& env, const Checkpoint& checkpoint)
@@ -137,7 +164,7 @@ void CheckpointSource::read_piece(const StoredPiece& piece, const Wanted& wanted
   const std::int64_t begin = element_at(piece.elements, first);
   if (element_at(piece.elements, last - 1) - begin == last - 1 - first) return read(first, last, place_of(begin));
   const std::int64_t step = kGathered / wanted.item;
-  chunk_.resize(static_cast<std::size_t>(kGathered));
+  chunk_.resize(static_cast<std::size_t>(std::min(step, last - first) * wanted.item));
   std::int64_t at = first, chunk = first, loaded = first;  // in the piece: where we are, and what is in the chunk
   each_range(piece.elements, wanted.begin, wanted.end, [&](std::int64_t element, std::int64_t end) {
     while (element < end) {

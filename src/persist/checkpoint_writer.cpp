@@ -12,6 +12,7 @@
 #include "persist/gathered.h"
 #include "persist/json_node.h"
 #include "persist/rank_file.h"
+#include "persist/retention.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -77,7 +78,10 @@ class Save {
                             "wait for it, or give each run a folder of its own");
     clean_locked(env_, folder_);
     if (!options_.replace && env_.exists(final_) && verify(env_, final_).empty())
-      throw CheckpointError(name_ + " is there already, undamaged", "go on from it, or save to another folder");
+      throw CheckpointError(name_ + " is there already, undamaged",
+                            "go on from it, replace it (SaveOptions::replace), or save to another folder");
+    lineage_ =
+        next_lineage(list_checkpoints(env_, folder_), options_.origin ? *options_.origin : std::optional<Origin>());
     const std::int64_t room = env_.free_bytes(folder_);
     if (room < bytes)
       throw CheckpointError("the file system has room for " + std::to_string(room) + " bytes, the checkpoint has " +
@@ -117,6 +121,7 @@ class Save {
   }
 
   void publish(const std::vector<std::string>& parts) {
+    write_text(env_, partial_ + "/" + std::string(kLineageFile), to_text(lineage_));
     write_text(env_, partial_ + "/" + std::string(kManifest), to_text(manifest_of_parts(parts)));
     env_.sync_folder(partial_);
     const std::string replaced = final_ + std::string(kReplaced);
@@ -139,6 +144,7 @@ class Save {
       throw;
     }
     made_partial_ = false;
+    if (options_.origin) *options_.origin = Origin{snapshot_.scalars().steps, lineage_};
     if (replaces) attempt([&] { remove_folder(env_, replaced); });
   }
 
@@ -150,7 +156,8 @@ class Save {
   const Snapshot& snapshot_;
   const CheckpointOptions& options_;
   const std::string name_, final_, partial_;
-  Env::Lock lock_;  // rank 0's
+  Env::Lock lock_;  // rank 0's, as the next
+  Lineage lineage_;
   bool made_partial_ = false;
   std::optional<RankFile> file_;
   RankPart part_;

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "persist/env.h"
+#include "persist/lineage.h"
 #include "persist/snapshot.h"
 #include "zero/communicator.h"
 #include "zero/mesh_shape.h"
@@ -21,6 +24,9 @@ struct CheckpointOptions {
   // After so many bytes the ranks meet: none of them waits longer for the others than these take, and where one has
   // failed the others stop.
   std::int64_t round = std::int64_t{256} << 20;
+  // Which checkpoint the run goes on from, and so, afterwards, the one that is written: rank 0's counts. Null: of none,
+  // as where it is none of the folder's.
+  std::shared_ptr<std::optional<Origin>> origin = {};
 };
 
 // Writes what the ranks' snapshots, all of the same step, taken or not, hold, as `folder`/step-000123, which it

@@ -22,14 +22,23 @@ void replace_checkpoint_env(Env* env) {
 }
 
 void remove_folder(Env& env, const std::string& path) {
+  if (env.is_link(path)) return env.remove(path);
   for (const FolderEntry& entry : env.list(path)) {
     const std::string inner = path + "/" + entry.name;
-    if (entry.folder)
+    if (entry.folder && !entry.link)
       remove_folder(env, inner);
     else
       env.remove(inner);
   }
   env.remove(path);
+}
+
+void remove_if_there(Env& env, const std::string& path) {
+  try {
+    env.remove(path);
+  } catch (const CheckpointError&) {
+    if (env.exists(path)) throw;
+  }
 }
 
 std::string read_text(Env& env, const std::string& path, std::int64_t most) {

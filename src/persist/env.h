@@ -35,7 +35,8 @@ class ReadableFile {
 
 struct FolderEntry {
   std::string name;
-  bool folder = false;  // a link to one is none
+  bool folder = false;  // or a symbolic link that leads to one
+  bool link = false;    // a symbolic link, wherever it leads
 };
 
 class Env {
@@ -50,12 +51,14 @@ class Env {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // Until the names in it are on the disk.
   virtual void sync_folder(const std::string& path) = 0;
-  virtual std::vector<FolderEntry> list(const std::string& path) = 0;  // by name
-  virtual void remove(const std::string& path) = 0;                    // a file, or a folder that is empty
-  virtual bool exists(const std::string& path) = 0;
+  virtual std::vector<FolderEntry> list(const std::string& path) = 0;  // by name; without what vanishes meanwhile
+  virtual void remove(const std::string& path) = 0;  // a file, a folder that is empty, or a link, not what it leads to
+  virtual bool exists(const std::string& path) = 0;  // a link does, wherever it leads
+  virtual bool is_link(const std::string& path) = 0;
   virtual std::int64_t free_bytes(const std::string& path) = 0;  // of the file system that a folder is on
 
-  // Of a file, made where it is not there, until the object ends or the process; null while another has it.
+  // Of a file, made where it is not there, until the object ends or the process; null while another has it. Who may
+  // not write the file can have it, too.
   using Lock = std::shared_ptr<void>;
   virtual Lock lock(const std::string& path) = 0;
 };
@@ -68,8 +71,10 @@ Env& checkpoint_env();
 // For tests: another, until it is replaced by null.
 void replace_checkpoint_env(Env* env);
 
-// With all that is in it.
+// With all that is in it. Of links, itself one too, the links: what they lead to stays.
 void remove_folder(Env& env, const std::string& path);
+// Nothing where it has vanished meanwhile.
+void remove_if_there(Env& env, const std::string& path);
 
 // All of a file, where it has at most `most` bytes.
 std::string read_text(Env& env, const std::string& path, std::int64_t most);

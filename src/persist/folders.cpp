@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::string_view kPrefix = "step-";
 
+// By what is written: ".." behind a link is not the folder that the link lies in.
 std::string parent_of(const std::string& path) {
-  std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
+  std::filesystem::path whole = path;
   if (!whole.has_filename()) whole = whole.parent_path();  // "a/b/"
   const std::filesystem::path parent = whole.parent_path();
   return parent.empty() ? "." : parent.string();
@@ -61,12 +62,12 @@ std::vector<std::string> clean_locked(Env& env, const std::string& folder) {
   for (const FolderEntry& entry : env.list(folder)) {
     const std::string path = folder + "/" + entry.name;
     if (!entry.folder && entry.name.starts_with(kTokenPrefix)) {
-      env.remove(path);
+      remove_if_there(env, path);
       removed.push_back(entry.name);
       continue;
     }
     const std::optional<FolderName> name = folder_named(entry.name);
-    if (!entry.folder || !name || name->suffix.empty()) continue;
+    if ((!entry.folder && !entry.link) || !name || name->suffix.empty()) continue;
     if (name->suffix == kReplaced) {
       const std::string step = path.substr(0, path.size() - kReplaced.size());
       if (!env.exists(step)) {

@@ -158,21 +158,10 @@ StateScalars scalars_of(const JsonNode& node, bool first_schema) {
   return scalars;
 }
 
-// The last member's text is known but for its digits.
-void check_checksum(const std::string& text, const std::string& source) {
-  const std::size_t length = checksum_member({}).size();
-  if (text.size() < length)
-    throw CheckpointError(source + ": is cut off: it has " + std::to_string(text.size()) + " bytes");
-  const std::string_view whole = text, before = whole.substr(0, text.size() - length);
-  if (whole.substr(before.size()) != checksum_member(before))
-    throw CheckpointError(source + ": is damaged or cut off: its checksum is not that of its " +
-                          std::to_string(before.size()) + " bytes");
-}
-
 }  // namespace
 
 Manifest manifest_of(const std::string& text, const std::string& source) {
-  check_checksum(text, source);
+  require_checksum(text, source);
   const Json json = parse_json(text, source);
   const JsonNode node(json, source);
   const bool first_schema = node.has("schema") && node["schema"].text() == kFirstManifestSchema;

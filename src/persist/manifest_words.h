@@ -1,4 +1,4 @@
-// What the writer and the reader of a manifest have in common. No torch.
+// What the writers and the readers of a checkpoint's JSON files have in common. No torch.
 #pragma once
 
 #include <bit>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "persist/checksum.h"
+#include "zero/error.h"
 
 namespace zero {
 
@@ -22,9 +23,20 @@ inline std::string bits_text(double value) {
   return text;
 }
 
-// What ends a manifest: the checksum of all that is before.
+// What ends such a text: the checksum of all that is before.
 inline std::string checksum_member(std::string_view before) {
   return ",\n \"checksum\": \"" + text_of(checksum_of(before)) + "\"\n}\n";
+}
+
+// Throws CheckpointError unless that is how it ends. The last member's text is known but for its digits.
+inline void require_checksum(const std::string& text, const std::string& source) {
+  const std::size_t length = checksum_member({}).size();
+  if (text.size() < length)
+    throw CheckpointError(source + ": is cut off: it has " + std::to_string(text.size()) + " bytes");
+  const std::string_view whole = text, before = whole.substr(0, text.size() - length);
+  if (whole.substr(before.size()) != checksum_member(before))
+    throw CheckpointError(source + ": is damaged or cut off: its checksum is not that of its " +
+                          std::to_string(before.size()) + " bytes");
 }
 
 }  // namespace zero

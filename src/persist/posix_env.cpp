@@ -9,12 +9,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "base/descriptor.h"
 #include "base/file_bytes.h"
 #include "base/text.h"
 #include "persist/env.h"
+#include "persist/lock_file.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -127,10 +129,17 @@ class PosixReadable final : public ReadableFile {
   std::int64_t size_ = 0;
 };
 
-bool is_folder(const std::string& path) {
+// Nothing where it is not there.
+std::optional<struct stat> look_at(const std::string& path) {
   struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) fail("lstat", path);
-  return S_ISDIR(info.st_mode);
+  if (::lstat(path.c_str(), &info) == 0) return info;
+  if (errno != ENOENT && errno != ENOTDIR) fail("lstat", path);
+  return {};
+}
+
+bool leads_to_folder(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 class PosixEnv final : public Env {
@@ -149,7 +158,8 @@ class PosixEnv final : public Env {
   }
   void sync_folder(const std::string& path) override {
     const Descriptor folder = open_or_fail(path, O_RDONLY | O_DIRECTORY);
-    if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0) fail("fsync", path);
+    if (uninterrupted([&] { return ::fsync(folder.get()); }) == 0) return;
+    if (errno != EINVAL) fail("fsync", path);  // which file systems say that have nothing to sync of folders
   }
   std::vector<FolderEntry> list(const std::string& path) override {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
@@ -158,7 +168,11 @@ class PosixEnv final : public Env {
     errno = 0;
     for (const dirent* each = ::readdir(folder.get()); each; each = ::readdir(folder.get())) {
       const std::string name = each->d_name;
-      if (name != "." && name != "..") entries.push_back({name, is_folder(path + "/" + name)});
+      const auto info = name == "." || name == ".." ? std::nullopt : look_at(path + "/" + name);
+      if (info) {
+        const bool link = S_ISLNK(info->st_mode);
+        entries.push_back({name, link ? leads_to_folder(path + "/" + name) : S_ISDIR(info->st_mode), link});
+      }
       errno = 0;
     }
     if (errno != 0) fail("readdir", path);
@@ -168,11 +182,10 @@ class PosixEnv final : public Env {
   void remove(const std::string& path) override {
     if (::remove(path.c_str()) != 0) fail("remove", path);
   }
-  bool exists(const std::string& path) override {
-    struct stat info {};
-    if (::lstat(path.c_str(), &info) == 0) return true;
-    if (errno != ENOENT && errno != ENOTDIR) fail("lstat", path);
-    return false;
+  bool exists(const std::string& path) override { return look_at(path).has_value(); }
+  bool is_link(const std::string& path) override {
+    const auto info = look_at(path);
+    return info && S_ISLNK(info->st_mode);
   }
   std::int64_t free_bytes(const std::string& path) override {
     struct statvfs info {};
@@ -180,12 +193,7 @@ class PosixEnv final : public Env {
     const std::uint64_t block = std::max<std::uint64_t>(info.f_frsize, 1);
     return static_cast<std::int64_t>(std::min<std::uint64_t>(info.f_bavail, INT64_MAX / block) * block);
   }
-  Lock lock(const std::string& path) override {
-    auto file = std::make_shared<Descriptor>(open_or_fail(path, O_RDWR | O_CREAT));
-    if (uninterrupted([&] { return ::flock(file->get(), LOCK_EX | LOCK_NB); }) == 0) return file;
-    if (errno != EWOULDBLOCK) fail("flock", path);
-    return nullptr;
-  }
+  Lock lock(const std::string& path) override { return lock_file(path, ::flock); }
 };
 
 }  // namespace

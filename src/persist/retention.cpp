@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "persist/folders.h"
+#include "persist/gathered.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 
@@ -37,16 +38,43 @@ const CheckpointPlace* newest_good(Env& env, const std::vector<CheckpointPlace>&
 std::vector<CheckpointPlace> list_checkpoints(Env& env, const std::string& folder) {
   std::vector<CheckpointPlace> places;
   if (!env.exists(folder)) return places;
-  for (const FolderEntry& entry : env.list(folder))
-    if (const std::optional<std::int64_t> step = step_named(entry.name); step && entry.folder)
-      places.push_back({*step, folder + "/" + entry.name});
-  std::ranges::sort(places, {}, &CheckpointPlace::step);
+  for (const FolderEntry& entry : env.list(folder)) {
+    const std::optional<std::int64_t> step = step_named(entry.name);
+    if (!step || (!entry.folder && !entry.link)) continue;
+    CheckpointPlace place{*step, folder + "/" + entry.name};
+    place.unread = fault_of([&] { place.lineage = read_lineage(env, place.folder); });
+    if (place.unread.empty() || env.exists(place.folder)) places.push_back(std::move(place));
+  }
+  const auto age = [](const CheckpointPlace& each) { return std::pair(each.lineage.number, each.step); };
+  std::ranges::sort(places, {}, age);
+  if (places.empty()) return places;
+  for (CheckpointPlace& each : places) each.left = places.back().lineage.has_left(each.lineage.number);
+  std::ranges::stable_partition(places, &CheckpointPlace::left);
   return places;
+}
+
+Lineage next_lineage(const std::vector<CheckpointPlace>& all, const std::optional<Origin>& origin) {
+  Lineage lineage;
+  for (const CheckpointPlace& each : all) lineage.number = std::max(lineage.number, each.lineage.number);
+  const std::int64_t last = lineage.number++;
+  const bool here = origin && std::ranges::any_of(all, [&](const CheckpointPlace& each) {
+                      return each.step == origin->step && each.lineage == origin->lineage;
+                    });
+  if (here) lineage.left = origin->lineage.left;
+  const std::int64_t first = here ? origin->lineage.number + 1 : 0;
+  if (first <= last) lineage.left.emplace_back(first, last);
+  std::erase_if(lineage.left, [&](const auto& range) {
+    return std::ranges::none_of(all, [&](const CheckpointPlace& each) {
+      return range.first <= each.lineage.number && each.lineage.number <= range.second;
+    });
+  });
+  return lineage;
 }
 
 std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
   std::vector<std::int64_t> steps;
   for (const CheckpointPlace& place : list_checkpoints(checkpoint_env(), folder)) steps.push_back(place.step);
+  std::ranges::sort(steps);
   return steps;
 }
 
@@ -67,13 +95,19 @@ std::vector<CheckpointPlace> to_prune(Env& env, const std::string& folder, const
   check(keep);
   const std::vector<CheckpointPlace> all = list_checkpoints(env, folder);
   std::vector<CheckpointPlace> kept, others;
-  for (std::size_t i = 0; i < all.size(); ++i) (kept_by(keep, all, i) ? kept : others).push_back(all[i]);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    (kept_by(keep, all, i) || all[i].step == good ? kept : others).push_back(all[i]);
   if (others.empty()) return {};
+  for (const CheckpointPlace& each : all)
+    if (!each.unread.empty())
+      throw CheckpointError("it is not known which checkpoints of " + in_quotes(folder) +
+                            " are the newest: " + each.unread);
   if (!newest_good(env, kept, good, progress)) {
     const CheckpointPlace* const last = newest_good(env, others, good, progress);
     if (!last) return {};
     others.erase(others.begin() + (last - others.data()));
   }
+  std::ranges::sort(others, {}, &CheckpointPlace::step);
   return others;
 }
 

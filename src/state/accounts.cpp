@@ -154,7 +154,9 @@ Block Accounts::take_of_host(std::int64_t bytes, Account account) {
 
 std::shared_ptr<void> Accounts::readable_memory(std::int64_t bytes) const {
   auto memory = bytes > 0 ? own_memory(bytes) : nullptr;
-  return memory == nullptr ? nullptr : counted(std::move(memory), static_cast<std::size_t>(bytes));
+  return memory == nullptr
+             ? nullptr
+             : counted(filled(std::move(memory), static_cast<std::size_t>(bytes)), static_cast<std::size_t>(bytes));
 }
 
 Block Accounts::take_visible(std::int64_t bytes, Account account) {

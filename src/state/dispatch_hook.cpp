@@ -95,7 +95,7 @@ void refuse_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
       const Unit* unit = Unit::of(tensor);
       if (unit == nullptr || unit->owner->held(*unit)) return;
       throw StateError("rank " + std::to_string(unit->rank()) + ": " + op.operator_name().name +
-                           " would write parameter '" + unit->name_at(tensor->storage_offset()) +
+                           " would write parameter '" + unit->slot_of(tensor).name +
                            "', and the engine's shards would not see it",
                        "write parameters inside zero::gather");
     });
@@ -205,7 +205,7 @@ bool copy_instead_of_set(const c10::OperatorHandle& op, Stack* stack) {
   if (unit == nullptr) return false;
   if (target.sizes() != source.sizes())
     throw StateError("rank " + std::to_string(unit->rank()) + ": values of another shape were loaded into parameter '" +
-                         unit->name_at(target.storage_offset()) + "'",
+                         unit->slot_of(target).name + "'",
                      "load values of the model's own shapes");
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;

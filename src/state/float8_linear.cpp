@@ -170,12 +170,10 @@ Float8Matrix Float8Linears::cast(std::size_t parameter, Role role, const at::Ten
 
 std::optional<std::size_t> Float8Linears::find(const at::Tensor& matrix) const {
   const Unit* unit = Unit::of(matrix.unsafeGetTensorImpl());
-  for (const Slot& slot : unit->layout().slots()) {
-    const auto parameter = static_cast<std::size_t>(slot.index);
-    const bool whole = slot.begin == matrix.storage_offset() && slot.numel == matrix.numel();
-    if (whole && taken_[parameter] && matrix.is_non_overlapping_and_dense()) return parameter;
-  }
-  return {};
+  const Slot& slot = unit->slot_of(matrix);
+  const auto parameter = static_cast<std::size_t>(slot.index);
+  const bool whole = matrix.storage_offset() == 0 && slot.numel == matrix.numel();
+  return whole && taken_[parameter] && matrix.is_non_overlapping_and_dense() ? std::optional(parameter) : std::nullopt;
 }
 
 bool run_in_float8(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

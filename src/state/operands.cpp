@@ -51,7 +51,7 @@ UnitSet::UnitSet(c10::ArrayRef<c10::IValue> arguments) {
         return;
       }
       add(unit);
-      frozen_ = frozen_ || (!tensor->requires_grad() && unit->frozen_at(tensor->storage_offset()));
+      frozen_ = frozen_ || (!tensor->requires_grad() && unit->frozen(tensor));
     });
 }
 

@@ -115,16 +115,19 @@ void Unit::adopt(Buffer values, Staging& staging) {
   make_home();
   write_home(staging, values.data(), accumulation(layout_.dtype()));
   values.reset();
-  storage_ = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(layout_.bytes()),
-                          at::DataPtr(memory_.data(), this, &tag, device()), nullptr, false);
-  for (const at::Tensor& parameter : parameters_) before_.push_back(parameter.detach());
-  const at::Tensor whole =
-      at::empty({0}, at::TensorOptions().dtype(dtype()).device(device())).set_(storage_, 0, {layout_.length()}, {1});
+  places_.reserve(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    places_.push_back(slot_view(whole, layout_.slots()[i], parameters_[i]));
-    parameters_[i].set_data(places_[i]);
+    const Slot& slot = layout_.slots()[i];
+    Place& place = places_.emplace_back(Place{this, i, {}});
+    const auto bytes = static_cast<std::size_t>(slot.numel * size_of(layout_.dtype()));
+    const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, pointer_to(place, memory_.data()), nullptr,
+                               false);
+    place.parameter = at::empty({0}, at::TensorOptions().dtype(dtype()).device(device()))
+                          .set_(storage, 0, parameters_[i].sizes(), strides_in_unit(parameters_[i]));
+    before_.push_back(parameters_[i].detach());
+    parameters_[i].set_data(place.parameter);
   }
-  ready_ = true;
+  adopted_ = ready_ = true;
   if (paged_) evict();
 }
 
@@ -134,9 +137,10 @@ void Unit::settle() {
 
 void Unit::restore() {
   for (std::size_t i = 0; i < before_.size(); ++i) parameters_[i].set_data(before_[i]);
+  for (const Place& place : places_) storage_of(place).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
   before_.clear();
   places_.clear();
-  storage_ = c10::Storage();
+  adopted_ = false;
 }
 
 void Unit::take_back(bool with_values) {
@@ -148,7 +152,7 @@ void Unit::take_back(bool with_values) {
     if (fault(static_cast<int>(i)).empty()) continue;
     const Slot& slot = layout_.slots()[i];
     const at::Tensor values = parameter.detach();
-    const at::Tensor& place = places_[i];
+    const at::Tensor& place = places_[i].parameter;
     parameter.set_data(place);
     if (!with_values) continue;
     if (values.sizes() == place.sizes()) {
@@ -181,15 +185,25 @@ void Unit::make_home() {
                        : accounts_.buffer({Owner::parameter, index_}, layout_.length(), dtype());
 }
 
+c10::StorageImpl& Unit::storage_of(const Place& place) const {
+  return *place.parameter.storage().unsafeGetStorageImpl();
+}
+
+// Null where there is no whole.
+at::DataPtr Unit::pointer_to(Place& place, void* whole) const {
+  const std::int64_t begin = layout_.slots()[place.slot].begin;
+  return {whole == nullptr ? nullptr : at_element(whole, begin, layout_.dtype()), &place, &tag, device()};
+}
+
 void Unit::point_at(void* data) {
-  storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(data, this, &tag, device()));
+  for (Place& place : places_) storage_of(place).set_data_ptr_noswap(pointer_to(place, data));
 }
 
 void Unit::forbid(const char* why) {
   ready_ = false;
-  storage_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "zero: the parameters of unit '" + layout_.name() + "' " + why +
-      "; read them by operators on the engine's thread, or inside zero::gather");
+  const std::string text = "zero: the parameters of unit '" + layout_.name() + "' " + why +
+                           "; read them by operators on the engine's thread, or inside zero::gather";
+  for (const Place& place : places_) storage_of(place).release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
 View Unit::make_room() {
@@ -276,7 +290,7 @@ void Unit::serve(const Groups& groups, bool exactly) {
 }
 
 void Unit::install() {
-  storage_.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
+  for (const Place& place : places_) storage_of(place).clear_data_ptr_access_error_msg_();
   point_at(full().data);
   ready_ = true;
 }
@@ -297,51 +311,49 @@ void Unit::evict() {
   forbid(gathers_ ? "are sharded over the ranks and not resident" : "are on another tier and not resident");
 }
 
-std::size_t Unit::slot_at(std::int64_t element) const {
-  const auto& slots = layout_.slots();
-  return static_cast<std::size_t>(
-      std::find_if(slots.begin(), slots.end() - 1, [&](const Slot& slot) { return element < slot.end(); }) -
-      slots.begin());
-}
-
-const std::string& Unit::name_at(std::int64_t element) const {
-  return layout_.slots()[slot_at(element)].name;
+at::Tensor Unit::part_of(const at::Tensor& flat, const at::Tensor& parameter) const {
+  return flat.as_strided(parameter.sizes(), parameter.strides(), slot_of(parameter).begin + parameter.storage_offset());
 }
 
 std::string Unit::fault(int slot) const {
   const at::Tensor& parameter = parameters_[static_cast<std::size_t>(slot)];
-  const Slot& place = layout_.slots()[static_cast<std::size_t>(slot)];
-  const bool ours =
-      parameter.has_storage() && parameter.storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl();
-  if (ours && parameter.storage_offset() == place.begin && parameter.numel() == place.numel) return {};
-  return "parameter '" + place.name + "' no longer lies where the engine put it: set_data, to() or a copy replaced it";
+  const Slot& of = layout_.slots()[static_cast<std::size_t>(slot)];
+  const bool ours = parameter.has_storage() &&
+                    parameter.storage().unsafeGetStorageImpl() == &storage_of(places_[static_cast<std::size_t>(slot)]);
+  if (ours && parameter.storage_offset() == 0 && parameter.numel() == of.numel) return {};
+  return "parameter '" + of.name + "' no longer lies where the engine put it: set_data, to() or a copy replaced it";
 }
 
 void Unit::abandon(bool with_values) {
   const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
-  c10::StorageImpl* storage = storage_.unsafeGetStorageImpl();
-  if (ready_ && with_values) {
-    std::vector<at::Tensor> copies;
+  const bool keeps = ready_ && with_values;
+  std::vector<at::Tensor> copies;
+  if (keeps)
     for (const at::Tensor& parameter : parameters_)
       copies.push_back(
           at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
-    // Kept alive under what autograd saved.
-    void* const data = full().data;
-    using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
-    auto* keep = new Keep(memory_.release(), common_);
-    storage->set_data_ptr_noswap(at::DataPtr(
-        data, keep, [](void* pair) { delete static_cast<Keep*>(pair); }, device()));
-    for (std::size_t i = 0; i < copies.size(); ++i) parameters_[i].set_data(copies[i]);
-  } else {
-    storage->set_data_ptr_noswap(at::DataPtr(nullptr, device()));
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+  // Kept alive under what autograd saved.
+  char* const data = keeps ? static_cast<char*>(full().data) : nullptr;
+  using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  const Keep keep = keeps ? Keep(memory_.release(), common_) : Keep();
+  for (const Place& place : places_) {
+    c10::StorageImpl& storage = storage_of(place);
+    if (keeps) {
+      void* const at = at_element(data, layout_.slots()[place.slot].begin, layout_.dtype());
+      storage.set_data_ptr_noswap(at::DataPtr(
+          at, new Keep(keep), [](void* pair) { delete static_cast<Keep*>(pair); }, device()));
+      parameters_[place.slot].set_data(copies[place.slot]);
+      continue;
+    }
+    storage.set_data_ptr_noswap(at::DataPtr(nullptr, device()));
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
         "zero: the engine that held the parameters of unit '" + layout_.name() +
         (bringer_ == nullptr ? "' in parts" : "' on another tier") +
         " has ended, and their values with it; call engine.release() before it ends to keep them");
   }
   places_.clear();
-  storage_ = c10::Storage();
+  adopted_ = false;
 }
 
 }  // namespace zero

@@ -1,7 +1,7 @@
-// One unit on this rank: a flat storage of which its parameters are views. At rest the storage holds
-// the whole unit (replicated) or nothing (paged: the rank keeps its slice, or all, apart, in memory or in a store of
-// another tier); paging exchanges the storage's data pointer, so that views saved anywhere, by autograd too, stay
-// valid.
+// One unit on this rank: flat memory in which its parameters lie, each in a storage of its own, as a program expects of
+// parameters. At rest the memory holds the whole unit (replicated) or there is none (paged: the rank keeps its slice,
+// or all, apart, in memory or in a store of another tier); paging exchanges the storages' data pointers, so that views
+// saved anywhere, by autograd too, stay valid.
 //
 // Where ranks share memory, a paged unit of the device's tier is whole in memory that is common to all of them, each
 // rank's slice at its place: to page it in moves nothing. A gather scope then works on a copy of its own.
@@ -73,11 +73,10 @@ class Unit {
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
-  // The unit whose storage backs `tensor`, or null: two loads, no table.
+  // The unit whose parameter, or a view of it, `tensor` is, or null: no table.
   static Unit* of(const c10::TensorImpl* tensor) {
-    if (!tensor->has_storage()) return nullptr;
-    const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-    return pointer.get_deleter() == &Unit::tag ? static_cast<Unit*>(pointer.get_context()) : nullptr;
+    const Place* const place = place_of(tensor);
+    return place == nullptr ? nullptr : place->unit;
   }
 
   // The parameters' values as one flat array in the accumulation dtype, gaps zero. Of those that are deferred rank 0
@@ -88,8 +87,8 @@ class Unit {
   std::int64_t sources() const;
   // The same array; but of what is deferred this rank's part at rest alone, read by itself.
   Buffer flatten_part() const;
-  // Makes the parameters views of the unit's storage, with these values (see flatten). Collective. What they were is
-  // kept until settle(), and put back by restore().
+  // Puts the parameters into the unit's memory, with these values (see flatten). Collective. What they were is kept
+  // until settle(), and put back by restore().
   void adopt(Buffer values, Staging& staging);
   void settle();
   void restore();
@@ -150,17 +149,17 @@ class Unit {
   // Forgets the whole of a paged unit.
   void evict();
 
-  // The parameter in which an element of the unit lies.
-  const std::string& name_at(std::int64_t element) const;
-  const Slot& slot_of(const at::Tensor& parameter) const {
-    return layout_.slots()[slot_at(parameter.storage_offset())];
-  }
-  bool frozen_at(std::int64_t element) const { return !parameters_[slot_at(element)].requires_grad(); }
+  // The parameter of this unit that a tensor is, or a view of.
+  const Slot& slot_of(const c10::TensorImpl* tensor) const { return layout_.slots()[place_of(tensor)->slot]; }
+  const Slot& slot_of(const at::Tensor& tensor) const { return slot_of(tensor.unsafeGetTensorImpl()); }
+  bool frozen(const c10::TensorImpl* tensor) const { return !parameters_[place_of(tensor)->slot].requires_grad(); }
+  // Elements of the flat array, in the order of its memory, that a tensor is which lies as the unit's `parameter` does.
+  at::Tensor part_of(const at::Tensor& flat, const at::Tensor& parameter) const;
   std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
   // Puts parameters that set_data() or torch::load() gave other memory back into the resident whole, with those values
   // or with its own. Throws StateError, all being back, where values have another shape.
   void take_back(bool with_values);
-  bool adopted() const { return static_cast<bool>(storage_); }
+  bool adopted() const { return adopted_; }
   // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
   // them throws and says what to do.
   void abandon(bool with_values = true);
@@ -168,8 +167,20 @@ class Unit {
   UnitOwner* owner = nullptr;
 
  private:
+  // Of a parameter: the context of its storage's data pointer, whose deleter is tag().
+  struct Place {
+    Unit* unit;
+    std::size_t slot;
+    at::Tensor parameter;  // as the engine put it there
+  };
   static void tag(void*) {}
-  std::size_t slot_at(std::int64_t element) const;
+  static const Place* place_of(const c10::TensorImpl* tensor) {
+    if (!tensor->has_storage()) return nullptr;
+    const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    return pointer.get_deleter() == &Unit::tag ? static_cast<const Place*>(pointer.get_context()) : nullptr;
+  }
+  c10::StorageImpl& storage_of(const Place& place) const;
+  at::DataPtr pointer_to(Place& place, void* whole) const;
   Buffer room_for_values() const;
   void make_home();
   std::shared_ptr<Arrival> bring_to(Buffer& whole);
@@ -193,8 +204,8 @@ class Unit {
   Buffer memory_;                     // the whole, of this rank
   Block home_block_;                  // what it has at rest of one that is paged
   std::shared_ptr<Arrival> brought_;  // what was read of it last, in the resident whole
-  c10::Storage storage_;
-  std::vector<at::Tensor> places_;  // the parameters' views of it
+  bool adopted_ = false;
+  std::vector<Place> places_;       // by slot; they stay where they are
   std::vector<at::Tensor> before_;  // the parameters, until the engine is built
   bool ready_ = false;
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import threading
 import weakref
 
@@ -108,6 +109,21 @@ class Gradients(Case):
             largest = max(engine.gradient(parameter).abs().max().item() for parameter in model.parameters())
             self.assertAlmostEqual(largest, 1e-3, delta=1e-8)
 
+    def test_end_with_the_call_that_they_are_given_to(self) -> None:
+        for plan in STAGES:
+            model = made()
+            kept = []
+            with zero.Engine(model, plan, zero.SGD(0.1)) as engine:
+                loss_of(model, tokens_of(RANK)).backward()
+                engine.for_each_gradient_slice(lambda name, begin, total, scale: kept.extend((total, total[:1])))
+                self.assertTrue(kept)
+                engine.step()
+            for each in kept:
+                with self.assertRaisesRegex(RuntimeError, "clone what is to be kept"):
+                    each.sum()
+                with self.assertRaisesRegex(RuntimeError, "clone what is to be kept"):
+                    each.zero_()
+
     def test_are_shown_without_values(self) -> None:
         model = made()
         with zero.Engine(model, "zero3", zero.SGD(0.1)):
@@ -152,6 +168,26 @@ class Scopes(Case):
             with zero.gather(again.parameters()):
                 again.load_state_dict(state)
             self.expect_same(whole(again), {name: p.detach() for name, p in plain.named_parameters()})
+
+    def test_have_parameters_in_storages_of_their_own(self) -> None:
+        for plan in STAGES:
+            model = made()
+            with zero.Engine(model, plan, zero.SGD(0.1)) as engine:
+                stepped(engine, model)
+                with zero.gather(model.parameters()):
+                    pointers = set()
+                    for parameter in model.parameters():
+                        storage = parameter.untyped_storage()
+                        pointers.add(storage.data_ptr())
+                        self.assertEqual(storage.nbytes(), parameter.nbytes)
+                        self.assertEqual(parameter.storage_offset(), 0)
+                        sizes = []
+                        for tensor in (parameter.detach(), parameter.detach().clone()):
+                            file = io.BytesIO()
+                            torch.save(tensor, file)
+                            sizes.append(len(file.getvalue()))
+                        self.assertEqual(*sizes)
+                    self.assertEqual(len(pointers), len(list(model.parameters())))
 
     def test_errors_are_of_their_own_classes(self) -> None:
         model = made()

@@ -86,6 +86,41 @@ TEST(FamiliarGradients, AreChanged) {
   for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(run.losses[i], losses[i], 1e-6);
 }
 
+// Memory that is the engine's again, or nobody's, is not read by who kept a slice, or a view of one.
+TEST(FamiliarGradients, AreNotKept) {
+  Job base = kJob;
+  base.ranks = 2;
+  under_every_plan(base, [](const Job& job) {
+    on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+      net.loss(engine.micro_batch()).backward();
+      std::vector<at::Tensor> kept, clones;
+      engine.for_each_gradient_slice([&](const GradientSlice& slice) {
+        clones.push_back(slice.sum.clone());
+        kept.push_back(slice.sum);
+        kept.push_back(slice.sum.narrow(0, 0, 1));
+      });
+      const std::vector<std::string> words{"the gradient slice of parameter '", "clone what is to be kept"};
+      for (const at::Tensor& each : kept) {
+        EXPECT_TRUE(says(thrown_by([&] { (void)each.sum().item<float>(); }), words));
+        EXPECT_TRUE(says(thrown_by([&] { at::Tensor(each).zero_(); }), words));
+        EXPECT_TRUE(says(thrown_by([&] { (void)each.const_data_ptr(); }), words));
+      }
+      EXPECT_EQ(thrown_by([&] {
+                  engine.for_each_gradient_slice([&](const GradientSlice& slice) {
+                    kept.push_back(slice.sum);
+                    throw ConfigError("left");
+                  });
+                }),
+                "left");
+      EXPECT_TRUE(says(thrown_by([&] { (void)kept.back().sum(); }), words));
+      std::size_t next = 0;
+      engine.for_each_gradient_slice(
+          [&](const GradientSlice& slice) { EXPECT_TRUE(slice.sum.equal(clones.at(next++))); });
+      EXPECT_TRUE(engine.step().applied);
+    });
+  });
+}
+
 // The usual loop of a GAN, whose discriminator is emptied at the start of its own step.
 struct Pair {
   Outcome generator, critic;

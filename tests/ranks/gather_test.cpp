@@ -1,6 +1,7 @@
 // Whole parameters in a scope, to read and to write; and what happens to those who do without.
 #include <torch/torch.h>
 
+#include <set>
 #include <sstream>
 
 #include "lm.h"
@@ -50,6 +51,41 @@ TEST(Gather, ReadsThroughRawPointers) {
     const auto scope = gather(model.parameters());
     const at::Tensor read = at::from_blob(weight.data_ptr(), weight.sizes(), weight.options().requires_grad(false));
     EXPECT_TRUE(read.to(at::kFloat).equal(expected));
+  });
+}
+
+// What writes whole storages to files, or tells tensors apart by them, finds parameters as those of any module.
+TEST(Gather, HasParametersInStoragesOfTheirOwn) {
+  everywhere([](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    const auto scope = gather(model.parameters());
+    std::set<const void*> storages;
+    for (const auto& item : model.named_parameters()) {
+      const at::Tensor& parameter = item.value();
+      EXPECT_EQ(parameter.storage().nbytes(), parameter.nbytes()) << item.key();
+      EXPECT_EQ(parameter.storage().data(), parameter.const_data_ptr()) << item.key();
+      EXPECT_TRUE(storages.insert(parameter.storage().unsafeGetStorageImpl()).second) << item.key();
+      std::ostringstream file, copied;
+      torch::save(parameter.detach(), file);
+      torch::save(parameter.detach().clone(), copied);
+      EXPECT_EQ(file.str().size(), copied.str().size()) << item.key();
+    }
+  });
+}
+
+// A view that a scope ends before, and a part of a parameter, are of the parameter that they were made of.
+TEST(Gather, KnowsPartsOfParameters) {
+  everywhere([](Lm& model, Engine& engine, int) {
+    const at::Tensor weight = model.blocks[1]->as<Block>()->up->weight;
+    const at::Tensor part = weight.detach().narrow(0, 1, 2);
+    use_everything(model);
+    EXPECT_TRUE(main_of(engine, part).equal(main_of(engine, weight).narrow(0, 1, 2)));
+    EXPECT_TRUE(says(thrown_by([&] { fill(part, 1); }), {"blocks.1.up.weight", "zero::gather"}));
+    {
+      const auto scope = gather({part});
+      fill(part, 0.5);
+    }
+    EXPECT_EQ(seen(weight).eq(0.5).all(1).sum().item<std::int64_t>(), 2);
   });
 }
 

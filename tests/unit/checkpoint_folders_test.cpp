@@ -169,7 +169,9 @@ TEST_F(PosixFiles, AreWrittenListedAndRemoved) {
   std::filesystem::create_directory_symlink(root_, root_ + "/a/b/link");
   std::string names;
   for (const FolderEntry& entry : env_.list(root_ + "/a/b")) names += entry.name + (entry.folder ? "/ " : " ");
-  EXPECT_EQ(names, "c/ empty link text ");
+  EXPECT_EQ(names, "c/ empty link/ text ");
+  EXPECT_TRUE(env_.is_link(root_ + "/a/b/link"));
+  EXPECT_FALSE(env_.is_link(root_ + "/a/b/c"));
   EXPECT_GT(env_.free_bytes(root_), 0);
   EXPECT_TRUE(env_.exists(root_ + "/a/b/link"));
   EXPECT_FALSE(env_.exists(root_ + "/a/b/text/x"));

@@ -14,7 +14,7 @@ namespace zero::test::checkpoint_list_test {
 class CheckpointLists : public testing::Test {
  protected:
   void SetUp() override {
-    for (const std::int64_t step : {20, 7})
+    for (const std::int64_t step : {7, 20})
       ASSERT_EQ(save(env_, "run", small_state(step), {2, 1}, {.plan = "zero3 bf16"}), std::vector<std::string>(2));
   }
   ListedFolder only(std::int64_t step) {
@@ -40,11 +40,12 @@ class CheckpointLists : public testing::Test {
 };
 
 TEST_F(CheckpointLists, AreByStepAndSayWhatTheManifestsSay) {
-  const ListedFolder first{
+  ListedFolder first{
       .step = 7, .name = "step-000007", .bytes = bytes_in("run/step-000007"), .plan = "zero3 bf16", .ranks = 2};
   ListedFolder second = first;
   second.step = 20;
   second.name = "step-000020";
+  first.left = true;  // by another run than the one that saved the second
   second.bytes = bytes_in("run/step-000020");
   EXPECT_EQ(list_folders(env_, "run"), (std::vector{first, second}));
   EXPECT_THROW(list_folders(env_, "elsewhere"), CheckpointError);
@@ -123,7 +124,7 @@ TEST_F(CheckpointLists, TellOfBytesWhileTheyAreVerified) {
 }
 
 TEST_F(CheckpointLists, SayWhatWouldBeRemovedAndRemoveNothing) {
-  const std::vector<CheckpointPlace> first{{7, "run/step-000007"}};
+  const std::vector<CheckpointPlace> first{{7, "run/step-000007", {1}, /*left=*/true}};
   std::int64_t told = 0;
   EXPECT_EQ(to_prune(env_, "run", {.last = 1}, {}, [&](std::int64_t bytes) { told += bytes; }), first);
   EXPECT_EQ(told, bytes_of(Checkpoint::open(env_, "run/step-000020").manifest()));

@@ -59,7 +59,7 @@ TEST(Checkpoints, AreReadOnAnyNumberOfRanks) {
   for (const Spread spread : {Spread{1, 1}, Spread{4, 1}, Spread{1, 3}, Spread{2, 2}, Spread{5, 1}, Spread{3, 2}}) {
     FaultEnv env;
     ASSERT_EQ(save(env, "run", made, spread), no_faults(spread));
-    EXPECT_EQ(list_checkpoints(env, "run"), (std::vector<CheckpointPlace>{{7, "run/step-000007"}}));
+    EXPECT_EQ(list_checkpoints(env, "run"), (std::vector<CheckpointPlace>{{7, "run/step-000007", {1}}}));
     EXPECT_TRUE(verify(env, "run/step-000007").empty());
     for (const int ranks : {1, 2, 3, 4, 5}) expect_reads(env, "run/step-000007", made, ranks);
   }

@@ -29,6 +29,13 @@ std::size_t physical_memory() {
 
 thread_local MemoryObserver* observer = nullptr;
 std::atomic<AllocationProbe> probe = nullptr;
+constexpr int kNotFilled = -1;
+std::atomic<int> new_byte = kNotFilled;
+
+void fill_new(void* data, std::size_t bytes) {
+  const int byte = new_byte.load(std::memory_order_relaxed);
+  if (byte != kNotFilled && data != nullptr) std::memset(data, byte, bytes);
+}
 
 void ask_probe(std::size_t bytes) {
   if (const AllocationProbe ask = probe.load(std::memory_order_relaxed)) ask(bytes);
@@ -87,6 +94,7 @@ class ArenaAllocator final : public c10::Allocator {
     void* data = take(bytes);
     const bool large = data != nullptr;
     if (!large) data = c10::alloc_cpu(bytes);
+    fill_new(data, bytes);
     if (data != nullptr) tell_allocated(data, bytes, large ? bytes : malloc_usable_size(data), large);
     return {data, data, &free, c10::DeviceType::CPU};
   }
@@ -166,17 +174,27 @@ void set_allocation_probe(AllocationProbe ask) {
   probe = ask;
 }
 
+void fill_new_memory(std::optional<unsigned char> byte) {
+  new_byte = byte ? *byte : kNotFilled;
+}
+
+std::shared_ptr<void> filled(std::shared_ptr<void> memory, std::size_t bytes) {
+  fill_new(memory.get(), bytes);
+  return memory;
+}
+
 std::shared_ptr<void> host_memory(std::size_t bytes) {
   ask_probe(bytes);
   void* const data = ArenaAllocator::instance().take(bytes);
-  if (data == nullptr) return counted({c10::alloc_cpu(bytes), c10::free_cpu}, bytes);
+  if (data == nullptr) return counted(filled({c10::alloc_cpu(bytes), c10::free_cpu}, bytes), bytes);
+  fill_new(data, bytes);
   return {data, [](void* block) { ArenaAllocator::instance().arena()->give(block); }};
 }
 
 std::shared_ptr<void> lasting_memory(std::size_t bytes) {
   if (bytes < kHugePage) return host_memory(bytes);
   ask_probe(bytes);
-  std::shared_ptr<void> memory = huge_page_memory(bytes);
+  std::shared_ptr<void> memory = filled(huge_page_memory(bytes), bytes);
   void* const data = memory.get();
   lasting += static_cast<std::int64_t>(bytes);
   return {data, [memory = std::move(memory), bytes](void*) { lasting -= static_cast<std::int64_t>(bytes); }};

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace zero {
 
@@ -26,6 +27,12 @@ std::shared_ptr<void> lasting_memory(std::size_t bytes);
 // tensor or another; what it throws goes to who asked. Null: none.
 using AllocationProbe = void (*)(std::size_t bytes);
 void set_allocation_probe(AllocationProbe probe);
+
+// For tests of what is read before it was written: memory that is taken here, or filled(), from now on begins as this
+// byte over and over. None: as it happens to be.
+void fill_new_memory(std::optional<unsigned char> byte);
+// New memory from elsewhere.
+std::shared_ptr<void> filled(std::shared_ptr<void> memory, std::size_t bytes);
 
 // What was freed and is not used again soon goes back to the system, if the arena is used.
 void trim_arena();
