@@ -1,0 +1,182 @@
+#include "ranks/scenario/settings.h"
+
+#include <torch/optim.h>
+
+#include <array>
+#include <bit>
+#include <variant>
+
+#include "optimizers.h"
+#include "ranks/torch_optimizers.h"
+
+namespace zero::test::scenario {
+namespace {
+
+const std::vector<Optimizer>& optimizers() {
+  static const std::vector<Optimizer> all = [] {
+    std::vector<Optimizer> list;
+    for (const auto& some : {every_optimizer(), narrow_moments(), whole_optimizers(), our_own_options()})
+      list.insert(list.end(), some.begin(), some.end());
+    list.push_back(brought<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9), "torch's SGD"));
+    list.push_back(brought<torch::optim::Adam>(torch::optim::AdamOptions(2e-3).eps(1e-4), "torch's Adam"));
+    return list;
+  }();
+  return all;
+}
+
+std::size_t chosen(const Scenario& scenario, Setting setting) {
+  return static_cast<std::size_t>(scenario.settings[setting]);
+}
+
+const std::string& option(const Scenario& scenario, Setting setting) {
+  return fields<Setting>()[static_cast<std::size_t>(setting)].options[chosen(scenario, setting)];
+}
+
+bool matrix(const ParameterInfo& info) {
+  return info.shape.size() == 2;
+}
+bool vector(const ParameterInfo& info) {
+  return info.shape.size() <= 1;
+}
+
+std::vector<ParamGroup> groups_of(const Scenario& scenario) {
+  switch (scenario.settings[Setting::groups]) {
+    case 1: return {no_decay_on_norms_biases_embeddings()};
+    case 2: return {{.takes = [](const ParameterInfo& info) { return info.name.starts_with("head"); }, .lr_scale = 0.5}};
+    case 3: return {{.takes = vector, .optimizer = Sgd{.lr = 0.05, .momentum = 0.9}}};
+    case 4: return {{.takes = matrix, .optimizer = Lamb{.lr = 1e-2, .eps = 1e-4}}};
+    case 5: return {{.takes = matrix, .optimizer = AdamW{.lr = 2e-3, .eps = 1e-4, .format = MomentFormat::block8}}};
+    default: return {};
+  }
+}
+
+UnitRule units_of(const Scenario& scenario) {
+  switch (scenario.settings[Setting::units]) {
+    case 1: return units_by_size(64, 1500);
+    case 2: return [](const ModuleInfo& info) { return info.name.empty(); };
+    case 3: return units_named({"blocks.*", "head"});
+    default: return {};
+  }
+}
+
+std::optional<LossScale> loss_scale_of(const Scenario& scenario) {
+  switch (scenario.settings[Setting::loss_scale]) {
+    case 1: return LossScale{.initial = 1024, .window = 2};
+    case 2: return LossScale::fixed(8);
+    case 3: return LossScale{.initial = 0x1p18, .window = 3, .hysteresis = 2};
+    default: return {};
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> names_of_optimizers() {
+  std::vector<std::string> names;
+  for (const Optimizer& each : optimizers()) names.push_back(describe(each));
+  return names;
+}
+
+int ranks_of(const Scenario& scenario) {
+  return std::stoi(option(scenario, Setting::ranks));
+}
+
+int accumulate_of(const Scenario& scenario) {
+  return std::stoi(option(scenario, Setting::accumulate));
+}
+
+std::int64_t width_of(const Scenario& scenario) {
+  return std::stoi(option(scenario, Setting::width));
+}
+
+Precision precision_of(const Scenario& scenario) {
+  return precision_named(option(scenario, Setting::precision));
+}
+
+bool delays(const Scenario& scenario) {
+  return chosen(scenario, Setting::delay) != 0;
+}
+
+// A group of one rank more than there are is one of all.
+MeshShape mesh_of(const Scenario& scenario) {
+  const int shard = scenario.settings[Setting::shard], ranks = ranks_of(scenario);
+  return MeshShape(ranks, {.shard = shard == 0 || ranks % shard != 0 ? ranks : shard});
+}
+
+Plan plan_of(const Scenario& scenario, int plan) {
+  const Choices<PlanChoice>& choices = scenario.plans[static_cast<std::size_t>(plan)];
+  const std::vector<Field>& table = fields<PlanChoice>();
+  Plan made = Plan::named(table[0].options[static_cast<std::size_t>(choices[PlanChoice::preset])]);
+  made = made.precision(precision_of(scenario))
+             .accumulate(accumulate_of(scenario))
+             .reproducible(chosen(scenario, Setting::reproducible) != 0)
+             .delay_update(delays(scenario));
+  if (choices[PlanChoice::optimizer] != 0)
+    made = made.offload(State::optimizer, Tier::disk, choices[PlanChoice::optimizer] == 2 ? 0.5 : 1);
+  if (choices[PlanChoice::gradient] != 0) made = made.offload(State::gradient, Tier::disk);
+  if (choices[PlanChoice::parameter] != 0) made = made.offload(State::parameter, Tier::disk);
+  if (choices[PlanChoice::wire] != 0) made = made.gather_in(Wire::fp8);
+  if (choices[PlanChoice::budget] != 0) made = made.resident_budget(choices[PlanChoice::budget] == 1 ? 1 : 6000);
+  if (const int in = scenario.settings[Setting::reduce_in]; in != 0)
+    made = made.reduce_in(in == 1 ? Dtype::bf16 : Dtype::f32);
+  return made;
+}
+
+Optimizer optimizer_of(const Scenario& scenario) {
+  return optimizers()[chosen(scenario, Setting::optimizer)];
+}
+
+Options options_of(const Scenario& scenario, const std::string& folder) {
+  Options options{.seed = 5, .groups = groups_of(scenario), .loss_scale = loss_scale_of(scenario)};
+  options.clip = std::array{0.0, 0.5, 0.01}[chosen(scenario, Setting::clip)];
+  if (chosen(scenario, Setting::schedule) != 0) options.schedule = linear_schedule({.warmup = 2, .steps = 8}, 0.1);
+  if (const int full = scenario.settings[Setting::full_precision]; full != 0)
+    options.full_precision = full == 1 ? norms : vector;
+  options.units = units_of(scenario);
+  options.group_norms = chosen(scenario, Setting::group_norms) != 0;
+  options.disk = {.directories = {folder}, .checks = chosen(scenario, Setting::checks) != 0, .block = 4096, .depth = 2};
+  return options;
+}
+
+bool in_blocks_of_8_bits(const Scenario& scenario) {
+  return moment_format(optimizer_of(scenario)) == MomentFormat::block8 || scenario.settings[Setting::groups] == 5;
+}
+
+bool has_plain_optimizer(const Scenario& scenario) {
+  const Optimizer optimizer = optimizer_of(scenario);
+  if (scenario.settings[Setting::groups] > 2) return false;
+  const bool theirs = std::holds_alternative<Sgd>(optimizer) || std::holds_alternative<AdaGrad>(optimizer) ||
+                      std::holds_alternative<RmsProp>(optimizer) || std::holds_alternative<Adam>(optimizer) ||
+                      std::holds_alternative<AdamW>(optimizer);
+  const auto* const rms = std::get_if<RmsProp>(&optimizer);
+  const auto* const adam = std::get_if<AdamW>(&optimizer);
+  return theirs && !(rms != nullptr && rms->eps_inside_root) && !(adam != nullptr && !adam->decay_by_lr);
+}
+
+double plain_tolerance(const Scenario& scenario) {
+  const bool narrow = precision_of(scenario) != Precision::fp32 || scenario.settings[Setting::reduce_in] == 1 ||
+                      moment_format(optimizer_of(scenario)) != MomentFormat::wide;
+  return narrow ? 0.3 : 2e-4;
+}
+
+Scenario reference_of(const Scenario& scenario) {
+  Scenario reference = scenario;
+  const MeshShape mesh = mesh_of(scenario);
+  const auto power = [](int n) { return std::has_single_bit(static_cast<unsigned>(n)); };
+  const bool along_a_tree = scenario.settings[Setting::reproducible] != 0 && power(mesh.size()) &&
+                            power(accumulate_of(scenario)) && power(mesh.size(Axis::shard));
+  const bool any_order = accumulate_of(scenario) == 1 || mesh.size() == 1 || along_a_tree;
+  for (std::size_t i = 0; i < scenario.plans.size(); ++i) {
+    const Choices<PlanChoice>& tested = scenario.plans[i];
+    const zero::Row gradient = plan_of(scenario, static_cast<int>(i)).on(mesh)[State::gradient];
+    Choices<PlanChoice>& plan = reference.plans[i] = {};
+    if (!any_order && gradient.between == Placement::sharded) plan[PlanChoice::preset] = 2;
+    if (tested[PlanChoice::wire] != 0) plan[PlanChoice::preset] = tested[PlanChoice::preset];
+    plan[PlanChoice::wire] = tested[PlanChoice::wire];
+    if (delays(scenario)) plan[PlanChoice::optimizer] = 1;
+  }
+  const bool blocks = in_blocks_of_8_bits(scenario) || scenario.plans.front()[PlanChoice::wire] != 0;
+  if (!blocks) reference.settings[Setting::units] = 0;
+  return reference;
+}
+
+}  // namespace zero::test::scenario
