@@ -4,7 +4,8 @@
 //   ... train ...
 //
 // As long as `sync` lives, what torch::nn::BatchNorm1d, 2d and 3d of the module compute in training on this thread, and
-// its backward, is of the joined batch of all ranks: as one process would that has it, but for the order of sums.
+// its backward, is of the joined batch of all ranks: as one process would that has it, but for the order of sums. Of
+// several of one layer that live at a time the latest counts.
 // Ranks' batches may differ in size, and running statistics are the same on all ranks. Evaluation is as ever.
 //
 // A layer's forward exchanges its channels' statistics, and its backward their gradients' sums, once for each
@@ -32,7 +33,8 @@ class SyncBatchNorm {
   // On the thread that it was built on. Not collective.
   ~SyncBatchNorm();
   SyncBatchNorm(SyncBatchNorm&&) noexcept;
-  SyncBatchNorm& operator=(SyncBatchNorm&&) = delete;
+  // What it was ends.
+  SyncBatchNorm& operator=(SyncBatchNorm&&) noexcept;
 
  private:
   class Impl;

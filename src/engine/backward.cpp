@@ -8,6 +8,7 @@
 
 #include "engine/impl.h"
 #include "persist/gathered.h"
+#include "state/autocast.h"
 #include "state/program_backward.h"
 #include "state/running_backward.h"
 #include "zero/error.h"
@@ -49,6 +50,7 @@ void Engine::Impl::backward(const std::shared_ptr<RunningBackward>& run, const a
   check_parameters();
   run->foresee({loss});
   const RunningBackward::Guard running(run);
+  const AutocastOff off(micro_batch_.cast());
   gradients_->require_planned(micro_);
   try {
     const at::Tensor root = wide(loss);

@@ -152,6 +152,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   renew(Exchange::Kind::setup);
   gradients_ = std::make_unique<Gradients>(units_, exchange_, resolved_, accounts_, gradient_stores_);
   gradients_->on_arrival_from_outside(*this, joins_others(), [this] { join_backward(); });
+  micro_batch_.add_attention(inventory.projections);
   micro_batch_.before_seeding([this] { number_forward(); });
   micro_batch_.next(number_of(slot()));
   if (plan_.delays_update()) delay_updates();

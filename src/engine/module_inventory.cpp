@@ -2,10 +2,12 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <set>
+#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -98,6 +100,7 @@ class Collector {
         add_parameter(parameter, {path_of(path, name), parameter.sizes().vec(), is_embedding(module), norm},
                       unit.empty() ? (path.empty() ? "model" : path) : unit);
     add_max_norms(module);
+    add_projections(module);
     for (const auto& [name, buffer] : buffers_of(module))
       if (buffer.defined()) add_buffer({path_of(path, name), buffer, is_persistent(module, name)});
     for (const auto& [name, child] : children_of(module)) {
@@ -168,6 +171,19 @@ class Collector {
     inventory_.max_norms.push_back(
         {index, inventory_.specs[static_cast<std::size_t>(index)].name, weight.size(0), max_norm, norm_type});
   }
+
+  // LibTorch's own forward alone: one of a class that is derived of it may do anything.
+  void add_projections(const Module& module) {
+    if (typeid(module) != typeid(torch::nn::MultiheadAttentionImpl)) return;
+    const auto& attention = static_cast<const torch::nn::MultiheadAttentionImpl&>(module);
+    const auto& all = inventory_.parameters;
+    for (const at::Tensor& weight : {attention.in_proj_weight, attention.q_proj_weight}) {
+      const auto found = std::ranges::find_if(all, [&](const at::Tensor& each) { return each.is_same(weight); });
+      if (found != all.end())
+        inventory_.projections.push_back(inventory_.specs[static_cast<std::size_t>(found - all.begin())].name);
+    }
+  }
+  void add_projections(const Scripted& /*module*/) {}
 
   bool refuse(const std::string& what, const std::string& name, const std::string& why) {
     faults_.push_back(what + " '" + name + "' " + why);

@@ -32,6 +32,7 @@ struct Inventory {
   std::vector<ParameterInfo> infos;    // likewise
   std::vector<Replicated> replicated;
   std::vector<MaxNorms::Table> max_norms;  // of embeddings
+  std::vector<std::string> projections;    // parameters by which torch::nn::MultiheadAttention projects its queries
   std::vector<at::Tensor> ignored;         // parameters that are not the engine's
   Tiles tiles;                             // among the parameters, of TiledLinear
   std::shared_ptr<const ModuleView> module;

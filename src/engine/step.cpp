@@ -265,6 +265,7 @@ void Engine::Impl::publish(Unit& unit, Exchange::Kind kind) {
 
 void Engine::Impl::start_window() {
   empty_step();
+  micro_batch_.next_step();
   consumed_ += std::int64_t{plan_.accumulate()} * exchange_.size();
   number_from(0);
 }

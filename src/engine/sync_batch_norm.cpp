@@ -65,5 +65,6 @@ SyncBatchNorm::SyncBatchNorm(const torch::nn::Module& module, const World& world
     : impl_(std::make_unique<Impl>(module, world)) {}
 SyncBatchNorm::~SyncBatchNorm() = default;
 SyncBatchNorm::SyncBatchNorm(SyncBatchNorm&&) noexcept = default;
+SyncBatchNorm& SyncBatchNorm::operator=(SyncBatchNorm&&) noexcept = default;
 
 }  // namespace zero

@@ -43,4 +43,22 @@ class AutocastScope {
   bool cache_before_ = true;
 };
 
+// Without it, as backwards run: in the dtypes of their forwards. None: changes nothing.
+class AutocastOff {
+ public:
+  explicit AutocastOff(const std::optional<Cast>& cast) {
+    if (!cast || !at::autocast::is_autocast_enabled(cast->device)) return;
+    device_ = cast->device;
+    at::autocast::set_autocast_enabled(*device_, false);
+  }
+  ~AutocastOff() {
+    if (device_) at::autocast::set_autocast_enabled(*device_, true);
+  }
+  AutocastOff(const AutocastOff&) = delete;
+  AutocastOff& operator=(const AutocastOff&) = delete;
+
+ private:
+  std::optional<at::DeviceType> device_;  // where it was on
+};
+
 }  // namespace zero

@@ -23,11 +23,12 @@ namespace zero::batch_norm {
 
 struct Layers {
   struct Layer {
+    const Added* added;  // by which it is known
     const torch::nn::Module* module;
     Communicator ranks;
   };
   std::mutex mutex;
-  std::unordered_map<const c10::TensorImpl*, Layer> known;
+  std::unordered_map<const c10::TensorImpl*, std::vector<Layer>> known;  // in the order in which they were added
 };
 
 namespace {
@@ -168,12 +169,14 @@ struct Norm : torch::autograd::Function<Norm> {
 Added::Added(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks)
     : known_by_(known_by.unsafeGetTensorImpl()), layers_(OfThread<Layers>::own()) {
   const std::lock_guard lock(layers_->mutex);
-  layers_->known.insert_or_assign(known_by_, Layers::Layer{&layer, ranks});
+  layers_->known[known_by_].push_back({this, &layer, ranks});
 }
 
 Added::~Added() {
   const std::lock_guard lock(layers_->mutex);
-  layers_->known.erase(known_by_);
+  const auto found = layers_->known.find(known_by_);
+  std::erase_if(found->second, [this](const Layers::Layer& each) { return each.added == this; });
+  if (found->second.empty()) layers_->known.erase(found);
 }
 
 std::optional<Communicator> ranks_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
@@ -186,7 +189,8 @@ std::optional<Communicator> ranks_of(const c10::OperatorHandle& op, std::span<co
     const Optional tensor = tensor_in(arguments[known_by]);
     const auto layer = tensor ? here->known.find(tensor->unsafeGetTensorImpl()) : here->known.end();
     if (layer == here->known.end()) continue;
-    return layer->second.module->is_training() ? std::optional(layer->second.ranks) : std::nullopt;
+    const Layers::Layer& latest = layer->second.back();
+    return latest.module->is_training() ? std::optional(latest.ranks) : std::nullopt;
   }
   return std::nullopt;
 }

@@ -25,7 +25,8 @@ namespace zero::batch_norm {
 
 struct Layers;
 
-// As long as it lives, the layer is known to the thread that made it. It may end on any thread.
+// As long as it lives, the layer is known to the thread that made it; of several of one layer the latest counts. It may
+// end on any thread.
 class Added {
  public:
   // `known_by`: the layer's weight or running mean.

@@ -1,11 +1,8 @@
 #include "state/dispatch_hook.h"
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -18,6 +15,7 @@
 #include <vector>
 
 #include "base/of_thread.h"
+#include "state/attention.h"
 #include "state/autocast.h"
 #include "state/batch_norm.h"
 #include "state/float8_linear.h"
@@ -25,7 +23,7 @@
 #include "state/max_norms.h"
 #include "state/micro_batch.h"
 #include "state/operands.h"
-#include "state/running_backward.h"
+#include "state/random_numbers.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -35,6 +33,8 @@ struct dispatch_hook::Watchers {
 };
 
 namespace {
+
+std::atomic<int> threads = 0;  // with watchers
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
@@ -102,94 +102,6 @@ void refuse_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
   }
 }
 
-bool random(const c10::OperatorHandle& op) {
-  return op.hasTag(at::Tag::nondeterministic_seeded);
-}
-
-// Where an operator computes: on the device of its first tensor, else on the one that it is given.
-at::DeviceType device_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  std::optional<at::DeviceType> found;
-  for (const c10::IValue& value : arguments)
-    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
-      if (!found && tensor != c10::UndefinedTensorImpl::singleton()) found = tensor->device_type();
-    });
-  const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size() && !found; ++i)
-    if (formal[i].name() == "device" && arguments[i].isDevice()) found = arguments[i].toDevice().type();
-  return found.value_or(at::kCPU);
-}
-
-// The default generator of a device has the state of another as long as this lives, which goes on from it.
-class InsteadOfDefault {
- public:
-  explicit InsteadOfDefault(at::Generator& generator)
-      : generator_(generator),
-        default_(at::globalContext().defaultGenerator(generator.device())),
-        before_(default_.get_state()) {
-    default_.set_state(generator_.get_state());
-  }
-  ~InsteadOfDefault() {
-    generator_.set_state(default_.get_state());
-    default_.set_state(before_);
-  }
-  InsteadOfDefault(const InsteadOfDefault&) = delete;
-  InsteadOfDefault& operator=(const InsteadOfDefault&) = delete;
-
- private:
-  at::Generator& generator_;
-  at::Generator default_;
-  at::Tensor before_;
-};
-
-// In a micro-batch, random operators draw from the engine's generator: they are given it, or, where they take none, as
-// some on devices do, it is returned, to be there in place of the default one.
-at::Generator* give_generator(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
-  const at::DeviceType device = device_of(op, arguments);
-  at::Generator* const generator = MicroBatch::open()->generator(device);
-  if (generator == nullptr) return nullptr;
-  const auto& formal = op.schema().arguments();
-  bool takes_one = device == at::kCPU || composite(op);
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (formal[i].name() != "generator") continue;
-    takes_one = true;
-    if (arguments[i].isNone()) arguments[i] = *generator;
-  }
-  return takes_one ? nullptr : generator;
-}
-
-bool draws_here(const c10::OperatorHandle& op) {
-  return MicroBatch::open() != nullptr && at::GradMode::is_enabled() && random(op);
-}
-
-// Whether it is asked to draw nothing, as dropout is in evaluation.
-bool draws_nothing(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& name = formal[i].name();
-    const bool share = name == "p" || name == "dropout" || name == "dropout_p";
-    if (share && arguments[i].isDouble() && arguments[i].toDouble() == 0) return true;
-    if ((name == "train" || name == "training") && arguments[i].isBool() && !arguments[i].toBool()) return true;
-  }
-  return false;
-}
-
-void note_draw(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  if (at::SavedTensorDefaultHooks::get_tls_state().stack.empty() || draws_nothing(op, arguments)) return;
-  MicroBatch::open()->draw_under_hooks();
-}
-
-// A forward inside backward recomputes activations; autograd disables gradients there. Whoever has kept the state of
-// the default generator for it, from which the engine did not draw, would draw other numbers.
-void refuse_other_numbers(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const RunningBackward* const running = RunningBackward::current();
-  if (running == nullptr || !running->drawn() || !at::GradMode::is_enabled()) return;
-  if (!random(op) || draws_nothing(op, arguments)) return;
-  throw StateError(op.operator_name().name +
-                       " draws random numbers in a forward inside backward, which would not be those of the forward "
-                       "whose activations it recomputes",
-                   "checkpoint only what draws none: set dropout to 0 there, or keep these activations");
-}
-
 bool runs_backward(const c10::OperatorHandle& op) {
   static const c10::OperatorHandle backward = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_backward", "");
   return op == backward;
@@ -240,13 +152,28 @@ struct Call {
   bool with_units = false;
   bool inside = false;                // it must run with the fallback still watching inside it
   std::optional<Cast> autocast = {};  // under which it runs
-  std::optional<Cast> rounds = {};    // it runs in fp32, without autocast, and its results become this dtype
+  std::optional<Cast> fp32 = {};      // it runs in fp32 instead of under this
+  bool rounds = false;                // and its results become this dtype
 };
 
 std::optional<Cast> autocast_of(bool with_units) {
   const MicroBatch* const open = MicroBatch::open();
   if (open == nullptr || cast_already) return {};
   return open->autocast(with_units);
+}
+
+// How an operator with parameters is computed in a forward in 16 bits.
+void cast(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, const UnitSet& units, Call& call) {
+  const bool lstm = is_lstm(op), wide = units.wide();
+  if (wide || (lstm && !has_lstm(*call.autocast))) {
+    widen(op, arguments);
+    call.fp32 = std::exchange(call.autocast, std::nullopt);
+    call.rounds = !wide;
+  } else if (lstm) {
+    narrow(arguments, call.autocast->dtype);
+  } else if (needs_promotion(op, c10::ArrayRef(arguments.data(), arguments.size()), *call.autocast)) {
+    promote(op, arguments);
+  }
 }
 
 // Pages in what the operator needs.
@@ -268,18 +195,13 @@ Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   if (MicroBatch* const open = MicroBatch::open(); open != nullptr && units.frozen_forward()) open->keep_open();
   adjust_lookup(op, arguments);
   call.autocast = autocast_of(true);
-  if (!call.autocast) return call;
-  if (is_lstm(op)) {
-    if (has_lstm(*call.autocast)) {
-      narrow(arguments, call.autocast->dtype);
-    } else {
-      widen(arguments);
-      call.rounds = std::exchange(call.autocast, std::nullopt);
-    }
-  } else if (needs_promotion(op, view, *call.autocast)) {
-    promote(op, arguments);
-  }
+  if (call.autocast) cast(op, arguments, units, call);
   return call;
+}
+
+AttentionScores* attention_here() {
+  MicroBatch* const open = MicroBatch::open();
+  return open == nullptr ? nullptr : open->attention();
 }
 
 // An evaluation is over when gradients are enabled again, a forward when nothing is left of it.
@@ -303,7 +225,7 @@ void note_results(const c10::OperatorHandle& op, const Stack& stack) {
 void run_inside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
   const bool casts = call.autocast && op.hasKernelForDispatchKey(call.autocast->key());
   const AutocastScope autocast(casts ? call.autocast : std::nullopt);
-  const Restore cast(cast_already, cast_already || casts || call.rounds.has_value());
+  const Restore cast(cast_already, cast_already || casts || call.fp32.has_value());
   const Restore depth(watched_inside, watched_inside + 1);
   keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (casts) keys = keys.add(call.autocast->key());
@@ -318,10 +240,11 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& ca
 }
 
 void run_in_fp32(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call, Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(call.rounds->key());
-  run(op, keys.remove(call.rounds->key()), call, stack);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(call.fp32->key());
+  run(op, keys.remove(call.fp32->key()), call, stack);
+  if (!call.rounds) return;
   const std::size_t results = op.schema().returns().size();
-  narrow(std::span(stack->data() + (stack->size() - results), results), call.rounds->dtype);
+  narrow(std::span(stack->data() + (stack->size() - results), results), call.fp32->dtype);
 }
 
 // All who watched this thread have ended, the last of them on another one.
@@ -339,24 +262,25 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   const std::optional<Communicator> normalised_over = batch_norm::ranks_of(op, arguments);
   Call call = prepare(op, arguments);
   if (call.with_units && copy_instead_of_set(op, stack)) return;
-  std::optional<InsteadOfDefault> instead;
-  refuse_other_numbers(op, arguments);
-  if (draws_here(op)) {
-    note_draw(op, arguments);
-    if (at::Generator* const generator = give_generator(op, arguments)) {
-      instead.emplace(*generator);  // what the operator consists of draws there too
-    } else {
-      call.inside = true;
-    }
+  if (AttentionScores* const attention = attention_here()) {
+    if (call.with_units) attention->uses(arguments);
+    attention->before(op, arguments);
+  }
+  std::optional<Draw> draw;
+  if (draws(op)) {
+    draw.emplace(op, arguments);
+    call.inside = call.inside || draw->inside();
   }
   if (normalised_over) {
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     batch_norm::run(*normalised_over, stack);
-  } else if (call.rounds) {
+  } else if (call.fp32) {
     run_in_fp32(op, keys, call, stack);
   } else {
     run(op, keys, call, stack);
   }
+  if (draw) draw->done();
+  if (AttentionScores* const attention = attention_here()) attention->after(op, *stack);
   if (call.with_units) note_results(op, *stack);
 } catch (const c10::OutOfMemoryError& error) {
   if (const MicroBatch* const open = MicroBatch::open()) open->accounts().exhausted(error, "forward");
@@ -375,14 +299,20 @@ Off::~Off() {
   c10::impl::tls_set_dispatch_key_excluded(kKey, excluded_before_);
 }
 
+int watched_threads() {
+  return threads;
+}
+
 Watch::Watch() : watchers_(OfThread<Watchers>::own()) {
-  ++watchers_->count;
+  if (watchers_->count++ == 0) ++threads;
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
 // From another thread, the key stays until that one's next operator.
 Watch::~Watch() {
-  if (--watchers_->count == 0 && watchers_.get() == OfThread<Watchers>::here())
+  if (--watchers_->count > 0) return;
+  --threads;
+  if (watchers_.get() == OfThread<Watchers>::here())
     c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 

@@ -33,4 +33,7 @@ class Watch {
   std::shared_ptr<Watchers> watchers_;
 };
 
+// How many threads of the process it sees operators of.
+int watched_threads();
+
 }  // namespace zero::dispatch_hook

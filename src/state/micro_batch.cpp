@@ -1,7 +1,5 @@
 #include "state/micro_batch.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -10,6 +8,7 @@
 
 #include "base/of_thread.h"
 #include "base/random.h"
+#include "state/random_numbers.h"
 #include "state/running_backward.h"
 #include "zero/error.h"
 
@@ -22,16 +21,15 @@ struct OpenHere {
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
     : accounts_(accounts),
       seed_(seed),
-      host_generator_(at::detail::createCPUGenerator(derived(seed, 0))),
+      numbers_(OfThread<RandomNumbers>::own()),
       recorder_(accounts) {
-  const at::Device where = accounts.where();
-  if (autocast) autocast_ = Cast{where.type(), *autocast};
-  if (!where.is_cpu())
-    device_generator_ = at::globalContext().getAcceleratorHooksInterface(where.type()).getNewGenerator(where.index());
+  if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
+  numbers_->add_device(accounts.where());
 }
 
 MicroBatch::~MicroBatch() {
   end_forward();
+  numbers_->forget(*this);
 }
 
 MicroBatch* MicroBatch::open() {
@@ -44,7 +42,8 @@ void MicroBatch::used() {
   const bool trains = at::GradMode::is_enabled();
   if (trains && unseeded_) {
     if (before_seeding_) before_seeding_();
-    seed_generators(*std::exchange(unseeded_, std::nullopt));
+    stream_ = derived(seed_, static_cast<std::uint64_t>(*std::exchange(unseeded_, std::nullopt)));
+    draws_ = 0;
   }
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
@@ -54,21 +53,19 @@ void MicroBatch::used() {
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
   kept_open_ = false;
+  if (trains) numbers_->begin_forward();
   program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   acting_.emplace(observer_, Activity::forward);
   open_on_ = OfThread<OpenHere>::own();
   open_on_->micro_batch = this;
 }
 
-void MicroBatch::seed_generators(std::int64_t index) {
-  const std::uint64_t seed = derived(seed_, static_cast<std::uint64_t>(index));
-  host_generator_.set_current_seed(seed);
-  if (device_generator_) device_generator_->set_current_seed(seed);
+std::uint64_t MicroBatch::next_seed() {
+  return derived(stream_, draws_++);
 }
 
-at::Generator* MicroBatch::generator(at::DeviceType device) {
-  if (device == at::kCPU) return &host_generator_;
-  return device_generator_ && device == device_generator_->device().type() ? &*device_generator_ : nullptr;
+void MicroBatch::next_step() {
+  numbers_->forget(*this);
 }
 
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
@@ -102,6 +99,7 @@ void MicroBatch::end_forward() {
   if (!is_open()) return;
   phase_ = Phase::none;
   evaluated_.complete();
+  attention_.forget();
   graphs_.clear();
   acting_.reset();
   recorder_.stop();

@@ -1,8 +1,8 @@
-// The phases of an engine's micro-batches, and what is theirs: the generator from which random operators draw, the
-// dtype to which operators are cast, the order in which units are used.
+// The phases of an engine's micro-batches, and what is theirs: the seeds of what random operators draw, the dtype to
+// which operators are cast, the order in which units are used.
 //
 // A forward begins when an operator uses a parameter. In it random operators draw from the engine's generator, seeded
-// by the micro-batch's global index, and in a 16-bit precision operators run under LibTorch's autocast. Backward and
+// by the micro-batch's global index and the number of the draw in it (random_numbers.h), and in a 16-bit precision operators run under LibTorch's autocast. Backward and
 // step end it, and so does, at the next operator, that nothing is left of what parameters were used for: to look at a
 // weight between steps is no forward. With gradients disabled it is an evaluation, which ends where they are enabled
 // again. So code outside the model is untouched.
@@ -10,18 +10,20 @@
 // Thread-safety: runs on the thread that runs forward and backward.
 #pragma once
 
-#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "partition/touch_order.h"
 #include "state/activation_recorder.h"
+#include "state/attention.h"
 #include "state/autocast.h"
 #include "state/observer.h"
 
@@ -32,6 +34,7 @@ struct Node;
 namespace zero {
 
 struct OpenHere;
+class RandomNumbers;
 
 class MicroBatch {
  public:
@@ -77,11 +80,16 @@ class MicroBatch {
   void next(std::int64_t index) {
     unseeded_ = index;
     drawn_ = false;
+    ++turn_;
   }
+  // A step is over: nobody goes back to numbers that were drawn in it.
+  void next_step();
   // From the next forward on.
   void reseed(std::uint64_t seed) { seed_ = seed; }
-  // For operators on a device of this kind: null but for the engine's and the CPU.
-  at::Generator* generator(at::DeviceType device);
+  // Of the next draw in a forward.
+  std::uint64_t next_seed();
+  // Another one for each call of next().
+  std::int64_t turn() const { return turn_; }
   // Numbers were drawn under hooks of the program that what is saved for backward goes through, as a checkpoint of
   // activations has them, which runs the operators again in backward.
   void draw_under_hooks() { drawn_ = true; }
@@ -89,6 +97,12 @@ class MicroBatch {
   // How an operator is cast, one with parameters or another. Where the program has autocast on itself, what
   // has no parameters is cast only where it is still on.
   std::optional<Cast> autocast(bool with_parameters) const;
+  // Under which operators run in a forward, if any.
+  const std::optional<Cast>& cast() const { return autocast_; }
+  // None where nothing is cast.
+  AttentionScores* attention() { return autocast_ && attention_.any() ? &attention_ : nullptr; }
+  // Modules whose scores it knows by these parameters.
+  void add_attention(std::vector<std::string> projections) { attention_ = AttentionScores(std::move(projections)); }
 
   const Accounts& accounts() const { return accounts_; }
   // An operator that forward or backward consists of touches the unit.
@@ -102,7 +116,6 @@ class MicroBatch {
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
  private:
-  void seed_generators(std::int64_t index);
   void refuse_recomputation() const;
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
@@ -113,10 +126,13 @@ class MicroBatch {
   TouchOrder order_;
   TouchOrder evaluated_{TouchOrder::Of::evaluations};  // what runs without gradients, in a forward too
   std::optional<Cast> autocast_;
+  AttentionScores attention_;
   std::uint64_t seed_;
-  at::Generator host_generator_;
-  std::optional<at::Generator> device_generator_;  // of another device than the host
+  std::shared_ptr<RandomNumbers> numbers_;  // of the engine's thread
   std::optional<std::int64_t> unseeded_ = 0;
+  std::uint64_t stream_ = 0;  // of the micro-batch
+  std::uint64_t draws_ = 0;   // in it
+  std::int64_t turn_ = 0;
   bool kept_open_ = false;
   bool drawn_ = false;
   bool program_casts_ = false;

@@ -22,6 +22,13 @@ bool promotes(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::pointwise) && name != "aten::lerp" && name != "aten::lerp_";
 }
 
+// Of one of its tensors.
+bool takes_dtype(const c10::OperatorHandle& op) {
+  static const c10::OperatorHandle to = c10::Dispatcher::singleton().findSchemaOrThrow("aten::to", "other"),
+                                   type_as = c10::Dispatcher::singleton().findSchemaOrThrow("aten::type_as", "");
+  return op == to || op == type_as;
+}
+
 // Rewrites the tensors of a value, alone or in a list.
 template <typename Change>
 void rewrite(c10::IValue& value, const Change& change) {
@@ -71,6 +78,12 @@ std::vector<Unit*> UnitSet::all() const {
   return units;
 }
 
+bool UnitSet::wide() const {
+  const auto wide = [](const Unit* unit) { return unit->layout().dtype() == Dtype::f32; };
+  return std::any_of(few_.begin(), few_.begin() + static_cast<std::ptrdiff_t>(count_), wide) ||
+         std::ranges::any_of(many_, wide);
+}
+
 bool has_unit(const c10::IValue& value) {
   bool found = false;
   for_each_tensor(value, [&](const c10::TensorImpl* tensor) { found = found || Unit::of(tensor) != nullptr; });
@@ -105,12 +118,16 @@ void narrow(std::span<c10::IValue> values, at::ScalarType dtype) {
     });
 }
 
-void widen(std::span<c10::IValue> values) {
+void widen(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+  if (takes_dtype(op)) return;
   const dispatch_hook::Off off;
-  for (c10::IValue& value : values)
-    rewrite(value, [](const at::Tensor& tensor) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = op.schema().arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) continue;
+    rewrite(arguments[i], [](const at::Tensor& tensor) {
       return tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
     });
+  }
 }
 
 }  // namespace zero

@@ -40,6 +40,8 @@ class UnitSet {
   bool empty() const { return count_ == 0; }
   std::vector<Unit*> all() const;
   Unit* only() const { return count_ == 1 ? few_[0] : nullptr; }
+  // Whether some are stored in fp32.
+  bool wide() const;
   // Whether a frozen parameter meets a tensor that is none: what a forward does without a graph to show for it.
   bool frozen_forward() const { return frozen_ && others_; }
 
@@ -60,8 +62,10 @@ bool has_unit(const c10::IValue& value);
 bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, const Cast& cast);
 void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
-// Tensors in fp32 become `dtype`, or those in 16 bits fp32. Units have to be resident.
+// Tensors in fp32 become `dtype`. Units have to be resident.
 void narrow(std::span<c10::IValue> values, at::ScalarType dtype);
-void widen(std::span<c10::IValue> values);
+// Tensors in 16 bits become fp32, but for those that the operator writes, or takes for their dtype alone. Units have to
+// be resident.
+void widen(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
 }  // namespace zero

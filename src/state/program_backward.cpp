@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "state/autocast.h"
 #include "state/dispatch_hook.h"
 #include "state/micro_batch.h"
 #include "state/running_backward.h"
@@ -145,6 +146,7 @@ void around_backward(at::TensorList roots, at::TensorList gradients, const std::
   running->foresee(roots);
   const RunningBackward::Ends ends(*running);
   const RunningBackward::Guard guard(running);
+  const AutocastOff off(open != nullptr ? open->cast() : std::nullopt);
   const FromItsBegin begin;
   try {
     backward();

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/of_thread.h"
+#include "state/random_numbers.h"
 
 namespace zero {
 namespace {
@@ -27,6 +28,15 @@ RunningBackward* RunningBackward::outermost() {
   RunningBackward* running = current();
   while (running != nullptr && running->around_ != nullptr) running = running->around_;
   return running;
+}
+
+RunningBackward::RunningBackward(TakesGradients* leader, double scale, bool drawn)
+    : of_program_(leader == nullptr),
+      drawn_(drawn),
+      numbers_(OfThread<RandomNumbers>::own()),
+      scale_(scale),
+      around_(current()) {
+  if (leader != nullptr) parts_.push_back(leader);
 }
 
 bool RunningBackward::heard() {

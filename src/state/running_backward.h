@@ -15,6 +15,8 @@
 
 namespace zero {
 
+class RandomNumbers;
+
 // An engine, as backwards meet it.
 class TakesGradients {
  public:
@@ -40,11 +42,9 @@ class TakesGradients {
 class RunningBackward final : public c10::DebugInfoBase {
  public:
   // Of an engine, or of the program where `leader` is null. `scale`: the loss scale that its gradients have.
-  // `drawn`: in the forward that ends with it, numbers were drawn that it cannot draw again; see MicroBatch::drawn().
-  RunningBackward(TakesGradients* leader, double scale, bool drawn)
-      : of_program_(leader == nullptr), drawn_(drawn), scale_(scale), around_(current()) {
-    if (leader != nullptr) parts_.push_back(leader);
-  }
+  // `drawn`: in the forward that ends with it, numbers were drawn under hooks of the program; see
+  // MicroBatch::drawn().
+  RunningBackward(TakesGradients* leader, double scale, bool drawn);
 
   // The innermost that this thread works for, and the outermost; null where it is none.
   static RunningBackward* current() { return static_cast<RunningBackward*>(c10::ThreadLocalDebugInfo::get(kKind)); }
@@ -57,6 +57,8 @@ class RunningBackward final : public c10::DebugInfoBase {
 
   bool of_program() const { return of_program_; }
   bool drawn() const { return drawn_; }
+  // Of the thread that began it.
+  RandomNumbers* numbers() const { return numbers_.get(); }
   // Whether an engine takes part.
   bool taken() const { return !parts_.empty(); }
   double scale() const { return scale_; }
@@ -120,6 +122,7 @@ class RunningBackward final : public c10::DebugInfoBase {
 
   bool of_program_;
   bool drawn_;
+  std::shared_ptr<RandomNumbers> numbers_;
   double scale_;
   RunningBackward* around_;
   // That can take part, those that were built last first; none: no other than one.

@@ -138,6 +138,30 @@ TEST(SyncBatchNorms, EndWithTheirScope) {
   });
 }
 
+// A program that makes it anew, in whatever order its old one ends.
+TEST(SyncBatchNorms, MadeAnewJoinAsBefore) {
+  run_ranks(2, [](const World& world) {
+    BatchNorm1d layer(3), joined(3), alone(3);
+    for (const BatchNorm1d& each : {layer, joined, alone}) each.ptr()->to(device_of_rank());
+    const at::Tensor x = numbers(world.rank(), {4, 3});
+    const auto of = [&](BatchNorm1d& each) { return each->forward(x).cpu(); };
+    at::Tensor expected;
+    {
+      const SyncBatchNorm sync = sync_batch_norm(*joined, world);
+      expected = of(joined);
+    }
+    auto sync = std::make_unique<SyncBatchNorm>(*layer, world);
+    sync = std::make_unique<SyncBatchNorm>(*layer, world);
+    EXPECT_TRUE(at::equal(of(layer), expected));
+    *sync = sync_batch_norm(*layer, world);
+    EXPECT_TRUE(at::equal(of(layer), expected));
+    { const SyncBatchNorm inner = sync_batch_norm(*layer, world); }
+    EXPECT_TRUE(at::equal(of(layer), expected));
+    sync.reset();
+    EXPECT_TRUE(at::equal(of(layer), of(alone)));
+  });
+}
+
 TEST(SyncBatchNorms, ThatCannotBeAreRefused) {
   const torch::nn::Linear linear(2, 2);
   EXPECT_TRUE(says(thrown_by([&] { static_cast<void>(sync_batch_norm(*linear, World())); }), {"BatchNorm1d"}));

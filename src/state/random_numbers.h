@@ -1,0 +1,118 @@
+// From where operators draw random numbers, and how the program goes back to numbers that were drawn.
+//
+// In a forward an operator draws from the engine's generator, which is seeded for each draw, and LibTorch's default
+// generator stays where it is. Each draw on the engine's thread, in a forward or not, is remembered by the operator and
+// by the state in which the default generator was. Behind it this state gets a mark, in bits that no number comes from:
+// so no two draws find the same state unless the program has set it back, and then the second draws what the first
+// drew, from where the first drew it. What the program seeds in the middle of a forward is drawn from itself.
+//
+// The default generator is one for all threads of a process: where engines live on several of them (ranks that are
+// threads) it is neither looked at nor marked.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace zero {
+
+class MicroBatch;
+
+// What is remembered of a thread's draws. Thread-safe.
+class RandomNumbers {
+ public:
+  // An engine has its parameters there.
+  void add_device(const c10::Device& device);
+  // A forward with gradients begins.
+  void begin_forward();
+  // The engine's step is over, or the engine is: nobody goes back to what was drawn for it, or by the program.
+  void forget(const MicroBatch& engine);
+
+ private:
+  friend class Draw;
+
+  // Where the default generators are: of the CPU, and of the device that is drawn on, else 0.
+  struct Place {
+    std::uint64_t host = 0, device = 0;
+    bool seeded = false;  // nothing was drawn from the CPU's since it was seeded
+  };
+  struct Drawn {
+    std::optional<std::uint64_t> seed;   // of the engine's generator; none: from the default one
+    std::uint32_t mark;                  // that the default one has behind it
+    const MicroBatch* engine = nullptr;  // for which it was drawn
+    // The engine's micro-batch: a forward of another one that comes to the same place may have been seeded alike.
+    std::optional<std::int64_t> turn = {};
+  };
+
+  static Place place(const c10::Device& device);
+  static std::uint32_t new_mark();
+  std::optional<Drawn> find(std::uint64_t key, bool of_any_turn) const;
+  void remember(std::uint64_t key, const Drawn& drawn);
+  void leave(std::uint32_t mark, bool following);
+  bool seeded_by_program(const Place& place) const;
+  bool follows(const Place& place) const;
+  std::optional<c10::Device> known(const c10::Device& device) const;
+  at::Generator generator(const c10::Device& device);
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Drawn> drawn_;
+  std::map<c10::DeviceType, c10::Device> devices_;  // of engines, but for the CPU
+  std::map<c10::DeviceType, at::Generator> generators_;
+  std::uint64_t begin_ = 0, latest_ = 0;  // Place::host where the forward began, and behind the latest draw
+  bool following_ = false;                // which was from the default generator
+};
+
+// Whether an operator may draw.
+bool draws(const c10::OperatorHandle& op);
+
+// A run of an operator that may draw.
+class Draw {
+ public:
+  // Gives the operator the generator that it is to draw from. Throws StateError where it would draw other numbers than
+  // in the forward whose activations it computes again.
+  Draw(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
+  ~Draw();
+  Draw(const Draw&) = delete;
+  Draw& operator=(const Draw&) = delete;
+
+  // The operators that it consists of draw, and are to be seen.
+  bool inside() const { return inside_; }
+  // It has run.
+  void done();
+
+ private:
+  class InsteadOfDefault;
+
+  void find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool of_any_turn);
+  bool of_program() const;
+  RandomNumbers::Drawn next() const;
+  void from_engines(const RandomNumbers::Drawn& drawn);
+  void give(std::uint64_t seed);
+
+  RandomNumbers* numbers_ = nullptr;
+  MicroBatch* forward_ = nullptr;  // to which it belongs
+  c10::Device device_ = c10::kCPU;
+  c10::IValue* generator_ = nullptr;  // the argument, where it takes one
+  bool given_ = false;                // which is the default one
+  bool remembered_ = false;           // what is drawn
+  bool inside_ = false;
+  bool from_default_ = false;                   // it draws from the default generator, which is remembered
+  RandomNumbers::Place before_;                 // where that is
+  std::uint64_t key_ = 0, key_of_default_ = 0;  // of draws from the engine's, and from the default generator
+  std::optional<RandomNumbers::Drawn> again_;   // drawn before from here
+  std::unique_ptr<InsteadOfDefault> instead_;
+};
+
+}  // namespace zero

@@ -1,0 +1,194 @@
+// LibTorch's generator as the program uses it around a model that draws: who goes back to where numbers were drawn
+// draws them again, and who does not draws what the micro-batch says. One rank, where a default generator is to be one
+// thread's.
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+#include "harness.h"
+
+namespace zero::test::random_numbers_test {
+
+using torch::nn::Linear;
+
+struct Net : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    return out(torch::dropout(torch::gelu(in(torch::dropout(x, 0.2, true))), 0.5, true));
+  }
+  at::Tensor loss(std::int64_t index) { return forward(numbers(index, {8, 6})).square().mean(); }
+  Linear in = register_module("in", Linear(6, 16)), out = register_module("out", Linear(16, 8));
+};
+
+at::Tensor where() {
+  return at::detail::getDefaultCPUGenerator().get_state();
+}
+
+void go_back(const at::Tensor& state) {
+  at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state);
+}
+
+// As long as it lives; at its end the generator is where it was.
+class Forked {
+ public:
+  Forked() : state_(where()) {}
+  ~Forked() { go_back(state_); }
+  Forked(const Forked&) = delete;
+  Forked& operator=(const Forked&) = delete;
+
+ private:
+  at::Tensor state_;
+};
+
+// A loss over all embeddings of a batch, whose chunks go forward without gradients first, and once more with them.
+void cached(Net& net, const at::Tensor& x) {
+  std::vector<at::Tensor> states, rows;
+  const std::vector<at::Tensor> chunks = x.split(4);
+  for (const at::Tensor& chunk : chunks) {
+    states.push_back(where());
+    const at::NoGradGuard no_grad;
+    rows.push_back(net.forward(chunk));
+  }
+  const at::Tensor all = at::cat(rows).requires_grad_();
+  (all.mm(all.t()) * 0.1).logsumexp(1).sum().backward();
+  const std::vector<at::Tensor> gradients = all.grad().split(4);
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const Forked forked;
+    go_back(states[i]);
+    (net.forward(chunks[i]) * gradients[i]).sum().backward();
+  }
+}
+
+TEST(RandomNumbers, OfACachedLossAreThoseOfItsFirstForwards) {
+  const at::Tensor x = numbers(1, {12, 6});
+  Net plain;
+  initialise(plain, kSeed);
+  torch::manual_seed(77);
+  cached(plain, x);
+  for (const Plan& plan : all_plans()) {
+    SCOPED_TRACE(plan.label());
+    on_ranks<Net>({.plan = plan, .ranks = 1}, {}, [&](Net& net, Engine& engine, int) {
+      torch::manual_seed(77);
+      cached(net, x);
+      const auto expected = plain.named_parameters();
+      for (const auto& each : net.named_parameters())
+        EXPECT_TRUE(at::allclose(engine.gradient(each.value()), expected[each.key()].grad(), 1e-5, 1e-6)) << each.key();
+      EXPECT_TRUE(engine.step().applied);
+    });
+  }
+}
+
+template <class Body>
+void on_one_rank(const Body& body) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    on_ranks<Net>({.plan = Plan::zero3().precision(precision), .ranks = 1}, {}, body);
+}
+
+TEST(RandomNumbers, AreDrawnAgainFromWhereTheyWereDrawn) {
+  on_one_rank([](Net& net, Engine& engine, int) {
+    const at::Tensor x = numbers(1, {8, 6});
+    const auto evaluated = [&] {
+      const at::NoGradGuard no_grad;
+      return net.forward(x);
+    };
+    const at::Tensor begin = where(), first = net.forward(x), between = where(), second = net.forward(x);
+    EXPECT_FALSE(at::equal(first, second));
+    go_back(begin);
+    EXPECT_TRUE(at::equal(net.forward(x), first));
+    EXPECT_TRUE(at::equal(net.forward(x), second));
+    go_back(begin);
+    EXPECT_TRUE(at::equal(evaluated(), first));
+    EXPECT_TRUE(at::equal(net.forward(x), second));
+    const at::Tensor third = where(), looked = evaluated();
+    EXPECT_FALSE(at::equal(looked, second));
+    go_back(third);
+    EXPECT_TRUE(at::equal(net.forward(x), looked));
+    engine.backward(net.forward(x).to(at::kFloat).sum());
+    go_back(between);
+    EXPECT_TRUE(at::equal(net.forward(x), second));
+    engine.backward(net.forward(x).to(at::kFloat).sum());
+    EXPECT_TRUE(engine.step().applied);
+  });
+}
+
+TEST(RandomNumbers, OfTheProgramStayWhereTheyAre) {
+  on_one_rank([](Net& net, Engine& engine, int) {
+    torch::manual_seed(5);
+    const at::Tensor few = torch::rand({7}), normal = torch::randn({3}), many = torch::rand({2000});
+    torch::manual_seed(5);
+    engine.backward(net.loss(0));
+    EXPECT_TRUE(at::equal(torch::rand({7}), few));
+    engine.backward(net.loss(1));
+    EXPECT_TRUE(at::equal(torch::randn({3}), normal));
+    net.forward(numbers(1, {8, 6}));
+    EXPECT_TRUE(at::equal(torch::rand({2000}), many));
+    engine.discard();
+  });
+}
+
+// Fixed noise in the middle of a forward.
+struct Seeded : Net {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor hidden = torch::dropout(in(numbers(index, {8, 6})), 0.5, true);
+    {
+      const Forked forked;
+      torch::manual_seed(3);
+      const at::Tensor noise = torch::rand({1000}), more = torch::rand({5});
+      torch::manual_seed(3);
+      EXPECT_TRUE(at::equal(torch::rand({1000}), noise));
+      EXPECT_TRUE(at::equal(torch::rand({5}), more));
+      noises.push_back(noise);
+    }
+    return out(torch::dropout(hidden, 0.5, true)).square().mean();
+  }
+  std::vector<at::Tensor> noises;
+};
+
+struct Unseeded : Net {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor hidden = torch::dropout(in(numbers(index, {8, 6})), 0.5, true);
+    return out(torch::dropout(hidden, 0.5, true)).square().mean();
+  }
+};
+
+TEST(RandomNumbers, OfASeedInAForwardAreThoseOfTheSeed) {
+  torch::manual_seed(3);
+  const at::Tensor noise = torch::rand({1000});
+  const Job job{.ranks = 1};
+  const Outcome seeded = train_by<Seeded>(job, {}, [&](Seeded& model, Engine& engine, Outcome& run, int) {
+    for (int step = 0; step < job.steps; ++step) run.record(train_step(model, engine));
+    for (const at::Tensor& each : model.noises) EXPECT_TRUE(at::equal(each, noise));
+  });
+  EXPECT_EQ(difference(train<Unseeded>(job), seeded), "");
+}
+
+// To look how the model samples, and to put the numbers back, is no repetition of the training's.
+TEST(RandomNumbers, OfTrainingAreNotThoseOfOtherDrawsFromTheSamePlace) {
+  const Job job{.ranks = 1};
+  const Outcome looked = train_by<Net>(job, {}, [&](Net& model, Engine& engine, Outcome& run, int) {
+    for (int step = 0; step < job.steps; ++step) {
+      {
+        const Forked forked;
+        const at::NoGradGuard no_grad;
+        static_cast<void>(model.out(model.in(numbers(1, {3, 6}))).softmax(1).multinomial(2));
+      }
+      run.record(train_step(model, engine));
+    }
+  });
+  EXPECT_EQ(difference(train<Net>(job), looked), "");
+}
+
+// A program that seeds alike before each micro-batch is no other one on more ranks.
+struct SeedsAlike : Net {
+  at::Tensor loss(std::int64_t index) {
+    torch::manual_seed(7);
+    return Net::loss(index);
+  }
+};
+
+TEST(RandomNumbers, AreTheMicroBatchsWhoeverComputesIt) {
+  const auto run = [](int ranks) {
+    return train<SeedsAlike>({.plan = Plan::zero2().accumulate(4 / ranks).reproducible(true), .ranks = ranks});
+  };
+  EXPECT_EQ(difference(run(1), run(4)), "");
+}
+
+}  // namespace zero::test::random_numbers_test
