@@ -59,10 +59,9 @@ struct Encoder : nn::Module {
 
 struct Whole : nn::Module {
   at::Tensor loss(std::int64_t index) {
-    return transformer(batch(index), batch(index + 1000), causal(), causal(), {}, padding(), padding(), padding())
-        .to(at::kFloat)
-        .square()
-        .mean();
+    const at::Tensor y = transformer(batch(index), batch(index + 1000), causal(), causal(), at::Tensor(), padding(),
+                                     padding(), padding());
+    return y.to(at::kFloat).square().mean();
   }
   nn::Transformer transformer = register_module(
       "transformer",
