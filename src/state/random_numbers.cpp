@@ -43,8 +43,10 @@ std::uint64_t two_words(std::uint32_t upper, std::uint32_t lower) {
 
 std::uint64_t hash_of(const at::mt19937_data_pod& data, at::CPUGeneratorImpl& generator) {
   std::uint64_t hash = derived(two_words(data.state_[0], data.state_[1]), two_words(data.state_[2], data.next_));
-  if (const auto left = generator.next_float_normal_sample()) hash = derived(hash, std::bit_cast<std::uint32_t>(*left));
-  if (const auto left = generator.next_double_normal_sample()) hash = derived(hash, std::bit_cast<std::uint64_t>(*left));
+  const std::optional<float> normal = generator.next_float_normal_sample();
+  const std::optional<double> wide = generator.next_double_normal_sample();
+  if (normal) hash = derived(hash, std::bit_cast<std::uint32_t>(*normal));
+  if (wide) hash = derived(hash, std::bit_cast<std::uint64_t>(*wide));
   return hash;
 }
 

@@ -58,11 +58,13 @@ class Autocast {
   bool before_;
 };
 
+bool is_router(const ParameterInfo& info) {
+  return info.name == "router";
+}
+
 void expect_wide(const Plan& plan, const Named& named, const Around& around) {
-  SCOPED_TRACE(plan.label() + " " + named.name + (around.on ? " in autocast" : "") + (around.there ? "" : ", left out"));
-  const Job job{.plan = plan, .options = {.full_precision = [](const ParameterInfo& info) {
-                  return info.name == "router";
-                }, .loss_scale = LossScale::fixed(1)}};
+  SCOPED_TRACE(plan.label() + " " + named.name + (around.on ? " in autocast" : "") + (around.there ? "" : " left out"));
+  const Job job{.plan = plan, .options = {.full_precision = is_router, .loss_scale = LossScale::fixed(1)}};
   on_ranks<Net>(job, {}, [&](Net& net, Engine& engine, int) {
     const at::Tensor router = engine.main_parameter(net.router).requires_grad_();
     const Autocast outer(around.on);
@@ -102,17 +104,15 @@ TEST(FullPrecision, IsComputedWithWhateverTheProgramsAutocast) {
 
 // What an operator takes for its dtype alone stays.
 TEST(FullPrecision, IsLeftByTheProgramsOwnCasts) {
-  on_ranks<Net>({.plan = Plan::zero3().bf16(), .options = {.full_precision = [](const ParameterInfo& info) {
-                   return info.name == "router";
-                 }}},
-                {}, [](Net& net, Engine&, int) {
-                  const at::Tensor hidden = net.hidden();
-                  EXPECT_EQ(net.router.to(at::kBFloat16).scalar_type(), at::kBFloat16);
-                  EXPECT_EQ(net.router.type_as(hidden).scalar_type(), at::kBFloat16);
-                  EXPECT_EQ(net.router.to(hidden).scalar_type(), at::kBFloat16);
-                  EXPECT_EQ(hidden.type_as(net.router).scalar_type(), at::kFloat);
-                  EXPECT_EQ(net.in(hidden.new_zeros({2, 8})).scalar_type(), at::kBFloat16);
-                });
+  const Job job{.plan = Plan::zero3().bf16(), .options = {.full_precision = is_router}};
+  on_ranks<Net>(job, {}, [](Net& net, Engine&, int) {
+    const at::Tensor hidden = net.hidden();
+    EXPECT_EQ(net.router.to(at::kBFloat16).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(net.router.type_as(hidden).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(net.router.to(hidden).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(hidden.type_as(net.router).scalar_type(), at::kFloat);
+    EXPECT_EQ(net.in(hidden.new_zeros({2, 8})).scalar_type(), at::kBFloat16);
+  });
 }
 
 }  // namespace zero::test::full_precision_test
