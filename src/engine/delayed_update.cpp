@@ -46,16 +46,24 @@ void DelayedUpdate::make_room(const UnitStep& step) {
                         step.unit->index());
 }
 
+std::vector<Piece> DelayedUpdate::updated(const UnitStep& step) const {
+  std::vector<Piece> pieces = updater_.pieces(*step.unit);
+  std::erase_if(pieces, [&](const Piece& piece) { return !step.factors[static_cast<std::size_t>(piece.slot)]; });
+  return pieces;
+}
+
 // What an earlier step left there is the unit's, unless somebody wrote it since.
 void DelayedUpdate::read(const UnitStep& step) {
-  if (std::exchange(known_[static_cast<std::size_t>(step.unit->index())], char{1})) return;
+  std::set<int>& known = known_[static_cast<std::size_t>(step.unit->index())];
   const TierMeter::Apart apart;
   const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
-    for (const Piece& piece : updater_.pieces(*step.unit)) {
+    for (const Piece& piece : updated(step)) {
+      if (known.contains(piece.slot)) continue;
       const BlockPart from = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::in);
       void* const to = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
       from.block->read(from.at, {to, from.bytes, Dtype::u8}).wait();
+      known.insert(piece.slot);
     }
   });
 }
@@ -63,7 +71,7 @@ void DelayedUpdate::read(const UnitStep& step) {
 void DelayedUpdate::write(const UnitStep& step) {
   const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
-    for (const Piece& piece : updater_.pieces(*step.unit)) {
+    for (const Piece& piece : updated(step)) {
       const BlockPart to = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::out);
       const void* const from = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
       to.block->write(to.at, {from, to.bytes, Dtype::u8}).wait();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/process_of_origin.h"
@@ -42,10 +43,13 @@ class DelayedUpdate {
   void take_over(const std::function<void(Unit&)>& written);
 
   // Somebody else has written a unit's parameters where it has them.
-  void forget(const Unit& unit) { known_[static_cast<std::size_t>(unit.index())] = 0; }
+  void forget(const Unit& unit) { known_[static_cast<std::size_t>(unit.index())].clear(); }
 
  private:
   void make_room(const UnitStep& step);
+  // What this rank updates in the step, parameter by parameter: the others are nobody's to write, and what the block
+  // has in their place is not theirs.
+  std::vector<Piece> updated(const UnitStep& step) const;
   void read(const UnitStep& step);
   void write(const UnitStep& step);
   void run();
@@ -53,9 +57,9 @@ class DelayedUpdate {
 
   Updater& updater_;
   std::unique_ptr<Store> memory_;
-  std::vector<Block> parameters_;  // by unit, empty before its first step
-  std::vector<char> known_;        // likewise, whether they are the unit's
-  std::vector<UnitStep> steps_;    // under way, in order
+  std::vector<Block> parameters_;     // by unit, empty before its first step
+  std::vector<std::set<int>> known_;  // likewise: slots of whose parameters it has what the unit has
+  std::vector<UnitStep> steps_;       // under way, in order
   ProcessOfOrigin origin_;
   std::mutex mutex_;
   std::condition_variable moved_;
