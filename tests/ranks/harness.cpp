@@ -16,11 +16,19 @@
 #include "comm/checked.h"
 #include "comm/two_level.h"
 #include "gloo_group.h"
+#include "memory/torch/arena_allocator.h"
 #include "shared_group.h"
 #include "torch_optimizers.h"
 
 namespace zero::test {
 namespace {
+
+// ZERO_TEST_FILL=255: new memory begins as that byte, NaN, so that what is read before it is written shows.
+[[maybe_unused]] const bool kFilled = [] {
+  const char* const text = std::getenv("ZERO_TEST_FILL");
+  if (text != nullptr) fill_new_memory(static_cast<unsigned char>(std::atoi(text)));
+  return text != nullptr;
+}();
 
 // Each tensor once, however many names it has.
 std::vector<std::pair<std::string, at::Tensor>> distinct_parameters(const torch::nn::Module& module) {
