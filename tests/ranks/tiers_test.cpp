@@ -122,12 +122,13 @@ std::vector<Divided> divided() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WholeTensorsOnDisk, testing::ValuesIn(divided()),
-                         [](const testing::TestParamInfo<Divided>& tested) {
-                           const auto& [ranks, shard, plan, which] = tested.param;
-                           return std::to_string(ranks) + "ranks" + in_title(plan.label()) + "InGroupsOf" +
-                                  std::to_string(shard) + (which == 0 ? "Muon" : "GroupsWithLamb");
-                         });
+std::string title_of(const testing::TestParamInfo<Divided>& tested) {
+  const auto& [ranks, shard, plan, which] = tested.param;
+  return std::to_string(ranks) + "ranks" + in_title(plan.label()) + "InGroupsOf" + std::to_string(shard) +
+         (which == 0 ? "Muon" : "GroupsWithLamb");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WholeTensorsOnDisk, testing::ValuesIn(divided()), title_of);
 
 TEST(TierBytes, AreThoseOfTheEstimate) {
   struct Case {
