@@ -189,15 +189,15 @@ TEST(Forks, AreToldAtOnceWhatTheyCannotHave) {
   });
 }
 
-// An optimizer that is slow to step on one rank: what it updates is on its way to the others until `there`.
-struct Slow : torch::optim::SGD {
-  Slow(std::vector<at::Tensor> parameters, std::shared_future<void> there)
-      : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), there_(std::move(there)) {}
+// An optimizer that a rank's step can be held up in: what it updates is on its way to the others so long.
+struct HeldUp : torch::optim::SGD {
+  HeldUp(std::vector<at::Tensor> parameters, const std::function<void()>& before)
+      : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), before_(before) {}
   at::Tensor step(LossClosure closure = nullptr) override {
-    if (there_.valid()) there_.wait();
+    if (before_) before_();
     return SGD::step(std::move(closure));
   }
-  std::shared_future<void> there_;
+  const std::function<void()>& before_;
 };
 
 TEST(Forks, AreToldAtOnceThatParametersAreOnTheirWay) {
@@ -206,10 +206,11 @@ TEST(Forks, AreToldAtOnceThatParametersAreOnTheirWay) {
     const std::shared_future<void> there = forked.get_future().share();
     run_ranks(2, [&](const World& world) {
       Net net = net_here();
-      const auto wait = world.rank() == 1 ? there : std::shared_future<void>();
-      Engine engine(net, world, plan, TorchOptimizer{.make = [wait](std::vector<at::Tensor> parameters) {
-                      return std::make_unique<Slow>(std::move(parameters), wait);
+      std::function<void()> before;
+      Engine engine(net, world, plan, TorchOptimizer{.make = [&](const std::vector<at::Tensor>& parameters) {
+                      return std::make_unique<HeldUp>(parameters, before);
                     }});
+      if (world.rank() == 1) before = [there] { there.wait(); };
       engine.backward(net.loss(0));
       engine.step();
       if (world.rank() == 0) {
