@@ -9,7 +9,7 @@
 //     engine.step();                      // clips, updates, gathers what the plan replicates
 //   }
 //
-// or the loop that the program has: loss.backward(), and engine.optimizer() as its optimizer.
+// or the loop that the program has: loss.backward(), and the engine, or its optimizer(), in the place of the optimizer.
 //
 // The module is not changed: its parameters become views of flat storages that the engine pages.
 // Forward, backward and step run on the thread that built the engine (its thread-local dispatch keys
@@ -39,6 +39,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "zero/checkpoint.h"
@@ -64,11 +65,16 @@ struct Module;
 }
 namespace torch::optim {
 class Optimizer;
-}
+class OptimizerParamGroup;
+}  // namespace torch::optim
 
 namespace zero {
 
 class EngineObserver;
+
+// torch::optim::Optimizer, and what derives from it.
+template <class Class>
+concept TorchOptimizerClass = requires(Class* derived, torch::optim::Optimizer*& base) { base = derived; };
 
 // What becomes of gradients that another engine's backward brings to an engine's parameters.
 enum class OutsideGradients : std::uint8_t {
@@ -140,6 +146,12 @@ struct GradientSlice {
   double scale;    // the mean gradient is sum * scale
 };
 
+// What release() leaves of parameters that are stored in fewer bits than they had when the engine was built.
+enum class ReleaseAs : std::uint8_t {
+  given,     // their main values, in the dtype that they had: another engine goes on from them, no bit is lost
+  computed,  // as they are computed with, in the plan's dtype, for half the memory: what main weights have beyond is lost
+};
+
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
@@ -152,8 +164,9 @@ class Engine {
   // The same for a module of TorchScript (torch::jit::load), in fp32.
   Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
-  // Leaves the module with whole parameters where the plan replicates them. Where it shards them the values are gone:
-  // call release() first to keep them. Shapes stay, and to read such a parameter throws.
+  // Leaves the module with whole parameters where the plan replicates them, as they are computed with: in 16 bits what
+  // main weights have beyond is gone. Where it shards them the values are gone: call release() first to keep them.
+  // Shapes stay, and to read such a parameter throws.
   ~Engine();
   // One that was moved from may be assigned to or end; all else throws StateError. What it is assigned to ends first.
   // Neither is collective.
@@ -180,6 +193,8 @@ class Engine {
   // nothing and reports applied = false. Throws StateError, on every rank, when gradients overflow at the
   // lowest loss scale. Collective.
   StepReport step();
+  // The same behind the loss and the backward of a closure, whose loss it returns, as optimizers of LibTorch's have it.
+  at::Tensor step(const std::function<at::Tensor()>& closure);
   // Between the last backward of a step and step(): what this rank updates, a part of a parameter at a time, where it
   // lies, without a gather. What is written to `sum` is what the step takes, its norm and clipping too; ranks that have
   // the same part (ddp: all of them) must write the same. A parameter that got no gradient on any rank has zeros, and
@@ -194,13 +209,34 @@ class Engine {
   const StepReport& last_step() const;
 
   // The engine as an optimizer of LibTorch's, for code that takes one: step(), with a closure or without, is step();
-  // zero_grad() drops the gradients of backwards since the latest step(). Parameters with the same hyper-parameters are
-  // a group, whose learning rate, as schedules of LibTorch's set it, is used from the next step on, times
-  // Options::schedule: the same on every rank. save() and load() throw StateError: Engine::save() is for both.
-  // It lives as long as the engine. Not collective.
+  // zero_grad() drops the gradients of backwards since the latest step(). It is of the class that LibTorch has for the
+  // engine's optimizer, torch::optim::AdamW for zero::AdamW, and an Optimizer where it has none. Parameters with the
+  // same hyper-parameters are a group, those in none of Options::groups the first. A group has LibTorch's options of its
+  // optimizer, or what a TorchOptimizer has made, or else a learning rate alone. What the program, or a schedule of
+  // LibTorch's, sets there is used from the next step on, the same on every rank; the rate times Options::schedule. That
+  // step() throws ConfigError for values that cannot be, and for those that other state belongs to: amsgrad, centered,
+  // an initial accumulator, a momentum that was 0 or is to be. defaults() and state() are not the engine's. save() and
+  // load() throw StateError: Engine::save() is for both. It lives as long as the engine. Not collective.
   torch::optim::Optimizer& optimizer();
-  // Learning rate of parameters in no group, from the next step on; those of groups change by the same factor. The same
-  // on every rank. Throws ConfigError where it is negative or not finite.
+  // The same by its class, for code that names it: engine.optimizer<torch::optim::Adam>(). Throws ConfigError where it
+  // is of another.
+  template <TorchOptimizerClass Class>
+  Class& optimizer() {
+    auto* const found = dynamic_cast<Class*>(&optimizer());
+    if (found == nullptr) refuse_optimizer(typeid(Class));
+    return *found;
+  }
+  // So that an engine may stand where an optimizer stood: `torch::optim::Adam& optimizer = engine;`, or as an argument.
+  template <TorchOptimizerClass Class>
+  operator Class&() {  // NOLINT(google-explicit-constructor)
+    return optimizer<Class>();
+  }
+  // Of optimizer().
+  void zero_grad(bool set_to_none = true);
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups();
+  // Learning rate of parameters in no group, from the next step on; those of groups change by the same factor, and keep
+  // their ratio to it where it is 0 in between. A group whose rate the program has set while this one was 0 has no
+  // ratio, and stays as it is. The same on every rank. Throws ConfigError where it is negative or not finite.
   void set_lr(double lr);
 
   // Bits of the program's own, told to all ranks by the next step's report: so all of them act on what only some have
@@ -211,8 +247,8 @@ class Engine {
   // run: use it to choose the data, and every plan and world size sees the same global batches.
   std::int64_t micro_batch() const;
 
-  // Gives the module its parameters back, whole, in the compute dtype; the engine ends. Collective.
-  void release();
+  // Gives the module its parameters back, whole; the engine ends. Collective.
+  void release(ReleaseAs as = ReleaseAs::given);
 
   const Plan& plan() const;
   const Layout& layout() const;
@@ -275,6 +311,7 @@ class Engine {
 
  private:
   Impl& self() const;
+  [[noreturn]] void refuse_optimizer(const std::type_info& wanted);
 
   std::unique_ptr<Impl> impl_;
 };

@@ -1,10 +1,15 @@
 // Engines, and scopes in which parameters are whole.
 #include "native/engine.h"
 
-#include <torch/optim/optimizer.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,17 +29,59 @@ Engine* built(py::handle module, const World& world, int shard, const Plan& plan
   return std::make_unique<Engine>(*tree, mesh, plan, optimizer, options).release();
 }
 
-using Group = std::pair<std::vector<at::Tensor>, double>;
+// By the names of torch.optim, which LibTorch's options have too.
+template <class Use>
+void each_value(torch::optim::OptimizerOptions& any, const Use& use) {
+  double lr = any.get_lr();
+  use("lr", lr);
+  any.set_lr(lr);
+  const auto adams = [&](auto& options) {
+    use("betas", options.betas());
+    use("eps", options.eps());
+    use("weight_decay", options.weight_decay());
+    use("amsgrad", options.amsgrad());
+  };
+  if (auto* const adamw = dynamic_cast<torch::optim::AdamWOptions*>(&any)) adams(*adamw);
+  if (auto* const adam = dynamic_cast<torch::optim::AdamOptions*>(&any)) adams(*adam);
+  if (auto* const sgd = dynamic_cast<torch::optim::SGDOptions*>(&any)) {
+    use("momentum", sgd->momentum());
+    use("dampening", sgd->dampening());
+    use("weight_decay", sgd->weight_decay());
+    use("nesterov", sgd->nesterov());
+  }
+  if (auto* const adagrad = dynamic_cast<torch::optim::AdagradOptions*>(&any)) {
+    use("lr_decay", adagrad->lr_decay());
+    use("weight_decay", adagrad->weight_decay());
+    use("initial_accumulator_value", adagrad->initial_accumulator_value());
+    use("eps", adagrad->eps());
+  }
+  if (auto* const rmsprop = dynamic_cast<torch::optim::RMSpropOptions*>(&any)) {
+    use("alpha", rmsprop->alpha());
+    use("eps", rmsprop->eps());
+    use("weight_decay", rmsprop->weight_decay());
+    use("momentum", rmsprop->momentum());
+    use("centered", rmsprop->centered());
+  }
+}
+
+using Group = std::pair<std::vector<at::Tensor>, py::dict>;
 
 std::vector<Group> groups_of(Engine& engine) {
   std::vector<Group> groups;
-  for (auto& group : engine.optimizer().param_groups()) groups.emplace_back(group.params(), group.options().get_lr());
+  for (auto& group : engine.param_groups()) {
+    py::dict values;
+    each_value(group.options(), [&](const char* name, const auto& value) { values[name] = value; });
+    groups.emplace_back(group.params(), values);
+  }
   return groups;
 }
 
-void set_rates(Engine& engine, const std::vector<double>& rates) {
-  auto& groups = engine.optimizer().param_groups();
-  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates.at(i));
+void set_groups(Engine& engine, const std::vector<py::dict>& values) {
+  auto& groups = engine.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    each_value(groups[i].options(), [&](const char* name, auto& value) {
+      value = values.at(i)[name].template cast<std::remove_reference_t<decltype(value)>>();
+    });
 }
 
 void each_slice(const Engine& engine, const py::function& use) {
@@ -107,17 +154,19 @@ void bind_engine(py::module_& module) {
       .def("backward", &Engine::backward, "loss"_a, Released())
       .def("scale", &Engine::scale, "loss"_a, Released())
       .def("discard", &Engine::discard, Released())
-      .def("step", &Engine::step, Released())
+      .def("step", py::overload_cast<>(&Engine::step), Released())
       .def("last_step", &Engine::last_step, py::return_value_policy::copy)
       .def("gradient", &Engine::gradient, "parameter"_a, Released())
       .def("main_parameter", &Engine::main_parameter, "parameter"_a, Released())
       .def("for_each_gradient_slice", &each_slice, "use"_a)
       .def("groups", &groups_of)
-      .def("set_rates", &set_rates, "rates"_a)
+      .def("set_groups", &set_groups, "values"_a)
       .def("set_lr", &Engine::set_lr, "lr"_a)
-      .def("zero_grad", [](Engine& self) { self.optimizer().zero_grad(); })
+      .def("zero_grad", [](Engine& self) { self.zero_grad(); })
       .def("request", &Engine::request, "bits"_a)
-      .def("release", &Engine::release, Released())
+      .def(
+          "release", [](Engine& self, bool computed) { self.release(computed ? ReleaseAs::computed : ReleaseAs::given); },
+          "computed"_a, Released())
       .def("micro_batch", &Engine::micro_batch)
       .def("plan", &Engine::plan, py::return_value_policy::copy)
       .def("steps", &Engine::steps)

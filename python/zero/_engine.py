@@ -29,8 +29,8 @@ Optimizer = (
 
 _OPTIMIZERS = typing.get_args(Optimizer)
 
-# What schedules may not set: the engine would not hear of it.
-_FIXED = {"betas", "momentum", "dampening", "weight_decay", "nesterov", "eps", "amsgrad", "alpha", "centered"}
+# What a group has in PyTorch; of an optimizer that has it not, the engine would not hear of it.
+_FIXED = {"betas", "momentum", "dampening", "weight_decay", "nesterov", "eps", "amsgrad", "alpha", "centered", "lr_decay", "initial_accumulator_value"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Engine:
         at the lowest loss scale, and where the model has other parameters than the engine trains.
         """
         if self._optimizer is not None:
-            self._native.set_rates(self._optimizer._rates())
+            self._native.set_groups(self._optimizer._values())
             self._optimizer._opt_called = True  # which schedules of PyTorch ask for
         return self._native.step()
 
@@ -215,10 +215,10 @@ class Engine:
     def set_lr(self, lr: float) -> None:
         """Learning rate of parameters in no group, from the next step on; those of groups change by the same factor."""
         optimizer = self.optimizer
-        self._native.set_rates(optimizer._rates())
+        self._native.set_groups(optimizer._values())
         self._native.set_lr(lr)
-        for group, (_, rate) in zip(optimizer.param_groups, self._native.groups(), strict=True):
-            group["lr"] = rate
+        for group, (_, values) in zip(optimizer.param_groups, self._native.groups(), strict=True):
+            group["lr"] = values["lr"]
 
     def request(self, bits: int) -> None:
         """Bits of the program's own, told to all ranks by the next step's report."""
@@ -304,9 +304,13 @@ class Engine:
         """Of the next step."""
         return self._native.loss_scale()
 
-    def release(self) -> None:
-        """Gives the module its parameters back, whole; the engine ends. Collective."""
-        self._native.release()
+    def release(self, *, computed: bool = False) -> None:
+        """Gives the module its parameters back, whole; the engine ends. Collective.
+
+        In the dtypes that they had, with their main values, from which another engine goes on. computed: as they are
+        computed with, for half the memory in 16 bits; what main weights have beyond is lost.
+        """
+        self._native.release(computed)
         self.close()
 
     def close(self) -> None:
@@ -326,14 +330,17 @@ class Engine:
 class EngineOptimizer(torch.optim.Optimizer):
     """An engine as a torch.optim.Optimizer.
 
-    Parameters with the same hyper-parameters are a group, whose learning rate may be set, by schedules of
-    torch.optim.lr_scheduler for example: it is used from the next step on. Nothing else of it may.
+    Parameters with the same hyper-parameters are a group, which has those of torch.optim's optimizer of the same name,
+    else a learning rate alone. What the program, or a schedule of torch.optim.lr_scheduler, sets there is used from the
+    next step on, the same on every rank. That step raises ConfigError for values that cannot be, and for those that
+    other state belongs to: amsgrad, centered, an initial accumulator, a momentum that was 0 or is to be.
     """
 
-    def __init__(self, engine: Engine, groups: Sequence[tuple[list[torch.Tensor], float]]) -> None:
+    def __init__(self, engine: Engine, groups: Sequence[tuple[list[torch.Tensor], dict[str, Any]]]) -> None:
         self._engine = weakref.ref(engine)
+        self._names = [sorted(values) for _, values in groups]
         self._sealed = False
-        super().__init__([{"params": params, "lr": lr} for params, lr in groups], {"lr": groups[0][1]})
+        super().__init__([{"params": params, **values} for params, values in groups], groups[0][1])
         self._sealed = True
 
     def _trained(self) -> Engine:
@@ -342,11 +349,15 @@ class EngineOptimizer(torch.optim.Optimizer):
             raise StateError("the engine of this optimizer has ended")
         return engine
 
-    def _rates(self) -> list[float]:
-        for group in self.param_groups:
-            if set_since := sorted(_FIXED & group.keys()):
-                raise ConfigError(f"{set_since[0]} of an engine's parameters is fixed when it is built (ParamGroup)")
-        return [float(group["lr"]) for group in self.param_groups]
+    def _values(self) -> list[dict[str, Any]]:
+        """Of each group, by the names that it was made with."""
+        for group, names in zip(self.param_groups, self._names, strict=True):
+            if set_since := sorted((_FIXED & group.keys()).difference(names)):
+                raise ConfigError(f"{set_since[0]} is not of the engine's optimizer: it would not be heard")
+        return [
+            {name: _number(group[name]) for name in names}
+            for group, names in zip(self.param_groups, self._names, strict=True)
+        ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """engine.step(), behind the closure's loss and backward where there is one."""
@@ -374,6 +385,13 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         raise StateError("an engine's optimizer has no state of its own to load (engine.load(folder))")
+
+
+def _number(value: Any) -> Any:
+    """A number, which may be a tensor, or a pair of them."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_number(each) for each in value)
+    return value if isinstance(value, bool) else float(value)
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

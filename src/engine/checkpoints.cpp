@@ -77,9 +77,10 @@ void prepare_checkpoints(const World& world, const std::string& folder) {
 }
 
 // On the exchange's thread, as an operation that all ranks agree on. A checkpoint that fails is no fault of the ranks'.
-void Engine::Impl::exchange_files(const std::function<void(const Communicator& all)>& work) {
+void Engine::Impl::exchange_files(Exchange::Kind kind,
+                                  const std::function<void(const Communicator& all)>& work) {
   std::exception_ptr failure;
-  exchange_.run({.kind = Exchange::Kind::setup,
+  exchange_.run({.kind = kind,
                  .run =
                      [&](const Groups& groups) {
                        try {
@@ -97,7 +98,7 @@ void Engine::Impl::make_way(WhileSaving how) {
   if (!saver_ || !saver_->under_way()) return;
   bool ended = how == WhileSaving::wait;
   if (!ended)
-    exchange_files([&](const Communicator& all) {
+    exchange_files(Exchange::Kind::save, [&](const Communicator& all) {
       ended = std::ranges::count(gather_numbers(all, saver_->ended() ? 1 : 0), 0) == 0;
     });
   if (!ended)
@@ -144,7 +145,7 @@ std::string Engine::Impl::save(const std::string& folder, const SaveOptions& opt
   const std::string fault = order && options.background ? copy(order->snapshot) : "";
   std::string saved = folder + "/" + checkpoint_name(steps_);
   bool everywhere = false;
-  exchange_files([&](const Communicator& all) {
+  exchange_files(Exchange::Kind::save, [&](const Communicator& all) {
     everywhere = std::ranges::count(gather_numbers(all, failure ? 1 : 0), 0) == 0;
     if (everywhere) return;
     together(all, "nothing is saved to " + folder, [&] {
@@ -181,7 +182,7 @@ Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& opt
   std::optional<CheckpointSource> source;
   std::vector<RestoredTensor> tensors;
   Lineage lineage;
-  exchange_files([&](const Communicator& all) {
+  exchange_files(Exchange::Kind::load, [&](const Communicator& all) {
     together(all, "it is not loaded", [&] {
       checkpoint = Checkpoint::open(checkpoint_env(), place);
       source.emplace(checkpoint_env(), *checkpoint);
@@ -202,7 +203,9 @@ Restored Engine::Impl::load(const std::string& folder, const LoadOptions& option
   check_alive();
   make_way(WhileSaving::wait);
   std::vector<std::string> places;
-  exchange_files([&](const Communicator& all) { places = candidates(checkpoint_env(), all, folder, options.step); });
+  exchange_files(Exchange::Kind::load, [&](const Communicator& all) {
+    places = candidates(checkpoint_env(), all, folder, options.step);
+  });
   std::string damaged;
   for (const std::string& place : places) try {
       return load_one(place, options);

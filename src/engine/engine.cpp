@@ -1,5 +1,8 @@
 #include "zero/engine.h"
 
+#include <c10/util/Type.h>
+#include <torch/optim/optimizer.h>
+
 #include <utility>
 
 #include "engine/engine_optimizer.h"
@@ -74,8 +77,20 @@ const StepReport& Engine::last_step() const {
 at::Tensor Engine::scale(const at::Tensor& loss) {
   return self().scale(loss);
 }
+at::Tensor Engine::step(const std::function<at::Tensor()>& closure) {
+  return optimizer().step(closure);
+}
 torch::optim::Optimizer& Engine::optimizer() {
-  return self().optimizer();
+  return self().optimizer().torch();
+}
+void Engine::refuse_optimizer(const std::type_info& wanted) {
+  self().refuse_optimizer(c10::demangle(wanted.name()));
+}
+void Engine::zero_grad(bool set_to_none) {
+  optimizer().zero_grad(set_to_none);
+}
+std::vector<torch::optim::OptimizerParamGroup>& Engine::param_groups() {
+  return optimizer().param_groups();
 }
 void Engine::set_lr(double lr) {
   self().set_lr(lr);
@@ -89,8 +104,8 @@ void Engine::discard() {
 void Engine::request(std::uint32_t bits) {
   self().request(bits);
 }
-void Engine::release() {
-  self().release();
+void Engine::release(ReleaseAs as) {
+  self().release(as);
 }
 const Plan& Engine::plan() const {
   return self().plan();

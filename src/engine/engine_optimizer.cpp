@@ -1,37 +1,25 @@
 #include "engine/engine_optimizer.h"
 
-#include <ATen/core/grad_mode.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
 #include "engine/impl.h"
+#include "engine/torch_options.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
-// All that a schedule of LibTorch's asks of a group.
-class GroupOptions final : public torch::optim::OptimizerCloneableOptions<GroupOptions> {
- public:
-  explicit GroupOptions(double lr) : lr_(lr) {}
-  double get_lr() const override { return lr_; }
-  void set_lr(const double lr) override { lr_ = lr; }
-
- private:
-  double lr_;
-};
-
-std::vector<torch::optim::OptimizerParamGroup> torch_groups(const std::vector<EngineOptimizer::Group>& groups) {
-  std::vector<torch::optim::OptimizerParamGroup> all;
-  for (const EngineOptimizer::Group& group : groups)
-    all.emplace_back(group.parameters, std::make_unique<GroupOptions>(group.lr));
-  return all;
-}
+namespace optim = torch::optim;
 
 bool is_rate(double lr) {
   return lr >= 0 && std::isfinite(lr);
@@ -42,54 +30,161 @@ bool is_rate(double lr) {
                    instead);
 }
 
+// A class of LibTorch's whose step is the engine's.
+template <class Class>
+class Standing final : public Class {
+ public:
+  template <class Options>
+  Standing(std::function<void()> step, const std::vector<EngineOptimizer::Group>& groups, Options options)
+      : Class(std::vector<optim::OptimizerParamGroup>(), std::move(options)), step_(std::move(step)) {
+    for (const EngineOptimizer::Group& group : groups) {
+      this->param_groups_.emplace_back(group.parameters, torch_options(group.optimizer));
+      this->param_groups_.back().options().set_lr(group.lr);
+    }
+  }
+
+  at::Tensor step(optim::Optimizer::LossClosure closure) override {
+    at::Tensor loss;
+    if (closure) {
+      const at::AutoGradMode recorded(true);
+      loss = closure();
+    }
+    step_();
+    return loss;
+  }
+  void save(torch::serialize::OutputArchive&) const override { refuse("saved", "call engine.save(folder)"); }
+  void load(torch::serialize::InputArchive&) override { refuse("loaded", "call engine.load(folder)"); }
+
+ private:
+  std::function<void()> step_;
+};
+
+template <class Class, class Options>
+std::unique_ptr<optim::Optimizer> standing(const Optimizer& given, const std::vector<EngineOptimizer::Group>& groups,
+                                           std::function<void()> step) {
+  return std::make_unique<Standing<Class>>(std::move(step), groups, static_cast<Options&>(*torch_options(given)));
+}
+
+std::unique_ptr<optim::Optimizer> standing(const Optimizer& given, const std::vector<EngineOptimizer::Group>& groups,
+                                           std::function<void()> step) {
+  if (std::holds_alternative<AdamW>(given))
+    return standing<optim::AdamW, optim::AdamWOptions>(given, groups, std::move(step));
+  if (std::holds_alternative<Adam>(given))
+    return standing<optim::Adam, optim::AdamOptions>(given, groups, std::move(step));
+  if (std::holds_alternative<Sgd>(given))
+    return standing<optim::SGD, optim::SGDOptions>(given, groups, std::move(step));
+  if (std::holds_alternative<AdaGrad>(given))
+    return standing<optim::Adagrad, optim::AdagradOptions>(given, groups, std::move(step));
+  if (std::holds_alternative<RmsProp>(given))
+    return standing<optim::RMSprop, optim::RMSpropOptions>(given, groups, std::move(step));
+  return std::make_unique<Standing<optim::Optimizer>>(std::move(step), groups, torch_options(given));
+}
+
 }  // namespace
 
-EngineOptimizer::EngineOptimizer(const std::vector<Group>& groups, std::function<void()> step)
-    : Optimizer(torch_groups(groups), std::make_unique<GroupOptions>(groups.empty() ? 0 : groups.front().lr)),
-      step_(std::move(step)) {
-  for (const Group& group : groups) numbers_.push_back(group.numbers);
-  for (std::size_t i = 0; i < groups.size(); ++i) set_lr(i, groups[i].lr);  // LibTorch has set that of all groups
+EngineOptimizer::EngineOptimizer(const Optimizer& given, std::vector<Group> groups, std::function<void()> step)
+    : groups_(std::move(groups)),
+      lr_(learning_rate(given)),
+      torch_(standing(given, groups_, std::move(step))) {
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const optim::OptimizerOptions& options = this->options(group);
+    kinds_.emplace_back(typeid(options));
+  }
 }
 
-double EngineOptimizer::lr(std::size_t group) const {
-  return param_groups()[group].options().get_lr();
+const optim::OptimizerOptions& EngineOptimizer::options(std::size_t group) const {
+  return torch_->param_groups()[group].options();
 }
 
-void EngineOptimizer::set_lr(std::size_t group, double lr) {
-  param_groups()[group].options().set_lr(lr);
+Optimizer EngineOptimizer::optimizer(std::size_t group) const {
+  return followed(groups_[group].optimizer, options(group));
+}
+
+// Where all parameters are in groups, the first of these tells it.
+double EngineOptimizer::lr() const {
+  if (groups_.empty() || lr(0) == groups_[0].lr) return lr_;
+  return groups_[0].ratio.value_or(0) != 0 ? lr(0) / *groups_[0].ratio : lr_;
+}
+
+// What schedules and the program have set since changes ratios, but for that by which lr() goes.
+void EngineOptimizer::heed_rates() {
+  const double now = lr();
+  const bool moved = now != lr_;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    Group& each = groups_[group];
+    const double rate = lr(group);
+    const bool set = moved || rate != each.lr || !each.ratio;
+    each.lr = rate;
+    if (group == 0 && each.ratio.value_or(0) != 0) continue;
+    if (set && now != 0) each.ratio = rate / now;
+    if (set && now == 0 && rate != 0) each.ratio.reset();
+  }
+  lr_ = now;
+}
+
+void EngineOptimizer::set_lr(double lr) {
+  heed_rates();
+  lr_ = lr;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    Group& each = groups_[group];
+    if (!each.ratio) continue;
+    each.lr = lr * *each.ratio;
+    torch_->param_groups()[group].options().set_lr(each.lr);
+  }
 }
 
 std::string EngineOptimizer::fault() const {
-  if (param_groups().size() != numbers_.size())
+  if (torch_->param_groups().size() != groups_.size())
     return "a group was added to an engine's optimizer, whose parameters would not be trained: the engine trains all "
            "that were there when it was built; freeze by requires_grad_(false), or build another engine";
-  for (std::size_t group = 0; group < numbers_.size(); ++group) {
-    if (param_groups()[group].params().size() != numbers_[group].size())
-      return "the parameters of an engine's optimizer are those that the engine was built with: leave its groups as "
-             "they are";
-    if (!is_rate(lr(group)))
-      return "group " + std::to_string(group) + " of the optimizer has the learning rate " + shortest(lr(group)) +
-             ": it is not negative, and finite";
-  }
+  for (std::size_t group = 0; group < groups_.size(); ++group)
+    if (const std::string text = fault(group); !text.empty())
+      return "group " + std::to_string(group) + " of the optimizer " + text;
   return {};
 }
 
-at::Tensor EngineOptimizer::step(LossClosure closure) {
-  at::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode recorded(true);
-    loss = closure();
+std::string EngineOptimizer::fault(std::size_t group) const {
+  const optim::OptimizerParamGroup& now = torch_->param_groups()[group];
+  if (now.params().size() != groups_[group].numbers.size())
+    return "has other parameters: those of an engine's optimizer are those that the engine was built with; leave its "
+           "groups as they are";
+  if (!now.has_options()) return "has no options: change the values of those that it had";
+  const optim::OptimizerOptions& options = now.options();
+  if (kinds_[group] != std::type_index(typeid(options)))
+    return "has options of another class than it was given: change the values of those";
+  if (!is_rate(options.get_lr()))
+    return "has the learning rate " + shortest(options.get_lr()) + ": it is not negative, and finite";
+  const Optimizer& before = groups_[group].optimizer;
+  const Optimizer after = optimizer(group);
+  if (const std::vector<std::string> all = faults(after); !all.empty()) return "was set to " + all.front();
+  const std::string value = other_state(before, after);
+  if (value.empty()) return {};
+  return "was given another " + value + ", to which state of the optimizer belongs that the engine has not: build it " +
+         "with " + describe(after);
+}
+
+std::string EngineOptimizer::changes() const {
+  std::string text;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const std::string now = describe(optimizer(group));
+    if (now != describe(groups_[group].optimizer)) text += "group " + std::to_string(group) + " " + now + "; ";
   }
-  step_();
-  return loss;
+  return text;
 }
 
-void EngineOptimizer::save(torch::serialize::OutputArchive&) const {
-  refuse("saved", "call engine.save(folder)");
+// Of a rate to that of parameters in no group, as the engine was built.
+std::optional<double> Engine::Impl::ratio_of(const ParameterRule& rule) const {
+  const double given = learning_rate(optimizer_given_), own = learning_rate(rule.optimizer);
+  if (own == given) return rule.lr_scale;
+  if (given == 0) return {};
+  return own * rule.lr_scale / given;
 }
 
-void EngineOptimizer::load(torch::serialize::InputArchive&) {
-  refuse("loaded", "call engine.load(folder)");
+// Of Options::groups, that which takes it; -1: none.
+int Engine::Impl::group_of(const ParameterInfo& info) const {
+  const auto& groups = options_.groups;
+  const auto found = std::ranges::find_if(groups, [&](const ParamGroup& group) { return group.takes(info); });
+  return found == groups.end() ? -1 : static_cast<int>(found - groups.begin());
 }
 
 // Parameters with the same rule, in the layout's order; those with the engine's own learning rate come first.
@@ -97,39 +192,62 @@ EngineOptimizer& Engine::Impl::optimizer() {
   check_alive();
   if (optimizer_) return *optimizer_;
   std::vector<EngineOptimizer::Group> groups;
-  std::vector<std::pair<std::string, double>> rules;
+  std::vector<std::tuple<std::string, double, int>> rules;
   for (std::size_t i = 0; i < rules_.size(); ++i) {
-    const std::pair rule{describe(rules_[i].optimizer), rules_[i].lr_scale};
+    const bool programs = std::holds_alternative<TorchOptimizer>(rules_[i].optimizer);  // its label tells too little
+    const std::tuple rule{describe(rules_[i].optimizer), rules_[i].lr_scale, programs ? group_of(infos_[i]) : 0};
     const auto at = static_cast<std::size_t>(std::ranges::find(rules, rule) - rules.begin());
     const auto number = static_cast<int>(i);
     if (at == rules.size()) {
       rules.push_back(rule);
-      groups.push_back({{}, {}, updater_.lr(number)});
+      groups.push_back({rules_[i].optimizer, updater_.lr(number), ratio_of(rules_[i])});
     }
     groups[at].numbers.push_back(number);
     groups[at].parameters.push_back(parameter_at(number));
   }
-  std::ranges::stable_partition(groups, [this](const EngineOptimizer::Group& group) { return group.lr == lr_; });
-  optimizer_ = std::make_unique<EngineOptimizer>(groups, [this] { step(); });
+  std::ranges::stable_partition(groups, [](const EngineOptimizer::Group& group) { return group.ratio == 1; });
+  optimizer_ = std::make_unique<EngineOptimizer>(optimizer_given_, std::move(groups), [this] { step(); });
   return *optimizer_;
+}
+
+void Engine::Impl::refuse_optimizer(const std::string& wanted) const {
+  throw ConfigError(rank_text() + ": the engine's optimizer, " + std::string(name(optimizer_given_)) +
+                        ", does not stand for a " + wanted,
+                    "build the engine with the optimizer of that name, or take a torch::optim::Optimizer&");
 }
 
 void Engine::Impl::set_lr(double lr) {
   if (!is_rate(lr)) throw ConfigError(rank_text() + ": a learning rate is not negative, and finite");
-  EngineOptimizer& optimizer = this->optimizer();
-  const double before = optimizer.lr(0);
-  for (std::size_t group = 0; group < optimizer.numbers().size(); ++group)
-    optimizer.set_lr(group, optimizer.lr(group) == before ? lr : optimizer.lr(group) / before * lr);
+  if (const std::string fault = optimizer().fault(); !fault.empty()) throw ConfigError(rank_text() + ": " + fault);
+  optimizer_->set_lr(lr);
 }
 
-// What the program has set since.
-void Engine::Impl::heed_learning_rates() {
+// What the program has set since: its rates, which an update that is under way does not read.
+void Engine::Impl::heed_groups() {
   if (!optimizer_) return;
   if (const std::string fault = optimizer_->fault(); !fault.empty()) throw ConfigError(rank_text() + ": " + fault);
-  for (std::size_t group = 0; group < optimizer_->numbers().size(); ++group)
-    for (const int number : optimizer_->numbers()[group])
+  for (std::size_t group = 0; group < optimizer_->groups(); ++group)
+    for (const int number : optimizer_->numbers(group))
       if (updater_.lr(number) != optimizer_->lr(group)) updater_.set_lr(number, optimizer_->lr(group));
-  if (!optimizer_->numbers().empty()) lr_ = optimizer_->lr(0);
+  lr_ = optimizer_->lr();
+}
+
+// And the other values, when no update is under way.
+void Engine::Impl::follow_groups() {
+  if (!optimizer_) return;
+  for (std::size_t group = 0; group < optimizer_->groups(); ++group) {
+    const std::vector<int>& numbers = optimizer_->numbers(group);
+    const Optimizer now = optimizer_->optimizer(group);
+    if (std::holds_alternative<TorchOptimizer>(now)) {
+      const std::shared_ptr<const optim::OptimizerOptions> options = optimizer_->options(group).clone();
+      for (const int number : numbers) updater_.set_torch_options(number, options);
+    } else if (describe(now) != describe(rules_[static_cast<std::size_t>(numbers.front())].optimizer)) {
+      for (const int number : numbers) {
+        updater_.set_optimizer(number, now);
+        rules_[static_cast<std::size_t>(number)].optimizer = now;
+      }
+    }
+  }
 }
 
 }  // namespace zero

@@ -5,36 +5,57 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <typeindex>
 #include <vector>
+
+#include "zero/optimizer.h"
 
 namespace zero {
 
-class EngineOptimizer final : public torch::optim::Optimizer {
+class EngineOptimizer {
  public:
   // Parameters that are updated alike, by their numbers in the layout.
   struct Group {
-    std::vector<int> numbers;
-    std::vector<at::Tensor> parameters;
-    double lr;
+    Optimizer optimizer;
+    double lr = 0;
+    std::optional<double> ratio = {};  // of its rate to that of parameters in no group, where there is one
+    std::vector<int> numbers = {};
+    std::vector<at::Tensor> parameters = {};
   };
-  EngineOptimizer(const std::vector<Group>& groups, std::function<void()> step);
+  // `given`: to parameters in no group, which come first.
+  EngineOptimizer(const Optimizer& given, std::vector<Group> groups, std::function<void()> step);
 
-  // Of its group, as the program has set it.
-  double lr(std::size_t group) const;
-  void set_lr(std::size_t group, double lr);
-  const std::vector<std::vector<int>>& numbers() const { return numbers_; }
+  // What code that takes an optimizer is given: of LibTorch's class for `given`.
+  torch::optim::Optimizer& torch() { return *torch_; }
+  const torch::optim::Optimizer& torch() const { return *torch_; }
+
+  // Of parameters in no group, and those of groups by the same factor.
+  void set_lr(double lr);
+  // What the program has set of parameters in no group.
+  double lr() const;
+
+  std::size_t groups() const { return groups_.size(); }
+  const std::vector<int>& numbers(std::size_t group) const { return groups_[group].numbers; }
+  // As the program has set them.
+  double lr(std::size_t group) const { return options(group).get_lr(); }
+  Optimizer optimizer(std::size_t group) const;
+  const torch::optim::OptimizerOptions& options(std::size_t group) const;
   // What the program has set that cannot be; empty where there is nothing.
   std::string fault() const;
-
-  using Optimizer::step;
-  at::Tensor step(LossClosure closure) override;
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
+  // Values beside rates that are others than the engine was built with, in words; empty where there are none.
+  std::string changes() const;
 
  private:
-  std::vector<std::vector<int>> numbers_;  // by group
-  std::function<void()> step_;
+  std::string fault(std::size_t group) const;
+  void heed_rates();
+
+  std::vector<Group> groups_;           // with the rates that were seen last
+  std::vector<std::type_index> kinds_;  // of their options
+  double lr_;                           // seen last
+  std::unique_ptr<torch::optim::Optimizer> torch_;
 };
 
 }  // namespace zero

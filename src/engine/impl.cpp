@@ -98,6 +98,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
       resolved_(plan.on(mesh.shape())),
       options_(with_tiers(plan_, std::move(options), inventory.device)),
       seat_(mesh.world().take_seat()),
+      optimizer_given_(optimizer),
       lr_(learning_rate(optimizer)),
       infos_(std::move(inventory.infos)),
       rules_(parameter_rules(optimizer, options_.groups, infos_)),
@@ -280,7 +281,21 @@ void Engine::Impl::check_not_gathered(const char* call) const {
                        "end the scope first");
 }
 
-void Engine::Impl::release() {
+// Of units of which more is known than the parameters have, all of it, in the host's memory; else undefined. Collective.
+std::vector<at::Tensor> Engine::Impl::whole_weights() {
+  const dispatch_hook::Off off;
+  std::vector<at::Tensor> all(units_.size());
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = *units_[i];
+    if (!unit.adopted() || !updater_.has_wide(unit)) continue;
+    all[i] = at::empty({unit.layout().length()}, scalar_type(accumulation(unit.layout().dtype())));
+    updater_.read_wide(unit, updated_of(unit, all[i]));
+    gather_updated(unit, all[i]);
+  }
+  return all;
+}
+
+void Engine::Impl::release(ReleaseAs as) {
   check_alive();
   check_module();
   check_idle("release()");
@@ -291,13 +306,17 @@ void Engine::Impl::release() {
   std::vector<Pinned> whole;
   for (auto& unit : units_)
     if (unit->adopted()) whole.emplace_back(*pager_, *unit);
+  std::vector<at::Tensor> weights = as == ReleaseAs::given ? whole_weights() : std::vector<at::Tensor>(units_.size());
   exchange_.end_standing_by();
   broken_ = "release() failed halfway: some parameters are the module's own again and others are not";
   gradients_.reset();
   micro_batch_.end_forward();
   std::ranges::for_each(whole, &Pinned::forget);
-  for (auto& unit : units_)
-    if (unit->adopted()) unit->abandon();
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (!units_[i]->adopted()) continue;
+    as == ReleaseAs::given ? units_[i]->give_back(weights[i]) : units_[i]->abandon();
+    weights[i].reset();
+  }
   broken_ = nullptr;
   watch_.reset();
   released_ = true;

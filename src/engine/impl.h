@@ -51,10 +51,11 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   StepReport step();
   const StepReport& last_step() const { return last_step_; }
   EngineOptimizer& optimizer();
+  [[noreturn]] void refuse_optimizer(const std::string& wanted) const;
   void set_lr(double lr);
   std::int64_t next_micro_batch();
   void discard();
-  void release();
+  void release(ReleaseAs as);
   at::Tensor main_parameter(const at::Tensor& parameter);
   at::Tensor gradient(const at::Tensor& parameter);
   void for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use);
@@ -142,7 +143,11 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void begin_micro_batch();
   void join_backward();
   StepReport attempt();
-  void heed_learning_rates();
+  void heed_groups();
+  void follow_groups();
+  std::optional<double> ratio_of(const ParameterRule& rule) const;
+  int group_of(const ParameterInfo& info) const;
+  std::vector<at::Tensor> whole_weights();
   double factor_on_rates() const;
   void check_alive() const;
   void check_parameters() const;
@@ -162,7 +167,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void settle_parameters();
   StateFit agree_on_state(const StateSource& source);
   class Loading;
-  void exchange_files(const std::function<void(const Communicator& all)>& work);
+  void exchange_files(Exchange::Kind kind, const std::function<void(const Communicator& all)>& work);
   void make_way(WhileSaving how);
   SaveOrder order(const std::string& folder, const SaveOptions& options);
   std::string copy(Snapshot& snapshot);
@@ -208,7 +213,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   Plan resolved_;  // on the mesh
   Options options_;
   std::shared_ptr<const int> seat_;  // among the world's engines
-  double lr_;                        // of parameters in no group
+  Optimizer optimizer_given_;        // to parameters in no group
+  double lr_;                        // of these
   std::vector<ParameterInfo> infos_;
   std::vector<ParameterRule> rules_;  // by parameter
   TrainedModule module_;

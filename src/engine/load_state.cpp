@@ -117,7 +117,7 @@ StateFit Engine::Impl::agree_on_state(const StateSource& source) {
   if (!fit.faults.empty()) text = rank_text() + ": the state to load is not one of this engine:";
   for (const std::string& fault : fit.faults) text += "\n  - " + fault;
   std::optional<Disagreement> found;
-  exchange_.run({.kind = Exchange::Kind::setup,
+  exchange_.run({.kind = Exchange::Kind::load,
                  .run =
                      [&](const Groups& groups) {
                        if (groups.size() == 1) return;
@@ -176,9 +176,9 @@ void Engine::Impl::take_over(StateSource& source) {
   behind_->reset();
   for (auto& unit : units_) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    if (updater_.has_main(*unit)) publish(*unit, Exchange::Kind::setup);
+    if (updater_.has_main(*unit)) publish(*unit, Exchange::Kind::load);
   }
-  renew(Exchange::Kind::setup);
+  renew(Exchange::Kind::load);
   broken_ = nullptr;
 }
 
@@ -212,7 +212,7 @@ void Engine::Impl::resume(const StateScalars& scalars) {
 void Engine::Impl::agree_on_loading(const LoadFault& fault) {
   std::string faults;
   std::int64_t others = 0;  // that are no damage
-  exchange_.run({.kind = Exchange::Kind::setup,
+  exchange_.run({.kind = Exchange::Kind::load,
                  .count = 1,
                  .run =
                      [&](const Groups& groups) {

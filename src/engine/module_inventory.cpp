@@ -81,12 +81,13 @@ class Collector {
 
   Inventory result() {
     check_memory();
-    if (inventory_.specs.empty() && faults_.empty())
+    if (inventory_.specs.empty() && faults_.empty() && refused_.empty())
       faults_.push_back(inventory_.ignored.empty() ? "the module has no floating-point parameters"
                                                    : "Options::ignored takes all of its parameters");
-    if (faults_.empty()) return std::move(inventory_);
+    if (faults_.empty() && refused_.empty()) return std::move(inventory_);
     std::string text = "this module cannot be trained:";
     for (const std::string& fault : faults_) text += "\n  - " + fault;
+    for (const auto& [what, why, names] : refused_) text += "\n  - " + all_of(what, names) + " " + why;
     throw ConfigError(text);
   }
 
@@ -186,8 +187,20 @@ class Collector {
   void add_projections(const Scripted& /*module*/) {}
 
   bool refuse(const std::string& what, const std::string& name, const std::string& why) {
-    faults_.push_back(what + " '" + name + "' " + why);
+    const auto same = [&](const Refused& each) { return each.what == what && each.why == why; };
+    auto found = std::ranges::find_if(refused_, same);
+    if (found == refused_.end()) found = refused_.insert(refused_.end(), {what, why, {}});
+    found->names.push_back(name);
     return false;
+  }
+
+  // A sentence for all that are refused for one reason.
+  static std::string all_of(const std::string& what, const std::vector<std::string>& names) {
+    constexpr std::size_t most = 4;
+    if (names.size() == 1) return what + " '" + names.front() + "'";
+    std::string text = "each of " + std::to_string(names.size()) + " " + what + "s, ";
+    for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i == 0 ? "'" : "', '") + names[i];
+    return text + (names.size() > most ? "' and others," : "',");
   }
 
   // Whether it is dense memory of the device on which the first one was.
@@ -273,6 +286,11 @@ class Collector {
   bool on_device_ = false;  // the inventory's is known
   std::unordered_set<const void*> seen_, buffers_;
   std::vector<std::string> faults_;
+  struct Refused {
+    std::string what, why;
+    std::vector<std::string> names;
+  };
+  std::vector<Refused> refused_;  // tensors
 };
 
 }  // namespace

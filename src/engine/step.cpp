@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/lap.h"
 #include "base/text.h"
+#include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
 #include "state/dispatch_hook.h"
@@ -38,21 +39,24 @@ StepSummary Engine::Impl::summary() {
   return summary;
 }
 
-// By which ranks' learning rates are compared, those that the program sets.
+// By which ranks' learning rates and other values of groups are compared, those that the program sets.
 std::uint32_t Engine::Impl::rates() const {
   std::string bytes;
   for (int i = 0; i < static_cast<int>(infos_.size()); ++i) {
     const double rate = updater_.lr(i);
     bytes.append(reinterpret_cast<const char*>(&rate), sizeof rate);
   }
+  if (optimizer_) bytes += optimizer_->changes();
   return static_cast<std::uint32_t>(fnv1a(bytes) >> (64 - kRateBits));
 }
 
 void Engine::Impl::require_same_rates(const StepDecision& decision) const {
   if (!decision.other_rates) return;
-  throw StateError(rank_text() + ": learning rates differ between ranks 0 and " +
-                       std::to_string(*decision.other_rates) + "; this one has " + shortest(lr_) +
-                       " of parameters in no group. Nothing was updated",
+  const std::string changes = optimizer_ ? optimizer_->changes() : std::string();
+  throw StateError(rank_text() + ": learning rates, or other values of the optimizer's groups, differ between ranks 0 " +
+                       "and " + std::to_string(*decision.other_rates) + "; this one has a rate of " + shortest(lr_) +
+                       " of parameters in no group" + (changes.empty() ? "" : ", and " + changes) +
+                       ". Nothing was updated",
                    "set the same on every rank, and call step() again");
 }
 
@@ -118,7 +122,7 @@ StepReport Engine::Impl::attempt() {
   report.step = steps_;
   stepped_ = micro_;
   if (micro_ < plan_.accumulate()) return report;
-  heed_learning_rates();
+  heed_groups();
   const double lr_factor = factor_on_rates();
   check_not_gathered("step()");
   check_parameters();
@@ -128,6 +132,7 @@ StepReport Engine::Impl::attempt() {
   require_same_rates(decision);
   const Exchange::Changing changing(exchange_);
   if (delayed_) take_over_in_step();
+  follow_groups();
   requests_ = 0;
   report.requests = decision.requests;
   report_save(decision.save_ended, report);

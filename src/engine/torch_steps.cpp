@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <optional>
+#include <typeinfo>
 
 #include "device/torch/dtypes.h"
 #include "device/torch/torch_device.h"
@@ -40,6 +41,13 @@ class Seen final : public MemoryObserver {
 
 void set_lr(torch::optim::Optimizer& optimizer, double lr) {
   for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
+}
+
+void set_options(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
+  for (auto& group : optimizer.param_groups()) {
+    const torch::optim::OptimizerOptions& made = group.options();
+    if (typeid(made) == typeid(options)) group.set_options(options.clone());
+  }
 }
 
 at::Tensor leaf(const at::Tensor& values) {
@@ -99,7 +107,8 @@ TorchStep::~TorchStep() {
   accounts_.add(account_, -booked_);
 }
 
-void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
+void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range,
+                    const torch::optim::OptimizerOptions* options) {
   const at::ScalarType wide = scalar_type(accumulation(range.dtype));
   const auto view = [&](const void* data, at::ScalarType dtype) {
     return tensor_at(accounts_.where(), data, dtype, range.count);
@@ -113,6 +122,7 @@ void TorchStep::run(const UpdateFactors& factors, const UpdateRange& range) {
     }
     weights_.set_data(view(range.main, wide));
     weights_.mutable_grad() = view(range.gradient, scalar_type(range.gradient_dtype())).to(wide).mul(factors.scale);
+    if (options != nullptr) set_options(*made_, *options);
     set_lr(*made_, factors.lr);
     made_->step();
     weights_.mutable_grad() = at::Tensor();

@@ -12,6 +12,10 @@
 #include "state/accounts.h"
 #include "zero/optimizer.h"
 
+namespace torch::optim {
+class OptimizerOptions;
+}
+
 namespace zero {
 
 // Throws ConfigError with the reason when the optimizer is not one that goes element by element.
@@ -26,7 +30,8 @@ class TorchStep {
   TorchStep(const TorchStep&) = delete;
   TorchStep& operator=(const TorchStep&) = delete;
 
-  void run(const UpdateFactors& factors, const UpdateRange& range);
+  // `options`, but for the rate, are those of its groups whose options are of that class; null: as they were made.
+  void run(const UpdateFactors& factors, const UpdateRange& range, const torch::optim::OptimizerOptions* options);
 
   // What the optimizer keeps, where there was a step. A copy.
   TorchFields fields() const;

@@ -52,6 +52,7 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       seed_(seed),
       rules_(std::move(rules)),
       lr_(rules_.size()),
+      torch_options_(rules_.size()),
       steps_(rules_.size()),
       states_(layout.units().size()),
       whole_(layout, plan, rules_, exchange, accounts) {
@@ -208,11 +209,6 @@ bool Updater::has_main(const Unit& unit) const {
   return state && state->blocks.main;
 }
 
-void Updater::read_main(const Unit& unit, View to) const {
-  const TierMeter::Apart apart;
-  for_unit(unit, "the main weights", [&] { states_[index(unit)]->blocks.main.read(0, to).wait(); });
-}
-
 // But for what lies in blocks.
 UpdateRange Updater::range(const UnitStep& step, const Piece& piece, std::int64_t begin, std::int64_t end) const {
   const UnitLayout& layout = step.unit->layout();
@@ -314,7 +310,9 @@ void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer&
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return computing(unit).update(optimizer, factors, range);
-  torch_step(unit, which, *torch).run(factors, range);
+  const Piece piece = pieces(unit)[which];
+  const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+  torch_step(unit, which, *torch).run(factors, range, torch_options_[static_cast<std::size_t>(slot.index)].get());
 }
 
 TorchStep& Updater::torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer) {

@@ -24,6 +24,10 @@
 #include "state/unit.h"
 #include "zero/engine.h"
 
+namespace torch::optim {
+class OptimizerOptions;
+}
+
 namespace zero {
 
 // What a step takes of a unit.
@@ -63,6 +67,14 @@ class Updater {
   // Of a parameter, by its number in the layout, from the next step on; before schedules.
   double lr(int parameter) const;
   void set_lr(int parameter, double lr) { lr_[static_cast<std::size_t>(parameter)] = lr; }
+  // Likewise, while no update is under way: one that keeps the same state.
+  void set_optimizer(int parameter, const Optimizer& optimizer) {
+    rules_[static_cast<std::size_t>(parameter)].optimizer = optimizer;
+  }
+  // Of one with a TorchOptimizer: what its groups have, but for the rate, in place of what it was made with.
+  void set_torch_options(int parameter, std::shared_ptr<const torch::optim::OptimizerOptions> options) {
+    torch_options_[static_cast<std::size_t>(parameter)] = std::move(options);
+  }
 
   // How often each parameter was updated.
   const std::vector<std::int64_t>& steps() const { return steps_; }
@@ -100,6 +112,10 @@ class Updater {
   bool has_main(const Unit& unit) const;
   // Writes this rank's main weights of a unit to `to`, all of them.
   void read_main(const Unit& unit, View to) const;
+  // Whether more is known of the weights than the stored parameters have, in main weights or what rounding cut off.
+  bool has_wide(const Unit& unit) const;
+  // Writes these to the host's memory, as read_main() does, in the accumulation dtype.
+  void read_wide(Unit& unit, View to) const;
   std::int64_t origin(const Unit& unit) const { return held(unit).begin; }
   std::int64_t length(const Unit& unit) const { return held(unit).count; }
   // What this rank updates of the unit, in order.
@@ -159,6 +175,7 @@ class Updater {
   std::uint64_t seed_;
   std::vector<ParameterRule> rules_;       // by parameter
   std::vector<std::optional<double>> lr_;  // likewise, in place of the rule's
+  std::vector<std::shared_ptr<const torch::optim::OptimizerOptions>> torch_options_;  // likewise; null: as made
   std::vector<std::int64_t> steps_;        // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   FullTensors whole_;

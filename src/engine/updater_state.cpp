@@ -1,6 +1,8 @@
 // What the updater holds, told by name, and taken over from another.
 #include "engine/updater.h"
+#include "memory/tier_meter.h"
 #include "partition/optimizer_state.h"
+#include "state/for_unit.h"
 
 namespace zero {
 namespace {
@@ -58,6 +60,37 @@ void Updater::each_state(const Unit& unit, const TellState& tell) const {
     tell(kept);
   }
   whole_.each_state(unit, tell);
+}
+
+void Updater::read_main(const Unit& unit, View to) const {
+  const TierMeter::Apart apart;
+  for_unit(unit, "the main weights", [&] { states_[index(unit)]->blocks.main.read(0, to).wait(); });
+}
+
+bool Updater::has_wide(const Unit& unit) const {
+  const auto& state = states_[index(unit)];
+  return state && (state->blocks.main || state->blocks.rest);
+}
+
+// What rounding cut off belongs to the stored parameters, beside which it lies.
+void Updater::read_wide(Unit& unit, View to) const {
+  if (has_main(unit)) return read_main(unit, to);
+  const TierMeter::Apart apart;
+  const Dtype stored = unit.layout().dtype();
+  const std::int64_t bytes = length(unit) * size_of(stored);
+  std::vector<char> parameters(static_cast<std::size_t>(bytes)), rest(static_cast<std::size_t>(bytes));
+  for_unit(unit, "the parameters", [&] {
+    const BlockPart from = unit.stored({origin(unit), length(unit)}, Way::in);
+    from.block->read(from.at, {parameters.data(), bytes, Dtype::u8}).wait();
+    states_[index(unit)]->blocks.rest.read(0, {rest.data(), bytes, Dtype::u8}).wait();
+  });
+  UpdateRange range;
+  range.parameter = parameters.data();
+  range.rest = rest.data();
+  range.dtype = stored;
+  range.count = length(unit);
+  range.remainder = Remainder::kept;
+  read_weights(range, to.data);
 }
 
 void Updater::resume(std::uint64_t seed, std::vector<std::int64_t> steps) {

@@ -54,7 +54,10 @@ const char* verb(Exchange::Kind kind) {
     case Exchange::Kind::publish: return "publish updated parameters of";
     case Exchange::Kind::direct: return "compute the steps of";
     case Exchange::Kind::vote: return "take a step";
-    case Exchange::Kind::setup: return "set up";
+    case Exchange::Kind::setup: return "build an engine";
+    case Exchange::Kind::order: return "agree on the order of gradients after the first backward";
+    case Exchange::Kind::save: return "save a checkpoint";
+    case Exchange::Kind::load: return "load a state";
     case Exchange::Kind::read: return "read or write";
     case Exchange::Kind::emptied: return "tell which gradients zero_grad() left";
     case Exchange::Kind::rest:
@@ -308,7 +311,8 @@ void Exchange::diverged(const Table& table, Axis axis) const {
   for (std::size_t i = 0; i < table.size(); ++i) {
     const auto& [word, unit, count, sequence] = table[i];
     text << (i == 0 ? ": " : "; ") << "rank " << peer(i, axis) << " wants, as operation " << sequence << ", to "
-         << wish(table[i]) << " (" << count << " elements)";
+         << wish(table[i]);
+    if (count > 0) text << " (" << count << " elements)";
     if (Said(word).emptied != Said(table.front()[0]).emptied) text << ", when zero_grad() has emptied other gradients";
   }
   throw Diverged("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),

@@ -40,7 +40,9 @@ class Exchange {
  public:
   // Those before `setup` belong to steps; the last two are announced where there is no operation: a rank has nothing to
   // exchange, or nothing but that it serves others.
-  enum class Kind : std::uint8_t { gather, reduce, publish, direct, vote, setup, read, emptied, rest, serve };
+  enum class Kind : std::uint8_t {
+    gather, reduce, publish, direct, vote, setup, order, save, load, read, emptied, rest, serve
+  };
   // Of a gather: as the plan's wire brings it, or as the shards hold it, where that is something else.
   enum class Variant : std::uint8_t { wired, exact };
   // What ranks say to each other lies in the host's memory; data wherever the engine computes.

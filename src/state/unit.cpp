@@ -125,6 +125,7 @@ void Unit::adopt(Buffer values, Staging& staging) {
     place.parameter = at::empty({0}, at::TensorOptions().dtype(dtype()).device(device()))
                           .set_(storage, 0, parameters_[i].sizes(), strides_in_unit(parameters_[i]));
     before_.push_back(parameters_[i].detach());
+    given_.push_back(parameters_[i].scalar_type());
     parameters_[i].set_data(place.parameter);
   }
   adopted_ = ready_ = true;
@@ -327,31 +328,53 @@ std::string Unit::fault(int slot) const {
 void Unit::abandon(bool with_values) {
   const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
-  const bool keeps = ready_ && with_values;
-  std::vector<at::Tensor> copies;
-  if (keeps)
+  if (ready_ && with_values) {
+    std::vector<at::Tensor> copies;
     for (const at::Tensor& parameter : parameters_)
       copies.push_back(
           at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
-  // Kept alive under what autograd saved.
-  char* const data = keeps ? static_cast<char*>(full().data) : nullptr;
-  using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
-  const Keep keep = keeps ? Keep(memory_.release(), common_) : Keep();
+    return settle_on(copies);
+  }
   for (const Place& place : places_) {
     c10::StorageImpl& storage = storage_of(place);
-    if (keeps) {
-      void* const at = at_element(data, layout_.slots()[place.slot].begin, layout_.dtype());
-      storage.set_data_ptr_noswap(at::DataPtr(
-          at, new Keep(keep), [](void* pair) { delete static_cast<Keep*>(pair); }, device()));
-      parameters_[place.slot].set_data(copies[place.slot]);
-      continue;
-    }
     storage.set_data_ptr_noswap(at::DataPtr(nullptr, device()));
     storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
         "zero: the engine that held the parameters of unit '" + layout_.name() +
         (bringer_ == nullptr ? "' in parts" : "' on another tier") +
         " has ended, and their values with it; call engine.release() before it ends to keep them");
   }
+  end();
+}
+
+void Unit::give_back(const at::Tensor& values) {
+  const dispatch_hook::Off off;
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> copies;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    const at::Tensor from =
+        values.defined() ? slot_view(values, layout_.slots()[i], parameter) : parameter.detach();
+    copies.push_back(
+        at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().dtype(given_[i])).copy_(from));
+  }
+  settle_on(copies);
+}
+
+// The parameters; what autograd saved of the unit's memory stays as it is.
+void Unit::settle_on(const std::vector<at::Tensor>& values) {
+  char* const data = static_cast<char*>(full().data);
+  using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  const Keep keep(memory_.release(), common_);
+  for (const Place& place : places_) {
+    void* const at = at_element(data, layout_.slots()[place.slot].begin, layout_.dtype());
+    storage_of(place).set_data_ptr_noswap(at::DataPtr(
+        at, new Keep(keep), [](void* pair) { delete static_cast<Keep*>(pair); }, device()));
+    parameters_[place.slot].set_data(values[place.slot]);
+  }
+  end();
+}
+
+void Unit::end() {
   places_.clear();
   adopted_ = false;
 }

@@ -163,6 +163,9 @@ class Unit {
   // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
   // them throws and says what to do.
   void abandon(bool with_values = true);
+  // Ends it, when it is ready(): parameters get these values of the flat array, or its own where there are none, in the
+  // dtypes that they had before the unit.
+  void give_back(const at::Tensor& values = {});
 
   UnitOwner* owner = nullptr;
 
@@ -188,6 +191,8 @@ class Unit {
   void write_home(Staging& staging, const void* values, Dtype dtype);
   void point_at(void* data);
   void forbid(const char* why);
+  void settle_on(const std::vector<at::Tensor>& values);
+  void end();
 
   const UnitLayout& layout_;
   int index_;
@@ -207,6 +212,7 @@ class Unit {
   bool adopted_ = false;
   std::vector<Place> places_;       // by slot; they stay where they are
   std::vector<at::Tensor> before_;  // the parameters, until the engine is built
+  std::vector<at::ScalarType> given_;  // their dtypes
   bool ready_ = false;
 };
 
