@@ -11,7 +11,7 @@
 Start it with torchrun. The library is that of C++, and so are the bits.
 """
 
-from ._engine import Engine, EngineOptimizer, Restored, find_checkpoint
+from ._engine import Engine, Restored, find_checkpoint
 from ._native import (
     SGD,
     Adafactor,
@@ -50,6 +50,7 @@ from ._native import (
     units_named,
     units_of_types,
 )
+from ._optimizer import EngineOptimizer
 from ._world import checkpoint_steps, gather, init, prepare_checkpoints, world
 
 __all__ = [

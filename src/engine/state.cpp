@@ -266,12 +266,12 @@ EngineState Engine::Impl::state(bool frozen) {
   std::vector<StateTensor> of_parameters;
   std::vector<ElementOrder> orders;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (!frozen && !expected[i].trainable) {
+    const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
+    const bool prepared = updater_.prepared(*units_[unit]);
+    if (!frozen && !expected[i].trainable && !prepared) {
       numbers.updates.erase(expected[i].name);
       continue;
     }
-    const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
-    const bool prepared = updater_.prepared(*units_[unit]);
     if (prepared) numbers.optimizers.emplace(expected[i].name, expected[i].optimizer);
     std::vector<StateTensor> tensors = prepared ? expected[i].kept : expected[i].plain;
     if (updater_.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
@@ -287,7 +287,7 @@ EngineState Engine::Impl::state(bool frozen) {
   for (const Replicated& each : replicated_)
     if (each.persistent) pieces.add_buffer(*described++, each.tensor);
   for (const auto& unit : units_)
-    if (unit->adopted() && (frozen || unit->layout().trainable()))
+    if (unit->adopted() && (frozen || unit->layout().trainable() || updater_.prepared(*unit)))
       each_state(*unit, [&](const HeldState& held) { pieces.add(held); });
   return std::move(pieces).state(std::move(numbers));
 }

@@ -1,6 +1,7 @@
 // Recipes of docs/recipes.md for more than one network, and for networks of which a part is trained.
 // unit/documented_code_test holds the document against this file.
 #include <optional>
+#include <tuple>
 
 #include "familiar_programs.h"
 #include "folder.h"
@@ -237,6 +238,51 @@ TEST(NetworkRecipes, Adapters) {
     EXPECT_TRUE(trained.parameters.at("base.weight").equal(first.parameters.at("base.weight")));
     EXPECT_FALSE(trained.parameters.at("up.weight").equal(first.parameters.at("up.weight")));
   }
+}
+
+// A part that is frozen when the engine is built, and trained from the third step on.
+void adapt_then_tune(Lora& net, const Batches& data, const std::string& folder, const zero::World& world,
+                     const zero::Plan& plan) {
+  zero::Engine engine(*net, world, plan, zero::AdamW{.lr = 1e-2, .eps = 1e-4});
+  for (std::size_t step = 0; step < data.size(); ++step) {
+    if (step == 2) net->base->weight.requires_grad_(true);
+    engine.backward(torch::mse_loss(net->forward(data[step].first), data[step].second));
+    engine.step();
+  }
+  engine.save(folder, {.frozen = false});  // and what has been trained since
+  engine.release();
+}
+
+void adapt_then_tune(Lora& net, const Batches& data) {
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
+  for (std::size_t step = 0; step < data.size(); ++step) {
+    if (step == 2) net->base->weight.requires_grad_(true);
+    optimizer.zero_grad();
+    torch::mse_loss(net->forward(data[step].first), data[step].second).backward();
+    optimizer.step();
+  }
+}
+
+TEST(NetworkRecipes, WhatIsThawedLaterIsTrainedAndSaved) {
+  expect_as_plain([](int data_of, const auto&... engine) {
+    auto net = lora();
+    if constexpr (sizeof...(engine) == 0) {
+      adapt_then_tune(net, batches(data_of, 6, 200));
+    } else {
+      std::optional<Folder> folder;
+      const World& world = std::get<0>(std::tie(engine...));
+      if (world.rank() == 0) folder.emplace();
+      const std::string path = broadcast_bytes(folder ? folder->path() : "", world);
+      adapt_then_tune(net, batches(data_of, 6, 200), path, engine...);
+      auto again = lora();
+      Engine loaded(*again, engine..., AdamW{.lr = 1e-2});
+      loaded.load(path);
+      loaded.release();
+      barrier(world);
+      EXPECT_EQ(difference(left_by({{"", net.get()}}), left_by({{"", again.get()}})), "");
+    }
+    return left_by({{"", net.get()}});
+  });
 }
 
 }  // namespace zero::test::recipes_networks_test

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -76,7 +77,7 @@ bool is_in(const std::vector<Lines>& programs, const Lines& code) {
 
 TEST(DocumentedCode, IsThatOfTests) {
   const std::vector<Lines> all = programs();
-  for (const auto& [document, least] : {std::pair{"migrating.md", 10}, std::pair{"recipes.md", 16}}) {
+  for (const auto& [document, least] : {std::pair{"migrating.md", 17}, std::pair{"recipes.md", 17}}) {
     int found = 0;
     for (const Block& block : blocks_of(document)) {
       SCOPED_TRACE(std::string(document) + ":" + std::to_string(block.place));
@@ -94,12 +95,16 @@ TEST(DocumentedCode, IsThatOfTests) {
   }
 }
 
+// Or a line for each optimizer.
 TEST(DocumentedCode, ChangesTwoLinesAtMost) {
   for (const Block& block : blocks_of("migrating.md")) {
     if (block.language != "diff") continue;
     SCOPED_TRACE("migrating.md:" + std::to_string(block.place));
-    EXPECT_LE(block.count('+'), 2);
-    EXPECT_LE(block.count('-'), 2);
+    const auto most = std::max<std::ptrdiff_t>(2, std::ranges::count_if(block.text, [](const std::string& line) {
+      return line.starts_with('+') && line.find("zero::Engine") != std::string::npos;
+    }));
+    EXPECT_LE(block.count('+'), most);
+    EXPECT_LE(block.count('-'), most);
     EXPECT_GE(block.count('+'), 1);
   }
 }
