@@ -78,9 +78,33 @@ class AsAnOptimizer(Case):
                          lambda: optimizer.add_param_group({"params": []})):
                 with self.assertRaises(zero.StateError):
                     call()
-            optimizer.param_groups[0]["weight_decay"] = 0.5
-            with self.assertRaisesRegex(zero.ConfigError, "weight_decay"):
+            optimizer.param_groups[0]["betas"] = (0.9, 0.99)
+            with self.assertRaisesRegex(zero.ConfigError, "betas"):
                 optimizer.step()
+            del optimizer.param_groups[0]["betas"]
+            optimizer.param_groups[0]["momentum"] = 0.9
+            loss_of(model, tokens_of(RANK)).backward()
+            with self.assertRaisesRegex(zero.ConfigError, "momentum"):
+                optimizer.step()
+
+    def test_what_is_set_in_its_groups_is_followed(self) -> None:
+        plain, model = made(), made()
+        theirs = torch.optim.AdamW(plain.parameters(), 2e-2)
+        with zero.Engine(model, "zero3", zero.AdamW(2e-2)) as engine:
+            self.assertEqual(engine.optimizer.param_groups[0]["betas"], (0.9, 0.999))
+            schedules = [
+                torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=6)  # of betas too
+                for optimizer in (theirs, engine.optimizer)
+            ]
+            for step in range(4):
+                plain_step(plain, theirs, step * WORLD)
+                stepped(engine, model)
+                for schedule in schedules:
+                    schedule.step()
+                for optimizer in (theirs, engine.optimizer):
+                    optimizer.param_groups[0]["weight_decay"] = 0.1 * step
+            self.assertNotEqual(engine.optimizer.param_groups[0]["betas"], (0.9, 0.999))
+            self.expect_close(whole(model), plain.named_parameters(), within=3e-5)
 
 
 class Gradients(Case):
@@ -253,6 +277,24 @@ class Lives(Case):
         self.expect_same({name: p.detach() for name, p in model.named_parameters()}, expected)
         loss_of(model, tokens_of(RANK)).backward()
         self.assertEqual(model.head.weight.grad.shape, model.head.weight.shape)
+
+    def test_an_engine_for_each_step_loses_nothing_in_16_bits(self) -> None:
+        plan = zero.Plan("zero3", precision="bf16")
+        values = []
+        for engines in (1, 4):
+            model = made()
+            for engine in range(engines):
+                each = zero.Engine(model, plan, zero.SGD(1e-4))
+                for step in range(4 // engines):
+                    each.backward(loss_of(model, tokens_of((engine + step) * WORLD + RANK)))
+                    each.step()
+                each.release()
+            values.append({name: p.detach() for name, p in model.named_parameters()})
+        self.expect_same(*values)
+        self.assertEqual(model.head.weight.dtype, torch.float32)
+        each = zero.Engine(model, plan, zero.SGD(1e-4))
+        each.release(computed=True)
+        self.assertEqual(model.head.weight.dtype, torch.bfloat16)
 
     def test_an_engine_ends_with_its_last_reference(self) -> None:
         model = made()
