@@ -45,23 +45,23 @@ Strings parts_of(const std::string& text) {
   return parts;
 }
 
-// Lines of a cell that is to be at most so wide, where its words are.
+// Lines of a cell that is to be at most so wide, where its words are: a part goes on where it fits, else begins a line.
 Strings broken(const std::string& text, std::size_t width, std::string_view indent) {
   if (width_of(text) <= width) return {text};
   Strings lines;
-  const auto add = [&](const std::string& piece) {
+  const auto begin = [&](const std::string& piece) {
+    lines.push_back((lines.empty() ? "" : std::string(indent)) + piece);
+  };
+  const auto goes_on = [&](const std::string& piece) {
     const bool fits = !lines.empty() && width_of(lines.back()) + 1 + width_of(piece) <= width;
-    if (fits)
-      lines.back() += " " + piece;
-    else
-      lines.push_back((lines.empty() ? "" : std::string(indent)) + piece);
+    if (fits) lines.back() += " " + piece;
+    return fits;
   };
   for (const std::string& part : parts_of(text)) {
-    if (width_of(part) + indent.size() <= width) {
-      add(part);
-    } else {
-      for (const std::string& word : words_of(part)) add(word);
-    }
+    if (goes_on(part)) continue;
+    const Strings words = words_of(part);
+    for (std::size_t i = 0; i < words.size(); ++i)
+      if (i == 0 || !goes_on(words[i])) begin(words[i]);
   }
   return lines;
 }
@@ -104,21 +104,26 @@ std::vector<std::size_t> Table::widths() const {
 }
 
 void Table::print(std::ostream& out) const {
-  const Sizes widths = this->widths();
+  const Sizes most = widths();
+  Sizes widths(most.size());  // of the lines that cells are broken into
+  std::vector<std::vector<Strings>> rows;
   for (const Strings& row : rows_) {
-    std::vector<Strings> cells;
-    std::size_t height = 1;
+    std::vector<Strings>& cells = rows.emplace_back();
     for (std::size_t i = 0; i < row.size(); ++i) {
-      cells.push_back(broken(row[i], widths[i], i < left_ ? kIndent : ""));
-      height = std::max(height, cells.back().size());
+      cells.push_back(broken(row[i], most[i], i < left_ ? kIndent : ""));
+      for (const std::string& line : cells[i]) widths[i] = std::max(widths[i], width_of(line));
     }
+  }
+  for (const std::vector<Strings>& cells : rows) {
+    std::size_t height = 1;
+    for (const Strings& cell : cells) height = std::max(height, cell.size());
     for (std::size_t line = 0; line < height; ++line) {
       std::string text;
       for (std::size_t i = 0; i < cells.size(); ++i) {
-        const std::size_t above = &row == &rows_.front() ? height - cells[i].size() : 0;
+        const std::size_t above = &cells == &rows.front() ? height - cells[i].size() : 0;
         const bool any = line >= above && line - above < cells[i].size();
         const std::string cell = any ? cells[i][line - above] : "";
-        const std::string padding(widths[i] - std::min(widths[i], width_of(cell)), ' ');
+        const std::string padding(widths[i] - width_of(cell), ' ');
         text += std::string(i ? kGap : "") + (i < left_ ? cell + padding : padding + cell);
       }
       out << text.substr(0, text.find_last_not_of(' ') + 1) << '\n';

@@ -77,7 +77,7 @@ TEST(Table, GivesEachTierOfALongLabelALine) {
   Table table(1);
   table.add({"plan", "bytes"});
   table.add({"zero3, gradient and 0.5 of optimizer on host, parameter on disk", std::string(60, '1')});
-  EXPECT_EQ(text_of(table), "plan" + std::string(91, ' ') + "bytes\n" + "zero3," + std::string(34, ' ') +
+  EXPECT_EQ(text_of(table), "plan" + std::string(87, ' ') + "bytes\n" + "zero3," + std::string(30, ' ') +
                                 std::string(60, '1') +
                                 "\n"
                                 "  gradient and 0.5 of optimizer on\n"
@@ -129,7 +129,7 @@ TEST(Tables, OfOptimizersAreNarrow) {
   Report report;
   report.runs = {run_of(Plan::zero3()), run_of(Plan::zero3())};
   std::ostringstream out;
-  print_optimizers(out, report, 0.1);
+  print_optimizers(out, report, 1e9);
   const std::string text = out.str();
   EXPECT_LE(widest_row(text.substr(text.find("\n\n"))), Table::kWidest) << text;
 }
