@@ -1,5 +1,4 @@
 // Norms of the gradient, by group of parameters.
-#include <algorithm>
 #include <cmath>
 #include <span>
 
@@ -8,12 +7,6 @@
 
 namespace zero {
 namespace {
-
-// The first that takes it; as many as there are where none does.
-std::size_t group_of(const std::vector<ParamGroup>& groups, const ParameterInfo& info) {
-  const auto takes = [&](const ParamGroup& group) { return group.takes(info); };
-  return static_cast<std::size_t>(std::ranges::find_if(groups, takes) - groups.begin());
-}
 
 // Of each group's sum its limbs, one sum after the other, with what was there.
 void add_limbs(std::vector<ExactSum> sums, std::vector<std::int64_t>& words) {
@@ -35,7 +28,8 @@ std::vector<std::int64_t> Engine::Impl::squares_of_groups() {
     SquareSums& sums = &held->device() == &accounts_.device() ? here : of_host;
     for (const Piece& piece : unit->layout().pieces(unit->rank())) {
       const Slot& slot = unit->layout().slots()[static_cast<std::size_t>(piece.slot)];
-      const std::size_t group = group_of(options_.groups, infos_[static_cast<std::size_t>(slot.index)]);
+      const int taken = group_of(infos_[static_cast<std::size_t>(slot.index)]);
+      const std::size_t group = taken < 0 ? groups - 1 : static_cast<std::size_t>(taken);
       gradients_->read(
           unit->index(), {piece.begin, piece.end - piece.begin},
           [&](const void* values, std::int64_t, std::int64_t count) { sums.add(group, values, held->dtype(), count); });
