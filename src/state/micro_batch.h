@@ -2,10 +2,10 @@
 // which operators are cast, the order in which units are used.
 //
 // A forward begins when an operator uses a parameter. In it random operators draw from the engine's generator, seeded
-// by the micro-batch's global index and the number of the draw in it (random_numbers.h), and in a 16-bit precision operators run under LibTorch's autocast. Backward and
-// step end it, and so does, at the next operator, that nothing is left of what parameters were used for: to look at a
-// weight between steps is no forward. With gradients disabled it is an evaluation, which ends where they are enabled
-// again. So code outside the model is untouched.
+// by the micro-batch's global index and the number of the draw in it (random_numbers.h), and in a 16-bit precision
+// operators run under LibTorch's autocast. Backward and step end it, and so does, at the next operator, that nothing is
+// left of what parameters were used for: to look at a weight between steps is no forward. With gradients disabled it is
+// an evaluation, which ends where they are enabled again. So code outside the model is untouched.
 //
 // Thread-safety: runs on the thread that runs forward and backward.
 #pragma once
