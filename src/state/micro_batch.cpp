@@ -126,6 +126,7 @@ void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
+  numbers_->next_turn();
   order_.complete();
 }
 
@@ -134,6 +135,7 @@ void MicroBatch::abort() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
+  numbers_->next_turn();
   order_.forget();
 }
 

@@ -80,7 +80,6 @@ class MicroBatch {
   void next(std::int64_t index) {
     unseeded_ = index;
     drawn_ = false;
-    ++turn_;
   }
   // A step is over: nobody goes back to numbers that were drawn in it.
   void next_step();
@@ -88,8 +87,6 @@ class MicroBatch {
   void reseed(std::uint64_t seed) { seed_ = seed; }
   // Of the next draw in a forward.
   std::uint64_t next_seed();
-  // Another one for each call of next().
-  std::int64_t turn() const { return turn_; }
   // Numbers were drawn under hooks of the program that what is saved for backward goes through, as a checkpoint of
   // activations has them, which runs the operators again in backward.
   void draw_under_hooks() { drawn_ = true; }
@@ -132,7 +129,6 @@ class MicroBatch {
   std::optional<std::int64_t> unseeded_ = 0;
   std::uint64_t stream_ = 0;  // of the micro-batch
   std::uint64_t draws_ = 0;   // in it
-  std::int64_t turn_ = 0;
   bool kept_open_ = false;
   bool drawn_ = false;
   bool program_casts_ = false;

@@ -163,6 +163,11 @@ void RandomNumbers::begin_forward() {
   following_ = false;
 }
 
+void RandomNumbers::next_turn() {
+  const std::lock_guard lock(mutex_);
+  ++turn_;
+}
+
 void RandomNumbers::forget(const MicroBatch& engine) {
   const std::lock_guard lock(mutex_);
   std::erase_if(drawn_, [&](const auto& each) {
@@ -189,13 +194,12 @@ std::optional<RandomNumbers::Drawn> RandomNumbers::find(std::uint64_t key, bool 
   const std::lock_guard lock(mutex_);
   const auto found = drawn_.find(key);
   if (found == drawn_.end()) return {};
-  const Drawn& drawn = found->second;
-  if (drawn.turn && !of_any_turn && drawn.engine->turn() != *drawn.turn) return {};
-  return drawn;
+  return of_any_turn || found->second.turn.value_or(turn_) == turn_ ? std::optional(found->second) : std::nullopt;
 }
 
-void RandomNumbers::remember(std::uint64_t key, const Drawn& drawn) {
+void RandomNumbers::remember(std::uint64_t key, Drawn drawn, bool may_recur) {
   const std::lock_guard lock(mutex_);
+  if (may_recur) drawn.turn = turn_;
   if (drawn_.size() >= kMostRemembered) drawn_.clear();
   drawn_.insert_or_assign(key, drawn);
 }
@@ -286,9 +290,8 @@ bool Draw::of_program() const {
 
 // The engine's next numbers.
 RandomNumbers::Drawn Draw::next() const {
-  RandomNumbers::Drawn drawn{forward_->next_seed(), RandomNumbers::new_mark(), forward_};
-  if (before_.seeded) drawn.turn = forward_->turn();
-  if (remembered_) numbers_->remember(key_, drawn);
+  const RandomNumbers::Drawn drawn{forward_->next_seed(), RandomNumbers::new_mark(), forward_};
+  if (remembered_) numbers_->remember(key_, drawn, before_.seeded);
   return drawn;
 }
 
@@ -312,17 +315,12 @@ void Draw::done() {
   if (!from_default_) return;
   const RandomNumbers::Place now = RandomNumbers::place(device_);
   if (device_.is_cpu() ? now.host == before_.host : now.device == before_.device) return;  // it drew nothing
+  const bool following = numbers_->follows(before_) || numbers_->seeded_by_program(before_);
   if (!again_) {
-    again_ = RandomNumbers::Drawn{std::nullopt, RandomNumbers::new_mark()};
-    // What a seed begins may be begun again for the next micro-batch.
-    const bool may_recur = before_.seeded && at::GradMode::is_enabled();
-    if (may_recur && forward_ != nullptr) {
-      again_->engine = forward_;
-      again_->turn = forward_->turn();
-    }
-    if (!may_recur || forward_ != nullptr) numbers_->remember(key_of_default_, *again_);
+    again_ = RandomNumbers::Drawn{std::nullopt, RandomNumbers::new_mark(), forward_};
+    numbers_->remember(key_of_default_, *again_, before_.seeded && at::GradMode::is_enabled());
   }
-  numbers_->leave(again_->mark, /*following=*/forward_ != nullptr);
+  numbers_->leave(again_->mark, following || (forward_ != nullptr && !given_));
 }
 
 }  // namespace zero

@@ -37,6 +37,8 @@ class RandomNumbers {
   void add_device(const c10::Device& device);
   // A forward with gradients begins.
   void begin_forward();
+  // A micro-batch is over.
+  void next_turn();
   // The engine's step is over, or the engine is: nobody goes back to what was drawn for it, or by the program.
   void forget(const MicroBatch& engine);
 
@@ -52,14 +54,14 @@ class RandomNumbers {
     std::optional<std::uint64_t> seed;   // of the engine's generator; none: from the default one
     std::uint32_t mark;                  // that the default one has behind it
     const MicroBatch* engine = nullptr;  // for which it was drawn
-    // The engine's micro-batch: a forward of another one that comes to the same place may have been seeded alike.
+    // Of a place that later micro-batches may come to, being seeded alike: not to be found by them.
     std::optional<std::int64_t> turn = {};
   };
 
   static Place place(const c10::Device& device);
   static std::uint32_t new_mark();
   std::optional<Drawn> find(std::uint64_t key, bool of_any_turn) const;
-  void remember(std::uint64_t key, const Drawn& drawn);
+  void remember(std::uint64_t key, Drawn drawn, bool may_recur);
   void leave(std::uint32_t mark, bool following);
   bool seeded_by_program(const Place& place) const;
   bool follows(const Place& place) const;
@@ -70,6 +72,7 @@ class RandomNumbers {
   std::unordered_map<std::uint64_t, Drawn> drawn_;
   std::map<c10::DeviceType, c10::Device> devices_;  // of engines, but for the CPU
   std::map<c10::DeviceType, at::Generator> generators_;
+  std::int64_t turn_ = 0;
   std::uint64_t begin_ = 0, latest_ = 0;  // Place::host where the forward began, and behind the latest draw
   bool following_ = false;                // which was from the default generator
 };

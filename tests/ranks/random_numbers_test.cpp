@@ -109,6 +109,21 @@ TEST(RandomNumbers, AreDrawnAgainFromWhereTheyWereDrawn) {
   });
 }
 
+TEST(RandomNumbers, OfOneSeedAreTheSameWithinAMicroBatch) {
+  on_one_rank([](Net& net, Engine& engine, int) {
+    const at::Tensor x = numbers(1, {8, 6});
+    const auto seeded = [&] {
+      torch::manual_seed(9);
+      return net.forward(x);
+    };
+    const at::Tensor first = seeded();
+    EXPECT_TRUE(at::equal(seeded(), first));
+    engine.backward(first.to(at::kFloat).sum());
+    EXPECT_FALSE(at::equal(seeded(), first));
+    engine.discard();
+  });
+}
+
 TEST(RandomNumbers, OfTheProgramStayWhereTheyAre) {
   on_one_rank([](Net& net, Engine& engine, int) {
     torch::manual_seed(5);
@@ -177,10 +192,10 @@ TEST(RandomNumbers, OfTrainingAreNotThoseOfOtherDrawsFromTheSamePlace) {
 }
 
 // A program that seeds alike before each micro-batch is no other one on more ranks.
-struct SeedsAlike : Net {
+struct SeedsAlike : Unseeded {
   at::Tensor loss(std::int64_t index) {
     torch::manual_seed(7);
-    return Net::loss(index);
+    return Unseeded::loss(index);
   }
 };
 
