@@ -72,6 +72,25 @@ TEST_F(Resume, GoesOnWithTheBitsOfARunThatWasNotEnded) {
   EXPECT_EQ(evaluations(folder_, "second.json"), evaluations(folder_, "whole.json"));
 }
 
+TEST_F(Resume, NeedsTheOptimizerThatSavedOrLetsAnotherBegin) {
+  const Words saving{"--plan", "zero3", "--save-to", place()};
+  ASSERT_EQ(run(train(joined(saving, {"--optimizer", "lion", "--save-every", "5"}), "lion.json")).code, 0);
+  for (const char* later : {"/step-000010", "/step-000012"}) std::filesystem::remove_all(place() + later);
+  const Words other = joined(saving, {"--optimizer", "adagrad", "--resume", "auto"});
+  const Result refused = run(train(other, "refused.json"));
+  EXPECT_EQ(refused.code, 1);
+  for (const char* word : {"is of lion (exp_avg), and not of adagrad (sum)", "--allow-new-optimizer"})
+    EXPECT_TRUE(contains(refused.err, word)) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(place() + "/step-000012"));
+  const Result begun = run(train(joined(other, {"--allow-new-optimizer"}), "begun.json"));
+  ASSERT_EQ(begun.code, 0) << begun.err;
+  EXPECT_TRUE(contains(begun.out, "goes on after step 5 from " + place() + "/step-000005\n")) << begun.out;
+  const Curve before = losses(folder_, "lion.json"), after = losses(folder_, "begun.json");
+  ASSERT_EQ(after.size(), 12u);
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + 5, after.begin()));
+  for (const double loss : after) EXPECT_LT(loss, 10);
+}
+
 TEST_F(Resume, SaysThatNothingIsLeftToDo) {
   const Words words{"--plan", "zero3", "--save-to", place(), "--resume", "auto"};
   ASSERT_EQ(run(train(words, "whole.json")).code, 0);
