@@ -48,42 +48,55 @@ void Course::follow(const Event& event) {
     case Act::backward:
       micro_ += backwards_of(event);
       forwarded_ = false;
+      told_.reset();
       break;
-    case Act::forward: forwarded_ = true; break;
+    case Act::forward:
+      forwarded_ = true;
+      told_ = slot(0);
+      break;
     case Act::zero_grad:
-      if (event.part == 0 && empties()) micro_ = 0;
+      if (event.part != 0 || !empties() || micro_ == 0) break;
+      micro_ = 0;
+      first_slot_ = std::exchange(told_, std::nullopt).value_or(0);
       break;
-    case Act::discard:
-      micro_ = stepped_ = 0;
-      forwarded_ = false;
-      break;
+    case Act::discard: begin_step(); break;
     case Act::step:
       if (micro_ < accumulate_of(*scenario_)) {
         stepped_ = micro_;
         break;
       }
       first_ += std::int64_t{accumulate_of(*scenario_)} * ranks_of(*scenario_);
-      micro_ = stepped_ = 0;
-      forwarded_ = false;
+      begin_step();
       break;
     case Act::save: saved_ = first_; break;
     case Act::load:
       first_ = *saved_;
-      forwarded_ = false;
+      begin_step();
       break;
     case Act::move:
     case Act::release:
       plan_ = event.which % static_cast<int>(scenario_->plans.size());
       if (event.act == Act::release) first_ = 0;
-      forwarded_ = false;
+      begin_step();
       break;
     default: break;
   }
 }
 
+void Course::begin_step() {
+  micro_ = stepped_ = first_slot_ = 0;
+  forwarded_ = false;
+  told_.reset();
+}
+
+// Each of a step's micro-batches has its number once, whatever was emptied.
+int Course::slot(int ahead) const {
+  return (first_slot_ + micro_ + ahead) % accumulate_of(*scenario_);
+}
+
 std::int64_t Course::micro_batch(int rank, int ahead) const {
   const MeshShape mesh = mesh_of(*scenario_);
-  return first_ + micro_batch_index(plan_of(*scenario_, plan_).on(mesh), mesh.size(), rank, micro_ + ahead);
+  return first_ + micro_batch_index(plan_of(*scenario_, plan_).on(mesh), mesh.size(), rank, slot(ahead));
 }
 
 void keep_permitted(Scenario& scenario) {
