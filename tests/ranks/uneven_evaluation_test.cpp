@@ -27,6 +27,10 @@ double evaluate(Net& net, std::int64_t batches) {
   return sum;
 }
 
+Plan delayed(const Plan& plan) {
+  return plan.offload(State::optimizer, Tier::disk).offload(State::gradient, Tier::disk).delay_update();
+}
+
 // Rank r evaluates r batches more than rank 0, then all of them wait for each other where no engine knows of it. Rank 0
 // has none, but where the first evaluation is for all ranks.
 std::vector<Evaluated> evaluate_and_train(const Job& job) {
@@ -60,7 +64,7 @@ TEST_P(UnevenEvaluations, AreServedByRanksThatDoSomethingElse) {
   const Job& job = GetParam();
   Job whole = job;
   whole.plan = Plan::ddp().precision(job.plan.precision());
-  if (job.plan.delays_update()) whole.plan = whole.plan.offload(State::optimizer, Tier::disk).delay_update();
+  if (job.plan.delays_update()) whole.plan = delayed(whole.plan);
   whole.shard = whole.ranks_per_host = 0;
   const std::vector<Evaluated> expected = evaluate_and_train(whole), here = evaluate_and_train(job);
   for (std::size_t rank = 0; rank < here.size(); ++rank) {
@@ -83,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(All, UnevenEvaluations,
                                          of(Plan::zero3(), 4, 0, 2), of(Plan::hybrid(), 4, 2),
                                          of(Plan::hybrid(), 4, 2, 2),
                                          of(Plan::zero3().offload(State::parameter, Tier::disk), 2),
-                                         of(Plan::zero3().offload(State::optimizer, Tier::disk).delay_update(), 2)),
+                                         of(delayed(Plan::zero3()), 2)),
                          [](const testing::TestParamInfo<Job>& tested) {
                            const Job& job = tested.param;
                            return in_title(job.plan.label()) + in_title(job.ranks, 1, job.plan.precision()) +
