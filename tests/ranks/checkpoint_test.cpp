@@ -349,6 +349,7 @@ TEST(CheckpointFaults, LeaveTheEngineToTrainOn) {
 TEST(CheckpointFaults, OfOneRankBeforeItSavesAreToldToAll) {
   const Folder folder;
   on_ranks<Lm>({Plan::zero1().accumulate(2), 2}, {}, [&](Lm& model, Engine& engine, int rank) {
+    train_step(model, engine);
     for (const bool background : {false, true}) {
       if (rank == 1) engine.backward(model.loss(0));
       EXPECT_TRUE(says(thrown_by([&] { engine.save(folder.path(), {.background = background}); }),
@@ -356,7 +357,7 @@ TEST(CheckpointFaults, OfOneRankBeforeItSavesAreToldToAll) {
       engine.discard();
     }
     EXPECT_TRUE(train_step(model, engine).applied);
-    EXPECT_EQ(engine.save(folder.path()), folder.path() + "/step-000001");
+    EXPECT_EQ(engine.save(folder.path()), folder.path() + "/step-000002");
   });
 }
 
