@@ -181,8 +181,8 @@ TEST(Checkpoints, ReadNoMoreThanIsWanted) {
   std::vector<float> values(10'000'000);
   source.read(0, 0, 10'000'000, values.data());
   const std::int64_t before = env.operations();
-  source.read(0, 4'000'000, 4'000'100, values.data());
-  EXPECT_EQ(env.operations() - before, 1) << "a piece is verified once";
+  source.read(0, 9'000'000, 9'000'100, values.data());
+  EXPECT_EQ(env.operations() - before, 1) << "of a piece that was verified, what these lie in";
   EXPECT_THROW(source.read(0, 29'999'000, 29'999'001, values.data()), CheckpointError);
 }
 
@@ -199,8 +199,9 @@ TEST(Checkpoints, AreRealFiles) {
   EXPECT_TRUE(verify(posix_env(), folder + "/step-000007").empty());
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) names.insert(entry.path().filename());
-  EXPECT_EQ(names, (std::set<std::string>{".lock", "step-000007", "manifest.json", "rank-00000.safetensors",
-                                          "rank-00001.safetensors", "rank-00002.safetensors"}));
+  EXPECT_EQ(names,
+            (std::set<std::string>{".lock", "step-000007", "lineage.json", "manifest.json", "rank-00000.safetensors",
+                                   "rank-00001.safetensors", "rank-00002.safetensors"}));
   std::filesystem::remove_all(root);
 }
 
