@@ -24,11 +24,13 @@ Net net_here() {
   return net;
 }
 
-// That it comes to its end there.
+// That it comes to its end there, where LibTorch has none of its threads either.
 void expect_of_a_fork(const std::function<void()>& call) {
   constexpr int kEnded = 7;
   const pid_t child = ::fork();
   if (child == 0) {
+    ::alarm(120);
+    at::set_num_threads(1);
     call();
     ::_exit(kEnded);
   }
@@ -152,10 +154,9 @@ TEST(EndedElsewhere, AForkedProcessHasItsMemory) {
   other.join();
 }
 
-// What a call throws in a forked process says what is the matter; one that waits for ever ends the process.
+// What a call throws in a forked process says what is the matter.
 void expect_told_in_a_fork(const std::function<void()>& call) {
   expect_of_a_fork([&] {
-    ::alarm(120);
     const std::string told = thrown_by(call);
     if (told.find("in a process that was forked: it has none of the threads that would do it") != std::string::npos)
       return;
