@@ -64,7 +64,7 @@ TEST_P(UnevenEvaluations, AreServedByRanksThatDoSomethingElse) {
   const Job& job = GetParam();
   Job whole = job;
   whole.plan = Plan::ddp().precision(job.plan.precision());
-  if (job.plan.delays_update()) whole.plan = delayed(whole.plan);
+  if (job.plan.delays_update()) whole.plan = delayed(Plan::zero2());
   whole.shard = whole.ranks_per_host = 0;
   const std::vector<Evaluated> expected = evaluate_and_train(whole), here = evaluate_and_train(job);
   for (std::size_t rank = 0; rank < here.size(); ++rank) {
@@ -122,6 +122,7 @@ TEST(UnevenEvaluations, AreNoForwardsWithGradients) {
       [&](const World& world) {
         Net net;
         Engine engine(net, world, Plan::zero3(), kJob.optimizer);
+        if (engine.memory() == Memory::common) return;  // nobody is needed
         if (world.rank() == 1) {
           told.set_value(thrown_by([&] { net.loss(0); }));
         } else {
