@@ -140,16 +140,33 @@ std::string Engine::Impl::copy(Snapshot& snapshot) {
 std::string Engine::Impl::save(const std::string& folder, const SaveOptions& options) {
   check_alive();
   make_way(options.while_saving);
+  // What `failure` is on other ranks too, each tells itself; what it is on some, all are told, and nothing is saved.
+  const auto agree = [&](const std::exception_ptr& failure, const std::function<void(const Communicator& all)>& then) {
+    bool everywhere = false;
+    exchange_files(Exchange::Kind::save, [&](const Communicator& all) {
+      everywhere = std::ranges::count(gather_numbers(all, failure ? 1 : 0), 0) == 0;
+      if (everywhere) return;
+      together(all, "nothing is saved to " + folder, [&] {
+        if (failure) std::rethrow_exception(failure);
+      });
+      then(all);
+    });
+    if (everywhere) std::rethrow_exception(failure);
+  };
+  // Before state(), in which ranks wait for each other.
+  agree(failure_of([&] {
+          check_between_steps("state()");
+          check_not_gathered("state()");
+          check_module();
+          look_at_buffers();
+        }),
+        [](const Communicator&) {});
   std::optional<SaveOrder> order;
   const std::exception_ptr failure = failure_of([&] { order.emplace(this->order(folder, options)); });
   const std::string fault = order && options.background ? copy(order->snapshot) : "";
   std::string saved = folder + "/" + checkpoint_name(steps_);
-  bool everywhere = false;
-  exchange_files(Exchange::Kind::save, [&](const Communicator& all) {
-    everywhere = std::ranges::count(gather_numbers(all, failure ? 1 : 0), 0) == 0;
-    if (everywhere) return;
+  agree(failure, [&](const Communicator& all) {
     together(all, "nothing is saved to " + folder, [&] {
-      if (failure) std::rethrow_exception(failure);
       if (!fault.empty()) throw CheckpointError(fault);
     });
     if (!options.background) {
@@ -158,7 +175,6 @@ std::string Engine::Impl::save(const std::string& folder, const SaveOptions& opt
     }
     if (!saver_) saver_ = std::make_unique<Saver>(checkpoint_env(), all.split(0, all.rank()));
   });
-  if (everywhere) std::rethrow_exception(failure);
   if (options.background) saver_->begin(std::move(*order));
   return saved;
 }
