@@ -11,7 +11,7 @@ namespace zero {
 namespace {
 
 constexpr std::string_view kSchema = "zero.lineage/1";
-constexpr std::int64_t kMost = std::int64_t{1} << 20;  // bytes
+constexpr std::int64_t kLongest = std::int64_t{1} << 20;  // bytes
 
 }  // namespace
 
@@ -44,7 +44,7 @@ Lineage lineage_of(const std::string& text, const std::string& source) {
 Lineage read_lineage(Env& env, const std::string& folder) {
   const std::string path = folder + "/" + std::string(kLineageFile);
   if (!env.exists(path)) return {};
-  const std::string text = read_text(env, path, kMost);
+  const std::string text = read_text(env, path, kLongest);
   try {
     return lineage_of(text, path);
   } catch (const CheckpointError&) {  // which a damaged checkpoint may have
