@@ -91,10 +91,10 @@ class OtherOptimizers {
   std::map<std::string, std::vector<std::string>> names_;
 };
 
-// Whether it comes with state of its optimizer, which adds to the faults what is wrong with it. `other`: that is
-// another's, which is told of elsewhere.
-bool fits(ExpectedParameter parameter, std::vector<const StateTensor*> given, std::int64_t updates, bool other,
-          std::vector<std::string>& faults) {
+// Whether it comes with state of its optimizer, which adds to the faults what is wrong with it. `told`: whose that
+// is, where its values alone do not tell whether there is one. `other`: that is another's, which is told of elsewhere.
+bool fits(ExpectedParameter parameter, std::vector<const StateTensor*> given, std::int64_t updates, bool told,
+          bool other, std::vector<std::string>& faults) {
   if (other) {
     std::erase_if(given, [](const StateTensor* each) { return !is_value(each->key.kind); });
     parameter.kept = values_of(std::move(parameter.kept));
@@ -102,7 +102,7 @@ bool fits(ExpectedParameter parameter, std::vector<const StateTensor*> given, st
   }
   std::vector<StateTensor>& kept = parameter.kept;
   if (updates > 0) kept.insert(kept.end(), parameter.fields.begin(), parameter.fields.end());
-  if (updates == 0 && kept != parameter.plain && same(parameter.plain, given)) return false;
+  if (updates == 0 && same(parameter.plain, given) && (!told || kept != parameter.plain)) return false;
   if (updates == 0 && same(values_of(kept), given)) return true;
   const bool frozen = !parameter.trainable && given.size() == 1 && given[0]->key.kind == StateKind::parameter;
   compare(frozen ? parameter.plain : kept, given, faults);
@@ -168,7 +168,8 @@ StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::
     const std::int64_t count = counted.empty() ? 0 : counted.mapped();
     const std::vector<const StateTensor*>& tensors = of_parameter[each.name];
     const bool other = optimizers.add(each, tensors, count, scalars);
-    fit.kept.push_back(fits(each, tensors, count, other, fit.faults) ? 1 : 0);
+    const bool told = scalars.optimizers.contains(each.name);
+    fit.kept.push_back(fits(each, tensors, count, told, other, fit.faults) ? 1 : 0);
     if (each.float8) float8.erase(each.name);
   }
   optimizers.tell(fit.faults);
