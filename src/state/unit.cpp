@@ -138,8 +138,10 @@ void Unit::settle() {
 
 void Unit::restore() {
   for (std::size_t i = 0; i < before_.size(); ++i) parameters_[i].set_data(before_[i]);
-  for (const Place& place : places_) storage_of(place).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
+  for (const Place& place : places_)  // the last may have got no tensor
+    if (place.parameter.defined()) storage_of(place).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
   before_.clear();
+  given_.clear();
   places_.clear();
   adopted_ = false;
 }
