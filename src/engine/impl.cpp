@@ -155,7 +155,7 @@ Engine::Impl::Impl(Inventory inventory, const Mesh& mesh, const Plan& plan, cons
   gradients_->on_arrival_from_outside(*this, joins_others(), [this] { join_backward(); });
   micro_batch_.add_attention(inventory.projections);
   micro_batch_.before_seeding([this] { number_forward(); });
-  micro_batch_.next(number_of(slot()));
+  micro_batch_.next(number_of(slot()), taken());
   if (plan_.delays_update()) delay_updates();
   reserve_room(needed);
   undo.commit();

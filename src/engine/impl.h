@@ -131,7 +131,9 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   bool any_left();
   void begin_anew();
   void empty_step();
+  bool emptied() const;
   int slot() const;
+  int taken() const;
   std::int64_t number_of(int slot) const;
   void number_forward();
   void number_from(int first);

@@ -6,10 +6,19 @@
 
 namespace zero {
 
-// Of the next backward: what the program has emptied meanwhile is heeded then, and known here.
+// What the program has emptied is heeded by the next backward, and known here.
+bool Engine::Impl::emptied() const {
+  return !in_backward_ && gradients_ && gradients_->all_emptied();
+}
+
+// Of the next backward.
 int Engine::Impl::slot() const {
-  if (!in_backward_ && gradients_ && gradients_->all_emptied()) return given_slot_.value_or(0);
-  return (first_slot_ + micro_) % plan_.accumulate();
+  return emptied() ? given_slot_.value_or(0) : (first_slot_ + micro_) % plan_.accumulate();
+}
+
+// How many backwards of the step have had that slot.
+int Engine::Impl::taken() const {
+  return emptied() ? 0 : micro_ / plan_.accumulate();
 }
 
 std::int64_t Engine::Impl::number_of(int slot) const {
@@ -23,14 +32,15 @@ std::int64_t Engine::Impl::next_micro_batch() {
 
 void Engine::Impl::number_forward() {
   given_slot_ = slot();
-  micro_batch_.next(number_of(*given_slot_));
+  micro_batch_.next(number_of(*given_slot_), taken());
 }
 
 // A step begins, with this slot, or goes on.
 void Engine::Impl::number_from(int first) {
   first_slot_ = first;
   given_slot_.reset();
-  micro_batch_.next(number_of(slot()));
+  if (taken() == 0) micro_batch_.begin_numbers();
+  micro_batch_.next(number_of(slot()), taken());
 }
 
 }  // namespace zero

@@ -25,11 +25,12 @@ MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocas
       recorder_(accounts) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
   numbers_->add_device(accounts.where());
+  numbers_->add(*this);
 }
 
 MicroBatch::~MicroBatch() {
   end_forward();
-  numbers_->forget(*this);
+  numbers_->remove(*this);
 }
 
 MicroBatch* MicroBatch::open() {
@@ -42,7 +43,9 @@ void MicroBatch::used() {
   const bool trains = at::GradMode::is_enabled();
   if (trains && unseeded_) {
     if (before_seeding_) before_seeding_();
-    stream_ = derived(seed_, static_cast<std::uint64_t>(*std::exchange(unseeded_, std::nullopt)));
+    const Numbered now = *std::exchange(unseeded_, std::nullopt);
+    stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
+    if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
     draws_ = 0;
   }
   if (!trains && phase_ == Phase::forward && over()) end_forward();
@@ -64,8 +67,17 @@ std::uint64_t MicroBatch::next_seed() {
   return derived(stream_, draws_++);
 }
 
+void MicroBatch::next(std::int64_t index, int taken) {
+  unseeded_ = Numbered{index, taken};
+  drawn_ = false;
+}
+
+void MicroBatch::begin_numbers() {
+  numbers_->end_seed();
+}
+
 void MicroBatch::next_step() {
-  numbers_->forget(*this);
+  numbers_->step_of(*this);
 }
 
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
@@ -126,7 +138,6 @@ void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
-  numbers_->next_turn();
   order_.complete();
 }
 
@@ -135,7 +146,6 @@ void MicroBatch::abort() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
-  numbers_->next_turn();
   order_.forget();
 }
 

@@ -76,11 +76,11 @@ class MicroBatch {
   // A forward or a backward failed: the next use begins a new micro-batch.
   void abort();
 
-  // The next forward's random operators are seeded by `index`.
-  void next(std::int64_t index) {
-    unseeded_ = index;
-    drawn_ = false;
-  }
+  // The next forward's random operators are seeded by `index`, and by how many backwards of the step have taken it
+  // before, of other losses.
+  void next(std::int64_t index, int taken);
+  // What follows is another micro-batch.
+  void begin_numbers();
   // A step is over: nobody goes back to numbers that were drawn in it.
   void next_step();
   // From the next forward on.
@@ -113,6 +113,11 @@ class MicroBatch {
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
  private:
+  struct Numbered {
+    std::int64_t index = 0;
+    int taken = 0;
+  };
+
   void refuse_recomputation() const;
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
@@ -126,7 +131,7 @@ class MicroBatch {
   AttentionScores attention_;
   std::uint64_t seed_;
   std::shared_ptr<RandomNumbers> numbers_;  // of the engine's thread
-  std::optional<std::int64_t> unseeded_ = 0;
+  std::optional<Numbered> unseeded_ = Numbered{};
   std::uint64_t stream_ = 0;  // of the micro-batch
   std::uint64_t draws_ = 0;   // in it
   bool kept_open_ = false;

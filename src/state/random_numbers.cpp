@@ -28,6 +28,8 @@ namespace {
 
 // A program that never steps is not to remember without end.
 constexpr std::size_t kMostRemembered = std::size_t{1} << 20;
+// An engine that has not stepped for so many steps of others does not go back to what was drawn before.
+constexpr std::int64_t kMostSteps = 64;
 
 // The next 624 numbers of a Mersenne twister come from all of its words but these bits of the first one.
 constexpr std::uint32_t kUnused = 0x7FFFFFFF;
@@ -163,16 +165,36 @@ void RandomNumbers::begin_forward() {
   following_ = false;
 }
 
-void RandomNumbers::next_turn() {
+void RandomNumbers::end_seed() {
   const std::lock_guard lock(mutex_);
-  ++turn_;
+  if (!seeded_) return;
+  if (const auto found = drawn_.find(*std::exchange(seeded_, std::nullopt)); found != drawn_.end())
+    found->second.over = true;
 }
 
-void RandomNumbers::forget(const MicroBatch& engine) {
+void RandomNumbers::add(const MicroBatch& engine) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(drawn_, [&](const auto& each) {
-    return each.second.engine == nullptr || each.second.engine == &engine;
-  });
+  stepped_.emplace(&engine, steps_);
+}
+
+void RandomNumbers::step_of(const MicroBatch& engine) {
+  const std::lock_guard lock(mutex_);
+  stepped_[&engine] = ++steps_;
+  forget_what_all_stepped_since();
+}
+
+void RandomNumbers::remove(const MicroBatch& engine) {
+  const std::lock_guard lock(mutex_);
+  stepped_.erase(&engine);
+  forget_what_all_stepped_since();
+}
+
+// Nobody goes back to that. An engine goes back to what the program drew for it between steps of others.
+void RandomNumbers::forget_what_all_stepped_since() {
+  std::int64_t first = steps_;
+  for (const auto& [engine, step] : stepped_) first = std::min(first, step);
+  first = std::max(first, steps_ - kMostSteps);
+  std::erase_if(drawn_, [first](const auto& each) { return each.second.step < first; });
 }
 
 RandomNumbers::Place RandomNumbers::place(const c10::Device& device) {
@@ -190,16 +212,18 @@ std::uint32_t RandomNumbers::new_mark() {
   return ++latest & kUnused;
 }
 
-std::optional<RandomNumbers::Drawn> RandomNumbers::find(std::uint64_t key, bool of_any_turn) const {
+std::optional<RandomNumbers::Drawn> RandomNumbers::find(std::uint64_t key, bool also_over) {
   const std::lock_guard lock(mutex_);
   const auto found = drawn_.find(key);
-  if (found == drawn_.end()) return {};
-  return of_any_turn || found->second.turn.value_or(turn_) == turn_ ? std::optional(found->second) : std::nullopt;
+  if (found == drawn_.end() || (found->second.over && !also_over)) return {};
+  if (found->second.begins) seeded_ = key;
+  return found->second;
 }
 
-void RandomNumbers::remember(std::uint64_t key, Drawn drawn, bool may_recur) {
+void RandomNumbers::remember(std::uint64_t key, Drawn drawn) {
   const std::lock_guard lock(mutex_);
-  if (may_recur) drawn.turn = turn_;
+  drawn.step = steps_;
+  if (drawn.begins) seeded_ = key;
   if (drawn_.size() >= kMostRemembered) drawn_.clear();
   drawn_.insert_or_assign(key, drawn);
 }
@@ -272,14 +296,14 @@ Draw::Draw(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
 Draw::~Draw() = default;
 
 // What was drawn from here before.
-void Draw::find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool of_any_turn) {
+void Draw::find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool also_over) {
   if (!remembered_) return;
   before_ = RandomNumbers::place(device_);
   const std::uint64_t what = hash_of(op, arguments);
   key_of_default_ = derived(what, device_.is_cpu() ? before_.host : before_.device);
   key_ = device_.is_cpu() ? key_of_default_ : derived(key_of_default_, before_.host);
-  again_ = numbers_->find(key_, of_any_turn);
-  if (!again_ && !device_.is_cpu()) again_ = numbers_->find(key_of_default_, of_any_turn);
+  again_ = numbers_->find(key_, also_over);
+  if (!again_ && !device_.is_cpu()) again_ = numbers_->find(key_of_default_, also_over);
   if (given_ && again_ && again_->seed) again_.reset();
 }
 
@@ -290,8 +314,9 @@ bool Draw::of_program() const {
 
 // The engine's next numbers.
 RandomNumbers::Drawn Draw::next() const {
-  const RandomNumbers::Drawn drawn{forward_->next_seed(), RandomNumbers::new_mark(), forward_};
-  if (remembered_) numbers_->remember(key_, drawn, before_.seeded);
+  const RandomNumbers::Drawn drawn{
+      .seed = forward_->next_seed(), .mark = RandomNumbers::new_mark(), .begins = before_.seeded};
+  if (remembered_) numbers_->remember(key_, drawn);
   return drawn;
 }
 
@@ -317,8 +342,10 @@ void Draw::done() {
   if (device_.is_cpu() ? now.host == before_.host : now.device == before_.device) return;  // it drew nothing
   const bool following = numbers_->follows(before_) || numbers_->seeded_by_program(before_);
   if (!again_) {
-    again_ = RandomNumbers::Drawn{std::nullopt, RandomNumbers::new_mark(), forward_};
-    numbers_->remember(key_of_default_, *again_, before_.seeded && at::GradMode::is_enabled());
+    again_ = RandomNumbers::Drawn{.seed = {},
+                                  .mark = RandomNumbers::new_mark(),
+                                  .begins = before_.seeded && at::GradMode::is_enabled()};
+    numbers_->remember(key_of_default_, *again_);
   }
   numbers_->leave(again_->mark, following || (forward_ != nullptr && !given_));
 }

@@ -37,10 +37,12 @@ class RandomNumbers {
   void add_device(const c10::Device& device);
   // A forward with gradients begins.
   void begin_forward();
-  // A micro-batch is over.
-  void next_turn();
-  // The engine's step is over, or the engine is: nobody goes back to what was drawn for it, or by the program.
-  void forget(const MicroBatch& engine);
+  // A micro-batch is over: the seed that it began with begins another one next time.
+  void end_seed();
+  // An engine is there, its step is over, or it is.
+  void add(const MicroBatch& engine);
+  void step_of(const MicroBatch& engine);
+  void remove(const MicroBatch& engine);
 
  private:
   friend class Draw;
@@ -51,17 +53,19 @@ class RandomNumbers {
     bool seeded = false;  // nothing was drawn from the CPU's since it was seeded
   };
   struct Drawn {
-    std::optional<std::uint64_t> seed;   // of the engine's generator; none: from the default one
-    std::uint32_t mark;                  // that the default one has behind it
-    const MicroBatch* engine = nullptr;  // for which it was drawn
-    // Of a place that later micro-batches may come to, being seeded alike: not to be found by them.
-    std::optional<std::int64_t> turn = {};
+    std::optional<std::uint64_t> seed;  // of the engine's generator; none: from the default one
+    std::uint32_t mark;                 // that the default one has behind it
+    std::int64_t step = 0;              // of all engines' steps
+    // A micro-batch may have begun here, at a seed, from which later ones may begin: when it is over, not to be found.
+    bool begins = false;
+    bool over = false;
   };
 
   static Place place(const c10::Device& device);
   static std::uint32_t new_mark();
-  std::optional<Drawn> find(std::uint64_t key, bool of_any_turn) const;
-  void remember(std::uint64_t key, Drawn drawn, bool may_recur);
+  std::optional<Drawn> find(std::uint64_t key, bool also_over);
+  void remember(std::uint64_t key, Drawn drawn);
+  void forget_what_all_stepped_since();
   void leave(std::uint32_t mark, bool following);
   bool seeded_by_program(const Place& place) const;
   bool follows(const Place& place) const;
@@ -72,7 +76,9 @@ class RandomNumbers {
   std::unordered_map<std::uint64_t, Drawn> drawn_;
   std::map<c10::DeviceType, c10::Device> devices_;  // of engines, but for the CPU
   std::map<c10::DeviceType, at::Generator> generators_;
-  std::int64_t turn_ = 0;
+  std::map<const MicroBatch*, std::int64_t> stepped_;  // which of all engines' steps was its latest
+  std::int64_t steps_ = 0;
+  std::optional<std::uint64_t> seeded_;  // the latest key at which one may have begun
   std::uint64_t begin_ = 0, latest_ = 0;  // Place::host where the forward began, and behind the latest draw
   bool following_ = false;                // which was from the default generator
 };
@@ -98,7 +104,7 @@ class Draw {
  private:
   class InsteadOfDefault;
 
-  void find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool of_any_turn);
+  void find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool also_over);
   bool of_program() const;
   RandomNumbers::Drawn next() const;
   void from_engines(const RandomNumbers::Drawn& drawn);

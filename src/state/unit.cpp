@@ -136,10 +136,12 @@ void Unit::settle() {
   before_.clear();
 }
 
+// Of a place that was being made where memory ended, nobody else has anything yet.
 void Unit::restore() {
-  for (std::size_t i = 0; i < before_.size(); ++i) parameters_[i].set_data(before_[i]);
-  for (const Place& place : places_)  // the last may have got no tensor
-    if (place.parameter.defined()) storage_of(place).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    parameters_[i].set_data(before_[i]);
+    storage_of(places_[i]).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
+  }
   before_.clear();
   given_.clear();
   places_.clear();

@@ -10,12 +10,20 @@ namespace zero::test::random_numbers_test {
 
 using torch::nn::Linear;
 
+// Its first numbers are the program's, since no parameter was used before.
 struct Net : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     return out(torch::dropout(torch::gelu(in(torch::dropout(x, 0.2, true))), 0.5, true));
   }
   at::Tensor loss(std::int64_t index) { return forward(numbers(index, {8, 6})).square().mean(); }
   Linear in = register_module("in", Linear(6, 16)), out = register_module("out", Linear(16, 8));
+};
+
+struct Hidden : Net {
+  at::Tensor forward(const at::Tensor& x) {
+    return out(torch::dropout(torch::dropout(in(x), 0.5, true), 0.5, true));
+  }
+  at::Tensor loss(std::int64_t index) { return forward(numbers(index, {8, 6})).square().mean(); }
 };
 
 at::Tensor where() {
@@ -76,10 +84,10 @@ TEST(RandomNumbers, OfACachedLossAreThoseOfItsFirstForwards) {
   }
 }
 
-template <class Body>
-void on_one_rank(const Body& body) {
+template <class Model = Net, class Body>
+void on_one_rank(const Body& body, int accumulate = 1) {
   for (const Precision precision : {Precision::fp32, Precision::bf16})
-    on_ranks<Net>({.plan = Plan::zero3().precision(precision), .ranks = 1}, {}, body);
+    on_ranks<Model>({.plan = Plan::zero3().precision(precision).accumulate(accumulate), .ranks = 1}, {}, body);
 }
 
 TEST(RandomNumbers, AreDrawnAgainFromWhereTheyWereDrawn) {
@@ -109,23 +117,45 @@ TEST(RandomNumbers, AreDrawnAgainFromWhereTheyWereDrawn) {
   });
 }
 
+at::Tensor seeded(Net& net) {
+  torch::manual_seed(9);
+  return net.forward(numbers(1, {8, 6})).to(at::kFloat);
+}
+
 TEST(RandomNumbers, OfOneSeedAreTheSameWithinAMicroBatch) {
+  on_one_rank(
+      [](Net& net, Engine& engine, int) {
+        const at::Tensor first = seeded(net);
+        EXPECT_TRUE(at::equal(seeded(net), first));
+        engine.backward(first.sum());
+        EXPECT_FALSE(at::equal(seeded(net), first));
+        engine.discard();
+      },
+      /*accumulate=*/2);
+}
+
+// As LibTorch has it: of one forward after the other, and of one that is seeded once more.
+TEST(RandomNumbers, OfLossesBeyondThePlanAreTheirOwn) {
   on_one_rank([](Net& net, Engine& engine, int) {
-    const at::Tensor x = numbers(1, {8, 6});
-    const auto seeded = [&] {
-      torch::manual_seed(9);
-      return net.forward(x);
+    const auto hidden = [&] {
+      const at::Tensor ones = torch::dropout(torch::ones({64}) + 0 * net.in->bias.sum(), 0.5, true);
+      engine.backward(ones.to(at::kFloat).sum());
+      return ones;
     };
-    const at::Tensor first = seeded();
-    EXPECT_TRUE(at::equal(seeded(), first));
-    engine.backward(first.to(at::kFloat).sum());
-    EXPECT_FALSE(at::equal(seeded(), first));
+    const at::Tensor first = hidden(), second = hidden(), third = hidden();
+    EXPECT_FALSE(at::equal(first, second) || at::equal(second, third) || at::equal(first, third));
+    engine.discard();
+    EXPECT_TRUE(at::equal(hidden(), first));
+    EXPECT_TRUE(at::equal(hidden(), second));
+    const at::Tensor before = seeded(net);
+    engine.backward(before.sum());
+    EXPECT_TRUE(at::equal(seeded(net), before));
     engine.discard();
   });
 }
 
 TEST(RandomNumbers, OfTheProgramStayWhereTheyAre) {
-  on_one_rank([](Net& net, Engine& engine, int) {
+  on_one_rank<Hidden>([](Hidden& net, Engine& engine, int) {
     torch::manual_seed(5);
     const at::Tensor few = torch::rand({7}), normal = torch::randn({3}), many = torch::rand({2000});
     torch::manual_seed(5);
@@ -157,13 +187,6 @@ struct Seeded : Net {
   std::vector<at::Tensor> noises;
 };
 
-struct Unseeded : Net {
-  at::Tensor loss(std::int64_t index) {
-    const at::Tensor hidden = torch::dropout(in(numbers(index, {8, 6})), 0.5, true);
-    return out(torch::dropout(hidden, 0.5, true)).square().mean();
-  }
-};
-
 TEST(RandomNumbers, OfASeedInAForwardAreThoseOfTheSeed) {
   torch::manual_seed(3);
   const at::Tensor noise = torch::rand({1000});
@@ -172,13 +195,13 @@ TEST(RandomNumbers, OfASeedInAForwardAreThoseOfTheSeed) {
     for (int step = 0; step < job.steps; ++step) run.record(train_step(model, engine));
     for (const at::Tensor& each : model.noises) EXPECT_TRUE(at::equal(each, noise));
   });
-  EXPECT_EQ(difference(train<Unseeded>(job), seeded), "");
+  EXPECT_EQ(difference(train<Hidden>(job), seeded), "");
 }
 
 // To look how the model samples, and to put the numbers back, is no repetition of the training's.
 TEST(RandomNumbers, OfTrainingAreNotThoseOfOtherDrawsFromTheSamePlace) {
   const Job job{.ranks = 1};
-  const Outcome looked = train_by<Net>(job, {}, [&](Net& model, Engine& engine, Outcome& run, int) {
+  const Outcome looked = train_by<Hidden>(job, {}, [&](Hidden& model, Engine& engine, Outcome& run, int) {
     for (int step = 0; step < job.steps; ++step) {
       {
         const Forked forked;
@@ -188,14 +211,14 @@ TEST(RandomNumbers, OfTrainingAreNotThoseOfOtherDrawsFromTheSamePlace) {
       run.record(train_step(model, engine));
     }
   });
-  EXPECT_EQ(difference(train<Net>(job), looked), "");
+  EXPECT_EQ(difference(train<Hidden>(job), looked), "");
 }
 
 // A program that seeds alike before each micro-batch is no other one on more ranks.
-struct SeedsAlike : Unseeded {
+struct SeedsAlike : Hidden {
   at::Tensor loss(std::int64_t index) {
     torch::manual_seed(7);
-    return Unseeded::loss(index);
+    return Hidden::loss(index);
   }
 };
 
