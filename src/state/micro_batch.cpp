@@ -40,11 +40,6 @@ MicroBatch* MicroBatch::open() {
 void MicroBatch::used() {
   if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
   const bool trains = at::GradMode::is_enabled();
-  if (trains && unseeded_) {
-    if (before_seeding_) before_seeding_();
-    stream_ = derived(seed_, static_cast<std::uint64_t>(*std::exchange(unseeded_, std::nullopt)));
-    draws_ = 0;
-  }
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
   if (!trains && before_evaluation_) before_evaluation_();
@@ -61,6 +56,11 @@ void MicroBatch::used() {
 }
 
 std::uint64_t MicroBatch::next_seed() {
+  if (unseeded_) {
+    if (before_seeding_) before_seeding_();
+    stream_ = derived(seed_, static_cast<std::uint64_t>(*std::exchange(unseeded_, std::nullopt)));
+    draws_ = 0;
+  }
   return derived(stream_, draws_++);
 }
 
