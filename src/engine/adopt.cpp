@@ -78,7 +78,10 @@ std::vector<deferred_tensors::Settling> Engine::Impl::adopt_units(const Inventor
   const std::vector<char> in_parts = read_in_parts(units_, exchange_);
   for (auto& unit : units_) {
     unit->owner = this;
-    if (unit->layout().length() == 0) continue;
+    if (unit->layout().length() == 0) {
+      unit->cast();
+      continue;
+    }
     Buffer values = values_of(*unit, in_parts[static_cast<std::size_t>(unit->index())] != 0);
     if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor().data_ptr());
     for_unit(*unit, "the parameters", [&] { unit->adopt(std::move(values), updater_.staging()); });

@@ -118,6 +118,13 @@ void Engine::Impl::heed_emptied() {
   partly_emptied_ = true;
 }
 
+// Before what may only be done between steps, or sees whether it is. Collective.
+void Engine::Impl::settle_emptied() {
+  heed_emptied();
+  agree_on_emptied();
+  if (micro_ > 0) gradients_->show();
+}
+
 // Where the program has emptied some and no rank has any of the others, the step begins anew, as where all were.
 void Engine::Impl::agree_on_emptied() {
   if (std::exchange(partly_emptied_, false) && !any_left()) begin_anew();

@@ -64,6 +64,7 @@ void Engine::Impl::take_over_in_step() {
 // The same for `call`, which is to see them, between steps. Throws StateError within one.
 void Engine::Impl::catch_up(const char* call) {
   if (!delayed_ || !delayed_->under_way()) return;
+  if (!in_backward_) settle_emptied();
   if (micro_ > 0 || micro_batch_.under_way())
     throw StateError(
         rank_text() + ": " + call + " within a step, which computes with the parameters of the step before",
@@ -80,7 +81,9 @@ TierMeter& Engine::Impl::tiers() {
 
 // Between steps, evaluations see the latest parameters; within one, those that it computes with.
 void Engine::Impl::before_evaluation() {
-  if (delayed_ && micro_ == 0) catch_up("an evaluation");
+  if (!delayed_->under_way()) return;
+  settle_emptied();
+  if (micro_ == 0) catch_up("an evaluation");
 }
 
 }  // namespace zero

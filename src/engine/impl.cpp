@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/elements.h"
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/agreement.h"
@@ -281,20 +280,6 @@ void Engine::Impl::check_not_gathered(const char* call) const {
                        "end the scope first");
 }
 
-// Of units of which more is known than the parameters have, all of it, in the host's memory; else undefined. Collective.
-std::vector<at::Tensor> Engine::Impl::whole_weights() {
-  const dispatch_hook::Off off;
-  std::vector<at::Tensor> all(units_.size());
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    Unit& unit = *units_[i];
-    if (!unit.adopted() || !updater_.has_wide(unit)) continue;
-    all[i] = at::empty({unit.layout().length()}, scalar_type(accumulation(unit.layout().dtype())));
-    updater_.read_wide(unit, updated_of(unit, all[i]));
-    gather_updated(unit, all[i]);
-  }
-  return all;
-}
-
 void Engine::Impl::release(ReleaseAs as) {
   check_alive();
   check_module();
@@ -313,53 +298,16 @@ void Engine::Impl::release(ReleaseAs as) {
   micro_batch_.end_forward();
   std::ranges::for_each(whole, &Pinned::forget);
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (!units_[i]->adopted()) continue;
-    as == ReleaseAs::given ? units_[i]->give_back(weights[i]) : units_[i]->abandon();
+    if (as == ReleaseAs::given) {
+      units_[i]->give_back(weights[i]);
+    } else if (units_[i]->adopted()) {
+      units_[i]->abandon();
+    }
     weights[i].reset();
   }
   broken_ = nullptr;
   watch_.reset();
   released_ = true;
-}
-
-// What this rank updates of an array in the host's memory that has all of the unit.
-View Engine::Impl::updated_of(const Unit& unit, const at::Tensor& whole) const {
-  const Held held = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
-  const Dtype dtype = accumulation(unit.layout().dtype());
-  return {at_element(whole.mutable_data_ptr(), held.begin, dtype), held.count, dtype};
-}
-
-// Each rank's part of it, to all ranks. Collective.
-void Engine::Impl::gather_updated(const Unit& unit, const at::Tensor& whole) {
-  const Held held = held_at_rest(resolved_, State::optimizer, unit.layout(), exchange_.rank());
-  if (!held.over) return;
-  const View mine = updated_of(unit, whole);
-  const View all{whole.mutable_data_ptr(), whole.numel(), mine.dtype};
-  exchange_.run({.kind = Exchange::Kind::read,
-                 .unit = unit.index(),
-                 .count = all.count,
-                 .run = [mine, all, over = *held.over](const Groups& groups) { groups.gather(mine, all, over); },
-                 .lane = Exchange::Lane::control});
-}
-
-at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
-  check_alive();
-  Unit* unit = Unit::of(parameter.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->owner != this)
-    throw ConfigError("main_parameter was given a tensor that is not a parameter of this engine");
-  catch_up("main_parameter()");
-  renormalise();
-  const dispatch_hook::Off off;
-  at::NoGradGuard no_grad;
-  const Dtype wide = accumulation(unit->layout().dtype());
-  if (!updater_.has_main(*unit)) {
-    const Pinned pinned(*pager_, *unit);
-    return parameter.detach().to(scalar_type(wide), /*non_blocking=*/false, /*copy=*/true);
-  }
-  const at::Tensor flat = at::empty({unit->layout().length()}, at::TensorOptions().dtype(scalar_type(wide)));
-  updater_.read_main(*unit, updated_of(*unit, flat));
-  gather_updated(*unit, flat);
-  return unit->part_of(flat, parameter).to(unit->device(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 void Engine::Impl::observe(const std::weak_ptr<EngineObserver>& observer) {

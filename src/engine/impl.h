@@ -128,6 +128,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   }
   void heed_emptied();
   void agree_on_emptied();
+  void settle_emptied();
   bool any_left();
   void begin_anew();
   void empty_step();
@@ -138,6 +139,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void number_forward();
   void number_from(int first);
   void check_idle(const char* call) const;
+  Unit& unit_of(const at::Tensor& parameter, const char* call) const;
   View updated_of(const Unit& unit, const at::Tensor& whole) const;
   void gather_updated(const Unit& unit, const at::Tensor& whole);
   void check_gradients(const char* call);
@@ -157,7 +159,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void look_at_buffers();
   void check_not_gathered(const char* call) const;
   std::string rank_text() const { return "rank " + std::to_string(exchange_.rank()); }
-  void check_between_steps(const char* call) const;
+  void check_between_steps(const char* call);
+  void require_no_gradients(const char* call) const;
   StateScalars scalars() const;
   ElementOrder order_of(int parameter) const;
   ElementOrder order_of(const StateTensor& tensor, int parameter) const;

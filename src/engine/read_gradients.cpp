@@ -76,18 +76,17 @@ void Engine::Impl::for_each_gradient_slice(const std::function<void(const Gradie
 
 at::Tensor Engine::Impl::gradient(const at::Tensor& parameter) {
   check_gradients("gradient()");
-  Unit* const unit = Unit::of(parameter.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->owner != this)
-    throw ConfigError(rank_text() + ": gradient() was given a tensor that is not a parameter of this engine");
+  Unit& unit = unit_of(parameter, "gradient()");
   const dispatch_hook::Off off;
   const at::NoGradGuard no_grad;
-  const Dtype wide = accumulation(unit->layout().dtype());
-  const at::Tensor flat = at::zeros({unit->layout().length()}, at::TensorOptions(scalar_type(wide)));
-  each_gradient_slice(*unit, [&](const Slot& slot, const GradientSlice& slice) {
+  const at::TensorOptions wide(scalar_type(accumulation(unit.layout().dtype())));
+  if (!unit.adopted()) return at::empty_like(parameter, wide);
+  const at::Tensor flat = at::zeros({unit.layout().length()}, wide);
+  each_gradient_slice(unit, [&](const Slot& slot, const GradientSlice& slice) {
     flat.narrow(0, slot.begin + slice.begin, slice.sum.numel()).copy_(slice.sum);
   });
-  gather_updated(*unit, flat);
-  return unit->part_of(flat, parameter).mul(1.0 / held_times()).to(unit->device());
+  gather_updated(unit, flat);
+  return unit.part_of(flat, parameter).mul(1.0 / held_times()).to(unit.device());
 }
 
 }  // namespace zero

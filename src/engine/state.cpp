@@ -123,8 +123,14 @@ class Pieces {
 
 }  // namespace
 
-void Engine::Impl::check_between_steps(const char* call) const {
+// Collective.
+void Engine::Impl::check_between_steps(const char* call) {
   check_idle(call);
+  settle_emptied();
+  require_no_gradients(call);
+}
+
+void Engine::Impl::require_no_gradients(const char* call) const {
   if (micro_ == 0) return;
   throw StateError(rank_text() + ": " + call + " in the middle of a step: the gradients of " + std::to_string(micro_) +
                        " of its " + std::to_string(plan_.accumulate()) + " micro-batches are held",

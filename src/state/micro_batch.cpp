@@ -41,13 +41,6 @@ MicroBatch* MicroBatch::open() {
 void MicroBatch::used() {
   if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
   const bool trains = at::GradMode::is_enabled();
-  if (trains && unseeded_) {
-    if (before_seeding_) before_seeding_();
-    const Numbered now = *std::exchange(unseeded_, std::nullopt);
-    stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
-    if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
-    draws_ = 0;
-  }
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
   if (!trains && before_evaluation_) before_evaluation_();
@@ -64,6 +57,13 @@ void MicroBatch::used() {
 }
 
 std::uint64_t MicroBatch::next_seed() {
+  if (unseeded_ && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
+    if (before_seeding_) before_seeding_();
+    const Numbered now = *std::exchange(unseeded_, std::nullopt);
+    stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
+    if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
+    draws_ = 0;
+  }
   return derived(stream_, draws_++);
 }
 

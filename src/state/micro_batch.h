@@ -53,7 +53,7 @@ class MicroBatch {
   void used();
   // Called before an evaluation begins.
   void before_evaluation(std::function<void()> call) { before_evaluation_ = std::move(call); }
-  // Called before a forward first uses the numbers of next(), which may be called once more there.
+  // Called before a forward first draws by the number of next(), which may be called once more there.
   void before_seeding(std::function<void()> call) { before_seeding_ = std::move(call); }
   // Whether a backward is under way, of which the forward that was open may be part.
   bool in_backward() const { return phase_ == Phase::backward; }

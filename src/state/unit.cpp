@@ -132,6 +132,20 @@ void Unit::adopt(Buffer values, Staging& staging) {
   if (paged_) evict();
 }
 
+void Unit::cast() {
+  const dispatch_hook::Off off;
+  for (at::Tensor& parameter : parameters_) {
+    before_.push_back(parameter.detach());
+    given_.push_back(parameter.scalar_type());
+    parameter.set_data(parameter.detach().to(dtype()));
+  }
+}
+
+void Unit::cast_back() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    parameters_[i].set_data(parameters_[i].detach().to(given_[i]));
+}
+
 void Unit::settle() {
   before_.clear();
 }
@@ -143,6 +157,7 @@ void Unit::restore() {
     storage_of(places_[i]).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
   }
   before_.clear();
+  given_.clear();
   places_.clear();
   adopted_ = false;
 }
@@ -352,6 +367,7 @@ void Unit::abandon(bool with_values) {
 void Unit::give_back(const at::Tensor& values) {
   const dispatch_hook::Off off;
   at::NoGradGuard no_grad;
+  if (!adopted()) return cast_back();
   std::vector<at::Tensor> copies;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];

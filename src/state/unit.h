@@ -92,6 +92,8 @@ class Unit {
   void adopt(Buffer values, Staging& staging);
   void settle();
   void restore();
+  // In the place of adopt(), of a unit without elements: its parameters have the unit's dtype, and stay where they are.
+  void cast();
 
   const UnitLayout& layout() const { return layout_; }
   int index() const { return index_; }
@@ -163,7 +165,7 @@ class Unit {
   // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
   // them throws and says what to do.
   void abandon(bool with_values = true);
-  // Ends it, when it is ready(): parameters get these values of the flat array, or its own where there are none, in the
+  // Ends it, when it is ready() or was cast: parameters get these values of the flat array, or its own where there are none, in the
   // dtypes that they had before the unit.
   void give_back(const at::Tensor& values = {});
 
@@ -192,6 +194,7 @@ class Unit {
   void point_at(void* data);
   void forbid(const char* why);
   void settle_on(const std::vector<at::Tensor>& values);
+  void cast_back();
   void end();
 
   const UnitLayout& layout_;

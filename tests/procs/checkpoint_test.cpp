@@ -92,9 +92,10 @@ TEST_F(CheckpointCommand, ListsAFolder) {
   const Result result = checkpoint({"list", run_});
   EXPECT_EQ(result.code, 0) << result.err;
   for (const char* part :
-       {"step-000100 complete zero3 bf16 100 4 ", "step-000200 damaged zero1 bf16 200 3 ",
+       {"step-000100 complete, left zero3 bf16 100 4 ", "step-000200 damaged zero1 bf16 200 3 ",
         "step-000300.partial partial - 300 - 0\n", "step-000200: rank-00001.safetensors is not there\n",
-        "2 checkpoints, 1 of them damaged; 1 leftover of what was cut off, or is under way"})
+        "2 checkpoints, 1 of them damaged; 1 leftover of what was cut off, or is under way",
+        "The run went back before those that are left: the newest does not go on from them.\n"})
     EXPECT_TRUE(contains(squeezed(result.out), part)) << part << " in\n" << result.out;
   const Json json = json_of({"list", run_});
   expect_documented("zero.checkpoint-list/1", {json});
@@ -137,6 +138,7 @@ TEST_F(CheckpointCommand, WritesWhatIsInACheckpointAsDocumented) {
   MadeState made = state(300);
   made.scalars.loss_scaler = {1024, 2, 1};
   made.scalars.float8["a"] = {{0.5}, {2, 4}};
+  made.scalars.optimizers["a"] = "adamw";
   const std::vector<float> order(6, 1.0f);
   save(made, {1, 1}, "ddp fp16", R"({"epoch": 3})", {{"order", Dtype::f32, {2, 3}, order.data()}});
   const Json json = json_of({"show", run_}), old = json_of({"show", second_});

@@ -78,7 +78,7 @@ TEST_F(Resume, NeedsTheOptimizerThatSavedOrLetsAnotherBegin) {
   for (const char* later : {"/step-000010", "/step-000012"}) std::filesystem::remove_all(place() + later);
   const Words other = joined(saving, {"--optimizer", "adagrad", "--resume", "auto"});
   const Result refused = run(train(other, "refused.json"));
-  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.code, 2);
   for (const char* word : {"is of lion (exp_avg), and not of adagrad (sum)", "--allow-new-optimizer"})
     EXPECT_TRUE(contains(refused.err, word)) << refused.err;
   EXPECT_FALSE(std::filesystem::exists(place() + "/step-000012"));

@@ -96,9 +96,9 @@ class UserValues(Case):
     def test_schedules_of_pytorch_go_on(self) -> None:
         """Each alone, from a checkpoint, beside one that was not interrupted."""
         folder = self.folder()
-        for which in range(len(self.schedules(torch.optim.SGD([torch.ones(1)], 0.1)))):
+        for which in range(len(self.schedules(torch.optim.SGD([torch.ones(1)], 0.1, momentum=0.9)))):
             model, place = made(), folder / str(which)
-            with zero.Engine(model, "zero3", zero.SGD(0.1)) as engine:
+            with zero.Engine(model, "zero3", zero.SGD(0.1, momentum=0.9)) as engine:
                 schedule = self.schedules(engine.optimizer)[which]
                 engine.optimizer.param_groups[0]["lr"] = 0.1
                 for _ in range(2):
@@ -107,7 +107,7 @@ class UserValues(Case):
                 engine.save(place, user={"schedule": schedule.state_dict(), "lr": schedule.get_last_lr()})
                 expected = self.rates(engine, schedule)
             other = made()
-            with zero.Engine(other, "ddp", zero.SGD(0.1)) as engine:
+            with zero.Engine(other, "ddp", zero.SGD(0.1, momentum=0.9)) as engine:
                 schedule = self.schedules(engine.optimizer)[which]
                 user = engine.load(place).user
                 schedule.load_state_dict(user["schedule"])

@@ -26,7 +26,7 @@ enum class Kind { self, other_keys, three_inputs, sizes_of_its_own, zeros_and_bi
 struct Attention : nn::Module {
   explicit Attention(Kind of) : kind(of) {
     nn::MultiheadAttentionOptions options(8, 2);
-    if (kind == Kind::sizes_of_its_own) options.kdim(6).vdim(6);
+    if (kind == Kind::sizes_of_its_own) options.kdim(6).vdim(6);  // LibTorch takes no others
     if (kind == Kind::zeros_and_biases) options.add_bias_kv(true).add_zero_attn(true);
     attention = register_module("attention", nn::MultiheadAttention(options));
   }

@@ -1,8 +1,10 @@
 // What zero_grad() empties is so on every rank, whoever had gradients, and the step's numbers go on from there.
+#include <filesystem>
 #include <mutex>
 #include <set>
 
 #include "familiar.h"
+#include "folder.h"
 #include "late_stores.h"
 #include "zero/error.h"
 
@@ -92,18 +94,19 @@ TEST(EmptiedGradients, OfAPart) {
     }
 }
 
+struct Unused : Net {
+  Linear unused = register_module("unused", Linear(3, 3));
+};
+
 // Where all that has come is emptied the step begins anew, however much else is trained.
 TEST(EmptiedGradients, OfAllThatWasReached) {
-  struct More : Net {
-    Linear unused = register_module("unused", Linear(3, 3));
-  };
   for (const int ranks : {1, 2, 3})
     for (const Plan& plan : all_plans()) {
       Job job = kJob;
       job.ranks = ranks;
       job.plan = plan;
       const auto by = [&](bool drops) {
-        return train_by<More>(job, {}, [&](More& net, Engine& engine, Outcome& run, int rank) {
+        return train_by<Unused>(job, {}, [&](Unused& net, Engine& engine, Outcome& run, int rank) {
           for (int step = 0; step < job.steps; ++step) {
             if (drops) {
               engine.backward(rank == 0 ? net.loss(77) : no_data());
@@ -116,6 +119,100 @@ TEST(EmptiedGradients, OfAllThatWasReached) {
       };
       EXPECT_EQ(difference(by(false), by(true)), "") << describe(job);
     }
+}
+
+// All that was reached.
+void empty_all(Unused& net, Engine& engine, int how) {
+  switch (how) {
+    case 0: return net.zero_grad();
+    case 1: return engine.zero_grad(/*set_to_none=*/false);
+    default:
+      for (auto* const each : {&net.body, &net.left, &net.right}) (*each)->zero_grad();
+  }
+}
+
+// Between two steps, for whatever may only be done there.
+TEST(EmptiedGradients, AreNoStepToSavesAndLoads) {
+  for (const int ranks : {1, 2})
+    for (const Plan& plan : all_plans())
+      for (const int accumulate : {1, 2}) {
+        const Folder folder;
+        Job job = kJob;
+        job.ranks = ranks;
+        job.plan = plan.accumulate(accumulate);
+        const auto by = [&](bool drops) {
+          return train_by<Unused>(job, {}, [&](Unused& net, Engine& engine, Outcome& run, int rank) {
+            for (int step = 0; step < job.steps; ++step) {
+              const auto drop = [&] {
+                if (!drops) return;
+                engine.backward(rank == 0 ? net.loss(77) : no_data());
+                empty_all(net, engine, step % 3);
+              };
+              drop();
+              static_cast<void>(engine.state());
+              drop();
+              engine.save(folder.path(), {.replace = true});
+              drop();
+              engine.load(folder.path());
+              run.record(train_step(net, engine));
+            }
+          });
+        };
+        EXPECT_EQ(difference(by(false), by(true)), "") << describe(job);
+      }
+}
+
+// A save that is refused for those that are left takes nothing from what zero_grad() does behind it.
+TEST(EmptiedGradients, OfAPartAreStillOfAStep) {
+  const Folder folder;
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan;
+    on_ranks<Net>(job, {}, [&](Net& net, Engine& engine, int) {
+      engine.backward(net.loss(1));
+      net.left->zero_grad();
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(says(thrown_by([&] { engine.save(folder.path()); }), {"in the middle of a step"}));
+        EXPECT_TRUE(says(thrown_by([&] { static_cast<void>(engine.state()); }), {"in the middle of a step"}));
+      }
+      net.zero_grad();
+      EXPECT_EQ(thrown_by([&] { engine.save(folder.path(), {.replace = true}); }), "") << plan.label();
+    });
+  }
+}
+
+// Those of a step whose parameters are not there yet.
+TEST(EmptiedGradients, LeaveTheLatestParametersToSee) {
+  for (const int ranks : {1, 2})
+    for (const Plan& plan : all_plans())
+      for (const int seen : {0, 1, 2, 3}) {
+        Job job = kJob;
+        job.ranks = ranks;
+        job.options.disk = {.directories = {std::filesystem::temp_directory_path()}, .block = 4096, .depth = 2};
+        job.plan = plan.offload(State::optimizer, Tier::disk).delay_update();
+        const auto by = [&](bool drops) {
+          return train_by<Unused>(job, {}, [&](Unused& net, Engine& engine, Outcome& run, int rank) {
+            for (int step = 0; step < job.steps; ++step) {
+              run.record(train_step(net, engine));
+              if (drops) {
+                engine.backward(rank == 0 ? net.loss(77) : no_data());
+                empty_all(net, engine, step % 3);
+              }
+              if (seen == 0) run.parameters["main"] = engine.main_parameter(net.body->weight);
+              if (seen == 1) {
+                const Gather whole(net.parameters());
+                run.parameters["whole"] = net.body->weight.detach().clone();
+              }
+              if (seen == 2) {
+                const at::NoGradGuard no_grad;
+                run.parameters["by an operator"] = net.body->weight * 1;
+              }
+              if (seen == 3) static_cast<void>(engine.state());
+            }
+          });
+        };
+        EXPECT_EQ(difference(by(false), by(true)), "") << describe(job) << " " << seen;
+      }
 }
 
 // By some ranks alone.
@@ -192,6 +289,22 @@ TEST(MicroBatchNumbers, AreEachUsedOnceInAStep) {
         for (int i = 0; i < 2 * 3 * ranks; ++i) all.insert(i);
         EXPECT_EQ(used, all) << plan.label() << " " << ranks << " " << events;
       }
+}
+
+// Of a parameter, without a forward: where one rank alone looks, all go on with the same.
+TEST(MicroBatchNumbers, AreNotGivenToALook) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan.accumulate(3);
+    on_ranks<Net>(job, {}, [&](Net& net, Engine& engine, int rank) {
+      const std::int64_t first = engine.micro_batch();
+      net.loss(first).backward();
+      if (rank == 0) static_cast<void>((net.body->weight * 2).sum().item<double>());
+      net.zero_grad();
+      EXPECT_EQ(engine.micro_batch(), first) << plan.label();
+      EXPECT_TRUE(train_step(net, engine).applied);
+    });
+  }
 }
 
 }  // namespace zero::test::emptied_gradients_test

@@ -263,6 +263,29 @@ TEST(Parameters, WithoutElements) {
   expect_as_torch<Empty>(kSgd);
 }
 
+// Whatever else is in their unit: `narrow.weight` is alone in one.
+TEST(Parameters, WithoutElementsAreStoredAsOthersAre) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kSgd;
+    job.plan = plan.bf16();
+    on_ranks<Empty>(job, {}, [](Empty& model, Engine& engine, int) {
+      train_step(model, engine);
+      for (const auto& item : model.named_parameters()) {
+        SCOPED_TRACE(item.key());
+        EXPECT_EQ(item.value().scalar_type(), at::kBFloat16);
+        const at::Tensor main = engine.main_parameter(item.value());
+        EXPECT_EQ(main.scalar_type(), at::kFloat);
+        EXPECT_EQ(main.sizes(), item.value().sizes());
+      }
+      engine.backward(model.loss(1));
+      EXPECT_EQ(engine.gradient(model.narrow->weight).sizes(), model.narrow->weight.sizes());
+      engine.discard();
+      engine.release();
+      for (const at::Tensor& parameter : model.parameters()) EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+    });
+  }
+}
+
 struct Mixed : torch::nn::Module {
   Mixed() {
     half->to(at::kBFloat16);

@@ -91,7 +91,7 @@ TEST(DifferentCalls, AreNamed) {
         2,
         [&](const World& world) {
           auto net = begun<Regressor>();
-          Engine engine(*net, world, Plan::zero2(), AdamW{});
+          Engine engine(*net, world, Plan::zero2().bf16(), AdamW{});
           engine.backward(loss_of(net, batches(world.rank(), 6, 3)[0]));
           engine.step();
           const std::string fault = thrown_by([&] {

@@ -112,11 +112,16 @@ struct Maker {
 
 std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const std::vector<at::Tensor>& parameters,
                                                          const std::vector<ParameterRule>& rules) {
+  const auto options = [](const ParameterRule& rule) {
+    return std::visit([](const auto& o) { return options_of(o); }, rule.optimizer);
+  };
   Groups groups;
   for (std::size_t i = 0; i < parameters.size(); ++i)
-    groups.emplace_back(std::vector<at::Tensor>{parameters[i]},
-                        std::visit([](const auto& o) { return options_of(o); }, rules[i].optimizer));
-  return std::visit(Maker{groups}, rules.front().optimizer);
+    groups.emplace_back(std::vector<at::Tensor>{parameters[i]}, options(rules[i]));
+  auto made = std::visit(Maker{groups}, rules.front().optimizer);
+  // A value of a group that is LibTorch's default gives way to the optimizer's when the group is added.
+  for (std::size_t i = 0; made && i < rules.size(); ++i) made->param_groups()[i].set_options(options(rules[i]));
+  return made;
 }
 
 }  // namespace zero::test

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "partition/micro_batch_index.h"
+#include "ranks/scenario/network.h"
 #include "ranks/scenario/settings.h"
 
 namespace zero::test::scenario {
@@ -84,6 +85,7 @@ void Course::follow(const Event& event) {
 }
 
 void Course::begin_step() {
+  ++window_;
   micro_ = stepped_ = first_slot_ = 0;
   forwarded_ = false;
   told_.reset();
@@ -97,6 +99,35 @@ int Course::slot(int ahead) const {
 std::int64_t Course::micro_batch(int rank, int ahead) const {
   const MeshShape mesh = mesh_of(*scenario_);
   return first_ + micro_batch_index(plan_of(*scenario_, plan_).on(mesh), mesh.size(), rank, slot(ahead));
+}
+
+bool alike_in_any_order(const Scenario& scenario) {
+  if (has_ranks_of_their_own(scenario)) return false;
+  Course course(scenario);
+  int which = -1;  // of the step's losses; -1: there is none yet
+  for (const Event& event : scenario.events) {
+    if (!course.in_step()) which = -1;
+    switch (event.act) {
+      case Act::backward:
+        if (event.some != 0 || event.infinite != 0 || backwards_of(event) > 1) return false;
+        if (which >= 0 && which != event.which) return false;
+        which = event.which;
+        break;
+      case Act::forward:
+        if (draws(scenario)) return false;
+        break;
+      case Act::write:
+      case Act::zero_grad:
+        if (course.in_step()) return false;
+        break;
+      case Act::discard:
+        if (course.micro() > 0) return false;
+        break;
+      default: break;
+    }
+    course.follow(event);
+  }
+  return true;
 }
 
 void keep_permitted(Scenario& scenario) {

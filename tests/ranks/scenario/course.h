@@ -24,6 +24,8 @@ class Course {
   std::int64_t micro_batch(int rank, int ahead = 0) const;
   // zero_grad() would empty what there is, and not what a step() that did nothing has seen.
   bool empties() const { return stepped_ == 0; }
+  // Of the stretches of the run that begin with empty gradients and other parameters, the how-manieth this is.
+  int window() const { return window_; }
 
  private:
   bool permits_backwards(int count) const;
@@ -31,7 +33,7 @@ class Course {
   void begin_step();
 
   const Scenario* scenario_;
-  int plan_ = 0;
+  int plan_ = 0, window_ = 1;
   int micro_ = 0;
   int stepped_ = 0;         // of them, before a step() that did nothing
   bool forwarded_ = false;  // a forward since, without a backward
@@ -42,6 +44,8 @@ class Course {
 };
 
 int backwards_of(const Event& event);
+// Whether each of a step's micro-batches goes the same way, whoever has it and in whatever order.
+bool alike_in_any_order(const Scenario& scenario);
 // Drops the events that are not permitted.
 void keep_permitted(Scenario& scenario);
 

@@ -9,8 +9,13 @@
 
 namespace zero::test::scenario {
 
-std::string loss_name(int which, int ahead, int rank) {
-  return "loss " + std::to_string(which) + " number " + std::to_string(ahead) + " of rank " + std::to_string(rank);
+std::string loss_name(int which, int number, std::int64_t micro_batch, int window) {
+  return "loss " + std::to_string(which) + " number " + std::to_string(number) + " of micro-batch " +
+         std::to_string(micro_batch) + " in window " + std::to_string(window);
+}
+
+std::string group_norm_name(std::size_t group) {
+  return "norm of group " + std::to_string(group + 1);
 }
 
 EngineCourse::EngineCourse(const Scenario& scenario, const World& world, std::string folder, Log& log)
@@ -48,7 +53,7 @@ void EngineCourse::carry_out(const Event& event) {
     case Act::step: return step(event);
     case Act::zero_grad: return zero_grad(event);
     case Act::discard: return engine_->discard();
-    case Act::forward: return forward("dropped loss", event, engine_->micro_batch());
+    case Act::forward: return forward("dropped loss", event, engine_->micro_batch(), Whose::turns);
     case Act::evaluate: return evaluate(event);
     case Act::freeze: return train(event, false);
     case Act::thaw: return train(event, true);
@@ -85,7 +90,8 @@ void EngineCourse::micro_batch(const Event& event, int which, int ahead) {
   std::vector<at::Tensor> losses = network_->losses(which, {index, rank_});
   for (std::size_t i = 0; i < losses.size(); ++i) {
     if (has(event.infinite, rank_)) losses[i] = losses[i] * std::numeric_limits<double>::infinity();
-    log_.see(loss_name(which, ahead + static_cast<int>(i), rank_), losses[i].item<double>(), false);
+    log_.see(loss_name(which, static_cast<int>(i), index, course_.window()), losses[i].item<double>(),
+             Whose::micro_batches);
   }
   go_backward(event, std::move(losses));
 }
@@ -117,7 +123,7 @@ void EngineCourse::step(const Event& event) {
   log_.see("loss scale", report.loss_scale);
   log_.see("steps", static_cast<double>(report.step));
   log_.see("requests", report.requests);
-  for (const double norm : report.group_norms) log_.see("norm of a group", norm);
+  for (std::size_t i = 0; i < report.group_norms.size(); ++i) log_.see(group_norm_name(i), report.group_norms[i]);
   if (!report.save_fault.empty()) throw std::runtime_error(report.save_fault);
 }
 
@@ -140,15 +146,16 @@ void EngineCourse::zero_grad(const Event& event) {
   }
 }
 
-void EngineCourse::forward(const std::string& what, const Event& event, std::int64_t index) {
+void EngineCourse::forward(const std::string& what, const Event& event, std::int64_t index, Whose whose) {
   if (!has(event.some, rank_))
-    log_.see(what + of_rank(), network_->losses(0, {index, rank_}).front().item<double>(), false);
+    log_.see(what + " of rank " + std::to_string(rank_), network_->losses(0, {index, rank_}).front().item<double>(),
+             whose);
 }
 
 void EngineCourse::evaluate(const Event& event) {
   const torch::NoGradGuard no_grad;
   network_->eval();
-  forward("evaluation", event, 1000 + log_.event());
+  forward("evaluation", event, 1000 + log_.event(), has_buffers(scenario_) ? Whose::turns : Whose::ranks);
   network_->train();
 }
 
@@ -169,7 +176,7 @@ void EngineCourse::read(const Event& event) {
   const torch::NoGradGuard no_grad;
   for (const auto& [name, parameter] : network_->part(event.part)) {
     if (event.how == 1) log_.see(name, parameter * 1);
-    if (event.how == 2 && parameter.numel() > 0) log_.see(name, engine_->main_parameter(parameter));
+    if (event.how == 2) log_.see(name, engine_->main_parameter(parameter));
   }
 }
 
@@ -196,7 +203,7 @@ void EngineCourse::write(const Event& event) {
 
 void EngineCourse::gradient(const Event& event) {
   for (const auto& [name, parameter] : network_->part(event.part))
-    if (parameter.requires_grad() && parameter.numel() > 0) log_.see("gradient of " + name, engine_->gradient(parameter));
+    if (parameter.requires_grad()) log_.see("gradient of " + name, engine_->gradient(parameter));
 }
 
 void EngineCourse::clamp() {
@@ -256,8 +263,8 @@ void EngineCourse::finish() {
   if (course_.in_step()) engine_->discard();
   see_parameters(0);
   for (const auto& [name, parameter] : network_->parameters_once())
-    if (parameter.numel() > 0) log_.see("main value of " + name, engine_->main_parameter(parameter));
-  for (const auto& item : network_->named_buffers()) log_.see(item.key(), item.value(), false);
+    log_.see("main value of " + name, engine_->main_parameter(parameter));
+  for (const auto& item : network_->named_buffers()) log_.see(item.key(), item.value(), Whose::turns);
   log_.see("steps", static_cast<double>(engine_->steps()));
   log_.see("skipped steps", static_cast<double>(engine_->skipped_steps()));
   log_.see("next loss scale", engine_->loss_scale());

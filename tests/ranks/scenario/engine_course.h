@@ -28,7 +28,7 @@ class EngineCourse {
   void go_backward(const Event& event, std::vector<at::Tensor> losses);
   void step(const Event& event);
   void zero_grad(const Event& event);
-  void forward(const std::string& what, const Event& event, std::int64_t index);
+  void forward(const std::string& what, const Event& event, std::int64_t index, Whose whose);
   void evaluate(const Event& event);
   void train(const Event& event, bool trained);
   void read(const Event& event);
@@ -42,7 +42,6 @@ class EngineCourse {
   void release(const Event& event);
   void see_parameters(int part);
   void finish();
-  std::string of_rank() const { return " of rank " + std::to_string(rank_); }
 
   const Scenario& scenario_;
   const World& world_;
@@ -58,6 +57,7 @@ class EngineCourse {
 };
 
 // Whose events' names the log has, as another interpreter has to write them.
-std::string loss_name(int which, int ahead, int rank);
+std::string loss_name(int which, int number, std::int64_t micro_batch, int window);
+std::string group_norm_name(std::size_t group);
 
 }  // namespace zero::test::scenario

@@ -55,13 +55,18 @@ std::string plans_in_words(const Scenario& scenario) {
   return plan_of(scenario, 0).label();
 }
 
-Verdict compared_with(const Scenario& reference, const Run& tested, std::chrono::milliseconds limit) {
-  const Run expected = run(reference, limit);
-  if (!expected.error.empty()) return {Verdict::Kind::error, "under " + plans_in_words(reference) + ": " + expected.error};
+Verdict compared_with(const Reference& reference, const Run& tested, std::chrono::milliseconds limit) {
+  const std::string under = "under " + plans_in_words(reference.scenario);
+  const Run expected = run(reference.scenario, limit);
+  if (!expected.error.empty()) return {Verdict::Kind::error, under + ": " + expected.error};
+  if (reference.other_order) {
+    const std::string text = difference_in_other_order(tested.logs, expected.logs);
+    return text.empty() ? Verdict{} : Verdict{Verdict::Kind::bits, "other bits than " + under + ": " + text};
+  }
   for (std::size_t rank = 0; rank < tested.logs.size(); ++rank)
     if (const std::string text = difference(tested.logs[rank], expected.logs[rank]); !text.empty())
       return {Verdict::Kind::bits,
-              "other bits than under " + plans_in_words(reference) + " on rank " + std::to_string(rank) + ": " + text};
+              "other bits than " + under + " on rank " + std::to_string(rank) + ": " + text};
   return {};
 }
 
@@ -82,8 +87,8 @@ Verdict judge(const Scenario& scenario, std::chrono::milliseconds limit) {
   if (!tested.error.empty()) return {Verdict::Kind::error, tested.error};
   if (const std::string text = difference_between_ranks(tested.logs); !text.empty())
     return {Verdict::Kind::ranks, "ranks differ: " + text};
-  const Scenario reference = reference_of(scenario);
-  if (!(reference == scenario))
+  const Reference reference = reference_of(scenario);
+  if (!(reference.scenario == scenario))
     if (const Verdict verdict = compared_with(reference, tested, limit); verdict.failed()) return verdict;
   return has_plain(scenario) ? compared_with_plain(scenario, tested) : Verdict{};
 }

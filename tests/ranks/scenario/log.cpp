@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <sstream>
+#include <stdexcept>
 
 namespace zero::test::scenario {
 namespace {
@@ -48,20 +49,21 @@ std::string at_event(const Seen& seen) {
 
 }  // namespace
 
-void Log::see(const std::string& what, const at::Tensor& value, bool everywhere) {
+void Log::see(const std::string& what, const at::Tensor& value, Whose whose) {
+  if (find(event_, what) != nullptr) throw std::logic_error("a scenario shows '" + what + "' twice at one event");
   const at::Tensor copy = at::empty(value.sizes(), value.options().requires_grad(false));
   copy.copy_(value.detach());
-  all_.push_back({event_, what, copy, everywhere});
+  by_name_[{event_, what}] = all_.size();
+  all_.push_back({event_, what, copy, whose});
 }
 
-void Log::see(const std::string& what, double value, bool everywhere) {
-  see(what, at::scalar_tensor(value, at::kDouble), everywhere);
+void Log::see(const std::string& what, double value, Whose whose) {
+  see(what, at::scalar_tensor(value, at::kDouble), whose);
 }
 
 const Seen* Log::find(int event, const std::string& what) const {
-  for (const Seen& seen : all_)
-    if (seen.event == event && seen.what == what) return &seen;
-  return nullptr;
+  const auto found = by_name_.find({event, what});
+  return found == by_name_.end() ? nullptr : &all_[found->second];
 }
 
 std::string difference(const Log& a, const Log& b) {
@@ -81,10 +83,38 @@ std::string difference(const Log& a, const Log& b, double tolerance) {
   return {};
 }
 
+namespace {
+
+std::map<std::string, const Seen*> of_micro_batches(const std::vector<Log>& ranks) {
+  std::map<std::string, const Seen*> found;
+  for (const Log& log : ranks)
+    for (const Seen& each : log.all())
+      if (each.whose == Whose::micro_batches) found.emplace(each.what, &each);
+  return found;
+}
+
+}  // namespace
+
+std::string difference_in_other_order(const std::vector<Log>& a, const std::vector<Log>& b) {
+  const auto others = of_micro_batches(b);
+  for (const auto& [what, seen] : of_micro_batches(a))
+    if (const auto other = others.find(what); other == others.end() || !same_bits(seen->value, other->second->value))
+      return at_event(*seen) + (other == others.end() ? "not in the other run"
+                                                      : in_words(seen->value, other->second->value));
+  for (std::size_t rank = 0; rank < a.size(); ++rank)
+    for (const Seen& x : a[rank].all()) {
+      if (x.whose != Whose::everyones && x.whose != Whose::ranks) continue;
+      const Seen* const y = b[rank].find(x.event, x.what);
+      if (y == nullptr) return at_event(x) + "not in the other run";
+      if (!same_bits(x.value, y->value)) return at_event(x) + in_words(x.value, y->value);
+    }
+  return {};
+}
+
 std::string difference_between_ranks(const std::vector<Log>& ranks) {
   for (std::size_t rank = 1; rank < ranks.size(); ++rank)
     for (const Seen& x : ranks[0].all()) {
-      if (!x.everywhere) continue;
+      if (x.whose != Whose::everyones) continue;
       const Seen* const y = ranks[rank].find(x.event, x.what);
       if (y == nullptr) return at_event(x) + "not seen on rank " + std::to_string(rank);
       if (!same_bits(x.value, y->value))

@@ -82,10 +82,14 @@ class EmbeddingBlock : public Block {
   torch::nn::Embedding embed;
 };
 
+// Behind a parameter: what is drawn before the first use of any is the program's.
 class DropoutBlock : public Block {
  public:
-  explicit DropoutBlock(std::int64_t) : dropout(register_module("dropout", torch::nn::Dropout(0.25))) {}
-  at::Tensor run(const at::Tensor& x, const Use&) override { return dropout(x); }
+  explicit DropoutBlock(std::int64_t width)
+      : gain(register_parameter("gain", at::ones({width}))),
+        dropout(register_module("dropout", torch::nn::Dropout(0.25))) {}
+  at::Tensor run(const at::Tensor& x, const Use&) override { return dropout(x * gain); }
+  at::Tensor gain;
   torch::nn::Dropout dropout;
 };
 
@@ -229,7 +233,7 @@ const std::vector<BlockRow>& block_rows() {
       {"embedding", make<EmbeddingBlock>},
       {"dropout", make<DropoutBlock>, true},
       {"nested", make<NestedBlock>},
-      {"experts by rank", make<ExpertsBlock, true>},
+      {"experts by rank", make<ExpertsBlock, true>, false, false, true},
       {"experts by micro-batch", make<ExpertsBlock, false>},
       {"unused", make<UnusedBlock>},
       {"frozen", make<FrozenBlock, true>},
@@ -313,6 +317,10 @@ bool draws(const Scenario& scenario) {
 
 bool has_buffers(const Scenario& scenario) {
   return any(scenario, &BlockRow::buffers);
+}
+
+bool has_ranks_of_their_own(const Scenario& scenario) {
+  return any(scenario, &BlockRow::by_rank);
 }
 
 }  // namespace zero::test::scenario

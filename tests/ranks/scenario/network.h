@@ -29,6 +29,7 @@ struct BlockRow {
   std::shared_ptr<Block> (*make)(std::int64_t width, const std::vector<std::shared_ptr<Block>>& before);
   bool random = false;   // draws random numbers
   bool buffers = false;  // evaluations see what a rank has trained with
+  bool by_rank = false;  // not all ranks use the same of it
 };
 const std::vector<BlockRow>& block_rows();
 
@@ -55,5 +56,6 @@ TORCH_MODULE(Network);
 Network make_network(const Scenario& scenario, int rank);
 bool draws(const Scenario& scenario);
 bool has_buffers(const Scenario& scenario);
+bool has_ranks_of_their_own(const Scenario& scenario);
 
 }  // namespace zero::test::scenario

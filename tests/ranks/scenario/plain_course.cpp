@@ -1,7 +1,9 @@
 #include "ranks/scenario/plain_course.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -25,7 +27,12 @@ PlainCourse::PlainCourse(const Scenario& scenario, const Log& decided, Log& log)
   std::vector<ParameterInfo> infos;
   for (const auto& [name, parameter] : parameters_)
     infos.push_back({name, parameter.sizes().vec(), name.find("embed") != std::string::npos});
-  rules_ = parameter_rules(optimizer_of(scenario), options_of(scenario, "").groups, infos);
+  const std::vector<ParamGroup> groups = options_of(scenario, "").groups;
+  rules_ = parameter_rules(optimizer_of(scenario), groups, infos);
+  for (const ParameterInfo& info : infos) {
+    const auto taker = std::ranges::find_if(groups, [&](const ParamGroup& group) { return group.takes(info); });
+    group_of_.push_back(static_cast<std::size_t>(taker - groups.begin()));
+  }
   begin();
 }
 
@@ -104,22 +111,25 @@ void PlainCourse::backward(const Event& event) {
 }
 
 void PlainCourse::micro_batch(const Event& event, int which, int rank, int ahead) {
-  std::vector<at::Tensor> losses = network_->losses(which, {course_.micro_batch(rank, ahead), rank});
+  const std::int64_t index = course_.micro_batch(rank, ahead);
+  std::vector<at::Tensor> losses = network_->losses(which, {index, rank});
   at::Tensor sum = losses.front();
   for (std::size_t i = 0; i < losses.size(); ++i) {
     if (has(event.infinite, rank)) losses[i] = losses[i] * std::numeric_limits<double>::infinity();
-    log_.see(loss_name(which, ahead + static_cast<int>(i), rank), losses[i].item<double>());
+    log_.see(loss_name(which, static_cast<int>(i), index, course_.window()), losses[i].item<double>());
     sum = i == 0 ? losses[0] : sum + losses[i];
   }
   loss_ += sum.item<double>();
   (sum / micro_batches()).backward();
 }
 
-double PlainCourse::norm() const {
-  double squares = 0;
-  for (const auto& item : parameters_)
-    if (item.second.grad().defined()) squares += item.second.grad().to(at::kDouble).square().sum().item<double>();
-  return std::sqrt(squares);
+// By group, those in none last.
+std::vector<double> PlainCourse::squares() const {
+  std::vector<double> sums(options_of(scenario_, "").groups.size() + 1);
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (const at::Tensor& gradient = parameters_[i].second.grad(); gradient.defined())
+      sums[group_of_[i]] += gradient.to(at::kDouble).square().sum().item<double>();
+  return sums;
 }
 
 bool PlainCourse::overflows(double norm) const {
@@ -130,13 +140,15 @@ bool PlainCourse::overflows(double norm) const {
 
 void PlainCourse::step() {
   const bool whole = course_.micro() >= accumulate_of(scenario_);
-  const double norm = this->norm();
+  const std::vector<double> squares = this->squares();
+  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
   const bool skipped = whole && overflows(norm);
   log_.see("applied", whole && !skipped);
   if (!whole) return;
   log_.see("skipped", skipped);
   log_.see("loss", loss_ / micro_batches());
   log_.see("norm", skipped ? std::numeric_limits<double>::infinity() : norm);
+  for (std::size_t i = 0; i < squares.size() && !skipped; ++i) log_.see(group_norm_name(i), std::sqrt(squares[i]));
   Update update;
   if (!skipped) update = take_update(norm);
   take_over();

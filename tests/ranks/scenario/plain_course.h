@@ -41,7 +41,7 @@ class PlainCourse {
   void backward(const Event& event);
   void micro_batch(const Event& event, int which, int rank, int ahead);
   void step();
-  double norm() const;
+  std::vector<double> squares() const;
   bool overflows(double norm) const;
   Update take_update(double norm);
   void apply(const Update& update);
@@ -62,6 +62,7 @@ class PlainCourse {
   Network network_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::vector<ParameterRule> rules_;
+  std::vector<std::size_t> group_of_;  // by parameter
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   double lr_ = 0;
   std::vector<double> shares_;  // of the rate, for each parameter

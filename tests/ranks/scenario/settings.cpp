@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "optimizers.h"
+#include "ranks/scenario/course.h"
 #include "ranks/torch_optimizers.h"
 
 namespace zero::test::scenario {
@@ -158,25 +159,29 @@ double plain_tolerance(const Scenario& scenario) {
   return narrow ? 0.3 : 2e-4;
 }
 
-Scenario reference_of(const Scenario& scenario) {
-  Scenario reference = scenario;
+Reference reference_of(const Scenario& scenario) {
+  Reference found{scenario};
+  Scenario& reference = found.scenario;
   const MeshShape mesh = mesh_of(scenario);
   const auto power = [](int n) { return std::has_single_bit(static_cast<unsigned>(n)); };
   const bool along_a_tree = scenario.settings[Setting::reproducible] != 0 && power(mesh.size()) &&
                             power(accumulate_of(scenario)) && power(mesh.size(Axis::shard));
-  const bool any_order = accumulate_of(scenario) == 1 || mesh.size() == 1 || along_a_tree;
+  const bool one_order = accumulate_of(scenario) == 1 || mesh.size() == 1;
+  const bool any_order = one_order || (along_a_tree && alike_in_any_order(scenario));
   for (std::size_t i = 0; i < scenario.plans.size(); ++i) {
     const Choices<PlanChoice>& tested = scenario.plans[i];
     const zero::Row gradient = plan_of(scenario, static_cast<int>(i)).on(mesh)[State::gradient];
     Choices<PlanChoice>& plan = reference.plans[i] = {};
-    if (!any_order && gradient.between == Placement::sharded) plan[PlanChoice::preset] = 2;
+    const bool sharded = gradient.between == Placement::sharded;
+    if (!any_order && sharded) plan[PlanChoice::preset] = 2;
+    found.other_order = found.other_order || (any_order && !one_order && sharded);
     if (tested[PlanChoice::wire] != 0) plan[PlanChoice::preset] = tested[PlanChoice::preset];
     plan[PlanChoice::wire] = tested[PlanChoice::wire];
     if (delays(scenario)) plan[PlanChoice::optimizer] = 1;
   }
   const bool blocks = in_blocks_of_8_bits(scenario) || scenario.plans.front()[PlanChoice::wire] != 0;
   if (!blocks) reference.settings[Setting::units] = 0;
-  return reference;
+  return found;
 }
 
 }  // namespace zero::test::scenario

@@ -26,6 +26,10 @@ double plain_tolerance(const Scenario& scenario);
 
 // The run that has the same bits, by docs/concepts.md: ddp, in memory; where sums over micro-batches have another order,
 // zero2.
-Scenario reference_of(const Scenario& scenario);
+struct Reference {
+  Scenario scenario;
+  bool other_order = false;  // in which micro-batches go to ranks, where that changes no bit of a step
+};
+Reference reference_of(const Scenario& scenario);
 
 }  // namespace zero::test::scenario
