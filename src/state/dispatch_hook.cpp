@@ -329,8 +329,7 @@ Watch::Watch() : watchers_(OfThread<Watchers>::own()) {
 Watch::~Watch() {
   if (--watchers_->count > 0) return;
   --threads;
-  if (watchers_.get() == OfThread<Watchers>::here())
-    c10::impl::tls_set_dispatch_key_included(kKey, false);
+  if (watchers_.get() == OfThread<Watchers>::here()) c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 
 }  // namespace dispatch_hook

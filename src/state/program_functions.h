@@ -1,6 +1,6 @@
 // Functions of the program's own (torch::autograd::Function). Their forward runs with gradients disabled, as an
-// evaluation does, and what it computes of parameters begins a forward only where it shows a graph: to the next operator
-// that is given it.
+// evaluation does, and what it computes of parameters begins a forward only where it shows a graph: to the next
+// operator that is given it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
