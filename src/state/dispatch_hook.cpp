@@ -165,7 +165,7 @@ std::optional<Cast> autocast_of(bool with_units) {
 
 // How an operator with parameters is computed in a forward in 16 bits.
 void cast(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, const UnitSet& units, Call& call) {
-  const bool lstm = is_lstm(op), wide = units.wide() || only_wide(op);
+  const bool lstm = is_lstm(op), wide = units.wide() || only_wide(op, arguments);
   if (wide || (lstm && !has_lstm(*call.autocast))) {
     widen(op, arguments);
     call.fp32 = std::exchange(call.autocast, std::nullopt);
@@ -179,7 +179,7 @@ void cast(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, const
 
 Call without_units(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   Call call{.autocast = autocast_of(false)};
-  if (!call.autocast || !only_wide(op)) return call;
+  if (!call.autocast || !only_wide(op, arguments)) return call;
   widen(op, arguments);
   call.fp32 = std::exchange(call.autocast, std::nullopt);
   return call;

@@ -138,7 +138,10 @@ bool UnitSet::wide() const {
          std::ranges::any_of(many_, wide);
 }
 
-bool only_wide(const c10::OperatorHandle& op) {
+bool only_wide(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  static const c10::OperatorHandle encoder_layer =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_transformer_encoder_layer_fwd", "");
+  if (op == encoder_layer) return arguments[0].toTensor().is_nested();
   static const std::unordered_set<c10::OperatorHandle> all = [] {
     std::unordered_set<c10::OperatorHandle> found;
     c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();

@@ -1,5 +1,6 @@
 // Every operator that draws: in a forward its numbers are the micro-batch's, whoever computes that and wherever the
 // program's generator is.
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <mutex>
@@ -102,6 +103,29 @@ TEST(DrawingOperators, AreTheMicroBatchs) {
     expect_same(seen, spread);
     for (std::int64_t op = 0; op < seen[0].size(0); ++op) EXPECT_FALSE(at::equal(seen[0][op], seen[1][op])) << op;
   }
+}
+
+// Numbers of a generator that the program gives are its own.
+struct Given : nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Generator own = at::detail::createCPUGenerator(static_cast<std::uint64_t>(index));
+    const at::Tensor hidden = in(numbers(index, {8, 6})), mask = at::bernoulli(at::full({8, 16}, 0.5), own);
+    const at::Tensor noise = at::randn({8, 16}, own) + at::empty({8, 16}).uniform_(0, 1, own);
+    return out(hidden * mask + 0.1 * noise * at::randperm(16, own, at::kFloat)).square().mean();
+  }
+  nn::Linear in = register_module("in", nn::Linear(6, 16)), out = register_module("out", nn::Linear(16, 8));
+};
+
+TEST(DrawingOperators, AreTheProgramsWhereItGivesAGenerator) {
+  const Job job{.ranks = 1};
+  torch::manual_seed(4);
+  const at::Tensor next = torch::rand({9});
+  const Outcome given = train_by<Given>(job, {}, [&](Given& net, Engine& engine, Outcome& run, int) {
+    torch::manual_seed(4);
+    for (int step = 0; step < job.steps; ++step) run.record(train_step(net, engine));
+    EXPECT_TRUE(at::equal(torch::rand({9}), next));
+  });
+  EXPECT_EQ(difference(train_plain<Given>(job), given, 1e-6), "");
 }
 
 // Dropout between the layers of a recurrent network, which one operator is.
