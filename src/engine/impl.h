@@ -132,7 +132,6 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   bool any_left();
   void begin_anew();
   void empty_step();
-  bool emptied() const;
   int slot() const;
   int taken() const;
   std::int64_t number_of(int slot) const;

@@ -6,19 +6,16 @@
 
 namespace zero {
 
-// What the program has emptied is heeded by the next backward, and known here.
-bool Engine::Impl::emptied() const {
-  return !in_backward_ && gradients_ && gradients_->all_emptied();
-}
-
-// Of the next backward.
+// Of the next backward: what the program has emptied meanwhile is heeded then, and known here.
 int Engine::Impl::slot() const {
-  return emptied() ? given_slot_.value_or(0) : (first_slot_ + micro_) % plan_.accumulate();
+  if (!in_backward_ && gradients_ && gradients_->all_emptied()) return given_slot_.value_or(0);
+  return (first_slot_ + micro_) % plan_.accumulate();
 }
 
-// How many backwards of the step have had that slot.
+// How many backwards of the step have had that slot, as far as this rank knows: where the program has emptied all that
+// this rank has brought, others may have brought nothing, and the step begins anew.
 int Engine::Impl::taken() const {
-  return emptied() ? 0 : micro_ / plan_.accumulate();
+  return !in_backward_ && gradients_ && gradients_->own_emptied() ? 0 : micro_ / plan_.accumulate();
 }
 
 std::int64_t Engine::Impl::number_of(int slot) const {

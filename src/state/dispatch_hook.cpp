@@ -23,6 +23,7 @@
 #include "state/max_norms.h"
 #include "state/micro_batch.h"
 #include "state/operands.h"
+#include "state/program_functions.h"
 #include "state/random_numbers.h"
 #include "zero/error.h"
 
@@ -164,7 +165,7 @@ std::optional<Cast> autocast_of(bool with_units) {
 
 // How an operator with parameters is computed in a forward in 16 bits.
 void cast(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, const UnitSet& units, Call& call) {
-  const bool lstm = is_lstm(op), wide = units.wide();
+  const bool lstm = is_lstm(op), wide = units.wide() || only_wide(op, arguments);
   if (wide || (lstm && !has_lstm(*call.autocast))) {
     widen(op, arguments);
     call.fp32 = std::exchange(call.autocast, std::nullopt);
@@ -176,11 +177,19 @@ void cast(const c10::OperatorHandle& op, std::span<c10::IValue> arguments, const
   }
 }
 
+Call without_units(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
+  Call call{.autocast = autocast_of(false)};
+  if (!call.autocast || !only_wide(op, arguments)) return call;
+  widen(op, arguments);
+  call.fp32 = std::exchange(call.autocast, std::nullopt);
+  return call;
+}
+
 // Pages in what the operator needs.
 Call prepare(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
   const c10::ArrayRef<c10::IValue> view(arguments.data(), arguments.size());
   const UnitSet units(view);
-  if (units.empty()) return {.autocast = autocast_of(false)};
+  if (units.empty()) return without_units(op, arguments);
   Call call{.with_units = true};
   if (only_views(op, view)) return {.with_units = true, .inside = composite(op)};
   if (writes_unit(op, view)) {
@@ -204,10 +213,17 @@ AttentionScores* attention_here() {
   return open == nullptr ? nullptr : open->attention();
 }
 
+// An operator that the program calls, with gradients enabled.
+bool of_program_with_gradients() {
+  return watched_inside == 0 && at::GradMode::is_enabled();
+}
+
 // An evaluation is over when gradients are enabled again, a forward when nothing is left of it.
-void end_what_is_over() {
+void begin_and_end(std::span<const c10::IValue> arguments) {
+  if (!of_program_with_gradients()) return;
   MicroBatch* const open = MicroBatch::open();
-  if (open != nullptr && watched_inside == 0 && at::GradMode::is_enabled() && open->over()) open->end_forward();
+  if (open != nullptr && open->over()) open->end_forward();
+  program_functions::before_operator(arguments);
 }
 
 // What comes of parameters keeps the forward open as long as a graph holds it.
@@ -257,7 +273,7 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   stop_if_unwatched();
   const std::size_t count = op.schema().arguments().size();
   const std::span<c10::IValue> arguments(stack->data() + (stack->size() - count), count);
-  end_what_is_over();
+  begin_and_end(arguments);
   if (note_renormalisation(op, stack)) return;
   const std::optional<Communicator> normalised_over = batch_norm::ranks_of(op, arguments);
   Call call = prepare(op, arguments);
@@ -282,6 +298,7 @@ void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   if (draw) draw->done();
   if (AttentionScores* const attention = attention_here()) attention->after(op, *stack);
   if (call.with_units) note_results(op, *stack);
+  if (of_program_with_gradients()) program_functions::behind_operator();
 } catch (const c10::OutOfMemoryError& error) {
   if (const MicroBatch* const open = MicroBatch::open()) open->accounts().exhausted(error, "forward");
   throw;
@@ -312,8 +329,7 @@ Watch::Watch() : watchers_(OfThread<Watchers>::own()) {
 Watch::~Watch() {
   if (--watchers_->count > 0) return;
   --threads;
-  if (watchers_.get() == OfThread<Watchers>::here())
-    c10::impl::tls_set_dispatch_key_included(kKey, false);
+  if (watchers_.get() == OfThread<Watchers>::here()) c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 
 }  // namespace dispatch_hook

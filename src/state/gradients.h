@@ -73,6 +73,8 @@ class Gradients {
   void show();
   // Whether the program has emptied all that is shown, and something is.
   bool all_emptied() const;
+  // Some, and all that this rank has brought.
+  bool own_emptied() const;
   // What the program has done to them since; what it has put there is gone. Throws StateError where it has put another
   // gradient in place of one.
   enum class Shown : std::uint8_t { kept, some_emptied, all_emptied };

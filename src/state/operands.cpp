@@ -3,13 +3,67 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <array>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 
 #include "state/autocast.h"
 #include "state/dispatch_hook.h"
 
 namespace zero {
 namespace {
+
+constexpr auto kOnlyWide = std::to_array<std::string_view>({
+    "aten::binary_cross_entropy",
+    "aten::cholesky",
+    "aten::cholesky_inverse",
+    "aten::cholesky_solve",
+    "aten::det",
+    "aten::geqrf",
+    "aten::inverse",
+    "aten::linalg_cholesky",
+    "aten::linalg_cholesky_ex",
+    "aten::linalg_cond",
+    "aten::linalg_det",
+    "aten::linalg_eig",
+    "aten::linalg_eigh",
+    "aten::linalg_eigvals",
+    "aten::linalg_eigvalsh",
+    "aten::linalg_householder_product",
+    "aten::linalg_inv",
+    "aten::linalg_inv_ex",
+    "aten::linalg_ldl_factor",
+    "aten::linalg_ldl_factor_ex",
+    "aten::linalg_ldl_solve",
+    "aten::linalg_lstsq",
+    "aten::linalg_lu",
+    "aten::linalg_lu_factor",
+    "aten::linalg_lu_factor_ex",
+    "aten::linalg_lu_solve",
+    "aten::linalg_matrix_exp",
+    "aten::linalg_matrix_rank",
+    "aten::linalg_pinv",
+    "aten::linalg_qr",
+    "aten::linalg_slogdet",
+    "aten::linalg_solve",
+    "aten::linalg_solve_ex",
+    "aten::linalg_solve_triangular",
+    "aten::linalg_svd",
+    "aten::linalg_svdvals",
+    "aten::linalg_tensorinv",
+    "aten::linalg_tensorsolve",
+    "aten::logdet",
+    "aten::lu_solve",
+    "aten::matrix_exp",
+    "aten::orgqr",
+    "aten::ormqr",
+    "aten::pinverse",
+    "aten::qr",
+    "aten::slogdet",
+    "aten::svd",
+    "aten::triangular_solve",
+});
 
 bool floating(const c10::TensorImpl* tensor) {
   const auto type = c10::typeMetaToScalarType(tensor->dtype());
@@ -82,6 +136,21 @@ bool UnitSet::wide() const {
   const auto wide = [](const Unit* unit) { return unit->layout().dtype() == Dtype::f32; };
   return std::any_of(few_.begin(), few_.begin() + static_cast<std::ptrdiff_t>(count_), wide) ||
          std::ranges::any_of(many_, wide);
+}
+
+bool only_wide(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  static const c10::OperatorHandle encoder_layer =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_transformer_encoder_layer_fwd", "");
+  if (op == encoder_layer) return arguments[0].toTensor().is_nested();
+  static const std::unordered_set<c10::OperatorHandle> all = [] {
+    std::unordered_set<c10::OperatorHandle> found;
+    c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames())
+      if (std::ranges::find(kOnlyWide, name.name) != kOnlyWide.end())
+        if (const auto handle = dispatcher.findSchema(name)) found.insert(*handle);
+    return found;
+  }();
+  return all.contains(op);
 }
 
 bool has_unit(const c10::IValue& value) {

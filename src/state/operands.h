@@ -57,6 +57,11 @@ class UnitSet {
 
 bool has_unit(const c10::IValue& value);
 
+// What LibTorch has in fp32 alone, or refuses under autocast, and whose autocast does not compute in fp32 on all kinds
+// of devices: linear algebra but for products, binary cross entropy of probabilities, and an encoder's layer of sequences
+// that are padded (nested tensors).
+bool only_wide(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
+
 // Operators that neither promote their arguments nor are cast by autocast (norms, say) get their 16-bit parameters in
 // fp32 when something else among the arguments is fp32 or fp64. The units have to be resident.
 bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, const Cast& cast);

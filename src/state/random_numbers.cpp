@@ -254,9 +254,9 @@ at::Generator RandomNumbers::generator(const c10::Device& device) {
   const std::lock_guard lock(mutex_);
   const auto found = generators_.find(device.type());
   if (found != generators_.end() && (device.is_cpu() || found->second.device() == device)) return found->second;
-  at::Generator made = device.is_cpu() ? at::detail::createCPUGenerator()
-                                       : at::globalContext().getAcceleratorHooksInterface(device.type())
-                                             .getNewGenerator(device.index());
+  at::Generator made =
+      device.is_cpu() ? at::detail::createCPUGenerator()
+                      : at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
   generators_.insert_or_assign(device.type(), made);
   return made;
 }
@@ -342,9 +342,8 @@ void Draw::done() {
   if (device_.is_cpu() ? now.host == before_.host : now.device == before_.device) return;  // it drew nothing
   const bool following = numbers_->follows(before_) || numbers_->seeded_by_program(before_);
   if (!again_) {
-    again_ = RandomNumbers::Drawn{.seed = {},
-                                  .mark = RandomNumbers::new_mark(),
-                                  .begins = before_.seeded && at::GradMode::is_enabled()};
+    again_ = RandomNumbers::Drawn{
+        .seed = {}, .mark = RandomNumbers::new_mark(), .begins = before_.seeded && at::GradMode::is_enabled()};
     numbers_->remember(key_of_default_, *again_);
   }
   numbers_->leave(again_->mark, following || (forward_ != nullptr && !given_));

@@ -58,6 +58,18 @@ bool Gradients::all_emptied() const {
   return any;
 }
 
+bool Gradients::own_emptied() const {
+  bool any = false;
+  for (const auto& gradients : by_unit_)
+    for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
+      if (!gradients->shown[slot]) continue;
+      const bool gone = emptied(gradients->unit.parameters()[slot].grad());
+      if (!gone && gradients->ever[slot]) return false;
+      any = any || gone;
+    }
+  return any;
+}
+
 Gradients::Shown Gradients::take_back() {
   emptied_.clear();
   bool kept = false;

@@ -52,9 +52,9 @@ struct Encoder : nn::Module {
   at::Tensor loss(std::int64_t index) {
     return layers(batch(index), causal(), padding()).to(at::kFloat).square().mean();
   }
-  nn::TransformerEncoder layers = register_module(
-      "layers", nn::TransformerEncoder(nn::TransformerEncoderOptions(
-                    nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.0), 2)));
+  nn::TransformerEncoder layers =
+      register_module("layers", nn::TransformerEncoder(nn::TransformerEncoderOptions(
+                                    nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.0), 2)));
 };
 
 struct Whole : nn::Module {
@@ -94,11 +94,9 @@ TEST(PaddedAttention, IsTrainedIn16Bits) {
 
 TEST(PaddedAttention, IsTrainedInFullPrecisionToo) {
   const Options wide{.full_precision = [](const ParameterInfo& info) { return info.name.starts_with("attention."); }};
-  on_ranks<Attention>({.plan = Plan::zero3().bf16(), .options = wide},
-                      {.make = [] { return std::make_shared<Attention>(Kind::self); }},
-                      [](Attention& model, Engine& engine, int) {
-                        EXPECT_TRUE(std::isfinite(train_step(model, engine).loss));
-                      });
+  on_ranks<Attention>(
+      {.plan = Plan::zero3().bf16(), .options = wide}, {.make = [] { return std::make_shared<Attention>(Kind::self); }},
+      [](Attention& model, Engine& engine, int) { EXPECT_TRUE(std::isfinite(train_step(model, engine).loss)); });
 }
 
 TEST(PaddedAttention, OfTransformersIsTrainedIn16Bits) {
@@ -117,6 +115,34 @@ TEST(PaddedAttention, IsEvaluatedIn16Bits) {
     }
     EXPECT_TRUE(train_step(model, engine).applied);
   });
+}
+
+// A layer as one operator, of sequences of their own lengths: as Python's encoders are evaluated with such a mask.
+at::Tensor of_own_lengths(nn::TransformerEncoderLayerImpl& layer) {
+  const at::NoGradGuard no_grad;
+  const auto& attention = layer.self_attn;
+  const at::Tensor x = at::_nested_tensor_from_mask(batch(1).transpose(0, 1).contiguous(), padding().logical_not());
+  const at::Tensor y = at::_transformer_encoder_layer_fwd(
+      x, 8, 2, attention->in_proj_weight, attention->in_proj_bias, attention->out_proj->weight,
+      attention->out_proj->bias, /*use_gelu=*/false, /*norm_first=*/false, 1e-5, layer.norm1->weight, layer.norm1->bias,
+      layer.norm2->weight, layer.norm2->bias, layer.linear1->weight, layer.linear1->bias, layer.linear2->weight,
+      layer.linear2->bias);
+  return y.to_padded_tensor(0).to(at::kFloat);
+}
+
+struct Layer : nn::Module {
+  nn::TransformerEncoderLayer layer = register_module(
+      "layer", nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12)));
+};
+
+TEST(PaddedAttention, OfOneOperatorIsEvaluatedIn16Bits) {
+  Layer plain;
+  initialise(plain, kSeed);
+  const at::Tensor expected = of_own_lengths(*plain.layer);
+  for (const Precision precision : {Precision::bf16, Precision::fp16})
+    on_ranks<Layer>({.plan = Plan::zero3().precision(precision)}, {}, [&](Layer& model, Engine&, int) {
+      EXPECT_TRUE(at::allclose(of_own_lengths(*model.layer), expected, 0.05, 0.05));
+    });
 }
 
 // Scores that no key is hidden from stay in 16 bits.

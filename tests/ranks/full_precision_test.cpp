@@ -26,17 +26,46 @@ std::vector<Named> uses() {
       {"linear", [](const at::Tensor& x, const at::Tensor& w) { return at::linear(x, w); }},
       {"matmul", [](const at::Tensor& x, const at::Tensor& w) { return x.matmul(w.t()); }},
       {"mm", [](const at::Tensor& x, const at::Tensor& w) { return at::mm(w, x.t()); }},
-      {"einsum", [](const at::Tensor& x, const at::Tensor& w) { return at::einsum("bi,oi->bo", {x, w}); }},
+      {"einsum",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::einsum("bi,oi->bo", {x, w});
+       }},
       {"addmm", [](const at::Tensor& x, const at::Tensor& w) { return at::addmm(w.select(1, 0), x, w.t()); }},
-      {"bmm",
-       [](const at::Tensor& x, const at::Tensor& w) { return at::bmm(x.unsqueeze(0), w.t().unsqueeze(0)); }},
-      {"conv1d",
-       [](const at::Tensor& x, const at::Tensor& w) { return at::conv1d(x.unsqueeze(1), w.unsqueeze(1)); }},
-      {"layer_norm",
-       [](const at::Tensor& x, const at::Tensor& w) { return at::layer_norm(x, {12}, w.select(0, 0)); }},
+      {"bmm", [](const at::Tensor& x, const at::Tensor& w) { return at::bmm(x.unsqueeze(0), w.t().unsqueeze(0)); }},
+      {"conv1d", [](const at::Tensor& x, const at::Tensor& w) { return at::conv1d(x.unsqueeze(1), w.unsqueeze(1)); }},
+      {"layer_norm", [](const at::Tensor& x, const at::Tensor& w) { return at::layer_norm(x, {12}, w.select(0, 0)); }},
       {"product", [](const at::Tensor& x, const at::Tensor& w) { return x * w.select(0, 1); }},
       {"scale", [](const at::Tensor& x, const at::Tensor& w) { return x * w.select(0, 1).select(0, 2); }},
-      {"cat", [](const at::Tensor& x, const at::Tensor& w) { return at::cat({x, w}); }},
+      {"cat",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::cat({x, w});
+       }},
+      {"baddbmm",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::baddbmm(w.select(1, 0), x.view({2, 3, 12}), w.t().expand({2, 12, 4}));
+       }},
+      {"addmm_",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::zeros({6, 4}).addmm_(x, w.t());
+       }},
+      {"bilinear",
+       [](const at::Tensor& x, const at::Tensor& w) { return at::bilinear(x, x.narrow(1, 0, 1), w.unsqueeze(2)); }},
+      {"conv_transpose1d",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::conv_transpose1d(x.reshape({6, 4, 3}), w.view({4, 3, 4}));
+       }},
+      {"attention",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::scaled_dot_product_attention(x.unsqueeze(0), w.unsqueeze(0), w.unsqueeze(0));
+       }},
+      {"cdist", [](const at::Tensor& x, const at::Tensor& w) { return at::cdist(x, w); }},
+      {"embedding",
+       [](const at::Tensor& x, const at::Tensor& w) { return x.narrow(0, 0, 4) * at::embedding(w, at::arange(4)); }},
+      {"cumsum", [](const at::Tensor& x, const at::Tensor& w) { return x + at::cumsum(w.select(0, 1), 0); }},
+      {"binary_cross_entropy",
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return at::binary_cross_entropy(w.narrow(0, 0, 3).sigmoid(), (x.narrow(0, 0, 3) > 0).to(at::kFloat));
+       }},
   };
 }
 

@@ -4,6 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include <functional>
+
 #include "harness.h"
 
 namespace zero::test::random_numbers_test {
@@ -20,9 +22,7 @@ struct Net : torch::nn::Module {
 };
 
 struct Hidden : Net {
-  at::Tensor forward(const at::Tensor& x) {
-    return out(torch::dropout(torch::dropout(in(x), 0.5, true), 0.5, true));
-  }
+  at::Tensor forward(const at::Tensor& x) { return out(torch::dropout(torch::dropout(in(x), 0.5, true), 0.5, true)); }
   at::Tensor loss(std::int64_t index) { return forward(numbers(index, {8, 6})).square().mean(); }
 };
 
@@ -84,6 +84,16 @@ TEST(RandomNumbers, OfACachedLossAreThoseOfItsFirstForwards) {
   }
 }
 
+// Masks as the forwards have drawn them.
+struct Masked : Net {
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = torch::gelu(in(x)), mask = torch::dropout(1 + 0 * hidden, 0.5, true);
+    masks.push_back(mask.detach().to(at::kFloat));
+    return out(hidden * mask).to(at::kFloat);
+  }
+  std::vector<at::Tensor> masks;
+};
+
 template <class Model = Net, class Body>
 void on_one_rank(const Body& body, int accumulate = 1) {
   for (const Precision precision : {Precision::fp32, Precision::bf16})
@@ -114,6 +124,81 @@ TEST(RandomNumbers, AreDrawnAgainFromWhereTheyWereDrawn) {
     EXPECT_TRUE(at::equal(net.forward(x), second));
     engine.backward(net.forward(x).to(at::kFloat).sum());
     EXPECT_TRUE(engine.step().applied);
+  });
+}
+
+// How a program goes forward twice with the same numbers: with gradients or without at first, by a seed or by the
+// state.
+struct Twice {
+  bool gradients, seeds;
+};
+
+void twice(Masked& net, const Twice& how, const std::function<void(const at::Tensor&)>& backward) {
+  const std::vector<at::Tensor> chunks = numbers(1, {12, 6}).split(4);
+  std::vector<at::Tensor> states;
+  net.masks.clear();
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (how.seeds) torch::manual_seed(100 + i);
+    states.push_back(where());
+    const at::AutoGradMode mode(how.gradients);
+    static_cast<void>(net.forward(chunks[i]));
+  }
+  at::ones({2}).requires_grad_().sum().backward();
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const Forked forked;
+    how.seeds ? static_cast<void>(torch::manual_seed(100 + i)) : go_back(states[i]);
+    backward(net.forward(chunks[i]).sum());
+  }
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    EXPECT_TRUE(at::equal(net.masks[i], net.masks[chunks.size() + i])) << i;
+    EXPECT_FALSE(at::equal(net.masks[i], net.masks[(i + 1) % chunks.size()])) << i;
+  }
+}
+
+TEST(RandomNumbers, OfChunksThatGoForwardTwiceAreTheSame) {
+  for (const Twice& how : {Twice{false, false}, Twice{false, true}, Twice{true, false}, Twice{true, true}})
+    for (const int accumulate : {1, 3}) {
+      SCOPED_TRACE(std::to_string(how.gradients) + std::to_string(how.seeds) + std::to_string(accumulate));
+      torch::manual_seed(77);  // where the first chunk's state is that of a seed
+      on_one_rank<Masked>(
+          [&](Masked& net, Engine& engine, int) {
+            for (int step = 0; step < 2; ++step) {
+              twice(net, how, [&](const at::Tensor& loss) { engine.backward(loss); });
+              EXPECT_TRUE(engine.step().applied);
+            }
+          },
+          accumulate);
+    }
+}
+
+// What the program has drawn for one engine outlives the other's step.
+TEST(RandomNumbers, OfTwoEnginesInTurnsAreTheSame) {
+  on_one_rank<Masked>([](Masked& query, Engine& engine, int) {
+    Masked answer;
+    initialise(answer, kSeed);
+    Engine second(answer, World(), Plan::zero2(), Sgd{.lr = 0.1});
+    const at::Tensor x = numbers(1, {8, 6});
+    const auto forward = [&](Masked& net) { return net.forward(torch::dropout(x, 0.2, true)); };
+    const auto again = [&](Masked& net, Engine& its, const at::Tensor& state) {
+      go_back(state);
+      its.backward(forward(net).sum());
+      EXPECT_TRUE(its.step().applied);
+      EXPECT_TRUE(at::equal(net.masks[0], net.masks[1]));
+      net.masks.clear();
+    };
+    for (const bool gradients : {false, true, false}) {
+      at::Tensor first, last;
+      {
+        const at::AutoGradMode mode(gradients);
+        first = where();
+        static_cast<void>(forward(query));
+        last = where();
+        static_cast<void>(forward(answer));
+      }
+      again(query, engine, first);
+      again(answer, second, last);
+    }
+    second.release();
   });
 }
 
