@@ -19,10 +19,7 @@ struct OpenHere {
 };
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : accounts_(accounts),
-      seed_(seed),
-      numbers_(OfThread<RandomNumbers>::own()),
-      recorder_(accounts) {
+    : accounts_(accounts), seed_(seed), numbers_(OfThread<RandomNumbers>::own()), recorder_(accounts) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
   numbers_->add_device(accounts.where());
   numbers_->add(*this);
