@@ -1,4 +1,6 @@
 // When an engine whose plan delays updates begins them, and takes over what they wrote.
+#include <algorithm>
+
 #include "base/lap.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
@@ -70,8 +72,18 @@ void Engine::Impl::catch_up(const char* call) {
         rank_text() + ": " + call + " within a step, which computes with the parameters of the step before",
         "call it between step() and the next forward, or do without Plan::delay_update()");
   told_.reset();
-  if (common()) exchange_.run({Exchange::Kind::read, -1, 0, barrier()});
+  meet_before_taking_over();
   take_over_delayed();
+}
+
+// What a rank has asked for ahead, and its peers may not have wanted, it is to have of the parameters before.
+void Engine::Impl::meet_before_taking_over() {
+  if (common()) return exchange_.run({Exchange::Kind::read, -1, 0, barrier()});
+  if (std::ranges::none_of(units_, [](const auto& unit) { return unit->gathers(); })) return;
+  exchange_.run({.kind = Exchange::Kind::read,
+                 .run = [](const Groups&) {},
+                 .axis = exchange_.gathers_along(),
+                 .lane = Exchange::Lane::control});
 }
 
 TierMeter& Engine::Impl::tiers() {

@@ -196,7 +196,7 @@ void Engine::Impl::check_float8() const {
       if (float8_->missed(place.index) && gradients_->arrived(unit->index(), static_cast<int>(slot)))
         throw StateError(
             rank_text() + ": parameter '" + place.name + "' is to be computed with in FP8, but no linear layer did",
-            "leave it out by Options::float8.takes");
+            "leave it out by Options::float8.takes, or its layer's bias by Options::full_precision");
     }
 }
 

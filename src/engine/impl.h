@@ -203,6 +203,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   void take_over_in_step();
   void before_evaluation();
   void catch_up(const char* call);
+  void meet_before_taking_over();
   std::vector<Unit*> in_order_of_updates() const;
   void renormalise();
   const at::Tensor& parameter_at(int index) const;
@@ -254,7 +255,7 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   bool partly_emptied_ = false;  // what is left of the step is to be agreed on
   bool in_backward_ = false;
   bool ended_ = false;  // within a backward
-  int stepped_ = 0;  // of them, so many before the latest step() that did nothing
+  int stepped_ = 0;     // of them, so many before the latest step() that did nothing
   StepReport last_step_ = {};
   std::unique_ptr<EngineOptimizer> optimizer_;  // null before it is asked for
   std::optional<HearsOfBackwards> hears_{std::in_place, *this};

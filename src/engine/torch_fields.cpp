@@ -22,12 +22,14 @@ at::Tensor number(const c10::IValue& value) {
   return {};
 }
 
-// As what it was before number(): its type says so.
+// As what it was before number(): its type says so. A value for each element is of the parameter's part, which has one
+// dimension where the parameter has none.
 c10::IValue as_value(const at::Tensor& field, const c10::IValue& like) {
   if (like.isBool()) return field.item<std::int64_t>() != 0;
   if (like.isInt()) return field.item<std::int64_t>();
   if (like.isDouble()) return field.item<double>();
-  return field;
+  const at::Tensor& tensor = like.toTensor();
+  return tensor.numel() == field.numel() ? field.reshape(tensor.sizes()) : field;
 }
 
 // With its tensors on that device.

@@ -17,9 +17,8 @@ Unit& Engine::Impl::unit_of(const at::Tensor& parameter, const char* call) const
   Unit* const unit = Unit::of(parameter.unsafeGetTensorImpl());
   if (unit != nullptr && unit->owner == this) return *unit;
   for (const auto& each : units_)
-    if (!each->adopted() && std::ranges::any_of(each->parameters(), [&](const at::Tensor& own) {
-          return own.is_same(parameter);
-        }))
+    if (!each->adopted() &&
+        std::ranges::any_of(each->parameters(), [&](const at::Tensor& own) { return own.is_same(parameter); }))
       return *each;
   throw ConfigError(rank_text() + ": " + call + " was given a tensor that is not a parameter of this engine");
 }
@@ -44,7 +43,8 @@ void Engine::Impl::gather_updated(const Unit& unit, const at::Tensor& whole) {
                  .lane = Exchange::Lane::control});
 }
 
-// Of units of which more is known than the parameters have, all of it, in the host's memory; else undefined. Collective.
+// Of units of which more is known than the parameters have, all of it, in the host's memory; else undefined.
+// Collective.
 std::vector<at::Tensor> Engine::Impl::whole_weights() {
   const dispatch_hook::Off off;
   std::vector<at::Tensor> all(units_.size());

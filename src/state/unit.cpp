@@ -142,8 +142,7 @@ void Unit::cast() {
 }
 
 void Unit::cast_back() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].set_data(parameters_[i].detach().to(given_[i]));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].set_data(parameters_[i].detach().to(given_[i]));
 }
 
 void Unit::settle() {
@@ -371,8 +370,7 @@ void Unit::give_back(const at::Tensor& values) {
   std::vector<at::Tensor> copies;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
-    const at::Tensor from =
-        values.defined() ? slot_view(values, layout_.slots()[i], parameter) : parameter.detach();
+    const at::Tensor from = values.defined() ? slot_view(values, layout_.slots()[i], parameter) : parameter.detach();
     copies.push_back(
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().dtype(given_[i])).copy_(from));
   }

@@ -165,8 +165,8 @@ class Unit {
   // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
   // them throws and says what to do.
   void abandon(bool with_values = true);
-  // Ends it, when it is ready() or was cast: parameters get these values of the flat array, or its own where there are none, in the
-  // dtypes that they had before the unit.
+  // Ends it, when it is ready() or was cast: parameters get these values of the flat array, or its own where there are
+  // none, in the dtypes that they had before the unit.
   void give_back(const at::Tensor& values = {});
 
   UnitOwner* owner = nullptr;
@@ -213,8 +213,8 @@ class Unit {
   Block home_block_;                  // what it has at rest of one that is paged
   std::shared_ptr<Arrival> brought_;  // what was read of it last, in the resident whole
   bool adopted_ = false;
-  std::vector<Place> places_;       // by slot; they stay where they are
-  std::vector<at::Tensor> before_;  // the parameters, until the engine is built
+  std::vector<Place> places_;          // by slot; they stay where they are
+  std::vector<at::Tensor> before_;     // the parameters, until the engine is built
   std::vector<at::ScalarType> given_;  // their dtypes
   bool ready_ = false;
 };

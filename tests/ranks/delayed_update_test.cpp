@@ -1,6 +1,7 @@
 // Updates that are computed beside the next step: which parameters a step computes with, the same bits under every
 // plan, what is seen between steps, what memory it takes, and what becomes of failures.
 #include <filesystem>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -148,6 +149,30 @@ TEST(DelayedUpdate, IsAwaitedByWhoeverLooks) {
         }
         EXPECT_NE(evaluated(model, 77), latest);
       });
+    }
+}
+
+// Rank 0 alone knows which unit comes next, and gathers it ahead, of the step before.
+TEST(DelayedUpdate, IsSeenWhereAPeerGathersAhead) {
+  for (const Plan& plan : plans_of_meshes())
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      Job job{.plan = delayed(plan.precision(precision)), .ranks = 4, .options = with_disk()};
+      if (plan.label().starts_with("hybrid")) job.shard = 2;
+      std::mutex mutex;
+      std::vector<std::vector<at::Tensor>> seen;
+      on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int rank) {
+        engine.backward(rank == 0 ? model.loss(1) : no_data());
+        EXPECT_TRUE(engine.step().applied);
+        static_cast<void>(model.blocks[0]->as<Block>()->forward(numbers(2, {3, 13})).sum().item<double>());
+        engine.discard();
+        const Gather scope(model.parameters());
+        std::vector<at::Tensor> values;
+        for (const at::Tensor& parameter : model.parameters()) values.push_back(parameter.detach().clone());
+        const std::lock_guard lock(mutex);
+        seen.push_back(values);
+      });
+      for (const std::vector<at::Tensor>& values : seen)
+        for (std::size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(values[i].equal(seen[0][i])) << describe(job) << i;
     }
 }
 

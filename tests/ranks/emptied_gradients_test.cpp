@@ -24,8 +24,7 @@ Job job_of(const Plan& plan, int accumulate) {
 Outcome train_with_dropped(const Job& job, int dropped, const Course<Net>& course = {}) {
   return train_by<Net>(job, course, [&](Net& net, Engine& engine, Outcome& run, int rank) {
     for (int step = 0; step < job.steps; ++step) {
-      for (int i = 0; i < dropped; ++i)
-        engine.backward((rank + i) % 2 == 0 ? net.loss(900 + i) * 100 : no_data());
+      for (int i = 0; i < dropped; ++i) engine.backward((rank + i) % 2 == 0 ? net.loss(900 + i) * 100 : no_data());
       step == 0 ? engine.optimizer().zero_grad() : net.zero_grad(false);
       for (int micro = 0; micro < job.plan.accumulate(); ++micro) net.loss(engine.micro_batch()).backward();
       run.record(engine.step());
@@ -255,9 +254,7 @@ struct Play {
   }
   void act(char event) {
     switch (event) {
-      case 'n':
-        forward();
-        [[fallthrough]];
+      case 'n': forward(); [[fallthrough]];
       case 'b': backward(); break;
       case 'f': forward(); break;
       case 't': static_cast<void>(engine.micro_batch()); break;
@@ -269,8 +266,8 @@ struct Play {
 TEST(MicroBatchNumbers, AreEachUsedOnceInAStep) {
   for (const Plan& plan : all_plans())
     for (const int ranks : {1, 2})
-      for (const char* const events : {"nnn", "nznnn", "nnznnn", "nznznnn", "nfzbnn", "nnfzbnn", "ntznnn", "nnnznnn",
-                                       "nnnfzbnn", "ntztnnn"}) {
+      for (const char* const events :
+           {"nnn", "nznnn", "nnznnn", "nznznnn", "nfzbnn", "nnfzbnn", "ntznnn", "nnnznnn", "nnnfzbnn", "ntztnnn"}) {
         std::mutex mutex;
         std::multiset<std::int64_t> used;
         Job job = kJob;

@@ -1,6 +1,7 @@
 // Optimizers of LibTorch's kind on the shards: the same as on whole parameters, and refused where that cannot be.
 #include <torch/torch.h>
 
+#include "folder.h"
 #include "lm.h"
 #include "memory/torch/arena_allocator.h"
 #include "torch_optimizers.h"
@@ -51,6 +52,37 @@ std::string refusal(const Optimizer& optimizer, const Plan& plan = Plan::zero3()
     }
   });
   return text;
+}
+
+struct Scalars : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    return (layer(numbers(index, {3, 4})) * factor + offset).to(at::kFloat).square().mean();
+  }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 1));
+  at::Tensor factor = register_parameter("factor", at::ones({}));
+  at::Tensor offset = register_parameter("offset", at::ones({1}));
+};
+
+// Also those of a parameter without dimensions, whose part has one.
+TEST(TorchOptimizers, GoOnFromCheckpointsOfSingleElements) {
+  for (const TorchOptimizer& optimizer : elementwise())
+    for (const Plan& plan : all_plans())
+      for (const int ranks : {1, 2}) {
+        const Folder folder;
+        const Job job{plan.bf16(), ranks, optimizer, {.seed = 3}, 2};
+        const auto stretch = [&](bool loads, int steps) {
+          return train_by<Scalars>(job, {}, [&](Scalars& model, Engine& engine, Outcome& run, int) {
+            if (loads) engine.load(folder.path());
+            for (int step = 0; step < steps; ++step) {
+              const StepReport report = train_step(model, engine);
+              if (engine.steps() > 2) run.record(report);
+            }
+            if (engine.steps() == 2) engine.save(folder.path());
+          });
+        };
+        stretch(false, 2);
+        EXPECT_EQ(difference(stretch(false, 4), stretch(true, 2)), "") << describe(job);
+      }
 }
 
 TEST(TorchOptimizers, AreRefusedWhereTheyNeedAClosure) {

@@ -14,8 +14,19 @@ c10::Stream current_stream(c10::Device where) {
   return c10::impl::VirtualGuardImpl(where.type()).getStream(where);
 }
 
-DeviceArena::DeviceArena(c10::DataPtr memory, std::size_t bytes) : memory_(std::move(memory)) {
+DeviceArena::DeviceArena(c10::DataPtr memory, std::size_t bytes)
+    : memory_(std::move(memory)), stream_(current_stream(memory_.device())) {
   free_[0] = {bytes / kAlign * kAlign, {}};
+}
+
+// The device's allocator knows of the stream on which the memory was taken alone, which a thread of the engine's own may
+// have done that serves its peers.
+DeviceArena::~DeviceArena() try {
+  for (const auto& [begin, range] : free_)
+    for (const Fence& each : range.fences)
+      if (each.stream != stream_) each.event->block(stream_);
+} catch (...) {
+  // The device has failed, as whoever uses it next is told.
 }
 
 // The smallest range that is large enough.

@@ -26,7 +26,11 @@ class DeviceArena : public std::enable_shared_from_this<DeviceArena> {
  public:
   static constexpr std::size_t kAlign = Device::Arena::kAlign;
 
+  // Of memory that was taken on the calling thread's current stream.
   DeviceArena(c10::DataPtr memory, std::size_t bytes);
+  ~DeviceArena();
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
 
   // Uninitialised, for the calling thread's current stream and what that one is told of; null where there is no room in
   // one piece. Given back, it is used again behind what that stream, and the one then current, have been queued.
@@ -50,6 +54,7 @@ class DeviceArena : public std::enable_shared_from_this<DeviceArena> {
   static void join(Range& range, Range& other);
 
   c10::DataPtr memory_;
+  c10::Stream stream_;  // on which it was taken
   std::mutex mutex_;
   Ranges free_;  // by where they begin; neighbours are joined
   std::size_t fences_ = 0;

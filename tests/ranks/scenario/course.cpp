@@ -25,6 +25,7 @@ bool Course::permits(const Event& event) const {
   const bool sees = !delays(*scenario_) || !in_step();  // parameters of the latest step
   switch (event.act) {
     case Act::backward: return permits_backwards(backwards_of(event)) && (event.some & all) != all;
+    case Act::forward: return event.how == 0 || !draws(*scenario_) || (event.some & all) == 0;
     case Act::zero_grad: return stepped_ == 0 || stepped_ == micro_;
     case Act::evaluate: return !delays(*scenario_) || (!forwarded_ && (event.some & all) == 0);
     case Act::freeze:
@@ -53,7 +54,7 @@ void Course::follow(const Event& event) {
       break;
     case Act::forward:
       forwarded_ = true;
-      told_ = slot(0);
+      if (event.how == 0 || draws(*scenario_)) told_ = slot(0);
       break;
     case Act::zero_grad:
       if (event.part != 0 || !empties() || micro_ == 0) break;
@@ -97,7 +98,7 @@ int Course::slot(int ahead) const {
 }
 
 std::int64_t Course::micro_batch(int rank, int ahead) const {
-  const MeshShape mesh = mesh_of(*scenario_);
+  const MeshShape mesh = mesh_of(*scenario_, plan_);
   return first_ + micro_batch_index(plan_of(*scenario_, plan_).on(mesh), mesh.size(), rank, slot(ahead));
 }
 

@@ -35,11 +35,11 @@ class Course {
   const Scenario* scenario_;
   int plan_ = 0, window_ = 1;
   int micro_ = 0;
-  int stepped_ = 0;         // of them, before a step() that did nothing
-  bool forwarded_ = false;  // a forward since, without a backward
-  int first_slot_ = 0;      // of the step's micro-batches, that which came first
+  int stepped_ = 0;          // of them, before a step() that did nothing
+  bool forwarded_ = false;   // a forward since, without a backward
+  int first_slot_ = 0;       // of the step's micro-batches, that which came first
   std::optional<int> told_;  // that of which the program has had the number, but no backward
-  std::int64_t first_ = 0;  // the step's first micro-batch, of all ranks
+  std::int64_t first_ = 0;   // the step's first micro-batch, of all ranks
   std::optional<std::int64_t> saved_;
 };
 

@@ -79,9 +79,8 @@ std::vector<Event> drawn_events(Dice& dice, int accumulate, int parts) {
 }
 
 bool works(const Scenario& scenario) {
-  const MeshShape mesh = mesh_of(scenario);
   for (int plan = 0; plan < static_cast<int>(scenario.plans.size()); ++plan)
-    if (!plan_of(scenario, plan).faults(mesh).empty()) return false;
+    if (!plan_of(scenario, plan).faults(mesh_of(scenario, plan)).empty()) return false;
   return true;
 }
 

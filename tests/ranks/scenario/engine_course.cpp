@@ -40,7 +40,7 @@ void EngineCourse::run() {
 
 void EngineCourse::build(int plan) {
   building_ = true;
-  const MeshShape mesh = mesh_of(scenario_);
+  const MeshShape mesh = mesh_of(scenario_, plan);
   engine_.emplace(*network_, Mesh(world_, {.shard = mesh.size(Axis::shard)}), plan_of(scenario_, plan),
                   optimizer_of(scenario_), options_of(scenario_, folder_));
   building_ = false;
@@ -53,7 +53,9 @@ void EngineCourse::carry_out(const Event& event) {
     case Act::step: return step(event);
     case Act::zero_grad: return zero_grad(event);
     case Act::discard: return engine_->discard();
-    case Act::forward: return forward("dropped loss", event, engine_->micro_batch(), Whose::turns);
+    case Act::forward:
+      return forward("dropped loss", event, event.how == 0 ? engine_->micro_batch() : course_.micro_batch(rank_),
+                     Whose::turns);
     case Act::evaluate: return evaluate(event);
     case Act::freeze: return train(event, false);
     case Act::thaw: return train(event, true);

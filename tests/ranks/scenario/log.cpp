@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 
@@ -16,7 +17,8 @@ using Same = std::function<bool(const at::Tensor&, const at::Tensor&)>;
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   if (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0) return true;
-  return a.is_floating_point() && at::where(a.isnan(), b.isnan(), a.eq(b).logical_and(a.signbit().eq(b.signbit()))).all().item<bool>();
+  return a.is_floating_point() &&
+         at::where(a.isnan(), b.isnan(), a.eq(b).logical_and(a.signbit().eq(b.signbit()))).all().item<bool>();
 }
 
 Same within(double tolerance) {
@@ -75,12 +77,19 @@ std::string difference(const Log& a, const Log& b) {
   return a.all().size() == b.all().size() ? "" : "one run shows more than the other";
 }
 
-std::string difference(const Log& a, const Log& b, double tolerance) {
+std::string difference(const Log& a, const Log& b, double tolerance, int end) {
   const Same same = within(tolerance);
   for (const Seen& x : a.all())
-    if (const Seen* const y = b.find(x.event, x.what); y != nullptr && !same(x.value, y->value))
+    if (const Seen* const y = b.find(x.event, x.what); y != nullptr && x.event < end && !same(x.value, y->value))
       return at_event(x) + in_words(x.value, y->value);
   return {};
+}
+
+int first_apart(const Log& a, const Log& b, double tolerance) {
+  const Same same = within(tolerance);
+  for (const Seen& x : a.all())
+    if (const Seen* const y = b.find(x.event, x.what); y != nullptr && !same(x.value, y->value)) return x.event;
+  return std::numeric_limits<int>::max();
 }
 
 namespace {
@@ -99,8 +108,8 @@ std::string difference_in_other_order(const std::vector<Log>& a, const std::vect
   const auto others = of_micro_batches(b);
   for (const auto& [what, seen] : of_micro_batches(a))
     if (const auto other = others.find(what); other == others.end() || !same_bits(seen->value, other->second->value))
-      return at_event(*seen) + (other == others.end() ? "not in the other run"
-                                                      : in_words(seen->value, other->second->value));
+      return at_event(*seen) +
+             (other == others.end() ? "not in the other run" : in_words(seen->value, other->second->value));
   for (std::size_t rank = 0; rank < a.size(); ++rank)
     for (const Seen& x : a[rank].all()) {
       if (x.whose != Whose::everyones && x.whose != Whose::ranks) continue;

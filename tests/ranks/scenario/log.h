@@ -45,9 +45,12 @@ class Log {
   std::map<std::pair<int, std::string>, std::size_t> by_name_;
 };
 
-// Words for the first difference; empty where there is none: in bits, or, with a tolerance, where `b` has the same.
+// Words for the first difference; empty where there is none: in bits, or, with a tolerance, where `b` has the same, at
+// events before `end`.
 std::string difference(const Log& a, const Log& b);
-std::string difference(const Log& a, const Log& b, double tolerance);
+std::string difference(const Log& a, const Log& b, double tolerance, int end);
+// The first event at which they are further apart; beyond all where they never are.
+int first_apart(const Log& a, const Log& b, double tolerance);
 // Of all ranks' logs, where other ranks have had other micro-batches.
 std::string difference_in_other_order(const std::vector<Log>& a, const std::vector<Log>& b);
 // Between ranks, of what is to be alike.

@@ -157,7 +157,9 @@ class DoubleBlock : public Block {
   explicit DoubleBlock(std::int64_t width)
       : wide(register_parameter("wide", at::zeros({width}, at::kDouble))),
         numbers(register_parameter("numbers", at::arange(3), /*requires_grad=*/false)) {}
-  at::Tensor run(const at::Tensor& x, const Use&) override { return x + (x.to(at::kDouble) * wide).to(x.scalar_type()); }
+  at::Tensor run(const at::Tensor& x, const Use&) override {
+    return x + (x.to(at::kDouble) * wide).to(x.scalar_type());
+  }
   at::Tensor wide, numbers;
 };
 
@@ -305,7 +307,7 @@ Network make_network(const Scenario& scenario, int rank) {
 }
 
 namespace {
-bool any(const Scenario& scenario, bool BlockRow::* is) {
+bool any(const Scenario& scenario, bool BlockRow::*is) {
   return std::any_of(scenario.blocks.begin(), scenario.blocks.end(),
                      [&](int each) { return block_rows()[static_cast<std::size_t>(each)].*is; });
 }

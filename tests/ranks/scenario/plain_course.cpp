@@ -14,10 +14,10 @@
 namespace zero::test::scenario {
 
 bool has_plain(const Scenario& scenario) {
-  return has_plain_optimizer(scenario) && !draws(scenario) && scenario.plans.front()[PlanChoice::wire] == 0;
+  return has_plain_optimizer(scenario) && !draws(scenario) && !gathers_in_codes(scenario) && !saturates(scenario);
 }
 
-PlainCourse::PlainCourse(const Scenario& scenario, const Log& decided, Log& log)
+PlainCourse::PlainCourse(const Scenario& scenario, const Log& decided, Log& log, bool shaken)
     : scenario_(scenario),
       decided_(decided),
       log_(log),
@@ -33,7 +33,17 @@ PlainCourse::PlainCourse(const Scenario& scenario, const Log& decided, Log& log)
     const auto taker = std::ranges::find_if(groups, [&](const ParamGroup& group) { return group.takes(info); });
     group_of_.push_back(static_cast<std::size_t>(taker - groups.begin()));
   }
+  if (shaken) shake();
   begin();
+}
+
+void PlainCourse::shake() {
+  const torch::NoGradGuard no_grad;
+  const double rounding = plain_rounding(scenario_);
+  for (auto& [name, parameter] : parameters_) {
+    const at::Tensor odd = at::arange(parameter.numel()).remainder(2).reshape(parameter.sizes());
+    parameter.mul_(1 + rounding * (2 * odd - 1).to(parameter.scalar_type()));
+  }
 }
 
 // With an optimizer that has seen nothing yet.
@@ -69,7 +79,8 @@ void PlainCourse::carry_out(const Event& event) {
     case Act::evaluate: return evaluate(event);
     case Act::freeze:
     case Act::thaw:
-      for (auto& [name, parameter] : network_->part(event.part, false)) parameter.requires_grad_(event.act == Act::thaw);
+      for (auto& [name, parameter] : network_->part(event.part, false))
+        parameter.requires_grad_(event.act == Act::thaw);
       return;
     case Act::read: return read(event);
     case Act::write: return write(event);
@@ -133,7 +144,7 @@ std::vector<double> PlainCourse::squares() const {
 }
 
 bool PlainCourse::overflows(double norm) const {
-  if (precision_of(scenario_) == Precision::fp32) return !std::isfinite(norm);
+  if (!in_16_bits(scenario_)) return !std::isfinite(norm);
   const Seen* const skipped = decided_.find(log_.event(), "skipped");
   return skipped != nullptr && skipped->value.item<double>() != 0;
 }

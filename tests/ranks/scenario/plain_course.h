@@ -22,7 +22,8 @@ bool has_plain(const Scenario& scenario);
 class PlainCourse {
  public:
   // `decided`: the log of an engine, whose overflows in 16 bits are what they are.
-  PlainCourse(const Scenario& scenario, const Log& decided, Log& log);
+  // `shaken`: each weight is a rounding of the precision's off.
+  PlainCourse(const Scenario& scenario, const Log& decided, Log& log, bool shaken = false);
   void run();
 
  private:
@@ -38,6 +39,7 @@ class PlainCourse {
 
   void carry_out(const Event& event);
   void begin();
+  void shake();
   void backward(const Event& event);
   void micro_batch(const Event& event, int which, int rank, int ahead);
   void step();

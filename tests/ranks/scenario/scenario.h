@@ -1,6 +1,6 @@
-// A training drawn at random, as a value: what is trained, by what, and what happens. Tables say what there is to choose
-// from. Who draws, prints or simplifies a scenario knows nothing but the tables, so a new option is a row here and a line
-// where it is carried out: settings.cpp, network.cpp, engine_course.cpp.
+// A training drawn at random, as a value: what is trained, by what, and what happens. Tables say what there is to
+// choose from. Who draws, prints or simplifies a scenario knows nothing but the tables, so a new option is a row here
+// and a line where it is carried out: settings.cpp, network.cpp, engine_course.cpp.
 #pragma once
 
 #include <array>
@@ -20,7 +20,6 @@ struct Field {
 // What all ranks have in common for the whole run.
 enum class Setting : std::uint8_t {
   ranks,
-  shard,
   precision,
   accumulate,
   reproducible,
@@ -34,13 +33,14 @@ enum class Setting : std::uint8_t {
   reduce_in,
   units,
   group_norms,
+  float8_scales,
   checks,
   width,
   count
 };
 
 // What another engine of the same run may have otherwise.
-enum class PlanChoice : std::uint8_t { preset, optimizer, gradient, parameter, wire, budget, count };
+enum class PlanChoice : std::uint8_t { preset, shard, optimizer, gradient, parameter, wire, budget, count };
 
 template <class Key>
 class Choices {
@@ -95,7 +95,7 @@ struct ActRow {
   bool part = false;          // of the parameters
   std::string some = {};      // what some ranks do otherwise
   std::string infinite = {};  // and others
-  int weight = 0;        // how often it happens between and within steps
+  int weight = 0;             // how often it happens between and within steps
 };
 const std::vector<ActRow>& act_rows();
 
@@ -103,7 +103,7 @@ struct Event {
   Act act = Act::step;
   int which = 0;
   int how = 0;
-  int part = 0;  // 0: all parameters; from 1 on those of a block, then one parameter
+  int part = 0;                     // 0: all parameters; from 1 on those of a block, then one parameter
   unsigned some = 0, infinite = 0;  // sets of ranks
   bool operator==(const Event&) const = default;
 };

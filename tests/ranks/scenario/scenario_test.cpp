@@ -1,6 +1,7 @@
 // Trainings drawn at random: under each plan, from whatever tier, whatever happens in between, they have the bits that
-// the documentation promises, and give what plain LibTorch gives. ZERO_FUZZ_SEED and ZERO_FUZZ_COUNT choose others;
-// ZERO_FUZZ_VERBOSE=1 tells of each.
+// the documentation promises, and give what plain LibTorch gives. Seeds 1 to 20, or to 300 with ZERO_TEST_LONG=1. Others:
+// ZERO_FUZZ_SEED=1000 alone is one, with ZERO_FUZZ_COUNT=200 those from it on; ZERO_FUZZ_VERBOSE=1 prints each scenario,
+// and how it went. One that fails is printed with its seed, and as small as it can be made.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -44,7 +45,7 @@ TEST(Scenarios, HaveTheBitsThatAreDocumented) {
     if (verdict.failed()) report(scenario, verdict);
   }
   mallopt(M_PERTURB, 0);
-  EXPECT_LE(refused * 10, count * 4) << "too few of the scenarios can run";
+  EXPECT_LE(refused * 10, count * 4 + 10) << "too few of the scenarios can run";
   if (verbose || given)
     std::cerr << count - refused << " of " << count << " ran; " << drawn_anew << " choices of plans were drawn anew\n";
 }

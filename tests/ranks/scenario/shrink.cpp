@@ -40,7 +40,7 @@ class Shrinker {
 
   // Many at once first. From the end: what is before stays what it was.
   template <class List>
-  void drop_from(List Scenario::* list, std::size_t keep) {
+  void drop_from(List Scenario::*list, std::size_t keep) {
     for (std::size_t count = (least_.*list).size(); count > 0; count /= 2)
       for (std::size_t end = (least_.*list).size(); end >= count && end > 0;) {
         Scenario smaller = least_;
@@ -81,9 +81,9 @@ class Shrinker {
 
   void simplify_events() {
     for (std::size_t i = 0; i < least_.events.size(); ++i) {
-      for (int Event::* const number : {&Event::which, &Event::how, &Event::part})
+      for (int Event::*const number : {&Event::which, &Event::how, &Event::part})
         change(i, [&](Event& event) { event.*number = 0; });
-      for (unsigned Event::* const ranks : {&Event::some, &Event::infinite})
+      for (unsigned Event::*const ranks : {&Event::some, &Event::infinite})
         change(i, [&](Event& event) { event.*ranks = 0; });
     }
   }
