@@ -57,8 +57,8 @@ class UnitSet {
 
 bool has_unit(const c10::IValue& value);
 
-// What LibTorch has in fp32 alone, or refuses under autocast, and whose autocast does not compute in fp32 on all kinds
-// of devices: linear algebra but for products, binary cross entropy of probabilities, and an encoder's layer of sequences
+// What LibTorch has in fp32 alone, or refuses under autocast, which does not compute it in fp32 on all kinds of
+// devices: linear algebra but for products, binary cross entropy of probabilities, and an encoder's layer of sequences
 // that are padded (nested tensors).
 bool only_wide(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 

@@ -78,7 +78,7 @@ class RandomNumbers {
   std::map<c10::DeviceType, at::Generator> generators_;
   std::map<const MicroBatch*, std::int64_t> stepped_;  // which of all engines' steps was its latest
   std::int64_t steps_ = 0;
-  std::optional<std::uint64_t> seeded_;  // the latest key at which one may have begun
+  std::optional<std::uint64_t> seeded_;   // the latest key at which one may have begun
   std::uint64_t begin_ = 0, latest_ = 0;  // Place::host where the forward began, and behind the latest draw
   bool following_ = false;                // which was from the default generator
 };
