@@ -155,9 +155,10 @@ std::string Engine::Impl::save(const std::string& folder, const SaveOptions& opt
   };
   // Before state(), in which ranks wait for each other.
   agree(failure_of([&] {
+          require_user_json(options.user);
+          check_module();
           check_between_steps("state()");
           check_not_gathered("state()");
-          check_module();
           look_at_buffers();
         }),
         [](const Communicator&) {});

@@ -58,13 +58,9 @@ bool Gradients::all_emptied() const {
   return any;
 }
 
-Gradients::Shown Gradients::take_back() {
-  emptied_.clear();
-  bool kept = false;
-  std::string numbers;
-  for (auto& gradients : by_unit_)
+void Gradients::require_none_of_program() const {
+  for (const auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
-      if (!gradients->shown[slot]) continue;
       const at::Tensor& grad = gradients->unit.parameters()[slot].grad();
       if (grad.defined() && !gradient_mark::is_one(grad))
         throw StateError("rank " + std::to_string(exchange_.rank()) +
@@ -72,7 +68,17 @@ Gradients::Shown Gradients::take_back() {
                              "parameter '" +
                              gradients->unit.layout().slots()[slot].name + "', which an engine trains",
                          "let the engine's backward bring it");
-      if (!emptied(grad)) {
+    }
+}
+
+Gradients::Shown Gradients::take_back() {
+  emptied_.clear();
+  bool kept = false;
+  std::string numbers;
+  for (auto& gradients : by_unit_)
+    for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
+      if (!gradients->shown[slot]) continue;
+      if (!emptied(gradients->unit.parameters()[slot].grad())) {
         kept = true;
       } else {
         emptied_.emplace_back(gradients.get(), static_cast<int>(slot));
