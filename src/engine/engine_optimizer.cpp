@@ -147,8 +147,8 @@ std::string EngineOptimizer::fault() const {
     if (const std::string text = fault(group); !text.empty())
       return "group " + std::to_string(group) + " of the optimizer " + text;
   if (!torch_->state().empty())
-    return "state() of an engine's optimizer is empty, and was written to or looked up in: what the engine keeps is told "
-           "by Engine::state() and taken over by Engine::load_state()";
+    return "state() of an engine's optimizer is empty, and was written to or looked up in: what the engine keeps is "
+           "told by Engine::state() and taken over by Engine::load_state()";
   return {};
 }
 
