@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from ._native import ConfigError
 
@@ -17,6 +19,16 @@ def require(name: str, value: object, kinds: type | tuple[type, ...], hint: str)
 def require_callable(name: str, value: object, hint: str) -> None:
     if value is not None and not callable(value):
         raise ConfigError(f"`{name}` is {value!r} (a function: {hint})")
+
+
+def tensors_of(name: str, given: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Those given, which have to have values of their own, one for each element."""
+    for key, value in given.items():
+        place = f"{name}[{key!r}]"
+        require(place, value, torch.Tensor, "a tensor: torch.as_tensor() makes one")
+        if value.is_meta or value.layout != torch.strided:
+            raise ConfigError(f"`{place}` is {'meta' if value.is_meta else value.layout} (a dense tensor with values)")
+    return dict(given)
 
 
 def numbers_of(schedule: Callable[[int], float] | None) -> Callable[[int], float] | None:

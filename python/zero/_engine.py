@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from . import _arguments, _backwards, _native, _user_values, _world
-from ._native import ConfigError, Plan, StateError, StepReport, World
+from ._native import CheckpointError, ConfigError, Plan, StateError, StepReport, World
 from ._optimizer import EngineOptimizer
 
 Optimizer = (
@@ -170,10 +170,15 @@ class Engine:
         Before, it does nothing and reports applied = False. Raises StateError, on every rank, when gradients overflow
         at the lowest loss scale, and where the model has other parameters than the engine trains.
         """
-        if self._optimizer is not None:
-            self._native.set_groups(self._optimizer._values())
-            self._optimizer._opt_called = True  # which schedules of PyTorch ask for
-        return self._native.step()
+        if self._optimizer is None:
+            return self._native.step()
+        EngineOptimizer.step(self._optimizer)  # with the hooks that it has
+        return self._native.last_step()
+
+    def _step(self, optimizer: EngineOptimizer) -> None:
+        self._native.set_groups(optimizer._values())
+        optimizer._opt_called = True  # which schedules of PyTorch ask for
+        self._native.step()
 
     def last_step(self) -> StepReport:
         """What the latest step() reported, whoever called it."""
@@ -239,26 +244,36 @@ class Engine:
 
         user: comes back as it is, on every rank; rank 0's counts. None, bool, int, float, str, bytes, and lists,
             tuples, sets, dicts, Counters and OrderedDicts of these; state_dict() of PyTorch's schedules, for example.
-        tensors: of this rank, by names of their own. Buffers are those of the model as it is now; one that is not
+        tensors: of this rank, by names of their own. What cannot be saved of either, ConfigError names on the rank that
+            has it, and nothing is saved. Buffers are those of the model as it is now; one that is not
             persistent is the program's, here as in PyTorch.
         frozen: whether parameters that are not trained are written too.
         keep_last, keep_every: so many of the newest stay, and those whose step is a multiple; 0: all, and none.
         background: returns when this rank's part is copied; how it ended is told by a later step's report.
         Raises CheckpointError, the same on every rank.
         """
-        return self._native.save(
-            os.fspath(folder),
-            _native.SaveOptions(
-                user=_user_values.json_of(user),
-                tensors=dict(tensors or {}),
-                frozen=frozen,
-                keep_last=keep_last,
-                keep_every=keep_every,
-                replace=replace,
-                background=background,
-                while_saving=while_saving,
-            ),
-        )
+        how = {
+            "frozen": frozen,
+            "keep_last": keep_last,
+            "keep_every": keep_every,
+            "replace": replace,
+            "background": background,
+            "while_saving": while_saving,
+        }
+        misfit: RuntimeError | None = None
+        try:
+            options = _native.SaveOptions(
+                user=_user_values.json_of(user), tensors=_arguments.tensors_of("tensors", tensors or {}), **how
+            )
+        except RuntimeError as error:
+            misfit = error
+            options = _native.SaveOptions(user=str(error), tensors={}, **how)  # no JSON, of which all ranks are told
+        try:
+            return self._native.save(os.fspath(folder), options)
+        except CheckpointError:
+            if misfit is None:
+                raise
+        raise misfit
 
     def finish_save(self) -> str:
         """Waits for a save in the background, and returns its checkpoint's folder; "" where none was. Collective."""

@@ -6,6 +6,7 @@ What JSON has itself is written as it is. All else is an object with the member 
     {"zero.type": "dict", "items": [[key, value], ...]}      keys that are not text
     {"zero.type": "float", "bits": "7ff0000000000000"}       that is not finite
     {"zero.type": "int", "hex": "0x10000000000000000"}       of 64 bits or more
+    {"zero.type": "str", "base64": "7aCA"}                   that UTF-8 has not: half of a pair of surrogates
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ def json_of(user: Any) -> str:
 
 def _encoded(value: Any, path: str, around: list[int]) -> Any:
     kind = type(value)
-    if value is None or kind in (bool, str):
+    if value is None or kind is bool:
         return value
+    if kind is str:
+        return value if _is_unicode(value) else {_TYPE: "str", "base64": _base64(value.encode(errors="surrogatepass"))}
     if kind is int:
         return value if value.bit_length() < 64 else {_TYPE: "int", "hex": hex(value)}
     if kind is float:
         return value if math.isfinite(value) else {_TYPE: "float", "bits": struct.pack(">d", value).hex()}
     if kind in _BYTES.values():
-        return {_TYPE: kind.__name__, "base64": base64.b64encode(value).decode()}
+        return {_TYPE: kind.__name__, "base64": _base64(value)}
     if kind is not list and kind not in _SEQUENCES.values() and kind not in _MAPPINGS.values():
         raise _misfit(value, path)
     if id(value) in around:
@@ -57,7 +60,7 @@ def _container(value: Any, path: str, around: list[int]) -> Any:
             (_encoded(key, f"the key {key!r} of {path}", around), _encoded(each, f"{path}[{key!r}]", around))
             for key, each in value.items()
         ]
-        if kind is dict and _TYPE not in value and all(type(key) is str for key in value):
+        if kind is dict and _TYPE not in value and all(type(key) is str and _is_unicode(key) for key in value):
             return dict(items)
         return {_TYPE: kind.__name__, "items": items}
     places = ("{...}" if kind in (set, frozenset) else f"[{i}]" for i in range(len(value)))
@@ -65,9 +68,23 @@ def _container(value: Any, path: str, around: list[int]) -> Any:
     return elements if kind is list else {_TYPE: kind.__name__, "items": elements}
 
 
+def _base64(value: bytes | bytearray) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _misfit(value: Any, path: str) -> ConfigError:
     kind = type(value)
     hint = "save what it consists of"
+    if hasattr(value, "tolist"):
+        hint = "tolist() makes of it what comes back"
     if hasattr(value, "detach"):
         hint = "`tensors` of save() is for tensors; item() makes a number of one"
     for plain in (bool, int, float, str, bytes, tuple, list, dict):
@@ -97,6 +114,8 @@ def _decoded(found: dict[str, Any]) -> Any:
         return struct.unpack(">d", bytes.fromhex(found["bits"]))[0]
     if name == "int":
         return int(found["hex"], 16)
+    if name == "str":
+        return base64.b64decode(found["base64"], validate=True).decode(errors="surrogatepass")
     if name in _BYTES:
         return _BYTES[name](base64.b64decode(found["base64"], validate=True))
     if name in _SEQUENCES:

@@ -129,8 +129,7 @@ void AdaptedSource::add(const ExpectedParameter& parameter) {
     add_values(parameter);
   }
   if (!options_.weights_only && add_optimizer(parameter)) return;
-  const auto updates = scalars_.updates.find(parameter.name);
-  if (updates != scalars_.updates.end()) updates->second = 0;
+  if (parameter.trainable || scalars_.updates.contains(parameter.name)) scalars_.updates[parameter.name] = 0;
   scalars_.optimizers.erase(parameter.name);
 }
 

@@ -97,6 +97,7 @@ void Engine::Impl::end_micro_batch(const at::Tensor& loss) {
 void Engine::Impl::before_backward() {
   if (!gradients_) return;
   gradients_->renew_hooks();
+  gradients_->require_none_of_program();
   heed_emptied();
   agree_on_emptied();
 }
@@ -107,6 +108,7 @@ void Engine::Impl::after_backward() noexcept {
 
 // The program's zero_grad() since. Not collective.
 void Engine::Impl::heed_emptied() {
+  if (RunningBackward::current() == nullptr) gradients_->require_none_of_program();
   const Gradients::Shown shown = gradients_->take_back();
   if (shown == Gradients::Shown::kept) return;
   if (stepped_ > 0)

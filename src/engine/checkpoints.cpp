@@ -155,12 +155,13 @@ std::string Engine::Impl::save(const std::string& folder, const SaveOptions& opt
   };
   // Before state(), in which ranks wait for each other.
   agree(failure_of([&] {
+          require_user_json(options.user);
+          check_module();
           check_idle("state()");
           heed_emptied();
           if (micro_ > 0) gradients_->show();
           if (!partly_emptied_) require_no_gradients("state()");  // else state() asks the others
           check_not_gathered("state()");
-          check_module();
           look_at_buffers();
         }),
         [](const Communicator&) {});

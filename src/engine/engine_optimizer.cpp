@@ -25,6 +25,12 @@ bool is_rate(double lr) {
   return lr >= 0 && std::isfinite(lr);
 }
 
+// In any order.
+bool same_tensors(const std::vector<at::Tensor>& one, const std::vector<at::Tensor>& other) {
+  return std::ranges::is_permutation(
+      one, other, [](const at::Tensor& mine, const at::Tensor& theirs) { return mine.is_same(theirs); });
+}
+
 [[noreturn]] void refuse(const char* call, const char* instead) {
   throw StateError(std::string("the optimizer of an engine is not ") + call + " by itself: its state is the engine's",
                    instead);
@@ -140,12 +146,15 @@ std::string EngineOptimizer::fault() const {
   for (std::size_t group = 0; group < groups_.size(); ++group)
     if (const std::string text = fault(group); !text.empty())
       return "group " + std::to_string(group) + " of the optimizer " + text;
+  if (!torch_->state().empty())
+    return "state() of an engine's optimizer is empty, and was written to or looked up in: what the engine keeps is "
+           "told by Engine::state() and taken over by Engine::load_state()";
   return {};
 }
 
 std::string EngineOptimizer::fault(std::size_t group) const {
   const optim::OptimizerParamGroup& now = torch_->param_groups()[group];
-  if (now.params().size() != groups_[group].numbers.size())
+  if (!same_tensors(now.params(), groups_[group].parameters))
     return "has other parameters: those of an engine's optimizer are those that the engine was built with; leave its "
            "groups as they are";
   if (!now.has_options()) return "has no options: change the values of those that it had";

@@ -104,6 +104,8 @@ bool fits(ExpectedParameter parameter, std::vector<const StateTensor*> given, st
   if (updates > 0) kept.insert(kept.end(), parameter.fields.begin(), parameter.fields.end());
   if (updates == 0 && same(parameter.plain, given) && (!told || kept != parameter.plain)) return false;
   if (updates == 0 && same(values_of(kept), given)) return true;
+  const bool bare = std::ranges::all_of(given, [](const StateTensor* each) { return is_value(each->key.kind); });
+  if (updates == 0 && bare) kept = values_of(std::move(kept));
   const bool frozen = !parameter.trainable && given.size() == 1 && given[0]->key.kind == StateKind::parameter;
   compare(frozen ? parameter.plain : kept, given, faults);
   return true;

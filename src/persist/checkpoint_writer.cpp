@@ -18,6 +18,8 @@
 namespace zero {
 namespace {
 
+constexpr int kDeepest = 100;  // of the program's values
+
 // What is left behind when this fails, the next start removes.
 template <class Work>
 void attempt(Work&& work) {
@@ -70,7 +72,7 @@ class Save {
   }
 
   void prepare(std::int64_t bytes) {
-    if (!options_.user.empty()) (void)parse_json(options_.user, "the program's values", kDeepest);
+    require_user_json(options_.user);
     create_lasting_folder(env_, folder_);
     lock_ = lock_checkpoints(env_, folder_);
     if (!lock_)
@@ -148,8 +150,6 @@ class Save {
     if (replaces) attempt([&] { remove_folder(env_, replaced); });
   }
 
-  static constexpr int kDeepest = 100;
-
   Env& env_;
   const Communicator& communicator_;
   const std::string folder_;
@@ -169,6 +169,13 @@ class Save {
 std::string write_checkpoint(Env& env, const Communicator& communicator, const std::string& folder,
                              const Snapshot& snapshot, const CheckpointOptions& options) {
   return Save(env, communicator, folder, snapshot, options).run();
+}
+
+void require_user_json(const std::string& user) {
+  if (user.empty()) return;
+  if (!Json::accept(user))
+    throw CheckpointError("the program's values are no JSON: " + shown(user), "save JSON as `user`");
+  (void)parse_json(user, "the program's values", kDeepest);
 }
 
 void require_shared_folder(Env& env, const Communicator& communicator, const std::string& folder) {

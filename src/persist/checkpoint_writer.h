@@ -40,6 +40,9 @@ struct CheckpointOptions {
 std::string write_checkpoint(Env& env, const Communicator& communicator, const std::string& folder,
                              const Snapshot& snapshot, const CheckpointOptions& options);
 
+// Throws CheckpointError for what is no JSON, or nothing.
+void require_user_json(const std::string& user);
+
 // Throws a CheckpointError, the same on every rank, that names the ranks that do not find in `folder` what rank 0 puts
 // there: they have another folder of that name, each host its own, say. Makes the folder. Collective.
 void require_shared_folder(Env& env, const Communicator& communicator, const std::string& folder);

@@ -75,8 +75,10 @@ class Gradients {
   bool all_emptied() const;
   // Some, and all that this rank has brought.
   bool own_emptied() const;
-  // What the program has done to them since; what it has put there is gone. Throws StateError where it has put another
-  // gradient in place of one.
+  // Throws StateError where the program has put another gradient in place of one, or to a parameter that shows none.
+  // Not within a backward, where gradients lie there on their way.
+  void require_none_of_program() const;
+  // What the program has done to them since; what it has put there is gone.
   enum class Shown : std::uint8_t { kept, some_emptied, all_emptied };
   Shown take_back();
   // Those that it has emptied then are as if they had not arrived in this step.

@@ -70,6 +70,18 @@ bool Gradients::own_emptied() const {
   return any;
 }
 
+void Gradients::require_none_of_program() const {
+  for (const auto& gradients : by_unit_)
+    for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
+      const at::Tensor& grad = gradients->unit.parameters()[slot].grad();
+      if (grad.defined() && !(gradients->shown[slot] && grad.is_same(gradients->marks[slot])))
+        throw StateError("rank " + std::to_string(exchange_.rank()) +
+                             ": the program has put a gradient of its own, or one that it had emptied, to parameter '" +
+                             gradients->unit.layout().slots()[slot].name + "', which an engine trains",
+                         "let the engine's backward bring it");
+    }
+}
+
 Gradients::Shown Gradients::take_back() {
   emptied_.clear();
   bool kept = false;
@@ -77,17 +89,11 @@ Gradients::Shown Gradients::take_back() {
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
       if (!gradients->shown[slot]) continue;
-      const at::Tensor& grad = gradients->unit.parameters()[slot].grad();
-      if (grad.defined() && !gradient_mark::is_one(grad))
-        throw StateError("rank " + std::to_string(exchange_.rank()) +
-                             ": the program has put a gradient of its own to "
-                             "parameter '" +
-                             gradients->unit.layout().slots()[slot].name + "', which an engine trains",
-                         "let the engine's backward bring it");
-      if (!emptied(grad)) {
+      if (!emptied(gradients->unit.parameters()[slot].grad())) {
         kept = true;
       } else {
         emptied_.emplace_back(gradients.get(), static_cast<int>(slot));
+        gradients->marks[slot].reset();  // what the program may have kept is told from the next
         numbers += std::to_string(gradients->unit.layout().slots()[slot].index) + ' ';
       }
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import gc
 import io
+import pickle
 import threading
 import weakref
 
@@ -86,6 +89,44 @@ class AsAnOptimizer(Case):
             loss_of(model, tokens_of(RANK)).backward()
             with self.assertRaisesRegex(zero.ConfigError, "momentum"):
                 optimizer.step()
+
+    def test_its_groups_stay_those_of_the_engine(self) -> None:
+        def changed(change, why: str) -> None:
+            model = made()
+            with zero.Engine(model, "zero3", zero.AdamW(0.1)) as engine:
+                change(engine.optimizer.param_groups)
+                with self.subTest(why), self.assertRaisesRegex(zero.ConfigError, why):
+                    stepped(engine, model)
+
+        changed(lambda groups: groups.append({"params": [torch.ones(1)], "lr": 1.0}), "groups .* were added")
+        changed(lambda groups: groups.clear(), "groups .* were added, removed")
+        changed(lambda groups: groups[0]["params"].pop(), "parameters of them")
+        changed(lambda groups: groups[0]["params"].__setitem__(0, torch.ones(1)), "parameters of them")
+        changed(lambda groups: groups[0].pop("betas"), "betas was taken out")
+        changed(lambda groups: groups[0].update(maximize=True), "maximize")
+        model = made()
+        with zero.Engine(model, "zero3", zero.AdamW(0.1)) as engine:
+            engine.optimizer.param_groups[0].update(maximize=False, name="all")
+            engine.optimizer.param_groups[0]["params"].reverse()
+            stepped(engine, model)
+
+    def test_its_state_is_the_engines(self) -> None:
+        model = made()
+        with zero.Engine(model, "zero3", zero.AdamW(0.1)) as engine:
+            optimizer, weight = engine.optimizer, model.head.weight
+            stepped(engine, model)
+            self.assertEqual((len(optimizer.state), list(optimizer.state.items())), (0, []))
+            for use in (
+                lambda: optimizer.state[weight],
+                lambda: optimizer.state.clear(),
+                lambda: optimizer.state.update({weight: {}}),
+                lambda: setattr(optimizer, "state", collections.defaultdict(dict)),
+            ):
+                with self.assertRaisesRegex(zero.StateError, "state of an engine's optimizer is the engine's"):
+                    use()
+            for use in (lambda: copy.deepcopy(optimizer), lambda: pickle.dumps(optimizer)):
+                with self.assertRaisesRegex(zero.StateError, "neither copied nor pickled"):
+                    use()
 
     def test_what_is_set_in_its_groups_is_followed(self) -> None:
         plain, model = made(), made()
@@ -289,7 +330,7 @@ class Lives(Case):
                     each.backward(loss_of(model, tokens_of((engine + step) * WORLD + RANK)))
                     each.step()
                 each.release()
-            values.append({name: p.detach() for name, p in model.named_parameters()})
+            values.append({name: p.detach().clone() for name, p in model.named_parameters()})
         self.expect_same(*values)
         self.assertEqual(model.head.weight.dtype, torch.float32)
         each = zero.Engine(model, plan, zero.SGD(1e-4))

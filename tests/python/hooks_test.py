@@ -86,6 +86,36 @@ class Hooks(Case):
                 loss_of(model, tokens_of(engine.micro_batch)).backward()
             self.assertTrue(engine.step().applied)
 
+    def test_of_its_optimizer_are_called_by_its_steps(self) -> None:
+        model = made()
+        with zero.Engine(model, "zero3", zero.SGD(0.1)) as engine:
+            seen: list[object] = []
+
+            def halved(optimizer, *_):
+                optimizer.param_groups[0]["lr"] /= 2
+                seen.append(engine.steps)
+
+            engine.optimizer.register_step_pre_hook(halved)
+            engine.optimizer.register_step_post_hook(lambda *_: seen.append(engine.last_step().lr))
+            for step in (engine.step, engine.optimizer.step):
+                loss_of(model, tokens_of(engine.micro_batch)).backward()
+                step()
+            self.assertEqual(seen, [0, 0.05, 1, 0.025])
+
+    def test_gradients_of_the_programs_own_are_refused(self) -> None:
+        for plan in ("ddp", "zero3"):
+            model = made()
+            with zero.Engine(model, plan, zero.SGD(0.1)) as engine:
+                loss = loss_of(model, tokens_of(RANK))
+                gradients = torch.autograd.grad(loss, list(model.parameters()))
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter.grad = gradient
+                with self.assertRaisesRegex(zero.StateError, "a gradient of its own"):
+                    engine.step()
+                model.zero_grad()
+                loss_of(model, tokens_of(engine.micro_batch)).backward()
+                self.assertTrue(engine.step().applied)
+
     def ends(self, plan: str, backward, end) -> None:
         model = made()
         engine = zero.Engine(model, plan, zero.SGD(0.1))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 import enum
+import itertools
 import json
 import math
 
 import torch
 import zero
-from trained import RANK, Case, made, stepped
+from trained import RANK, WORLD, Case, made, stepped
 from zero import _user_values
 
 SCHEDULES = torch.optim.lr_scheduler
@@ -39,6 +40,7 @@ class UserValues(Case):
             (1, (2, [3, ()])), [], "", 0, 0.0, -0.0, 1.0, False, "\ud800é\n",
             [math.inf, -math.inf, math.nan, 5e-324, 0.1],
             2**63 - 1, 2**63, -(2**64), 10**5000,
+            {"a\udcff": "\udcff"}, ["\ud83d\ude00"],
             {1, 2, "a"}, frozenset({(1, 2)}), set(), b"\x00\xff", bytearray(b"12"),
             collections.Counter({30: 1, 80: 2}), collections.OrderedDict([("b", 1), ("a", 2)]),
             {"zero.type": "tuple", "items": [1]}, {"a": {"zero.type": 3}}, [{"zero.type": {"zero.type": (1,)}}],
@@ -122,6 +124,24 @@ class UserValues(Case):
             schedule.step(*([1.0] if isinstance(schedule, SCHEDULES.ReduceLROnPlateau) else []))
             rates.append(engine.optimizer.param_groups[0]["lr"])
         return rates
+
+    def test_that_cannot_be_saved_on_one_rank_are_told_to_all(self) -> None:
+        folder = self.folder()
+        with zero.Engine(made(), "zero3", zero.SGD(0.1)) as engine:
+            for which, (why, spoilt) in itertools.product(range(WORLD), (
+                ("object", {"user": {"a": object()}}),
+                ("Bool", {"tensors": {"a": torch.tensor([True])}}),
+                ("as_tensor", {"tensors": {"a": [1.0]}}),
+                ("meta", {"tensors": {"a": torch.ones(1, device="meta")}}),
+                ("sparse", {"tensors": {"a": torch.eye(2).to_sparse()}}),
+            )):
+                for background in (False, True):
+                    given = spoilt if RANK == which else {}
+                    kind = zero.ConfigError if RANK == which else zero.CheckpointError
+                    with self.subTest(why), self.assertRaisesRegex(kind, why):
+                        engine.save(folder, background=background, **given)
+            engine.save(folder, user="\ud800")
+            self.assertEqual(engine.load(folder).user, "\ud800")
 
     def test_come_back_on_every_rank(self) -> None:
         folder = self.folder()

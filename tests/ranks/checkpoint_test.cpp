@@ -286,8 +286,9 @@ TEST(CheckpointLoads, ListAllDifferencesAtOnce) {
     EXPECT_TRUE(
         says(text, {"embed.weight", "embed.bias", "extra.weight", "extra.bias", "is missing", "is not expected"}))
         << text;
-    EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path(), {.weights_only = true}); }),
-                     {"extra.weight", "is not expected"}));
+    const std::string weights = thrown_by([&] { engine.load(folder.path(), {.weights_only = true}); });
+    EXPECT_TRUE(says(weights, {"extra.weight", "is not expected"}));
+    for (const char* needless : {"moment", "how often"}) EXPECT_EQ(weights.find(needless), weights.npos) << weights;
   });
 }
 
@@ -310,6 +311,21 @@ TEST(CheckpointFaults, EndAnEngineThatReadTheOnlyOneInPart) {
     EXPECT_TRUE(says(thrown_by([&] { engine.load(folder.path()); }),
                      {"none that is whole", "step-000001", "rank 1: ", "rank-00001.safetensors, bytes "}));
     EXPECT_TRUE(says(thrown_by([&] { train_step(model, engine); }), {"halfway"}));
+  });
+}
+
+// Of one rank, for which the others would wait.
+TEST(CheckpointFaults, OfTheProgramsValuesAreToldToAll) {
+  const Folder folder;
+  on_ranks<Lm>({Plan::zero2(), 2}, {}, [&](Lm& model, Engine& engine, int rank) {
+    train_step(model, engine);
+    for (const int faulty : {0, 1})
+      for (const bool background : {false, true}) {
+        const SaveOptions options{.user = rank == faulty ? "spoilt" : "", .background = background};
+        EXPECT_TRUE(says(thrown_by([&] { engine.save(folder.path(), options); }),
+                         {"rank " + std::to_string(faulty), "no JSON: spoilt"}));
+      }
+    EXPECT_NE(engine.save(folder.path(), {.user = "[]"}), "");
   });
 }
 

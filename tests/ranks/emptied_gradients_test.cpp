@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "familiar.h"
 #include "folder.h"
@@ -58,6 +59,27 @@ TEST(EmptiedGradients, InStoresOfAnotherTier) {
     const auto late = [&] { return in_late_stores(watch, Course<Net>{}, {State::gradient}); };
     EXPECT_EQ(difference(train_with_dropped(job, 0), train_with_dropped(job, 1, late())), "") << plan.label();
     expect_no_fault(watch);
+  }
+}
+
+// What the program has kept of them stands for values that are gone.
+TEST(EmptiedGradients, AreNotPutBack) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan;
+    on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+      at::Tensor& shown = net.left->weight.mutable_grad();
+      net.loss(0).backward();
+      const at::Tensor before = shown;
+      net.zero_grad();
+      net.loss(1).backward();
+      const at::Tensor now = std::exchange(shown, before);
+      EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"'left.weight'", "had emptied"}));
+      shown = now;
+      EXPECT_TRUE(engine.step().applied);
+      shown = now;
+      EXPECT_TRUE(says(thrown_by([&] { net.loss(2).backward(); }), {"'left.weight'", "had emptied"}));
+    });
   }
 }
 

@@ -223,6 +223,22 @@ TEST(FamiliarLoops, AreToldWhoHasTheGradients) {
   }
 }
 
+// Which no backward has brought: they would be left aside.
+TEST(FamiliarLoops, AreToldOfGradientsOfTheirOwn) {
+  for (const Plan& plan : all_plans()) {
+    Job job = kJob;
+    job.plan = plan;
+    on_ranks<Net>(job, {}, [](Net& net, Engine& engine, int) {
+      net.left->weight.mutable_grad() = at::ones_like(net.left->weight);
+      EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"'left.weight'", "of its own"}));
+      EXPECT_TRUE(says(thrown_by([&] { net.loss(0).backward(); }), {"'left.weight'", "of its own"}));
+      net.zero_grad();
+      net.loss(0).backward();
+      EXPECT_TRUE(engine.step().applied);
+    });
+  }
+}
+
 // Micro-batches of which step() was called are not dropped by halves.
 TEST(FamiliarLoops, DoNotEmptyHalfAStep) {
   Job job = kJob;

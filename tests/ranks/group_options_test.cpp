@@ -1,6 +1,8 @@
 // What the program reads and sets in the groups of an engine's optimizer: LibTorch's options, and their rates.
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "familiar_programs.h"
 #include "zero/error.h"
@@ -172,6 +174,30 @@ TEST(GroupOptions, AreRefusedWhereTheyCannotBe) {
                    {"group 0", "initial_accumulator_value"}));
   EXPECT_TRUE(says(refusal(AdamW{}, [](auto& group) { group.set_options(std::make_unique<optim::SGDOptions>(0.1)); }),
                    {"group 0", "another class"}));
+}
+
+TEST(GroupOptions, AreOfTheParametersThatTheEngineTrains) {
+  on_ranks<RegressorImpl>({.ranks = 1, .optimizer = AdamW{}}, {}, [](RegressorImpl& net, Engine& engine, int) {
+    std::vector<at::Tensor>& parameters = engine.param_groups()[0].params();
+    std::ranges::reverse(parameters);
+    net.forward(numbers(0, {5, 6})).square().mean().backward();
+    EXPECT_TRUE(engine.step().applied);
+    const at::Tensor first = std::exchange(parameters[0], at::ones({3}));
+    net.forward(numbers(1, {5, 6})).square().mean().backward();
+    EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"group 0", "other parameters"}));
+    parameters[0] = first;
+    EXPECT_TRUE(engine.step().applied);
+  });
+}
+
+TEST(GroupOptions, HaveNoStateBesideThem) {
+  on_ranks<RegressorImpl>({.ranks = 1, .optimizer = AdamW{}}, {}, [](RegressorImpl& net, Engine& engine, int) {
+    net.forward(numbers(0, {5, 6})).square().mean().backward();
+    (void)engine.optimizer().state()[net.parameters()[0].unsafeGetTensorImpl()];
+    EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"state()", "Engine::load_state()"}));
+    engine.optimizer().state().clear();
+    EXPECT_TRUE(engine.step().applied);
+  });
 }
 
 TEST(GroupOptions, AreTheSameOnEveryRank) {
