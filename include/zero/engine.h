@@ -74,7 +74,9 @@ class EngineObserver;
 
 // torch::optim::Optimizer, and what derives from it.
 template <class Class>
-concept TorchOptimizerClass = requires(Class* derived, torch::optim::Optimizer*& base) { base = derived; };
+concept TorchOptimizerClass = requires(Class* derived, torch::optim::Optimizer*& base) {
+  base = derived;
+};
 
 // What becomes of gradients that another engine's backward brings to an engine's parameters.
 enum class OutsideGradients : std::uint8_t {
@@ -149,7 +151,8 @@ struct GradientSlice {
 // What release() leaves of parameters that are stored in fewer bits than they had when the engine was built.
 enum class ReleaseAs : std::uint8_t {
   given,     // their main values, in the dtype that they had: another engine goes on from them, no bit is lost
-  computed,  // as they are computed with, in the plan's dtype, for half the memory: what main weights have beyond is lost
+  computed,  // as they are computed with, in the plan's dtype, for half the memory: what main weights have beyond is
+             // lost
 };
 
 class Engine {
@@ -211,12 +214,12 @@ class Engine {
   // The engine as an optimizer of LibTorch's, for code that takes one: step(), with a closure or without, is step();
   // zero_grad() drops the gradients of backwards since the latest step(). It is of the class that LibTorch has for the
   // engine's optimizer, torch::optim::AdamW for zero::AdamW, and an Optimizer where it has none. Parameters with the
-  // same hyper-parameters are a group, those in none of Options::groups the first. A group has LibTorch's options of its
-  // optimizer, or what a TorchOptimizer has made, or else a learning rate alone. What the program, or a schedule of
-  // LibTorch's, sets there is used from the next step on, the same on every rank; the rate times Options::schedule. That
-  // step() throws ConfigError for values that cannot be, and for those that other state belongs to: amsgrad, centered,
-  // an initial accumulator, a momentum that was 0 or is to be. defaults() and state() are not the engine's. save() and
-  // load() throw StateError: Engine::save() is for both. It lives as long as the engine. Not collective.
+  // same hyper-parameters are a group, those in none of Options::groups the first. A group has LibTorch's options of
+  // its optimizer, or what a TorchOptimizer has made, or else a learning rate alone. What the program, or a schedule of
+  // LibTorch's, sets there is used from the next step on, the same on every rank; the rate times Options::schedule.
+  // That step() throws ConfigError for values that cannot be, and for those that other state belongs to: amsgrad,
+  // centered, an initial accumulator, a momentum that was 0 or is to be. defaults() and state() are not the engine's.
+  // save() and load() throw StateError: Engine::save() is for both. It lives as long as the engine. Not collective.
   torch::optim::Optimizer& optimizer();
   // The same by its class, for code that names it: engine.optimizer<torch::optim::Adam>(). Throws ConfigError where it
   // is of another.

@@ -87,7 +87,8 @@ class Plan {
   // mesh, where an axis of one rank shards nothing, the preset's it was.
   std::string preset() const;
   // The same, then a part for each tier below the device's that states are on, and for a delayed update: "zero3, all on
-  // disk"; "zero2, gradient and 0.8 of optimizer on host"; "zero2, gradient on host, optimizer on disk, delayed update".
+  // disk"; "zero2, gradient and 0.8 of optimizer on host"; "zero2, gradient on host, optimizer on disk, delayed
+  // update".
   std::string label() const;
   const Row& operator[](State state) const { return rows_[static_cast<std::size_t>(state)]; }
   Row& operator[](State state) { return rows_[static_cast<std::size_t>(state)]; }

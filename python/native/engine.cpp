@@ -165,7 +165,8 @@ void bind_engine(py::module_& module) {
       .def("zero_grad", [](Engine& self) { self.zero_grad(); })
       .def("request", &Engine::request, "bits"_a)
       .def(
-          "release", [](Engine& self, bool computed) { self.release(computed ? ReleaseAs::computed : ReleaseAs::given); },
+          "release",
+          [](Engine& self, bool computed) { self.release(computed ? ReleaseAs::computed : ReleaseAs::given); },
           "computed"_a, Released())
       .def("micro_batch", &Engine::micro_batch)
       .def("plan", &Engine::plan, py::return_value_policy::copy)

@@ -77,8 +77,7 @@ void prepare_checkpoints(const World& world, const std::string& folder) {
 }
 
 // On the exchange's thread, as an operation that all ranks agree on. A checkpoint that fails is no fault of the ranks'.
-void Engine::Impl::exchange_files(Exchange::Kind kind,
-                                  const std::function<void(const Communicator& all)>& work) {
+void Engine::Impl::exchange_files(Exchange::Kind kind, const std::function<void(const Communicator& all)>& work) {
   std::exception_ptr failure;
   exchange_.run({.kind = kind,
                  .run =
@@ -223,9 +222,8 @@ Restored Engine::Impl::load(const std::string& folder, const LoadOptions& option
   check_alive();
   make_way(WhileSaving::wait);
   std::vector<std::string> places;
-  exchange_files(Exchange::Kind::load, [&](const Communicator& all) {
-    places = candidates(checkpoint_env(), all, folder, options.step);
-  });
+  exchange_files(Exchange::Kind::load,
+                 [&](const Communicator& all) { places = candidates(checkpoint_env(), all, folder, options.step); });
   std::string damaged;
   for (const std::string& place : places) try {
       return load_one(place, options);

@@ -89,9 +89,7 @@ std::unique_ptr<optim::Optimizer> standing(const Optimizer& given, const std::ve
 }  // namespace
 
 EngineOptimizer::EngineOptimizer(const Optimizer& given, std::vector<Group> groups, std::function<void()> step)
-    : groups_(std::move(groups)),
-      lr_(learning_rate(given)),
-      torch_(standing(given, groups_, std::move(step))) {
+    : groups_(std::move(groups)), lr_(learning_rate(given)), torch_(standing(given, groups_, std::move(step))) {
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     const optim::OptimizerOptions& options = this->options(group);
     kinds_.emplace_back(typeid(options));

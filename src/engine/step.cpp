@@ -53,11 +53,11 @@ std::uint32_t Engine::Impl::rates() const {
 void Engine::Impl::require_same_rates(const StepDecision& decision) const {
   if (!decision.other_rates) return;
   const std::string changes = optimizer_ ? optimizer_->changes() : std::string();
-  throw StateError(rank_text() + ": learning rates, or other values of the optimizer's groups, differ between ranks 0 " +
-                       "and " + std::to_string(*decision.other_rates) + "; this one has a rate of " + shortest(lr_) +
-                       " of parameters in no group" + (changes.empty() ? "" : ", and " + changes) +
-                       ". Nothing was updated",
-                   "set the same on every rank, and call step() again");
+  throw StateError(
+      rank_text() + ": learning rates, or other values of the optimizer's groups, differ between ranks 0 " + "and " +
+          std::to_string(*decision.other_rates) + "; this one has a rate of " + shortest(lr_) +
+          " of parameters in no group" + (changes.empty() ? "" : ", and " + changes) + ". Nothing was updated",
+      "set the same on every rank, and call step() again");
 }
 
 StepDecision Engine::Impl::vote() {

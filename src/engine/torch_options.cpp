@@ -36,30 +36,29 @@ TorchOptions copied_options(const Of& options) {
 
 TorchOptions torch_options_of(const Sgd& o) {
   return copied_options(optim::SGDOptions(o.lr)
-                  .momentum(o.momentum)
-                  .dampening(o.dampening)
-                  .weight_decay(o.weight_decay)
-                  .nesterov(o.nesterov));
+                            .momentum(o.momentum)
+                            .dampening(o.dampening)
+                            .weight_decay(o.weight_decay)
+                            .nesterov(o.nesterov));
 }
 TorchOptions torch_options_of(const AdaGrad& o) {
   return copied_options(optim::AdagradOptions(o.lr)
-                  .lr_decay(o.lr_decay)
-                  .weight_decay(o.weight_decay)
-                  .initial_accumulator_value(o.initial_accumulator_value)
-                  .eps(o.eps));
+                            .lr_decay(o.lr_decay)
+                            .weight_decay(o.weight_decay)
+                            .initial_accumulator_value(o.initial_accumulator_value)
+                            .eps(o.eps));
 }
 TorchOptions torch_options_of(const RmsProp& o) {
   return copied_options(optim::RMSpropOptions(o.lr)
-                  .alpha(o.alpha)
-                  .eps(o.eps)
-                  .weight_decay(o.weight_decay)
-                  .momentum(o.momentum)
-                  .centered(o.centered));
+                            .alpha(o.alpha)
+                            .eps(o.eps)
+                            .weight_decay(o.weight_decay)
+                            .momentum(o.momentum)
+                            .centered(o.centered));
 }
 template <class Of, class Adams>
 TorchOptions torch_options_of_adams(const Adams& o) {
-  return copied_options(
-      Of(o.lr).betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad));
+  return copied_options(Of(o.lr).betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad));
 }
 TorchOptions torch_options_of(const Adam& o) {
   return torch_options_of_adams<optim::AdamOptions>(o);

@@ -176,7 +176,7 @@ class Updater {
   std::vector<ParameterRule> rules_;       // by parameter
   std::vector<std::optional<double>> lr_;  // likewise, in place of the rule's
   std::vector<std::shared_ptr<const torch::optim::OptimizerOptions>> torch_options_;  // likewise; null: as made
-  std::vector<std::int64_t> steps_;        // by parameter: updates so far
+  std::vector<std::int64_t> steps_;                                                   // by parameter: updates so far
   std::vector<std::unique_ptr<UnitState>> states_;
   FullTensors whole_;
 };

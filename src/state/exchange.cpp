@@ -42,9 +42,8 @@ bool any_rests(std::span<const std::array<std::int64_t, 4>> table) {
 }
 
 bool any_gathers_alone(std::span<const std::array<std::int64_t, 4>> table) {
-  return std::ranges::any_of(table, [](const auto& each) {
-    return Said(each[0]).kind == Exchange::Kind::gather && Said(each[0]).alone;
-  });
+  return std::ranges::any_of(
+      table, [](const auto& each) { return Said(each[0]).kind == Exchange::Kind::gather && Said(each[0]).alone; });
 }
 
 const char* verb(Exchange::Kind kind) {

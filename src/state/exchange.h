@@ -41,7 +41,19 @@ class Exchange {
   // Those before `setup` belong to steps; the last two are announced where there is no operation: a rank has nothing to
   // exchange, or nothing but that it serves others.
   enum class Kind : std::uint8_t {
-    gather, reduce, publish, direct, vote, setup, order, save, load, read, emptied, rest, serve
+    gather,
+    reduce,
+    publish,
+    direct,
+    vote,
+    setup,
+    order,
+    save,
+    load,
+    read,
+    emptied,
+    rest,
+    serve
   };
   // Of a gather: as the plan's wire brings it, or as the shards hold it, where that is something else.
   enum class Variant : std::uint8_t { wired, exact };
@@ -56,7 +68,7 @@ class Exchange {
     Variant variant = Variant::wired;
     Axis axis = Axis::data;  // whose ranks carry it out
     Lane lane = Lane::data;
-    bool alone = false;  // a gather that peers may not come to, who evaluate less
+    bool alone = false;         // a gather that peers may not come to, who evaluate less
     std::uint32_t emptied = 0;  // of a reduction or a vote; see Exchange::emptied()
   };
 
@@ -85,8 +97,8 @@ class Exchange {
   Pending submit(Operation operation);
   void run(Operation operation) { submit(std::move(operation)).wait(); }
 
-  // The program has emptied gradients: what tells which from others. Reductions and votes are the same on all ranks only
-  // where all that was emptied before them is.
+  // The program has emptied gradients: what tells which from others. Reductions and votes are the same on all ranks
+  // only where all that was emptied before them is.
   void emptied(const std::string& gradients);
   // From here on the ranks serve each other's evaluations once they have had nothing to exchange for a hundredth of
   // the time limit.

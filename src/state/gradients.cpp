@@ -74,8 +74,8 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
   for (auto& gradients : by_unit_) {
     const Unit& unit = gradients->unit;
     for (int slot = 0; slot < static_cast<int>(unit.parameters().size()); ++slot)
-      gradients->hooks.push_back(std::make_unique<AccumulationHook>(
-          unit.parameters()[static_cast<std::size_t>(slot)], [this, &unit, slot] { take(unit.index(), slot); }));
+      gradients->hooks.push_back(std::make_unique<AccumulationHook>(unit.parameters()[static_cast<std::size_t>(slot)],
+                                                                    [this, &unit, slot] { take(unit.index(), slot); }));
   }
 }
 

@@ -167,26 +167,28 @@ void expect_told_in_a_fork(const std::function<void()>& call) {
 
 TEST(Forks, AreToldAtOnceWhatTheyCannotHave) {
   under_every_plan(kJob, [](const Job& job) {
-    on_each_rank(job, [] { return std::make_shared<Net>(); }, [&](torch::nn::Module& module, Engine& engine, int) {
-      Net& net = static_cast<Net&>(module);
-      engine.backward(net.loss(0));
-      engine.step();
-      engine.traffic();  // nothing is on its way
-      const auto evaluate = [&] {
-        const torch::NoGradGuard no_grad;
-        net.loss(0);
-      };
-      if (engine.plan()[State::parameter].placement == Placement::sharded && engine.memory() != Memory::common)
-        expect_told_in_a_fork(evaluate);
-      else
-        expect_of_a_fork(evaluate);
-      expect_told_in_a_fork([&] {
-        engine.backward(net.loss(1));
-        engine.step();
-      });
-      engine.backward(net.loss(1));
-      engine.step();
-    });
+    on_each_rank(
+        job, [] { return std::make_shared<Net>(); },
+        [&](torch::nn::Module& module, Engine& engine, int) {
+          Net& net = static_cast<Net&>(module);
+          engine.backward(net.loss(0));
+          engine.step();
+          engine.traffic();  // nothing is on its way
+          const auto evaluate = [&] {
+            const torch::NoGradGuard no_grad;
+            net.loss(0);
+          };
+          if (engine.plan()[State::parameter].placement == Placement::sharded && engine.memory() != Memory::common)
+            expect_told_in_a_fork(evaluate);
+          else
+            expect_of_a_fork(evaluate);
+          expect_told_in_a_fork([&] {
+            engine.backward(net.loss(1));
+            engine.step();
+          });
+          engine.backward(net.loss(1));
+          engine.step();
+        });
   });
 }
 

@@ -357,7 +357,8 @@ TEST(FamiliarLoops, HaveTheSameRateOnEveryRank) {
           engine.set_lr(differs && rank == 1 ? 0.3 : 0.2);
           if (differs) {
             EXPECT_TRUE(says(thrown_by([&] { engine.optimizer().step(); }),
-                             {"rank " + std::to_string(rank), "learning rates, or other values of the optimizer's groups, differ between ranks 0 and 1",
+                             {"rank " + std::to_string(rank),
+                              "learning rates, or other values of the optimizer's groups, differ between ranks 0 and 1",
                               rank == 1 ? "0.3" : "0.2", "Nothing was updated", "call step() again"}));
             engine.set_lr(0.2);
           }

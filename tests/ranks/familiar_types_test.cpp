@@ -320,8 +320,8 @@ TEST(FamiliarTypes, Archives) {
         again->load(archive);
       }
       torch::serialize::OutputArchive archive;
-      EXPECT_TRUE(says(thrown_by([&] { optimizer.optimizer<torch::optim::Adam>().save(archive); }),
-                       {"engine.save(folder)"}));
+      EXPECT_TRUE(
+          says(thrown_by([&] { optimizer.optimizer<torch::optim::Adam>().save(archive); }), {"engine.save(folder)"}));
       optimizer.release();
       other.release();
       EXPECT_EQ(difference(left_by({{"", net.get()}}), left_by({{"", plain.get()}})), "");

@@ -39,22 +39,22 @@ std::vector<Case> cases() {
   const auto adams = [](auto& options, int step) {
     options.lr(1e-2 / (step + 1)).betas({0.9 - 0.1 * step, 0.99 - 0.01 * step}).weight_decay(0.1 * step).eps(1e-4);
   };
-  return {
-      changing<optim::AdamW, optim::AdamWOptions>(AdamW{.lr = 1e-2, .eps = 1e-3, .weight_decay = 0.1},
-                                                  optim::AdamWOptions(1e-2).eps(1e-3).weight_decay(0.1), adams),
-      changing<optim::Adam, optim::AdamOptions>(Adam{.lr = 1e-2, .eps = 1e-3, .amsgrad = true},
-                                                optim::AdamOptions(1e-2).eps(1e-3).amsgrad(true), adams),
-      changing<optim::SGD, optim::SGDOptions>(Sgd{.lr = 0.1, .momentum = 0.9}, optim::SGDOptions(0.1).momentum(0.9),
-                                              kSgd),
-      changing<optim::Adagrad, optim::AdagradOptions>(
-          AdaGrad{.lr = 0.1, .eps = 1e-3}, optim::AdagradOptions(0.1).eps(1e-3), [](optim::AdagradOptions& options, int step) {
-            options.lr_decay(0.1 * step).weight_decay(0.05 * step).eps(1e-3 * (step + 1));
-          }),
-      changing<optim::RMSprop, optim::RMSpropOptions>(
-          RmsProp{.lr = 1e-2, .momentum = 0.5, .centered = true},
-          optim::RMSpropOptions(1e-2).momentum(0.5).centered(true), [](optim::RMSpropOptions& options, int step) {
-            options.alpha(0.9 + 0.02 * step).momentum(0.5 + 0.1 * step).weight_decay(0.05 * step).eps(1e-4);
-          })};
+  return {changing<optim::AdamW, optim::AdamWOptions>(AdamW{.lr = 1e-2, .eps = 1e-3, .weight_decay = 0.1},
+                                                      optim::AdamWOptions(1e-2).eps(1e-3).weight_decay(0.1), adams),
+          changing<optim::Adam, optim::AdamOptions>(Adam{.lr = 1e-2, .eps = 1e-3, .amsgrad = true},
+                                                    optim::AdamOptions(1e-2).eps(1e-3).amsgrad(true), adams),
+          changing<optim::SGD, optim::SGDOptions>(Sgd{.lr = 0.1, .momentum = 0.9}, optim::SGDOptions(0.1).momentum(0.9),
+                                                  kSgd),
+          changing<optim::Adagrad, optim::AdagradOptions>(
+              AdaGrad{.lr = 0.1, .eps = 1e-3}, optim::AdagradOptions(0.1).eps(1e-3),
+              [](optim::AdagradOptions& options, int step) {
+                options.lr_decay(0.1 * step).weight_decay(0.05 * step).eps(1e-3 * (step + 1));
+              }),
+          changing<optim::RMSprop, optim::RMSpropOptions>(
+              RmsProp{.lr = 1e-2, .momentum = 0.5, .centered = true},
+              optim::RMSpropOptions(1e-2).momentum(0.5).centered(true), [](optim::RMSpropOptions& options, int step) {
+                options.alpha(0.9 + 0.02 * step).momentum(0.5 + 0.1 * step).weight_decay(0.05 * step).eps(1e-4);
+              })};
 }
 
 void train(Regressor& net, optim::Optimizer& optimizer, const Batches& data, const Case& tried) {
@@ -112,11 +112,11 @@ struct Decay : optim::Optimizer {
 
 TEST(GroupOptions, OfAnOptimizerOfTheProgramsAreFollowed) {
   const auto make = [](const std::vector<at::Tensor>& parameters) { return std::make_unique<Decay>(parameters); };
-  expect_followed({TorchOptimizer{.make = make, .lr = 0.1, .label = "decay"}, make,
-                   [](optim::Optimizer& optimizer, int step) {
-                     for (auto& group : optimizer.param_groups())
-                       dynamic_cast<DecayOptions&>(group.options()).factor = 1 - 0.1 * step;
-                   }});
+  expect_followed(
+      {TorchOptimizer{.make = make, .lr = 0.1, .label = "decay"}, make, [](optim::Optimizer& optimizer, int step) {
+         for (auto& group : optimizer.param_groups())
+           dynamic_cast<DecayOptions&>(group.options()).factor = 1 - 0.1 * step;
+       }});
 }
 
 // What groups are built with is there to read, and so is what others have.
@@ -131,7 +131,9 @@ TEST(GroupOptions, AreThoseThatTheEngineWasBuiltWith) {
     const auto options = [&](std::size_t group) -> optim::OptimizerOptions& {
       return optimizer.param_groups()[group].options();
     };
-    const auto decay = [&](std::size_t group) { return dynamic_cast<optim::AdamWOptions&>(options(group)).weight_decay(); };
+    const auto decay = [&](std::size_t group) {
+      return dynamic_cast<optim::AdamWOptions&>(options(group)).weight_decay();
+    };
     EXPECT_EQ(decay(0), 0.3);
     EXPECT_EQ(decay(1), 0.01);
     EXPECT_EQ(dynamic_cast<optim::AdamWOptions&>(options(1)).betas(), std::make_tuple(0.8, 0.999));
@@ -207,7 +209,8 @@ TEST(GroupOptions, AreTheSameOnEveryRank) {
     };
     net.forward(numbers(rank, {5, 6})).square().mean().backward();
     set(rank == 2 ? 0.2 : 0.1);
-    EXPECT_TRUE(says(thrown_by([&] { engine.step(); }), {"differ between ranks 0 and 2", "weight_decay", "call step()"}));
+    EXPECT_TRUE(
+        says(thrown_by([&] { engine.step(); }), {"differ between ranks 0 and 2", "weight_decay", "call step()"}));
     set(0.1);
     EXPECT_TRUE(engine.step().applied);
   });
@@ -217,9 +220,9 @@ TEST(GroupOptions, AreTheSameOnEveryRank) {
 void expect_rates(double lr, double scale, const std::function<void(Engine&)>& set, const std::vector<double>& expected,
                   bool all_in_groups = false) {
   Job job{.ranks = 1, .optimizer = Sgd{.lr = lr}};
-  job.options.groups = {
-      {.takes = [](const ParameterInfo& info) { return info.shape.size() == 1; }, .lr_scale = scale}};
-  if (all_in_groups) job.options.groups.push_back({.takes = [](const ParameterInfo&) { return true; }, .lr_scale = 0.25});
+  job.options.groups = {{.takes = [](const ParameterInfo& info) { return info.shape.size() == 1; }, .lr_scale = scale}};
+  if (all_in_groups)
+    job.options.groups.push_back({.takes = [](const ParameterInfo&) { return true; }, .lr_scale = 0.25});
   on_ranks<RegressorImpl>(job, {}, [&](RegressorImpl& net, Engine& engine, int) {
     set(engine);
     std::vector<double> rates;
@@ -251,19 +254,20 @@ TEST(GroupRates, KeepTheirRatioThroughZero) {
   expect_rates(0.1, 0.5, by_hand(0), {0.4, 0.2});
   expect_rates(0.1, 0.5, by_hand(0.2), {0.4, 0.4});
   // One that was set while the others' was 0 has no ratio.
-  expect_rates(
-      0.1, 0.5,
-      [](Engine& engine) {
-        engine.set_lr(0);
-        engine.param_groups()[1].options().set_lr(0.3);
-        engine.set_lr(0.4);
-      },
-      {0.4, 0.3});
+  expect_rates(0.1, 0.5,
+               [](Engine& engine) {
+                 engine.set_lr(0);
+                 engine.param_groups()[1].options().set_lr(0.3);
+                 engine.set_lr(0.4);
+               },
+               {0.4, 0.3});
 }
 
 TEST(GroupRates, AreOfParametersInNoGroupWhereThereAreNone) {
-  expect_rates(0.1, 0.5, [](Engine& engine) { engine.set_lr(0.4); }, {0.1, 0.2}, /*all_in_groups=*/true);
-  expect_rates(0.1, 0.5, [](Engine&) {}, {0.025, 0.05}, /*all_in_groups=*/true);
+  expect_rates(
+      0.1, 0.5, [](Engine& engine) { engine.set_lr(0.4); }, {0.1, 0.2}, /*all_in_groups=*/true);
+  expect_rates(
+      0.1, 0.5, [](Engine&) {}, {0.025, 0.05}, /*all_in_groups=*/true);
 }
 
 }  // namespace zero::test::group_options_test

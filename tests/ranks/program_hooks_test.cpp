@@ -49,7 +49,9 @@ std::shared_ptr<void> on_tensor(const at::Tensor& parameter, Call call) {
 }
 
 const std::vector<std::vector<std::string>> kSome{
-    {"right.bias"}, {"body.weight"}, {"right.weight", "right.bias"},
+    {"right.bias"},
+    {"body.weight"},
+    {"right.weight", "right.bias"},
     {"body.weight", "body.bias", "left.weight", "left.bias", "right.weight", "right.bias"}};
 
 std::vector<at::Tensor> those(Net& net, const std::vector<std::string>& names) {
@@ -122,9 +124,8 @@ TEST(ProgramHooks, AreSetAndTakenAwayWithinABackward) {
     const Outcome run = train_by<Net>(each, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
       int seen = 0;
       for (int step = 0; step < each.steps; ++step) {
-        accumulated(net.right->weight, [&](const at::Tensor&) {
-          accumulated(net.body->weight, [&](const at::Tensor&) { ++seen; });
-        });
+        accumulated(net.right->weight,
+                    [&](const at::Tensor&) { accumulated(net.body->weight, [&](const at::Tensor&) { ++seen; }); });
         net.loss(engine.micro_batch()).backward();
         outcome.record(engine.step());
         for (const at::Tensor& parameter : net.parameters())

@@ -103,7 +103,8 @@ TEST(DifferentCalls, AreNamed) {
         kToDisagree);
     return said;
   };
-  EXPECT_TRUE(says(told([&](Engine& engine) { engine.save(folder.path()); }), {"rank 0 wants", "to save a checkpoint;"}));
+  EXPECT_TRUE(
+      says(told([&](Engine& engine) { engine.save(folder.path()); }), {"rank 0 wants", "to save a checkpoint;"}));
   EXPECT_TRUE(says(told([&](Engine& engine) { engine.load(folder.path()); }), {"rank 0 wants", "to load a state;"}));
 }
 

@@ -126,9 +126,9 @@ TEST(UnevenEvaluations, AreNoForwardsWithGradients) {
         if (world.rank() == 1) {
           told.set_value(thrown_by([&] { net.loss(0); }));
         } else {
-          EXPECT_TRUE(says(told.get_future().get(), {"rank 1 waited 2000 ms to gather parameters of unit",
-                                                     "no call of the engine's on rank 0",
-                                                     "waits in a collective of its own", "zero::no_data()"}));
+          EXPECT_TRUE(says(told.get_future().get(),
+                           {"rank 1 waited 2000 ms to gather parameters of unit", "no call of the engine's on rank 0",
+                            "waits in a collective of its own", "zero::no_data()"}));
         }
       },
       std::chrono::seconds(2));

@@ -100,9 +100,10 @@ TEST(DocumentedCode, ChangesTwoLinesAtMost) {
   for (const Block& block : blocks_of("migrating.md")) {
     if (block.language != "diff") continue;
     SCOPED_TRACE("migrating.md:" + std::to_string(block.place));
-    const auto most = std::max<std::ptrdiff_t>(2, std::ranges::count_if(block.text, [](const std::string& line) {
-      return line.starts_with('+') && line.find("zero::Engine") != std::string::npos;
-    }));
+    const auto most =
+        std::max<std::ptrdiff_t>(2, std::ranges::count_if(block.text, [](const std::string& line) {
+                                   return line.starts_with('+') && line.find("zero::Engine") != std::string::npos;
+                                 }));
     EXPECT_LE(block.count('+'), most);
     EXPECT_LE(block.count('-'), most);
     EXPECT_GE(block.count('+'), 1);

@@ -19,8 +19,8 @@ DeviceArena::DeviceArena(c10::DataPtr memory, std::size_t bytes)
   free_[0] = {bytes / kAlign * kAlign, {}};
 }
 
-// The device's allocator knows of the stream on which the memory was taken alone, which a thread of the engine's own may
-// have done that serves its peers.
+// The device's allocator knows of the stream on which the memory was taken alone, which a thread of the engine's own
+// may have done that serves its peers.
 DeviceArena::~DeviceArena() try {
   for (const auto& [begin, range] : free_)
     for (const Fence& each : range.fences)

@@ -1,7 +1,7 @@
 // Trainings drawn at random: under each plan, from whatever tier, whatever happens in between, they have the bits that
-// the documentation promises, and give what plain LibTorch gives. Seeds 1 to 20, or to 300 with ZERO_TEST_LONG=1. Others:
-// ZERO_FUZZ_SEED=1000 alone is one, with ZERO_FUZZ_COUNT=200 those from it on; ZERO_FUZZ_VERBOSE=1 prints each scenario,
-// and how it went. One that fails is printed with its seed, and as small as it can be made.
+// the documentation promises, and give what plain LibTorch gives. Seeds 1 to 20, or to 300 with ZERO_TEST_LONG=1.
+// Others: ZERO_FUZZ_SEED=1000 alone is one, with ZERO_FUZZ_COUNT=200 those from it on; ZERO_FUZZ_VERBOSE=1 prints each
+// scenario, and how it went. One that fails is printed with its seed, and as small as it can be made.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
