@@ -25,6 +25,8 @@ def tensors_of(name: str, given: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Those given, which have to have values of their own, one for each element."""
     for key, value in given.items():
         place = f"{name}[{key!r}]"
+        if not isinstance(key, str) or any("\ud800" <= character <= "\udfff" for character in key):
+            raise ConfigError(f"`{place}` has no name that can be saved (text that UTF-8 has)")
         require(place, value, torch.Tensor, "a tensor: torch.as_tensor() makes one")
         if value.is_meta or value.layout != torch.strided:
             raise ConfigError(f"`{place}` is {'meta' if value.is_meta else value.layout} (a dense tensor with values)")

@@ -260,12 +260,12 @@ class Engine:
             "background": background,
             "while_saving": while_saving,
         }
-        misfit: RuntimeError | None = None
+        misfit: Exception | None = None
         try:
             options = _native.SaveOptions(
                 user=_user_values.json_of(user), tensors=_arguments.tensors_of("tensors", tensors or {}), **how
             )
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             misfit = error
             options = _native.SaveOptions(user=str(error), tensors={}, **how)  # no JSON, of which all ranks are told
         try:

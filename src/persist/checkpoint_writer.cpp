@@ -112,6 +112,10 @@ class Save {
         manifest.tensors.at(tensor).pieces.push_back(std::move(piece));
       }
       for (StoredUserTensor& tensor : part.user_tensors) {
+        if (std::ranges::find(manifest.user_tensors, tensor.name, &StoredUserTensor::name) !=
+            manifest.user_tensors.end())
+          throw CheckpointError("several tensors of the program's are called " + in_quotes(tensor.name),
+                                "give each a name of its own, with the rank in it where every rank has one");
         for (StoredBytes& at : tensor.pieces) at.file = rank;
         manifest.user_tensors.push_back(std::move(tensor));
       }

@@ -133,6 +133,7 @@ class UserValues(Case):
                 ("Bool", {"tensors": {"a": torch.tensor([True])}}),
                 ("as_tensor", {"tensors": {"a": [1.0]}}),
                 ("meta", {"tensors": {"a": torch.ones(1, device="meta")}}),
+                ("no name", {"tensors": {"\ud800": torch.ones(1)}}),
                 ("sparse", {"tensors": {"a": torch.eye(2).to_sparse()}}),
             )):
                 for background in (False, True):

@@ -325,6 +325,10 @@ TEST(CheckpointFaults, OfTheProgramsValuesAreToldToAll) {
         EXPECT_TRUE(says(thrown_by([&] { engine.save(folder.path(), options); }),
                          {"rank " + std::to_string(faulty), "no JSON: spoilt"}));
       }
+    const std::array<float, 1> value{};
+    const UserTensor tensor{"seen", Dtype::f32, {1}, value.data()};
+    EXPECT_TRUE(says(thrown_by([&] { engine.save(folder.path(), {.tensors = {tensor}}); }),
+                     {"several tensors of the program's are called 'seen'", "with the rank in it"}));
     EXPECT_NE(engine.save(folder.path(), {.user = "[]"}), "");
   });
 }
