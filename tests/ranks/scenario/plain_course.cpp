@@ -84,10 +84,7 @@ void PlainCourse::carry_out(const Event& event) {
       return;
     case Act::read: return read(event);
     case Act::write: return write(event);
-    case Act::gradient:
-      for (const auto& [name, parameter] : network_->part(event.part))
-        if (parameter.grad().defined()) log_.see("gradient of " + name, parameter.grad());
-      return;
+    case Act::gradient: return gradient(event);
     case Act::clamp:
       for (const auto& item : parameters_)
         if (item.second.grad().defined()) item.second.grad().clamp_(-0.02, 0.02);
@@ -141,6 +138,15 @@ std::vector<double> PlainCourse::squares() const {
     if (const at::Tensor& gradient = parameters_[i].second.grad(); gradient.defined())
       sums[group_of_[i]] += gradient.to(at::kDouble).square().sum().item<double>();
   return sums;
+}
+
+// But for those that overflow in 16 bits, after which the step is to be skipped.
+void PlainCourse::gradient(const Event& event) {
+  for (const auto& [name, parameter] : network_->part(event.part)) {
+    const Seen* const decided = decided_.find(log_.event(), "gradient of " + name);
+    const bool overflows = in_16_bits(scenario_) && decided != nullptr && !decided->value.isfinite().all().item<bool>();
+    if (parameter.grad().defined() && !overflows) log_.see("gradient of " + name, parameter.grad());
+  }
 }
 
 bool PlainCourse::overflows(double norm) const {

@@ -50,6 +50,7 @@ class PlainCourse {
   void take_over();
   void empty(const Event& event);
   void evaluate(const Event& event);
+  void gradient(const Event& event);
   void read(const Event& event);
   void write(const Event& event);
   void set_lr(const Event& event);

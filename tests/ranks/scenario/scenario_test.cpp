@@ -3,7 +3,6 @@
 // Others: ZERO_FUZZ_SEED=1000 alone is one, with ZERO_FUZZ_COUNT=200 those from it on; ZERO_FUZZ_VERBOSE=1 prints each
 // scenario, and how it went. One that fails is printed with its seed, and as small as it can be made.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -29,7 +28,6 @@ void report(const Scenario& scenario, Verdict verdict) {
 }
 
 TEST(Scenarios, HaveTheBitsThatAreDocumented) {
-  mallopt(M_PERTURB, 0x5a);  // memory that nobody has written shows
   const std::uint64_t begin = number_of("ZERO_FUZZ_SEED", 1);
   const bool given = std::getenv("ZERO_FUZZ_SEED") != nullptr;
   const std::uint64_t count = number_of("ZERO_FUZZ_COUNT", given ? 1 : long_tests() ? 300 : 20);
@@ -44,7 +42,6 @@ TEST(Scenarios, HaveTheBitsThatAreDocumented) {
     refused += verdict.kind == Verdict::Kind::refused ? 1 : 0;
     if (verdict.failed()) report(scenario, verdict);
   }
-  mallopt(M_PERTURB, 0);
   EXPECT_LE(refused * 10, count * 4 + 10) << "too few of the scenarios can run";
   if (verbose || given)
     std::cerr << count - refused << " of " << count << " ran; " << drawn_anew << " choices of plans were drawn anew\n";
