@@ -55,7 +55,9 @@ void MicroBatch::used() {
 
 std::uint64_t MicroBatch::next_seed() {
   if (unseeded_ && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
+    const bool drawn = drawn_;  // of this draw already, which next() takes for one of the forward before
     if (before_seeding_) before_seeding_();
+    drawn_ = drawn;
     const Numbered now = *std::exchange(unseeded_, std::nullopt);
     stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
     if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
