@@ -55,9 +55,7 @@ void MicroBatch::used() {
 
 std::uint64_t MicroBatch::next_seed() {
   if (unseeded_ && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
-    const bool drawn = drawn_;  // of this draw already, which next() takes for one of the forward before
     if (before_seeding_) before_seeding_();
-    drawn_ = drawn;
     const Numbered now = *std::exchange(unseeded_, std::nullopt);
     stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
     if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
@@ -68,7 +66,6 @@ std::uint64_t MicroBatch::next_seed() {
 
 void MicroBatch::next(std::int64_t index, int taken) {
   unseeded_ = Numbered{index, taken};
-  drawn_ = false;
 }
 
 void MicroBatch::begin_numbers() {
@@ -137,6 +134,7 @@ void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
+  drawn_ = false;
   order_.complete();
 }
 
@@ -145,6 +143,7 @@ void MicroBatch::abort() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
+  drawn_ = false;
   order_.forget();
 }
 

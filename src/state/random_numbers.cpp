@@ -186,6 +186,7 @@ void RandomNumbers::step_of(const MicroBatch& engine) {
 void RandomNumbers::remove(const MicroBatch& engine) {
   const std::lock_guard lock(mutex_);
   stepped_.erase(&engine);
+  if (stepped_.empty()) return drawn_.clear();
   forget_what_all_stepped_since();
 }
 
