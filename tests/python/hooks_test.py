@@ -120,7 +120,9 @@ class Hooks(Case):
         model = made()
         engine = zero.Engine(model, plan, zero.SGD(0.1))
         held = [engine]
-        model.head.weight.register_post_accumulate_grad_hook(lambda _: end(held))
+        handle = model.head.weight.register_post_accumulate_grad_hook(lambda _: end(held))
+        self.addCleanup(held.clear)  # the hook keeps what it refers to
+        self.addCleanup(handle.remove)
         loss = loss_of(model, tokens_of(RANK))
         native = engine if backward is by_engine else None
         del engine
