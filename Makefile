@@ -1,6 +1,8 @@
 # A front over the CMake presets. PRESET=dev make test, DEMO="--model micro" make demo.
 PRESET ?= release
 JOBS ?= $(shell nproc)
+# Ranks wait for each other, and programs for their limits of time: more tests than cores keep the cores busy.
+TEST_JOBS ?= $(shell expr \( $(JOBS) \* 3 + 1 \) / 2)
 DEMO ?= --model tiny --ranks 4 --steps 20
 PEERS ?= --growth 200
 BUILD := build/$(PRESET)
@@ -20,10 +22,10 @@ demo: configure ## trains a language model on 4 ranks under every plan and compa
 	$(BUILD)/zero compare $(DEMO)
 
 test: test-setup build sanitizers ## every test, of long matrices the rows in which every two values meet
-	@ctest --preset $(PRESET) --parallel $(JOBS)
+	@ctest --preset $(PRESET) --parallel $(TEST_JOBS)
 
 test-long: test-setup build sanitizers ## every test, every row and every repetition
-	@ZERO_TEST_LONG=1 ctest --preset $(PRESET) --parallel $(JOBS) --build-config Long
+	@ZERO_TEST_LONG=1 ctest --preset $(PRESET) --parallel $(TEST_JOBS) --build-config Long
 
 fuzz: test-setup ## every parser of files against random inputs, ten minutes each
 	@mkdir -p build; $(GENERATOR); cmake --preset fuzz >build/fuzz.log || { cat build/fuzz.log; exit 1; }

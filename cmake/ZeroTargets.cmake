@@ -7,13 +7,16 @@ endmacro()
 # multiply-add that the source does not ask for, no instruction set of the build machine.
 function(zero_compile target)
   target_compile_features(${target} PRIVATE cxx_std_20)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  # In a unity build the anonymous names of as many neighbours are distinct (docs/design/decisions.md, 114).
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF UNITY_BUILD_BATCH_SIZE 8)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow $<$<BOOL:${ZERO_WERROR}>:-Werror>
                                            -ffp-contract=off -fno-math-errno)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Guesses of GCC 12's optimizer about std::string and std::sort; the address sanitizer knows better.
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+  else()
+    target_compile_options(${target} PRIVATE -Wno-unknown-pragmas)  # "GCC ivdep"
   endif()
   if(ZERO_SANITIZE)
     set(sanitize -fsanitize=${ZERO_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

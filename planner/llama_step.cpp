@@ -21,7 +21,6 @@ class Walk {
   Walk(const MicroBatch& work, StepListener& listener)
       : c_(work.config),
         to_(listener),
-        batch_(work.batch),
         seq_(work.seq),
         tokens_(work.batch * work.seq),
         narrow_(work.precision != zero::Precision::fp32),
@@ -301,7 +300,7 @@ class Walk {
 
   const models::LlamaConfig& c_;
   StepListener& to_;
-  std::int64_t batch_, seq_, tokens_;
+  std::int64_t seq_, tokens_;
   bool narrow_, wide_results_;
   std::int64_t size_;
 };

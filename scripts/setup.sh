@@ -11,8 +11,9 @@ cuda_packages=('torch==2.14.1' 'cmake==4.*')  # that wheel is a CUDA build
 packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev liburing-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
 
-# A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and libFuzzer.
-test_packages=(chromium iproute2 clang libclang-rt-14-dev)
+# A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and the compiler of the
+# sanitizers and fuzz targets.
+test_packages=(chromium iproute2 clang-16 libclang-rt-16-dev)
 # What reads the event files and the models that are written, in an environment of its own.
 test_venv=build/tests-venv
 readers=('tensorboard==2.21.*' 'transformers==4.57.*')

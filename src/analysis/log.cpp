@@ -84,7 +84,7 @@ int MemoryLog::number(std::string_view name) {
   return names_.number(name);
 }
 
-void MemoryLog::came(const void* data, std::int64_t bytes, const Origin& origin) {
+void MemoryLog::came(const void* data, std::int64_t bytes, const BlockOrigin& origin) {
   const std::lock_guard lock(mutex_);
   notice({now(), data, bytes, origin});
 }

@@ -23,7 +23,7 @@
 namespace zero {
 
 // What was going on when a block came.
-struct Origin {
+struct BlockOrigin {
   Running running;        // by number()
   bool recorded = false;  // gradients were recorded
 };
@@ -38,7 +38,7 @@ class MemoryLog {
   int number(std::string_view name);
 
   // A block that came where another one is says that the other went unseen.
-  void came(const void* data, std::int64_t bytes, const Origin& origin);
+  void came(const void* data, std::int64_t bytes, const BlockOrigin& origin);
   // Of blocks that did not come it takes no notice.
   void went(const void* data);
   // A pass backward through autograd's graph: what came before it, and was recorded, has lived into backward.
@@ -94,7 +94,7 @@ class MemoryLog {
     double at;
     const void* data;
     std::int64_t bytes;
-    Origin origin;
+    BlockOrigin origin;
   };
   struct Account {
     MemoryOwner owner;

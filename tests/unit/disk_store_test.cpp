@@ -159,7 +159,7 @@ TEST_P(Disks, CopyNothingThatLiesOnPages) {
   Bytes on_pages(bytes, 0), off_pages(bytes, 32);
   std::int64_t copied = 0;
   const auto counts = [&](Bytes& memory) {
-    return [&copied, &memory, bytes](const DiskTransfer& transfer, std::int64_t result) {
+    return [&copied, &memory](const DiskTransfer& transfer, std::int64_t result) {
       copied += transfer.memory < memory.data() || transfer.memory >= memory.data() + bytes;
       return result;
     };

@@ -9,13 +9,13 @@
 
 namespace zero::memory_log_test {
 
-Origin forward(MemoryLog& log) {
+BlockOrigin forward(MemoryLog& log) {
   return {{log.number("aten::mm")}, true};
 }
-Origin backward(MemoryLog& log) {
+BlockOrigin backward(MemoryLog& log) {
   return {{log.number("aten::mm"), log.number("MmBackward0")}, false};
 }
-Origin other(MemoryLog& log) {
+BlockOrigin other(MemoryLog& log) {
   return {{log.number("aten::randn")}, false};
 }
 

@@ -136,7 +136,7 @@ class Mapped {
 
 // The sanitizers have a malloc of their own, of which malloc's figures say nothing, and a shadow of all that is
 // written.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef ZERO_SANITIZED
 TEST_F(ThisProcess, FindsTheHeap) {
   std::vector<std::unique_ptr<char[]>> blocks;
   for (std::size_t i = 0; i < kSize / 65536; ++i) std::memset(blocks.emplace_back(new char[65536]).get(), 1, 65536);

@@ -94,7 +94,7 @@ void Reporter::note_backward(int pass) {
   if (pass != -1 && pass_.exchange(pass) != pass) log_->backward_began();
 }
 
-Origin Reporter::origin(std::int64_t bytes) {
+BlockOrigin Reporter::origin(std::int64_t bytes) {
   const int pass = get_current_graph_task_id();
   note_backward(pass);
   const bool in_backward = pass != -1;

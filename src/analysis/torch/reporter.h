@@ -36,7 +36,7 @@ class Reporter final : public torch::profiler::impl::ProfilerStateBase, public E
   c10::Device device() const { return device_; }
 
  private:
-  Origin origin(std::int64_t bytes);
+  BlockOrigin origin(std::int64_t bytes);
   Running running_at_home(std::int64_t bytes, const torch::autograd::Node* node, bool in_backward);
   Running heard(const torch::autograd::Node* node);
   void note_backward(int pass);
