@@ -21,7 +21,7 @@
 #include "cli/complain.h"
 #include "cli/exit_codes.h"
 #include "cli/options/checks.h"
-#include "cli/options/device.h"
+#include "cli/options/device_option.h"
 #include "cli/options/help.h"
 #include "cli/options/validators.h"
 #include "planner/quantity.h"

@@ -16,7 +16,7 @@ set_target_properties(zero_models PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
 # Without LibTorch, so that it starts at once; what trains is loaded when it is needed.
 set(shared_cli_sources ${cli_sources})
-list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/commands/(launch|training|checkpoint_[a-z]+|disk_bench)\\.cpp$")
+list(FILTER shared_cli_sources EXCLUDE REGEX "/cli/commands/(launch|training|checkpoint_[a-z_]+|disk_bench)\\.cpp$")
 zero_glob(torchless_sources cli/commands/checkpoint_*.cpp cli/commands/disk_bench.cpp)
 add_library(zero_cli_shared OBJECT ${shared_cli_sources})
 add_executable(zero_cli cli/main.cpp cli/commands/launch.cpp cli/commands/training.cpp ${torchless_sources})

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Checks what a compiler does not: the direction of includes, and the length of files and functions."""
+"""Checks what a compiler does not: the direction of includes, names of files, and the length of files and functions."""
 
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "state", "engine", "analysis", "parallel"]
+LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "backwards", "deferred", "units", "gradients", "operators",
+          "update", "engine", "weights", "data", "analysis", "parallel"]
 USERS = ["models", "planner", "cli", "examples", "python"]
 ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base", "memory", "persist"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
-WITH_TORCH = ["state", "engine", "parallel"]  # all of them; of other layers, what lies in a folder `torch`
+WITH_TORCH = [each for each in LAYERS[LAYERS.index("backwards"):] if each != "analysis"]  # all of them; of other layers, what lies in a folder `torch`
 LONGEST_FILE, LONGEST_FUNCTION = 400, 120
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
 PLACEMENT = re.compile(r"(\]|\brow_?)\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
@@ -81,8 +82,19 @@ def length_faults(path, lines):
             start = None
 
 
+def name_faults():
+    """A name means one thing: what is said of it in one folder is not found in another."""
+    folders = {}
+    for path in sorted(each for top in ("src", *USERS) for each in (ROOT / top).rglob("*")):
+        if path.suffix in (".h", ".cpp", ".cu"):
+            folders.setdefault(path.stem, set()).add(path.parent.relative_to(ROOT))
+    for stem, found in sorted(folders.items()):
+        if len(found) > 1:
+            yield f"{stem}: a file in {' and in '.join(map(str, sorted(found)))}: rename one"
+
+
 def main():
-    faults = []
+    faults = [*name_faults()]
     for folder in ["src", "include", *USERS, "tests", "bench"]:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix not in (".h", ".cpp", ".cu", ".py"):

@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
+#include "backwards/accounts.h"
 #include "base/blockwise.h"
 #include "bench/timing.h"
 #include "device/torch/dtypes.h"
 #include "device/update.h"
 #include "partition/moments.h"
-#include "state/accounts.h"
 
 namespace {
 

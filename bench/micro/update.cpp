@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <span>
 
+#include "backwards/accounts.h"
 #include "base/exact_sum.h"
 #include "bench/timing.h"
-#include "state/accounts.h"
 
 namespace {
 

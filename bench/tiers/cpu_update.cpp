@@ -9,9 +9,9 @@
 #include <iostream>
 #include <string>
 
+#include "backwards/accounts.h"
 #include "bench/timing.h"
 #include "device/update.h"
-#include "state/accounts.h"
 
 namespace {
 

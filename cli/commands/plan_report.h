@@ -3,7 +3,7 @@
 
 #include <iosfwd>
 
-#include "planner/report.h"
+#include "planner/answer_json.h"
 
 namespace cli {
 

@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/options/device.h"
+#include "cli/options/device_option.h"
 #include "cli/options/validators.h"
 
 namespace cli {

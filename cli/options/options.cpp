@@ -8,7 +8,7 @@
 #include <set>
 #include <system_error>
 
-#include "cli/options/device.h"
+#include "cli/options/device_option.h"
 #include "cli/options/plan_option.h"
 #include "cli/options/recipe.h"
 #include "cli/options/validators.h"

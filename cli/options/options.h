@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/options/saving.h"
+#include "cli/options/saving_options.h"
 #include "zero/error.h"
 #include "zero/plan.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "cli/files.h"
-#include "cli/options/device.h"
+#include "cli/options/device_option.h"
 #include "models/llama_config.h"
 #include "planner/profile.h"
 

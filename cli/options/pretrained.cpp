@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli/options/model.h"
 #include "models/json.h"
-#include "persist/weights.h"
+#include "persist/weight_files.h"
 
 namespace cli {
 namespace {

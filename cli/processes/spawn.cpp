@@ -17,7 +17,7 @@
 
 #include "cli/exit_codes.h"
 #include "cli/processes/keeper.h"
-#include "cli/processes/out_of_memory.h"
+#include "cli/processes/killed_for_memory.h"
 #include "cli/processes/refusal.h"
 #include "cli/processes/relay.h"
 #include "cli/processes/signals.h"

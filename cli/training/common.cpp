@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "cli/options/device.h"
+#include "cli/options/device_option.h"
 #include "cli/options/validators.h"
 #include "zero/agreement.h"
 

@@ -16,11 +16,11 @@
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
 #include "cli/training/compare.h"
-#include "cli/training/device.h"
 #include "cli/training/outputs.h"
 #include "cli/training/own_ranks.h"
 #include "cli/training/scalars.h"
 #include "cli/training/train.h"
+#include "cli/training/training_device.h"
 
 namespace cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cli/complain.h"
-#include "cli/options/device.h"
+#include "cli/options/device_option.h"
 #include "cli/training/collect.h"
 #include "planner/price.h"
 #include "planner/processor.h"

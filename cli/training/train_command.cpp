@@ -11,12 +11,12 @@
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
-#include "cli/training/device.h"
 #include "cli/training/outputs.h"
 #include "cli/training/own_ranks.h"
 #include "cli/training/saving.h"
 #include "cli/training/scalars.h"
 #include "cli/training/train.h"
+#include "cli/training/training_device.h"
 #include "planner/theory.h"
 
 namespace cli {

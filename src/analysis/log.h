@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/address_numbers.h"
 #include "analysis/names.h"
-#include "analysis/places.h"
 #include "analysis/timeline.h"
 #include "zero/memory_report.h"
 

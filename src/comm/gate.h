@@ -10,7 +10,7 @@
 #include <string>
 
 #include "comm/backend.h"
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 #include "comm/fingerprint.h"
 #include "comm/segment.h"
 

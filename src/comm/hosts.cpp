@@ -6,7 +6,7 @@
 #include <fstream>
 #include <set>
 
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 
 namespace zero {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 
 namespace zero {
 

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "base/process_of_origin.h"
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 
 namespace zero {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <optional>
 
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 #include "comm/direct.h"
 #include "comm/gate.h"
 #include "comm/segment.h"

@@ -25,7 +25,7 @@
 #include "base/float8_scale.h"
 #include "device/accumulate.h"
 #include "device/update_cases.h"
-#include "device/weights.h"
+#include "device/written_weights.h"
 
 namespace zero::grid {
 

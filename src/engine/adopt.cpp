@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <span>
 
+#include "backwards/unwatched.h"
+#include "deferred/deferred_tensors.h"
 #include "engine/impl.h"
-#include "state/deferred_tensors.h"
-#include "state/dispatch_hook.h"
-#include "state/for_unit.h"
+#include "units/for_unit.h"
 
 namespace zero {
 namespace {
@@ -73,7 +73,7 @@ Buffer Engine::Impl::values_of(const Unit& unit, bool in_part) {
 // Returns rank 0's values of what is replicated, and this rank's of what is ignored and not there so far, for when
 // nothing can fail any more.
 std::vector<deferred_tensors::Settling> Engine::Impl::adopt_units(const Inventory& inventory) {
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   at::NoGradGuard no_grad;
   const std::vector<char> in_parts = read_in_parts(units_, exchange_);
   for (auto& unit : units_) {

@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "backwards/autocast.h"
+#include "backwards/program_backward.h"
+#include "backwards/running_backward.h"
 #include "engine/impl.h"
 #include "persist/gathered.h"
-#include "state/autocast.h"
-#include "state/program_backward.h"
-#include "state/running_backward.h"
 #include "zero/error.h"
 
 namespace zero {

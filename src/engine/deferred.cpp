@@ -2,7 +2,7 @@
 
 #include <torch/nn/module.h>
 
-#include "state/deferred_tensors.h"
+#include "deferred/deferred_tensors.h"
 
 namespace zero {
 namespace {

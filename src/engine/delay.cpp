@@ -1,10 +1,10 @@
 // When an engine whose plan delays updates begins them, and takes over what they wrote.
 #include <algorithm>
 
+#include "backwards/unwatched.h"
 #include "base/lap.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
-#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -46,7 +46,7 @@ double Engine::Impl::begin_delayed(const StepDecision& decision, double lr_facto
 void Engine::Impl::take_over_delayed() {
   if (!delayed_->under_way()) return;
   const Exchange::Changing changing(exchange_);
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   broken_ = "a delayed update failed: some parameters are updated and others are not";
   pager_->forget();
   settle_parameters();

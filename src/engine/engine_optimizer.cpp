@@ -13,7 +13,7 @@
 
 #include "base/text.h"
 #include "engine/impl.h"
-#include "engine/torch_options.h"
+#include "update/torch_options.h"
 #include "zero/error.h"
 
 namespace zero {

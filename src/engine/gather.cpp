@@ -2,7 +2,7 @@
 #include <exception>
 #include <memory>
 
-#include "state/unit.h"
+#include "units/unit.h"
 #include "zero/engine.h"
 
 namespace zero {

@@ -6,17 +6,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backwards/program_backward.h"
 #include "base/random.h"
 #include "comm/keyed_split.h"
-#include "engine/agreement.h"
 #include "engine/engine_optimizer.h"
+#include "engine/same_on_ranks.h"
 #include "engine/tiers.h"
 #include "partition/slices.h"
 #include "partition/staying.h"
 #include "partition/transitions.h"
-#include "state/dispatch_hook.h"
-#include "state/for_unit.h"
-#include "state/program_backward.h"
+#include "units/for_unit.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -7,29 +7,29 @@
 #include <string>
 #include <vector>
 
+#include "backwards/micro_batch.h"
+#include "backwards/running_backward.h"
 #include "base/process_of_origin.h"
 #include "comm/groups.h"
 #include "comm/metered.h"
+#include "deferred/deferred_tensors.h"
 #include "engine/adapted_source.h"
-#include "engine/delayed_update.h"
-#include "engine/held_state.h"
 #include "engine/module_inventory.h"
 #include "engine/step_sums.h"
 #include "engine/trained_module.h"
-#include "engine/updater.h"
 #include "engine/vote.h"
+#include "gradients/gradients.h"
+#include "operators/dispatch.h"
+#include "operators/float8_linear.h"
+#include "operators/max_norms.h"
 #include "partition/state_tensors.h"
 #include "partition/tiles.h"
 #include "persist/saver.h"
-#include "state/deferred_tensors.h"
-#include "state/dispatch_hook.h"
-#include "state/exchange.h"
-#include "state/float8_linear.h"
-#include "state/gradients.h"
-#include "state/max_norms.h"
-#include "state/micro_batch.h"
-#include "state/pager.h"
-#include "state/running_backward.h"
+#include "units/exchange.h"
+#include "units/pager.h"
+#include "update/delayed_update.h"
+#include "update/held_state.h"
+#include "update/updater.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 
@@ -259,8 +259,8 @@ class Engine::Impl final : public UnitOwner, public TakesGradients {
   StepReport last_step_ = {};
   std::unique_ptr<EngineOptimizer> optimizer_;  // null before it is asked for
   std::optional<HearsOfBackwards> hears_{std::in_place, *this};
-  std::optional<dispatch_hook::Watch> watch_;  // while the module is the engine's
-  std::int64_t consumed_ = 0;  // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
+  std::optional<Watch> watch_;  // while the module is the engine's
+  std::int64_t consumed_ = 0;   // micro-batches of all ranks, in the steps tried: applied, or skipped for overflow
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
   std::uint32_t requests_ = 0;    // since the last vote

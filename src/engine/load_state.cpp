@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "base/text.h"
 #include "engine/impl.h"
@@ -13,7 +14,6 @@
 #include "partition/tiles.h"
 #include "partition/transitions.h"
 #include "persist/gathered.h"
-#include "state/dispatch_hook.h"
 #include "zero/agreement.h"
 #include "zero/error.h"
 
@@ -151,7 +151,7 @@ void Engine::Impl::take_over(StateSource& source) {
   check_module();
   catch_up("load_state()");
   settle_parameters();
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   const at::NoGradGuard no_grad;
   const TierMeter::Apart apart;
   const StateFit fit = agree_on_state(source);

@@ -13,13 +13,13 @@
 #include <utility>
 
 #include "base/text.h"
+#include "deferred/deferred_tensors.h"
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
 #include "engine/module_kinds.h"
 #include "engine/module_tiles.h"
 #include "engine/trained_module.h"
-#include "state/deferred_tensors.h"
-#include "state/unit.h"
+#include "units/unit.h"
 #include "zero/described_module.h"
 #include "zero/error.h"
 

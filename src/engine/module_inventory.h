@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/trained_module.h"
+#include "operators/max_norms.h"
 #include "partition/tiles.h"
-#include "state/max_norms.h"
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"

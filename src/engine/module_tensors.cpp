@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "engine/module_tiles.h"
 #include "engine/trained_module.h"
-#include "state/unit.h"
+#include "units/unit.h"
 #include "zero/error.h"
 
 namespace zero {

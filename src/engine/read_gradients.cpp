@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "backwards/unwatched.h"
 #include "device/torch/torch_device.h"
 #include "engine/impl.h"
-#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -65,7 +65,7 @@ class EndOfSlice {
 
 void Engine::Impl::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) {
   check_gradients("for_each_gradient_slice()");
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   const at::NoGradGuard no_grad;
   for (auto& unit : units_)
     each_gradient_slice(*unit, [&](const Slot&, const GradientSlice& slice) {
@@ -77,7 +77,7 @@ void Engine::Impl::for_each_gradient_slice(const std::function<void(const Gradie
 at::Tensor Engine::Impl::gradient(const at::Tensor& parameter) {
   check_gradients("gradient()");
   Unit& unit = unit_of(parameter, "gradient()");
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   const at::NoGradGuard no_grad;
   const at::TensorOptions wide(scalar_type(accumulation(unit.layout().dtype())));
   if (!unit.adopted()) return at::empty_like(parameter, wide);

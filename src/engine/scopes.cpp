@@ -1,7 +1,7 @@
 // Gather scopes, as an engine sees them.
 #include "engine/impl.h"
 #include "memory/tier_meter.h"
-#include "state/for_unit.h"
+#include "units/for_unit.h"
 #include "zero/error.h"
 
 namespace zero {

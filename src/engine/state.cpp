@@ -4,13 +4,13 @@
 
 #include <map>
 
+#include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "device/torch/devices.h"
 #include "engine/impl.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"
 #include "partition/transitions.h"
-#include "state/dispatch_hook.h"
 #include "zero/agreement.h"
 #include "zero/error.h"
 
@@ -28,7 +28,7 @@ std::shared_ptr<const void> memory_of(const at::Tensor& tensor) {
 Hold hold_of(Device& device, const HeldState& held, const std::string& field, Dtype dtype) {
   if (held.torch != nullptr)
     return [torch = held.torch, field] {
-      const dispatch_hook::Off off;
+      const Unwatched unwatched;
       const at::NoGradGuard no_grad;
       return memory_of(torch->fields().at(field));
     };
@@ -263,7 +263,7 @@ EngineState Engine::Impl::state(bool frozen) {
   look_at_buffers();
   renormalise();
   settle_parameters();
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   const at::NoGradGuard no_grad;
   if (!told_) told_ = std::make_shared<const int>(0);
   Pieces pieces(accounts_.device(), exchange_.rank(), exchange_.mesh(), told_);

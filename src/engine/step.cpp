@@ -3,13 +3,13 @@
 #include <cmath>
 #include <limits>
 
+#include "backwards/unwatched.h"
 #include "base/hash.h"
 #include "base/lap.h"
 #include "base/text.h"
 #include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
-#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -171,7 +171,7 @@ void Engine::Impl::renormalise() {
                    [=](const Groups& groups) { groups.along(Axis::data).all_gather(mine, all).wait(); }});
   };
   const std::vector<MaxNorms::Due> due = max_norms_.settle(exchange_.size(), gather);
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   for (const auto& [table, indices] : due) {
     const at::Tensor& parameter = parameter_at(table.parameter);
     Unit& unit = *Unit::of(parameter.unsafeGetTensorImpl());

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <span>
 
+#include "backwards/unwatched.h"
 #include "device/torch/torch_device.h"
-#include "state/dispatch_hook.h"
 
 namespace zero {
 
@@ -16,14 +16,14 @@ StepSums::StepSums(Device& device, c10::Device where, int micro_batches, std::in
       micro_batches_(micro_batches),
       magnitudes_(magnitudes),
       place_(device.take(static_cast<std::size_t>(bytes()), Device::Use::lasting)) {
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   const c10::InferenceMode ordinary(false);
   losses_ = tensor_at(where, limbs() + kSquareLimbs, at::kDouble, micro_batches);
   clear();
 }
 
 void StepSums::add_loss(int micro, const at::Tensor& loss) {
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   const at::NoGradGuard no_grad;
   losses_.select(0, micro % micro_batches_).add_(loss.detach().reshape({}).to(losses_.options()));
 }

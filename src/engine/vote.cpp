@@ -5,7 +5,7 @@
 #include <span>
 
 #include "comm/tree_sum.h"
-#include "partition/vote.h"
+#include "partition/vote_sizes.h"
 
 namespace zero {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "engine/impl.h"
 #include "partition/transitions.h"
-#include "state/dispatch_hook.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -46,7 +46,7 @@ void Engine::Impl::gather_updated(const Unit& unit, const at::Tensor& whole) {
 // Of units of which more is known than the parameters have, all of it, in the host's memory; else undefined.
 // Collective.
 std::vector<at::Tensor> Engine::Impl::whole_weights() {
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   std::vector<at::Tensor> all(units_.size());
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = *units_[i];
@@ -63,7 +63,7 @@ at::Tensor Engine::Impl::main_parameter(const at::Tensor& parameter) {
   Unit& unit = unit_of(parameter, "main_parameter()");
   catch_up("main_parameter()");
   renormalise();
-  const dispatch_hook::Off off;
+  const Unwatched unwatched;
   at::NoGradGuard no_grad;
   const at::ScalarType wide = scalar_type(accumulation(unit.layout().dtype()));
   if (!unit.adopted()) return at::empty_like(parameter, at::TensorOptions(wide));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "partition/full_tensors.h"
+#include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
 #include "partition/runs.h"
 #include "partition/staying.h"

@@ -8,7 +8,7 @@
 #include "partition/building.h"
 #include "partition/element_order.h"
 #include "partition/flat_gradients.h"
-#include "partition/full_tensors.h"
+#include "partition/full_tensor_owners.h"
 #include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
@@ -19,7 +19,7 @@
 #include "partition/staying.h"
 #include "partition/tier_traffic.h"
 #include "partition/transitions.h"
-#include "partition/vote.h"
+#include "partition/vote_sizes.h"
 #include "partition/wire.h"
 #include "zero/error.h"
 

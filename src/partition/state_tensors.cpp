@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "partition/full_tensors.h"
+#include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
 #include "partition/optimizer_state.h"
 

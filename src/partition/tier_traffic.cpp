@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "partition/fold.h"
-#include "partition/full_tensors.h"
+#include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
 #include "partition/per_rank.h"
 #include "partition/staying.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/folders.h"
 #include "persist/gathered.h"

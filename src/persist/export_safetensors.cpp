@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "persist/folders.h"
 #include "persist/safetensors_writer.h"
-#include "persist/weights.h"
+#include "persist/weight_files.h"
 #include "zero/error.h"
 #include "zero/safetensors.h"
 

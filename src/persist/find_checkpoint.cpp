@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/retention.h"
-#include "persist/weights.h"
+#include "persist/weight_files.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "persist/env.h"
-#include "persist/weights.h"
+#include "persist/weight_files.h"
 
 namespace zero {
 

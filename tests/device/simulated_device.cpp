@@ -10,7 +10,7 @@
 #include "base/float8_blocks.h"
 #include "device/torch/devices.h"
 #include "device/torch/host_device.h"
-#include "device/weights.h"
+#include "device/written_weights.h"
 
 namespace zero::test {
 namespace {

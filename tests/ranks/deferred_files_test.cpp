@@ -6,8 +6,8 @@
 #include <mutex>
 #include <numeric>
 
-#include "engine/load_weights.h"
 #include "larger.h"
+#include "weights/load_weights.h"
 
 namespace zero::test::deferred_files_test {
 

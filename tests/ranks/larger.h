@@ -8,9 +8,9 @@
 #include <mutex>
 #include <string>
 
+#include "deferred/deferred_tensors.h"
 #include "harness.h"
 #include "lm.h"
-#include "state/deferred_tensors.h"
 #include "zero/deferred.h"
 
 namespace zero::test {

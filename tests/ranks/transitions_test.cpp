@@ -6,10 +6,10 @@
 #include <mutex>
 #include <tuple>
 
+#include "backwards/observer.h"
 #include "covering.h"
 #include "harness.h"
 #include "lm.h"
-#include "state/observer.h"
 
 namespace zero::test::transitions_test {
 

@@ -6,7 +6,7 @@
 
 #include "lm.h"
 #include "optimizers.h"
-#include "partition/full_tensors.h"
+#include "partition/full_tensor_owners.h"
 
 namespace zero::test::whole_test {
 

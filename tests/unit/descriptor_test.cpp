@@ -1,4 +1,4 @@
-#include "comm/descriptor.h"
+#include "comm/descriptor_passing.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

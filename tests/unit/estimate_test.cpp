@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "partition/vote.h"
+#include "partition/vote_sizes.h"
 #include "zero/error.h"
 
 namespace zero::estimate_test {

@@ -13,7 +13,7 @@
 #include "base/half.h"
 #include "checkpoints.h"
 #include "persist/safetensors_folder.h"
-#include "persist/weights.h"
+#include "persist/weight_files.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 #include "zero/safetensors.h"

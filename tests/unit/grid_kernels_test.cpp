@@ -15,7 +15,7 @@
 
 #include "base/float8_arrays.h"
 #include "base/float8_blocks.h"
-#include "device/weights.h"
+#include "device/written_weights.h"
 #include "optimizers.h"
 #include "partition/moments.h"
 

@@ -3,9 +3,9 @@
 
 #include "cli/report/report.h"
 #include "documented.h"
+#include "planner/answer_json.h"
 #include "planner/plan_file.h"
 #include "planner/profile.h"
-#include "planner/report.h"
 #include "zero/error.h"
 
 namespace json_schema_test {

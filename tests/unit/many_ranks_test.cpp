@@ -5,7 +5,7 @@
 #include <random>
 #include <tuple>
 
-#include "partition/full_tensors.h"
+#include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
 #include "partition/runs.h"
 #include "partition/slices.h"

@@ -1,6 +1,6 @@
 // What the kernel tells of memory that ran out, and what a launcher makes of it. The folder `root` stands for /, so
 // that no memory has to.
-#include "cli/processes/out_of_memory.h"
+#include "cli/processes/killed_for_memory.h"
 
 #include <gtest/gtest.h>
 

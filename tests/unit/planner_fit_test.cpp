@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "expanded.h"
-#include "planner/report.h"
+#include "planner/answer_json.h"
 #include "zero/error.h"
 
 namespace planner::planner_fit_test {

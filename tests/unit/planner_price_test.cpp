@@ -6,8 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "planner/answer_json.h"
 #include "planner/quantity.h"
-#include "planner/report.h"
 #include "zero/error.h"
 
 namespace planner::planner_price_test {

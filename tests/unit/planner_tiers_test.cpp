@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "cli/commands/plan_report.h"
+#include "planner/answer_json.h"
 #include "planner/fit.h"
 #include "planner/offload.h"
-#include "planner/report.h"
 #include "zero/error.h"
 
 namespace planner::planner_tiers_test {

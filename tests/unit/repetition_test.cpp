@@ -5,7 +5,7 @@
 #include <random>
 #include <unordered_map>
 
-#include "analysis/places.h"
+#include "analysis/address_numbers.h"
 
 namespace zero::repetition_test {
 

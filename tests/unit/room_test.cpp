@@ -1,4 +1,4 @@
-#include "planner/room.h"
+#include "planner/memory_limit.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -10,7 +10,7 @@
 
 #include "cli/commands/plan_report.h"
 #include "cli/report/report.h"
-#include "planner/report.h"
+#include "planner/answer_json.h"
 
 namespace cli::table_test {
 

@@ -9,7 +9,7 @@
 
 #include "analysis/history.h"
 #include "analysis/log.h"
-#include "state/observer.h"
+#include "backwards/observer.h"
 
 namespace zero {
 

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "state/unit.h"
+#include "units/unit.h"
 #include "zero/error.h"
 
 namespace zero {

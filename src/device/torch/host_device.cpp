@@ -6,7 +6,7 @@
 #include "base/exact_sum.h"
 #include "base/float8_arrays.h"
 #include "base/float8_blocks.h"
-#include "device/weights.h"
+#include "device/written_weights.h"
 #include "memory/store.h"
 #include "memory/torch/arena_allocator.h"
 

@@ -1,0 +1,171 @@
+#include "backwards/micro_batch.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "backwards/random_numbers.h"
+#include "backwards/running_backward.h"
+#include "base/of_thread.h"
+#include "base/random.h"
+#include "zero/error.h"
+
+namespace zero {
+
+struct OpenHere {
+  MicroBatch* micro_batch = nullptr;
+};
+
+MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
+    : accounts_(accounts), seed_(seed), numbers_(OfThread<RandomNumbers>::own()), recorder_(accounts) {
+  if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
+  numbers_->add_device(accounts.where());
+  numbers_->add(*this);
+}
+
+MicroBatch::~MicroBatch() {
+  end_forward();
+  numbers_->remove(*this);
+}
+
+MicroBatch* MicroBatch::open() {
+  const OpenHere* const here = OfThread<OpenHere>::here();
+  return here == nullptr ? nullptr : here->micro_batch;
+}
+
+void MicroBatch::used() {
+  if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
+  const bool trains = at::GradMode::is_enabled();
+  if (!trains && phase_ == Phase::forward && over()) end_forward();
+  if (is_open()) return;
+  if (!trains && before_evaluation_) before_evaluation_();
+  if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
+  recorder_.forget();
+  recorder_.start();
+  phase_ = trains ? Phase::forward : Phase::evaluation;
+  kept_open_ = false;
+  if (trains) numbers_->begin_forward();
+  program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
+  acting_.emplace(observer_, Activity::forward);
+  open_on_ = OfThread<OpenHere>::own();
+  open_on_->micro_batch = this;
+}
+
+std::uint64_t MicroBatch::next_seed() {
+  if (unseeded_ && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
+    if (before_seeding_) before_seeding_();
+    const Numbered now = *std::exchange(unseeded_, std::nullopt);
+    stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
+    if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
+    draws_ = 0;
+  }
+  return derived(stream_, draws_++);
+}
+
+void MicroBatch::next(std::int64_t index, int taken) {
+  unseeded_ = Numbered{index, taken};
+}
+
+void MicroBatch::begin_numbers() {
+  numbers_->end_seed();
+}
+
+void MicroBatch::next_step() {
+  numbers_->step_of(*this);
+}
+
+// Autograd disables gradients in backward; who enables them runs a forward inside it.
+void MicroBatch::refuse_recomputation() const {
+  if (!autocast_ || !at::GradMode::is_enabled()) return;
+  throw StateError("a forward runs inside backward while the engine computes in 16 bits",
+                   "recomputing activations in backward works in fp32 only in this version");
+}
+
+void MicroBatch::keep_open_for(const c10::TensorImpl& result) {
+  const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(result.autograd_meta());
+  if (phase_ == Phase::evaluation || meta == nullptr || !meta->grad_fn_) return;
+  drop_ended_graphs();
+  graphs_.emplace_back(meta->grad_fn_);
+}
+
+// The newest first: a node that is referred to keeps what it saved.
+void MicroBatch::drop_ended_graphs() {
+  while (!graphs_.empty() && graphs_.back().expired()) graphs_.pop_back();
+}
+
+bool MicroBatch::over() {
+  if (phase_ == Phase::evaluation) return true;
+  if (kept_open_) return false;
+  drop_ended_graphs();
+  return graphs_.empty();
+}
+
+void MicroBatch::end_forward() {
+  if (open_on_ && open_on_->micro_batch == this) open_on_->micro_batch = nullptr;
+  if (!is_open()) return;
+  phase_ = Phase::none;
+  evaluated_.complete();
+  attention_.forget();
+  graphs_.clear();
+  acting_.reset();
+  recorder_.stop();
+}
+
+void MicroBatch::enter_backward() {
+  if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
+  phase_ = Phase::backward;
+  evaluated_.foresee(order_.current());
+  acting_.emplace(observer_, Activity::backward);
+  recorder_.start();
+}
+
+void MicroBatch::leave_backward() {
+  if (phase_ == Phase::backward) abort();
+}
+
+void MicroBatch::begin_backward(bool more_to_come) {
+  if (phase_ != Phase::backward) enter_backward();
+  order_.more_to_come(more_to_come);
+}
+
+void MicroBatch::end_backward() {
+  phase_ = Phase::none;
+  acting_.reset();
+  recorder_.stop();
+  drawn_ = false;
+  order_.complete();
+}
+
+void MicroBatch::abort() {
+  end_forward();
+  phase_ = Phase::none;
+  acting_.reset();
+  recorder_.stop();
+  drawn_ = false;
+  order_.forget();
+}
+
+std::optional<Cast> MicroBatch::autocast(bool with_parameters) const {
+  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(autocast_->device);
+  return casts ? autocast_ : std::nullopt;
+}
+
+// Not where a backward uses parameters, with gradients disabled too.
+bool MicroBatch::evaluates() const {
+  return is_open() && !at::GradMode::is_enabled();
+}
+
+void MicroBatch::touched(int unit) {
+  if (phase_ == Phase::backward || at::GradMode::is_enabled())
+    order_.touched(unit);
+  else if (evaluates())
+    evaluated_.touched(unit);
+}
+
+Expected MicroBatch::expected() const {
+  return evaluates() ? evaluated_.next() : order_.next();
+}
+
+}  // namespace zero

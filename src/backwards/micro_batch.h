@@ -1,0 +1,147 @@
+// The phases of an engine's micro-batches, and what is theirs: the seeds of what random operators draw, the dtype to
+// which operators are cast, the order in which units are used.
+//
+// A forward begins when an operator uses a parameter. In it random operators draw from the engine's generator, seeded
+// by the micro-batch's global index and the number of the draw in it (random_numbers.h), and in a 16-bit precision
+// operators run under LibTorch's autocast. Backward and step end it, and so does, at the next operator, that nothing is
+// left of what parameters were used for: to look at a weight between steps is no forward. With gradients disabled it is
+// an evaluation, which ends where they are enabled again. So code outside the model is untouched.
+//
+// Thread-safety: runs on the thread that runs forward and backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backwards/activation_recorder.h"
+#include "backwards/attention.h"
+#include "backwards/autocast.h"
+#include "backwards/observer.h"
+#include "partition/touch_order.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace zero {
+
+struct OpenHere;
+class RandomNumbers;
+
+class MicroBatch {
+ public:
+  enum class Phase : std::uint8_t { none, evaluation, forward, backward };
+
+  // Of an engine on the accounts' device. `autocast`: operators compute there in this dtype.
+  MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed);
+  ~MicroBatch();
+  MicroBatch(const MicroBatch&) = delete;
+  MicroBatch& operator=(const MicroBatch&) = delete;
+
+  // The one in a forward or an evaluation on this thread: at most one, of the engine used last.
+  static MicroBatch* open();
+
+  // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
+  void used();
+  // Called before an evaluation begins.
+  void before_evaluation(std::function<void()> call) { before_evaluation_ = std::move(call); }
+  // Called before a forward first draws by the number of next(), which may be called once more there.
+  void before_seeding(std::function<void()> call) { before_seeding_ = std::move(call); }
+  // Whether a backward is under way, of which the forward that was open may be part.
+  bool in_backward() const { return phase_ == Phase::backward; }
+  // A forward that something keeps, or a backward.
+  bool under_way() { return phase_ == Phase::backward || (is_open() && !over()); }
+  // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
+  void keep_open_for(const c10::TensorImpl& result);
+  void keep_open() { kept_open_ = true; }
+  // Whether what is open is over, now that gradients are enabled: an evaluation, or a forward that nothing keeps.
+  bool over();
+  void end_forward();
+  // A backward of the program is under way on this thread, of which it is not yet known whether it reaches the engine:
+  // begin_backward() may follow.
+  void enter_backward();
+  // It is over: nothing but what begin_backward() follows on was a micro-batch.
+  void leave_backward();
+  // `more_to_come`: another one follows before the step.
+  void begin_backward(bool more_to_come);
+  void end_backward();
+  // A forward or a backward failed: the next use begins a new micro-batch.
+  void abort();
+
+  // The next forward's random operators are seeded by `index`, and by how many backwards of the step have taken it
+  // before, of other losses.
+  void next(std::int64_t index, int taken);
+  // What follows is another micro-batch.
+  void begin_numbers();
+  // A step is over: nobody goes back to numbers that were drawn in it.
+  void next_step();
+  // From the next forward on.
+  void reseed(std::uint64_t seed) { seed_ = seed; }
+  // Of the next draw in a forward.
+  std::uint64_t next_seed();
+  // Numbers were drawn under hooks of the program that what is saved for backward goes through, as a checkpoint of
+  // activations has them, which runs the operators again in backward.
+  void draw_under_hooks() { drawn_ = true; }
+  bool drawn() const { return drawn_; }
+  // How an operator is cast, one with parameters or another. Where the program has autocast on itself, what
+  // has no parameters is cast only where it is still on.
+  std::optional<Cast> autocast(bool with_parameters) const;
+  // Under which operators run in a forward, if any.
+  const std::optional<Cast>& cast() const { return autocast_; }
+  // None where nothing is cast.
+  AttentionScores* attention() { return autocast_ && attention_.any() ? &attention_ : nullptr; }
+  // Modules whose scores it knows by these parameters.
+  void add_attention(std::vector<std::string> projections) { attention_ = AttentionScores(std::move(projections)); }
+
+  const Accounts& accounts() const { return accounts_; }
+  // An operator that forward or backward consists of touches the unit.
+  void touched(int unit);
+  // Whether what uses units now does so without gradients.
+  bool evaluates() const;
+  Expected expected() const;                                           // the units that are used next
+  const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
+
+  // Hears of forward and backward.
+  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+
+ private:
+  struct Numbered {
+    std::int64_t index = 0;
+    int taken = 0;
+  };
+
+  void refuse_recomputation() const;
+  void drop_ended_graphs();
+  bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
+
+  Accounts& accounts_;
+  Phase phase_ = Phase::none;
+  std::shared_ptr<OpenHere> open_on_;  // the thread that it was opened on last
+  TouchOrder order_;
+  TouchOrder evaluated_{TouchOrder::Of::evaluations};  // what runs without gradients, in a forward too
+  std::optional<Cast> autocast_;
+  AttentionScores attention_;
+  std::uint64_t seed_;
+  std::shared_ptr<RandomNumbers> numbers_;  // of the engine's thread
+  std::optional<Numbered> unseeded_ = Numbered{};
+  std::uint64_t stream_ = 0;  // of the micro-batch
+  std::uint64_t draws_ = 0;   // in it
+  bool kept_open_ = false;
+  bool drawn_ = false;
+  bool program_casts_ = false;
+  std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
+  ActivationRecorder recorder_;
+  std::function<void()> before_evaluation_, before_seeding_;
+  std::weak_ptr<EngineObserver> observer_;
+  std::optional<Acting> acting_;
+};
+
+}  // namespace zero

@@ -1,0 +1,20 @@
+#include "backwards/observer.h"
+
+namespace zero {
+
+std::string_view name(Activity activity) {
+  switch (activity) {
+    case Activity::forward: return "forward";
+    case Activity::backward: return "backward";
+    case Activity::step: return "step";
+    case Activity::gather: return "gather";
+    case Activity::reduce: return "reduce";
+    case Activity::publish: return "publish";
+    case Activity::direct: return "direct";
+    case Activity::vote: return "vote";
+    case Activity::read: return "read";
+  }
+  return "?";
+}
+
+}  // namespace zero

@@ -1,0 +1,116 @@
+#include "backwards/running_backward.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "backwards/random_numbers.h"
+#include "base/of_thread.h"
+
+namespace zero {
+namespace {
+
+// Those that were built last first, and at the end those that do not hear of this thread's backwards.
+std::vector<TakesGradients*> in_turn(const std::vector<TakesGradients*>& parts) {
+  std::vector<TakesGradients*> turn;
+  if (EnginesHere* const here = OfThread<EnginesHere>::here(); here != nullptr) {
+    const std::lock_guard lock(here->mutex);
+    std::copy_if(here->engines.rbegin(), here->engines.rend(), std::back_inserter(turn),
+                 [&](TakesGradients* engine) { return std::ranges::find(parts, engine) != parts.end(); });
+  }
+  std::ranges::copy_if(parts, std::back_inserter(turn),
+                       [&](TakesGradients* part) { return std::ranges::find(turn, part) == turn.end(); });
+  return turn;
+}
+
+}  // namespace
+
+RunningBackward* RunningBackward::outermost() {
+  RunningBackward* running = current();
+  while (running != nullptr && running->around_ != nullptr) running = running->around_;
+  return running;
+}
+
+RunningBackward::RunningBackward(TakesGradients* leader, double scale, bool drawn)
+    : of_program_(leader == nullptr),
+      drawn_(drawn),
+      numbers_(OfThread<RandomNumbers>::own()),
+      scale_(scale),
+      around_(current()) {
+  if (leader != nullptr) parts_.push_back(leader);
+}
+
+bool RunningBackward::heard() {
+  EnginesHere* const here = OfThread<EnginesHere>::here();
+  if (here == nullptr) return false;
+  const std::lock_guard lock(here->mutex);
+  return !here->engines.empty();
+}
+
+bool RunningBackward::concerns(const TakesGradients& engine) {
+  const auto among = [&](const std::vector<TakesGradients*>& engines) {
+    return std::ranges::find(engines, &engine) != engines.end();
+  };
+  for (RunningBackward* each = current(); each != nullptr; each = each->around_) {
+    const std::lock_guard lock(each->mutex_);
+    if (among(each->parts_) || (each->foreseen_ && among(*each->foreseen_))) return true;
+  }
+  return false;
+}
+
+bool RunningBackward::may_wait(const TakesGradients& engine) const {
+  if (!foreseen_) return true;
+  for (const TakesGradients* const each : *foreseen_) {
+    if (each == &engine) return true;
+    if (!each->launched()) return false;
+  }
+  return false;
+}
+
+void RunningBackward::finish(const at::Tensor& loss) {
+  const std::vector<TakesGradients*> parts = in_turn(parts_);
+  for (const TakesGradients* const part : parts) part->require_not_ended();
+  for (TakesGradients* const part : parts) part->end_gradients();
+  for (TakesGradients* const part : parts) part->end_micro_batch(loss);
+}
+
+void RunningBackward::drop() {
+  for (TakesGradients* const part : parts_) part->drop_step();
+  EnginesHere* const here = OfThread<EnginesHere>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
+  for (TakesGradients* const engine : here->engines)
+    if (std::ranges::find(parts_, engine) == parts_.end()) engine->drop_arrived();
+}
+
+// Where one refuses, those before it are as they were.
+void RunningBackward::Guard::before() {
+  EnginesHere* const here = OfThread<EnginesHere>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
+  std::size_t ready = 0;
+  try {
+    for (; ready < here->engines.size(); ++ready) here->engines[ready]->before_backward();
+  } catch (...) {
+    for (std::size_t i = 0; i < ready; ++i) here->engines[i]->after_backward();
+    throw;
+  }
+}
+
+void RunningBackward::Guard::after() noexcept {
+  EnginesHere* const here = OfThread<EnginesHere>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
+  for (TakesGradients* const engine : here->engines) engine->after_backward();
+}
+
+HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), here_(OfThread<EnginesHere>::own()) {
+  const std::lock_guard lock(here_->mutex);
+  here_->engines.push_back(&engine);
+}
+
+HearsOfBackwards::~HearsOfBackwards() {
+  const std::lock_guard lock(here_->mutex);
+  std::erase(here_->engines, &engine_);
+}
+
+}  // namespace zero

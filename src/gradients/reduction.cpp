@@ -1,0 +1,168 @@
+// Gradients on their way to the ranks that hold them: one unit after the other, in the order that all ranks share.
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "backwards/running_backward.h"
+#include "base/elements.h"
+#include "base/lap.h"
+#include "gradients/gradients.h"
+#include "gradients/unit_gradients.h"
+#include "units/for_unit.h"
+
+namespace zero {
+
+// The same memory for one unit after the other; more only where several are under way at once.
+std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
+  may_wait() ? wait_for_reductions() : forget_ended_reductions();
+  const auto bytes = [&](const UnitLayout& layout) {
+    return layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
+  };
+  if (!flat_) {
+    std::int64_t largest = 0;
+    for (const auto& each : units_)
+      if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
+    flat_ = new_flat(largest);
+  }
+  const bool free = in_flight_.empty() && flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
+  return free ? flat_ : new_flat(bytes(unit.layout()));
+}
+
+void Gradients::wait_for_reductions() {
+  const Lap lap(waited_);
+  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+}
+
+void Gradients::forget_ended_reductions() {
+  std::erase_if(in_flight_, [](Pending& pending) {
+    if (!pending.done()) return false;
+    pending.wait();
+    return true;
+  });
+}
+
+// Within backward; at its end engines wait one after the other, in an order that all ranks share.
+bool Gradients::may_wait() const {
+  const RunningBackward* const running = RunningBackward::current();
+  return ending_ || exchange_.size() == 1 || running == nullptr || running->may_wait(*engine_);
+}
+
+std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes) {
+  return std::make_shared<Buffer>(accounts_.visible_buffer(Owner::reduction, bytes, at::kByte));
+}
+
+// Sums over micro-batches lie where they are until they may be waited for.
+void Gradients::launch_ready() {
+  if (!reduces_each() && !may_wait()) return;
+  for (; next_ < order_.size(); ++next_) {
+    UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(order_[next_])];
+    if (!gradients.used) continue;
+    if (!gradients.complete) return;
+    reduce(gradients);
+  }
+  launched_ = true;
+}
+
+// The sum over ranks of this micro-batch's gradient, or over those of the step, to where it is held.
+void Gradients::reduce(UnitGradients& gradients) {
+  if (exchange_.size() == 1) return;
+  const UnitLayout& layout = gradients.unit.layout();
+  const Fold add = reduces_each() ? how() : added_to_sum(gradients);
+  const bool apart = !gradients.home.in_place() || !add.sources.empty() ||
+                     gradients.held.dtype() != accumulation(layout.dtype()) ||
+                     (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients)));
+  // A flat array is on its way alone, so that here its sum may wait for room, and fail.
+  if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);
+  const bool gathers = movement_.gathers_sum && micro_ >= plan_.accumulate() - 1;
+  in_flight_.push_back(
+      exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
+                        [this, add, apart, gathers, sent = sent_of(gradients), &gradients](const Groups& groups) {
+                          if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit);
+                          const View sum = groups.reduce(sent, room_for_sum(gradients));
+                          gradients.flat.reset();
+                          scale_mean(sum);
+                          if (gradients.slice) keep_sum(gradients, add, sum);
+                          gradients.slice.reset();
+                          if (gathers) gather_sum(groups, gradients);
+                        }}));
+}
+
+// What becomes of a sum over micro-batches: it is the held one, or is added to it.
+Fold Gradients::added_to_sum(const UnitGradients& gradients) const {
+  const int top = gradients.held.top();
+  return adds_apart() ? Fold{{top}, top} : Fold{{}, top};
+}
+
+// What of it is sent: the flat array, or the sum over micro-batches from where it lies, or a copy of it in the dtype in
+// which it travels.
+View Gradients::sent_of(UnitGradients& gradients) {
+  const UnitLayout& layout = gradients.unit.layout();
+  const auto whole = [&](void* data, Dtype dtype) {
+    return view_of(data, dtype, 0, layout.length(), gradients.unit.device());
+  };
+  if (reduces_each()) return whole(gradients.flat->data(), plan_.reduction_dtype(layout.dtype()));
+  const Dtype held_in = added_in(gradients), sent_in = reduced_from(gradients);
+  finish_arriving();
+  HeldGradient& mine = partial(gradients);
+  const Slice all{0, layout.length()};
+  if (sent_in == held_in && gradients.home.in_place()) return mine.view(all);
+  gradients.flat = flat_for(gradients.unit);
+  mine.convert_to(gradients.home.staging, all, gradients.flat->block(), sent_in);
+  return whole(gradients.flat->data(), sent_in);
+}
+
+// Whether what is held has the room in which the sum is made.
+bool Gradients::holds_room(const UnitGradients& gradients) const {
+  return sum_room(gradients.unit.layout(), exchange_.rank()).count <= gradients.held.slice().count;
+}
+
+View Gradients::room_for_sum(const UnitGradients& gradients) const {
+  const Slice room = sum_room(gradients.unit.layout(), exchange_.rank());
+  if (!gradients.slice) return gradients.held.view(room);
+  return view_of(gradients.slice.data(), accumulation(gradients.unit.layout().dtype()), 0, room.count,
+                 gradients.unit.device());
+}
+
+Buffer Gradients::slice_for(const Unit& unit) const {
+  return accounts_.buffer({Owner::reduction, unit.index()}, sum_room(unit.layout(), exchange_.rank()).count,
+                          scalar_type(accumulation(unit.layout().dtype())));
+}
+
+// Where the mean over ranks is held.
+void Gradients::scale_mean(View sum) const {
+  if (plan_.holds_mean()) accounts_.device().multiply(sum.data, sum.dtype, sum.count, 1.0 / exchange_.size());
+}
+
+// The sum of this rank's slice goes to the held gradient.
+void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
+  for_unit(gradients.unit, "the gradient", [&] {
+    const auto reduced = std::make_shared<Block>(accounts_.lent(sum.data, sum.bytes(), Owner::gradient));
+    Passage passage(gradients.home.late_staging);
+    gradients.held.add(passage, how, {gradients.unit.slice_begin(), sum.count}, reduced, sum.dtype);
+    passage.finish();
+  });
+}
+
+// To the ranks that hold more of it than their slice.
+void Gradients::gather_sum(const Groups& groups, const UnitGradients& gradients) const {
+  const HeldGradient& held = gradients.held;
+  groups.gather(held.view(gradients.unit.layout().slice(Axis::data, exchange_.rank())), held.view(held.slice()),
+                Axis::data, part(gradients.unit).over);
+}
+
+// Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the
+// second backward on.
+void Gradients::agree_on_order() {
+  std::vector<std::int64_t> order(completed_.begin(), completed_.end());
+  for (const int index : order_)
+    if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
+  const View view{order.data(), static_cast<std::int64_t>(order.size()), Dtype::i64};
+  exchange_.run({.kind = Exchange::Kind::order,
+                 .count = view.count,
+                 .run = [view](const Groups& groups) { groups.along(Axis::data).broadcast(view, 0).wait(); },
+                 .lane = Exchange::Lane::control});
+  order_.assign(order.begin(), order.end());
+  ordered_ = true;
+}
+
+}  // namespace zero

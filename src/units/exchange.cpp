@@ -1,0 +1,321 @@
+#include "units/exchange.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "base/hash.h"
+#include "comm/metered.h"
+#include "partition/vote_sizes.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// What an announcement's first word says.
+struct Said {
+  explicit Said(std::int64_t word)
+      : kind(static_cast<Exchange::Kind>(word & 0xff)),
+        variant(static_cast<Exchange::Variant>(word >> 8 & 0xff)),
+        alone((word >> 32 & 0xff) != 0),
+        emptied(word >> 40) {}
+  Exchange::Kind kind;
+  Exchange::Variant variant;
+  bool alone;
+  std::int64_t emptied;
+};
+
+std::int64_t word_of(const Exchange::Operation& operation) {
+  const auto byte = [](auto value, int at) { return std::int64_t{static_cast<std::uint8_t>(value)} << 8 * at; };
+  return byte(operation.kind, 0) | byte(operation.variant, 1) | byte(operation.axis, 2) | byte(operation.lane, 3) |
+         byte(operation.alone, 4) | static_cast<std::int64_t>(std::uint64_t{operation.emptied} << 40);
+}
+
+// What of it ranks have to agree on.
+std::int64_t operation_of(std::int64_t word) {
+  return word & ~(std::int64_t{0xff} << 32);
+}
+
+bool any_rests(std::span<const std::array<std::int64_t, 4>> table) {
+  return std::ranges::any_of(table, [](const auto& each) { return Said(each[0]).kind == Exchange::Kind::rest; });
+}
+
+bool any_gathers_alone(std::span<const std::array<std::int64_t, 4>> table) {
+  return std::ranges::any_of(
+      table, [](const auto& each) { return Said(each[0]).kind == Exchange::Kind::gather && Said(each[0]).alone; });
+}
+
+const char* verb(Exchange::Kind kind) {
+  switch (kind) {
+    case Exchange::Kind::gather: return "gather parameters of";
+    case Exchange::Kind::reduce: return "reduce gradients of";
+    case Exchange::Kind::publish: return "publish updated parameters of";
+    case Exchange::Kind::direct: return "compute the steps of";
+    case Exchange::Kind::vote: return "take a step";
+    case Exchange::Kind::setup: return "build an engine";
+    case Exchange::Kind::order: return "agree on the order of gradients after the first backward";
+    case Exchange::Kind::save: return "save a checkpoint";
+    case Exchange::Kind::load: return "load a state";
+    case Exchange::Kind::read: return "read or write";
+    case Exchange::Kind::emptied: return "tell which gradients zero_grad() left";
+    case Exchange::Kind::rest:
+    case Exchange::Kind::serve: return "exchange nothing";
+  }
+  return "?";
+}
+
+Activity activity_of(Exchange::Kind kind) {
+  switch (kind) {
+    case Exchange::Kind::gather: return Activity::gather;
+    case Exchange::Kind::reduce: return Activity::reduce;
+    case Exchange::Kind::publish: return Activity::publish;
+    case Exchange::Kind::direct: return Activity::direct;
+    case Exchange::Kind::vote: return Activity::vote;
+    default: break;
+  }
+  return Activity::read;
+}
+
+// What the exchange's thread has done, and queued.
+class Exchanged final : public Pending::State {
+ public:
+  Exchanged(Pending ran, std::shared_ptr<SideStream::Work> work) : ran_(std::move(ran)), work_(std::move(work)) {}
+
+  void wait() override {
+    try {
+      ran_.wait();
+    } catch (...) {
+      work_->join();
+      throw;
+    }
+    work_->join();
+  }
+  bool done() override { return ran_.done(); }
+
+ private:
+  Pending ran_;
+  std::shared_ptr<SideStream::Work> work_;
+};
+
+class Diverged : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+}  // namespace
+
+Exchange::Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
+    : channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
+  if (size() == 1) return;
+  stream_ = device.side_stream();
+  worker_ = std::make_unique<Worker>();
+}
+
+// What nobody waited for is done, too, before its memory goes.
+Exchange::~Exchange() {
+  worker_.reset();
+  if (latest_) latest_->join();
+  if (at_rest_) at_rest_->join();
+}
+
+void Exchange::emptied(const std::string& gradients) {
+  emptied_ = static_cast<std::uint32_t>(fnv1a(std::to_string(emptied_) + ' ' + gradients) >> 40);
+}
+
+Pending Exchange::submit(Operation operation) {
+  if (operation.kind == Kind::reduce || operation.kind == Kind::vote) operation.emptied = emptied_;
+  if (!worker_) {
+    const Acting acting(observer_, activity_of(operation.kind), operation.unit);
+    operation.run(channel(operation));
+    return {};
+  }
+  if (!origin_.here())
+    origin_.require("rank " + std::to_string(rank()) + " cannot " + wish({word_of(operation), operation.unit}));
+  latest_ = stream_->work();
+  Pending ran =
+      worker_->submit([this, operation = std::move(operation), observer = observer_, work = latest_]() mutable {
+        work->run([&] {
+          const Operation mine = std::move(operation);  // ends on the stream, with what it holds
+          const Acting acting(observer, activity_of(mine.kind), mine.unit);
+          if (failure_) std::rethrow_exception(failure_);
+          try {
+            carry_out(mine);
+          } catch (...) {
+            failure_ = std::current_exception();
+            throw;
+          }
+        });
+      });
+  return Pending(std::make_shared<Exchanged>(std::move(ran), latest_));
+}
+
+// A group along an axis tells of its own ranks, by their numbers in it.
+void Exchange::carry_out(const Operation& operation) try { agree_and_run(operation); } catch (const Diverged&) {
+  throw;
+} catch (const CommError& error) {
+  if (mesh().size(Axis::replica) == 1) throw;
+  throw CommError("rank " + std::to_string(rank()) + " of " + mesh().text() +
+                  ", in a group with numbers of its own: " + error.what());
+}
+
+// What only concerns a shard group is settled in it, gathers served until it agrees on something that concerns all:
+// then no gather is left in it, and what the other groups want is the same, or never will be. Who rested says once more
+// what it wants, which it may know by now.
+void Exchange::agree_and_run(const Operation& operation) {
+  const Axis inner = channels_.gathers;
+  const Clock::time_point begin = Clock::now();
+  for (;;) {
+    const Table table = announce(operation, inner);
+    if (agreed(table)) break;
+    if (any_rests(table)) {
+      require_peers(operation, table, begin);
+    } else if (serve_gathers(&operation, table)) {
+      return;
+    }
+  }
+  if (operation.axis != inner) {
+    const Table table = announce(operation, Axis::replica);
+    if (!agreed(table)) diverged(table, Axis::replica);
+  }
+  operation.run(channel(operation));
+}
+
+Exchange::Table Exchange::announce(const Operation& operation, Axis axis) {
+  return announce({word_of(operation), operation.unit, operation.count}, axis, lanes(operation.kind).meter.get());
+}
+
+Exchange::Table Exchange::announce_none(Kind kind) {
+  return announce({word_of({.kind = kind, .run = {}}), -1}, channels_.gathers, nullptr);
+}
+
+// Whether a rank rests at that moment is no matter of the step's, and is not counted.
+Exchange::Table Exchange::announce(Announcement mine, Axis axis, TrafficMeter* meter) {
+  static_assert(sizeof(Announcement) == kAnnouncementBytes);
+  mine.back() = sequence_++;
+  const Communicator& group = channels_.announcing.along(axis);
+  const Clock::time_point begin = Clock::now();
+  Table table(static_cast<std::size_t>(group.size()));
+  Pending said =
+      group.all_gather({mine.data(), 4, Dtype::i64}, {table.data(), 4 * std::int64_t{group.size()}, Dtype::i64});
+  said.wait();
+  if (meter != nullptr && group.size() > 1 && !any_rests(table))
+    meter->count(Collective::all_gather, said.moved(), std::chrono::duration<double>(Clock::now() - begin).count());
+  return table;
+}
+
+bool Exchange::agreed(const Table& table) const {
+  const Announcement& first = table.front();
+  return std::ranges::all_of(table, [&](const Announcement& other) {
+    return operation_of(other[0]) == operation_of(first[0]) && other[1] == first[1] && other[2] == first[2];
+  });
+}
+
+// True when `mine` was among the gathers and is done; null: there is none.
+bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
+  std::set<std::pair<std::int64_t, std::int64_t>> wanted;
+  for (const auto& [word, unit, count, sequence] : table)
+    if (Said(word).kind == Kind::gather) wanted.emplace(operation_of(word), unit);
+  if (wanted.empty()) diverged(table, channels_.gathers);
+  bool done = false;
+  for (const auto& [word, unit] : wanted) {
+    if (mine != nullptr && operation_of(word_of(*mine)) == word && mine->unit == unit) {
+      mine->run(channels_.steps.data);
+      done = true;
+    } else {
+      serve_(channels_.steps.data, static_cast<int>(unit), Said(word).variant);
+    }
+  }
+  return done;
+}
+
+void Exchange::stand_by() {
+  if (!worker_) return;
+  at_rest_ = stream_->work();
+  stands_by_ = true;
+  const auto after = std::max<std::chrono::milliseconds>(time_limit() / 100, std::chrono::milliseconds(1));
+  worker_->when_idle(after, [this, worker = worker_.get()] { return rest(*worker); });
+}
+
+// A rank that rests until then hears the others' last announcement.
+void Exchange::end_standing_by() {
+  if (!stands_by_.exchange(false)) return;
+  run({.kind = Kind::read, .run = [](const Groups&) {}, .axis = channels_.gathers, .lane = Lane::control});
+}
+
+// On the exchange's thread, which has nothing to do: true where more is to be expected. Between the ranks' two
+// announcements an operation may have been submitted, or shards begun to change, here.
+bool Exchange::rest(const Worker& worker) {
+  try {
+    if (failure_ || !stands_by_) return false;
+    for (Table table = announce_none(Kind::rest); any_gathers_alone(table);) {
+      if (worker.has_tasks()) return false;
+      const std::unique_lock unchanged(shards_, std::try_to_lock);
+      if (!unchanged || behind_ || !at_rest_) return false;
+      table = announce_none(Kind::serve);
+      if (any_rests(table)) continue;
+      at_rest_->run([&] { serve_gathers(nullptr, table); });
+      return true;
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  return false;
+}
+
+Exchange::Changing::Changing(Exchange& exchange) : exchange_(exchange), lock_(exchange.shards_) {
+  if (exchange_.at_rest_) exchange_.at_rest_->join();
+}
+
+Exchange::Changing::~Changing() {
+  if (!exchange_.at_rest_) return;
+  try {
+    exchange_.at_rest_ = exchange_.stream_->work();
+  } catch (const std::exception&) {
+    exchange_.at_rest_.reset();  // the device has failed, as the next call will say
+  }
+}
+
+std::chrono::milliseconds Exchange::time_limit() const {
+  return channels_.announcing.along(channels_.gathers).impl()->time_limit();
+}
+
+// Ranks that live, and exchange nothing, are waited for as long as those that do not answer.
+void Exchange::require_peers(const Operation& operation, const Table& table, Clock::time_point begin) const {
+  if (Clock::now() - begin < time_limit()) return;
+  std::string resting;
+  for (std::size_t i = 0; i < table.size(); ++i)
+    if (Said(table[i][0]).kind == Kind::rest)
+      resting += (resting.empty() ? "" : ", ") + std::to_string(peer(i, channels_.gathers));
+  throw CommError(
+      "rank " + std::to_string(rank()) + " waited " + std::to_string(time_limit().count()) + " ms to " +
+          wish({word_of(operation), operation.unit}) + ", and came to no call of the engine's on rank " + resting +
+          ", whose program does something else, or waits in a collective of its own",
+      "every rank must run the same sequence of forward, backward, step and gather; one without data calls "
+      "engine.backward(zero::no_data()); forwards without gradients alone may be more on one rank than on another");
+}
+
+std::string Exchange::wish(const Announcement& announcement) const {
+  const std::int64_t unit = announcement[1];
+  return verb(Said(announcement[0]).kind) + (unit < 0 ? "" : " unit '" + unit_name_(static_cast<int>(unit)) + "'");
+}
+
+// The ranks of a group as those of the mesh.
+int Exchange::peer(std::size_t place, Axis axis) const {
+  return rank() + (static_cast<int>(place) - mesh().at(axis, rank())) * mesh().stride(axis);
+}
+
+void Exchange::diverged(const Table& table, Axis axis) const {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto& [word, unit, count, sequence] = table[i];
+    text << (i == 0 ? ": " : "; ") << "rank " << peer(i, axis) << " wants, as operation " << sequence << ", to "
+         << wish(table[i]);
+    if (count > 0) text << " (" << count << " elements)";
+    if (Said(word).emptied != Said(table.front()[0]).emptied) text << ", when zero_grad() has emptied other gradients";
+  }
+  throw Diverged("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),
+                 "every rank must run the same sequence of backward, zero_grad, step and gather");
+}
+
+}  // namespace zero

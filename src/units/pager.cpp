@@ -1,0 +1,215 @@
+#include "units/pager.h"
+
+#include "base/lap.h"
+#include "units/for_unit.h"
+
+namespace zero {
+namespace {
+
+// Keeps the units of one operator from releasing each other.
+class Together {
+ public:
+  Together(Residency& residency, std::span<Unit* const> units) : residency_(residency), units_(units) {
+    for (const Unit* unit : units_) residency_.pin(unit->index());
+  }
+  ~Together() {
+    for (const Unit* unit : units_) residency_.unpin(unit->index());
+  }
+  Together(const Together&) = delete;
+  Together& operator=(const Together&) = delete;
+
+ private:
+  Residency& residency_;
+  std::span<Unit* const> units_;
+};
+
+}  // namespace
+
+Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
+             MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter)
+    : units_(units),
+      exchange_(exchange),
+      residency_(std::move(residency)),
+      micro_batch_(micro_batch),
+      meter_(std::move(meter)),
+      arrivals_(units.size()),
+      begun_(units.size()),
+      pending_(units.size()),
+      in_flight_(units.size()),
+      pins_(units.size()) {}
+
+void Pager::touch(std::span<Unit* const> units) {
+  const Together together(residency_, units);
+  for (Unit* unit : units) micro_batch_.touched(unit->index());
+  for (Unit* unit : units) fetch(*unit);
+  bring_ahead(*units.back());
+}
+
+void Pager::fetch(Unit& unit) {
+  const int index = unit.index();
+  const auto i = static_cast<std::size_t>(index);
+  if (in_flight_[i]) settle(unit);
+  if (!unit.paged()) return;
+  if (!residency_.resident(index)) begin(unit, -1);
+  residency_.touch(index);
+  if (!begun_[i]) return;
+  gather(unit, /*exactly=*/false);
+  settle(unit);
+}
+
+void Pager::settle_published(Unit& unit) {
+  if (!unit.paged() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
+}
+
+void Pager::begin(Unit& unit, int keep) {
+  for (const int other : residency_.admit(unit.index(), keep)) evict(other);
+  const auto index = static_cast<std::size_t>(unit.index());
+  try {
+    unit.make_room();
+    arrivals_[index] = unit.bring();
+  } catch (...) {
+    evict(unit.index());
+    throw;
+  }
+  begun_[index] = 1;
+}
+
+void Pager::gather(Unit& unit, bool exactly) {
+  const auto index = static_cast<std::size_t>(unit.index());
+  begun_[index] = 0;
+  if (!unit.gathers()) return expect(unit, {});
+  if (unit.common()) {
+    if (exchange_.of_this_process()) count_in_place(unit);
+    return expect(unit, renewed_);
+  }
+  const bool exact = exactly && !unit.gathered_exactly();
+  const View full = unit.full();
+  expect(unit,
+         exchange_.submit({.kind = Exchange::Kind::gather,
+                           .unit = unit.index(),
+                           .count = full.count,
+                           .run =
+                               [&unit, full, exactly, arrival = std::move(arrivals_[index])](const Groups& groups) {
+                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->follow(); });
+                                 unit.gather(groups, full, exactly);
+                               },
+                           .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
+                           .axis = exchange_.gathers_along(),
+                           .alone = micro_batch_.evaluates()}));
+}
+
+// Not in a forked process, where a thread that is not there may have the meter.
+void Pager::count_in_place(const Unit& unit) {
+  for (const Hop& hop : unit.hops()) {
+    const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
+    meter_->count(hop.collective, {.bytes = bytes, .in_place = bytes});
+  }
+}
+
+void Pager::expect(Unit& unit, Pending pending) {
+  const auto index = static_cast<std::size_t>(unit.index());
+  pending_[index] = std::move(pending);
+  in_flight_[index] = 1;
+}
+
+void Pager::settle(Unit& unit) {
+  const auto index = static_cast<std::size_t>(unit.index());
+  const Lap lap(waited_);
+  std::optional<Acting> gathering;
+  if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
+  try {
+    pending_[index].wait();
+    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->follow(); });
+  } catch (...) {
+    if (unit.paged()) evict(unit.index());
+    throw;
+  }
+  pending_[index] = {};
+  in_flight_[index] = 0;
+  unit.install();
+}
+
+void Pager::evict(int unit) {
+  const auto index = static_cast<std::size_t>(unit);
+  residency_.drop(unit);
+  begun_[index] = 0;
+  if (arrivals_[index]) {
+    const Lap lap(waited_);
+    arrivals_[index].reset();
+  }
+  if (in_flight_[index]) {
+    in_flight_[index] = 0;
+    const Lap lap(waited_);
+    try {
+      std::exchange(pending_[index], Pending()).wait();
+    } catch (const std::exception&) {
+      // Nobody wants this unit any more; the exchange repeats the failure at its next operation.
+    }
+  }
+  units_[index]->evict();
+}
+
+// The next unit is gathered while this one is used, and those after it are read meanwhile. An evaluation may end sooner
+// than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
+void Pager::bring_ahead(const Unit& unit) {
+  if (!unit.paged()) return;
+  const bool alone = micro_batch_.evaluates();
+  if (alone && !unit.brings()) return;
+  const Expected expected = micro_batch_.expected();
+  int keep = unit.index();
+  for (const int next : std::span(expected).first(residency_.ahead_of(keep, expected))) {
+    Unit& other = *units_[static_cast<std::size_t>(next)];
+    if (!residency_.resident(next)) begin(other, keep);
+    if (!alone && keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
+    keep = next;
+  }
+}
+
+void Pager::forget() {
+  for (const int unit : residency_.residents()) evict(unit);
+}
+
+void Pager::pin(Unit& unit) {
+  if (pins_[static_cast<std::size_t>(unit.index())]++ > 0) return;
+  residency_.pin(unit.index());
+  try {
+    fetch_exactly(unit);
+    meet(unit);
+    unit.privatise();
+  } catch (...) {
+    unpin(unit);
+    throw;
+  }
+}
+
+// Which units a rank has, it alone knows: it is not to go on, and to end, before its peers have gathered this one.
+void Pager::meet(const Unit& unit) {
+  if (!unit.gathers() || unit.common()) return;
+  exchange_.run({.kind = Exchange::Kind::read,
+                 .unit = unit.index(),
+                 .run = [](const Groups&) {},
+                 .axis = exchange_.gathers_along(),
+                 .lane = Exchange::Lane::control});
+}
+
+void Pager::unpin(Unit& unit) {
+  if (--pins_[static_cast<std::size_t>(unit.index())] > 0) return;
+  residency_.unpin(unit.index());
+  unit.share();
+  if (!unit.gathered_exactly()) discard(unit);
+}
+
+// For scopes that see and write what the shards hold.
+void Pager::fetch_exactly(Unit& unit) {
+  if (unit.gathered_exactly() || !unit.paged()) return fetch(unit);
+  if (residency_.resident(unit.index())) evict(unit.index());
+  begin(unit, -1);
+  gather(unit, /*exactly=*/true);
+  settle(unit);
+}
+
+void Pager::discard(Unit& unit) {
+  if (unit.paged()) evict(unit.index());
+}
+
+}  // namespace zero

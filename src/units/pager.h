@@ -1,0 +1,101 @@
+// Pages parameters in when an operator uses them (design of ZeRO-3's on-demand gathering: a page fault
+// gathers, a byte budget evicts, the order recorded in one micro-batch prefetches in the next). What is on another tier
+// is read one step further ahead than it is gathered.
+//
+// Thread-safety: runs on the thread that runs forward and backward.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backwards/micro_batch.h"
+#include "backwards/observer.h"
+#include "comm/metered.h"
+#include "partition/residency.h"
+#include "units/exchange.h"
+#include "units/unit.h"
+
+namespace zero {
+
+class Pager {
+ public:
+  // `meter` counts what is read where it lies.
+  Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, MicroBatch& micro_batch,
+        std::shared_ptr<TrafficMeter> meter);
+
+  // Makes the units readable, together; called before an operator that has them (at least one) as arguments.
+  void touch(std::span<Unit* const> units);
+  // The unit's whole is on its way; the next touch waits for it.
+  void expect(Unit& unit, Pending pending);
+  // Every rank's part of the common units will be there when `pending` is complete.
+  void renew(Pending pending) { renewed_ = std::move(pending); }
+  void settle_renewed() { renewed_.wait(); }
+
+  // Waits for a replicated unit's new values, if they are on their way.
+  void settle_published(Unit& unit);
+  // Paged units have new values: forgets the old ones.
+  void forget();
+
+  // Keeps a unit resident for a gather scope, in which it may be written. Collective where units are gathered: who has
+  // it serves those who have not.
+  void pin(Unit& unit);
+  void unpin(Unit& unit);
+  bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
+
+  // Hears of units that are read where they lie.
+  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+
+  // Forgets what was written to a paged unit.
+  void discard(Unit& unit);
+
+  // Spent waiting for units since the last call.
+  double take_seconds() { return std::exchange(waited_, 0.0); }
+
+ private:
+  void fetch(Unit& unit);
+  void fetch_exactly(Unit& unit);
+  void meet(const Unit& unit);
+  // Makes room for the unit, and has this rank's part of it read where that is on another tier.
+  void begin(Unit& unit, int keep);
+  void gather(Unit& unit, bool exactly);
+  void count_in_place(const Unit& unit);
+  void settle(Unit& unit);
+  void bring_ahead(const Unit& unit);
+  void evict(int unit);
+
+  std::vector<std::unique_ptr<Unit>>& units_;
+  Exchange& exchange_;
+  Residency residency_;
+  MicroBatch& micro_batch_;
+  std::shared_ptr<TrafficMeter> meter_;
+  Pending renewed_;
+  std::vector<std::shared_ptr<Arrival>> arrivals_;  // of units that are read, until they are gathered or used
+  std::vector<char> begun_;                         // and not yet gathered
+  std::vector<Pending> pending_;
+  std::vector<char> in_flight_;
+  std::vector<int> pins_;
+  std::weak_ptr<EngineObserver> observer_;
+  double waited_ = 0;
+};
+
+// A unit that is whole as long as this lives.
+class Pinned {
+ public:
+  Pinned(Pager& pager, Unit& unit) : pager_(&pager), unit_(&unit) { pager_->pin(unit); }
+  Pinned(Pinned&& other) noexcept : pager_(std::exchange(other.pager_, nullptr)), unit_(other.unit_) {}
+  Pinned& operator=(Pinned&&) = delete;
+  ~Pinned() {
+    if (pager_ != nullptr) pager_->unpin(*unit_);
+  }
+  // It has come to its end whole.
+  void forget() { pager_ = nullptr; }
+
+ private:
+  Pager* pager_;
+  Unit* unit_;
+};
+
+}  // namespace zero

@@ -1,0 +1,399 @@
+#include "units/unit.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "backwards/unwatched.h"
+#include "base/elements.h"
+#include "base/random.h"
+#include "deferred/deferred_tensors.h"
+#include "partition/element_order.h"
+#include "partition/transitions.h"
+#include "units/for_unit.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// A dense tensor keeps its memory order (channels last, say) inside the flat array.
+std::vector<std::int64_t> strides_in_unit(const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
+  return at::empty(parameter.sizes(), at::TensorOptions().device(at::kMeta)).strides().vec();
+}
+
+at::Tensor slot_view(const at::Tensor& flat, const Slot& slot, const at::Tensor& parameter) {
+  return flat.as_strided(parameter.sizes(), strides_in_unit(parameter), slot.begin);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
+  return ElementOrder(parameter.sizes().vec(), strides_in_unit(parameter)).dimensions();
+}
+
+Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
+           const GatherWire& wire, Accounts& accounts, Bringer* bringer)
+    : layout_(layout),
+      index_(index),
+      rank_(rank),
+      paged_(movement(plan).pages),
+      gathers_(movement(plan).gathers),
+      published_(movement(plan).publishes),
+      home_(held_at_rest(plan, State::parameter, layout, rank)),
+      hops_(gather_hops(layout.mesh(), movement(plan).within, /*to_all=*/true,
+                        coded_bytes(layout.shard_length(), layout.dtype(), plan[State::parameter].wire))),
+      parameters_(std::move(parameters)),
+      wire_(wire),
+      accounts_(accounts),
+      bringer_(bringer) {}
+
+Unit::~Unit() {
+  if (!adopted()) return;
+  try {
+    abandon(!paged_ || gathered_exactly());
+  } catch (const std::exception&) {
+    abandon(false);  // there is no memory for the values
+  }
+}
+
+Buffer Unit::room_for_values() const {
+  Buffer values =
+      accounts_.buffer({Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())));
+  for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
+  return values;
+}
+
+Buffer Unit::flatten() const {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
+  Buffer values = room_for_values();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor place = slot_view(values.tensor(), layout_.slots()[i], parameters_[i]);
+    if (!deferred_tensors::deferred(parameters_[i])) {
+      place.copy_(parameters_[i].detach());
+    } else if (rank_ == 0) {
+      deferred_tensors::compute_into(parameters_[i], place);
+    }
+  }
+  return values;
+}
+
+std::int64_t Unit::sources() const {
+  if (!gathers_ || !device().is_cpu()) return 0;
+  std::uint64_t mark = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!deferred_tensors::deferred(parameters_[i])) continue;
+    const DeferredValues::Source* const source = deferred_tensors::source_of(parameters_[i]);
+    if (source == nullptr || source->mark == 0) return 0;
+    mark = derived(mark ^ source->mark, i) | 1;
+  }
+  return static_cast<std::int64_t>(mark);
+}
+
+Buffer Unit::flatten_part() const {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
+  Buffer values = room_for_values();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Slot& slot = layout_.slots()[i];
+    if (!deferred_tensors::deferred(parameters_[i])) {
+      slot_view(values.tensor(), slot, parameters_[i]).copy_(parameters_[i].detach());
+      continue;
+    }
+    const std::int64_t begin = std::max(slot.begin, home_.begin), end = std::min(slot.end(), home_.begin + home_.count);
+    if (begin >= end) continue;
+    deferred_tensors::read_into(parameters_[i], begin - slot.begin, values.tensor().narrow(0, begin, end - begin));
+  }
+  return values;
+}
+
+void Unit::adopt(Buffer values, Staging& staging) {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
+  make_home();
+  write_home(staging, values.data(), accumulation(layout_.dtype()));
+  values.reset();
+  places_.reserve(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Slot& slot = layout_.slots()[i];
+    Place& place = places_.emplace_back(Place{this, i, {}});
+    const auto bytes = static_cast<std::size_t>(slot.numel * size_of(layout_.dtype()));
+    const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, pointer_to(place, memory_.data()), nullptr,
+                               false);
+    place.parameter = at::empty({0}, at::TensorOptions().dtype(dtype()).device(device()))
+                          .set_(storage, 0, parameters_[i].sizes(), strides_in_unit(parameters_[i]));
+    before_.push_back(parameters_[i].detach());
+    given_.push_back(parameters_[i].scalar_type());
+    parameters_[i].set_data(place.parameter);
+  }
+  adopted_ = ready_ = true;
+  if (paged_) evict();
+}
+
+void Unit::cast() {
+  const Unwatched unwatched;
+  for (at::Tensor& parameter : parameters_) {
+    before_.push_back(parameter.detach());
+    given_.push_back(parameter.scalar_type());
+    parameter.set_data(parameter.detach().to(dtype()));
+  }
+}
+
+void Unit::cast_back() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].set_data(parameters_[i].detach().to(given_[i]));
+}
+
+void Unit::settle() {
+  before_.clear();
+}
+
+// Of a place that was being made where memory ended, nobody else has anything yet.
+void Unit::restore() {
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    parameters_[i].set_data(before_[i]);
+    storage_of(places_[i]).set_data_ptr_noswap(at::DataPtr(nullptr, device()));
+  }
+  before_.clear();
+  given_.clear();
+  places_.clear();
+  adopted_ = false;
+}
+
+void Unit::take_back(bool with_values) {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
+  std::string misfits;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& parameter = parameters_[i];
+    if (fault(static_cast<int>(i)).empty()) continue;
+    const Slot& slot = layout_.slots()[i];
+    const at::Tensor values = parameter.detach();
+    const at::Tensor& place = places_[i].parameter;
+    parameter.set_data(place);
+    if (!with_values) continue;
+    if (values.sizes() == place.sizes()) {
+      place.copy_(values);
+    } else {
+      misfits += (misfits.empty() ? "" : ", ") + ("'" + slot.name + "'");
+    }
+  }
+  if (misfits.empty()) return;
+  throw StateError("rank " + std::to_string(rank_) + ": values of another shape were put in the place of parameters " +
+                       misfits + " inside zero::gather",
+                   "load values of the model's own shapes");
+}
+
+// Where the unit is at rest.
+void Unit::make_home() {
+  const std::int64_t element = size_of(layout_.dtype()), begin = home_.begin * element, bytes = home_.count * element;
+  if (bringer_ != nullptr) {
+    home_block_ = bringer_->store().take(bytes, Owner::parameter, index_);
+    return;
+  }
+  if (paged_) {
+    if (wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
+    home_block_ = common_ ? accounts_.take_common({common_, static_cast<char*>(common_.get()) + begin}, bytes,
+                                                  {Owner::parameter, index_})
+                          : accounts_.take(bytes, {Owner::parameter, index_});
+    return;
+  }
+  memory_ = published_ ? accounts_.visible_buffer({Owner::parameter, index_}, layout_.length(), dtype())
+                       : accounts_.buffer({Owner::parameter, index_}, layout_.length(), dtype());
+}
+
+c10::StorageImpl& Unit::storage_of(const Place& place) const {
+  return *place.parameter.storage().unsafeGetStorageImpl();
+}
+
+// Null where there is no whole.
+at::DataPtr Unit::pointer_to(Place& place, void* whole) const {
+  const std::int64_t begin = layout_.slots()[place.slot].begin;
+  return {whole == nullptr ? nullptr : at_element(whole, begin, layout_.dtype()), &place, &tag, device()};
+}
+
+void Unit::point_at(void* data) {
+  for (Place& place : places_) storage_of(place).set_data_ptr_noswap(pointer_to(place, data));
+}
+
+void Unit::forbid(const char* why) {
+  ready_ = false;
+  const std::string text = "zero: the parameters of unit '" + layout_.name() + "' " + why +
+                           "; read them by operators on the engine's thread, or inside zero::gather";
+  for (const Place& place : places_) storage_of(place).release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+}
+
+View Unit::make_room() {
+  if (!memory_ && !common_) memory_ = scratch();
+  return full();
+}
+
+View Unit::full() {
+  return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device());
+}
+
+void Unit::privatise() {
+  if (!common_) return;
+  memory_ = copy_of_full();
+  point_at(memory_.data());
+}
+
+Buffer Unit::copy_of_full() {
+  Buffer copy = scratch();
+  accounts_.device().copy(copy.data(), full().data, layout_.bytes());
+  return copy;
+}
+
+void Unit::write_full(const Buffer& values) {
+  accounts_.device().copy(full().data, values.data(), layout_.bytes());
+}
+
+void Unit::share() {
+  if (!common_) return;
+  memory_.reset();
+  if (ready_) point_at(common_.get());
+}
+
+View Unit::home() {
+  return home(home_);
+}
+
+View Unit::home(const Slice& slice) {
+  void* const data = paged_ ? home_block_.view().data : memory_.data();
+  return view_of(data, layout_.dtype(), slice.begin - home_.begin, slice.count, device());
+}
+
+BlockPart Unit::stored(const Slice& elements, Way way) {
+  const std::int64_t element = size_of(layout_.dtype());
+  Block& block = paged_ ? home_block_ : memory_.block();
+  return {&block, (elements.begin - home_.begin) * element, elements.count * element, way};
+}
+
+void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
+  const std::int64_t element = size_of(dtype);
+  Device& computing = accounts_.computing(bringer_ == nullptr ? Tier::device : bringer_->store().tier());
+  Block mine = accounts_.lent(at_element(values, home_.begin, dtype), home_.count * element, Owner::parameter);
+  each_stretch(
+      staging, home_.count,
+      [&](std::int64_t first, std::int64_t count) {
+        return std::vector{BlockPart{&mine, first * element, count * element, Way::in},
+                           stored({home_.begin + first, count}, Way::out)};
+      },
+      [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
+        computing.convert(at[0], dtype, at[1], layout_.dtype(), count);
+      });
+}
+
+std::shared_ptr<Arrival> Unit::bring() {
+  return brought_ = bring_to(memory_);
+}
+
+std::shared_ptr<Arrival> Unit::bring_to(Buffer& whole) {
+  return brings() ? bringer_->bring(home_block_, whole, home_.begin * size_of(layout_.dtype())) : nullptr;
+}
+
+void Unit::gather(const Groups& groups, View whole, bool exactly) {
+  const View here =
+      bringer_ == nullptr ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
+  wire_.gather(groups, layout_, here, whole, exactly);
+}
+
+void Unit::serve(const Groups& groups, bool exactly) {
+  Buffer unwanted = scratch();
+  const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
+  const auto arrival = bring_to(unwanted);
+  if (arrival) for_unit(*this, "the parameters", [&] { arrival->follow(); });
+  gather(groups, whole, exactly);
+}
+
+void Unit::install() {
+  for (const Place& place : places_) storage_of(place).clear_data_ptr_access_error_msg_();
+  point_at(full().data);
+  ready_ = true;
+}
+
+void Unit::keep_full(Staging& staging) {
+  if (paged_) write_home(staging, memory_.data(), layout_.dtype());
+}
+
+void Unit::suspend() {
+  forbid("are being gathered after a step");
+}
+
+void Unit::evict() {
+  brought_.reset();
+  memory_.reset();
+  if (!adopted()) return;
+  point_at(nullptr);
+  forbid(gathers_ ? "are sharded over the ranks and not resident" : "are on another tier and not resident");
+}
+
+at::Tensor Unit::part_of(const at::Tensor& flat, const at::Tensor& parameter) const {
+  return flat.as_strided(parameter.sizes(), parameter.strides(), slot_of(parameter).begin + parameter.storage_offset());
+}
+
+std::string Unit::fault(int slot) const {
+  const at::Tensor& parameter = parameters_[static_cast<std::size_t>(slot)];
+  const Slot& of = layout_.slots()[static_cast<std::size_t>(slot)];
+  const bool ours = parameter.has_storage() &&
+                    parameter.storage().unsafeGetStorageImpl() == &storage_of(places_[static_cast<std::size_t>(slot)]);
+  if (ours && parameter.storage_offset() == 0 && parameter.numel() == of.numel) return {};
+  return "parameter '" + of.name + "' no longer lies where the engine put it: set_data, to() or a copy replaced it";
+}
+
+void Unit::abandon(bool with_values) {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
+  if (ready_ && with_values) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& parameter : parameters_)
+      copies.push_back(
+          at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()).copy_(parameter.detach()));
+    return settle_on(copies);
+  }
+  for (const Place& place : places_) {
+    c10::StorageImpl& storage = storage_of(place);
+    storage.set_data_ptr_noswap(at::DataPtr(nullptr, device()));
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+        "zero: the engine that held the parameters of unit '" + layout_.name() +
+        (bringer_ == nullptr ? "' in parts" : "' on another tier") +
+        " has ended, and their values with it; call engine.release() before it ends to keep them");
+  }
+  end();
+}
+
+void Unit::give_back(const at::Tensor& values) {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
+  if (!adopted()) return cast_back();
+  std::vector<at::Tensor> copies;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    const at::Tensor from = values.defined() ? slot_view(values, layout_.slots()[i], parameter) : parameter.detach();
+    copies.push_back(
+        at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().dtype(given_[i])).copy_(from));
+  }
+  settle_on(copies);
+}
+
+// The parameters; what autograd saved of the unit's memory stays as it is.
+void Unit::settle_on(const std::vector<at::Tensor>& values) {
+  char* const data = static_cast<char*>(full().data);
+  using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  const Keep keep(memory_.release(), common_);
+  for (const Place& place : places_) {
+    void* const at = at_element(data, layout_.slots()[place.slot].begin, layout_.dtype());
+    storage_of(place).set_data_ptr_noswap(at::DataPtr(
+        at, new Keep(keep), [](void* pair) { delete static_cast<Keep*>(pair); }, device()));
+    parameters_[place.slot].set_data(values[place.slot]);
+  }
+  end();
+}
+
+void Unit::end() {
+  places_.clear();
+  adopted_ = false;
+}
+
+}  // namespace zero

@@ -1,0 +1,222 @@
+// One unit on this rank: flat memory in which its parameters lie, each in a storage of its own, as a program expects of
+// parameters. At rest the memory holds the whole unit (replicated) or there is none (paged: the rank keeps its slice,
+// or all, apart, in memory or in a store of another tier); paging exchanges the storages' data pointers, so that views
+// saved anywhere, by autograd too, stay valid.
+//
+// Where ranks share memory, a paged unit of the device's tier is whole in memory that is common to all of them, each
+// rank's slice at its place: to page it in moves nothing. A gather scope then works on a copy of its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backwards/accounts.h"
+#include "device/torch/dtypes.h"
+#include "memory/passage.h"
+#include "partition/transitions.h"
+#include "units/bringer.h"
+#include "units/gather_wire.h"
+#include "zero/layout.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+class Float8Linears;
+class MaxNorms;
+class MicroBatch;
+class Unit;
+
+// The engine, as operators and gather scopes meet it through a unit.
+class UnitOwner {
+ public:
+  virtual ~UnitOwner() = default;
+  // Makes units of this engine, at least one, readable together, for an operator that has them as arguments.
+  virtual void page_in(std::span<Unit* const> units) = 0;
+  virtual MicroBatch& micro_batch() = 0;
+  virtual const c10::intrusive_ptr<Float8Linears>& float8() = 0;  // null but under Precision::fp8
+  virtual MaxNorms& max_norms() = 0;
+  // Whether a scope holds the unit, in which it may be written.
+  virtual bool held(const Unit& unit) const = 0;
+  // Collective where the unit is gathered. Throws ConfigError when there is no rank `from_rank`.
+  virtual void hold(Unit& unit, std::optional<int> from_rank) = 0;
+  // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
+  virtual void keep(Unit& unit, std::optional<int> from_rank) = 0;
+  virtual void let_go(Unit& unit) = 0;
+  // let_go() without keep(). `before`: a copy of the whole as it was at hold(), or empty for a paged
+  // unit that no other scope holds.
+  virtual void drop(Unit& unit, const Buffer& before) = 0;
+
+  // Expires with the engine.
+  std::weak_ptr<const void> life() const { return life_; }
+
+ private:
+  std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
+};
+
+// The dimensions of a dense tensor from the slowest to the fastest, those of length 1 left out: what its elements'
+// order in memory depends on. Any other tensor is row-major in a unit.
+std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
+
+class Unit {
+ public:
+  // `parameters` in the order of layout.slots(). `bringer`: of parameters on another tier than the device; null: they
+  // are there. Nothing is taken over yet.
+  Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
+       const GatherWire& wire, Accounts& accounts, Bringer* bringer);
+  ~Unit();
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+
+  // The unit whose parameter, or a view of it, `tensor` is, or null: no table.
+  static Unit* of(const c10::TensorImpl* tensor) {
+    const Place* const place = place_of(tensor);
+    return place == nullptr ? nullptr : place->unit;
+  }
+
+  // The parameters' values as one flat array in the accumulation dtype, gaps zero. Of those that are deferred rank 0
+  // has them, the others memory for them.
+  Buffer flatten() const;
+  // Of a unit of which this rank has a part at rest, where what is deferred of it comes from elsewhere: the same for
+  // the same sources; else 0.
+  std::int64_t sources() const;
+  // The same array; but of what is deferred this rank's part at rest alone, read by itself.
+  Buffer flatten_part() const;
+  // Puts the parameters into the unit's memory, with these values (see flatten). Collective. What they were is kept
+  // until settle(), and put back by restore().
+  void adopt(Buffer values, Staging& staging);
+  void settle();
+  void restore();
+  // In the place of adopt(), of a unit without elements: its parameters have the unit's dtype, and stay where they are.
+  void cast();
+
+  const UnitLayout& layout() const { return layout_; }
+  int index() const { return index_; }
+  int rank() const { return rank_; }
+  // Whole only while it is used.
+  bool paged() const { return paged_; }
+  // And then gathered from other ranks.
+  bool gathers() const { return gathers_; }
+  // And then read from another tier.
+  bool brings() const { return bringer_ != nullptr; }
+  // Paged, and in memory that the ranks have in common.
+  bool common() const { return common_ != nullptr; }
+  at::Device device() const { return accounts_.where(); }
+  Accounts& accounts() const { return accounts_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
+  // The first element of this rank's slice over all.
+  std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank_).begin; }
+
+  // True when operators may read the unit.
+  bool ready() const { return ready_; }
+  // Memory for the whole unit on its way in; to be filled from every rank's shard.
+  View make_room();
+  // Begins to bring to that memory what this rank has on another tier; null: there is none.
+  std::shared_ptr<Arrival> bring();
+  // What of the unit is at rest here, on the device: this rank's shard, or the whole; and elements [begin, begin +
+  // count) of it.
+  View home();
+  View home(const Slice& slice);
+  View full();
+  // Elements of the flat array, of those that this rank holds at rest, in the block in which they do.
+  BlockPart stored(const Slice& elements, Way way = Way::both);
+  // The whole has arrived: operators may read it.
+  void install();
+  // What was written to the resident whole becomes this rank's shard.
+  void keep_full(Staging& staging);
+  // It is being replaced under the parameters (replicated units, after a step).
+  void suspend();
+  // Memory for the whole that is not the unit's own.
+  Buffer scratch() const { return accounts_.buffer({Owner::gathered, index_}, layout_.length(), dtype()); }
+  // The resident whole in memory that is not the unit's own; and its values from there.
+  Buffer copy_of_full();
+  void write_full(const Buffer& values);
+  // Whole in memory of its own, which may be written, until share(); where it is common.
+  void privatise();
+  void share();
+  // Gathers the unit into `whole`, where what this rank has of it on another tier is already, and for other ranks,
+  // which alone want it. On the exchange's thread.
+  void gather(const Groups& groups, View whole, bool exactly);
+  void serve(const Groups& groups, bool exactly);
+  // What a gather takes, also where the peers' parts are read in place.
+  const std::vector<Hop>& hops() const { return hops_; }
+  // Whether what is gathered for operators is what the shards hold.
+  bool gathered_exactly() const { return wire_.exact(layout_); }
+  // Forgets the whole of a paged unit.
+  void evict();
+
+  // The parameter of this unit that a tensor is, or a view of.
+  const Slot& slot_of(const c10::TensorImpl* tensor) const { return layout_.slots()[place_of(tensor)->slot]; }
+  const Slot& slot_of(const at::Tensor& tensor) const { return slot_of(tensor.unsafeGetTensorImpl()); }
+  bool frozen(const c10::TensorImpl* tensor) const { return !parameters_[place_of(tensor)->slot].requires_grad(); }
+  // Elements of the flat array, in the order of its memory, that a tensor is which lies as the unit's `parameter` does.
+  at::Tensor part_of(const at::Tensor& flat, const at::Tensor& parameter) const;
+  std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
+  // Puts parameters that set_data() or torch::load() gave other memory back into the resident whole, with those values
+  // or with its own. Throws StateError, all being back, where values have another shape.
+  void take_back(bool with_values);
+  bool adopted() const { return adopted_; }
+  // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
+  // them throws and says what to do.
+  void abandon(bool with_values = true);
+  // Ends it, when it is ready() or was cast: parameters get these values of the flat array, or its own where there are
+  // none, in the dtypes that they had before the unit.
+  void give_back(const at::Tensor& values = {});
+
+  UnitOwner* owner = nullptr;
+
+ private:
+  // Of a parameter: the context of its storage's data pointer, whose deleter is tag().
+  struct Place {
+    Unit* unit;
+    std::size_t slot;
+    at::Tensor parameter;  // as the engine put it there
+  };
+  static void tag(void*) {}
+  static const Place* place_of(const c10::TensorImpl* tensor) {
+    if (!tensor->has_storage()) return nullptr;
+    const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    return pointer.get_deleter() == &Unit::tag ? static_cast<const Place*>(pointer.get_context()) : nullptr;
+  }
+  c10::StorageImpl& storage_of(const Place& place) const;
+  at::DataPtr pointer_to(Place& place, void* whole) const;
+  Buffer room_for_values() const;
+  void make_home();
+  std::shared_ptr<Arrival> bring_to(Buffer& whole);
+  // `values`, of the device, are those of all elements; staging is where the tier is computed with.
+  void write_home(Staging& staging, const void* values, Dtype dtype);
+  void point_at(void* data);
+  void forbid(const char* why);
+  void settle_on(const std::vector<at::Tensor>& values);
+  void cast_back();
+  void end();
+
+  const UnitLayout& layout_;
+  int index_;
+  int rank_;
+  bool paged_, gathers_;
+  bool published_;  // its slices go to the peers after a step
+  Held home_;
+  std::vector<Hop> hops_;
+  std::vector<at::Tensor> parameters_;
+  const GatherWire& wire_;
+  Accounts& accounts_;
+  Bringer* bringer_;
+  std::shared_ptr<void> common_;      // the whole, of all ranks
+  Buffer memory_;                     // the whole, of this rank
+  Block home_block_;                  // what it has at rest of one that is paged
+  std::shared_ptr<Arrival> brought_;  // what was read of it last, in the resident whole
+  bool adopted_ = false;
+  std::vector<Place> places_;          // by slot; they stay where they are
+  std::vector<at::Tensor> before_;     // the parameters, until the engine is built
+  std::vector<at::ScalarType> given_;  // their dtypes
+  bool ready_ = false;
+};
+
+}  // namespace zero

@@ -1,0 +1,121 @@
+#include "update/delayed_update.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/elements.h"
+#include "memory/tier_meter.h"
+#include "units/for_unit.h"
+
+namespace zero {
+
+DelayedUpdate::DelayedUpdate(Updater& updater, std::unique_ptr<Store> memory, int units)
+    : updater_(updater),
+      memory_(std::move(memory)),
+      parameters_(static_cast<std::size_t>(units)),
+      known_(static_cast<std::size_t>(units)) {}
+
+DelayedUpdate::~DelayedUpdate() {
+  settle();
+}
+
+void DelayedUpdate::settle() const {
+  try {
+    if (done_) Pending(*done_).wait();
+  } catch (...) {
+    // take_over() tells of it, who wants it.
+  }
+}
+
+void DelayedUpdate::begin(std::vector<UnitStep> steps) {
+  std::ranges::sort(steps, std::ranges::greater(), [](const UnitStep& step) { return step.unit->index(); });
+  for (UnitStep& step : steps) {
+    make_room(step);
+    step.parameters = &parameters_[static_cast<std::size_t>(step.unit->index())];
+    if (!updater_.follows(*step.unit)) read(step);
+  }
+  steps_ = std::move(steps);
+  read_ = 0;
+  done_ = worker_.submit([this] { run(); });
+}
+
+void DelayedUpdate::make_room(const UnitStep& step) {
+  Block& block = parameters_[static_cast<std::size_t>(step.unit->index())];
+  if (block) return;
+  block = memory_->take(updater_.length(*step.unit) * size_of(step.unit->layout().dtype()), Owner::parameter,
+                        step.unit->index());
+}
+
+std::vector<Piece> DelayedUpdate::updated(const UnitStep& step) const {
+  std::vector<Piece> pieces = updater_.pieces(*step.unit);
+  std::erase_if(pieces, [&](const Piece& piece) { return !step.factors[static_cast<std::size_t>(piece.slot)]; });
+  return pieces;
+}
+
+// What an earlier step left there is the unit's, unless somebody wrote it since.
+void DelayedUpdate::read(const UnitStep& step) {
+  std::set<int>& known = known_[static_cast<std::size_t>(step.unit->index())];
+  const TierMeter::Apart apart;
+  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.origin(*step.unit);
+  for_unit(*step.unit, "the parameters", [&] {
+    for (const Piece& piece : updated(step)) {
+      if (known.contains(piece.slot)) continue;
+      const BlockPart from = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::in);
+      void* const to = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
+      from.block->read(from.at, {to, from.bytes, Dtype::u8}).wait();
+      known.insert(piece.slot);
+    }
+  });
+}
+
+void DelayedUpdate::write(const UnitStep& step) {
+  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.origin(*step.unit);
+  for_unit(*step.unit, "the parameters", [&] {
+    for (const Piece& piece : updated(step)) {
+      const BlockPart to = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::out);
+      const void* const from = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
+      to.block->write(to.at, {from, to.bytes, Dtype::u8}).wait();
+    }
+  });
+}
+
+// On the worker's thread. However it ends, nobody waits for gradients any more.
+void DelayedUpdate::run() {
+  struct AtEnd {
+    DelayedUpdate& update;
+    ~AtEnd() { update.mark_read(update.steps_.size()); }
+  };
+  const AtEnd at_end{*this};
+  Passage passage = updater_.passage();
+  for (std::size_t i = 0; i < steps_.size(); ++i) updater_.step(passage, steps_[i], [this, i] { mark_read(i + 1); });
+  if (!steps_.empty()) updater_.finish(passage, *steps_.back().unit);
+}
+
+void DelayedUpdate::mark_read(std::size_t steps) {
+  {
+    const std::lock_guard lock(mutex_);
+    read_ = std::max(read_, steps);
+  }
+  moved_.notify_all();
+}
+
+void DelayedUpdate::wait_for_gradient(int unit) {
+  if (!done_) return;
+  origin_.require("a delayed update cannot be waited for");
+  const auto is = [unit](const UnitStep& step) { return step.unit->index() == unit; };
+  const auto place = static_cast<std::size_t>(std::ranges::find_if(steps_, is) - steps_.begin());
+  if (place == steps_.size()) return;
+  std::unique_lock lock(mutex_);
+  moved_.wait(lock, [&] { return read_ > place; });
+}
+
+void DelayedUpdate::take_over(const std::function<void(Unit&)>& written) {
+  if (!done_) return;
+  std::exchange(done_, std::nullopt)->wait();
+  for (const UnitStep& step : std::exchange(steps_, {})) {
+    write(step);
+    written(*step.unit);
+  }
+}
+
+}  // namespace zero

@@ -1,0 +1,124 @@
+// What the updater holds, told by name, and taken over from another.
+#include "memory/tier_meter.h"
+#include "partition/optimizer_state.h"
+#include "units/for_unit.h"
+#include "update/updater.h"
+
+namespace zero {
+namespace {
+
+void tell_of(const BlockPart& part, HeldState held, const TellState& tell) {
+  if (part.block == nullptr) return;
+  held.lies_in(part);
+  tell(held);
+}
+
+// Of a piece, whose elements are those of `held`.
+void tell_of(const UpdateParts& parts, const Optimizer& optimizer, const Piece& piece, const HeldState& held,
+             const TellState& tell) {
+  HeldState each = held;
+  each.kind = StateKind::main_weight;
+  tell_of(parts.main, each, tell);
+  each.kind = StateKind::remainder;
+  tell_of(parts.rest, each, tell);
+  HeldState scale = held;
+  scale.begin = piece.begin / kStateBlock - held.slot->begin / kStateBlock;
+  scale.end = scale.begin + scales(piece);
+  for (std::size_t i = 0; i < kMaxMoments; ++i) {
+    each.part = scale.part = moment_name(optimizer, static_cast<int>(i));
+    each.kind = StateKind::moment;
+    scale.kind = StateKind::scale;
+    tell_of(parts.moments[i], each, tell);
+    tell_of(parts.scales[i], scale, tell);
+  }
+}
+
+}  // namespace
+
+void Updater::forget(Unit& unit) {
+  states_[index(unit)].reset();
+  whole_.forget(unit);
+}
+
+void Updater::each_state(const Unit& unit, const TellState& tell) const {
+  const auto& state = states_[index(unit)];
+  if (!state) return;
+  const Dtype stored = unit.layout().dtype();
+  const std::vector<Piece> owned = pieces(unit);
+  for (std::size_t which = 0; which < owned.size(); ++which) {
+    const Piece& piece = owned[which];
+    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+    const HeldState of{
+        .slot = &slot, .begin = piece.begin - slot.begin, .end = piece.end - slot.begin, .over = held(unit).over};
+    const Optimizer& optimizer = rule(slot).optimizer;
+    const UpdateParts parts = parts_of(state->blocks, optimizer, stored, piece, which, piece.begin, piece.end);
+    tell_of(parts, optimizer, piece, of, tell);
+    if (which >= state->torch.size() || !state->torch[which]) continue;
+    HeldState kept = of;
+    kept.kind = StateKind::optimizer;
+    kept.torch = state->torch[which].get();
+    tell(kept);
+  }
+  whole_.each_state(unit, tell);
+}
+
+void Updater::read_main(const Unit& unit, View to) const {
+  const TierMeter::Apart apart;
+  for_unit(unit, "the main weights", [&] { states_[index(unit)]->blocks.main.read(0, to).wait(); });
+}
+
+bool Updater::has_wide(const Unit& unit) const {
+  const auto& state = states_[index(unit)];
+  return state && (state->blocks.main || state->blocks.rest);
+}
+
+// What rounding cut off belongs to the stored parameters, beside which it lies.
+void Updater::read_wide(Unit& unit, View to) const {
+  if (has_main(unit)) return read_main(unit, to);
+  const TierMeter::Apart apart;
+  const Dtype stored = unit.layout().dtype();
+  const std::int64_t bytes = length(unit) * size_of(stored);
+  std::vector<char> parameters(static_cast<std::size_t>(bytes)), rest(static_cast<std::size_t>(bytes));
+  for_unit(unit, "the parameters", [&] {
+    const BlockPart from = unit.stored({origin(unit), length(unit)}, Way::in);
+    from.block->read(from.at, {parameters.data(), bytes, Dtype::u8}).wait();
+    states_[index(unit)]->blocks.rest.read(0, {rest.data(), bytes, Dtype::u8}).wait();
+  });
+  UpdateRange range;
+  range.parameter = parameters.data();
+  range.rest = rest.data();
+  range.dtype = stored;
+  range.count = length(unit);
+  range.remainder = Remainder::kept;
+  read_weights(range, to.data);
+}
+
+void Updater::resume(std::uint64_t seed, std::vector<std::int64_t> steps) {
+  seed_ = seed;
+  steps_ = std::move(steps);
+}
+
+void Updater::resume_torch(Unit& unit, const ReadFields& read) {
+  const std::vector<Piece> owned = pieces(unit);
+  for (std::size_t which = 0; which < owned.size(); ++which) {
+    const Piece& piece = owned[which];
+    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+    const auto* const torch = std::get_if<TorchOptimizer>(&rule(slot).optimizer);
+    if (torch == nullptr || steps_[static_cast<std::size_t>(slot.index)] == 0) continue;
+    const std::int64_t begin = piece.begin - slot.begin, end = piece.end - slot.begin;
+    torch_step(unit, which, *torch).resume(read(slot, begin, end), end - begin, accumulation(unit.layout().dtype()));
+  }
+}
+
+void Updater::store(Unit& unit) {
+  if (!has_main(unit)) return;
+  const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
+  each_beside(
+      unit, states_[index(unit)]->blocks.main, wide, Way::in,
+      [&](std::int64_t first, std::int64_t count) {
+        return unit.stored({origin(unit) + first, count}, Way::out);
+      },
+      [&](const void* main, void* to, std::int64_t count) { computing(unit).convert(main, wide, to, dtype, count); });
+}
+
+}  // namespace zero
