@@ -6,12 +6,13 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "backwards", "deferred", "units", "gradients", "operators",
-          "update", "engine", "weights", "data", "analysis", "parallel"]
+LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "backwards", "deferred", "units", "gradients",
+          "operators", "update", "engine", "weights", "data", "analysis", "parallel"]
 USERS = ["models", "planner", "cli", "examples", "python"]
 ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base", "memory", "persist"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
-WITH_TORCH = [each for each in LAYERS[LAYERS.index("backwards"):] if each != "analysis"]  # all of them; of other layers, what lies in a folder `torch`
+# All of them; of other layers, what lies in a folder `torch`.
+WITH_TORCH = [each for each in LAYERS[LAYERS.index("backwards"):] if each != "analysis"]
 LONGEST_FILE, LONGEST_FUNCTION = 400, 120
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
 PLACEMENT = re.compile(r"(\]|\brow_?)\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads

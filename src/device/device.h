@@ -132,7 +132,7 @@ class Device {
   virtual void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) = 0;
   // Whether at::_scaled_mm multiplies matrices in FP8 there.
   virtual bool multiplies_float8() const = 0;
-  // See device/weights.h.
+  // See device/written_weights.h.
   virtual void keep_rest(const void* values, void* rest, std::int64_t count) = 0;
   virtual void drop_misfits(const void* written, void* rest, std::int64_t count) = 0;
   virtual void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) = 0;

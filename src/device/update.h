@@ -40,7 +40,7 @@ struct UpdateFactors {
 // For optimizers that go element by element.
 void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range);
 
-// For the others (see partition/full_tensors.h). Into `weights`, of type accumulation(dtype): the weights.
+// For the others (see partition/full_tensor_owners.h). Into `weights`, of type accumulation(dtype): the weights.
 void read_weights(const UpdateRange& range, void* weights);
 // Updates the moments, and writes to `input` what the step is computed from: bf16, or of type accumulation(dtype).
 // `weights` as read; null where the optimizer has an owner.

@@ -294,7 +294,7 @@ class Pricing {
     call(hops);
   }
 
-  // Along `within`: what concerns a shard group only is announced in it only. See state/exchange.h.
+  // Along `within`: what concerns a shard group only is announced in it only. See units/exchange.h.
   void announce(Axis within = Axis::data) {
     if (movement_.within == Axis::data) return call({{Collective::all_gather, Axis::data, kAnnouncementBytes}});
     call({{Collective::all_gather, Axis::shard, kAnnouncementBytes}});
