@@ -13,11 +13,20 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& what, std::string hint = {})
       : std::runtime_error(hint.empty() ? what : what + " (" + hint + ")"), hint_(std::move(hint)) {}
 
+  const char* what() const noexcept override { return named_.empty() ? std::runtime_error::what() : named_.c_str(); }
   // What the caller can change; empty when nothing sensible can be said.
   const std::string& hint() const noexcept { return hint_; }
+  // Says on which rank it failed, where the text names none.
+  void name_rank(int rank) {
+    const std::string text = what();
+    for (auto at = text.find("rank "); at != text.npos; at = text.find("rank ", at + 1))
+      if (const char next = text[at + 5]; next >= '0' && next <= '9') return;
+    named_ = "rank " + std::to_string(rank) + ": " + text;
+  }
 
  private:
   std::string hint_;
+  std::string named_;  // the text with the rank; empty: as it is
 };
 
 // A plan, an option, an environment variable or an argument that cannot work.

@@ -83,6 +83,7 @@ class MicroBatch {
   void begin_numbers();
   // A step is over: nobody goes back to numbers that were drawn in it.
   void next_step();
+  std::uint64_t seed() const { return seed_; }
   // From the next forward on.
   void reseed(std::uint64_t seed) { seed_ = seed; }
   // Of the next draw in a forward.

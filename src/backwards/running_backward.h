@@ -81,7 +81,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   void drop();
 
   // An engine that the program has ended within it lives until Ends does.
-  void keep(std::unique_ptr<TakesGradients> ended) {
+  void keep(std::shared_ptr<void> ended) {
     const std::lock_guard lock(mutex_);
     ended_.push_back(std::move(ended));
   }
@@ -129,7 +129,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   std::optional<std::vector<TakesGradients*>> foreseen_ = {};
   std::mutex mutex_ = {};
   std::vector<TakesGradients*> parts_ = {};
-  std::vector<std::unique_ptr<TakesGradients>> ended_ = {};
+  std::vector<std::shared_ptr<void>> ended_ = {};
 };
 
 // That hear of a thread's backwards, in the order in which they were built.

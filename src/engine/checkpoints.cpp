@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "engine/adapted_source.h"
-#include "engine/impl.h"
+#include "engine/engine_saving.h"
 #include "partition/tiles.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/checkpoint_writer.h"
@@ -76,24 +76,32 @@ void prepare_checkpoints(const World& world, const std::string& folder) {
   });
 }
 
-// On the exchange's thread, as an operation that all ranks agree on. A checkpoint that fails is no fault of the ranks'.
-void Engine::Impl::exchange_files(Exchange::Kind kind, const std::function<void(const Communicator& all)>& work) {
+Saving::Saving(Trained& trained, EngineRanks& ranks, Liveness& life, Parameters& parameters, Accumulation& accumulation,
+               Step& step, const Entry& entry, std::vector<Replicated> replicated)
+    : trained_(trained),
+      ranks_(ranks),
+      life_(life),
+      parameters_(parameters),
+      accumulation_(accumulation),
+      step_(step),
+      entry_(entry),
+      replicated_(std::move(replicated)) {}
+
+// A checkpoint that fails is no fault of the ranks': they go on.
+void Saving::exchange_files(Exchange::Kind kind, const std::function<void(const Communicator& all)>& work) {
   std::exception_ptr failure;
-  exchange_.run({.kind = kind,
-                 .run =
-                     [&](const Groups& groups) {
-                       try {
-                         work(groups.along(Axis::data));
-                       } catch (const CheckpointError&) {
-                         failure = std::current_exception();
-                       }
-                     },
-                 .lane = Exchange::Lane::control});
+  ranks_.exchange().confer(kind, [&](const Communicator& all) {
+    try {
+      work(all);
+    } catch (const CheckpointError&) {
+      failure = std::current_exception();
+    }
+  });
   if (failure) std::rethrow_exception(failure);
 }
 
 // Of a save under way: until it has ended, or not at all, on all ranks alike.
-void Engine::Impl::make_way(WhileSaving how) {
+void Saving::make_way(WhileSaving how) {
   if (!saver_ || !saver_->under_way()) return;
   bool ended = how == WhileSaving::wait;
   if (!ended)
@@ -110,25 +118,26 @@ void Engine::Impl::make_way(WhileSaving how) {
   }
 }
 
-SaveOrder Engine::Impl::order(const std::string& folder, const SaveOptions& options) {
-  const std::string label = plan_.label();
-  return {folder,
-          {state(options.frozen), exchange_.rank(), options.tensors},
-          {.plan = label + (label.find(',') == label.npos ? " " : ", ") + std::string(name(plan_.precision())),
-           .mesh = exchange_.mesh(),
-           .user = options.user,
-           .replace = options.replace,
-           .origin = behind_},
-          {options.keep_last, options.keep_every}};
+SaveOrder Saving::order(const std::string& folder, const SaveOptions& options) {
+  const std::string label = trained_.plan().label();
+  return {
+      folder,
+      {state(options.frozen), ranks_.rank(), options.tensors},
+      {.plan = label + (label.find(',') == label.npos ? " " : ", ") + std::string(name(trained_.plan().precision())),
+       .mesh = ranks_.mesh(),
+       .user = options.user,
+       .replace = options.replace,
+       .origin = behind_},
+      {options.keep_last, options.keep_every}};
 }
 
 // Copies what this rank saves; returns why that was not possible.
-std::string Engine::Impl::copy(Snapshot& snapshot) {
+std::string Saving::copy(Snapshot& snapshot) {
   const std::int64_t bytes = snapshot.bytes();
   const std::string fault = fault_of([&] {
     if (snapshot_.bytes() < bytes) {
       snapshot_.reset();
-      snapshot_ = accounts_.take_of_host(bytes, Owner::snapshot);
+      snapshot_ = ranks_.accounts().take_of_host(bytes, Owner::snapshot);
     }
     snapshot.take(snapshot_.view().data);
   });
@@ -136,9 +145,26 @@ std::string Engine::Impl::copy(Snapshot& snapshot) {
 }
 
 // What fails on one rank before anything is saved, all ranks hear of; a mistake that all of them make each may tell.
-std::string Engine::Impl::save(const std::string& folder, const SaveOptions& options) {
-  check_alive();
-  make_way(options.while_saving);
+std::string Saving::save(const std::string& folder, const SaveOptions& options) {
+  return entry_("save()", {}, [&] {
+    make_way(options.while_saving);
+    return write(folder, options);
+  });
+}
+
+// Before state(), in which ranks wait for each other.
+void Saving::require_ready(const SaveOptions& options) {
+  naming_rank(ranks_.rank(), [&] {
+    require_user_json(options.user);
+    entry_.require("state()", {.module = true, .idle = true, .no_scope = true});
+    accumulation_.apply_zero_grad();
+    if (accumulation_.micro() > 0) accumulation_.gradients().show();
+    if (!accumulation_.partly_emptied()) accumulation_.require_no_gradients("state()");  // else state() asks the others
+    look_at_buffers();
+  });
+}
+
+std::string Saving::write(const std::string& folder, const SaveOptions& options) {
   // What `failure` is on other ranks too, each tells itself; what it is on some, all are told, and nothing is saved.
   const auto agree = [&](const std::exception_ptr& failure, const std::function<void(const Communicator& all)>& then) {
     bool everywhere = false;
@@ -152,22 +178,11 @@ std::string Engine::Impl::save(const std::string& folder, const SaveOptions& opt
     });
     if (everywhere) std::rethrow_exception(failure);
   };
-  // Before state(), in which ranks wait for each other.
-  agree(failure_of([&] {
-          require_user_json(options.user);
-          check_module();
-          check_idle("state()");
-          heed_emptied();
-          if (micro_ > 0) gradients_->show();
-          if (!partly_emptied_) require_no_gradients("state()");  // else state() asks the others
-          check_not_gathered("state()");
-          look_at_buffers();
-        }),
-        [](const Communicator&) {});
+  agree(failure_of([&] { require_ready(options); }), [](const Communicator&) {});
   std::optional<SaveOrder> order;
   const std::exception_ptr failure = failure_of([&] { order.emplace(this->order(folder, options)); });
   const std::string fault = order && options.background ? copy(order->snapshot) : "";
-  std::string saved = folder + "/" + checkpoint_name(steps_);
+  std::string saved = folder + "/" + checkpoint_name(step_.steps());
   agree(failure, [&](const Communicator& all) {
     together(all, "nothing is saved to " + folder, [&] {
       if (!fault.empty()) throw CheckpointError(fault);
@@ -182,13 +197,8 @@ std::string Engine::Impl::save(const std::string& folder, const SaveOptions& opt
   return saved;
 }
 
-std::string Engine::Impl::finish_save() {
-  return saver_ ? saver_->finish() : std::string();
-}
-
-// `ended`: that on all ranks a save has, since the report before.
-void Engine::Impl::report_save(bool ended, StepReport& report) {
-  if (!ended) return;
+// In the report of the step behind which it has ended on all ranks.
+void Saving::report_save(StepReport& report) {
   try {
     report.saved = saver_->finish();
   } catch (const CheckpointError& error) {
@@ -196,7 +206,7 @@ void Engine::Impl::report_save(bool ended, StepReport& report) {
   }
 }
 
-Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& options) {
+Restored Saving::load_one(const std::string& place, const LoadOptions& options) {
   std::optional<Checkpoint> checkpoint;
   std::optional<CheckpointSource> source;
   std::vector<RestoredTensor> tensors;
@@ -210,16 +220,19 @@ Restored Engine::Impl::load_one(const std::string& place, const LoadOptions& opt
     });
   });
   look_at_buffers();
-  TiledSource tiled(*source, tiles_);
-  AdaptedSource adapted(tiled, expected_state(), buffers_of_state(), options, seed_);
+  TiledSource tiled(*source, trained_.tiles());
+  AdaptedSource adapted(tiled, expected_state(), buffers_of_state(), options, parameters_.micro_batch().seed());
   take_over(adapted);
-  if (!options.weights_only) *behind_ = Origin{steps_, lineage};
-  return {.folder = place, .step = steps_, .user = checkpoint->manifest().user, .tensors = std::move(tensors)};
+  if (!options.weights_only) *behind_ = Origin{step_.steps(), lineage};
+  return {.folder = place, .step = step_.steps(), .user = checkpoint->manifest().user, .tensors = std::move(tensors)};
 }
 
 // One that turns out to be damaged is written over by the one before.
-Restored Engine::Impl::load(const std::string& folder, const LoadOptions& options) {
-  check_alive();
+Restored Saving::load(const std::string& folder, const LoadOptions& options) {
+  return entry_("load()", {}, [&] { return load_newest(folder, options); });
+}
+
+Restored Saving::load_newest(const std::string& folder, const LoadOptions& options) {
   make_way(WhileSaving::wait);
   std::vector<std::string> places;
   exchange_files(Exchange::Kind::load,
@@ -231,18 +244,6 @@ Restored Engine::Impl::load(const std::string& folder, const LoadOptions& option
       damaged += "; " + place + ": " + error.what();
     }
   throw CheckpointError(nothing_in(folder) + ": there is none that is whole" + damaged);
-}
-
-std::string Engine::save(const std::string& folder, const SaveOptions& options) {
-  return self().save(folder, options);
-}
-
-std::string Engine::finish_save() {
-  return self().finish_save();
-}
-
-Restored Engine::load(const std::string& folder, const LoadOptions& options) {
-  return self().load(folder, options);
 }
 
 }  // namespace zero

@@ -7,6 +7,7 @@
 
 #include "engine/engine_optimizer.h"
 #include "engine/impl.h"
+#include "engine/memory_needs.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -46,7 +47,7 @@ Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, c
 // A process that was forked has none of the threads on which the engine's work is done: there it is left as it is.
 Engine::~Engine() {
   if (!impl_) return;
-  if (impl_->of_this_process())
+  if (impl_->ranks.exchange().of_this_process())
     Impl::end(std::move(impl_));
   else
     static_cast<void>(impl_.release());
@@ -63,28 +64,59 @@ Engine::Impl& Engine::self() const {
 }
 
 void Engine::backward(const at::Tensor& loss) {
-  Impl& impl = self();
-  const std::shared_ptr<RunningBackward> run = impl.new_backward();
+  Impl& engine = self();
+  const std::shared_ptr<RunningBackward> run = engine.accumulation.new_backward();
   const RunningBackward::Ends ends(*run);
-  impl.accounts().explaining_memory("backward", [&] { impl.backward(run, loss); });
+  engine.ranks.accounts().explaining_memory("backward", [&] {
+    engine.entry("backward()", {.idle = true, .unchanged = true}, [&] { engine.accumulation.backward(run, loss); });
+  });
 }
 StepReport Engine::step() {
-  return self().step();
-}
-const StepReport& Engine::last_step() const {
-  return self().last_step();
-}
-at::Tensor Engine::scale(const at::Tensor& loss) {
-  return self().scale(loss);
+  return self().take_step();
 }
 at::Tensor Engine::step(const std::function<at::Tensor()>& closure) {
   return optimizer().step(closure);
 }
+const StepReport& Engine::last_step() const {
+  return self().step.last();
+}
+at::Tensor Engine::scale(const at::Tensor& loss) {
+  Impl& engine = self();
+  return engine.entry("scale()", {}, [&] { return engine.accumulation.scale(loss); });
+}
+void Engine::discard() {
+  Impl& engine = self();
+  engine.entry("discard()", {.idle = true}, [&] { engine.accumulation.drop_step(); });
+}
+std::int64_t Engine::micro_batch() const {
+  return self().accumulation.next_micro_batch();
+}
+at::Tensor Engine::gradient(const at::Tensor& parameter) const {
+  Impl& engine = self();
+  return engine.entry("gradient()", {.idle = true}, [&] {
+    engine.step.gradients().require_gradients("gradient()");
+    return engine.step.gradients().gradient(parameter);
+  });
+}
+void Engine::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) const {
+  Impl& engine = self();
+  constexpr const char* call = "for_each_gradient_slice()";
+  engine.entry(call, {.idle = true}, [&] { engine.step.gradients().require_gradients(call); });
+  engine.step.gradients().for_each_slice(use);
+}
+at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
+  Impl& engine = self();
+  return engine.entry("main_parameter()", {.latest = true, .unwatched = true},
+                      [&] { return engine.parameters.main_parameter(parameter); });
+}
+
 torch::optim::Optimizer& Engine::optimizer() {
   return self().optimizer().torch();
 }
 void Engine::refuse_optimizer(const std::type_info& wanted) {
-  self().refuse_optimizer(c10::demangle(wanted.name()));
+  ConfigError error = self().step.other_optimizer(c10::demangle(wanted.name()));
+  error.name_rank(self().ranks.rank());
+  throw error;
 }
 void Engine::zero_grad(bool set_to_none) {
   optimizer().zero_grad(set_to_none);
@@ -93,56 +125,69 @@ std::vector<torch::optim::OptimizerParamGroup>& Engine::param_groups() {
   return optimizer().param_groups();
 }
 void Engine::set_lr(double lr) {
-  self().set_lr(lr);
-}
-std::int64_t Engine::micro_batch() const {
-  return self().next_micro_batch();
-}
-void Engine::discard() {
-  self().discard();
+  Impl& engine = self();
+  engine.entry("set_lr()", {}, [&] { engine.optimizer().set_lr(lr); });
 }
 void Engine::request(std::uint32_t bits) {
-  self().request(bits);
+  self().step.request(bits);
 }
 void Engine::release(ReleaseAs as) {
   self().release(as);
 }
-const Plan& Engine::plan() const {
-  return self().plan();
+
+EngineState Engine::state() {
+  return self().saving.state();
 }
-const std::vector<ParameterRule>& Engine::rules() const {
-  return self().rules();
+void Engine::load_state(StateSource& source) {
+  self().saving.load_state(source);
+}
+std::string Engine::save(const std::string& folder, const SaveOptions& options) {
+  return self().saving.save(folder, options);
+}
+std::string Engine::finish_save() {
+  return self().saving.finish_save();
+}
+Restored Engine::load(const std::string& folder, const LoadOptions& options) {
+  return self().saving.load(folder, options);
 }
 
+const Plan& Engine::plan() const {
+  return self().trained.plan();
+}
+const std::vector<ParameterRule>& Engine::rules() const {
+  return self().trained.rules();
+}
 const Layout& Engine::layout() const {
-  return self().layout();
+  return self().trained.layout();
 }
 Estimate Engine::estimate() const {
-  return self().estimate();
+  return self().parameters.needs().estimate();
 }
 Memory Engine::memory() const {
-  return self().memory();
+  return self().parameters.needs().memory();
 }
 std::optional<Trace> Engine::trace() const {
-  return self().trace();
+  return self().micro_batch().trace();
 }
 Ledger Engine::ledger() const {
-  return self().accounts().snapshot();
+  return self().ranks.accounts().snapshot();
 }
 Ledger Engine::building() const {
-  return self().building();
+  return self().ranks.building();
 }
 void Engine::reset_peaks() {
-  self().accounts().reset_peaks();
+  self().ranks.accounts().reset_peaks();
 }
 Traffic Engine::traffic() const {
-  return self().meter().snapshot();
+  self().parameters.settle_published();
+  return self().ranks.meter()->snapshot();
 }
 Traffic Engine::setup_traffic() const {
-  return self().setup_traffic();
+  return self().ranks.setup_meter().snapshot();
 }
 void Engine::reset_traffic() {
-  self().meter().reset();
+  self().parameters.settle_published();
+  self().ranks.meter()->reset();
   self().tiers().reset();
 }
 TierTraffic Engine::tier_traffic() const {
@@ -152,31 +197,16 @@ TierTraffic Engine::setup_tier_traffic() const {
   return self().tiers().others();
 }
 std::int64_t Engine::steps() const {
-  return self().steps();
+  return self().step.steps();
 }
 std::int64_t Engine::skipped_steps() const {
-  return self().skipped_steps();
+  return self().step.skipped();
 }
 double Engine::loss_scale() const {
-  return self().loss_scale();
-}
-EngineState Engine::state() {
-  return self().state();
-}
-void Engine::load_state(StateSource& source) {
-  self().load_state(source);
+  return self().accumulation.scaler().value();
 }
 void Engine::observe(std::weak_ptr<EngineObserver> observer) {
   self().observe(observer);
-}
-at::Tensor Engine::gradient(const at::Tensor& parameter) const {
-  return self().gradient(parameter);
-}
-void Engine::for_each_gradient_slice(const std::function<void(const GradientSlice&)>& use) const {
-  self().for_each_gradient_slice(use);
-}
-at::Tensor Engine::main_parameter(const at::Tensor& parameter) const {
-  return self().main_parameter(parameter);
 }
 
 }  // namespace zero

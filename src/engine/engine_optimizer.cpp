@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "engine/impl.h"
 #include "update/torch_options.h"
 #include "zero/error.h"
 
@@ -111,7 +110,7 @@ double EngineOptimizer::lr() const {
 }
 
 // What schedules and the program have set since changes ratios, but for that by which lr() goes.
-void EngineOptimizer::heed_rates() {
+void EngineOptimizer::read_rates() {
   const double now = lr();
   const bool moved = now != lr_;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
@@ -127,7 +126,9 @@ void EngineOptimizer::heed_rates() {
 }
 
 void EngineOptimizer::set_lr(double lr) {
-  heed_rates();
+  if (!is_rate(lr)) throw ConfigError("a learning rate is not negative, and finite");
+  if (const std::string text = fault(); !text.empty()) throw ConfigError(text);
+  read_rates();
   lr_ = lr;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     Group& each = groups_[group];
@@ -177,84 +178,6 @@ std::string EngineOptimizer::changes() const {
     if (now != describe(groups_[group].optimizer)) text += "group " + std::to_string(group) + " " + now + "; ";
   }
   return text;
-}
-
-// Of a rate to that of parameters in no group, as the engine was built.
-std::optional<double> Engine::Impl::ratio_of(const ParameterRule& rule) const {
-  const double given = learning_rate(optimizer_given_), own = learning_rate(rule.optimizer);
-  if (own == given) return rule.lr_scale;
-  if (given == 0) return {};
-  return own * rule.lr_scale / given;
-}
-
-// Of Options::groups, that which takes it; -1: none.
-int Engine::Impl::group_of(const ParameterInfo& info) const {
-  const auto& groups = options_.groups;
-  const auto found = std::ranges::find_if(groups, [&](const ParamGroup& group) { return group.takes(info); });
-  return found == groups.end() ? -1 : static_cast<int>(found - groups.begin());
-}
-
-// Parameters with the same rule, in the layout's order; those with the engine's own learning rate come first.
-EngineOptimizer& Engine::Impl::optimizer() {
-  check_alive();
-  if (optimizer_) return *optimizer_;
-  std::vector<EngineOptimizer::Group> groups;
-  std::vector<std::tuple<std::string, double, int>> rules;
-  for (std::size_t i = 0; i < rules_.size(); ++i) {
-    const bool programs = std::holds_alternative<TorchOptimizer>(rules_[i].optimizer);  // its label tells too little
-    const std::tuple rule{describe(rules_[i].optimizer), rules_[i].lr_scale, programs ? group_of(infos_[i]) : 0};
-    const auto at = static_cast<std::size_t>(std::ranges::find(rules, rule) - rules.begin());
-    const auto number = static_cast<int>(i);
-    if (at == rules.size()) {
-      rules.push_back(rule);
-      groups.push_back({rules_[i].optimizer, updater_.lr(number), ratio_of(rules_[i])});
-    }
-    groups[at].numbers.push_back(number);
-    groups[at].parameters.push_back(parameter_at(number));
-  }
-  std::ranges::stable_partition(groups, [](const EngineOptimizer::Group& group) { return group.ratio == 1; });
-  optimizer_ = std::make_unique<EngineOptimizer>(optimizer_given_, std::move(groups), [this] { step(); });
-  return *optimizer_;
-}
-
-void Engine::Impl::refuse_optimizer(const std::string& wanted) const {
-  throw ConfigError(rank_text() + ": the engine's optimizer, " + std::string(name(optimizer_given_)) +
-                        ", does not stand for a " + wanted,
-                    "build the engine with the optimizer of that name, or take a torch::optim::Optimizer&");
-}
-
-void Engine::Impl::set_lr(double lr) {
-  if (!is_rate(lr)) throw ConfigError(rank_text() + ": a learning rate is not negative, and finite");
-  if (const std::string fault = optimizer().fault(); !fault.empty()) throw ConfigError(rank_text() + ": " + fault);
-  optimizer_->set_lr(lr);
-}
-
-// What the program has set since: its rates, which an update that is under way does not read.
-void Engine::Impl::heed_groups() {
-  if (!optimizer_) return;
-  if (const std::string fault = optimizer_->fault(); !fault.empty()) throw ConfigError(rank_text() + ": " + fault);
-  for (std::size_t group = 0; group < optimizer_->groups(); ++group)
-    for (const int number : optimizer_->numbers(group))
-      if (updater_.lr(number) != optimizer_->lr(group)) updater_.set_lr(number, optimizer_->lr(group));
-  lr_ = optimizer_->lr();
-}
-
-// And the other values, when no update is under way.
-void Engine::Impl::follow_groups() {
-  if (!optimizer_) return;
-  for (std::size_t group = 0; group < optimizer_->groups(); ++group) {
-    const std::vector<int>& numbers = optimizer_->numbers(group);
-    const Optimizer now = optimizer_->optimizer(group);
-    if (std::holds_alternative<TorchOptimizer>(now)) {
-      const std::shared_ptr<const optim::OptimizerOptions> options = optimizer_->options(group).clone();
-      for (const int number : numbers) updater_.set_torch_options(number, options);
-    } else if (describe(now) != describe(rules_[static_cast<std::size_t>(numbers.front())].optimizer)) {
-      for (const int number : numbers) {
-        updater_.set_optimizer(number, now);
-        rules_[static_cast<std::size_t>(number)].optimizer = now;
-      }
-    }
-  }
 }
 
 }  // namespace zero

@@ -32,7 +32,8 @@ class EngineOptimizer {
   torch::optim::Optimizer& torch() { return *torch_; }
   const torch::optim::Optimizer& torch() const { return *torch_; }
 
-  // Of parameters in no group, and those of groups by the same factor.
+  // Of parameters in no group, and those of groups by the same factor. Throws ConfigError for what is no rate, and
+  // where there is a fault().
   void set_lr(double lr);
   // What the program has set of parameters in no group.
   double lr() const;
@@ -50,7 +51,7 @@ class EngineOptimizer {
 
  private:
   std::string fault(std::size_t group) const;
-  void heed_rates();
+  void read_rates();
 
   std::vector<Group> groups_;           // with the rates that were seen last
   std::vector<std::type_index> kinds_;  // of their options

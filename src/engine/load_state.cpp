@@ -9,7 +9,7 @@
 #include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "base/text.h"
-#include "engine/impl.h"
+#include "engine/engine_saving.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"
 #include "partition/transitions.h"
@@ -20,18 +20,18 @@
 namespace zero {
 
 // What a source has, read to where this rank holds it.
-class Engine::Impl::Loading {
+class Saving::Loading {
  public:
-  Loading(Impl& engine, StateSource& source, const StateFit& fit) : engine_(engine), source_(source), fit_(fit) {
+  Loading(Saving& engine, StateSource& source, const StateFit& fit) : engine_(engine), source_(source), fit_(fit) {
     for (std::size_t i = 0; i < source.tensors().size(); ++i) index_.emplace(source.tensors()[i].key, i);
   }
 
   void load(Unit& unit) {
-    Updater& updater = engine_.updater_;
+    Updater& updater = engine_.parameters_.updater();
     const bool in_place = has_all(unit);
     if (!in_place) updater.forget(unit);
     engine_.each_parameter(unit, [&](const HeldState& held) { read(held); });
-    if (engine_.delayed_) engine_.delayed_->forget(unit);
+    if (engine_.parameters_.delayed() != nullptr) engine_.parameters_.delayed()->forget(unit);
     if (!unit.layout().trainable() && !keeps(unit)) return;
     if (!in_place) updater.prepare_late(unit);
     updater.each_state(unit, [&](const HeldState& held) { read(held); });
@@ -61,8 +61,8 @@ class Engine::Impl::Loading {
 
   // Whether all that is kept of it is there to be written over.
   bool has_all(const Unit& unit) const {
-    bool all = engine_.updater_.prepared(unit) && keeps(unit);
-    engine_.updater_.each_state(unit, [&](const HeldState& held) {
+    bool all = engine_.parameters_.updater().prepared(unit) && keeps(unit);
+    engine_.parameters_.updater().each_state(unit, [&](const HeldState& held) {
       all = all && held.torch == nullptr && index_.contains({held.slot->name, held.kind, held.part});
     });
     return all;
@@ -72,7 +72,7 @@ class Engine::Impl::Loading {
   void read(const HeldState& held) {
     const auto found = index_.find({held.slot->name, held.kind, held.part});
     if (found == index_.end()) return;
-    Device& device = engine_.accounts_.device();
+    Device& device = engine_.ranks_.device();
     if (held.in_place(device)) return read(found->second, held.slot->index, held.begin, held.end, held.memory);
     const Dtype dtype = source_.tensors()[found->second].dtype;
     std::vector<char> values(bytes_of(held.count(), dtype));
@@ -102,7 +102,7 @@ class Engine::Impl::Loading {
     return fields;
   }
 
-  Impl& engine_;
+  Saving& engine_;
   StateSource& source_;
   const StateFit& fit_;
   std::map<StateKey, std::size_t> index_;
@@ -110,25 +110,22 @@ class Engine::Impl::Loading {
 };
 
 // Throws ConfigError, on every rank, where it does not fit on one.
-StateFit Engine::Impl::agree_on_state(const StateSource& source) {
+StateFit Saving::agree_on_state(const StateSource& source) {
   const std::vector<std::string> lines = lines_of(source.tensors(), source.scalars());
   StateFit fit = fit_state(expected_state(), buffers_of_state().tensors, source.tensors(), source.scalars());
   std::string text;
-  if (!fit.faults.empty()) text = rank_text() + ": the state to load is not one of this engine:";
+  if (!fit.faults.empty())
+    text = "rank " + std::to_string(ranks_.rank()) + ": the state to load is not one of this engine:";
   for (const std::string& fault : fit.faults) text += "\n  - " + fault;
   std::optional<Disagreement> found;
-  exchange_.run({.kind = Exchange::Kind::load,
-                 .run =
-                     [&](const Groups& groups) {
-                       if (groups.size() == 1) return;
-                       const Communicator& all = groups.along(Axis::data);
-                       found = disagreement(all, lines);
-                       for (const std::string& told : gather_texts(all, text))
-                         if (text.empty()) text = told;
-                     },
-                 .lane = Exchange::Lane::control});
+  if (ranks_.size() > 1)
+    ranks_.exchange().confer(Exchange::Kind::load, [&](const Communicator& all) {
+      found = disagreement(all, lines);
+      for (const std::string& told : gather_texts(all, text))
+        if (text.empty()) text = told;
+    });
   if (found)
-    throw ConfigError(rank_text() + ": the ranks load different states: " + found->values,
+    throw ConfigError("rank " + std::to_string(ranks_.rank()) + ": the ranks load different states: " + found->values,
                       "load the same state on every rank");
   if (text.empty()) return fit;
   throw ConfigError(text,
@@ -136,35 +133,41 @@ StateFit Engine::Impl::agree_on_state(const StateSource& source) {
                     "begin anew: allow_new_optimizer, zero train --allow-new-optimizer");
 }
 
-void Engine::Impl::load_state(StateSource& source) {
-  check_alive();
-  look_at_buffers();
-  TiledSource tiled(source, tiles_);
-  take_over(tiled);
+void Saving::load_state(StateSource& source) {
+  entry_("load_state()", {}, [&] {
+    look_at_buffers();
+    TiledSource tiled(source, trained_.tiles());
+    take_over(tiled);
+  });
 }
 
-// Throws CheckpointError, on every rank, where files of it are damaged; then another may be taken over.
-void Engine::Impl::take_over(StateSource& source) {
-  check_between_steps("load_state()");
-  check_not_gathered("load_state()");
-  check_parameters();
-  check_module();
-  catch_up("load_state()");
-  settle_parameters();
-  const Unwatched unwatched;
-  const at::NoGradGuard no_grad;
-  const TierMeter::Apart apart;
+// Throws CheckpointError, on every rank, where files of it are damaged; then another may be taken over, and the engine
+// goes on.
+void Saving::take_over(StateSource& source) {
+  constexpr Needs needs{.alive = false,
+                        .module = true,
+                        .unchanged = true,
+                        .no_scope = true,
+                        .between_steps = true,
+                        .latest = true,
+                        .unwatched = true,
+                        .apart = true};
+  entry_("load_state()", needs, [&] { read_over(source); });
+}
+
+void Saving::read_over(StateSource& source) {
+  parameters_.settle_published();
   const StateFit fit = agree_on_state(source);
-  const Exchange::Changing changing(exchange_);
-  told_.reset();
-  micro_batch_.end_forward();
-  pager_->forget();
-  broken_ = "load_state() failed halfway: some of the state is another one than the rest";
+  const Exchange::Changing changing(ranks_.exchange());
+  parameters_.invalidate_state();
+  parameters_.micro_batch().end_forward();
+  parameters_.pager().forget();
+  Critical critical(life_, "load_state() failed halfway: some of the state is another one than the rest");
   LoadFault fault;
   try {
     resume(source.scalars());
     Loading loading(*this, source, fit);
-    for (auto& unit : units_)
+    for (auto& unit : parameters_.units())
       if (unit->adopted()) loading.load(*unit);
     loading.load_buffers();
   } catch (const CheckpointError& error) {
@@ -174,54 +177,34 @@ void Engine::Impl::take_over(StateSource& source) {
   }
   agree_on_loading(fault);
   behind_->reset();
-  for (auto& unit : units_) {
+  for (auto& unit : parameters_.units()) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    if (updater_.has_main(*unit)) publish(*unit, Exchange::Kind::load);
+    if (parameters_.updater().has_main(*unit)) parameters_.publish(*unit, Exchange::Kind::load);
   }
-  renew(Exchange::Kind::load);
-  broken_ = nullptr;
+  parameters_.renew(Exchange::Kind::load);
+  critical.mend();
 }
 
 // But for what belongs to a unit.
-void Engine::Impl::resume(const StateScalars& scalars) {
+void Saving::resume(const StateScalars& scalars) {
   std::vector<std::int64_t> updates;
-  for (const ParameterInfo& info : infos_) {
+  for (const ParameterInfo& info : trained_.infos()) {
     const auto found = scalars.updates.find(info.name);
     updates.push_back(found == scalars.updates.end() ? 0 : found->second);  // of a frozen one that is not there
   }
-  steps_ = scalars.steps;
-  skipped_ = scalars.skipped_steps;
-  consumed_ = scalars.micro_batches;
-  seed_ = scalars.seed;
-  updater_.resume(seed_, std::move(updates));
-  if (const auto& scaler = scalars.loss_scaler; scaler && scaler_.dynamic())
-    scaler_.resume(scaler->value, scaler->clean_steps, static_cast<int>(scaler->overflows_left));
-  if (float8_) {
-    for (std::size_t i = 0; i < infos_.size(); ++i)
-      if (const auto found = scalars.float8.find(infos_[i].name); found != scalars.float8.end())
-        float8_->resume(static_cast<int>(i), found->second);
-    float8_->set_loss_scale(scaler_.value());
-  }
-  sums_.clear();
-  max_norms_.forget();
-  micro_batch_.reseed(seed_);
-  number_from(0);
+  step_.resume(scalars.steps, scalars.skipped_steps);
+  parameters_.resume(scalars.seed, std::move(updates));
+  accumulation_.resume(scalars);
 }
 
 // Throws, on every rank, where one of them failed.
-void Engine::Impl::agree_on_loading(const LoadFault& fault) {
+void Saving::agree_on_loading(const LoadFault& fault) {
   std::string faults;
   std::int64_t others = 0;  // that are no damage
-  exchange_.run({.kind = Exchange::Kind::load,
-                 .count = 1,
-                 .run =
-                     [&](const Groups& groups) {
-                       const Communicator& all = groups.along(Axis::data);
-                       faults = gather_faults(all, fault.text);
-                       for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1))
-                         others += other;
-                     },
-                 .lane = Exchange::Lane::control});
+  ranks_.exchange().confer(Exchange::Kind::load, [&](const Communicator& all) {
+    faults = gather_faults(all, fault.text);
+    for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1)) others += other;
+  });
   if (faults.empty()) return;
   if (others == 0) throw CheckpointError("it was loaded in part: " + faults);
   throw StateError("the state could not be read: " + faults, "end the engine, and build another one to load into");

@@ -7,7 +7,7 @@
 #include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "device/torch/devices.h"
-#include "engine/impl.h"
+#include "engine/engine_saving.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"
 #include "partition/transitions.h"
@@ -123,78 +123,71 @@ class Pieces {
 
 }  // namespace
 
-// Collective.
-void Engine::Impl::check_between_steps(const char* call) {
-  check_idle(call);
-  settle_emptied();
-  require_no_gradients(call);
-}
-
-void Engine::Impl::require_no_gradients(const char* call) const {
-  if (micro_ == 0) return;
-  throw StateError(rank_text() + ": " + call + " in the middle of a step: the gradients of " + std::to_string(micro_) +
-                       " of its " + std::to_string(plan_.accumulate()) + " micro-batches are held",
-                   "call step() once all are there, or discard() to drop them");
-}
-
-StateScalars Engine::Impl::scalars() const {
-  StateScalars scalars{.steps = steps_, .skipped_steps = skipped_, .micro_batches = consumed_, .seed = seed_};
-  for (std::size_t i = 0; i < infos_.size(); ++i) {
-    scalars.updates[infos_[i].name] = updater_.steps()[i];
+StateScalars Saving::scalars() {
+  const auto& float8 = accumulation_.float8();
+  const LossScaler& scaler = accumulation_.scaler();
+  StateScalars scalars{.steps = step_.steps(),
+                       .skipped_steps = step_.skipped(),
+                       .micro_batches = accumulation_.consumed(),
+                       .seed = parameters_.micro_batch().seed()};
+  for (std::size_t i = 0; i < trained_.parameters(); ++i) {
+    const std::string& name = trained_.infos()[i].name;
     const int parameter = static_cast<int>(i);
-    if (float8_ && float8_->takes(parameter)) scalars.float8[infos_[i].name] = float8_->history(parameter);
+    scalars.updates[name] = parameters_.updater().steps()[i];
+    if (float8 && float8->takes(parameter)) scalars.float8[name] = float8->history(parameter);
   }
-  if (scaler_.dynamic()) scalars.loss_scaler = {scaler_.value(), scaler_.clean_steps(), scaler_.overflows_left()};
+  if (scaler.dynamic()) scalars.loss_scaler = {scaler.value(), scaler.clean_steps(), scaler.overflows_left()};
   return scalars;
 }
 
 // Of a tensor of a parameter's state.
-ElementOrder Engine::Impl::order_of(const StateTensor& tensor, int parameter) const {
-  const bool like = of_elements(tensor, rules_[static_cast<std::size_t>(parameter)].shape);
+ElementOrder Saving::order_of(const StateTensor& tensor, int parameter) const {
+  const bool like = of_elements(tensor, trained_.rules()[static_cast<std::size_t>(parameter)].shape);
   return like ? order_of(parameter) : ElementOrder(tensor.shape);
 }
 
 // Of a parameter in its unit; the order of one without elements does not matter.
-ElementOrder Engine::Impl::order_of(int parameter) const {
-  const auto [unit, slot] = layout_.at(parameter);
-  const std::vector<std::int64_t>& shape = rules_[static_cast<std::size_t>(parameter)].shape;
-  if (!units_[static_cast<std::size_t>(unit)]->adopted()) return ElementOrder(shape);
-  const auto& parameters = units_[static_cast<std::size_t>(unit)]->parameters();
+ElementOrder Saving::order_of(int parameter) const {
+  const auto [unit, slot] = trained_.layout().at(parameter);
+  const std::vector<std::int64_t>& shape = trained_.rules()[static_cast<std::size_t>(parameter)].shape;
+  if (!parameters_.unit(unit).adopted()) return ElementOrder(shape);
+  const auto& parameters = parameters_.unit(unit).parameters();
   return {shape, parameters[static_cast<std::size_t>(slot)].strides().vec()};
 }
 
-std::vector<ExpectedParameter> Engine::Impl::expected_state() const {
+std::vector<ExpectedParameter> Saving::expected_state() const {
   std::vector<ExpectedParameter> all;
-  for (std::size_t i = 0; i < infos_.size(); ++i) {
-    const auto [u, s] = layout_.at(static_cast<int>(i));
-    const UnitLayout& unit = layout_.units()[static_cast<std::size_t>(u)];
+  for (std::size_t i = 0; i < trained_.parameters(); ++i) {
+    const auto [u, s] = trained_.layout().at(static_cast<int>(i));
+    const UnitLayout& unit = trained_.layout().units()[static_cast<std::size_t>(u)];
     const Slot& slot = unit.slots()[static_cast<std::size_t>(s)];
     const ElementOrder order = order_of(slot.index);
     const bool empty = slot.numel == 0;
-    ExpectedParameter each{.name = slot.name,
-                           .optimizer = std::string(name(rules_[i].optimizer)),
-                           .trainable = unit.trainable(),
-                           .plain = state_tensors(unit, slot, rules_[i], order, resolved_, /*kept=*/false),
-                           .kept = state_tensors(unit, slot, rules_[i], order, resolved_, /*kept=*/!empty),
-                           .float8 = float8_ && float8_->takes(slot.index)};
-    const auto* const torch = std::get_if<TorchOptimizer>(&rules_[i].optimizer);
+    ExpectedParameter each{
+        .name = slot.name,
+        .optimizer = std::string(name(trained_.rules()[i].optimizer)),
+        .trainable = unit.trainable(),
+        .plain = state_tensors(unit, slot, trained_.rules()[i], order, trained_.resolved(), /*kept=*/false),
+        .kept = state_tensors(unit, slot, trained_.rules()[i], order, trained_.resolved(), /*kept=*/!empty),
+        .float8 = accumulation_.float8() && accumulation_.float8()->takes(slot.index)};
+    const auto* const torch = std::get_if<TorchOptimizer>(&trained_.rules()[i].optimizer);
     if (torch != nullptr && !empty)
       for (const TorchField& field : fields_kept(*torch, accumulation(unit.dtype())))
         each.fields.push_back({{slot.name, StateKind::optimizer, field.name},
                                field.dtype,
-                               field.elementwise ? rules_[i].shape : std::vector<std::int64_t>()});
+                               field.elementwise ? trained_.rules()[i].shape : std::vector<std::int64_t>()});
     all.push_back(std::move(each));
   }
   return all;
 }
 
 // As the program has them now. Throws StateError, on this rank, for what cannot be saved or loaded.
-void Engine::Impl::look_at_buffers() {
-  std::vector<Replicated> now = module_.replicated(replicated_);
+void Saving::look_at_buffers() {
+  std::vector<Replicated> now = trained_.replicated(replicated_);
   for (const Replicated& each : now) {
     if (!each.persistent) continue;
     const auto refuse = [&](const std::string& why, const char* instead) {
-      throw StateError(rank_text() + ": buffer '" + each.name + "' " + why, instead);
+      throw StateError("buffer '" + each.name + "' " + why, instead);
     };
     if (each.tensor.layout() != at::kStrided || !has_devices(each.tensor.device().type()))
       refuse("is now sparse, or on a device on which this build does not train", "assign dense values");
@@ -204,7 +197,7 @@ void Engine::Impl::look_at_buffers() {
   replicated_ = std::move(now);
 }
 
-ExpectedBuffers Engine::Impl::buffers_of_state() const {
+ExpectedBuffers Saving::buffers_of_state() const {
   ExpectedBuffers buffers;
   for (const auto& [name, tensor, persistent] : replicated_) {
     if (!persistent) {
@@ -219,24 +212,22 @@ ExpectedBuffers Engine::Impl::buffers_of_state() const {
 }
 
 // A state's tensors are the same on every rank.
-void Engine::Impl::agree_on_buffers(const std::vector<StateTensor>& buffers) {
-  if (exchange_.size() == 1) return;
+void Saving::agree_on_buffers(const std::vector<StateTensor>& buffers) {
+  if (ranks_.size() == 1) return;
   const std::vector<std::string> lines = lines_of(buffers, {});
   std::optional<Disagreement> found;
-  exchange_.run({.kind = Exchange::Kind::setup,
-                 .run = [&](const Groups& groups) { found = disagreement(groups.along(Axis::data), lines); },
-                 .lane = Exchange::Lane::control});
+  ranks_.exchange().confer(Exchange::Kind::setup, [&](const Communicator& all) { found = disagreement(all, lines); });
   if (found)
     throw StateError(
-        rank_text() + ": the ranks have other buffers: " + found->values,
+        "rank " + std::to_string(ranks_.rank()) + ": the ranks have other buffers: " + found->values,
         "a buffer that is another on each rank is the program's: register it as one that is not persistent");
 }
 
 // As they are stored, where they are state: where they do not follow from main weights.
-void Engine::Impl::each_parameter(Unit& unit, const TellState& tell) const {
-  if (updater_.has_main(unit)) return;
+void Saving::each_parameter(Unit& unit, const TellState& tell) const {
+  if (parameters_.updater().has_main(unit)) return;
   const UnitLayout& layout = unit.layout();
-  const Held held = held_at_rest(resolved_, State::parameter, layout, unit.rank());
+  const Held held = held_at_rest(trained_.resolved(), State::parameter, layout, unit.rank());
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
     const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
     HeldState each{.slot = &slot,
@@ -249,52 +240,47 @@ void Engine::Impl::each_parameter(Unit& unit, const TellState& tell) const {
   }
 }
 
-void Engine::Impl::each_state(Unit& unit, const TellState& tell) const {
-  each_parameter(unit, tell);
-  updater_.each_state(unit, tell);
+EngineState Saving::state(bool frozen) {
+  constexpr Needs needs{.module = true, .no_scope = true, .between_steps = true, .latest = true, .unwatched = true};
+  return entry_("state()", needs, [&] { return told(frozen); });
 }
 
-EngineState Engine::Impl::state(bool frozen) {
-  check_alive();
-  check_between_steps("state()");
-  catch_up("state()");
-  check_not_gathered("state()");
-  check_module();
+EngineState Saving::told(bool frozen) {
   look_at_buffers();
-  renormalise();
-  settle_parameters();
-  const Unwatched unwatched;
-  const at::NoGradGuard no_grad;
-  if (!told_) told_ = std::make_shared<const int>(0);
-  Pieces pieces(accounts_.device(), exchange_.rank(), exchange_.mesh(), told_);
+  parameters_.settle_published();
+  Pieces pieces(ranks_.accounts().device(), ranks_.rank(), ranks_.mesh(), parameters_.state_valid());
+  const Updater& updater = parameters_.updater();
   const std::vector<ExpectedParameter> expected = expected_state();
   StateScalars numbers = scalars();
   std::vector<StateTensor> of_parameters;
   std::vector<ElementOrder> orders;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto unit = static_cast<std::size_t>(layout_.at(static_cast<int>(i)).unit);
-    const bool prepared = updater_.prepared(*units_[unit]);
+    const int parameter = static_cast<int>(i);
+    const bool prepared = updater.prepared(parameters_.unit(trained_.layout().at(parameter).unit));
     if (!frozen && !expected[i].trainable && !prepared) {
       numbers.updates.erase(expected[i].name);
       continue;
     }
     if (prepared) numbers.optimizers.emplace(expected[i].name, expected[i].optimizer);
     std::vector<StateTensor> tensors = prepared ? expected[i].kept : expected[i].plain;
-    if (updater_.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
+    if (updater.steps()[i] > 0) tensors.insert(tensors.end(), expected[i].fields.begin(), expected[i].fields.end());
     for (const StateTensor& each : tensors) {
       of_parameters.push_back(each);
-      orders.push_back(order_of(each, static_cast<int>(i)));
+      orders.push_back(order_of(each, parameter));
     }
   }
-  pieces.add(of_parameters, std::move(orders), numbers, tiles_);
+  pieces.add(of_parameters, std::move(orders), numbers, trained_.tiles());
   const std::vector<StateTensor> buffers = buffers_of_state().tensors;
   agree_on_buffers(buffers);
   auto described = buffers.begin();
   for (const Replicated& each : replicated_)
     if (each.persistent) pieces.add_buffer(*described++, each.tensor);
-  for (const auto& unit : units_)
-    if (unit->adopted() && (frozen || unit->layout().trainable() || updater_.prepared(*unit)))
-      each_state(*unit, [&](const HeldState& held) { pieces.add(held); });
+  const auto add = [&](const HeldState& held) { pieces.add(held); };
+  for (const auto& unit : parameters_.units()) {
+    if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.prepared(*unit))) continue;
+    each_parameter(*unit, add);
+    updater.each_state(*unit, add);
+  }
   return std::move(pieces).state(std::move(numbers));
 }
 

@@ -157,10 +157,7 @@ void Gradients::agree_on_order() {
   for (const int index : order_)
     if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
   const View view{order.data(), static_cast<std::int64_t>(order.size()), Dtype::i64};
-  exchange_.run({.kind = Exchange::Kind::order,
-                 .count = view.count,
-                 .run = [view](const Groups& groups) { groups.along(Axis::data).broadcast(view, 0).wait(); },
-                 .lane = Exchange::Lane::control});
+  exchange_.confer(Exchange::Kind::order, [view](const Communicator& all) { all.broadcast(view, 0).wait(); });
   order_.assign(order.begin(), order.end());
   ordered_ = true;
 }

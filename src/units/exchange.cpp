@@ -105,18 +105,18 @@ class Diverged : public CommError {
 
 }  // namespace
 
-Exchange::Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name)
-    : channels_(std::move(channels)), serve_(std::move(serve)), unit_name_(std::move(unit_name)) {
+Exchange::Exchange(Device& device, Channels channels, std::function<std::string(int unit)> unit_name)
+    : channels_(std::move(channels)), unit_name_(std::move(unit_name)) {
   if (size() == 1) return;
   stream_ = device.side_stream();
   worker_ = std::make_unique<Worker>();
 }
 
 // What nobody waited for is done, too, before its memory goes.
-Exchange::~Exchange() {
+void Exchange::stop() noexcept {
   worker_.reset();
-  if (latest_) latest_->join();
-  if (at_rest_) at_rest_->join();
+  if (const auto latest = std::exchange(latest_, nullptr)) latest->join();
+  if (const auto served = std::exchange(at_rest_, nullptr)) served->join();
 }
 
 void Exchange::emptied(const std::string& gradients) {
@@ -148,6 +148,45 @@ Pending Exchange::submit(Operation operation) {
         });
       });
   return Pending(std::make_shared<Exchanged>(std::move(ran), latest_));
+}
+
+void Exchange::confer(Kind kind, const std::function<void(const Communicator& all)>& talk) {
+  run({.kind = kind, .run = [&](const Groups& groups) { talk(groups.along(Axis::data)); }, .lane = Lane::control});
+}
+
+std::vector<std::int64_t> Exchange::table(Kind kind, std::span<const std::int64_t> words, Axis axis, int unit) {
+  if (size() == 1) return {words.begin(), words.end()};
+  const auto count = static_cast<std::int64_t>(words.size());
+  const int ranks = mesh().size(axis);
+  std::vector<std::int64_t> all(words.size() * static_cast<std::size_t>(ranks));
+  run({.kind = kind,
+       .unit = unit,
+       .count = count,
+       .run =
+           [&](const Groups& groups) {
+             groups.gather({words.data(), count, Dtype::i64}, {all.data(), ranks * count, Dtype::i64}, axis);
+           },
+       .lane = Lane::control});
+  return all;
+}
+
+void Exchange::broadcast(Kind kind, int unit, View values, int root) {
+  run({kind, unit, values.count, [values, root](const Groups& groups) {
+         if (values.count > 0) groups.along(Axis::data).broadcast(values, root).wait();
+       }});
+}
+
+Pending Exchange::barrier(Kind kind, int unit) {
+  return submit(
+      {kind, unit, 0, [axis = channels_.gathers](const Groups& groups) { groups.along(axis).barrier().wait(); }});
+}
+
+void Exchange::meet(int unit) {
+  run({.kind = Kind::read,
+       .unit = unit,
+       .run = [](const Groups&) {},
+       .axis = channels_.gathers,
+       .lane = Lane::control});
 }
 
 // A group along an axis tells of its own ranks, by their numbers in it.
@@ -239,8 +278,7 @@ void Exchange::stand_by() {
 
 // A rank that rests until then hears the others' last announcement.
 void Exchange::end_standing_by() {
-  if (!stands_by_.exchange(false)) return;
-  run({.kind = Kind::read, .run = [](const Groups&) {}, .axis = channels_.gathers, .lane = Lane::control});
+  if (stands_by_.exchange(false)) meet();
 }
 
 // On the exchange's thread, which has nothing to do: true where more is to be expected. Between the ranks' two

@@ -25,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,13 +90,32 @@ class Exchange {
   using Serve = std::function<void(const Groups&, int unit, Variant variant)>;
 
   // `device`: on which the engine computes.
-  Exchange(Device& device, Channels channels, Serve serve, std::function<std::string(int unit)> unit_name);
-  ~Exchange();
+  Exchange(Device& device, Channels channels, std::function<std::string(int unit)> unit_name);
+  ~Exchange() { stop(); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // How units are served; before the first gather.
+  void serve_by(Serve serve) { serve_ = std::move(serve); }
+  // What nobody waited for is done, and nothing is served or may be submitted from here on.
+  void stop() noexcept;
 
   // Queues the operation; on one rank runs it at once. After a failure every operation fails alike. Throws StateError
   // in a process that was forked.
   Pending submit(Operation operation);
   void run(Operation operation) { submit(std::move(operation)).wait(); }
+
+  // What all ranks tell each other, in the host's memory: `talk` runs on the exchange's thread.
+  void confer(Kind kind, const std::function<void(const Communicator& all)>& talk);
+  // Every rank's `words`, as many on each: by rank of the mesh's `axis`, in the order of slices.
+  std::vector<std::int64_t> table(Kind kind, std::span<const std::int64_t> words, Axis axis = Axis::data,
+                                  int unit = -1);
+  // `root`'s values, to all ranks.
+  void broadcast(Kind kind, int unit, View values, int root);
+  // Done when the ranks that have the shards of a unit between them have come to it, and what they wrote is visible.
+  Pending barrier(Kind kind, int unit = -1);
+  // These ranks announce that they have come here; nothing is carried out.
+  void meet(int unit = -1);
 
   // The program has emptied gradients: what tells which from others. Reductions and votes are the same on all ranks
   // only where all that was emptied before them is.

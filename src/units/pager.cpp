@@ -184,12 +184,7 @@ void Pager::pin(Unit& unit) {
 
 // Which units a rank has, it alone knows: it is not to go on, and to end, before its peers have gathered this one.
 void Pager::meet(const Unit& unit) {
-  if (!unit.gathers() || unit.common()) return;
-  exchange_.run({.kind = Exchange::Kind::read,
-                 .unit = unit.index(),
-                 .run = [](const Groups&) {},
-                 .axis = exchange_.gathers_along(),
-                 .lane = Exchange::Lane::control});
+  if (unit.gathers() && !unit.common()) exchange_.meet(unit.index());
 }
 
 void Pager::unpin(Unit& unit) {

@@ -278,18 +278,9 @@ void FullTensors::exchange_sums(const Unit& unit, const FullTensorUnit& work, Ax
       const auto limbs = sums[static_cast<std::size_t>(2 * slot + which)].limbs();
       mine.insert(mine.end(), limbs.begin(), limbs.end());
     }
-  const int ranks = exchange_.mesh().size(over);
-  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(ranks));
-  const View table{all.data(), static_cast<std::int64_t>(all.size()), Dtype::i64};
-  const View own{mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::i64};
-  exchange_.run({.kind = Exchange::Kind::direct,
-                 .unit = unit.index(),
-                 .count = own.count,
-                 .run = [own, table, over](const Groups& groups) { groups.gather(own, table, over); },
-                 .lane = Exchange::Lane::control});
+  const std::vector<std::int64_t> all = exchange_.table(Exchange::Kind::direct, mine, over, unit.index());
   std::fill(sums.begin(), sums.end(), ExactSum{});
-  auto limbs = all.begin();
-  for (int rank = 0; rank < ranks; ++rank)
+  for (auto limbs = all.begin(); limbs != all.end();)
     for (const int slot : work.normed)
       for (const int which : {0, 1}) {
         sums[static_cast<std::size_t>(2 * slot + which)].add(std::span<const std::int64_t>(limbs, ExactSum::kLimbs));

@@ -1,0 +1,77 @@
+#include "engine/engine_ranks.h"
+
+#include "base/random.h"
+#include "comm/keyed_split.h"
+#include "engine/same_on_ranks.h"
+#include "partition/transitions.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
+Groups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
+  const Communicator& all = mesh.world().communicator();
+  if (all.size() == 1) return {all, mesh.shape()};
+  const Communicator own = split_by_key(
+      all, {agreement_key(lines), [&lines](const Communicator& group) { require_agreement(group, lines); }});
+  return {own, mesh.shape()};
+}
+
+// Where the engine computes in the host's memory one group carries both.
+Groups data_groups(const Groups& groups, Device& device) {
+  return device.is_host() ? groups : groups.on_device(device);
+}
+
+// All ranks, before there is an exchange.
+Communicator setup_group(const Groups& groups, const std::shared_ptr<TrafficMeter>& meter) {
+  return groups.metered_by(meter).along(Axis::data);
+}
+
+std::uint64_t seed_of(const Options& options, std::int64_t number, const Communicator& all) {
+  if (all.size() > 1) all.broadcast({&number, 1, Dtype::i64}, 0).wait();
+  return options.seed.value_or(number == 0 ? 0 : derived(0, static_cast<std::uint64_t>(number)));
+}
+
+Exchange::Lanes lanes(const Groups& control, const Groups& data, const std::shared_ptr<TrafficMeter>& meter,
+                      const Device& device) {
+  const Groups metered = control.metered_by(meter);
+  return {metered, device.is_host() ? metered : data.metered_by(meter), meter};
+}
+
+}  // namespace
+
+EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, const Mesh& mesh)
+    : number_(mesh.world().take_seat()),
+      meter_(std::make_shared<TrafficMeter>()),
+      setup_meter_(std::make_shared<TrafficMeter>()),
+      groups_(own_groups(mesh, trained.description(inventory))),
+      seed_(seed_of(trained.options(), *number_, setup_group(groups_, setup_meter_))),
+      accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(trained.resolved()).within),
+                trained.options().disk),
+      data_groups_(data_groups(groups_, accounts_.device())),
+      exchange_(accounts_.device(),
+                {lanes(groups_, data_groups_, meter_, accounts_.device()),
+                 lanes(groups_, data_groups_, setup_meter_, accounts_.device()), groups_,
+                 movement(trained.resolved()).within},
+                [&trained](int unit) { return trained.layout().units()[static_cast<std::size_t>(unit)].name(); }) {
+  require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
+}
+
+Topologies EngineRanks::topologies() const {
+  return {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
+          groups_.along(Axis::replica).topology()};
+}
+
+void EngineRanks::built() {
+  building_ = accounts_.snapshot();
+  accounts_.reset_peaks();
+  accounts_.device().trim();
+}
+
+void Liveness::require() const {
+  if (poison_ != nullptr) throw StateError(poison_, "end the engine, and start again from what was saved");
+  if (released_) throw StateError("the engine has ended by release()", "build a new engine to train on");
+}
+
+}  // namespace zero

@@ -1,0 +1,102 @@
+// The ranks that an engine trains on, and the memory of this one: groups of the engine's own along the mesh, the
+// accounts, the exchange, and what is counted of it.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "backwards/accounts.h"
+#include "comm/groups.h"
+#include "comm/metered.h"
+#include "engine/trained.h"
+#include "units/exchange.h"
+#include "zero/error.h"
+#include "zero/mesh.h"
+
+namespace zero {
+
+class EngineRanks {
+ public:
+  // Collective. Throws CommError where the ranks build different engines.
+  EngineRanks(const Trained& trained, const Inventory& inventory, const Mesh& mesh);
+
+  int rank() const { return exchange_.rank(); }
+  int size() const { return exchange_.size(); }
+  const MeshShape& mesh() const { return exchange_.mesh(); }
+  Exchange& exchange() { return exchange_; }
+  Accounts& accounts() { return accounts_; }
+  const Accounts& accounts() const { return accounts_; }
+  Device& device() const { return accounts_.device(); }
+
+  // The random numbers' seed: the one that was given, else by rank 0's number of the engine, since engines side by side
+  // are not to draw the same numbers.
+  std::uint64_t seed() const { return seed_; }
+  // What steps receive, and what everything else does.
+  const std::shared_ptr<TrafficMeter>& meter() const { return meter_; }
+  const TrafficMeter& setup_meter() const { return *setup_meter_; }
+  Topologies topologies() const;
+  // The engine is built; and what it held then, with the peaks until then.
+  void built();
+  const Ledger& building() const { return building_; }
+
+ private:
+  std::shared_ptr<const int> number_;  // among the world's engines
+  std::shared_ptr<TrafficMeter> meter_, setup_meter_;
+  Groups groups_;  // not metered, as the next
+  std::uint64_t seed_;
+  Accounts accounts_;
+  Groups data_groups_;  // for what is where the engine computes
+  Exchange exchange_;
+  Ledger building_;
+};
+
+// Whether an engine can be called.
+class Liveness {
+ public:
+  // Throws StateError.
+  void require() const;
+  void release() { released_ = true; }
+  // Why nothing can be done any more; null where something can.
+  const char* poison() const { return poison_; }
+
+ private:
+  friend class Critical;
+  const char* poison_ = nullptr;
+  bool released_ = false;
+};
+
+// Changes of state that fail halfway where an exception leaves them: the engine cannot be called from then on.
+class Critical {
+ public:
+  // `failure`: what then is to be said.
+  Critical(Liveness& life, const char* failure) : life_(life), before_(std::exchange(life.poison_, failure)) {}
+  ~Critical() {
+    if (std::uncaught_exceptions() == exceptions_) life_.poison_ = before_;
+  }
+  // What had failed before is whole again, too, where this ends well.
+  void mend() { before_ = nullptr; }
+  Critical(const Critical&) = delete;
+  Critical& operator=(const Critical&) = delete;
+
+ private:
+  Liveness& life_;
+  const char* before_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+// Calls; an Error that leaves says on which rank it was, but for a CheckpointError, which is the same on every rank.
+template <class Call>
+decltype(auto) naming_rank(int rank, const Call& call) {
+  try {
+    return call();
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (Error& error) {
+    error.name_rank(rank);
+    throw;
+  }
+}
+
+}  // namespace zero
