@@ -10,8 +10,8 @@
 #include "backwards/accounts.h"
 #include "base/blockwise.h"
 #include "bench/timing.h"
+#include "device/kernels.h"
 #include "device/torch/dtypes.h"
-#include "device/update.h"
 #include "partition/moments.h"
 
 namespace {
@@ -64,7 +64,7 @@ class State {
 
   void update() {
     ++step_;
-    zero::update(case_.optimizer, {.scale = 0.5, .lr = 1e-3, .step = step_}, range());
+    zero::run_on_host(zero::Update{case_.optimizer, {.scale = 0.5, .lr = 1e-3, .step = step_}, range()});
   }
 
   // Read and written, a parameter.
@@ -96,7 +96,7 @@ class State {
     range.gradient = gradient_.data();
     range.main = main_.data();
     range.parameter = narrow ? stored_.data() : nullptr;
-    range.rest = rest_.data();
+    range.compensation = rest_.data();
     range.remainder = narrow ? plan_.remainder(dtype()) : zero::Remainder::main_weights;
     for (std::size_t i = 0; i < moments_.size(); ++i) {
       range.moments[i] = moments_[i].data();

@@ -3,7 +3,7 @@
 // parameters and gradients bf16: LibTorch's kernel wants one dtype, so casts go around it.
 //
 //   update [elements] [rounds]
-#include "device/update.h"
+#include "device/kernels.h"
 
 #include <torch/torch.h>
 
@@ -72,7 +72,7 @@ class Ours {
   void update() {
     ++step_;
     for (std::int64_t t = 0; t < case_.tensors; ++t)
-      zero::update(kAdamW, {scale_, kAdamW.lr, step_}, range(t * case_.length()));
+      zero::run_on_host(zero::Update{kAdamW, {scale_, kAdamW.lr, step_}, range(t * case_.length())});
   }
 
   const Tensor& main() const { return main_.tensor(); }

@@ -11,7 +11,7 @@
 
 #include "backwards/accounts.h"
 #include "bench/timing.h"
-#include "device/update.h"
+#include "device/kernels.h"
 
 namespace {
 
@@ -43,7 +43,7 @@ class Ours {
     range.moments = {first_.data(), second_.data()};
     range.parameter = parameter_.data();
     range.count = job_.elements;
-    zero::update(kAdamW, {.scale = 1, .lr = kAdamW.lr, .step = ++step_}, range);
+    zero::run_on_host(zero::Update{kAdamW, {.scale = 1, .lr = kAdamW.lr, .step = ++step_}, range});
   }
   Tensor parameter() const { return parameter_.tensor(); }
 

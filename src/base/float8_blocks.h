@@ -2,10 +2,12 @@
 // scales of all blocks first, then the codes. Rounded to the nearest; a block that is not finite becomes NaN. No torch.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
-#include "base/half.h"
-#include "zero/dtype.h"
+#include "base/both.h"
+#include "base/float8.h"
 
 namespace zero {
 
@@ -15,15 +17,48 @@ constexpr std::int64_t blocks_bytes(std::int64_t count) {
   return (count + kWireBlock - 1) / kWireBlock + count;
 }
 
-void encode_blocks(const float* values, std::uint8_t* out, std::int64_t count);
-void encode_blocks(const Bf16* values, std::uint8_t* out, std::int64_t count);
-void encode_blocks(const Fp16* values, std::uint8_t* out, std::int64_t count);
-void decode_blocks(const std::uint8_t* in, float* values, std::int64_t count);
-void decode_blocks(const std::uint8_t* in, Bf16* values, std::int64_t count);
-void decode_blocks(const std::uint8_t* in, Fp16* values, std::int64_t count);
+namespace float8 {
 
-// Of f32, bf16 or f16.
-void encode_blocks(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count);
-void decode_blocks(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count);
+inline constexpr std::int32_t kExponentBias = 127;
+inline constexpr std::uint8_t kNoNumber = 255;
 
+ZERO_BOTH inline void put(float value, float& out) {
+  out = value;
+}
+template <class Narrow>
+ZERO_BOTH inline void put(float value, Narrow& out) {
+  narrow(value, out);
+}
+
+// The power of two by which `largest`, the bits of a magnitude, is divided to come into (224, 448].
+ZERO_BOTH inline std::int32_t exponent_of(std::int32_t largest) {
+  constexpr std::int32_t mantissa = (1 << 23) - 1, three_quarters = 3 << 21;
+  const std::int32_t exponent = (largest >> 23) - kExponentBias - 8 + ((largest & mantissa) > three_quarters ? 1 : 0);
+  return std::clamp(exponent, -126, 126);
+}
+
+// Of `n` values, to as many codes and the byte of their scale.
+template <class T>
+ZERO_BOTH inline void encode_block(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t& byte) {
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    largest = std::max(largest, std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff);
+  const bool finite = largest < 0x7f800000;
+  const std::int32_t exponent = exponent_of(largest);
+  byte = finite ? static_cast<std::uint8_t>(exponent + kExponentBias) : kNoNumber;
+  const float scale = power(-exponent);
+  for (std::int64_t i = 0; i < n; ++i) {
+    E4m3 code;
+    narrow(widen(values[i]) * scale, code);
+    codes[i] = code.bits;
+  }
+}
+
+template <class T>
+ZERO_BOTH inline void decode_block(const std::uint8_t* codes, std::uint8_t byte, T* values, std::int64_t n) {
+  const float scale = byte == kNoNumber ? std::bit_cast<float>(0x7fc00000) : power(byte - kExponentBias);
+  for (std::int64_t i = 0; i < n; ++i) put(widen(E4m3{codes[i]}) * scale, values[i]);
+}
+
+}  // namespace float8
 }  // namespace zero

@@ -1,4 +1,5 @@
-// Where weights and moments are read from and written to, element by element. No torch.
+// Where weights and moments are read from and written to, element by element, and how parameters that a program has
+// written go on to what is beside them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +67,8 @@ struct RoundedAtRandom {
 // What is left is cut, not rounded: to the nearest it could reach half a step, and the sum round to a neighbour.
 struct Compensated {
   Bf16* at;
-  Bf16* rest;
-  ZERO_BOTH float load(std::int64_t i) const { return widen(at[i]) + widen(rest[i]); }
+  Bf16* compensation;
+  ZERO_BOTH float load(std::int64_t i) const { return widen(at[i]) + widen(compensation[i]); }
   ZERO_BOTH void store(float value, std::int64_t i) const {
     Bf16 rounded, left;
     narrow(value, rounded);
@@ -75,9 +76,9 @@ struct Compensated {
     at[i] = rounded;
     // Not a choice, which the compiler would merge with that of narrow() into branches.
     const std::uint32_t finite = (rounded.bits & 0x7f80) != 0x7f80;
-    rest[i].bits = static_cast<std::uint16_t>(left.bits & (0 - finite));
+    compensation[i].bits = static_cast<std::uint16_t>(left.bits & (0 - finite));
   }
-  ZERO_BOTH Compensated from(std::int64_t i) const { return {at + i, rest + i}; }
+  ZERO_BOTH Compensated from(std::int64_t i) const { return {at + i, compensation + i}; }
 };
 
 template <class T>
@@ -98,5 +99,22 @@ struct Aside {
     out.store(value, i);
   }
 };
+
+ZERO_BOTH inline void start_compensation(float value, Bf16& compensation) {
+  Bf16 rounded;
+  narrow(value, rounded);
+  cut(value - widen(rounded), compensation);
+}
+ZERO_BOTH inline void reset_compensation(Bf16 written, Bf16& compensation) {
+  Bf16 rounded;
+  narrow(widen(written) + widen(compensation), rounded);
+  if (rounded.bits != written.bits) compensation = {};
+}
+template <class Narrow>
+ZERO_BOTH inline void adopt_written(Narrow written, float& main) {
+  Narrow rounded;
+  narrow(main, rounded);
+  if (widen(rounded) != widen(written)) main = widen(written);
+}
 
 }  // namespace zero::arrays

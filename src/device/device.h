@@ -13,14 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
-#include "base/float8_scale.h"
-#include "device/accumulate.h"
-#include "device/update.h"
+#include "device/kernels.h"
 #include "memory/block.h"
-#include "zero/dtype.h"
 
 namespace zero {
 
@@ -38,7 +34,7 @@ class SideStream {
     virtual void run(const std::function<void()>& task) = 0;
     // When run() has ended: what the calling thread queues from now on comes behind them.
     virtual void join() = 0;
-    // Likewise: waits for them.
+    // When run() has ended: waits for its kernels.
     virtual void finish() = 0;
     virtual bool finished() = 0;
   };
@@ -51,14 +47,14 @@ class Device {
 
   // "cpu", "cuda:1"
   virtual std::string name() const = 0;
-  // Of a View: which of its kind, -1 for the host.
+  // Which of its kind, as in a View; -1 for the host.
   virtual int index() const = 0;
   // Whether its memory is the host's, which anybody may read.
   bool is_host() const { return index() < 0; }
 
   virtual std::unique_ptr<SideStream> side_stream() = 0;
 
-  // Of what this process may have there: all of it, and what is taken. Not of the host.
+  // All that this process may have there, and what of it is taken; zeros for the host.
   struct Memory {
     std::int64_t all, taken;
   };
@@ -101,41 +97,9 @@ class Device {
 
   virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void zero(void* to, std::int64_t bytes) = 0;
-  // `count` values of f32 or f64.
-  virtual void fill(void* to, Dtype dtype, std::int64_t count, double value) = 0;
-  // Rounded to nearest.
-  virtual void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) = 0;
-  // sum += addend, in the wider of the two dtypes, rounded to that of the sum.
-  virtual void add(void* sum, Dtype sum_dtype, const void* addend, Dtype dtype, std::int64_t count) = 0;
-  // See device/accumulate.h.
-  virtual void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
-                    std::int64_t count) = 0;
-  // Of f32 or f64, in place.
-  virtual void multiply(void* values, Dtype dtype, std::int64_t count, double factor) = 0;
-  // Adds to kSquareLimbs numbers, see base/exact_sum.h: the same sum on every device.
-  virtual void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) = 0;
-
-  // See device/update.h. What is read as weights may be where the input is written.
-  virtual void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) = 0;
-  virtual void read_weights(const UpdateRange& range, void* weights) = 0;
-  virtual void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
-                              const void* weights, void* input, Dtype input_dtype) = 0;
-  virtual void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
-                          const UpdateRange& range) = 0;
-  // See base/float8_blocks.h.
-  virtual void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) = 0;
-  virtual void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) = 0;
-  // See base/float8_arrays.h.
-  virtual void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) = 0;
-  virtual void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
-                         Float8Scale* scale, std::uint8_t* codes) = 0;
-  virtual void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) = 0;
+  virtual void run(const Kernel& kernel) = 0;
   // Whether at::_scaled_mm multiplies matrices in FP8 there.
   virtual bool multiplies_float8() const = 0;
-  // See device/written_weights.h.
-  virtual void keep_rest(const void* values, void* rest, std::int64_t count) = 0;
-  virtual void drop_misfits(const void* written, void* rest, std::int64_t count) = 0;
-  virtual void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) = 0;
 };
 
 }  // namespace zero

@@ -5,37 +5,35 @@
 //                                state, largest) with the largest of the state's magnitudes in the block
 //   sums(count, body, n, out)    body(i, add), where add(k, value) adds to out[k], k < n, in any order
 //   most(count, body, out, also) *out and, unless it is null, *also grow to the largest body(i), an int32
-// Bodies are copied to the device: they hold pointers of its memory, and numbers. The same bits as those of the host
-// (device/update.h, accumulate.h, weights.h, base/exact_sum.h). No torch.
+// Bodies are copied to the device: they hold pointers of its memory, and numbers. Their bits are those of
+// host_kernels.cpp. No torch.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <span>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "base/block_codes.h"
 #include "base/both.h"
 #include "base/exact_sum.h"
-#include "base/float8_block.h"
 #include "base/float8_blocks.h"
 #include "base/float8_scale.h"
-#include "device/accumulate.h"
-#include "device/update_cases.h"
-#include "device/written_weights.h"
+#include "device/cases.h"
+#include "device/kernels.h"
 
 namespace zero::grid {
 
-// Of a step, as many as a tree over 2^63 micro-batches has.
-inline constexpr std::size_t kMostLevels = 64;
+// As many as a tree over 2^63 micro-batches joins.
+inline constexpr std::size_t kMostSources = 64;
 
 template <class From, class Kept>
-struct FoldElements {
+struct AccumulateElements {
   using To = decltype(widen(From{}));
-  std::array<const Kept*, kMostLevels> sources;
+  std::array<const Kept*, kMostSources> sources;
   int count;
   Kept* target;
   const From* gradient;  // null: zeros
@@ -128,7 +126,7 @@ struct UpdateBlocks {
 };
 
 template <class T, class Weights>
-struct ReadWeights {
+struct ReadElements {
   Weights weights;
   T* out;
   ZERO_BOTH void operator()(std::int64_t i) const { out[i] = weights.load(i); }
@@ -156,23 +154,23 @@ struct DecodeElements {
   }
 };
 
-struct KeepRest {
+struct StartElements {
   const float* values;
-  Bf16* rest;
-  ZERO_BOTH void operator()(std::int64_t i) const { rest_of(values[i], rest[i]); }
+  Bf16* compensation;
+  ZERO_BOTH void operator()(std::int64_t i) const { arrays::start_compensation(values[i], compensation[i]); }
 };
 
-struct DropMisfits {
+struct ResetElements {
   const Bf16* written;
-  Bf16* rest;
-  ZERO_BOTH void operator()(std::int64_t i) const { drop_misfit(written[i], rest[i]); }
+  Bf16* compensation;
+  ZERO_BOTH void operator()(std::int64_t i) const { arrays::reset_compensation(written[i], compensation[i]); }
 };
 
-template <class Narrow>
-struct AdoptWritten {
-  const Narrow* written;
+template <class Stored>
+struct AdoptElements {
+  const Stored* written;
   float* main;
-  ZERO_BOTH void operator()(std::int64_t i) const { adopt_changed(written[i], main[i]); }
+  ZERO_BOTH void operator()(std::int64_t i) const { arrays::adopt_written(written[i], main[i]); }
 };
 
 // Calls `use` with where the gradient of a range is read from.
@@ -198,7 +196,7 @@ struct Magnitudes {
 
 // One element writes the scale, also where there are no values.
 template <class T, class Format>
-struct ToFloat8 {
+struct ToFloat8Elements {
   const T* values;
   std::int64_t count;
   float given;
@@ -214,7 +212,7 @@ struct ToFloat8 {
 };
 
 template <class Format>
-struct FromFloat8 {
+struct FromFloat8Elements {
   const Format* codes;
   Bf16* values;
   ZERO_BOTH void operator()(std::int64_t i) const {
@@ -258,136 +256,96 @@ class Kernels {
  public:
   explicit Kernels(Launch launch) : launch_(launch) {}
 
-  void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
-            std::int64_t count) const {
-    switch (dtype) {
-      case Dtype::f64: return fold_typed<double, double>(how, levels, gradient, count);
-      case Dtype::bf16: return fold_kept<Bf16>(how, levels, kept, gradient, count);
-      case Dtype::f16: return fold_kept<Fp16>(how, levels, kept, gradient, count);
-      default: return fold_kept<float>(how, levels, kept, gradient, count);
-    }
-  }
-
-  // Adds to `limbs`, kSquareLimbs of them: those of the sum, see ExactSum, and how many blocks are not finite.
-  void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) const {
-    switch (dtype) {
-      case Dtype::f64: return squares<double>(values, count, limbs);
-      case Dtype::bf16: return squares<Bf16>(values, count, limbs);
-      case Dtype::f16: return squares<Fp16>(values, count, limbs);
-      default: return squares<float>(values, count, limbs);
-    }
-  }
-
-  void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) const {
-    cases::with_weights(factors, range, [&]<class Weights>(const Weights& weights) {
-      cases::run<cases::Wide<Weights>>(optimizer, factors, range, weights, Sweeps<Launch>{launch_});
-    });
-  }
-
-  void read_weights(const UpdateRange& range, void* out) const {
-    cases::with_weights({}, range, [&]<class Weights>(const Weights& weights) {
-      using T = cases::Wide<Weights>;
-      launch_.elements(range.count, ReadWeights<T, Weights>{weights, static_cast<T*>(out)});
-    });
-  }
-  void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
-                      const void* weights, void* input, Dtype input_dtype) const {
-    cases::run_to_input(optimizer, factors, range, weights, input, input_dtype, Sweeps<Launch>{launch_});
-  }
-  void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
-                  const UpdateRange& range) const {
-    cases::with_weights(factors, range, [&]<class Weights>(const Weights& weights) {
-      using T = cases::Wide<Weights>;
-      using Along = rules::Along<T>;
-      using None = arrays::Values<T>;
-      launch_.elements(
-          range.count,
-          UpdateElements<Along, T, arrays::Values<const T>, Weights, None>{
-              {static_cast<T>(kept), static_cast<T>(size)}, T{1}, {static_cast<const T*>(step)}, weights, {}, {}, {}});
-    });
-  }
-  void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) const {
-    switch (dtype) {
-      case Dtype::bf16: return encode_typed(static_cast<const Bf16*>(values), out, count);
-      case Dtype::f16: return encode_typed(static_cast<const Fp16*>(values), out, count);
-      default: return encode_typed(static_cast<const float*>(values), out, count);
-    }
-  }
-  void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) const {
-    switch (dtype) {
-      case Dtype::bf16: return decode_typed(in, static_cast<Bf16*>(values), count);
-      case Dtype::f16: return decode_typed(in, static_cast<Fp16*>(values), count);
-      default: return decode_typed(in, static_cast<float*>(values), count);
-    }
-  }
-  void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const {
-    auto* const out = reinterpret_cast<std::int32_t*>(largest);
-    auto* const also = reinterpret_cast<std::int32_t*>(noted);
-    if (dtype == Dtype::bf16) return launch_.most(count, Magnitudes<Bf16>{static_cast<const Bf16*>(values)}, out, also);
-    launch_.most(count, Magnitudes<float>{static_cast<const float*>(values)}, out, also);
-  }
-  void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
-                 Float8Scale* scale, std::uint8_t* codes) const {
-    const auto run = [&]<class T, class Format>(const T* typed, Format* out) {
-      launch_.elements(std::max(count, std::int64_t{1}), ToFloat8<T, Format>{typed, count, given, scale, out});
-    };
-    const auto to = [&]<class Format>(Format* out) {
-      if (dtype == Dtype::bf16) return run(static_cast<const Bf16*>(values), out);
-      run(static_cast<const float*>(values), out);
-    };
-    if (format == Float8Format::e4m3) return to(reinterpret_cast<E4m3*>(codes));
-    to(reinterpret_cast<E5m2*>(codes));
-  }
-  void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) const {
-    auto* const out = static_cast<Bf16*>(values);
-    if (format == Float8Format::e4m3)
-      return launch_.elements(count, FromFloat8<E4m3>{reinterpret_cast<const E4m3*>(codes), out});
-    launch_.elements(count, FromFloat8<E5m2>{reinterpret_cast<const E5m2*>(codes), out});
-  }
-  void keep_rest(const void* values, void* rest, std::int64_t count) const {
-    launch_.elements(count, KeepRest{static_cast<const float*>(values), static_cast<Bf16*>(rest)});
-  }
-  void drop_misfits(const void* written, void* rest, std::int64_t count) const {
-    launch_.elements(count, DropMisfits{static_cast<const Bf16*>(written), static_cast<Bf16*>(rest)});
-  }
-  void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) const {
-    auto* const weights = static_cast<float*>(main);
-    if (stored == Dtype::bf16)
-      return launch_.elements(count, AdoptWritten<Bf16>{static_cast<const Bf16*>(written), weights});
-    launch_.elements(count, AdoptWritten<Fp16>{static_cast<const Fp16*>(written), weights});
+  void run(const OwnKernel& kernel) const {
+    std::visit([this](const auto& each) { compute(each); }, kernel);
   }
 
  private:
-  template <class T>
-  void encode_typed(const T* values, std::uint8_t* out, std::int64_t count) const {
-    const std::int64_t scales = blocks_bytes(count) - count;
-    launch_.elements(scales, EncodeBlocks<T>{values, out, out + scales, count});
+  void compute(const Accumulate& k) const {
+    cases::with_types(k, [&]<class From, class Kept>(From, Kept) {
+      AccumulateElements<From, Kept> body{
+          {}, static_cast<int>(k.sources.size()), static_cast<Kept*>(k.target), static_cast<const From*>(k.gradient)};
+      for (std::size_t i = 0; i < k.sources.size(); ++i) body.sources.at(i) = static_cast<const Kept*>(k.sources[i]);
+      launch_.elements(k.count, body);
+    });
   }
-  template <class T>
-  void decode_typed(const std::uint8_t* in, T* values, std::int64_t count) const {
-    launch_.elements(count, DecodeElements<T>{in, in + (blocks_bytes(count) - count), values});
+  void compute(const AddSquares& k) const {
+    cases::with_float(k.dtype, [&]<class T>(T) {
+      launch_.sums((k.count + kSquareBlock - 1) / kSquareBlock,
+                   SquareBlocks<T>{static_cast<const T*>(k.values), k.count}, kSquareLimbs, k.limbs);
+    });
   }
-  template <class From, class Kept>
-  void fold_typed(const Fold& how, std::span<void* const> levels, const void* gradient, std::int64_t count) const {
-    const auto level = [&](int i) { return static_cast<Kept*>(levels[static_cast<std::size_t>(i)]); };
-    FoldElements<From, Kept> body{
-        {}, static_cast<int>(how.sources.size()), level(how.target), static_cast<const From*>(gradient)};
-    for (std::size_t i = 0; i < how.sources.size(); ++i) body.sources.at(i) = level(how.sources[i]);
-    launch_.elements(count, body);
+  void compute(const Update& k) const {
+    cases::with_weights(k.factors, k.range, [&]<class Weights>(const Weights& weights) {
+      cases::run<cases::Wide<Weights>>(k, weights, Sweeps<Launch>{launch_});
+    });
   }
-  template <class From>
-  void fold_kept(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient,
-                 std::int64_t count) const {
-    switch (kept) {
-      case Dtype::bf16: return fold_typed<From, Bf16>(how, levels, gradient, count);
-      case Dtype::f16: return fold_typed<From, Fp16>(how, levels, gradient, count);
-      default: return fold_typed<From, float>(how, levels, gradient, count);
-    }
+  void compute(const ReadWeights& k) const {
+    cases::with_weights({}, k.range, [&]<class Weights>(const Weights& weights) {
+      using T = cases::Wide<Weights>;
+      launch_.elements(k.range.count, ReadElements<T, Weights>{weights, static_cast<T*>(k.weights)});
+    });
   }
-  template <class T>
-  void squares(const void* values, std::int64_t count, std::int64_t* limbs) const {
-    launch_.sums((count + kSquareBlock - 1) / kSquareBlock, SquareBlocks<T>{static_cast<const T*>(values), count},
-                 kSquareLimbs, limbs);
+  void compute(const UpdateMoments& k) const { cases::run(k, Sweeps<Launch>{launch_}); }
+  void compute(const ApplyStep& k) const {
+    cases::with_weights(k.factors, k.range, [&]<class Weights>(const Weights& weights) {
+      using T = cases::Wide<Weights>;
+      using Along = rules::Along<T>;
+      using None = arrays::Values<T>;
+      launch_.elements(k.range.count, UpdateElements<Along, T, arrays::Values<const T>, Weights, None>{
+                                          {static_cast<T>(k.kept), static_cast<T>(k.size)},
+                                          T{1},
+                                          {static_cast<const T*>(k.step)},
+                                          weights,
+                                          {},
+                                          {},
+                                          {}});
+    });
+  }
+  void compute(const StartCompensation& k) const {
+    launch_.elements(k.count, StartElements{static_cast<const float*>(k.values), static_cast<Bf16*>(k.compensation)});
+  }
+  void compute(const ResetCompensation& k) const {
+    launch_.elements(k.count, ResetElements{static_cast<const Bf16*>(k.written), static_cast<Bf16*>(k.compensation)});
+  }
+  void compute(const AdoptWritten& k) const {
+    cases::with_narrow(k.stored, [&]<class Stored>(Stored) {
+      launch_.elements(k.count,
+                       AdoptElements<Stored>{static_cast<const Stored*>(k.written), static_cast<float*>(k.main)});
+    });
+  }
+  void compute(const Encode& k) const {
+    const std::int64_t scales = blocks_bytes(k.count) - k.count;
+    cases::with_single(k.dtype, [&]<class T>(T) {
+      launch_.elements(scales, EncodeBlocks<T>{static_cast<const T*>(k.values), k.blocks, k.blocks + scales, k.count});
+    });
+  }
+  void compute(const Decode& k) const {
+    const std::uint8_t* const codes = k.blocks + (blocks_bytes(k.count) - k.count);
+    cases::with_single(k.dtype, [&]<class T>(T) {
+      launch_.elements(k.count, DecodeElements<T>{k.blocks, codes, static_cast<T*>(k.values)});
+    });
+  }
+  void compute(const FindLargest& k) const {
+    cases::with_single(k.dtype, [&]<class T>(T) {
+      launch_.most(k.count, Magnitudes<T>{static_cast<const T*>(k.values)}, reinterpret_cast<std::int32_t*>(k.largest),
+                   reinterpret_cast<std::int32_t*>(k.noted));
+    });
+  }
+  void compute(const ToFloat8& k) const {
+    cases::with_single(k.dtype, [&]<class T>(T) {
+      cases::with_codes(k.format, [&]<class Format>(Format) {
+        launch_.elements(std::max(k.count, std::int64_t{1}),
+                         ToFloat8Elements<T, Format>{static_cast<const T*>(k.values), k.count, k.given, k.scale,
+                                                     reinterpret_cast<Format*>(k.codes)});
+      });
+    });
+  }
+  void compute(const FromFloat8& k) const {
+    cases::with_codes(k.format, [&]<class Format>(Format) {
+      launch_.elements(
+          k.count, FromFloat8Elements<Format>{reinterpret_cast<const Format*>(k.codes), static_cast<Bf16*>(k.values)});
+    });
   }
 
   Launch launch_;

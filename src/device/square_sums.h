@@ -19,9 +19,8 @@ class SquareSums {
     device_.zero(place_->data(), bytes());
   }
 
-  // See Device::add_squares.
   void add(std::size_t which, const void* values, Dtype dtype, std::int64_t count) {
-    device_.add_squares(values, dtype, count, static_cast<std::int64_t*>(place_->data()) + which * kSquareLimbs);
+    device_.run(AddSquares{values, dtype, count, static_cast<std::int64_t*>(place_->data()) + which * kSquareLimbs});
   }
   // Waits for the device. Blocks that are not finite are left out.
   std::vector<ExactSum> read() const {

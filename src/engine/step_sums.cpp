@@ -29,7 +29,7 @@ void StepSums::add_loss(int micro, const at::Tensor& loss) {
 }
 
 void StepSums::add_squares(Device& where, const void* values, Dtype dtype, std::int64_t count) {
-  where.add_squares(values, dtype, count, &where == &device_ ? limbs() : of_host_.data());
+  where.run(AddSquares{values, dtype, count, &where == &device_ ? limbs() : of_host_.data()});
 }
 
 std::shared_ptr<float> StepSums::magnitudes() const {

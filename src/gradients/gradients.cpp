@@ -270,9 +270,9 @@ void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gr
   if (gradient == nullptr) {
     device.zero(target, place.numel * size_of(wire));
   } else if (gradients.here[static_cast<std::size_t>(slot)]) {
-    device.add(target, wire, gradient->const_data_ptr(), layout.dtype(), place.numel);
+    device.run(Add{target, wire, gradient->const_data_ptr(), layout.dtype(), place.numel});
   } else {
-    device.convert(gradient->const_data_ptr(), layout.dtype(), target, wire, place.numel);
+    device.run(Convert{gradient->const_data_ptr(), layout.dtype(), target, wire, place.numel});
   }
 }
 

@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "backwards/accounts.h"
-#include "device/accumulate.h"
 #include "gradients/held_gradient.h"
 #include "partition/transitions.h"
 #include "units/exchange.h"

@@ -54,9 +54,9 @@ void HeldGradient::add(Passage& passage, const Fold& how, const Slice& elements,
     return used;
   };
   each_stretch(passage, elements.count, parts,
-               [device = device_, how, levels = levels_.size(), kept = dtype_, gradient, dtype](
-                   std::span<void* const> at, std::int64_t, std::int64_t count) {
-                 device->fold(how, at.first(levels), kept, at.back(), dtype, count);
+               [device = device_, how, kept = dtype_, gradient, dtype](std::span<void* const> at, std::int64_t,
+                                                                       std::int64_t count) {
+                 device->run(Accumulate::of(how, at, kept, at.back(), dtype, count));
                });
 }
 
@@ -77,7 +77,7 @@ void HeldGradient::convert_to(Staging& staging, const Slice& elements, Block& to
                            BlockPart{&to, first * size_of(dtype), count * size_of(dtype), Way::out}};
       },
       [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
-        device_->convert(at[0], dtype_, at[1], dtype, count);
+        device_->run(Convert{at[0], dtype_, at[1], dtype, count});
       });
 }
 
@@ -94,7 +94,7 @@ HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dty
                              part(wide.levels_[level], dtype, some, Way::out)};
         },
         [this, dtype](std::span<void* const> at, std::int64_t, std::int64_t count) {
-          device_->fold({{}, 0}, at.subspan(1), dtype, at[0], dtype_, count);
+          device_->run(Accumulate{{}, at[1], dtype, at[0], dtype_, count});
         });
   return wide;
 }

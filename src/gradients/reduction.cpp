@@ -130,7 +130,7 @@ Buffer Gradients::slice_for(const Unit& unit) const {
 
 // Where the mean over ranks is held.
 void Gradients::scale_mean(View sum) const {
-  if (plan_.holds_mean()) accounts_.device().multiply(sum.data, sum.dtype, sum.count, 1.0 / exchange_.size());
+  if (plan_.holds_mean()) accounts_.device().run(Multiply{sum.data, sum.dtype, sum.count, 1.0 / exchange_.size()});
 }
 
 // The sum of this rank's slice goes to the held gradient.

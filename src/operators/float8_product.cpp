@@ -41,9 +41,9 @@ Float8Matrix::Float8Matrix(Device& device, Float8Format format, const at::Tensor
   auto* const scale = static_cast<Float8Scale*>(scale_.mutable_data_ptr());
   const Dtype dtype = *dtype_of(matrix.scalar_type());
   device.zero(&scale->largest, sizeof(float));
-  device.find_largest(matrix.const_data_ptr(), dtype, matrix.numel(), &scale->largest, noted);
-  device.to_float8(format, matrix.const_data_ptr(), dtype, matrix.numel(), given, scale,
-                   static_cast<std::uint8_t*>(codes_.mutable_data_ptr()));
+  device.run(FindLargest{matrix.const_data_ptr(), dtype, matrix.numel(), &scale->largest, noted});
+  device.run(ToFloat8{format, matrix.const_data_ptr(), dtype, matrix.numel(), given, scale,
+                      static_cast<std::uint8_t*>(codes_.mutable_data_ptr())});
 }
 
 Float8Matrix::Float8Matrix(Device& device, Float8Format format, at::Tensor codes, at::Tensor scale)
@@ -52,8 +52,8 @@ Float8Matrix::Float8Matrix(Device& device, Float8Format format, at::Tensor codes
 const at::Tensor& Float8Matrix::values() const {
   if (values_.defined()) return values_;
   values_ = at::empty_strided(codes_.sizes(), codes_.strides(), codes_.options().dtype(at::kBFloat16));
-  device_.from_float8(format_, static_cast<const std::uint8_t*>(codes_.const_data_ptr()), values_.mutable_data_ptr(),
-                      codes_.numel());
+  device_.run(FromFloat8{format_, static_cast<const std::uint8_t*>(codes_.const_data_ptr()), values_.mutable_data_ptr(),
+                         codes_.numel()});
   return values_;
 }
 

@@ -16,10 +16,11 @@ void GatherWire::gather(const Groups& groups, const UnitLayout& unit, View shard
   const std::int64_t slices = whole.count / shard.count, bytes = coded_bytes(shard.count, unit.dtype(), wire_);
   auto* const codes = static_cast<std::uint8_t*>(codes_.data());
   const View mine{codes + unit.slice(over_, groups.rank()).begin / shard.count * bytes, bytes, Dtype::u8, shard.device};
-  device_.encode(shard.data, shard.dtype, static_cast<std::uint8_t*>(mine.data), shard.count);
+  device_.run(Encode{shard.data, shard.dtype, static_cast<std::uint8_t*>(mine.data), shard.count});
   groups.gather(mine, {codes, slices * bytes, Dtype::u8, shard.device}, over_);
   for (std::int64_t i = 0; i < slices; ++i)
-    device_.decode(codes + i * bytes, static_cast<char*>(whole.data) + i * shard.bytes(), whole.dtype, shard.count);
+    device_.run(
+        Decode{codes + i * bytes, static_cast<char*>(whole.data) + i * shard.bytes(), whole.dtype, shard.count});
 }
 
 }  // namespace zero

@@ -281,7 +281,7 @@ void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
                            stored({home_.begin + first, count}, Way::out)};
       },
       [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
-        computing.convert(at[0], dtype, at[1], layout_.dtype(), count);
+        computing.run(Convert{at[0], dtype, at[1], layout_.dtype(), count});
       });
 }
 

@@ -148,7 +148,7 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
     const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
     const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
     stretch.each(Weights::moved, [&, kept = kept, size = size](const UpdateRange& range) {
-      device.apply_step(kept, size, step_at(unit, slot.begin + range.first), f, range);
+      device.run(ApplyStep{kept, size, step_at(unit, slot.begin + range.first), f, range});
     });
   }
 }
@@ -170,8 +170,8 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
     const Optimizer& optimizer = rule(slot).optimizer;
     if (!full_tensor_work(optimizer)->owner) continue;
     stretch.each(Weights::kept, [&](const UpdateRange& range) {
-      accounts_.device().update_moments(optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
-                                        element(inputs_, slot.begin + range.first, wire), wire);
+      accounts_.device().run(UpdateMoments{optimizer, *factors[static_cast<std::size_t>(stretch.slot)], range, nullptr,
+                                           element(inputs_, slot.begin + range.first, wire), wire});
     });
   }
   const Held updated = held(unit.layout());
@@ -220,7 +220,7 @@ void FullTensors::distribute(const Unit& unit) {
   };
   const View room = steps(sum_room(layout, exchange_.rank())), all = steps(updated);
   if (exchange_.size() == 1) {
-    accounts_.device().convert(sent.data, sent.dtype, all.data, all.dtype, all.count);
+    accounts_.device().run(Convert{sent.data, sent.dtype, all.data, all.dtype, all.count});
     return;
   }
   exchange_.run(
@@ -244,10 +244,10 @@ void FullTensors::add_norms(const Unit& unit, const Factors& factors, const std:
     stretch.each(Weights::kept, [&](const UpdateRange& range) {
       in_parts(device, range, [&](const UpdateRange& part, std::int64_t begin) {
         void* const place = step_at(unit, layout.slots()[slot].begin + range.first + begin);
-        device.read_weights(part, place);
+        device.run(ReadWeights{part, place});
         sums.add(2 * slot, place, wide, part.count);
         if (owned) return;
-        device.update_moments(optimizer, *factors[slot], part, place, place, wide);
+        device.run(UpdateMoments{optimizer, *factors[slot], part, place, place, wide});
         sums.add(2 * slot + 1, place, wide, part.count);
       });
     });

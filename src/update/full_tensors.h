@@ -16,8 +16,8 @@
 
 #include "backwards/accounts.h"
 #include "base/exact_sum.h"
+#include "device/kernels.h"
 #include "device/square_sums.h"
-#include "device/update.h"
 #include "partition/full_tensor_owners.h"
 #include "partition/transitions.h"
 #include "units/exchange.h"

@@ -46,7 +46,7 @@ std::array<BlockPart, 4 + 2 * kMaxMoments> UpdateParts::all() const {
 void place(UpdateRange& range, std::span<void* const> arrays) {
   const bool itself = accumulation(range.dtype) == range.dtype;  // the parameter is its main weight
   range.main = arrays[itself ? 3 : 0];
-  range.rest = arrays[1];
+  range.compensation = arrays[1];
   range.gradient = arrays[2];
   range.parameter = itself ? nullptr : arrays[3];
   for (std::size_t i = 0; i < kMaxMoments; ++i) {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "device/update.h"
+#include "device/kernels.h"
 #include "memory/passage.h"
 #include "memory/store.h"
 #include "partition/moments.h"

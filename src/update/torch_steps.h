@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backwards/accounts.h"
-#include "device/update.h"
+#include "device/kernels.h"
 #include "update/torch_fields.h"
 #include "zero/optimizer.h"
 

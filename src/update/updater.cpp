@@ -120,14 +120,15 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const P
   if (plan_.remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
     each_beside(unit, blocks.main, wide, Way::out, values, [&](void* main, const void* from, std::int64_t count) {
-      computing(unit).convert(from, dtype, main, wide, count);
+      computing(unit).run(Convert{from, dtype, main, wide, count});
     });
   }
   if (plan_.remainder(stored) != Remainder::kept) return;
   blocks.rest = take(unit, length(unit), stored);
   if (dtype == stored) return fill(unit, blocks.rest, 0, length(unit), stored, 0);
-  each_beside(unit, blocks.rest, stored, Way::out, values,
-              [&](void* rest, const void* from, std::int64_t count) { computing(unit).keep_rest(from, rest, count); });
+  each_beside(unit, blocks.rest, stored, Way::out, values, [&](void* rest, const void* from, std::int64_t count) {
+    computing(unit).run(StartCompensation{from, rest, count});
+  });
 }
 
 Block Updater::take(const Unit& unit, std::int64_t count, Dtype dtype) {
@@ -187,7 +188,7 @@ void Updater::each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, 
 void Updater::fill(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value) {
   each_stretch(unit, block, begin, count, dtype, Way::out, [&](void* values, std::int64_t, std::int64_t n) {
     if (value == 0) return computing(unit).zero(values, n * size_of(dtype));
-    computing(unit).fill(values, dtype, n, value);
+    computing(unit).run(Fill{values, dtype, n, value});
   });
 }
 
@@ -309,7 +310,7 @@ UnitStep Updater::next_step(Unit& unit, const HeldGradient& gradient, const std:
 void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
-  if (torch == nullptr) return computing(unit).update(optimizer, factors, range);
+  if (torch == nullptr) return computing(unit).run(Update{optimizer, factors, range});
   const Piece piece = pieces(unit)[which];
   const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
   torch_step(unit, which, *torch).run(factors, range, torch_options_[static_cast<std::size_t>(slot.index)].get());
@@ -386,12 +387,12 @@ void Updater::adopt(Unit& unit, OptimizerBlocks& blocks) {
   };
   if (blocks.rest)
     each_beside(unit, blocks.rest, stored, Way::both, parts, [&](void* rest, const void* now, std::int64_t count) {
-      computing(unit).drop_misfits(now, rest, count);
+      computing(unit).run(ResetCompensation{now, rest, count});
     });
   if (blocks.main)
     each_beside(unit, blocks.main, accumulation(stored), Way::both, parts,
                 [&](void* main, const void* now, std::int64_t count) {
-                  computing(unit).adopt_written(now, stored, main, count);
+                  computing(unit).run(AdoptWritten{now, stored, main, count});
                 });
 }
 

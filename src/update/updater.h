@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backwards/accounts.h"
-#include "device/update.h"
+#include "device/kernels.h"
 #include "gradients/held_gradient.h"
 #include "memory/passage.h"
 #include "memory/store.h"

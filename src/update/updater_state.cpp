@@ -86,11 +86,11 @@ void Updater::read_wide(Unit& unit, View to) const {
   });
   UpdateRange range;
   range.parameter = parameters.data();
-  range.rest = rest.data();
+  range.compensation = rest.data();
   range.dtype = stored;
   range.count = length(unit);
   range.remainder = Remainder::kept;
-  read_weights(range, to.data);
+  run_on_host(ReadWeights{range, to.data});
 }
 
 void Updater::resume(std::uint64_t seed, std::vector<std::int64_t> steps) {
@@ -118,7 +118,9 @@ void Updater::store(Unit& unit) {
       [&](std::int64_t first, std::int64_t count) {
         return unit.stored({origin(unit) + first, count}, Way::out);
       },
-      [&](const void* main, void* to, std::int64_t count) { computing(unit).convert(main, wide, to, dtype, count); });
+      [&](const void* main, void* to, std::int64_t count) {
+        computing(unit).run(Convert{main, wide, to, dtype, count});
+      });
 }
 
 }  // namespace zero

@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "device/accelerator.h"
 #include "device/simulated_device.h"
 #include "zero/zero.h"
 

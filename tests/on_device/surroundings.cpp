@@ -1,4 +1,5 @@
 // The tests of ranks on the simulated accelerator: a device for each rank, joined by their own collectives.
+#include "device/accelerator.h"
 #include "device/linked.h"
 #include "device/simulated_device.h"
 #include "ranks/harness.h"

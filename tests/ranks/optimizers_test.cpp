@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "covering.h"
-#include "device/update.h"
+#include "device/kernels.h"
 #include "lm.h"
 #include "torch_optimizers.h"
 
@@ -101,11 +101,12 @@ class Race {
       if (reset) mine_.copy_(theirs_.detach());
       theirs_.mutable_grad() = gradient.clone();
       torchs_->step();
-      update(optimizer_, {.lr = learning_rate(optimizer_), .step = step},
-             {.main = mine_.data_ptr(),
-              .gradient = gradient.data_ptr(),
-              .moments = {moments_[0].data_ptr(), moments_[1].data_ptr(), moments_[2].data_ptr()},
-              .count = kCount});
+      run_on_host(Update{optimizer_,
+                         {.lr = learning_rate(optimizer_), .step = step},
+                         {.main = mine_.data_ptr(),
+                          .gradient = gradient.data_ptr(),
+                          .moments = {moments_[0].data_ptr(), moments_[1].data_ptr(), moments_[2].data_ptr()},
+                          .count = kCount}});
       largest_ = at::maximum(largest_, theirs_.detach().abs());
       furthest_ = at::maximum(furthest_, units_apart(mine_, theirs_.detach(), largest_));
     }

@@ -10,6 +10,7 @@
 #include "base/float8_blocks.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "device/kernels.h"
 
 namespace zero::test::formats_test {
 
@@ -168,8 +169,8 @@ TEST(Float8Blocks, AreNearTheirValues) {
     value = std::ldexp(std::generate_canonical<float, 24>(engine) - 0.5F, static_cast<int>(engine() % 60) - 40);
   std::vector<std::uint8_t> codes(blocks_bytes(100));
   ASSERT_EQ(codes.size(), 104);
-  encode_blocks(values.data(), codes.data(), 100);
-  decode_blocks(codes.data(), again.data(), 100);
+  run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 100});
+  run_on_host(Decode{codes.data(), again.data(), Dtype::f32, 100});
   for (std::size_t block = 0; block < 100; block += kWireBlock) {
     float largest = 0;
     const std::size_t end = std::min<std::size_t>(block + kWireBlock, 100);
@@ -183,10 +184,10 @@ TEST(Float8Blocks, OfWhatTheyGiveAreExact) {
   std::array<float, 64> values, once, twice;
   for (std::size_t i = 0; i < 64; ++i) values[i] = std::ldexp(1 + static_cast<float>(i) / 64, static_cast<int>(i % 9));
   std::vector<std::uint8_t> codes(blocks_bytes(64));
-  encode_blocks(values.data(), codes.data(), 64);
-  decode_blocks(codes.data(), once.data(), 64);
-  encode_blocks(once.data(), codes.data(), 64);
-  decode_blocks(codes.data(), twice.data(), 64);
+  run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 64});
+  run_on_host(Decode{codes.data(), once.data(), Dtype::f32, 64});
+  run_on_host(Encode{once.data(), Dtype::f32, codes.data(), 64});
+  run_on_host(Decode{codes.data(), twice.data(), Dtype::f32, 64});
   EXPECT_EQ(once, twice);
 }
 
@@ -194,8 +195,8 @@ TEST(Float8Blocks, ThatAreNotFiniteAreNoNumbers) {
   std::array<float, 40> values{};
   values[3] = std::numeric_limits<float>::infinity();
   std::vector<std::uint8_t> codes(blocks_bytes(40));
-  encode_blocks(values.data(), codes.data(), 40);
-  decode_blocks(codes.data(), values.data(), 40);
+  run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 40});
+  run_on_host(Decode{codes.data(), values.data(), Dtype::f32, 40});
   for (std::size_t i = 0; i < 32; ++i) EXPECT_TRUE(std::isnan(values[i]));
   for (std::size_t i = 32; i < 40; ++i) EXPECT_EQ(values[i], 0);
 }

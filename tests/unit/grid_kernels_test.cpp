@@ -13,9 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "base/float8_arrays.h"
 #include "base/float8_blocks.h"
-#include "device/written_weights.h"
 #include "optimizers.h"
 #include "partition/moments.h"
 
@@ -62,7 +60,9 @@ struct Loops {
   }
 };
 
-const grid::Kernels kKernels(Loops{});
+void on_grid(const OwnKernel& kernel) {
+  grid::Kernels(Loops{}).run(kernel);
+}
 
 constexpr std::int64_t kCount = 3 * kStateBlock + 77;
 
@@ -152,7 +152,7 @@ UpdateRange range_of(Arrays& arrays, const Case& each, std::int64_t in_block) {
   range.gradient = at(arrays.gradient);
   range.narrow_gradient = each.narrow_gradient;
   range.parameter = at(arrays.parameter);
-  range.rest = at(arrays.rest);
+  range.compensation = at(arrays.rest);
   range.dtype = each.dtype;
   range.count = kCount;
   range.remainder = each.remainder;
@@ -176,8 +176,8 @@ TEST(GridKernels, UpdateLikeTheHost) {
         Arrays host = arrays_for(each, optimizer), device = host;
         for (std::int64_t step = 1; step <= 3; ++step) {
           const UpdateFactors factors{.scale = 0.5, .lr = 0.01, .step = step, .seed = 7};
-          update(optimizer, factors, range_of(host, each, in_block));
-          kKernels.update(optimizer, factors, range_of(device, each, in_block));
+          run_on_host(Update{optimizer, factors, range_of(host, each, in_block)});
+          on_grid(Update{optimizer, factors, range_of(device, each, in_block)});
           ASSERT_TRUE(host == device) << "step " << step;
         }
         ++updates;
@@ -196,23 +196,23 @@ TEST(GridKernels, ComputeInputsAndStepsOverWholeTensorsLikeTheHost) {
       std::vector<char> host_step(static_cast<std::size_t>(kCount * size_of(wide))), device_step = host_step;
       const UpdateFactors factors{.scale = 0.5, .lr = 0.01, .step = 2, .seed = 7};
       const UpdateRange there = range_of(device, each, 0), here = range_of(host, each, 0);
-      read_weights(here, host_step.data());
-      kKernels.read_weights(there, device_step.data());
+      run_on_host(ReadWeights{here, host_step.data()});
+      on_grid(ReadWeights{there, device_step.data()});
       ASSERT_EQ(host_step, device_step);
-      update_moments(optimizer, factors, here, host_step.data(), host_step.data(), wide);
-      kKernels.update_moments(optimizer, factors, there, device_step.data(), device_step.data(), wide);
+      run_on_host(UpdateMoments{optimizer, factors, here, host_step.data(), host_step.data(), wide});
+      on_grid(UpdateMoments{optimizer, factors, there, device_step.data(), device_step.data(), wide});
       ASSERT_EQ(host_step, device_step);
-      apply_step(0.9, 0.3, host_step.data(), factors, here);
-      kKernels.apply_step(0.9, 0.3, device_step.data(), factors, there);
+      run_on_host(ApplyStep{0.9, 0.3, host_step.data(), factors, here});
+      on_grid(ApplyStep{0.9, 0.3, device_step.data(), factors, there});
       ASSERT_TRUE(host == device);
       std::vector<char> host_input(host_step), device_input(host_step);
-      update_moments(optimizer, factors, here, nullptr, host_input.data(), Dtype::bf16);
-      kKernels.update_moments(optimizer, factors, there, nullptr, device_input.data(), Dtype::bf16);
+      run_on_host(UpdateMoments{optimizer, factors, here, nullptr, host_input.data(), Dtype::bf16});
+      on_grid(UpdateMoments{optimizer, factors, there, nullptr, device_input.data(), Dtype::bf16});
       ASSERT_EQ(host_input, device_input);
     }
 }
 
-TEST(GridKernels, FoldLikeTheHost) {
+TEST(GridKernels, AccumulateLikeTheHost) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16})
     for (const Dtype kept : {accumulation(dtype), dtype})
       for (const bool tree : {false, true})
@@ -227,8 +227,8 @@ TEST(GridKernels, FoldLikeTheHost) {
               for (std::vector<char>& level : of) places.push_back(level.data());
               return places;
             };
-            fold(how, levels(host), kept, from, dtype, kCount);
-            kKernels.fold(how, levels(device), kept, from, dtype, kCount);
+            run_on_host(Accumulate::of(how, levels(host), kept, from, dtype, kCount));
+            on_grid(Accumulate::of(how, levels(device), kept, from, dtype, kCount));
           }
           EXPECT_EQ(host, device);
         }
@@ -239,7 +239,7 @@ void expect_same_squares(const std::vector<char>& values, Dtype dtype, std::int6
   std::int64_t host_nonfinite = 0;
   sum_of_squares(values.data(), dtype, count, host, host_nonfinite);
   std::vector<std::int64_t> limbs(kSquareLimbs);
-  kKernels.add_squares(values.data(), dtype, count, limbs.data());
+  on_grid(AddSquares{values.data(), dtype, count, limbs.data()});
   device.add(std::span<const std::int64_t>(limbs).first(ExactSum::kLimbs));
   EXPECT_TRUE(std::ranges::equal(host.limbs(), device.limbs()));
   EXPECT_EQ(host_nonfinite, limbs.back());
@@ -264,12 +264,12 @@ TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
       if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
       const auto bytes = static_cast<std::size_t>(blocks_bytes(count));
       std::vector<std::uint8_t> host(bytes), device(bytes);
-      encode_blocks(values.data(), dtype, host.data(), count);
-      kKernels.encode(values.data(), dtype, device.data(), count);
+      run_on_host(Encode{values.data(), dtype, host.data(), count});
+      on_grid(Encode{values.data(), dtype, device.data(), count});
       EXPECT_EQ(host, device);
       std::vector<char> there(values.size());
-      decode_blocks(host.data(), values.data(), dtype, count);
-      kKernels.decode(host.data(), there.data(), dtype, count);
+      run_on_host(Decode{host.data(), values.data(), dtype, count});
+      on_grid(Decode{host.data(), there.data(), dtype, count});
       EXPECT_EQ(values, there);
     }
 }
@@ -286,33 +286,27 @@ auto bits(const Float8Scale& scale) {
   return std::bit_cast<std::array<std::uint32_t, 3>>(scale);
 }
 
-// `by` has the functions of base/float8_arrays.h.
-InFloat8 in_float8(const auto& by, Float8Format format, const std::vector<char>& values, Dtype dtype, float given) {
+// `run`: on the host, or as on a grid.
+InFloat8 in_float8(const auto& run, Float8Format format, const std::vector<char>& values, Dtype dtype, float given) {
   const std::int64_t count = static_cast<std::int64_t>(values.size()) / size_of(dtype);
   InFloat8 result;
   result.codes.resize(static_cast<std::size_t>(count));
   result.values.resize(static_cast<std::size_t>(count));
-  by.find_largest(values.data(), dtype, count, &result.scale.largest, &result.noted);
-  by.to_float8(format, values.data(), dtype, count, given, &result.scale, result.codes.data());
-  by.from_float8(format, result.codes.data(), reinterpret_cast<Bf16*>(result.values.data()), count);
+  run(FindLargest{values.data(), dtype, count, &result.scale.largest, &result.noted});
+  run(ToFloat8{format, values.data(), dtype, count, given, &result.scale, result.codes.data()});
+  run(FromFloat8{format, result.codes.data(), result.values.data(), count});
   return result;
 }
 
-struct OfTheHost {
-  static void find_largest(const auto... of) { zero::find_largest(of...); }
-  static void to_float8(const auto... of) { zero::to_float8(of...); }
-  static void from_float8(const auto... of) { zero::from_float8(of...); }
-};
-
 TEST(GridKernels, ScaleAndRoundToFloat8LikeTheHost) {
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
     for (const Float8Format format : {Float8Format::e4m3, Float8Format::e5m2})
       for (const float size : {1.0F, 1e-30F, 1e18F, 0.0F, std::numeric_limits<float>::infinity()})
         for (const float given : {0.0F, 0x1p20F})
           for (const std::int64_t count : {std::int64_t{0}, kCount}) {
             const std::vector<char> values = array_of(dtype, count, 3, size);
-            const InFloat8 host = in_float8(OfTheHost{}, format, values, dtype, given);
-            const InFloat8 device = in_float8(kKernels, format, values, dtype, given);
+            const InFloat8 host = in_float8(run_on_host, format, values, dtype, given);
+            const InFloat8 device = in_float8(on_grid, format, values, dtype, given);
             EXPECT_EQ(std::bit_cast<std::uint32_t>(host.noted), std::bit_cast<std::uint32_t>(device.noted));
             EXPECT_EQ(bits(host.scale), bits(device.scale));
             EXPECT_EQ(host.codes, device.codes);
@@ -339,20 +333,20 @@ TEST(GridKernels, KeepWeightsLikeTheHost) {
   const std::vector<float> values = numbers(kCount, 5);
   std::vector<Bf16> host(values.size()), device(values.size());
   const auto same = [&] { return std::memcmp(host.data(), device.data(), host.size() * sizeof(Bf16)) == 0; };
-  keep_rest(values.data(), host.data(), kCount);
-  kKernels.keep_rest(values.data(), device.data(), kCount);
+  run_on_host(StartCompensation{values.data(), host.data(), kCount});
+  on_grid(StartCompensation{values.data(), device.data(), kCount});
   EXPECT_TRUE(same());
   const std::vector<char> written = array_of(Dtype::bf16, kCount, 6);
-  drop_misfits(reinterpret_cast<const Bf16*>(written.data()), host.data(), kCount);
-  kKernels.drop_misfits(written.data(), device.data(), kCount);
+  run_on_host(ResetCompensation{written.data(), host.data(), kCount});
+  on_grid(ResetCompensation{written.data(), device.data(), kCount});
   EXPECT_TRUE(same());
   for (const Dtype stored : {Dtype::bf16, Dtype::f16}) {
     std::vector<float> main = values, there = values;
     const std::vector<char> other = array_of(stored, kCount, 5);
     std::vector<char> changed = other;
     changed[10] = static_cast<char>(changed[10] ^ 1);
-    adopt_written(changed.data(), stored, main.data(), kCount);
-    kKernels.adopt_written(changed.data(), stored, there.data(), kCount);
+    run_on_host(AdoptWritten{changed.data(), stored, main.data(), kCount});
+    on_grid(AdoptWritten{changed.data(), stored, there.data(), kCount});
     EXPECT_EQ(main, there);
     EXPECT_NE(main, values);
   }

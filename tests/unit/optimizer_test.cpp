@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "device/update.h"
+#include "device/kernels.h"
 #include "optimizers.h"
 #include "partition/runs.h"
 #include "zero/error.h"
@@ -124,8 +124,10 @@ TEST(Runs, CostWhatTheRankWithMostHolds) {
 // One element, one step, in words of its own.
 float updated(const Optimizer& optimizer, float weight, float gradient) {
   std::array<float, kMaxMoments> moment{};
-  update(optimizer, {.lr = learning_rate(optimizer), .step = 1},
-         {.main = &weight, .gradient = &gradient, .moments = {&moment[0], &moment[1], &moment[2]}, .count = 1});
+  run_on_host(
+      Update{optimizer,
+             {.lr = learning_rate(optimizer), .step = 1},
+             {.main = &weight, .gradient = &gradient, .moments = {&moment[0], &moment[1], &moment[2]}, .count = 1}});
   return weight;
 }
 

@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "comm/tree_sum.h"
 #include "comm_reference.h"
-#include "device/update_cases.h"
+#include "device/cases.h"
 #include "optimizers.h"
 #include "partition/moments.h"
 #include "zero/error.h"
@@ -31,7 +31,7 @@ using namespace zero;
 #define ZERO_MULTIVERSION
 #define zero plain
 #include "comm/tree_sum.cpp"
-#include "device/update.cpp"
+#include "device/host_kernels.cpp"
 #undef zero
 
 #ifdef __x86_64__
@@ -39,14 +39,14 @@ using namespace zero;
 #define ZERO_MULTIVERSION __attribute__((target("arch=x86-64-v3")))
 #define zero avx2
 #include "comm/tree_sum.cpp"
-#include "device/update.cpp"
+#include "device/host_kernels.cpp"
 #undef zero
 
 #undef ZERO_MULTIVERSION
 #define ZERO_MULTIVERSION __attribute__((target("arch=x86-64-v4")))
 #define zero avx512
 #include "comm/tree_sum.cpp"
-#include "device/update.cpp"
+#include "device/host_kernels.cpp"
 #undef zero
 #endif
 // NOLINTEND(bugprone-suspicious-include)
@@ -58,17 +58,17 @@ struct InstructionSet {
   const char* name;
   decltype(&plain::tree_sum) sum;
   decltype(&plain::tree_sum_rounded) sum_rounded;
-  decltype(&plain::update) update;
+  decltype(&plain::run_on_host) run;
 };
 
 // Those of this processor, the least one first.
 std::vector<InstructionSet> instruction_sets() {
-  std::vector<InstructionSet> sets = {{"plain", plain::tree_sum, plain::tree_sum_rounded, plain::update}};
+  std::vector<InstructionSet> sets = {{"plain", plain::tree_sum, plain::tree_sum_rounded, plain::run_on_host}};
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    sets.push_back({"AVX2", avx2::tree_sum, avx2::tree_sum_rounded, avx2::update});
+    sets.push_back({"AVX2", avx2::tree_sum, avx2::tree_sum_rounded, avx2::run_on_host});
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    sets.push_back({"AVX-512", avx512::tree_sum, avx512::tree_sum_rounded, avx512::update});
+    sets.push_back({"AVX-512", avx512::tree_sum, avx512::tree_sum_rounded, avx512::run_on_host});
 #endif
   return sets;
 }
@@ -133,7 +133,7 @@ struct Shard {
     range.main = remainder == Remainder::main_weights ? at(main) : nullptr;
     range.gradient = at(gradient);
     range.parameter = at(parameter);
-    range.rest = at(rest);
+    range.compensation = at(rest);
     range.dtype = dtype;
     range.count = count;
     range.remainder = remainder;
@@ -158,8 +158,9 @@ constexpr UpdateFactors kFactors{.scale = 0.37, .lr = 1e-2, .step = 3, .seed = 1
 // An update of each element by itself, so that nothing is a vector; codes need their blocks together.
 Shard updated_plainly(const Optimizer& optimizer, Shard shard, std::int64_t count) {
   const bool together = moment_dtype(optimizer, shard.dtype) == Dtype::u8;
-  if (together) plain::update(optimizer, kFactors, shard.range(0, count));
-  for (std::int64_t i = 0; !together && i < count; ++i) plain::update(optimizer, kFactors, shard.range(i, 1));
+  if (together) plain::run_on_host(Update{optimizer, kFactors, shard.range(0, count)});
+  for (std::int64_t i = 0; !together && i < count; ++i)
+    plain::run_on_host(Update{optimizer, kFactors, shard.range(i, 1)});
   return shard;
 }
 
@@ -182,7 +183,7 @@ void expect_same_bits(const Optimizer& optimizer, Dtype dtype, Remainder remaind
     EXPECT_NE(expected, start);
     for (const InstructionSet& set : instruction_sets()) {
       Shard shard = start;
-      set.update(optimizer, kFactors, shard.range(0, count));
+      set.run(Update{optimizer, kFactors, shard.range(0, count)});
       EXPECT_EQ(shard, expected) << set.name << ": " << count << " " << name(dtype);
     }
   }
@@ -228,7 +229,7 @@ std::uint64_t checksum_of_updates(Dtype dtype, Remainder remainder, Gradient kin
       Shard shard(optimizer, dtype, remainder, 1061);
       if (kind == Gradient::odd)
         dtype == Dtype::f64 ? make_odd<double>(shard.gradient) : make_odd<float>(shard.gradient);
-      update(optimizer, {.scale = 0.37, .lr = 1e-2, .step = 1, .seed = 11}, shard.range(0, 1061));
+      run_on_host(Update{optimizer, {.scale = 0.37, .lr = 1e-2, .step = 1, .seed = 11}, shard.range(0, 1061)});
       for (const Array* array : {&shard.main, &shard.parameter, &shard.rest}) sum.add(*array);
       for (const Array& moments : shard.moments) sum.add(moments);
       for (const Array& scales : shard.scales) sum.add(scales);
@@ -308,7 +309,7 @@ TEST(NarrowGradients, UpdateAsTheyDoWhenWidened) {
         for (const std::int64_t count : kCounts) {
           SCOPED_TRACE(describe(optimizer));
           expect_same_of_narrow(optimizer, dtype, count, [&](const UpdateRange& range) {
-            update(optimizer, kFactors, range);
+            run_on_host(Update{optimizer, kFactors, range});
             return 0;
           });
         }
@@ -321,10 +322,10 @@ TEST(NarrowGradients, AreFollowedByWholeTensorsAsWhenWidened) {
       SCOPED_TRACE(describe(optimizer));
       expect_same_of_narrow(optimizer, dtype, 1061, [&](const UpdateRange& range) {
         Array input(Dtype::f32, 1061), weights(Dtype::f32, 1061);
-        read_weights(range, weights.bytes.data());
+        run_on_host(ReadWeights{range, weights.bytes.data()});
         for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 300}, {300, 1061}})
-          update_moments(optimizer, kFactors, part_of(range, begin, end - begin), &weights.at<float>(begin),
-                         &input.at<float>(begin), Dtype::f32);
+          run_on_host(UpdateMoments{optimizer, kFactors, part_of(range, begin, end - begin), &weights.at<float>(begin),
+                                    &input.at<float>(begin), Dtype::f32});
         return input;
       });
     }

@@ -98,75 +98,11 @@ struct Launch {
   }
 };
 
-template <class Use>
-int launched(void* stream, const Use& use) {
-  use(grid::Kernels(Launch{static_cast<cudaStream_t>(stream)}));
-  return cudaGetLastError();
-}
-
 }  // namespace
 
-int CudaKernels::fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
-                      std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.fold(how, levels, kept, gradient, dtype, count); });
-}
-
-int CudaKernels::add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.add_squares(values, dtype, count, limbs); });
-}
-
-int CudaKernels::update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.update(optimizer, factors, range); });
-}
-
-int CudaKernels::read_weights(const UpdateRange& range, void* weights) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.read_weights(range, weights); });
-}
-
-int CudaKernels::update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
-                                const void* weights, void* input, Dtype input_dtype) const {
-  return launched(stream_, [&](const auto& kernels) {
-    kernels.update_moments(optimizer, factors, range, weights, input, input_dtype);
-  });
-}
-
-int CudaKernels::apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
-                            const UpdateRange& range) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.apply_step(kept, size, step, factors, range); });
-}
-
-int CudaKernels::encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.encode(values, dtype, out, count); });
-}
-
-int CudaKernels::decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.decode(in, values, dtype, count); });
-}
-
-int CudaKernels::find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.find_largest(values, dtype, count, largest, noted); });
-}
-
-int CudaKernels::to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
-                           Float8Scale* scale, std::uint8_t* codes) const {
-  return launched(stream_,
-                  [&](const auto& kernels) { kernels.to_float8(format, values, dtype, count, given, scale, codes); });
-}
-
-int CudaKernels::from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.from_float8(format, codes, values, count); });
-}
-
-int CudaKernels::keep_rest(const void* values, void* rest, std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.keep_rest(values, rest, count); });
-}
-
-int CudaKernels::drop_misfits(const void* written, void* rest, std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.drop_misfits(written, rest, count); });
-}
-
-int CudaKernels::adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) const {
-  return launched(stream_, [&](const auto& kernels) { kernels.adopt_written(written, stored, main, count); });
+int cuda_run(void* stream, const OwnKernel& kernel) {
+  grid::Kernels(Launch{static_cast<cudaStream_t>(stream)}).run(kernel);
+  return cudaGetLastError();
 }
 
 bool cuda_multiplies_float8(int device) {

@@ -24,25 +24,10 @@ class HostDevice final : public TorchDevice {
   void from_host(void* to, const void* host, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;
   void zero(void* to, std::int64_t bytes) override;
-  void fold(const Fold& how, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
-            std::int64_t count) override;
-  void add_squares(const void* values, Dtype dtype, std::int64_t count, std::int64_t* limbs) override;
-  void update(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range) override;
-  void read_weights(const UpdateRange& range, void* weights) override;
-  void update_moments(const Optimizer& optimizer, const UpdateFactors& factors, const UpdateRange& range,
-                      const void* weights, void* input, Dtype input_dtype) override;
-  void apply_step(double kept, double size, const void* step, const UpdateFactors& factors,
-                  const UpdateRange& range) override;
-  void encode(const void* values, Dtype dtype, std::uint8_t* out, std::int64_t count) override;
-  void decode(const std::uint8_t* in, void* values, Dtype dtype, std::int64_t count) override;
-  void find_largest(const void* values, Dtype dtype, std::int64_t count, float* largest, float* noted) override;
-  void to_float8(Float8Format format, const void* values, Dtype dtype, std::int64_t count, float given,
-                 Float8Scale* scale, std::uint8_t* codes) override;
-  void from_float8(Float8Format format, const std::uint8_t* codes, void* values, std::int64_t count) override;
   bool multiplies_float8() const override { return false; }
-  void keep_rest(const void* values, void* rest, std::int64_t count) override;
-  void drop_misfits(const void* written, void* rest, std::int64_t count) override;
-  void adopt_written(const void* written, Dtype stored, void* main, std::int64_t count) override;
+
+ private:
+  void launch(const OwnKernel& kernel) override { run_on_host(kernel); }
 };
 
 }  // namespace zero

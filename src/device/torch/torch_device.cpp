@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
+#include <variant>
 
 #include "device/torch/device_arena.h"
 #include "device/torch/dtypes.h"
@@ -107,6 +108,23 @@ class Copied final : public Pending::State {
   std::shared_ptr<SideStream::Work> work_;
 };
 
+// The kernels that LibTorch's operators compute.
+struct Operators {
+  Device& device;
+  c10::Device where;
+
+  at::Tensor array(const void* data, Dtype dtype, std::int64_t count) const {
+    return tensor_at(where, data, scalar_type(dtype), count);
+  }
+  void operator()(const Fill& k) const { array(k.values, k.dtype, k.count).fill_(k.value); }
+  void operator()(const Convert& k) const {
+    if (k.from_dtype == k.to_dtype) return device.copy(k.to, k.from, k.count * size_of(k.to_dtype));
+    array(k.to, k.to_dtype, k.count).copy_(array(k.from, k.from_dtype, k.count));
+  }
+  void operator()(const Add& k) const { array(k.sum, k.sum_dtype, k.count).add_(array(k.addend, k.dtype, k.count)); }
+  void operator()(const Multiply& k) const { array(k.values, k.dtype, k.count).mul_(k.factor); }
+};
+
 at::Tensor host_bytes(const void* data, std::int64_t bytes) {
   return at::from_blob(const_cast<void*>(data), {bytes}, at::TensorOptions().dtype(at::kByte));
 }
@@ -122,8 +140,8 @@ TorchDevice::TorchDevice(c10::Device where) : where_(where) {
   at::globalContext().lazyInitDevice(where.type());
 }
 
-at::Tensor TorchDevice::tensor_at(const void* data, Dtype dtype, std::int64_t count) const {
-  return zero::tensor_at(where_, data, scalar_type(dtype), count);
+at::Tensor TorchDevice::bytes_at(const void* data, std::int64_t count) const {
+  return tensor_at(where_, data, at::kByte, count);
 }
 
 std::unique_ptr<SideStream> TorchDevice::side_stream() {
@@ -184,15 +202,14 @@ std::shared_ptr<SideStream::Work> TorchDevice::copied(Direction direction, const
 
 Pending TorchDevice::bring(void* host, const void* from, std::int64_t bytes) {
   if (bytes == 0) return {};
-  return Pending(std::make_shared<Copied>(copied(Direction::down, [&] {
-    host_bytes(host, bytes).copy_(tensor_at(from, Dtype::u8, bytes), /*non_blocking=*/true);
-  })));
+  return Pending(std::make_shared<Copied>(
+      copied(Direction::down, [&] { host_bytes(host, bytes).copy_(bytes_at(from, bytes), /*non_blocking=*/true); })));
 }
 
 Pending TorchDevice::send(void* to, const void* host, std::int64_t bytes) {
   if (bytes == 0) return {};
-  return Pending(std::make_shared<Copied>(copied(
-      Direction::up, [&] { tensor_at(to, Dtype::u8, bytes).copy_(host_bytes(host, bytes), /*non_blocking=*/true); })));
+  return Pending(std::make_shared<Copied>(
+      copied(Direction::up, [&] { bytes_at(to, bytes).copy_(host_bytes(host, bytes), /*non_blocking=*/true); })));
 }
 
 void TorchDevice::follow_sends() {
@@ -209,36 +226,28 @@ void TorchDevice::follow(Pending operation) {
 }
 
 void TorchDevice::to_host(void* host, const void* from, std::int64_t bytes) {
-  if (bytes > 0) host_bytes(host, bytes).copy_(tensor_at(from, Dtype::u8, bytes));
+  if (bytes > 0) host_bytes(host, bytes).copy_(bytes_at(from, bytes));
 }
 
 void TorchDevice::from_host(void* to, const void* host, std::int64_t bytes) {
-  if (bytes > 0) tensor_at(to, Dtype::u8, bytes).copy_(host_bytes(host, bytes));
+  if (bytes > 0) bytes_at(to, bytes).copy_(host_bytes(host, bytes));
 }
 
 void TorchDevice::copy(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0) tensor_at(to, Dtype::u8, bytes).copy_(tensor_at(from, Dtype::u8, bytes));
+  if (bytes > 0) bytes_at(to, bytes).copy_(bytes_at(from, bytes));
 }
 
 void TorchDevice::zero(void* to, std::int64_t bytes) {
-  if (bytes > 0) tensor_at(to, Dtype::u8, bytes).zero_();
+  if (bytes > 0) bytes_at(to, bytes).zero_();
 }
 
-void TorchDevice::fill(void* to, Dtype dtype, std::int64_t count, double value) {
-  if (count > 0) tensor_at(to, dtype, count).fill_(value);
-}
-
-void TorchDevice::convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) {
-  if (from_dtype == to_dtype) return copy(to, from, count * size_of(to_dtype));
-  if (count > 0) tensor_at(to, to_dtype, count).copy_(tensor_at(from, from_dtype, count));
-}
-
-void TorchDevice::add(void* sum, Dtype sum_dtype, const void* addend, Dtype dtype, std::int64_t count) {
-  if (count > 0) tensor_at(sum, sum_dtype, count).add_(tensor_at(addend, dtype, count));
-}
-
-void TorchDevice::multiply(void* values, Dtype dtype, std::int64_t count, double factor) {
-  if (count > 0) tensor_at(values, dtype, count).mul_(factor);
+void TorchDevice::run(const Kernel& kernel) {
+  if (const auto* own = std::get_if<OwnKernel>(&kernel)) return launch(*own);
+  std::visit(
+      [this](const auto& each) {
+        if (each.count > 0) Operators{*this, where_}(each);
+      },
+      std::get<ArrayKernel>(kernel));
 }
 
 }  // namespace zero

@@ -1,5 +1,5 @@
-// What LibTorch's own operators do on any of its devices: memory, copies, conversions, sums of two arrays. What is left
-// are the kernels of the library, which those who derive from it have.
+// What LibTorch's own operators do on any of its devices: memory, copies, kernels over arrays. What is left are the
+// library's own kernels, which those who derive from it launch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,19 +39,18 @@ class TorchDevice : public Device {
   void from_host(void* to, const void* host, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;
   void zero(void* to, std::int64_t bytes) override;
-  void fill(void* to, Dtype dtype, std::int64_t count, double value) override;
-  void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::int64_t count) override;
-  void add(void* sum, Dtype sum_dtype, const void* addend, Dtype dtype, std::int64_t count) override;
-  void multiply(void* values, Dtype dtype, std::int64_t count, double factor) override;
+  void run(const Kernel& kernel) final;
 
  protected:
   c10::Device where() const { return where_; }
+  // A kernel of the library's own, on the current stream.
+  virtual void launch(const OwnKernel& kernel) = 0;
   // On which copies go one way.
   virtual std::unique_ptr<SideStream> copy_stream();
 
  private:
   c10::DataPtr allocate(std::size_t bytes) const;
-  at::Tensor tensor_at(const void* data, Dtype dtype, std::int64_t count) const;
+  at::Tensor bytes_at(const void* data, std::int64_t count) const;
   enum class Direction : std::uint8_t { down, up };
   std::shared_ptr<SideStream::Work> copied(Direction direction, const std::function<void()>& copy);
 

@@ -1,5 +1,5 @@
-// The cases of an update: which rule an optimizer goes by, in which arrays weights and moments are, whatever sweeps
-// over them. No torch.
+// The cases of a kernel, on the host and on a grid: the types of its operands; of an update, which rule an optimizer
+// goes by and in which arrays weights and moments are, whatever sweeps over them. No torch.
 #pragma once
 
 #include <cmath>
@@ -10,12 +10,43 @@
 #include "base/blockwise.h"
 #include "base/random.h"
 #include "device/arrays.h"
+#include "device/kernels.h"
 #include "device/rules.h"
-#include "device/update.h"
 
 namespace zero::cases {
 
 using namespace arrays;
+
+// use(T{}) with the type of a dtype, which is bf16 or f16.
+template <class Use>
+void with_narrow(Dtype dtype, const Use& use) {
+  if (dtype == Dtype::bf16) return use(Bf16{});
+  use(Fp16{});
+}
+// As with_narrow(), or f32.
+template <class Use>
+void with_single(Dtype dtype, const Use& use) {
+  if (dtype == Dtype::f32) return use(float{});
+  with_narrow(dtype, use);
+}
+// As with_single(), or f64.
+template <class Use>
+void with_float(Dtype dtype, const Use& use) {
+  if (dtype == Dtype::f64) return use(double{});
+  with_single(dtype, use);
+}
+// use(T{}) with the type of codes in FP8.
+template <class Use>
+void with_codes(Float8Format format, const Use& use) {
+  if (format == Float8Format::e4m3) return use(E4m3{});
+  use(E5m2{});
+}
+// use(From{}, Kept{}) with the types of a gradient and of its sums.
+template <class Use>
+void with_types(const Accumulate& k, const Use& use) {
+  if (k.dtype == Dtype::f64) return use(double{}, double{});
+  with_single(k.dtype, [&](auto from) { with_single(k.kept, [&](auto kept) { use(from, kept); }); });
+}
 
 // What a rule makes of one element; `a`, `b` and `c` are moments.
 template <class Rule, class T, class Weights, class Moments>
@@ -145,11 +176,12 @@ concept AsWhole = requires(const O& o, const UpdateFactors& f) {
 template <class O, class T>
 constexpr bool kHasRule = ByElement<O, T> != AsWhole<O, T> || std::is_same_v<O, TorchOptimizer>;
 
-// Of an optimizer that goes element by element. `sweeps` has range(rule, r, scale, weights, first, second, third), with
-// moments in arrays, and blocks(rule, r, scale, weights), with moments in codes.
+// `sweeps` has range(rule, r, scale, weights, first, second, third), with moments in arrays, and blocks(rule, r, scale,
+// weights), with moments in codes.
 template <class T, class Weights, class Sweeps>
-void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const Weights& weights,
-         const Sweeps& sweeps) {
+void run(const Update& kernel, const Weights& weights, const Sweeps& sweeps) {
+  const UpdateFactors& f = kernel.factors;
+  const UpdateRange& r = kernel.range;
   const auto scale = static_cast<T>(f.scale);
   const auto wide = [&](const auto& rule) {
     const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
@@ -171,37 +203,32 @@ void run(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& 
       with_rule<T>(o, f, wide);
     }
   };
-  std::visit(with_format, optimizer);
+  std::visit(with_format, kernel.optimizer);
 }
 
 template <class T, class Out, class Sweeps>
-void run_into(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const T* weights,
-              const Out& out, const Sweeps& sweeps) {
-  const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(r.moments[i])}; };
+void run_into(const Out& out, const UpdateMoments& k, const Sweeps& sweeps) {
+  const auto* const weights = static_cast<const T*>(k.weights);
+  const auto moment = [&](std::size_t i) { return Values<T>{static_cast<T*>(k.range.moments[i])}; };
   const auto sweep_from = [&](const auto& in, const auto& rule) {
     const Aside<std::decay_t<decltype(in)>, Out> aside{in, out};
-    sweeps.range(rule, r, static_cast<T>(f.scale), aside, moment(0), moment(1), moment(2));
+    sweeps.range(rule, k.range, static_cast<T>(k.factors.scale), aside, moment(0), moment(1), moment(2));
   };
   const auto sweep_with = [&](const auto& rule) {
     if (weights == nullptr) return sweep_from(Zeros<T>{}, rule);
     sweep_from(Values<const T>{weights}, rule);
   };
   const auto with_input = [&]<class O>(const O& o) {
-    if constexpr (AsWhole<O, T>) with_input_rule<T>(o, f, sweep_with);
+    if constexpr (AsWhole<O, T>) with_input_rule<T>(o, k.factors, sweep_with);
   };
-  std::visit(with_input, optimizer);
+  std::visit(with_input, k.optimizer);
 }
 
-// Of an optimizer over whole tensors: see update_moments().
 template <class Sweeps>
-void run_to_input(const Optimizer& optimizer, const UpdateFactors& f, const UpdateRange& r, const void* weights,
-                  void* input, Dtype input_dtype, const Sweeps& sweeps) {
-  if (r.dtype == Dtype::f64)
-    return run_into(optimizer, f, r, static_cast<const double*>(weights), Values<double>{static_cast<double*>(input)},
-                    sweeps);
-  const auto* const read = static_cast<const float*>(weights);
-  if (input_dtype == Dtype::bf16) return run_into(optimizer, f, r, read, Rounded{static_cast<Bf16*>(input)}, sweeps);
-  run_into(optimizer, f, r, read, Values<float>{static_cast<float*>(input)}, sweeps);
+void run(const UpdateMoments& k, const Sweeps& sweeps) {
+  if (k.range.dtype == Dtype::f64) return run_into<double>(Values<double>{static_cast<double*>(k.input)}, k, sweeps);
+  if (k.input_dtype == Dtype::bf16) return run_into<float>(Rounded{static_cast<Bf16*>(k.input)}, k, sweeps);
+  run_into<float>(Values<float>{static_cast<float*>(k.input)}, k, sweeps);
 }
 
 // Calls `use` with the weights of the range.
@@ -213,7 +240,7 @@ void with_weights(const UpdateFactors& f, const UpdateRange& r, const Use& use) 
   switch (r.remainder) {
     case Remainder::lost: return use(Rounded{bf16});
     case Remainder::random: return use(at_random(bf16, 0, f, r));
-    case Remainder::kept: return use(Compensated{bf16, static_cast<Bf16*>(r.rest)});
+    case Remainder::kept: return use(Compensated{bf16, static_cast<Bf16*>(r.compensation)});
     case Remainder::main_weights: break;
   }
   if (r.dtype == Dtype::bf16) return use(MainWeights<Bf16>{main, bf16});
