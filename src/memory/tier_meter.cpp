@@ -5,7 +5,7 @@
 namespace zero {
 namespace {
 
-thread_local int apart = 0;  // how many of them live
+thread_local int aparts = 0;  // how many of them live
 
 std::optional<State> state_of(Owner owner) {
   switch (owner) {
@@ -22,18 +22,18 @@ std::optional<State> state_of(Owner owner) {
 }  // namespace
 
 TierMeter::Apart::Apart() {
-  ++apart;
+  ++aparts;
 }
 
 TierMeter::Apart::~Apart() {
-  --apart;
+  --aparts;
 }
 
 void TierMeter::count(Tier tier, Owner owner, const TierTraffic::Entry& moved) {
   const std::optional<State> state = state_of(owner);
   if (!state) return;
   const std::lock_guard lock(mutex_);
-  TierTraffic& of = apart > 0 ? others_ : steps_;
+  TierTraffic& of = aparts > 0 ? others_ : steps_;
   if (tier == Tier::device) {
     of.on(Tier::host, *state) += {.read = moved.written, .written = moved.read};
   } else {
