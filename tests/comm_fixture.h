@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "comm/backend.h"
-#include "comm/checked.h"
+#include "comm/decorators.h"
 #include "comm/hosts.h"
-#include "comm/metered.h"
 #include "comm_reference.h"
 #include "zero/error.h"
 

@@ -40,6 +40,14 @@ inline constexpr int kCollectives = 6;
 // "all_gather", ...
 std::string_view name(Collective collective);
 
+// What one rank calls. An all_reduce or a broadcast has the same values as `in` and `out`, a barrier has none.
+struct CollectiveCall {
+  Collective collective = Collective::barrier;
+  ConstView in = {};
+  View out = {};
+  int root = -1;  // of a broadcast
+};
+
 // How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers go across hosts and
 // inside them apart, and so do sums where the ranks of a host are a power of two.
 struct Topology {
@@ -50,7 +58,7 @@ struct Topology {
 
 class SplitQueue;
 
-// One backend. Contracts of the operations: class Communicator.
+// One backend. Contracts of the operations: class Communicator, which checks the arguments before a backend gets them.
 class CommunicatorImpl {
  public:
   CommunicatorImpl();
@@ -58,12 +66,7 @@ class CommunicatorImpl {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;
-  virtual Pending all_gather(ConstView shard, View whole) = 0;
-  virtual Pending reduce_scatter(ConstView whole, View shard) = 0;
-  virtual Pending all_reduce(View values) = 0;
-  virtual Pending all_to_all(ConstView input, View output) = 0;
-  virtual Pending broadcast(View values, int root) = 0;
-  virtual Pending barrier() = 0;
+  virtual Pending run(const CollectiveCall& call) = 0;
   virtual std::shared_ptr<CommunicatorImpl> split(int color, int key) = 0;
   virtual std::shared_ptr<void> own_memory(std::int64_t) { return nullptr; }
   virtual std::shared_ptr<void> common_memory(std::int64_t) { return nullptr; }
@@ -98,26 +101,26 @@ class Communicator {
 
   // Every rank's shard, in rank order, into `whole` (whole.count == size() * shard.count, same
   // dtype). `shard` may be this rank's slot of `whole`. Wire: (N-1) shard bytes a rank.
-  Pending all_gather(ConstView shard, View whole) const;
+  Pending all_gather(ConstView shard, View whole) const { return run({Collective::all_gather, shard, whole}); }
 
   // shard[i] = sum over ranks of whole_r[rank() * shard.count + i], added along one binary tree over
   // the rank's index: pairs, then pairs of pairs, left-overs joined from the small end.
   // shard.dtype == accumulation(whole.dtype). `shard` may be this rank's slot of `whole` when the
   // dtypes are equal. Temporary memory is constant. Wire: (N-1) slices of `whole` a rank.
-  Pending reduce_scatter(ConstView whole, View shard) const;
+  Pending reduce_scatter(ConstView whole, View shard) const { return run({Collective::reduce_scatter, whole, shard}); }
 
   // Sums in place, in the same order on every rank, so that all ranks hold the same bits; any count.
   // bf16 and fp16 are added in fp32 and rounded once.
-  Pending all_reduce(View values) const;
+  Pending all_reduce(View values) const { return run({Collective::all_reduce, values, values}); }
 
   // Slice p of `input` goes to slice rank() of rank p's `output`; counts divide by size().
-  Pending all_to_all(ConstView input, View output) const;
+  Pending all_to_all(ConstView input, View output) const { return run({Collective::all_to_all, input, output}); }
 
   // Rank `root`'s values into those of all others.
-  Pending broadcast(View values, int root) const;
+  Pending broadcast(View values, int root) const { return run({Collective::broadcast, values, values, root}); }
 
   // Complete when every rank has called it.
-  Pending barrier() const;
+  Pending barrier() const { return run({Collective::barrier}); }
 
   // Ranks with the same color form a group, ordered by (key, rank), which another thread than this group's may drive.
   // Collective. Blocks, and throws what fails.
@@ -136,6 +139,8 @@ class Communicator {
   const std::shared_ptr<CommunicatorImpl>& impl() const { return impl_; }
 
  private:
+  Pending run(const CollectiveCall& call) const;
+
   std::shared_ptr<CommunicatorImpl> impl_;
 };
 

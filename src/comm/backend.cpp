@@ -5,16 +5,55 @@
 #include "zero/error.h"
 
 namespace zero {
+namespace {
 
-void reject_call(Collective operation, const CommunicatorImpl& group, const std::string& what) {
-  throw ConfigError("rank " + std::to_string(group.rank()) + ": " + std::string(name(operation)) + ": " + what);
+std::string shape(std::int64_t count, Dtype dtype) {
+  return std::to_string(count) + ' ' + std::string(name(dtype));
 }
 
-void require_cpu(Collective operation, const CommunicatorImpl& group, ConstView a, ConstView b) {
-  if (a.device < 0 && b.device < 0) return;
-  reject_call(operation, group,
-              "memory of device " + std::to_string(a.device < 0 ? b.device : a.device) + ", but the backend \"" +
-                  std::string(group.backend()) + "\" works on CPU memory");
+}  // namespace
+
+void reject_call(const CollectiveCall& call, const CommunicatorImpl& group, const std::string& what) {
+  throw ConfigError("rank " + std::to_string(group.rank()) + ": " + std::string(name(call.collective)) + ": " + what);
+}
+
+void require_cpu(const CollectiveCall& call, const CommunicatorImpl& group) {
+  if (call.in.device < 0 && call.out.device < 0) return;
+  reject_call(call, group,
+              "memory of device " + std::to_string(call.in.device < 0 ? call.out.device : call.in.device) +
+                  ", but the backend \"" + std::string(group.backend()) + "\" works on CPU memory");
+}
+
+Fingerprint Fingerprint::of(std::uint64_t sequence, const CollectiveCall& call) {
+  const auto operation = static_cast<std::uint8_t>(call.collective);
+  return {sequence, call.in.count, call.out.count, call.root, operation, call.in.dtype, call.out.dtype};
+}
+
+Fingerprint Fingerprint::split(std::uint64_t sequence) {
+  Fingerprint call;
+  call.sequence = sequence;
+  call.operation = kSplit;
+  return call;
+}
+
+std::string Fingerprint::text() const {
+  const auto collective = static_cast<Collective>(operation);
+  std::string title = std::string(operation == kSplit ? "split" : name(collective)) + " #" + std::to_string(sequence);
+  if (operation == kSplit || collective == Collective::barrier) return title;
+  std::string text = title + " (" + shape(input, input_dtype);
+  if (input != output || input_dtype != output_dtype) text += " -> " + shape(output, output_dtype);
+  if (root >= 0) text += ", root " + std::to_string(root);
+  return text + ")";
+}
+
+void require_same(std::span<const Fingerprint> calls, int rank, int first_rank) {
+  if (std::all_of(calls.begin(), calls.end(), [&](const Fingerprint& call) { return call == calls[0]; })) return;
+  std::string list;
+  for (std::size_t r = 0; r < calls.size(); ++r)
+    list += "\n  rank " + std::to_string(first_rank + static_cast<int>(r)) + ": " + calls[r].text();
+  throw CommError(
+      "rank " + std::to_string(first_rank + rank) + ": the ranks called different operations:" + list + '\n',
+      "every rank must make the same calls in the same order with the same shapes and dtypes");
 }
 
 std::vector<int> split_group(std::span<const SplitCall> calls, int rank) {

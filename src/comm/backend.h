@@ -1,4 +1,4 @@
-// What the backends share: complaints about arguments, and slices of uneven counts.
+// What the backends share: complaints about calls, how ranks compare theirs, and slices of uneven counts.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,35 @@
 
 namespace zero {
 
-[[noreturn]] void reject_call(Collective operation, const CommunicatorImpl& group, const std::string& what);
+[[noreturn]] void reject_call(const CollectiveCall& call, const CommunicatorImpl& group, const std::string& what);
 
 // Throws ConfigError when a view is not CPU memory.
-void require_cpu(Collective operation, const CommunicatorImpl& group, ConstView a, ConstView b);
+void require_cpu(const CollectiveCall& call, const CommunicatorImpl& group);
+
+// What one rank called, small and fixed in size so that ranks can compare their calls.
+struct Fingerprint {
+  static constexpr std::uint8_t kSplit = kCollectives;
+
+  std::uint64_t sequence = 0;
+  std::int64_t input = 0;
+  std::int64_t output = 0;
+  std::int32_t root = -1;
+  std::uint8_t operation = 0;  // a Collective, or kSplit
+  Dtype input_dtype = Dtype::f32;
+  Dtype output_dtype = Dtype::f32;
+  std::uint8_t zero = 0;
+
+  static Fingerprint of(std::uint64_t sequence, const CollectiveCall& call);
+  static Fingerprint split(std::uint64_t sequence);
+
+  std::string text() const;  // "all_gather #3 (4 fp32 -> 16 fp32)"
+  bool operator==(const Fingerprint&) const = default;
+};
+static_assert(sizeof(Fingerprint) == 32);
+
+// Throws a CommError that lists every rank's call unless all are equal. Ranks are called by their numbers
+// from `first_rank`.
+void require_same(std::span<const Fingerprint> calls, int rank, int first_rank = 0);
 
 inline const char* bytes_of(const void* data) {
   return static_cast<const char*>(data);
@@ -38,10 +63,6 @@ struct Slices {
   std::int64_t begin(int rank) const { return std::min(count, rank * length()); }
   std::int64_t extent(int rank) const { return begin(rank + 1) - begin(rank); }
 };
-
-// An all_reduce of at most this many bytes is an exchange of everything and one local sum, a larger
-// one a reduce_scatter and an all_gather: over Gloo.
-inline constexpr std::int64_t kSmallAllReduce = 64 * 1024;
 
 // Waits for an operation: what it moved.
 inline Moved completed(Pending operation) {

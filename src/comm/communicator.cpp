@@ -1,6 +1,5 @@
 #include "zero/communicator.h"
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,78 +19,83 @@ class SelfCommunicator final : public CommunicatorImpl {
   int size() const override { return 1; }
   std::string_view backend() const override { return "self"; }
 
-  Pending all_gather(ConstView shard, View whole) override { return copy(Collective::all_gather, shard, whole); }
-  Pending all_to_all(ConstView input, View output) override { return copy(Collective::all_to_all, input, output); }
-  Pending all_reduce(View) override { return {}; }
-  Pending broadcast(View, int) override { return {}; }
-  Pending barrier() override { return {}; }
-
-  Pending reduce_scatter(ConstView whole, View shard) override {
-    if (whole.dtype == shard.dtype) return copy(Collective::reduce_scatter, whole, shard);
-    require_cpu(Collective::reduce_scatter, *this, whole, shard);
-    tree_sum({&whole.data, 1}, whole.dtype, shard.data, shard.count);
+  // A sum over one rank is another dtype at most.
+  Pending run(const CollectiveCall& call) override {
+    const auto& [collective, in, out, root] = call;
+    const bool same = in.dtype == out.dtype;
+    if (same && (in.data == out.data || in.bytes() == 0)) return {};
+    require_cpu(call, *this);
+    if (same) copy(out.data, in.data, in.bytes());
+    if (!same) tree_sum({&in.data, 1}, in.dtype, out.data, out.count);
     return {};
   }
-
   std::shared_ptr<CommunicatorImpl> split(int, int) override { return std::make_shared<SelfCommunicator>(); }
   std::chrono::milliseconds time_limit() const override { return {}; }
-
- private:
-  Pending copy(Collective operation, ConstView from, View to) {
-    if (from.data == to.data || from.bytes() == 0) return {};
-    require_cpu(operation, *this, from, to);
-    std::memmove(to.data, from.data, static_cast<std::size_t>(from.bytes()));
-    return {};
-  }
 };
 
-// One call's arguments under test: every complaint names the rank and the operation.
+// The arguments of a call under test: every complaint names the rank and the operation.
 class Check {
  public:
-  Check(const CommunicatorImpl& group, Collective operation) : group_(group), operation_(operation) {}
+  Check(const CommunicatorImpl& group, const CollectiveCall& call) : group_(group), call_(call) {}
 
-  const Check& memory(ConstView view) const {
-    if (view.count < 0) reject("a view of " + std::to_string(view.count) + " elements");
-    if (view.count > 0 && !view.data) reject("a view of " + std::to_string(view.count) + " elements without memory");
-    return *this;
+  void all() const {
+    memory(call_.in);
+    memory(call_.out);
+    shapes();
+    dtypes();
   }
 
-  const Check& whole_of(ConstView whole, ConstView shard) const {
-    if (whole.count == shard.count * group_.size()) return *this;
+ private:
+  void shapes() const {
+    switch (call_.collective) {
+      case Collective::all_gather: return whole_of(call_.out, call_.in);
+      case Collective::reduce_scatter: sums(); return whole_of(call_.in, call_.out);
+      case Collective::all_reduce: return sums();
+      case Collective::all_to_all: return counts();
+      case Collective::broadcast: return root();
+      case Collective::barrier: return;
+    }
+  }
+
+  void memory(ConstView view) const {
+    if (view.count < 0) reject("a view of " + std::to_string(view.count) + " elements");
+    if (view.count > 0 && !view.data) reject("a view of " + std::to_string(view.count) + " elements without memory");
+  }
+
+  void whole_of(ConstView whole, ConstView shard) const {
+    if (whole.count == shard.count * group_.size()) return;
     reject("the whole has " + std::to_string(whole.count) + " elements, the shard " + std::to_string(shard.count) +
            " for " + std::to_string(group_.size()) + " ranks");
   }
 
-  const Check& counts(ConstView input, ConstView output) const {
-    if (input.count != output.count)
-      reject("the input has " + std::to_string(input.count) + " elements, the output " + std::to_string(output.count));
-    if (input.count % group_.size() != 0)
-      reject(std::to_string(input.count) + " elements do not divide by " + std::to_string(group_.size()) + " ranks");
-    return *this;
+  void counts() const {
+    const std::int64_t input = call_.in.count, output = call_.out.count;
+    if (input != output)
+      reject("the input has " + std::to_string(input) + " elements, the output " + std::to_string(output));
+    if (input % group_.size() != 0)
+      reject(std::to_string(input) + " elements do not divide by " + std::to_string(group_.size()) + " ranks");
   }
 
-  const Check& dtypes(Dtype expected, Dtype actual) const {
+  void dtypes() const {
+    const Dtype given = call_.in.dtype, actual = call_.out.dtype;
+    const Dtype expected = call_.collective == Collective::reduce_scatter ? accumulation(given) : given;
     if (expected != actual)
       reject("the output has dtype " + std::string(name(actual)) + " instead of " + std::string(name(expected)));
-    return *this;
   }
 
-  const Check& sums(ConstView values) const {
-    if (values.dtype == Dtype::u8) reject("uint8 values (" + std::to_string(values.count) + ") cannot be added up");
-    return *this;
+  void sums() const {
+    if (call_.in.dtype == Dtype::u8) reject("uint8 values (" + std::to_string(call_.in.count) + ") cannot be added up");
   }
 
-  const Check& root(int root) const {
-    if (root < 0 || root >= group_.size())
-      reject("root " + std::to_string(root) + " in a group of " + std::to_string(group_.size()) + " ranks");
-    return *this;
+  void root() const {
+    if (call_.root < 0 || call_.root >= group_.size())
+      reject("root " + std::to_string(call_.root) + " in a group of " + std::to_string(group_.size()) + " ranks");
   }
 
- private:
-  [[noreturn]] void reject(const std::string& what) const { reject_call(operation_, group_, what); }
+  [[noreturn]] void reject(const std::string& what) const { reject_call(call_, group_, what); }
 
   const CommunicatorImpl& group_;
-  Collective operation_;
+  const CollectiveCall& call_;
 };
 
 // A process that was forked has none of the threads of the group, which would be waited for: there it is left as it is.
@@ -151,48 +155,10 @@ std::string_view Communicator::backend() const {
   return impl_->backend();
 }
 
-Pending Communicator::all_gather(ConstView shard, View whole) const {
-  Check(*impl_, Collective::all_gather)
-      .memory(shard)
-      .memory(whole)
-      .whole_of(whole, shard)
-      .dtypes(shard.dtype, whole.dtype);
-  require_own(impl_, name(Collective::all_gather));
-  return impl_->all_gather(shard, whole);
-}
-
-Pending Communicator::reduce_scatter(ConstView whole, View shard) const {
-  const Check check(*impl_, Collective::reduce_scatter);
-  check.memory(whole).memory(shard).sums(whole).whole_of(whole, shard).dtypes(accumulation(whole.dtype), shard.dtype);
-  require_own(impl_, name(Collective::reduce_scatter));
-  return impl_->reduce_scatter(whole, shard);
-}
-
-Pending Communicator::all_reduce(View values) const {
-  Check(*impl_, Collective::all_reduce).memory(values).sums(values);
-  require_own(impl_, name(Collective::all_reduce));
-  return impl_->all_reduce(values);
-}
-
-Pending Communicator::all_to_all(ConstView input, View output) const {
-  Check(*impl_, Collective::all_to_all)
-      .memory(input)
-      .memory(output)
-      .counts(input, output)
-      .dtypes(input.dtype, output.dtype);
-  require_own(impl_, name(Collective::all_to_all));
-  return impl_->all_to_all(input, output);
-}
-
-Pending Communicator::broadcast(View values, int root) const {
-  Check(*impl_, Collective::broadcast).memory(values).root(root);
-  require_own(impl_, name(Collective::broadcast));
-  return impl_->broadcast(values, root);
-}
-
-Pending Communicator::barrier() const {
-  require_own(impl_, name(Collective::barrier));
-  return impl_->barrier();
+Pending Communicator::run(const CollectiveCall& call) const {
+  Check(*impl_, call).all();
+  require_own(impl_, name(call.collective));
+  return impl_->run(call);
 }
 
 Communicator Communicator::split(int color, int key) const {

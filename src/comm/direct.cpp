@@ -38,17 +38,18 @@ void DirectCommunicator::stage(ConstView input, int slices, const Piece& piece, 
     copy(to + s * piece.pitch, bytes_of(input.data) + (s * length + piece.begin) * element, piece.count * element);
 }
 
-template <class Body>
-Pending DirectCommunicator::exchange(Collective operation, ConstView input, ConstView output, int slices,
-                                     const Body& body, int root) {
-  require_cpu(operation, *this, input, output);
-  const std::int64_t element = size_of(input.dtype);
-  const std::int64_t length = input.count / slices;
-  const Reach reach = enter(Fingerprint::of(next_sequence(), operation, input, output, root), input);
+// Piece by piece where what the ranks published cannot be seen.
+Pending DirectCommunicator::run(const CollectiveCall& call) {
+  require_cpu(call, *this);
+  const bool scatters = call.collective == Collective::reduce_scatter || call.collective == Collective::all_to_all;
+  const int slices = scatters ? size() : 1;
+  const std::int64_t element = size_of(call.in.dtype);
+  const std::int64_t length = call.in.count / slices;
+  const Reach reach = enter(Fingerprint::of(next_sequence(), call), call.in);
   sources_.resize(static_cast<std::size_t>(size()));
   if (reach != Reach::staged) {
     for_ranks([&](int r) { sources_[static_cast<std::size_t>(r)] = peer(r); });
-    body(Piece{0, length, length * element, reach});
+    carry_out(call, {0, length, length * element, reach});
     if (reach == Reach::memory) sync();
     return Pending(tally_.take());
   }
@@ -57,70 +58,66 @@ Pending DirectCommunicator::exchange(Collective operation, ConstView input, Cons
   for (std::int64_t begin = 0, half = 0; begin < length; begin += step, half ^= 1) {
     const Piece piece{begin, std::min(step, length - begin), pitch, reach};
     for_ranks([&](int r) { sources_[static_cast<std::size_t>(r)] = staging(r, static_cast<int>(half)); });
-    if (root < 0 || root == rank()) stage(input, slices, piece, source(rank()));
+    if (call.root < 0 || call.root == rank()) stage(call.in, slices, piece, source(rank()));
     sync();
-    body(piece);
+    carry_out(call, piece);
   }
   return Pending(tally_.take());
 }
 
-Pending DirectCommunicator::all_gather(ConstView shard, View whole) {
-  const std::int64_t element = size_of(shard.dtype);
-  return exchange(Collective::all_gather, shard, whole, 1, [&](const Piece& piece) {
-    for_ranks([&](int r) {
-      fetch(r, bytes_of(whole.data) + (r * shard.count + piece.begin) * element, source(r), piece.count * element);
-    });
+void DirectCommunicator::carry_out(const CollectiveCall& call, const Piece& piece) {
+  switch (call.collective) {
+    case Collective::all_gather: return gather(call, piece);
+    case Collective::reduce_scatter: return reduce(call, piece);
+    case Collective::all_reduce: return sum(call.out, piece);
+    case Collective::all_to_all: return exchange(call, piece);
+    case Collective::broadcast: return take_from_root(call, piece);
+    case Collective::barrier: return;
+  }
+}
+
+void DirectCommunicator::gather(const CollectiveCall& call, const Piece& piece) {
+  const std::int64_t element = size_of(call.in.dtype);
+  for_ranks([&](int r) {
+    char* const to = bytes_of(call.out.data) + (r * call.in.count + piece.begin) * element;
+    fetch(r, to, source(r), piece.count * element);
   });
 }
 
-Pending DirectCommunicator::reduce_scatter(ConstView whole, View shard) {
-  return exchange(Collective::reduce_scatter, whole, shard, size(), [&](const Piece& piece) {
-    tree_sum(to_add(rank() * piece.pitch, piece.count * size_of(whole.dtype)), whole.dtype,
-             bytes_of(shard.data) + piece.begin * size_of(shard.dtype), piece.count);
-  });
+void DirectCommunicator::reduce(const CollectiveCall& call, const Piece& piece) {
+  char* const to = bytes_of(call.out.data) + piece.begin * size_of(call.out.dtype);
+  const auto values = to_add(rank() * piece.pitch, piece.count * size_of(call.in.dtype));
+  tree_sum(values, call.in.dtype, to, piece.count);
 }
 
 // Each rank sums its part of a piece where its own values were, then fetches the others' parts.
-Pending DirectCommunicator::all_reduce(View values) {
+void DirectCommunicator::sum(View values, const Piece& piece) {
   const std::int64_t element = size_of(values.dtype);
-  return exchange(Collective::all_reduce, values, values, 1, [&](const Piece& piece) {
-    char* const result = bytes_of(values.data) + piece.begin * element;
-    if (piece.reach == Reach::copy)
-      return tree_sum_rounded(to_add(0, piece.count * element), values.dtype, result, piece.count);
-    const Slices parts{piece.count, size()};
-    const auto begin = [&](int r) { return parts.begin(r) * element; };
-    const auto bytes = [&](int r) { return parts.extent(r) * element; };
-    const std::int64_t mine = begin(rank());
-    tree_sum_rounded(to_add(mine, bytes(rank())), values.dtype, source(rank()) + mine, parts.extent(rank()));
-    sync();
-    for_ranks([&](int r) { fetch(r, result + begin(r), source(r) + begin(r), bytes(r)); });
+  char* const result = bytes_of(values.data) + piece.begin * element;
+  if (piece.reach == Reach::copy)
+    return tree_sum_rounded(to_add(0, piece.count * element), values.dtype, result, piece.count);
+  const Slices parts{piece.count, size()};
+  const auto begin = [&](int r) { return parts.begin(r) * element; };
+  const auto bytes = [&](int r) { return parts.extent(r) * element; };
+  const std::int64_t mine = begin(rank());
+  tree_sum_rounded(to_add(mine, bytes(rank())), values.dtype, source(rank()) + mine, parts.extent(rank()));
+  sync();
+  for_ranks([&](int r) { fetch(r, result + begin(r), source(r) + begin(r), bytes(r)); });
+}
+
+void DirectCommunicator::exchange(const CollectiveCall& call, const Piece& piece) {
+  const std::int64_t element = size_of(call.in.dtype);
+  const std::int64_t length = call.in.count / size();
+  for_ranks([&](int r) {
+    char* const to = bytes_of(call.out.data) + (r * length + piece.begin) * element;
+    fetch(r, to, source(r) + rank() * piece.pitch, piece.count * element);
   });
 }
 
-Pending DirectCommunicator::all_to_all(ConstView input, View output) {
-  const std::int64_t element = size_of(input.dtype);
-  const std::int64_t length = input.count / size();
-  return exchange(Collective::all_to_all, input, output, size(), [&](const Piece& piece) {
-    for_ranks([&](int r) {
-      fetch(r, bytes_of(output.data) + (r * length + piece.begin) * element, source(r) + rank() * piece.pitch,
-            piece.count * element);
-    });
-  });
-}
-
-Pending DirectCommunicator::broadcast(View values, int root) {
-  const std::int64_t element = size_of(values.dtype);
-  return exchange(
-      Collective::broadcast, values, values, 1,
-      [&](const Piece& piece) {
-        fetch(root, bytes_of(values.data) + piece.begin * element, source(root), piece.count * element);
-        if (root == rank() && size() > 1) tally_.broadcast(piece.count * element);
-      },
-      root);
-}
-
-Pending DirectCommunicator::barrier() {
-  return exchange(Collective::barrier, {}, {}, 1, [](const Piece&) {});
+void DirectCommunicator::take_from_root(const CollectiveCall& call, const Piece& piece) {
+  const std::int64_t element = size_of(call.out.dtype), bytes = piece.count * element;
+  fetch(call.root, bytes_of(call.out.data) + piece.begin * element, source(call.root), bytes);
+  if (call.root == rank() && size() > 1) tally_.broadcast(bytes);
 }
 
 }  // namespace zero

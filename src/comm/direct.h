@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "comm/backend.h"
-#include "comm/fingerprint.h"
 #include "comm/hosts.h"
 
 namespace zero {
@@ -14,12 +13,7 @@ namespace zero {
 class DirectCommunicator : public CommunicatorImpl {
  public:
   Topology topology() const final { return hosts().topology(rank()); }
-  Pending all_gather(ConstView shard, View whole) final;
-  Pending reduce_scatter(ConstView whole, View shard) final;
-  Pending all_reduce(View values) final;
-  Pending all_to_all(ConstView input, View output) final;
-  Pending broadcast(View values, int root) final;
-  Pending barrier() final;
+  Pending run(const CollectiveCall& call) final;
 
  protected:
   DirectCommunicator(HostMap hosts, int rank) : tally_(std::move(hosts), rank) {}
@@ -53,11 +47,13 @@ class DirectCommunicator : public CommunicatorImpl {
     Reach reach;
   };
 
-  // Calls body(piece) until all of `input`, seen as `slices` slices, has been shown to all ranks by source(). Complete
-  // with what the bodies got.
-  template <class Body>
-  Pending exchange(Collective operation, ConstView input, ConstView output, int slices, const Body& body,
-                   int root = -1);
+  // What a rank gets of a piece that all ranks show by source().
+  void carry_out(const CollectiveCall& call, const Piece& piece);
+  void gather(const CollectiveCall& call, const Piece& piece);
+  void reduce(const CollectiveCall& call, const Piece& piece);
+  void sum(View values, const Piece& piece);
+  void exchange(const CollectiveCall& call, const Piece& piece);
+  void take_from_root(const CollectiveCall& call, const Piece& piece);
   // A copy of what a peer shows; and a sum, at `offset` of what each of them does.
   void fetch(int peer, void* to, const char* from, std::int64_t bytes);
   std::vector<const void*> to_add(std::int64_t offset, std::int64_t bytes);

@@ -11,7 +11,6 @@
 
 #include "comm/backend.h"
 #include "comm/descriptor_passing.h"
-#include "comm/fingerprint.h"
 #include "comm/segment.h"
 
 namespace zero {

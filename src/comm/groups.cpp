@@ -1,7 +1,6 @@
 #include "comm/groups.h"
 
-#include "comm/metered.h"
-#include "comm/staged.h"
+#include "comm/decorators.h"
 #include "device/device.h"
 
 namespace zero {

@@ -1,4 +1,5 @@
-// Where this host can be reached, and sockets that listen at one of its addresses only.
+// Where this host can be reached, sockets that listen at one of its addresses only, and the file in a folder that all
+// users write to by which rank 0 tells the other ranks of its host where it listens.
 #pragma once
 
 #include <chrono>
@@ -29,5 +30,12 @@ struct Listener {
 
 // At `address`, in digits, and `port`; 0: any that is free. Throws CommError.
 Listener bind_listener(const std::string& address, int port);
+
+// Writes the port and this process into `file`, all at once. Follows no link and writes to nothing that was there.
+// Throws CommError.
+void publish_port(const std::string& file, int port);
+
+// The port in a file of this user's that a living process wrote; 0: there is none yet.
+int read_port(const std::string& file);
 
 }  // namespace zero

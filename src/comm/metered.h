@@ -1,14 +1,13 @@
-// A communicator that adds up calls, seconds and bytes: those that each call, once complete, says that it moved.
+// What adds up calls, seconds and bytes: those that each call, once complete, says that it moved.
 #pragma once
 
-#include <memory>
 #include <mutex>
 
 #include "zero/traffic.h"
 
 namespace zero {
 
-// Thread-safe; several communicators may share one meter.
+// Thread-safe; several communicators may share one meter (comm/decorators.h).
 class TrafficMeter {
  public:
   Traffic snapshot() const;
@@ -19,8 +18,5 @@ class TrafficMeter {
   mutable std::mutex mutex_;
   Traffic traffic_;
 };
-
-// `inner`, metered; groups split from it share the meter. A call is booked when its completion is first waited for.
-std::shared_ptr<CommunicatorImpl> metered(std::shared_ptr<CommunicatorImpl> inner, std::shared_ptr<TrafficMeter> meter);
 
 }  // namespace zero

@@ -26,7 +26,7 @@ class SharedMemoryCommunicator final : public DirectCommunicator {
         timeout_(options.timeout),
         first_rank_(options.first_rank) {
     segment_->join();
-    gate_.meet(Fingerprint::of(0, Collective::barrier, {}, {}), options.still_wanted);
+    gate_.meet(Fingerprint::of(0, {}), options.still_wanted);
   }
   ~SharedMemoryCommunicator() override { gate_.leave(); }
 
@@ -96,8 +96,8 @@ char* SharedMemoryCommunicator::peer(int rank) {
 }
 
 std::shared_ptr<void> SharedMemoryCommunicator::common_memory(std::int64_t bytes) {
-  const ConstView request{nullptr, bytes, Dtype::u8};
-  come(Fingerprint::of(next_sequence(), Collective::broadcast, request, request, 0));
+  const View request{nullptr, bytes, Dtype::u8};
+  come(Fingerprint::of(next_sequence(), {Collective::broadcast, request, request, 0}));
   return segment_->common_memory(bytes);
 }
 

@@ -22,15 +22,12 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
   std::string_view backend() const override { return "hosts"; }
   std::chrono::milliseconds time_limit() const override { return levels_.all->time_limit(); }
 
-  Pending all_gather(ConstView shard, View whole) override;
-  Pending reduce_scatter(ConstView whole, View shard) override;
-  Pending all_reduce(View values) override { return levels_.all->all_reduce(values); }
-  Pending all_to_all(ConstView input, View output) override { return levels_.all->all_to_all(input, output); }
-  Pending broadcast(View values, int root) override { return levels_.all->broadcast(values, root); }
-  Pending barrier() override { return levels_.all->barrier(); }
+  Pending run(const CollectiveCall& call) override;
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
 
  private:
+  Pending all_gather(ConstView shard, View whole);
+  Pending reduce_scatter(ConstView whole, View shard);
   // Elements of a slice that are on their way at a time.
   std::int64_t step(std::int64_t element) const { return std::max<std::int64_t>(staging_ / size() / element, 1); }
   template <class Action>
@@ -55,9 +52,16 @@ View elements(std::vector<char>& bytes, std::int64_t count, Dtype dtype) {
   return {bytes.data(), count, dtype};
 }
 
+Pending TwoLevelCommunicator::run(const CollectiveCall& call) {
+  const bool subtrees = std::has_single_bit(static_cast<unsigned>(hosts_.ranks_per_host));
+  const bool sums = call.collective == Collective::reduce_scatter && subtrees;
+  if (!sums && call.collective != Collective::all_gather) return levels_.all->run(call);
+  require_cpu(call, *this);
+  return sums ? reduce_scatter(call.in, call.out) : all_gather(call.in, call.out);
+}
+
 // First the slices of this rank's number from every host, then everything from the host's other ranks.
 Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
-  require_cpu(Collective::all_gather, *this, shard, whole);
   const std::int64_t element = size_of(shard.dtype);
   const std::int64_t length = step(element);
   Moved moved;
@@ -65,8 +69,9 @@ Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
     const std::int64_t count = std::min(length, shard.count - at);
     const View mine = elements(there_, count * hosts_.hosts, shard.dtype);
     const View all = elements(here_, count * size(), shard.dtype);
-    moved += completed(levels_.across->all_gather({bytes_of(shard.data) + at * element, count, shard.dtype}, mine));
-    moved += completed(levels_.inside->all_gather(mine, all));
+    const ConstView part{bytes_of(shard.data) + at * element, count, shard.dtype};
+    moved += completed(levels_.across->run({Collective::all_gather, part, mine}));
+    moved += completed(levels_.inside->run({Collective::all_gather, mine, all}));
     for_slices([&](int host, int local) {
       const std::int64_t rank = host * hosts_.ranks_per_host + local;
       copy(bytes_of(whole.data) + (rank * shard.count + at) * element,
@@ -78,9 +83,6 @@ Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
 
 // The host's ranks add up, for each other host, the slice of this rank's number; then the hosts do.
 Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
-  if (!std::has_single_bit(static_cast<unsigned>(hosts_.ranks_per_host)))
-    return levels_.all->reduce_scatter(whole, shard);
-  require_cpu(Collective::reduce_scatter, *this, whole, shard);
   const std::int64_t element = size_of(whole.dtype);
   const std::int64_t length = step(size_of(shard.dtype));
   Moved moved;
@@ -94,8 +96,8 @@ Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
            bytes_of(whole.data) + (rank * shard.count + at) * element, count * element);
     });
     const View sum{bytes_of(shard.data) + at * size_of(shard.dtype), count, shard.dtype};
-    moved += completed(levels_.inside->reduce_scatter(all, sums));
-    moved += completed(levels_.across->reduce_scatter(sums, sum));
+    moved += completed(levels_.inside->run({Collective::reduce_scatter, all, sums}));
+    moved += completed(levels_.across->run({Collective::reduce_scatter, sums, sum}));
   }
   return Pending(moved);
 }
@@ -104,10 +106,8 @@ Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
 std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key) {
   const SplitCall mine{color, key};
   std::vector<SplitCall> calls(static_cast<std::size_t>(size()));
-  levels_.all
-      ->all_gather({&mine, sizeof mine, Dtype::u8},
-                   {calls.data(), static_cast<std::int64_t>(calls.size() * sizeof mine), Dtype::u8})
-      .wait();
+  const View all_of{calls.data(), static_cast<std::int64_t>(calls.size() * sizeof mine), Dtype::u8};
+  levels_.all->run({Collective::all_gather, {&mine, sizeof mine, Dtype::u8}, all_of}).wait();
   const std::vector<int> members = split_group(calls, rank());
   bool same = static_cast<int>(members.size()) == size();
   for (int r = 0; same && r < size(); ++r) same = members[static_cast<std::size_t>(r)] == r;

@@ -1,6 +1,7 @@
 #include "zero/world.h"
 
 #include "base/seats.h"
+#include "zero/mesh.h"
 
 namespace zero {
 
@@ -10,6 +11,22 @@ std::shared_ptr<Seats> World::new_seats() {
 
 std::shared_ptr<const int> World::take_seat() const {
   return seats_->take();
+}
+
+Mesh::Mesh(const World& world) : world_(world), shape_(world.size()) {
+  for (const Axis axis : {Axis::shard, Axis::data}) groups_[static_cast<std::size_t>(axis)] = world.communicator();
+}
+
+// An axis that has all ranks is the world's own communicator, one of one rank is free.
+Mesh::Mesh(const World& world, const MeshOptions& options) : world_(world), shape_(world.size(), options) {
+  for (const Axis axis : {Axis::pipe, Axis::replica, Axis::shard, Axis::tensor, Axis::data}) {
+    Communicator& group = groups_[static_cast<std::size_t>(axis)];
+    if (size(axis) == world.size()) {
+      group = world.communicator();
+    } else if (size(axis) > 1) {
+      group = world.communicator().split(shape_.group(axis, world.rank()), rank(axis));
+    }
+  }
 }
 
 }  // namespace zero

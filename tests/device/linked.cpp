@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/on_devices.h"
+#include "comm/decorators.h"
 #include "comm/tree_sum.h"
 #include "device/runtime.h"
 #include "meetings.h"
@@ -56,48 +56,30 @@ class Linked final : public CommunicatorImpl {
   std::string_view backend() const override { return "linked"; }
   std::chrono::milliseconds time_limit() const override { return host_->time_limit(); }
 
-  Pending all_gather(ConstView shard, View whole) override {
-    return carry_out(shard, [&](const std::vector<const void*>& inputs) {
-      Kernel kernel;
-      for (int r = 0; r < size(); ++r) kernel.copy(inputs, r, bytes_at(whole.data, r * shard.bytes()), shard.bytes());
-      return kernel;
-    });
+  Pending run(const CollectiveCall& call) override {
+    switch (call.collective) {
+      case Collective::all_gather:
+        return carry_out(call.in, [&](const Addresses& inputs) { return gather(inputs, call.in, call.out); });
+      case Collective::reduce_scatter:
+        return carry_out(call.in, [&](const Addresses& inputs) { return reduce(inputs, call.in, call.out); });
+      case Collective::broadcast:
+        return carry_out(call.in, [&](const Addresses& inputs) { return take(inputs, call.root, call.out); });
+      case Collective::barrier: return host_->run(call);
+      default: throw CommError("linked devices have no " + std::string(name(call.collective)));
+    }
   }
-  Pending reduce_scatter(ConstView whole, View shard) override {
-    return carry_out(whole, [&](const std::vector<const void*>& inputs) {
-      Kernel kernel;
-      kernel.ranges.push_back(access(shard.data, shard.bytes(), true));
-      std::vector<const void*> slices;
-      for (const void* input : inputs) {
-        const char* const slice = bytes_at(input, rank() * shard.count * size_of(whole.dtype));
-        kernel.ranges.push_back(access(slice, shard.count * size_of(whole.dtype), false));
-        slices.push_back(accelerator::shadow(slice));
-      }
-      kernel.tasks.emplace_back([slices, dtype = whole.dtype, to = accelerator::shadow(shard.data),
-                                 count = shard.count] { tree_sum(slices, dtype, to, count); });
-      return kernel;
-    });
-  }
-  Pending broadcast(View values, int root) override {
-    return carry_out(values, [&](const std::vector<const void*>& inputs) {
-      Kernel kernel;
-      if (rank() != root) kernel.copy(inputs, root, bytes_at(values.data, 0), values.bytes());
-      return kernel;
-    });
-  }
-  Pending all_reduce(View) override { throw CommError("linked devices have no all_reduce"); }
-  Pending all_to_all(ConstView, View) override { throw CommError("linked devices have no all_to_all"); }
-  Pending barrier() override { return host_->barrier(); }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
     return std::make_shared<Linked>(host_->split(color, key), device_);
   }
 
  private:
+  using Addresses = std::vector<const void*>;
+
   struct Kernel {
     std::vector<Access> ranges = {};
     std::vector<std::function<void()>> tasks = {};
 
-    void copy(const std::vector<const void*>& inputs, int rank, char* to, std::int64_t bytes) {
+    void copy(const Addresses& inputs, int rank, char* to, std::int64_t bytes) {
       const void* const from = inputs[static_cast<std::size_t>(rank)];
       if (from == to || bytes == 0) return;
       ranges.push_back(access(from, bytes, false));
@@ -107,6 +89,32 @@ class Linked final : public CommunicatorImpl {
       });
     }
   };
+  Kernel gather(const Addresses& inputs, ConstView shard, View whole) const {
+    Kernel kernel;
+    for (int r = 0; r < size(); ++r) kernel.copy(inputs, r, bytes_at(whole.data, r * shard.bytes()), shard.bytes());
+    return kernel;
+  }
+  Kernel reduce(const Addresses& inputs, ConstView whole, View shard) const {
+    const std::int64_t bytes = shard.count * size_of(whole.dtype);
+    Kernel kernel;
+    kernel.ranges.push_back(access(shard.data, shard.bytes(), true));
+    Addresses slices;
+    for (const void* input : inputs) {
+      const char* const slice = bytes_at(input, rank() * bytes);
+      kernel.ranges.push_back(access(slice, bytes, false));
+      slices.push_back(accelerator::shadow(slice));
+    }
+    kernel.tasks.emplace_back([slices, dtype = whole.dtype, to = accelerator::shadow(shard.data), count = shard.count] {
+      tree_sum(slices, dtype, to, count);
+    });
+    return kernel;
+  }
+  Kernel take(const Addresses& inputs, int root, View values) const {
+    Kernel kernel;
+    if (rank() != root) kernel.copy(inputs, root, bytes_at(values.data, 0), values.bytes());
+    return kernel;
+  }
+
   struct Place {
     const void* input;
     const c10::Event* event;
@@ -116,7 +124,8 @@ class Linked final : public CommunicatorImpl {
     const Place mine{input, &event};
     std::vector<Place> all(static_cast<std::size_t>(size()));
     constexpr std::int64_t kBytes = sizeof(Place);
-    host_->all_gather({&mine, kBytes, Dtype::u8}, {all.data(), kBytes * size(), Dtype::u8}).wait();
+    const View every{all.data(), kBytes * size(), Dtype::u8};
+    host_->run({Collective::all_gather, {&mine, kBytes, Dtype::u8}, every}).wait();
     return all;
   }
 
@@ -126,7 +135,7 @@ class Linked final : public CommunicatorImpl {
     if (input.device != device_) throw CommError("memory outside of device " + std::to_string(device_));
     c10::Event ready(kType), done(kType);
     ready.record(accelerator::current_stream(static_cast<c10::DeviceIndex>(device_)));
-    std::vector<const void*> inputs;
+    Addresses inputs;
     for (const Place& each : tell(input.data, ready)) {
       inputs.push_back(each.input);
       each.event->block(stream_);
@@ -137,7 +146,7 @@ class Linked final : public CommunicatorImpl {
     });
     done.record(stream_);
     for (const Place& each : tell(nullptr, done)) each.event->block(stream_);
-    host_->barrier().wait();  // before an event goes
+    host_->run({Collective::barrier}).wait();  // before an event goes
     return Pending(std::make_shared<OnStream>(stream_, Moved{.bytes = moved(kernel.ranges)}));
   }
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <unordered_set>
 
-#include "comm/checked.h"
+#include "comm/decorators.h"
 #include "comm/two_level.h"
 #include "gloo_group.h"
 #include "memory/torch/arena_allocator.h"

@@ -14,7 +14,7 @@
 
 namespace zero::gate_test {
 
-const Fingerprint kCall = Fingerprint::of(1, Collective::barrier, {}, {});
+const Fingerprint kCall = Fingerprint::of(1, {Collective::barrier});
 
 // One of two ranks at a gate.
 struct Rank {

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "comm/listener.h"
-#include "comm/meeting_file.h"
 #include "zero/error.h"
 
 namespace zero::meeting_test {

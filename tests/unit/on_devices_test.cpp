@@ -1,6 +1,4 @@
 // Groups that are joined for devices, too: by threads here, which take their memory for the devices'.
-#include "comm/on_devices.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/checked.h"
+#include "comm/decorators.h"
 #include "comm/threads.h"
 #include "meetings.h"
 #include "zero/error.h"
@@ -32,7 +30,8 @@ class OnDevices : public testing::Test {
   }
 
   static double sum(CommunicatorImpl& group, double value) {
-    group.all_reduce({&value, 1, Dtype::f64}).wait();
+    const View one{&value, 1, Dtype::f64};
+    group.run({Collective::all_reduce, one, one}).wait();
     return value;
   }
 
@@ -70,7 +69,8 @@ TEST_F(OnDevices, AreCheckedByTheHost) {
     const auto devices = checked(group)->on_device(rank);
     EXPECT_EQ(sum(*devices, 1), 2);
     std::vector<double> values(2);
-    EXPECT_THROW(devices->all_reduce({values.data(), rank + 1, Dtype::f64}).wait(), CommError);
+    const View differing{values.data(), rank + 1, Dtype::f64};
+    EXPECT_THROW(devices->run({Collective::all_reduce, differing, differing}).wait(), CommError);
   });
 }
 

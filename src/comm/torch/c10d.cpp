@@ -12,7 +12,6 @@
 #include "base/hash.h"
 #include "base/worker.h"
 #include "comm/backend.h"
-#include "comm/fingerprint.h"
 #include "comm/torch/torch_log.h"
 #include "comm/tree_sum.h"
 #include "zero/error.h"
@@ -22,8 +21,11 @@ namespace {
 
 using Group = c10d::ProcessGroupGloo;
 
-constexpr std::int64_t kStaging = 1 << 20;   // bytes for the peers' chunks of a sum, two rounds of them
-constexpr std::int64_t kLeastChunk = 64;     // elements
+constexpr std::int64_t kStaging = 1 << 20;  // bytes for the peers' chunks of a sum, two rounds of them
+constexpr std::int64_t kLeastChunk = 64;    // elements
+// An all_reduce of at most this many bytes is an exchange of everything and one local sum, a larger one a
+// reduce_scatter and an all_gather.
+constexpr std::int64_t kSmallAllReduce = 64 * 1024;
 constexpr std::uint32_t kRounds = 1u << 16;  // with a tag of their own in one call
 constexpr std::uint32_t kMarks = 1u << 14;
 
@@ -139,12 +141,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   std::string_view backend() const override { return "gloo"; }
   std::chrono::milliseconds time_limit() const override { return options_.timeout; }
 
-  Pending all_gather(ConstView shard, View whole) override;
-  Pending reduce_scatter(ConstView whole, View shard) override;
-  Pending all_reduce(View values) override;
-  Pending all_to_all(ConstView input, View output) override;
-  Pending broadcast(View values, int root) override;
-  Pending barrier() override;
+  Pending run(const CollectiveCall& call) override;
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
 
  private:
@@ -152,8 +149,8 @@ class GlooCommunicator final : public CommunicatorImpl {
   using Sink = std::function<void(std::span<const void* const> sources, std::int64_t at, std::int64_t count)>;
 
   void join();
-  Pending submit(Collective operation, ConstView input, ConstView output, int root, std::function<void()> body);
-  void run(const Fingerprint& call, const std::function<void()>& body);
+  void attempt(const Fingerprint& call, const std::function<void()>& body);
+  void carry_out(const CollectiveCall& call);
   CommError failure(const std::string& call, const std::string& why) const;
 
   Round round();
@@ -161,8 +158,11 @@ class GlooCommunicator final : public CommunicatorImpl {
   void for_peers(Action action) const;
   void gather(const void* own, char* values, Slices slices, std::int64_t element);
   void reduce(const char* values, Dtype dtype, Slices slices, const Sink& sink);
+  void sum_slice(const CollectiveCall& call);
   void sum_small(View values);
   void sum_large(View values);
+  void exchange(const CollectiveCall& call);
+  void broadcast(View values, int root);
   void meet();
 
   int rank_;
@@ -210,7 +210,7 @@ CommError GlooCommunicator::failure(const std::string& call, const std::string& 
 }
 
 // After a failure the connections are closed, so that the peers fail at once instead of in time.
-void GlooCommunicator::run(const Fingerprint& call, const std::function<void()>& body) {
+void GlooCommunicator::attempt(const Fingerprint& call, const std::function<void()>& body) {
   if (!broken_.empty()) throw failure(call.text(), "after an earlier failure: " + broken_);
   try {
     mark_ = mark(call);
@@ -222,16 +222,26 @@ void GlooCommunicator::run(const Fingerprint& call, const std::function<void()>&
   }
 }
 
-Pending GlooCommunicator::submit(Collective operation, ConstView input, ConstView output, int root,
-                                 std::function<void()> body) {
-  require_cpu(operation, *this, input, output);
-  const auto call = Fingerprint::of(++sequence_, operation, input, output, root);
+Pending GlooCommunicator::run(const CollectiveCall& call) {
+  require_cpu(call, *this);
   auto moved = std::make_shared<Moved>();
-  Pending pending = worker_.submit([this, call, moved, body = std::move(body)] {
-    run(call, body);
+  Pending pending = worker_.submit([this, call, fingerprint = Fingerprint::of(++sequence_, call), moved] {
+    attempt(fingerprint, [&] { carry_out(call); });
     *moved = tally_.take();
   });
   return Pending(std::make_shared<Counted>(std::move(pending), std::move(moved)));
+}
+
+void GlooCommunicator::carry_out(const CollectiveCall& call) {
+  const auto& [collective, in, out, root] = call;
+  switch (collective) {
+    case Collective::all_gather: return gather(in.data, bytes_of(out.data), {out.count, size_}, size_of(out.dtype));
+    case Collective::reduce_scatter: return sum_slice(call);
+    case Collective::all_reduce: return out.bytes() <= kSmallAllReduce ? sum_small(out) : sum_large(out);
+    case Collective::all_to_all: return exchange(call);
+    case Collective::broadcast: return broadcast(out, root);
+    case Collective::barrier: return meet();
+  }
 }
 
 Round GlooCommunicator::round() {
@@ -287,20 +297,12 @@ void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, co
   }
 }
 
-Pending GlooCommunicator::all_gather(ConstView shard, View whole) {
-  return submit(Collective::all_gather, shard, whole, -1, [=, this] {
-    gather(shard.data, bytes_of(whole.data), {whole.count, size_}, size_of(whole.dtype));
-  });
-}
-
-Pending GlooCommunicator::reduce_scatter(ConstView whole, View shard) {
-  const auto element = size_of(shard.dtype);
-  return submit(Collective::reduce_scatter, whole, shard, -1, [=, this] {
-    reduce(bytes_of(whole.data), whole.dtype, {whole.count, size_},
-           [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
-             tree_sum(sources, whole.dtype, bytes_of(shard.data) + at * element, count);
-           });
-  });
+void GlooCommunicator::sum_slice(const CollectiveCall& call) {
+  const auto& [collective, whole, shard, root] = call;
+  reduce(bytes_of(whole.data), whole.dtype, {whole.count, size_},
+         [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
+           tree_sum(sources, whole.dtype, bytes_of(shard.data) + at * size_of(shard.dtype), count);
+         });
 }
 
 void GlooCommunicator::sum_small(View values) {
@@ -323,33 +325,23 @@ void GlooCommunicator::sum_large(View values) {
   gather(own, bytes_of(values.data), slices, element);
 }
 
-Pending GlooCommunicator::all_reduce(View values) {
-  return submit(Collective::all_reduce, values, values, -1, [=, this] {
-    if (values.bytes() <= kSmallAllReduce) return sum_small(values);
-    sum_large(values);
-  });
+void GlooCommunicator::exchange(const CollectiveCall& call) {
+  const char* const input = bytes_of(call.in.data);
+  char* const output = bytes_of(call.out.data);
+  const auto slice = call.in.bytes() / size_;
+  copy(output + rank_ * slice, input + rank_ * slice, slice);
+  Round messages = round();
+  for_peers([&](int r) { messages.receive(output + r * slice, slice, r); });
+  for_peers([&](int r) { messages.send(input + r * slice, slice, r); });
+  messages.wait();
 }
 
-Pending GlooCommunicator::all_to_all(ConstView input, View output) {
-  return submit(Collective::all_to_all, input, output, -1, [=, this] {
-    const auto slice = input.bytes() / size_;
-    const auto own = rank_ * slice;
-    copy(bytes_of(output.data) + own, bytes_of(input.data) + own, slice);
-    Round messages = round();
-    for_peers([&](int r) { messages.receive(bytes_of(output.data) + r * slice, slice, r); });
-    for_peers([&](int r) { messages.send(bytes_of(input.data) + r * slice, slice, r); });
-    messages.wait();
-  });
-}
-
-Pending GlooCommunicator::broadcast(View values, int root) {
-  return submit(Collective::broadcast, values, values, root, [=, this] {
-    Round messages = round();
-    if (rank_ != root) messages.receive(values.data, values.bytes(), root);
-    if (rank_ == root) for_peers([&](int r) { messages.send(values.data, values.bytes(), r); });
-    messages.wait();
-    if (rank_ == root && size_ > 1) tally_.broadcast(values.bytes());
-  });
+void GlooCommunicator::broadcast(View values, int root) {
+  Round messages = round();
+  if (rank_ != root) messages.receive(values.data, values.bytes(), root);
+  if (rank_ == root) for_peers([&](int r) { messages.send(values.data, values.bytes(), r); });
+  messages.wait();
+  if (rank_ == root && size_ > 1) tally_.broadcast(values.bytes());
 }
 
 void GlooCommunicator::meet() {
@@ -359,17 +351,15 @@ void GlooCommunicator::meet() {
   tally_.take();  // tokens are nobody's bytes
 }
 
-Pending GlooCommunicator::barrier() {
-  return submit(Collective::barrier, {}, {}, -1, [this] { meet(); });
-}
-
 std::shared_ptr<CommunicatorImpl> GlooCommunicator::split(int color, int key) {
   const auto call = Fingerprint::split(++sequence_);
   std::vector<SplitCall> calls(static_cast<std::size_t>(size_));
   const SplitCall own{color, key};
   worker_
       .submit([&] {
-        run(call, [&] { gather(&own, bytes_of(static_cast<void*>(calls.data())), {size_, size_}, sizeof(SplitCall)); });
+        attempt(call, [&] {
+          gather(&own, bytes_of(static_cast<void*>(calls.data())), {size_, size_}, sizeof(SplitCall));
+        });
         tally_.take();
       })
       .wait();

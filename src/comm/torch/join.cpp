@@ -1,23 +1,23 @@
-#include "comm/torch/join.h"
-
 #include <net/if.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "comm/checked.h"
+#include "comm/decorators.h"
 #include "comm/hosts.h"
 #include "comm/launcher_env.h"
 #include "comm/listener.h"
-#include "comm/on_devices.h"
 #include "comm/shared.h"
 #include "comm/torch/c10d.h"
 #include "comm/torch/nccl.h"
 #include "comm/torch/rendezvous.h"
 #include "comm/torch/torch_log.h"
 #include "comm/two_level.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/error.h"
+#include "zero/world.h"
 
 namespace zero {
 namespace {
@@ -159,13 +159,25 @@ class Joining {
   Hosts hosts_;
 };
 
-}  // namespace
-
-World join_world(const InitOptions& options) {
+// With options that nothing overrides any more.
+World joined(const InitOptions& options) {
   const LauncherEnv env = options.ranks ? launcher_env_of(*options.ranks, environment) : read_launcher_env(environment);
   if (env.size == 1) return {};
   require_interface(env);
   return Joining(env, options).world();
+}
+
+void start_arena() try { use_arena(); } catch (const std::bad_alloc&) {
+  throw ConfigError("there is no address space for the arena of activations",
+                    "raise the limit of address space (ulimit -v), or set ZERO_ARENA=0");
+}
+
+}  // namespace
+
+World init(const InitOptions& given) {
+  const InitOptions options = override_options(given, environment);
+  if (options.arena) start_arena();
+  return joined(options);
 }
 
 }  // namespace zero

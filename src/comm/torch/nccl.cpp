@@ -16,7 +16,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/backend.h"
-#include "comm/fingerprint.h"
 #include "device/torch/dtypes.h"
 #include "zero/error.h"
 
@@ -71,53 +70,25 @@ class NcclCommunicator final : public CommunicatorImpl {
   std::string_view backend() const override { return "nccl"; }
   std::chrono::milliseconds time_limit() const override { return options_.timeout; }
 
-  Pending all_gather(ConstView shard, View whole) override {
-    return submit(Collective::all_gather, shard, whole, -1, [=, this] { gather(tensor(shard), tensor(whole)); });
-  }
-
-  Pending reduce_scatter(ConstView whole, View shard) override {
-    return submit(Collective::reduce_scatter, whole, shard, -1, [=, this] { reduce(tensor(whole), tensor(shard)); });
-  }
-
-  Pending all_reduce(View values) override {
-    return submit(Collective::all_reduce, values, values, -1, [=, this] {
-      const at::Tensor own = tensor(values);
-      const at::Tensor padded = at::zeros({Slices{values.count, size_}.length() * size_}, own.options());
-      padded.narrow(0, 0, values.count).copy_(own);
-      const at::Tensor slice = padded.chunk(size_)[static_cast<std::size_t>(rank_)];
-      reduce(padded, slice);
-      gather(slice, padded);
-      tensor(values).copy_(padded.narrow(0, 0, values.count));
-    });
-  }
-
-  Pending all_to_all(ConstView input, View output) override {
-    return submit(Collective::all_to_all, input, output, -1, [=, this] {
-      at::Tensor from = tensor(input), to = tensor(output);
-      std::vector<std::int64_t> even;
-      group_->alltoall_base(to, from, even, even)->wait();
-      from_each(output.bytes() / size_);
-    });
-  }
-
-  Pending broadcast(View values, int root) override {
-    return submit(Collective::broadcast, values, values, root, [=, this] {
-      std::vector<at::Tensor> tensors{tensor(values)};
-      c10d::BroadcastOptions options;
-      options.rootRank = root;
-      group_->broadcast(tensors, options)->wait();
-      tally_.from(root, values.bytes());
-      if (rank_ == root && size_ > 1) tally_.broadcast(values.bytes());
-    });
-  }
-
-  Pending barrier() override {
-    return submit(Collective::barrier, {nullptr, 0, Dtype::u8, options_.device},
-                  {nullptr, 0, Dtype::u8, options_.device}, -1, [this] {
-                    c10d::BarrierOptions options;
-                    options.device_ids = {options_.device};
-                    group_->barrier(options)->wait();
-                  });
+  // On our stream, after what the caller's stream was given so far.
+  Pending run(const CollectiveCall& call) override {
+    const auto fingerprint = Fingerprint::of(++sequence_, call);
+    const bool here = call.in.device == options_.device && call.out.device == options_.device;
+    if (!here && call.collective != Collective::barrier)
+      reject_call(call, *this, "memory outside of device " + std::to_string(options_.device));
+    try {
+      at::cuda::CUDAEvent ready;
+      ready.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
+      const c10::cuda::CUDAStreamGuard guard(stream_);
+      ready.block(stream_);
+      carry_out(call);
+      return Pending(std::make_shared<OnStream>(stream_, tally_.take()));
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      throw CommError("rank " + std::to_string(rank_) + ": " + fingerprint.text() +
+                          " failed over nccl: " + text.substr(0, text.find('\n')),
+                      "a peer died or did not arrive in time; see the other ranks' errors, or raise ZERO_TIMEOUT");
+    }
   }
 
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
@@ -144,24 +115,15 @@ class NcclCommunicator final : public CommunicatorImpl {
                          at::TensorOptions(scalar_type(view.dtype)).device(device));
   }
 
-  // Runs `body` on our stream, after what the caller's stream was given so far.
-  template <class Body>
-  Pending submit(Collective operation, ConstView input, ConstView output, int root, Body body) {
-    const auto call = Fingerprint::of(++sequence_, operation, input, output, root);
-    if (input.device != options_.device || output.device != options_.device)
-      reject_call(operation, *this, "memory outside of device " + std::to_string(options_.device));
-    try {
-      at::cuda::CUDAEvent ready;
-      ready.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
-      const c10::cuda::CUDAStreamGuard guard(stream_);
-      ready.block(stream_);
-      body();
-      return Pending(std::make_shared<OnStream>(stream_, tally_.take()));
-    } catch (const std::exception& error) {
-      const std::string text = error.what();
-      throw CommError("rank " + std::to_string(rank_) + ": " + call.text() +
-                          " failed over nccl: " + text.substr(0, text.find('\n')),
-                      "a peer died or did not arrive in time; see the other ranks' errors, or raise ZERO_TIMEOUT");
+  void carry_out(const CollectiveCall& call) {
+    const auto& [collective, in, out, root] = call;
+    switch (collective) {
+      case Collective::all_gather: return gather(tensor(in), tensor(out));
+      case Collective::reduce_scatter: return reduce(tensor(in), tensor(out));
+      case Collective::all_reduce: return sum(tensor(out));
+      case Collective::all_to_all: return exchange(tensor(in), tensor(out));
+      case Collective::broadcast: return broadcast(tensor(out), root);
+      case Collective::barrier: return meet();
     }
   }
 
@@ -190,6 +152,38 @@ class NcclCommunicator final : public CommunicatorImpl {
       from_each(count * whole.element_size());
       shard.narrow(0, at, count).copy_(tree_sum(outputs, sum_type(whole)));
     }
+  }
+
+  void sum(const at::Tensor& values) {
+    const std::int64_t count = values.numel();
+    const at::Tensor padded = at::zeros({Slices{count, size_}.length() * size_}, values.options());
+    padded.narrow(0, 0, count).copy_(values);
+    const at::Tensor slice = padded.chunk(size_)[static_cast<std::size_t>(rank_)];
+    reduce(padded, slice);
+    gather(slice, padded);
+    values.copy_(padded.narrow(0, 0, count));
+  }
+
+  void exchange(at::Tensor from, at::Tensor to) {
+    std::vector<std::int64_t> even;
+    group_->alltoall_base(to, from, even, even)->wait();
+    from_each(static_cast<std::int64_t>(to.nbytes()) / size_);
+  }
+
+  void broadcast(const at::Tensor& values, int root) {
+    std::vector<at::Tensor> tensors{values};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    group_->broadcast(tensors, options)->wait();
+    const auto bytes = static_cast<std::int64_t>(values.nbytes());
+    tally_.from(root, bytes);
+    if (rank_ == root && size_ > 1) tally_.broadcast(bytes);
+  }
+
+  void meet() {
+    c10d::BarrierOptions options;
+    options.device_ids = {options_.device};
+    group_->barrier(options)->wait();
   }
 
   static at::ScalarType sum_type(const at::Tensor& values) {

@@ -12,7 +12,6 @@
 #include "base/process_of_origin.h"
 #include "base/worker.h"
 #include "comm/listener.h"
-#include "comm/meeting_file.h"
 #include "comm/torch/torch_log.h"
 #include "zero/error.h"
 
