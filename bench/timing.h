@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/simd.h"
+#include "base/targets.h"
 
 namespace bench {
 

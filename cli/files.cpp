@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 #include "base/text.h"
 #include "zero/error.h"
 

@@ -16,8 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/descriptor.h"
-#include "base/file_kind.h"
+#include "base/system_files.h"
 #include "base/text.h"
 #include "zero/error.h"
 

@@ -12,9 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/descriptor.h"
-#include "base/file_bytes.h"
-#include "base/file_kind.h"
+#include "base/system_files.h"
 #include "base/text.h"
 #include "zero/error.h"
 

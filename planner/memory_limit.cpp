@@ -6,7 +6,7 @@
 #include <fstream>
 #include <limits>
 
-#include "base/kernel_files.h"
+#include "base/system_files.h"
 
 namespace planner {
 namespace {

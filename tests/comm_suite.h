@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm_fixture.h"
-#include "partition/link.h"
+#include "partition/wire.h"
 
 namespace zero::test {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/huge_pages.h"
-#include "base/kernel_files.h"
+#include "base/system_files.h"
 #include "bench/timing.h"
 #include "memory/disk_store.h"
 #include "memory/store.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 #include "cli/processes/descendants.h"
 
 namespace cli {

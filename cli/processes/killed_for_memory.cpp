@@ -1,6 +1,6 @@
 #include "cli/processes/killed_for_memory.h"
 
-#include "base/kernel_files.h"
+#include "base/system_files.h"
 
 namespace cli {
 

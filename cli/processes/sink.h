@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 
 namespace cli {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "base/kernel_files.h"
+#include "base/system_files.h"
 
 namespace cli {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "backwards/random_numbers.h"
 #include "backwards/running_backward.h"
-#include "base/of_thread.h"
+#include "base/lifetimes.h"
 #include "base/random.h"
 #include "zero/error.h"
 

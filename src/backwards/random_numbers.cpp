@@ -19,7 +19,7 @@
 #include "backwards/micro_batch.h"
 #include "backwards/running_backward.h"
 #include "backwards/unwatched.h"
-#include "base/of_thread.h"
+#include "base/lifetimes.h"
 #include "base/random.h"
 #include "zero/error.h"
 

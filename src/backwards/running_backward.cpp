@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "backwards/random_numbers.h"
-#include "base/of_thread.h"
+#include "base/lifetimes.h"
 
 namespace zero {
 namespace {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/block_codes.h"
-#include "base/simd.h"
+#include "base/targets.h"
 
 namespace zero {
 namespace {

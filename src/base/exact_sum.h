@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/both.h"
+#include "base/targets.h"
 #include "zero/dtype.h"
 
 namespace zero {

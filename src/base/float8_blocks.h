@@ -6,8 +6,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "base/both.h"
 #include "base/float8.h"
+#include "base/targets.h"
 
 namespace zero {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/both.h"
+#include "base/targets.h"
 
 namespace zero {
 

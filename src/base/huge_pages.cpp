@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <new>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 
 namespace zero {
 

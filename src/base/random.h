@@ -4,8 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
-#include "base/both.h"
+#include "base/targets.h"
 
 namespace zero {
 
@@ -47,6 +48,13 @@ ZERO_BOTH inline std::uint32_t random_bits(RandomKey key, std::uint32_t index) {
 // The upper 16 of random_bits().
 ZERO_BOTH inline std::uint32_t upper_random_bits(RandomKey key, std::uint32_t index) {
   return before_last_mix(key, index) >> 16;
+}
+
+// FNV-1a, 64 bits: the same on every rank and machine.
+constexpr std::uint64_t fnv1a(std::string_view bytes) {
+  std::uint64_t value = 14695981039346656037u;
+  for (const char c : bytes) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return value;
 }
 
 }  // namespace zero

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "zero/pending.h"
 
 namespace zero {

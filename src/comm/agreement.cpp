@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/hash.h"
+#include "base/random.h"
 
 namespace zero {
 namespace {

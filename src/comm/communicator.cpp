@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "comm/backend.h"
 #include "comm/keyed_split.h"
 #include "comm/tree_sum.h"

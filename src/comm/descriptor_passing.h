@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 
 namespace zero {
 

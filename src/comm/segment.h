@@ -13,7 +13,7 @@
 #include <memory>
 #include <mutex>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "comm/descriptor_passing.h"
 
 namespace zero {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/half.h"
-#include "base/simd.h"
+#include "base/targets.h"
 #include "zero/error.h"
 
 namespace zero {

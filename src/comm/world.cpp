@@ -1,6 +1,6 @@
 #include "zero/world.h"
 
-#include "base/seats.h"
+#include "base/lifetimes.h"
 #include "zero/mesh.h"
 
 namespace zero {

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/both.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "base/targets.h"
 
 namespace zero::arrays {
 

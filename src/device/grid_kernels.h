@@ -17,11 +17,11 @@
 #include <utility>
 #include <variant>
 
-#include "base/block_codes.h"
-#include "base/both.h"
+#include "base/blockwise.h"
 #include "base/exact_sum.h"
+#include "base/float8.h"
 #include "base/float8_blocks.h"
-#include "base/float8_scale.h"
+#include "base/targets.h"
 #include "device/cases.h"
 #include "device/kernels.h"
 

@@ -8,7 +8,7 @@
 #include "base/exact_sum.h"
 #include "base/float8_blocks.h"
 #include "base/half.h"
-#include "base/simd.h"
+#include "base/targets.h"
 #include "device/cases.h"
 #include "device/kernels.h"
 

@@ -16,9 +16,9 @@
 
 #include "base/elements.h"
 #include "base/exact_sum.h"
+#include "base/float8.h"
 #include "base/float8_blocks.h"
-#include "base/float8_scale.h"
-#include "partition/fold.h"
+#include "partition/accumulation_order.h"
 #include "zero/dtype.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/both.h"
+#include "base/targets.h"
 
 namespace zero::rules {
 

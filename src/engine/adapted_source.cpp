@@ -5,10 +5,9 @@
 #include <functional>
 #include <utility>
 
-#include "base/convert.h"
 #include "base/elements.h"
 #include "base/half.h"
-#include "partition/optimizer_state.h"
+#include "partition/moments.h"
 
 namespace zero {
 namespace {

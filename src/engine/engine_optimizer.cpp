@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "update/torch_options.h"
+#include "update/torch_steps.h"
 #include "zero/error.h"
 
 namespace zero {

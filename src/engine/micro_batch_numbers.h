@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "backwards/micro_batch.h"
-#include "partition/micro_batch_index.h"
+#include "partition/accumulation_order.h"
 #include "zero/plan.h"
 
 namespace zero {

@@ -2,28 +2,52 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/embedding.h>
-
 #include <algorithm>
 #include <set>
+#include <string>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "deferred/deferred_tensors.h"
 #include "device/torch/devices.h"
 #include "device/torch/dtypes.h"
 #include "engine/module_kinds.h"
-#include "engine/module_tiles.h"
 #include "engine/trained_module.h"
 #include "units/unit.h"
 #include "zero/described_module.h"
 #include "zero/error.h"
+#include "zero/tiled_linear.h"
 
 namespace zero {
+namespace {
+
+// `path` is empty, or ends with a dot.
+void add(const torch::nn::Module& module, const std::string& path, Tiles& tiles) {
+  if (const auto* const layer = dynamic_cast<const TiledLinearImpl*>(&module)) {
+    const std::vector<std::int64_t>& borders = layer->borders();
+    for (std::size_t k = 0; k + 1 < borders.size(); ++k)
+      for (const std::string name : {"weight", "bias"})
+        tiles[path + std::to_string(k) + "." + name] = {path + name, borders[k], borders[k + 1] - borders[k],
+                                                        borders.back()};
+  }
+  for (const auto& child : module.named_children()) add(*child.value(), path + child.key() + ".", tiles);
+}
+
+}  // namespace
+
+Tiles tiles_of(const torch::nn::Module& module) {
+  Tiles tiles;
+  add(module, "", tiles);
+  return tiles;
+}
+
 namespace {
 
 using torch::nn::Module;

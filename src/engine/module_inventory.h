@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +14,17 @@
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/units.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace zero {
+
+// Which parameters of a module are rows of what would be one, in every TiledLinear in it.
+Tiles tiles_of(const torch::nn::Module& module);
+
+}  // namespace zero
 
 namespace torch::nn {
 class Module;

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "engine/module_tiles.h"
+#include "engine/module_inventory.h"
 #include "engine/trained_module.h"
 #include "units/unit.h"
 #include "zero/error.h"

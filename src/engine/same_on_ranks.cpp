@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/hash.h"
+#include "base/random.h"
 #include "base/text.h"
 #include "partition/transitions.h"
 #include "units/unit.h"

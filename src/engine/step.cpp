@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "backwards/unwatched.h"
-#include "base/hash.h"
 #include "base/lap.h"
+#include "base/random.h"
 #include "base/text.h"
 #include "zero/error.h"
 

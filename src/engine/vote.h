@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/step_sums.h"
-#include "partition/micro_batch_index.h"
+#include "partition/accumulation_order.h"
 #include "zero/communicator.h"
 #include "zero/plan.h"
 

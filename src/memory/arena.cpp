@@ -8,7 +8,7 @@
 #include <iterator>
 #include <new>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 
 namespace zero {
 std::size_t Arena::system_page() {

@@ -2,12 +2,27 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 #include "partition/staging.h"
 
 namespace zero {
+
+// Which bytes of files that grow are whose.
+class DiskSpace {
+ public:
+  // `bytes` that nobody has, from a multiple of `alignment` on: the first that fit, else at the end, which `grow` is
+  // told of before. What it throws leaves all as it was.
+  std::int64_t take(std::int64_t bytes, std::int64_t alignment, const std::function<void(std::int64_t end)>& grow);
+  void give(std::int64_t at, std::int64_t bytes);
+
+ private:
+  std::map<std::int64_t, std::int64_t> free_;  // where ranges begin and end, none beside another
+  std::int64_t end_ = 0;
+};
 
 struct DiskTransfer;
 

@@ -1,5 +1,11 @@
 #include "memory/disk_operation.h"
 
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "memory/disk_files.h"
+
 namespace zero {
 
 // A thread that is not there in a forked process may have had the lock.
@@ -26,6 +32,20 @@ void DiskOperation::piece_is_over(const std::optional<DiskFault>& fault) {
   const std::lock_guard lock(mutex_);
   if (!fault_) fault_ = fault;
   if (--left_ == 0) over_.notify_all();
+}
+
+}  // namespace zero
+
+#define XXH_INLINE_ALL
+
+namespace zero {
+
+std::uint64_t disk_check(const char* page) {
+  return std::max<std::uint64_t>(XXH3_64bits(page, kDiskPage), 1);
+}
+
+std::uint64_t* disk_checks(const DiskExtent& extent, std::int64_t at) {
+  return static_cast<std::uint64_t*>(extent.checks.view().data) + (at - extent.at) / kDiskPage;
 }
 
 }  // namespace zero

@@ -1,4 +1,4 @@
-// Operations on what a block has on disks. No torch.
+// Operations on what a block has on disks, and the checks of its pages. No torch.
 #pragma once
 
 #include <condition_variable>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "memory/block.h"
 #include "memory/disk_queue.h"
 #include "zero/pending.h"
@@ -49,5 +49,11 @@ class DiskOperation final : public Pending::State {
   int left_ = 0;
   std::optional<DiskFault> fault_;  // of the first piece that failed
 };
+
+// XXH3 of a page on disks, of kDiskPage bytes; never 0.
+std::uint64_t disk_check(const char* page);
+
+// The checks of an extent that keeps them, from the page on that begins at this place in the line.
+std::uint64_t* disk_checks(const DiskExtent& extent, std::int64_t at);
 
 }  // namespace zero

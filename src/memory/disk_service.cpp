@@ -6,8 +6,8 @@
 #include <iterator>
 #include <utility>
 
-#include "base/round_up.h"
-#include "memory/disk_checks.h"
+#include "base/elements.h"
+#include "memory/disk_operation.h"
 
 namespace zero {
 // Where nothing goes past the page cache and nothing is checked, a byte is a page.

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "memory/disk_operation.h"
 #include "memory/disk_queue.h"
 #include "memory/striped_files.h"

@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 #include "base/text.h"
 #include "memory/disk_measure.h"
-#include "partition/disk_transfer.h"
+#include "partition/staging.h"
 
 namespace zero {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "memory/disk_files.h"
 #include "memory/disk_service.h"
-#include "memory/disk_space.h"
 #include "memory/store.h"
 #include "memory/striped_files.h"
 #include "zero/disk.h"

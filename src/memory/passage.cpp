@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 
 namespace zero {
 namespace {

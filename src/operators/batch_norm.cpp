@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/of_thread.h"
+#include "base/lifetimes.h"
 #include "zero/error.h"
 
 namespace zero::batch_norm {

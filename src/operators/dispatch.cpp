@@ -19,7 +19,7 @@
 #include "backwards/micro_batch.h"
 #include "backwards/random_numbers.h"
 #include "backwards/unwatched.h"
-#include "base/of_thread.h"
+#include "base/lifetimes.h"
 #include "operators/batch_norm.h"
 #include "operators/float8_linear.h"
 #include "operators/lstm.h"

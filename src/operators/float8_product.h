@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/float8_scale.h"
+#include "base/float8.h"
 #include "device/device.h"
 
 namespace zero {

@@ -9,7 +9,6 @@
 #include "partition/element_order.h"
 #include "partition/flat_gradients.h"
 #include "partition/full_tensor_owners.h"
-#include "partition/link.h"
 #include "partition/moments.h"
 #include "partition/paging.h"
 #include "partition/per_rank.h"

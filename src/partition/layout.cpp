@@ -5,7 +5,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -1,9 +1,12 @@
-// The arrays that the moments of a unit lie in: one for each moment in each format. No torch.
+// What optimizers keep of a unit's parameters: what it means, and the arrays that it lies in, one for each moment in
+// each format. No torch.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/blockwise.h"
@@ -62,5 +65,12 @@ constexpr std::array<MomentArray, kMomentArrays> moment_arrays() {
     arrays[static_cast<std::size_t>(i)] = {i % kMaxMoments, static_cast<MomentFormat>(i / kMaxMoments)};
   return arrays;
 }
+
+// What the optimizer's moment of that number is, in PyTorch's word: two that have one name in optimizers of the same
+// state have one formula.
+std::string_view moment_name(const Optimizer& optimizer, int moment);
+
+// Whether what an optimizer of the one name() keeps means the same to one of the other.
+bool same_state(std::string_view one, std::string_view other);
 
 }  // namespace zero

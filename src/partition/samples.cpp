@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/random.h"
-#include "partition/micro_batch_index.h"
+#include "partition/accumulation_order.h"
 #include "partition/permutation.h"
 #include "zero/error.h"
 

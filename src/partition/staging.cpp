@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/blockwise.h"
-#include "partition/disk_transfer.h"
 #include "partition/transitions.h"
 
 namespace zero {

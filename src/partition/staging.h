@@ -53,4 +53,10 @@ StagingShape staging_of_update(const StateTiers& tiers, bool on_device, std::int
 // model is `on_device`.
 std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_device);
 
+// Bytes of an array of the widest elements in a stretch: an operation's, where options say how large these are, else
+// those of two of the largest that are tried, so that while one stretch is waited for the next keeps the disk busy.
+constexpr std::int64_t disk_transfer(std::int64_t block) {
+  return block > 0 ? block : std::int64_t{2} << 20;
+}
+
 }  // namespace zero

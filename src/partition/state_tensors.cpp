@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
-#include "partition/optimizer_state.h"
 
 namespace zero {
 namespace {

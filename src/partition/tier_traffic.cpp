@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "partition/fold.h"
+#include "partition/accumulation_order.h"
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
 #include "partition/per_rank.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/convert.h"
+#include "base/elements.h"
 #include "base/text.h"
 #include "persist/folders.h"
 #include "persist/safetensors_writer.h"

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string_view>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 #include "base/text.h"
 #include "zero/error.h"
 

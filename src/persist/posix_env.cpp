@@ -12,8 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/descriptor.h"
-#include "base/file_bytes.h"
+#include "base/system_files.h"
 #include "base/text.h"
 #include "persist/env.h"
 #include "persist/lock_file.h"

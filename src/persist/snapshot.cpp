@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/hash.h"
+#include "base/random.h"
 #include "partition/element_order.h"
 
 namespace zero {

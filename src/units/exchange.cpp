@@ -5,7 +5,7 @@
 #include <sstream>
 #include <utility>
 
-#include "base/hash.h"
+#include "base/random.h"
 #include "comm/metered.h"
 #include "partition/vote_sizes.h"
 #include "zero/error.h"

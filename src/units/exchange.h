@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "backwards/observer.h"
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "base/worker.h"
 #include "comm/groups.h"
 #include "device/device.h"

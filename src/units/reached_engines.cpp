@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "backwards/running_backward.h"
-#include "base/of_thread.h"
+#include "base/lifetimes.h"
 #include "units/unit.h"
 
 namespace zero {

@@ -14,7 +14,7 @@
 #include <set>
 #include <vector>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "base/worker.h"
 #include "memory/store.h"
 #include "update/updater.h"

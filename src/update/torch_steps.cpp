@@ -1,10 +1,18 @@
 #include "update/torch_steps.h"
 
 #include <ATen/Functions.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize/archive.h>
 #include <optional>
+#include <sstream>
+#include <tuple>
 #include <typeinfo>
+#include <variant>
 
 #include "device/torch/dtypes.h"
 #include "device/torch/torch_device.h"
@@ -13,6 +21,242 @@
 #include "zero/error.h"
 
 namespace zero {
+namespace {
+
+constexpr std::int64_t kFieldsTried = 7;
+
+// A number is fp64, int64 or one byte.
+at::Tensor number(const c10::IValue& value) {
+  if (value.isBool()) return at::scalar_tensor(value.toBool(), at::kByte);
+  if (value.isInt()) return at::scalar_tensor(value.toInt(), at::kLong);
+  if (value.isDouble()) return at::scalar_tensor(value.toDouble(), at::kDouble);
+  return {};
+}
+
+// As what it was before number(): its type says so. A value for each element is of the parameter's part, which has one
+// dimension where the parameter has none.
+c10::IValue as_value(const at::Tensor& field, const c10::IValue& like) {
+  if (like.isBool()) return field.item<std::int64_t>() != 0;
+  if (like.isInt()) return field.item<std::int64_t>();
+  if (like.isDouble()) return field.item<double>();
+  const at::Tensor& tensor = like.toTensor();
+  return tensor.numel() == field.numel() ? field.reshape(tensor.sizes()) : field;
+}
+
+// With its tensors on that device.
+torch::serialize::InputArchive archive_of(torch::serialize::OutputArchive& written, c10::Device device) {
+  std::stringstream stream;
+  written.save_to(stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream, device);
+  return archive;
+}
+
+// On the host.
+std::map<std::string, c10::IValue> values_of(const torch::optim::OptimizerParamState& state) {
+  torch::serialize::OutputArchive written;
+  state.serialize(written);
+  torch::serialize::InputArchive archive = archive_of(written, at::kCPU);
+  std::map<std::string, c10::IValue> values;
+  for (const std::string& key : archive.keys()) archive.read(key, values[key]);
+  return values;
+}
+
+torch::optim::OptimizerParamState* state_of(torch::optim::Optimizer& made, const at::Tensor& parameter) {
+  const auto found = made.state().find(parameter.unsafeGetTensorImpl());
+  return found == made.state().end() ? nullptr : found->second.get();
+}
+
+}  // namespace
+
+TorchFields fields_of(torch::optim::Optimizer& made, const at::Tensor& parameter, std::int64_t numel,
+                      const std::string& label) {
+  TorchFields fields;
+  const torch::optim::OptimizerParamState* const state = state_of(made, parameter);
+  if (state == nullptr) return fields;
+  for (const auto& [key, value] : values_of(*state)) {
+    const at::Tensor tensor = value.isTensor() ? value.toTensor().detach() : number(value);
+    const bool known = tensor.defined() && any_dtype_of(tensor.scalar_type());
+    if (!known || tensor.dim() > 1 || (tensor.dim() == 1 && tensor.numel() != numel))
+      throw ConfigError("optimizer " + label + " keeps '" + key +
+                            "', which is neither a number nor a value for each element of a parameter",
+                        "its state cannot be carried over");
+    fields[key] = tensor.contiguous();
+  }
+  return fields;
+}
+
+void set_fields(torch::optim::Optimizer& made, const at::Tensor& parameter, const TorchFields& fields) {
+  torch::optim::OptimizerParamState* const state = state_of(made, parameter);
+  if (state == nullptr) return;
+  torch::serialize::OutputArchive written;
+  for (const auto& [key, value] : values_of(*state))
+    if (const auto found = fields.find(key); found != fields.end()) written.write(key, as_value(found->second, value));
+  torch::serialize::InputArchive archive = archive_of(written, parameter.device());
+  state->serialize(archive);
+}
+
+std::unique_ptr<torch::optim::Optimizer> begun(const TorchOptimizer& optimizer, at::Tensor& parameter) {
+  auto made = optimizer.make({parameter});
+  parameter.mutable_grad() = at::zeros_like(parameter);
+  made->step();
+  parameter.mutable_grad() = at::Tensor();
+  return made;
+}
+
+std::vector<TorchField> fields_kept(const TorchOptimizer& optimizer, Dtype wide) {
+  at::Tensor parameter = at::ones({kFieldsTried}, at::TensorOptions().dtype(scalar_type(wide))).requires_grad_(true);
+  const auto made = begun(optimizer, parameter);
+  std::vector<TorchField> fields;
+  for (const auto& [key, value] : fields_of(*made, parameter, kFieldsTried, optimizer.label))
+    fields.push_back({key, *any_dtype_of(value.scalar_type()), value.dim() == 1});
+  return fields;
+}
+
+namespace {
+
+namespace optim = torch::optim;
+using TorchOptions = std::unique_ptr<optim::OptimizerOptions>;
+
+// All that a schedule of LibTorch's asks of a group.
+class RateOptions final : public optim::OptimizerCloneableOptions<RateOptions> {
+ public:
+  explicit RateOptions(double lr) : lr_(lr) {}
+  double get_lr() const override { return lr_; }
+  void set_lr(const double lr) override { lr_ = lr; }
+
+ private:
+  double lr_;
+};
+
+template <class Of>
+TorchOptions copied_options(const Of& options) {
+  return std::make_unique<Of>(options);
+}
+
+TorchOptions torch_options_of(const Sgd& o) {
+  return copied_options(optim::SGDOptions(o.lr)
+                            .momentum(o.momentum)
+                            .dampening(o.dampening)
+                            .weight_decay(o.weight_decay)
+                            .nesterov(o.nesterov));
+}
+TorchOptions torch_options_of(const AdaGrad& o) {
+  return copied_options(optim::AdagradOptions(o.lr)
+                            .lr_decay(o.lr_decay)
+                            .weight_decay(o.weight_decay)
+                            .initial_accumulator_value(o.initial_accumulator_value)
+                            .eps(o.eps));
+}
+TorchOptions torch_options_of(const RmsProp& o) {
+  return copied_options(optim::RMSpropOptions(o.lr)
+                            .alpha(o.alpha)
+                            .eps(o.eps)
+                            .weight_decay(o.weight_decay)
+                            .momentum(o.momentum)
+                            .centered(o.centered));
+}
+template <class Of, class Adams>
+TorchOptions torch_options_of_adams(const Adams& o) {
+  return copied_options(Of(o.lr).betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad));
+}
+TorchOptions torch_options_of(const Adam& o) {
+  return torch_options_of_adams<optim::AdamOptions>(o);
+}
+TorchOptions torch_options_of(const AdamW& o) {
+  return torch_options_of_adams<optim::AdamWOptions>(o);
+}
+TorchOptions torch_options_of(const TorchOptimizer& o) {
+  const auto made = o.make({at::zeros({1}).requires_grad_(true)});
+  if (!made) throw ConfigError(o.label + ": make returned no optimizer");
+  const auto& groups = made->param_groups();
+  if (groups.empty() || !groups.front().has_options()) return std::make_unique<RateOptions>(o.lr);
+  return groups.front().options().clone();
+}
+template <class Other>
+TorchOptions torch_options_of(const Other& o) {
+  return std::make_unique<RateOptions>(o.lr);
+}
+
+void follow_options(Sgd& o, const optim::OptimizerOptions& said) {
+  const auto& options = static_cast<const optim::SGDOptions&>(said);
+  o.momentum = options.momentum();
+  o.dampening = options.dampening();
+  o.weight_decay = options.weight_decay();
+  o.nesterov = options.nesterov();
+}
+void follow_options(AdaGrad& o, const optim::OptimizerOptions& said) {
+  const auto& options = static_cast<const optim::AdagradOptions&>(said);
+  o.lr_decay = options.lr_decay();
+  o.weight_decay = options.weight_decay();
+  o.initial_accumulator_value = options.initial_accumulator_value();
+  o.eps = options.eps();
+}
+void follow_options(RmsProp& o, const optim::OptimizerOptions& said) {
+  const auto& options = static_cast<const optim::RMSpropOptions&>(said);
+  o.alpha = options.alpha();
+  o.eps = options.eps();
+  o.weight_decay = options.weight_decay();
+  o.momentum = options.momentum();
+  o.centered = options.centered();
+}
+template <class Of, class Adams>
+void follow_adams(Adams& o, const Of& options) {
+  std::tie(o.beta1, o.beta2) = options.betas();
+  o.eps = options.eps();
+  o.weight_decay = options.weight_decay();
+  o.amsgrad = options.amsgrad();
+}
+void follow_options(Adam& o, const optim::OptimizerOptions& said) {
+  follow_adams(o, static_cast<const optim::AdamOptions&>(said));
+}
+void follow_options(AdamW& o, const optim::OptimizerOptions& said) {
+  follow_adams(o, static_cast<const optim::AdamWOptions&>(said));
+}
+template <class Other>
+void follow_options(Other&, const optim::OptimizerOptions&) {}
+
+const char* value_with_state(const Sgd& before, const Sgd& now) {
+  return (before.momentum != 0) != (now.momentum != 0) ? "momentum" : "";
+}
+const char* value_with_state(const AdaGrad& before, const AdaGrad& now) {
+  return before.initial_accumulator_value != now.initial_accumulator_value ? "initial_accumulator_value" : "";
+}
+const char* value_with_state(const RmsProp& before, const RmsProp& now) {
+  if ((before.momentum != 0) != (now.momentum != 0)) return "momentum";
+  return before.centered != now.centered ? "centered" : "";
+}
+const char* value_with_state(const Adam& before, const Adam& now) {
+  return before.amsgrad != now.amsgrad ? "amsgrad" : "";
+}
+const char* value_with_state(const AdamW& before, const AdamW& now) {
+  return before.amsgrad != now.amsgrad ? "amsgrad" : "";
+}
+template <class Other>
+const char* value_with_state(const Other&, const Other&) {
+  return "";
+}
+
+}  // namespace
+
+TorchOptions torch_options(const Optimizer& optimizer) {
+  return std::visit([](const auto& value) { return torch_options_of(value); }, optimizer);
+}
+
+Optimizer followed(const Optimizer& optimizer, const optim::OptimizerOptions& options) {
+  Optimizer now = optimizer;
+  std::visit([&](auto& value) { follow_options(value, options); }, now);
+  return now;
+}
+
+std::string other_state(const Optimizer& before, const Optimizer& now) {
+  return std::visit(
+      [&](const auto& value) -> const char* {
+        return value_with_state(value, std::get<std::remove_cvref_t<decltype(value)>>(now));
+      },
+      before);
+}
+
 namespace {
 
 // Sees what the optimizer allocates and frees where the weights are, while it lives.

@@ -2,21 +2,54 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
+#include <torch/optim/optimizer.h>
+#include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "backwards/accounts.h"
 #include "device/kernels.h"
-#include "update/torch_fields.h"
+#include "zero/dtype.h"
 #include "zero/optimizer.h"
 
-namespace torch::optim {
-class OptimizerOptions;
-}
-
 namespace zero {
+
+// What an optimizer of LibTorch's kind keeps of a parameter, field by field, by the door that it has for files.
+
+// Of one dimension and a value an element, or a number, of none; of the host.
+using TorchFields = std::map<std::string, at::Tensor>;
+
+// Of a parameter that it has, of `numel` elements; none where it keeps nothing. Throws ConfigError for what is neither
+// a tensor as long as the parameter nor a number.
+TorchFields fields_of(torch::optim::Optimizer& made, const at::Tensor& parameter, std::int64_t numel,
+                      const std::string& label);
+void set_fields(torch::optim::Optimizer& made, const at::Tensor& parameter, const TorchFields& fields);
+
+// Makes an optimizer of `parameter`, a leaf, and lets it step once without a gradient, so that its state is there.
+std::unique_ptr<torch::optim::Optimizer> begun(const TorchOptimizer& optimizer, at::Tensor& parameter);
+
+// A field as it is kept of one parameter.
+struct TorchField {
+  std::string name;
+  Dtype dtype;
+  bool elementwise;
+};
+// What it keeps of a parameter whose main weights are of type `wide`, tried out.
+std::vector<TorchField> fields_kept(const TorchOptimizer& optimizer, Dtype wide);
+
+// What LibTorch's options of a parameter group say of an optimizer of the engine's, and back.
+
+// Those of LibTorch's class for it, or of a TorchOptimizer's; else a learning rate alone.
+std::unique_ptr<torch::optim::OptimizerOptions> torch_options(const Optimizer& optimizer);
+
+// The optimizer with what its options say, but for the learning rate; `options` as torch_options() has them, but for
+// their values. A TorchOptimizer, whose options are its own, and one that has none of LibTorch's is as it was.
+Optimizer followed(const Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
+
+// The value in which they differ and to which state belongs; empty where there is none.
+std::string other_state(const Optimizer& before, const Optimizer& now);
 
 // Throws ConfigError with the reason when the optimizer is not one that goes element by element.
 void require_elementwise(const TorchOptimizer& optimizer);

@@ -1,6 +1,6 @@
 // What the updater holds, told by name, and taken over from another.
 #include "memory/tier_meter.h"
-#include "partition/optimizer_state.h"
+#include "partition/moments.h"
 #include "units/for_unit.h"
 #include "update/updater.h"
 

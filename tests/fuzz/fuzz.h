@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/descriptor.h"
+#include "base/system_files.h"
 #include "zero/error.h"
 
 namespace zero::fuzz {

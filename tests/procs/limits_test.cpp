@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/kernel_files.h"
+#include "base/system_files.h"
 #include "procs/zero_program.h"
 
 namespace limits_test {

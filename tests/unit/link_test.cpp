@@ -1,4 +1,4 @@
-#include "partition/link.h"
+#include "partition/wire.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The kernels of several instruction sets, each set by itself: the same sources, compiled again for one
 // set in a namespace of its own.
-#include "base/simd.h"
+#include "base/targets.h"
 
 #include <bit>
 #include <cmath>

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 #include "covering.h"
 
 namespace zero::staging_test {

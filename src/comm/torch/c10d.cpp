@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "base/hash.h"
+#include "base/random.h"
 #include "base/worker.h"
 #include "comm/backend.h"
 #include "comm/torch/torch_log.h"

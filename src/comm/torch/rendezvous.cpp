@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "base/process_of_origin.h"
+#include "base/lifetimes.h"
 #include "base/worker.h"
 #include "comm/listener.h"
 #include "comm/torch/torch_log.h"

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "base/round_up.h"
+#include "base/elements.h"
 
 namespace zero {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "partition/micro_batch_index.h"
+#include "partition/accumulation_order.h"
 #include "ranks/scenario/network.h"
 #include "ranks/scenario/settings.h"
 

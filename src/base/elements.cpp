@@ -1,4 +1,4 @@
-#include "base/convert.h"
+#include "base/elements.h"
 
 #include <cstring>
 #include <type_traits>

@@ -1,6 +1,9 @@
-#include "partition/fold.h"
+#include "partition/accumulation_order.h"
 
 #include <bit>
+
+#include "partition/transitions.h"
+#include "zero/plan.h"
 
 namespace zero {
 
@@ -14,6 +17,12 @@ Fold fold_of(bool tree, int levels, int micro, int micro_batches) {
   for (int level = 0; level < carries; ++level)
     if ((waiting >> level) & 1u) fold.sources.push_back(level);
   return fold;
+}
+
+std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro) {
+  const int slot = micro % plan.accumulate();
+  if (movement(plan).reduces_each) return std::int64_t{slot} * ranks + rank;
+  return std::int64_t{rank} * plan.accumulate() + slot;
 }
 
 }  // namespace zero

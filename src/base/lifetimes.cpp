@@ -1,4 +1,4 @@
-#include "base/seats.h"
+#include "base/lifetimes.h"
 
 namespace zero {
 

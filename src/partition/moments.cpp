@@ -1,4 +1,4 @@
-#include "partition/optimizer_state.h"
+#include "partition/moments.h"
 
 #include <array>
 

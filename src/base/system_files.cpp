@@ -1,4 +1,4 @@
-#include "base/kernel_files.h"
+#include "base/system_files.h"
 
 #include <fstream>
 
