@@ -1,5 +1,6 @@
 #include "memory/disk_operation.h"
 
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
@@ -35,8 +36,6 @@ void DiskOperation::piece_is_over(const std::optional<DiskFault>& fault) {
 }
 
 }  // namespace zero
-
-#define XXH_INLINE_ALL
 
 namespace zero {
 
