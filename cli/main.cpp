@@ -79,6 +79,7 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   for (const char* other : {"--ranks", "--device", "--precisions", "--threads", "--network", "--disk", "--out"})
     show->excludes(command->get_option(other));
   command->set_help_flag("-h,--help", "Print this help")->group("Output");
+  command->callback([command, &options] { options.given = cli::given_to(*command); });
   return command;
 }
 

@@ -10,7 +10,7 @@ foreach(target zero_model_sizes zero_planner)
   target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE nlohmann_json::nlohmann_json)
 endforeach()
-target_sources(zero_model_sizes PRIVATE models/json.cpp models/llama_config.cpp models/llama_config_json.cpp
+target_sources(zero_model_sizes PRIVATE models/fields.cpp models/json.cpp models/llama_config.cpp models/llama_config_json.cpp
                                         models/schema.cpp models/tokens.cpp)
 set_source_files_properties(models/schema.cpp PROPERTIES COMPILE_DEFINITIONS "ZERO_VERSION=\"${PROJECT_VERSION}\"")
 target_sources(zero_planner PRIVATE ${planner_sources})

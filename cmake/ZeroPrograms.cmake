@@ -1,6 +1,6 @@
 # The models, the program zero, the examples and the benchmarks.
 zero_glob(model_sources models/*.cpp)
-list(FILTER model_sources EXCLUDE REGEX "/(json|llama_config|llama_config_json|schema|tokens)\\.cpp$")
+list(FILTER model_sources EXCLUDE REGEX "/(fields|json|llama_config|llama_config_json|schema|tokens)\\.cpp$")
 zero_glob(cli_sources cli/complain.cpp cli/files.cpp cli/options/*.cpp cli/commands/*.cpp)
 zero_glob(training_sources cli/training/*.cpp)
 zero_glob(example_sources examples/*.cpp)

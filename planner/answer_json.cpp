@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "models/schema.h"
-#include "planner/offload.h"
+#include "partition/plan_settings.h"
 #include "planner/quantity.h"
 
 namespace planner {
@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Settings that are chosen for each plan of an answer. The others all have in common.
+constexpr std::array<std::string_view, 2> kOfOnePlan{"offload", "delay_update"};
 constexpr std::array kOffloadable{zero::State::parameter, zero::State::gradient, zero::State::optimizer};
 
 Json known(double value) {
@@ -31,12 +33,14 @@ Json encode_moved(const zero::TierTraffic& moved, zero::Tier tier) {
   return json;
 }
 
+void add_setting(Json& json, const zero::PlanSetting& setting, const zero::Plan& plan) {
+  std::visit([&](const auto& value) { json[std::string(setting.name)] = value; }, setting.get(plan));
+}
+
 // Of plans with states on other tiers.
 void add_tiers(Json& json, const Cost& cost) {
-  const std::string offload = offload_of(cost.plan);
-  if (offload.empty()) return;
-  json["offload"] = offload;
-  json["delay_update"] = cost.plan.delays_update();
+  if (zero::offload_of(cost.plan).empty()) return;
+  for (const std::string_view each : kOfOnePlan) add_setting(json, zero::plan_setting(each), cost.plan);
   json["tiers"] = Json::array();
   for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
     const zero::StateBytes state = cost.estimate.on(tier);
@@ -109,10 +113,8 @@ Json encode_plans(const Answer& answer) {
 
 // What all plans of an answer have in common.
 void add_plan(Json& json, const zero::Plan& plan) {
-  json["precision"] = std::string(name(plan.precision()));
-  json["accumulate"] = plan.accumulate();
-  json["reproducible"] = plan.reproducible();
-  json["resident_budget"] = plan.resident_budget();
+  for (const zero::PlanSetting& each : zero::plan_settings())
+    if (!std::ranges::count(kOfOnePlan, each.name)) add_setting(json, each, plan);
 }
 
 }  // namespace
@@ -158,8 +160,6 @@ std::string to_json(const Answer& answer) {
   json.update({{"ranks", request.ranks}, {"parameters", request.shape.parameters}, {"plans", encode_plans(answer)}});
   if (!answer.model.empty()) json["model"] = answer.model;
   if (!request.plans.empty()) add_plan(json, request.plans.front());
-  json["reduce_in"] = answer.reduce_in;
-  json["gather_in"] = answer.gather_in;
   json["hosts"] = request.hosts;
   json["shard_ranks"] = request.shard;
   json["optimizer"] = answer.optimizer;

@@ -13,10 +13,8 @@ namespace planner {
 
 struct Answer {
   Request request;
-  std::string model;      // as it was named; empty: a count of parameters
-  std::string optimizer;  // as it was named
-  // What is in none of them and changes figures.
-  std::string reduce_in = {}, gather_in = "native";
+  std::string model;              // as it was named; empty: a count of parameters
+  std::string optimizer;          // as it was named
   std::string profile_file = {};  // empty: a given profile
   std::string command = {};
   std::vector<Cost> costs = {};

@@ -6,12 +6,15 @@
 #include <map>
 
 #include "base/text.h"
+#include "models/json.h"
 #include "planner/deepspeed_keys.h"
-#include "planner/fields.h"
+#include "zero/error.h"
 #include "zero/plan.h"
 
 namespace planner {
 namespace {
+
+using models::Json;
 
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kSteps = "gradient_accumulation_steps";
@@ -162,7 +165,7 @@ class Reader {
       if (stage < 1) faults_.push_back(section + "optimizer needs zero_optimization.stage 1, 2 or 3");
       if (ratio <= 0 || ratio > 1) faults_.push_back(section + "optimizer.ratio must be above 0, and at most 1");
       add_offload("optimizer=" + tier + (ratio == 1 ? "" : ":" + zero::shortest(ratio)) + ",gradient=" + tier);
-      took(section + "optimizer", "--offload " + *result_.offload);
+      took(section + "optimizer", "--offload " + result_.settings.text("offload"));
     }
     const std::string tier = tier_of(section + "param.device",
                                      {"zero_optimization.cpu_offload_param", "zero_optimization.cpu_offload_params"});
@@ -178,7 +181,8 @@ class Reader {
   }
 
   void add_offload(const std::string& states) {
-    result_.offload = result_.offload ? *result_.offload + "," + states : states;
+    const std::string before = result_.settings.text("offload");
+    result_.settings.set("offload", before.empty() ? states : before + "," + states);
   }
 
   // Empty: none was named.
@@ -197,8 +201,9 @@ class Reader {
     if (half && brain) faults_.emplace_back("fp16.enabled and bf16.enabled are both true: choose one");
     const bool open = is_automatic("fp16.enabled") || is_automatic("bf16.enabled") || is_automatic("bfloat16.enabled");
     if (open && !half && !brain) return;
-    result_.precision = half ? "fp16" : brain ? "bf16" : "fp32";
-    took(half ? "fp16.enabled" : brain ? "bf16.enabled" : "neither fp16 nor bf16", "precision " + *result_.precision);
+    const std::string precision = half ? "fp16" : brain ? "bf16" : "fp32";
+    result_.settings.set("precision", precision);
+    took(half ? "fp16.enabled" : brain ? "bf16.enabled" : "neither fp16 nor bf16", "precision " + precision);
   }
 
   void optimizer() {
@@ -238,7 +243,7 @@ class Reader {
 
   void take_batch(std::optional<std::int64_t> micro, std::optional<std::int64_t> steps) {
     result_.batch = micro;
-    if (steps) result_.accumulate = static_cast<int>(*steps);
+    if (steps) result_.settings.set("accumulate", *steps);
     if (micro) std::erase(result_.automatic, kMicro);
     if (steps) std::erase(result_.automatic, kSteps);
     if (micro && (values_.contains(kMicro) || !known_.batch)) took(kMicro, "batch " + std::to_string(*micro));
@@ -279,7 +284,7 @@ class Reader {
     if (wire) reduce_in(*wire == "bfp16" ? "bf16" : *wire);
     const auto kept = text("data_types.grad_accum_dtype");
     if (!kept) return;
-    const bool once = result_.accumulate.value_or(1) == 1;
+    const bool once = result_.settings["accumulate"] == zero::SettingValue(std::int64_t{1});
     if (*kept == "fp32" || (once && (*kept == "bf16" || *kept == "fp16"))) {
       took("data_types.grad_accum_dtype", "sums of micro-batches are fp32; one micro-batch's gradients are not summed");
     } else {
@@ -291,7 +296,7 @@ class Reader {
   void reduce_in(const std::string& dtype) {
     if (dtype != "fp32" && dtype != "fp16" && dtype != "bf16")
       return wrong("communication_data_type", "fp32, fp16 or bfp16");
-    result_.reduce_in = dtype;
+    result_.settings.set("reduce_in", dtype);
     took("communication_data_type", "gradients are reduced in " + dtype);
   }
 

@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "partition/plan_settings.h"
+
 namespace planner {
 
 struct DeepSpeed {
   // What it says; nothing where the key is absent or "auto".
-  std::optional<std::string> plan, precision, optimizer;
-  std::optional<int> accumulate;
+  std::optional<std::string> plan, optimizer;
   std::optional<std::int64_t> batch;  // of a micro-batch
-  std::optional<std::string> reduce_in;
-  std::optional<std::string> offload;  // states on other tiers, see offloaded()
+  zero::PlanSettings settings;
   std::optional<double> lr, clip;
 
   // Sentences, the key first, nested ones with dots.

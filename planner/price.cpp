@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "partition/moments.h"
+#include "partition/plan_settings.h"
 #include "partition/slices.h"
 #include "planner/offload.h"
 #include "planner/theory.h"

@@ -7,42 +7,45 @@
 #include <utility>
 
 #include "base/text.h"
+#include "models/fields.h"
 #include "models/schema.h"
-#include "planner/fields.h"
 
 namespace planner {
+
+constexpr models::FieldRules kRate{.required = true, .least = 1e-300}, kSeconds{.required = true}, kPart{.most = 1},
+    kBytesOfMemory{.most = 1e18};
+
+void each_field(Profile& profile, auto& visit) {
+  visit("name", profile.name, {.required = true});
+  visit("ranks", profile.ranks);
+  visit("threads", profile.threads);
+  visit("copy_bandwidth", profile.copy_bandwidth, kRate);
+  visit("update_bandwidth", profile.update_bandwidth, kRate);
+  visit("collective_bandwidth", profile.collective_bandwidth);
+  visit("collective_seconds", profile.collective_seconds, kSeconds);
+  visit("network_bandwidth", profile.network_bandwidth, kRate);
+  visit("disk_bandwidth", profile.disk_bandwidth, kRate);
+  visit("device_memory", profile.device_memory, kBytesOfMemory);
+  visit("host_link_bandwidth", profile.host_link_bandwidth);
+  visit("pinned_memory", profile.pinned_memory, kBytesOfMemory);
+  visit("host_bandwidth", profile.host_bandwidth);
+  visit("disk_read_bandwidth", profile.disk_read_bandwidth);
+  visit("disk_write_bandwidth", profile.disk_write_bandwidth);
+  visit("overlap", profile.overlap, kPart);
+  visit("estimated", profile.estimated);
+}
+
+void each_field(Pace& pace, auto& visit) {
+  visit("matrix_flops", pace.matrix_flops, kRate);
+  visit("matrix_bandwidth", pace.matrix_bandwidth, kRate);
+  visit("attention_flops", pace.attention_flops, kRate);
+  visit("sweep_bandwidth", pace.sweep_bandwidth, kRate);
+  visit("operator_seconds", pace.operator_seconds, kSeconds);
+  visit("waiting", pace.waiting, kPart);
+  visit("peak_flops", pace.peak_flops);
+}
+
 namespace {
-
-constexpr double kPositive = 1e-300;
-constexpr double kMostBytes = 1e18;
-
-const std::array<Field<Profile>, 17> kProfileFields{
-    {{.key = "name", .member = &Profile::name, .required = true},
-     {.key = "ranks", .member = &Profile::ranks},
-     {.key = "threads", .member = &Profile::threads},
-     {.key = "copy_bandwidth", .member = &Profile::copy_bandwidth, .required = true, .least = kPositive},
-     {.key = "update_bandwidth", .member = &Profile::update_bandwidth, .required = true, .least = kPositive},
-     {.key = "collective_bandwidth", .member = &Profile::collective_bandwidth},
-     {.key = "collective_seconds", .member = &Profile::collective_seconds, .required = true},
-     {.key = "network_bandwidth", .member = &Profile::network_bandwidth, .required = true, .least = kPositive},
-     {.key = "disk_bandwidth", .member = &Profile::disk_bandwidth, .required = true, .least = kPositive},
-     {.key = "device_memory", .member = &Profile::device_memory, .most = kMostBytes},
-     {.key = "host_link_bandwidth", .member = &Profile::host_link_bandwidth},
-     {.key = "pinned_memory", .member = &Profile::pinned_memory, .most = kMostBytes},
-     {.key = "host_bandwidth", .member = &Profile::host_bandwidth},
-     {.key = "disk_read_bandwidth", .member = &Profile::disk_read_bandwidth},
-     {.key = "disk_write_bandwidth", .member = &Profile::disk_write_bandwidth},
-     {.key = "overlap", .member = &Profile::overlap, .most = 1},
-     {.key = "estimated", .member = &Profile::estimated}}};
-
-const std::array<Field<Pace>, 7> kPaceFields{
-    {{.key = "matrix_flops", .member = &Pace::matrix_flops, .required = true, .least = kPositive},
-     {.key = "matrix_bandwidth", .member = &Pace::matrix_bandwidth, .required = true, .least = kPositive},
-     {.key = "attention_flops", .member = &Pace::attention_flops, .required = true, .least = kPositive},
-     {.key = "sweep_bandwidth", .member = &Pace::sweep_bandwidth, .required = true, .least = kPositive},
-     {.key = "operator_seconds", .member = &Pace::operator_seconds, .required = true},
-     {.key = "waiting", .member = &Pace::waiting, .most = 1},
-     {.key = "peak_flops", .member = &Pace::peak_flops}}};
 
 constexpr std::array<std::pair<const char*, Pace Profile::*>, 4> kPaces{
     {{"fp32", &Profile::fp32}, {"bf16", &Profile::bf16}, {"fp16", &Profile::fp16}, {"fp8", &Profile::fp8}}};
@@ -110,19 +113,19 @@ Profile usual(const Peaks& peaks) {
           .estimated = true};
 }
 
-Profile read_profile(Json json, const std::string& source) {
+Profile read_profile(models::Json json, const std::string& source) {
   models::take_stamp(json, models::kProfile, source);
   Profile paces;
   for (const auto& [key, member] : kPaces)
     if (json.contains(key)) {
-      paces.*member = read_fields<Pace>(json[key], kPaceFields, source + ": \"" + key + "\"");
+      paces.*member = models::read_fields<Pace>(json[key], source + ": \"" + key + "\"");
       json.erase(key);
     }
-  Profile profile = read_fields<Profile>(json, kProfileFields, source);
+  Profile profile = models::read_fields<Profile>(json, source);
   for (const auto& [key, member] : kPaces) profile.*member = paces.*member;
-  if (profile.within_host() < kPositive)
-    fields_detail::fail(source, "collective_bandwidth", "is missing or 0",
-                        "add it, or host_link_bandwidth where devices of a host have no links between them");
+  if (profile.within_host() < kRate.least)
+    models::fields_detail::fail({source, "collective_bandwidth"}, "is missing or 0",
+                                "add it, or host_link_bandwidth where devices of a host have no links between them");
   return profile;
 }
 
@@ -171,10 +174,10 @@ std::string usual_profile_path(const std::string& kind) {
 }
 
 std::string to_json(const Profile& profile) {
-  Json json = models::stamped(models::kProfile);
-  json.update(write_fields<Profile>(profile, kProfileFields));
+  models::Json json = models::stamped(models::kProfile);
+  json.update(models::write_fields(profile));
   for (const auto& [key, member] : kPaces)
-    if ((profile.*member).matrix_flops > 0) json[key] = write_fields<Pace>(profile.*member, kPaceFields);
+    if ((profile.*member).matrix_flops > 0) json[key] = models::write_fields(profile.*member);
   return json.dump(2) + "\n";
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array kKinds{&Labour::matrix_flops, &Labour::matrix_bytes, &Labour::attention_flops,
                             &Labour::sweep_bytes, &Labour::operators};
-using Terms = std::array<double, kKinds.size()>;
+using ByKind = std::array<double, kKinds.size()>;
 
 class Counter final : public StepListener {
  public:
@@ -45,8 +45,8 @@ class Counter final : public StepListener {
   Labour labour_;
 };
 
-Terms terms_of(const Labour& labour) {
-  Terms terms;
+ByKind terms_of(const Labour& labour) {
+  ByKind terms;
   for (std::size_t i = 0; i < kKinds.size(); ++i) terms[i] = labour.*kKinds[i];
   return terms;
 }
@@ -55,7 +55,7 @@ double per_second(double rate) {
   return rate > 0 ? 1 / rate : 0;
 }
 
-Terms costs_of(const Pace& pace) {
+ByKind costs_of(const Pace& pace) {
   return {per_second(pace.matrix_flops), per_second(pace.matrix_bandwidth), per_second(pace.attention_flops),
           per_second(pace.sweep_bandwidth), pace.operator_seconds};
 }
@@ -94,7 +94,7 @@ Labour labour_of(const MicroBatch& work) {
 }
 
 double Labour::seconds(const Pace& pace) const {
-  const Terms terms = terms_of(*this), costs = costs_of(pace);
+  const ByKind terms = terms_of(*this), costs = costs_of(pace);
   double sum = 0;
   for (std::size_t i = 0; i < kKinds.size(); ++i) sum += terms[i] * costs[i];
   return sum;
@@ -177,12 +177,12 @@ Speed speed_of(const MicroBatch& work, const zero::Plan& plan, std::int64_t para
 // Coordinate by coordinate, each time the best value that is not negative; the squares are convex, so that it settles.
 Pace fitted(const std::vector<Measured>& runs) {
   constexpr int rounds = 20000;
-  Terms costs{};
+  ByKind costs{};
   for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < kKinds.size(); ++i) {
       double along = 0, square = 0;
       for (const Measured& run : runs) {
-        const Terms terms = terms_of(run.labour);
+        const ByKind terms = terms_of(run.labour);
         double rest = 1;
         for (std::size_t j = 0; j < kKinds.size(); ++j)
           if (j != i) rest -= terms[j] * costs[j] / run.seconds;

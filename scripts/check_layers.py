@@ -11,7 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "backwards", "deferred", "units", "gradients",
           "operators", "update", "engine", "weights", "data", "analysis", "parallel"]
 USERS = ["models", "planner", "cli", "examples", "python"]
-ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base", "memory", "persist"]}  # beside the public headers
+ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base", "partition", "memory", "persist"],
+             "python": ["partition"]}  # beside the public headers
 TORCH_FREE = ["base", "partition", "planner"]
 # All of them; of other layers, what lies in a folder `torch`.
 WITH_TORCH = [each for each in LAYERS[LAYERS.index("backwards"):] if each != "analysis"]

@@ -5,8 +5,8 @@
 
 #include "base/text.h"
 #include "cli/commands/checkpoint_command.h"
-#include "cli/report/byte_progress.h"
 #include "cli/report/format.h"
+#include "cli/report/progress.h"
 #include "cli/report/report.h"
 #include "persist/checkpoint_list.h"
 #include "zero/error.h"

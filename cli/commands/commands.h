@@ -29,6 +29,7 @@ struct ProfileOptions {
   std::vector<std::string> disk = {};  // folders for states on disk; none: that is not measured
   std::string out = {};                // empty: planner::usual_profile_path()
   std::string show = {};               // instead of measuring: a profile to print
+  std::vector<GivenOption> given = {};
 };
 
 // Starts its ranks unless a launcher did, in which case this process is one of them.

@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 #include "cli/files.h"
-#include "cli/options/pretrained.h"
+#include "cli/options/model.h"
 #include "cli/options/validators.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"

@@ -7,32 +7,22 @@
 #include <iostream>
 #include <set>
 
-#include "cli/commands/plan_report.h"
 #include "cli/complain.h"
 #include "cli/files.h"
 #include "cli/options/model.h"
 #include "cli/options/places.h"
 #include "cli/options/recipe.h"
+#include "cli/options/setting_options.h"
 #include "cli/options/validators.h"
 #include "cli/report/format.h"
 #include "cli/report/report.h"
 #include "planner/fit.h"
-#include "planner/offload.h"
 #include "planner/plan_file.h"
 #include "planner/processor.h"
 #include "planner/quantity.h"
 
 namespace cli {
 namespace {
-
-// What the options leave open is as DeepSpeed's configuration says, or has its default.
-struct Setting {
-  std::vector<std::string> plans;
-  std::string precision;
-  std::string optimizer;
-  std::int64_t batch = 0;
-  int accumulate = 0;
-};
 
 // Where none is given.
 std::int64_t usual_seq(const planner::Shape& shape) {
@@ -45,23 +35,25 @@ std::string sentence_of_seq(const planner::Shape& shape) {
          (seq < kUsualSeq ? ", as many as the model has positions" : "") + ": --seq if not";
 }
 
+constexpr const char* kConfiguration = "--ds-config";
+
 // Both may say it, if they say the same.
 template <class T>
 std::optional<T> agreed(const char* option, const std::optional<T>& given, const std::optional<T>& read) {
-  if (given && read && *given != *read)
-    throw UsageError(std::string(option) + " " + text(*given) + " contradicts --ds-config, which says " + text(*read));
+  if (given && read && *given != *read) contradict(option, text(*given), kConfiguration, text(*read));
   return given ? given : read;
+}
+
+planner::Known known_of(const PlanOptions& options) {
+  planner::Known known{.batch = options.batch};
+  if (options.settings.says("accumulate")) known.accumulate = options.settings.plan().accumulate();
+  return known;
 }
 
 PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
   options.batch = agreed("--batch", options.batch, read.batch);
-  options.accumulate = agreed("--accumulate", options.accumulate, read.accumulate);
-  options.precision = agreed("--precision", options.precision, read.precision);
+  options.settings = cli::agreed(options.settings, read.settings, kConfiguration);
   options.optimizer = agreed("--optimizer", options.optimizer, read.optimizer);
-  const auto reduce_in = options.reduce_in.empty() ? std::nullopt : std::optional(options.reduce_in);
-  options.reduce_in = agreed("--reduce-in", reduce_in, read.reduce_in).value_or("");
-  const auto offload = options.offload.empty() ? std::nullopt : std::optional(options.offload);
-  options.offload = agreed("--offload", offload, read.offload).value_or("");
   if (read.plan && !options.plans.empty() && !std::ranges::count(options.plans, *read.plan))
     throw UsageError("--plans contradicts --ds-config, which says " + *read.plan);
   if (options.plans.empty() && read.plan) options.plans = {*read.plan};
@@ -74,31 +66,21 @@ void keep_first(std::vector<std::string>& names) {
   std::erase_if(names, [&](const std::string& each) { return !seen.insert(each).second; });
 }
 
-Setting setting_of(const PlanOptions& options) {
-  Setting setting{.plans = options.plans,
-                  .precision = options.precision.value_or("bf16"),
-                  .optimizer = options.optimizer.value_or(RunOptions{}.optimizer),
-                  .batch = options.batch.value_or(RunOptions{}.batch),
-                  .accumulate = options.accumulate.value_or(RunOptions{}.accumulate)};
-  if (setting.plans.empty()) setting.plans = usual_plans(options);
-  keep_first(setting.plans);
-  return setting;
+// With defaults for what is left open.
+PlanOptions completed(PlanOptions options) {
+  const RunOptions usual;
+  if (!options.settings.says("precision")) options.settings.set("precision", "bf16");
+  options.optimizer = options.optimizer.value_or(usual.optimizer);
+  options.batch = options.batch.value_or(usual.batch);
+  if (options.plans.empty()) options.plans = usual_plans(options);
+  keep_first(options.plans);
+  return options;
 }
 
 planner::Shape shape_of(const PlanOptions& options) {
   if (!options.parameters.empty()) return planner::shape_of(planner::parameters_of(options.parameters));
   if (options.model.empty()) throw UsageError("plan: give --model or --parameters");
   return planner::shape_of(load_model(options.model));
-}
-
-RunOptions run_options(const PlanOptions& options, const Setting& setting) {
-  RunOptions run;
-  run.precision = setting.precision;
-  run.optimizer = setting.optimizer;
-  run.accumulate = setting.accumulate;
-  run.reproducible = options.reproducible;
-  static_cast<ExchangeOptions&>(run) = options;
-  return run;
 }
 
 // What ranks of this machine can do may have been measured; devices that are asked about may be elsewhere.
@@ -109,13 +91,14 @@ bool here(const PlanOptions& options) {
 // Ranks share their host's memory where they compute in it. What travels in FP8 is not read where it lies, and what is
 // on disk does not lie there.
 zero::Memory memory_of(const PlanOptions& options, bool in_host_memory) {
-  const bool native = options.gather_in == "native";
-  const zero::Plan tiers = planner::offloaded({}, options.offload);
-  const bool as_it_lies = native && tiers[zero::State::parameter].tier == zero::Tier::device;
+  const zero::Plan plan = options.settings.plan();
+  const zero::Row& parameter = plan[zero::State::parameter];
+  const bool native = parameter.wire == zero::Wire::native;
+  const bool as_it_lies = native && parameter.tier == zero::Tier::device;
   if (options.memory == "common" && !as_it_lies)
     throw UsageError("--memory common contradicts " +
-                     (native ? "--offload " + options.offload + ": parameters are there"
-                             : "--gather-in " + options.gather_in + ": what travels is not common"));
+                     (native ? "--offload " + options.settings.text("offload") + ": parameters are there"
+                             : "--gather-in " + options.settings.text("gather_in") + ": what travels is not common"));
   const bool common = options.memory == "common" || (options.memory == "auto" && in_host_memory && as_it_lies);
   return common ? zero::Memory::common : zero::Memory::separate;
 }
@@ -152,17 +135,16 @@ bool offloads_to_host(const zero::Plan& plan) {
   return std::ranges::any_of(states, [&](zero::State state) { return plan[state].tier == zero::Tier::host; });
 }
 
-planner::Request request_of(const PlanOptions& options, const Setting& setting, const std::string& profile) {
+planner::Request request_of(const PlanOptions& options, const std::string& profile) {
   if (options.ranks % options.hosts != 0)
     throw UsageError("--hosts: " + std::to_string(options.ranks) + " ranks do not divide among " +
                      std::to_string(options.hosts) + " hosts");
-  const RunOptions run = run_options(options, setting);
   planner::Request request{.shape = shape_of(options),
                            .ranks = options.ranks,
                            .hosts = options.hosts,
                            .shard = options.shard_ranks,
-                           .batch = setting.batch,
-                           .optimizer = make_optimizer(run),
+                           .batch = *options.batch,
+                           .optimizer = make_optimizer(*options.optimizer),
                            .profile = planner::profile_named(profile)};
   request.seq = options.seq.value_or(usual_seq(request.shape));
   if (!options.seq) request.assumed.push_back(sentence_of_seq(request.shape));
@@ -173,10 +155,10 @@ planner::Request request_of(const PlanOptions& options, const Setting& setting, 
   request.wide_results = on_this_host && planner::keeps_wide_results();
   if (!options.host_memory.empty()) request.host_memory = planner::bytes_of(options.host_memory);
   if (!options.disk_space.empty()) request.disk_space = planner::bytes_of(options.disk_space);
-  request.chooses_tiers = options.fit && options.offload.empty();
+  request.chooses_tiers = options.fit && options.settings.text("offload").empty();
   if (options.fit && !request.device_memory)
     throw UsageError("--fit: give --device-memory, or a --profile of devices, which has their memory");
-  for (const std::string& each : setting.plans) request.plans.push_back(make_plan(run, each, options.ranks));
+  for (const std::string& each : options.plans) request.plans.push_back(make_plan(options, each, options.ranks));
   request.in_host_memory = on_this_host && std::ranges::none_of(request.plans, offloads_to_host);
   return request;
 }
@@ -194,44 +176,35 @@ void reorder(planner::Answer& answer) {
   answer = std::move(ordered);
 }
 
-planner::Answer answer_of(const PlanOptions& options, const Setting& setting) {
-  const std::string profile = name_of_profile(options, zero::precision_named(setting.precision));
-  planner::Answer answer = planner::answer(request_of(options, setting, profile), options.model, setting.optimizer);
-  answer.reduce_in = options.reduce_in;
-  answer.gather_in = options.gather_in;
+planner::Answer answer_of(const PlanOptions& options) {
+  const std::string profile = name_of_profile(options, options.settings.plan().precision());
+  planner::Answer answer = planner::answer(request_of(options, profile), options.model, *options.optimizer);
   if (!std::ranges::count(planner::given_profiles(), profile)) answer.profile_file = profile;
   answer.command = options.command;
   return answer;
 }
 
-planner::PlanFile plan_file_of(const PlanOptions& options, const Setting& setting, const planner::Answer& answer) {
+planner::PlanFile plan_file_of(const PlanOptions& options, const planner::Answer& answer) {
   const zero::Plan& chosen = answer.costs.front().plan;
   return {.plan = chosen.preset(),
-          .precision = setting.precision,
-          .accumulate = setting.accumulate,
-          .reproducible = options.reproducible,
-          .resident_budget = chosen.resident_budget(),
-          .reduce_in = options.reduce_in,
-          .gather_in = options.gather_in,
-          .offload = planner::offload_of(chosen),
-          .delay_update = chosen.delays_update(),
-          .optimizer = setting.optimizer,
+          .settings = zero::PlanSettings(chosen),
+          .optimizer = *options.optimizer,
           .ranks = options.ranks,
           .shard_ranks = options.shard_ranks,
           .model = options.model,
-          .batch = setting.batch,
+          .batch = *options.batch,
           .seq = answer.request.seq,
           .command = options.command};
 }
 
-int fit(const PlanOptions& options, const Setting& setting, const planner::Answer& answer, std::ostream* text) {
+int fit(const PlanOptions& options, const planner::Answer& answer, std::ostream* text) {
   if (text) print_fit(*text, answer);
   if (!answer.costs.front().fits()) {
     if (text) *text << "\nNo plan fits.\n";
     if (!text) complain("no plan fits");
     return 1;
   }
-  const planner::PlanFile file = plan_file_of(options, setting, answer);
+  const planner::PlanFile file = plan_file_of(options, answer);
   write_file(options.out, to_json(file));
   if (text) *text << "\nWrote " << options.out << ": " << answer.costs.front().plan.label() << ".\n";
   return 0;
@@ -256,17 +229,15 @@ void check_outputs(const PlanOptions& options) {
 int plan(const PlanOptions& given) {
   check_outputs(given);
   std::optional<planner::DeepSpeed> read;
-  if (!given.ds_config.empty())
-    read = planner::read_deepspeed(given.ds_config, given.ranks, {given.batch, given.accumulate});
-  const PlanOptions options = read ? with(given, *read) : given;
-  const Setting setting = setting_of(options);
-  planner::Answer answer = answer_of(options, setting);
+  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks, known_of(given));
+  const PlanOptions options = completed(read ? with(given, *read) : given);
+  planner::Answer answer = answer_of(options);
   answer.deepspeed = std::move(read);
   if (options.fit) reorder(answer);
   const bool other = is_standard_output(options.json) || (options.fit && is_standard_output(options.out));
   std::ostream* const text = other ? nullptr : &std::cout;
   if (text) print_plans(*text, answer);
-  const int code = options.fit ? fit(options, setting, answer, text) : 0;
+  const int code = options.fit ? fit(options, answer, text) : 0;
   if (!options.json.empty()) write_file(options.json, planner::to_json(answer));
   return code;
 }

@@ -2,15 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/options/options.h"
+#include "planner/answer_json.h"
 
 namespace cli {
 
-struct PlanOptions : ExchangeOptions {
+struct PlanOptions : SharedOptions {
   std::string model;       // a preset or a config.json; empty: `parameters`
   std::string parameters;  // a count
   int ranks = 1;
@@ -20,13 +22,10 @@ struct PlanOptions : ExchangeOptions {
   std::string host_memory, disk_space;   // of a host; empty: no limit
   std::string network;                   // of hosts, instead of the profile's; empty: that one
   std::string profile;                   // empty: what was measured here, unless for devices; else h100
-  std::optional<std::int64_t> batch;     // none: that of --ds-config, else of `zero train`
   std::optional<std::int64_t> seq;       // none: see kUsualSeq
-  std::optional<int> accumulate;         // likewise
-  std::optional<std::string> precision;  // likewise, else bf16
-  std::optional<std::string> optimizer;  // likewise, else adamw
-  std::vector<std::string> plans;        // likewise, else all
-  bool reproducible = false;
+  std::optional<std::int64_t> batch;     // none: that of --ds-config, else of `zero train`
+  std::optional<std::string> optimizer;  // likewise
+  std::vector<std::string> plans;        // empty: that of --ds-config, else all
   std::string ds_config;
   bool fit = false;
   std::string out = "zero-plan.json";
@@ -41,5 +40,10 @@ void add_plan_options(CLI::App& command, PlanOptions& options);
 
 // Returns 1 where --fit finds no plan that fits.
 int plan(const PlanOptions& options);
+
+// What each plan costs, how far it goes, and what was assumed.
+void print_plans(std::ostream& out, const planner::Answer& answer);
+// The plans that fit, in order, and why the others do not.
+void print_fit(std::ostream& out, const planner::Answer& answer);
 
 }  // namespace cli

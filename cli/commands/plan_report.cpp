@@ -1,4 +1,4 @@
-#include "cli/commands/plan_report.h"
+#include "cli/commands/plan_command.h"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +8,8 @@
 
 #include "cli/report/format.h"
 #include "cli/report/report.h"
+#include "partition/plan_settings.h"
 #include "planner/fit.h"
-#include "planner/offload.h"
 #include "planner/quantity.h"
 
 namespace cli {
@@ -140,7 +140,7 @@ void print_tier_seconds(std::ostream& out, const Answer& answer) {
   table.add({"plan", "reading", "updating", "writing", "beside"});
   bool any = false;
   for (const Cost& cost : answer.costs) {
-    if (!cost.priced() || planner::offload_of(cost.plan).empty()) continue;
+    if (!cost.priced() || zero::offload_of(cost.plan).empty()) continue;
     std::vector<std::string> row{cost.plan.label()};
     const planner::TierSeconds& of = cost.tiers;
     for (const double seconds : {of.alone + of.reading, of.updating, of.writing, of.beside})
@@ -228,7 +228,7 @@ void print_fit(std::ostream& out, const Answer& answer) {
     out << ++place << ". " << cost.plan.label()
         << " fits: " << (cost.priced() ? significant(cost.seconds, 3) + " s a step, " : "")
         << planner::in_units(-cost.excess) << " to spare";
-    const std::string offload = planner::offload_of(cost.plan);
+    const std::string offload = zero::offload_of(cost.plan);
     if (!offload.empty())
       out << "; --offload " << offload << (offload.find("=disk") < offload.npos ? " --disk DIR" : "")
           << (cost.plan.delays_update() ? " --delay-update" : "");

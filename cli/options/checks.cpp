@@ -6,13 +6,10 @@
 #include "base/text.h"
 #include "cli/files.h"
 #include "cli/options/device_option.h"
-#include "cli/options/memory_check.h"
 #include "cli/options/model.h"
 #include "cli/options/places.h"
-#include "cli/options/pretrained.h"
 #include "cli/options/recipe.h"
 #include "models/json.h"
-#include "planner/offload.h"
 #include "planner/profile.h"
 #include "zero/loss_scale.h"
 
@@ -20,7 +17,7 @@ namespace cli {
 namespace {
 
 std::vector<std::string> precisions_of(const RunOptions& options) {
-  return options.precisions.empty() ? std::vector{options.precision} : options.precisions;
+  return options.precisions.empty() ? std::vector{options.settings.text("precision")} : options.precisions;
 }
 
 void check_positions(const models::LlamaConfig& config, std::int64_t seq, const std::string& model) {
@@ -44,16 +41,16 @@ void check_loss_scale(const RunOptions& options) {
 void check_plans(const RunOptions& options, int ranks) {
   RunOptions each = options;
   for (const std::string& precision : precisions_of(options)) {
-    each.precision = precision;
+    each.settings.set("precision", precision);
     for (const std::string& plan : options.plans) make_plan(each, plan, ranks);
   }
 }
 
 void check_tiers(const RunOptions& options) {
-  const zero::Plan plan = planner::offloaded({}, options.offload);
+  const zero::Plan plan = options.settings.plan();
   for (const zero::State state : {zero::State::parameter, zero::State::gradient, zero::State::optimizer})
     if (plan[state].tier == zero::Tier::host && !options.device.empty() && on_host(options.device))
-      throw UsageError("--offload " + options.offload +
+      throw UsageError("--offload " + options.settings.text("offload") +
                        ": the model is trained on the CPU, whose memory the host's is: use disk, or --device cuda");
 }
 
@@ -76,7 +73,7 @@ void check_room(const RunOptions& options, int ranks, int here) {
       for (const std::string& precision : precisions_of(options)) {
         each.plans = {plan};
         each.optimizer = optimizer;
-        each.precision = precision;
+        each.settings.set("precision", precision);
         check_room(each, model, ranks, here, *room);
       }
 }
@@ -121,7 +118,9 @@ std::string output_of(const ProfileOptions& options) {
 }
 
 void check_count(const RunOptions& options, int ranks) {
-  if (models::product({options.steps, options.accumulate, ranks, options.batch, options.seq})) return;
+  if (models::product(
+          {options.steps, std::get<std::int64_t>(options.settings["accumulate"]), ranks, options.batch, options.seq}))
+    return;
   throw UsageError("--steps x --accumulate x --batch x --seq on " + std::to_string(ranks) +
                    (ranks == 1 ? " rank" : " ranks") + " are more tokens than can be counted");
 }

@@ -5,6 +5,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/options/options.h"
+#include "models/llama_config.h"
+#include "planner/memory_limit.h"
 
 namespace cli {
 
@@ -25,6 +27,10 @@ void check_count(const RunOptions& options, int ranks);
 // Throws zero::Error where `here` of the ranks, those of this host, will not find the memory that a run needs, unless
 // the options say that it is not to be checked. The options name the device.
 void check_room(const RunOptions& options, int ranks, int here);
+// The same of the first of the options' plans and of so much room: says what the ranks need and what would fit. What is
+// counted is what the run is certain to hold.
+void check_room(const RunOptions& options, const models::LlamaConfig& model, int ranks, int here,
+                const planner::Room& room);
 
 // Throws zero::ConfigError, naming the path, where an output cannot be written; leaves nothing behind.
 void check_outputs(const RunOptions& options);

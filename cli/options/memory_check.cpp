@@ -1,4 +1,4 @@
-#include "cli/options/memory_check.h"
+#include "cli/options/checks.h"
 
 #include <algorithm>
 #include <functional>
@@ -33,12 +33,13 @@ std::int64_t largest_tensor(const planner::Shape& shape) {
 // where the engine then has what it saves.
 Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ranks) {
   const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
+  const zero::Wire wire = plan[zero::State::parameter].wire;
   const planner::Shape shape = planner::shape_of(model);
   const zero::Estimate estimate =
       planner::estimate(shape, plan, make_optimizer(options), mesh_of(options, ranks),
-                        options.gather_in == "native" ? zero::Memory::common : zero::Memory::separate);
-  const planner::Peak peak = planner::peak_of(
-      estimate, planner::activations({model, options.batch, options.seq, zero::precision_named(options.precision)}));
+                        wire == zero::Wire::native ? zero::Memory::common : zero::Memory::separate);
+  const planner::Peak peak =
+      planner::peak_of(estimate, planner::activations({model, options.batch, options.seq, plan.precision()}));
   const bool host = on_host(options.device);
   const std::int64_t building = std::max(largest_tensor(shape), host ? estimate.building : 0);
   const std::int64_t step =
@@ -80,13 +81,13 @@ class Fitting {
   // Of the run's plan: what is then on disks, which is not in the host's memory.
   std::string tiers_that_fit() const {
     RunOptions other = options_;
-    other.offload.clear();
-    other.delay_update = false;
+    for (const char* each : {"offload", "delay_update"}) other.settings.forget(each);
     const zero::Plan plan = make_plan(other, options_.plans.front(), ranks_);
     for (const zero::Plan& choice : planner::tier_choices(plan, {zero::Tier::disk}, mesh_of(options_, ranks_))) {
-      other.offload = planner::offload_of(choice);
-      if (other.offload == options_.offload || !fits(other, model_)) continue;
-      return "--offload " + other.offload + (options_.disk.empty() ? " --disk DIR" : "");
+      const std::string offload = zero::offload_of(choice);
+      other.settings.set("offload", offload);
+      if (offload == options_.settings.text("offload") || !fits(other, model_)) continue;
+      return "--offload " + offload + (options_.disk.empty() ? " --disk DIR" : "");
     }
     return {};
   }

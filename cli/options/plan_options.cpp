@@ -3,16 +3,13 @@
 
 #include "cli/commands/plan_command.h"
 #include "cli/options/recipe.h"
+#include "cli/options/setting_options.h"
 #include "cli/options/validators.h"
 #include "planner/profile.h"
 #include "planner/quantity.h"
 
 namespace cli {
 namespace {
-
-std::vector<std::string> texts(const std::vector<std::string_view>& names) {
-  return {names.begin(), names.end()};
-}
 
 void add_model_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Model and data";
@@ -27,7 +24,7 @@ void add_model_group(CLI::App& command, PlanOptions& options) {
   add_number(command, "--seq", options.seq, "Tokens of a sequence [4096, or the model's positions if fewer]", 1)
       ->group(group);
   add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank [4]", 1)->group(group);
-  add_number(command, "--accumulate", options.accumulate, "Micro-batches of a step, on each rank [1]", 1)->group(group);
+  add_setting(command, options.settings, "accumulate", group);
 }
 
 void add_machine_group(CLI::App& command, PlanOptions& options) {
@@ -39,12 +36,12 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
       .add_option("--device-memory", options.device_memory,
                   "Memory for a rank: 80GB, 80GiB [that of the devices of --profile; else no "
                   "limit]")
-      ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
+      ->check(read_by([](std::string_view text) { return planner::bytes_of(text); }))
       ->type_name("SIZE")
       ->group(group);
   const auto add_limit = [&](const char* option, std::string& limit, const char* what) {
     command.add_option(option, limit, what)
-        ->check(read_by<std::int64_t>([](std::string_view text) { return planner::bytes_of(text); }))
+        ->check(read_by([](std::string_view text) { return planner::bytes_of(text); }))
         ->type_name("SIZE")
         ->group(group);
   };
@@ -71,12 +68,11 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
 void add_setting_group(CLI::App& command, PlanOptions& options) {
   const std::string group = "Plan";
   add_choices(command, "--plans", options.plans, "Those to price [all]", texts(zero::Plan::presets()))->group(group);
-  add_choice(command, "--precision", options.precision, "As `zero train` has them [bf16]", texts(zero::precisions()))
-      ->group(group);
+  add_setting(command, options.settings, "precision", group, "As `zero train` has them [bf16]");
   add_choice(command, "--optimizer", options.optimizer, "As `zero train` has them [adamw]", optimizer_names())
       ->group(group);
   add_exchange_options(command, options, group);
-  command.add_flag("--reproducible", options.reproducible, "The same bits for every split of the batch")->group(group);
+  add_setting(command, options.settings, "reproducible", group);
   add_path(command, "--ds-config", options.ds_config, "Take plan, precision, batch and optimizer from DeepSpeed's file")
       ->group(group);
 }

@@ -49,6 +49,9 @@ constexpr std::array<NamedOptimizer, 14> kOptimizers{{
     {"sgd", 0.5, [](double lr) -> zero::Optimizer { return zero::Sgd{.lr = lr}; }},
 }};
 
+// Settings of the plan that have places of their own in a report.
+constexpr std::array<std::string_view, 4> kApart{"precision", "accumulate", "reproducible", "resident_budget"};
+
 std::int64_t warmup(const RunOptions& o) {
   return o.warmup.value_or(o.steps / 10);
 }
@@ -99,36 +102,35 @@ std::vector<std::string> schedule_names() {
   return names(kSchedules);
 }
 
+zero::Optimizer make_optimizer(const std::string& name, std::optional<double> lr) {
+  const NamedOptimizer& entry = find(kOptimizers, name, "--optimizer");
+  return entry.make(lr.value_or(entry.lr));
+}
+
 zero::Optimizer make_optimizer(const RunOptions& options) {
-  const NamedOptimizer& entry = find(kOptimizers, options.optimizer, "--optimizer");
-  return entry.make(options.lr.value_or(entry.lr));
+  return make_optimizer(options.optimizer, options.lr);
 }
 
 zero::Schedule make_schedule(const RunOptions& options) {
   return find(kSchedules, options.schedule, "--schedule").make(options);
 }
 
-RunSetting setting_of(const RunOptions& options) {
-  return {.seed = options.seed,
-          .steps = options.steps,
-          .schedule = options.schedule,
-          .warmup = warmup(options),
-          .clip = options.clip,
-          .data = options.data,
-          .tokens = options.tokens,
-          .threads = options.threads,
-          .device = options.device,
-          .reproducible = options.reproducible,
-          .fp32_norms = options.fp32_norms,
-          .loss_scale = options.loss_scale,
-          .fp8_scaling = options.fp8_scaling,
-          .reduce_in = options.reduce_in,
-          .gather_in = options.gather_in,
-          .offload = options.offload,
-          .delay_update = options.delay_update,
-          .shard_ranks = options.shard_ranks,
-          .resident_budget = options.resident_budget,
-          .eval_every = options.eval_every};
+models::Json setting_of(const RunOptions& options) {
+  models::Json json{{"seed", options.seed},      {"steps", options.steps},     {"schedule", options.schedule},
+                    {"warmup", warmup(options)}, {"clip", options.clip},       {"data", options.data},
+                    {"tokens", options.tokens},  {"threads", options.threads}, {"device", options.device}};
+  const auto add = [&](std::string_view name) {
+    std::visit([&](const auto& value) { json[std::string(name)] = value; }, options.settings[name]);
+  };
+  add("reproducible");
+  json.update(
+      {{"fp32_norms", options.fp32_norms}, {"loss_scale", options.loss_scale}, {"fp8_scaling", options.fp8_scaling}});
+  for (const zero::PlanSetting& each : zero::plan_settings())
+    if (!std::ranges::count(kApart, each.name)) add(each.name);
+  json["shard_ranks"] = options.shard_ranks;
+  add("resident_budget");
+  json["eval_every"] = options.eval_every;
+  return json;
 }
 
 }  // namespace cli

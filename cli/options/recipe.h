@@ -1,11 +1,12 @@
 // The optimizers and learning-rate schedules that the command line knows by name.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/options/options.h"
-#include "cli/report/run_setting.h"
+#include "models/json.h"
 #include "zero/optimizer.h"
 #include "zero/schedule.h"
 
@@ -14,11 +15,13 @@ namespace cli {
 std::vector<std::string> optimizer_names();
 std::vector<std::string> schedule_names();
 
-// With the learning rate of --lr, or else one that suits it.
+// With that learning rate, --lr, or else one that suits it.
+zero::Optimizer make_optimizer(const std::string& name, std::optional<double> lr = {});
 zero::Optimizer make_optimizer(const RunOptions& options);
 zero::Schedule make_schedule(const RunOptions& options);
 
-// For the report.
-RunSetting setting_of(const RunOptions& options);
+// What a run was asked for, for its report, as far as numbers depend on it and its plan, model and optimizer do not say
+// so: as the options have these names; defaults are resolved.
+models::Json setting_of(const RunOptions& options);
 
 }  // namespace cli

@@ -71,7 +71,7 @@ void add_saving_options(CLI::App& command, SavingOptions& options) {
   command
       .add_option("--resume", options.resume,
                   "Go on from the newest checkpoint there is (auto), from that of a step, or start (none)")
-      ->check(read_by<Resume>(resume_of))
+      ->check(read_by([](std::string_view text) { return resume_of(text); }))
       ->type_name("auto|none|STEP")
       ->needs(folder)
       ->group(kGroup);

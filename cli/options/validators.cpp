@@ -43,6 +43,10 @@ CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t&
   return command.add_option_function<std::string>(name, read, text)->type_name("SIZE")->default_str(cli::text(value));
 }
 
+std::vector<std::string> texts(const std::vector<std::string_view>& names) {
+  return {names.begin(), names.end()};
+}
+
 CLI::Validator choice(const std::vector<std::string>& names) {
   return CLI::Validator(
       [names](const std::string& given) -> std::string {

@@ -69,6 +69,8 @@ CLI::Option* add_restarts(CLI::App& command, int& restarts, const std::string& g
 // Bytes, with a unit or without.
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& value, const std::string& text);
 
+std::vector<std::string> texts(const std::vector<std::string_view>& names);
+
 // One of `names`, which stand in the help.
 CLI::Validator choice(const std::vector<std::string>& names);
 std::string with_choices(const std::string& text, const std::vector<std::string>& names);
@@ -91,8 +93,8 @@ CLI::Option* add_data(CLI::App& command, std::string& data, int& tokens, const s
 void add_json(CLI::App& command, std::string& path, const std::string& what = "the result");
 
 // Whatever `read` reads, which throws zero::ConfigError for all else.
-template <class T>
-CLI::Validator read_by(T (*read)(std::string_view)) {
+template <class Read>
+CLI::Validator read_by(Read read) {
   return CLI::Validator(
       [read](const std::string& input) -> std::string {
         try {

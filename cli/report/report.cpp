@@ -20,14 +20,19 @@ std::size_t first_difference(const std::vector<double>& a, const std::vector<dou
   return at.first == a.end() && at.second == b.end() ? 0 : static_cast<std::size_t>(at.first - a.begin()) + 1;
 }
 
+// Empty: not said.
+std::string device_of(const Report& report) {
+  return report.setting.value("device", "");
+}
+
 bool on_device(const Report& report) {
-  const std::string& device = report.setting.device;
+  const std::string device = device_of(report);
   return !device.empty() && !device.starts_with("cpu");
 }
 
 std::string heading(const Report& report) {
-  const int group = report.setting.shard_ranks;
-  const std::string& device = report.setting.device;
+  const int group = report.setting.value("shard_ranks", 0);
+  const std::string device = device_of(report);
   return std::to_string(report.ranks) + (report.ranks == 1 ? " rank" : " ranks") +
          (group ? " in groups of " + std::to_string(group) : "") + (device.empty() ? "" : " on " + device) + ", " +
          with_separators(report.parameters) + " parameters, " +

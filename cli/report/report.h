@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cli/files.h"
-#include "cli/report/run_setting.h"
 #include "cli/report/table.h"
+#include "models/json.h"
 #include "planner/theory.h"
 
 namespace cli {
@@ -78,10 +78,10 @@ struct RunResult {
   std::vector<double> losses;
   std::vector<double> grad_norms;
   std::vector<Evaluation> evaluations;
-  Bytes parameter, gradient, optimizer;  // per rank
-  std::vector<TierBytes> tiers;          // per rank; empty: all is on the device
-  WireBytes wire;                        // per rank
-  std::vector<Share> collectives;        // of `wire`, as measured
+  Bytes parameter, gradient, optimizer;               // per rank
+  std::vector<TierBytes> tiers;                       // per rank; empty: all is on the device
+  WireBytes wire;                                     // per rank
+  models::Json collectives = models::Json::object();  // bytes of `wire` by collective, as measured
   // Per rank, at their largest. Activations, and with them the peak, are measured on a device in a step with a timeline
   // only, there at the peak, and not where LibTorch's allocator was left in place (ZERO_ARENA=0).
   Bytes activation, buffers, peak;
@@ -99,7 +99,7 @@ struct RunResult {
   Seconds seconds;
   double tokens_per_second = 0;
   planner::Theory theory;
-  std::string timeline;  // JSON of memory and activities within a step; empty: not recorded
+  models::Json timeline;  // of memory and activities within a step; null: not recorded
   // Not in the JSON.
   std::int64_t snapshot = 0;  // what a save behind training adds to the predicted peak
   bool stopped = false;       // before the last step, as it was asked to
@@ -121,12 +121,13 @@ struct Report {
   std::int64_t seq = 0;
   int accumulate = 1;
   std::string command;
-  RunSetting setting;
+  models::Json setting = models::Json::object();  // see setting_of()
 };
 
 // Doubles are printed so that reading them gives the same bits.
 std::string to_json(const Report& report);
-Report from_json(const std::string& text);
+// Throws zero::ConfigError for a report of a newer program.
+std::vector<RunResult> runs_from_json(const std::string& text);
 
 // Bytes and costs of each run, in tables.
 void print_report(std::ostream& out, const Report& report);

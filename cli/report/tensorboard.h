@@ -39,9 +39,4 @@ class EventFile {
   int fd_ = -1;
 };
 
-// A report as JSON, a folder for each run in `folder`: by step (from 1) "loss", "grad_norm", "learning_rate" and
-// "evaluation/loss"; at the last step "step_seconds", "tokens_per_second" and "bytes/" with the owner, "wire" and
-// "peak". What the report does not have, or has as null, is left out. The first step began at `wall_time`.
-void write_events(const std::string& folder, const std::string& json, double wall_time);
-
 }  // namespace cli

@@ -50,7 +50,7 @@ std::vector<Setting> settings(const RunOptions& options, const Work& work) {
           {"--shard-ranks", text(options.shard_ranks)},
           {"--batch", text(options.batch)},
           {"--seq", text(options.seq)},
-          {"--accumulate", text(options.accumulate)},
+          {"--accumulate", options.settings.text("accumulate")},
           {"--steps", text(options.steps)},
           {"--eval-every", text(options.eval_every)},
           {"--seed", text(options.seed)},

@@ -46,13 +46,13 @@ void conclude_optimizers(std::ostream& out, const RunOptions& options, const Rep
 }
 
 std::vector<Contender> optimizer_contenders(const RunOptions& options) {
-  const std::vector<std::string> one{options.precision};
+  const std::vector<std::string> one{options.settings.text("precision")};
   std::vector<Contender> result;
   for (const std::string& optimizer : options.optimizers)
     for (const std::string& precision : options.precisions.empty() ? one : options.precisions) {
       result.push_back({optimizer + " " + precision, options});
       result.back().options.optimizer = optimizer;
-      result.back().options.precision = precision;
+      result.back().options.settings.set("precision", precision);
     }
   return result;
 }
@@ -73,7 +73,7 @@ std::vector<int> promises(const RunOptions& options, int ranks) {
   std::vector<int> result;
   for (const std::string& name : options.plans) {
     const zero::Plan plan = make_plan(options, name, ranks).on(mesh_of(options, ranks));
-    const bool all = options.accumulate == 1 || (options.reproducible && one_tree(ranks, options.accumulate));
+    const bool all = plan.accumulate() == 1 || (plan.reproducible() && one_tree(ranks, plan.accumulate()));
     result.push_back(all ? 0 : planner::reduces_each(plan) ? 2 : 1);
   }
   return result;

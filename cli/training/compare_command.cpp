@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "cli/commands/commands.h"
 #include "cli/options/checks.h"
-#include "cli/options/pretrained.h"
+#include "cli/options/model.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
@@ -109,10 +109,9 @@ RunOptions alone(RunOptions options, const std::string& label) {
 
 int compare_with_own_ranks(const RunOptions& options, int ranks) {
   check_room(options, ranks, ranks);
-  load(options);
+  Report report = report_for(options, load(options), ranks);
   const TemporaryFolder folder;
   announce_weights(options);
-  Report report;
   for (const Contender& contender : contenders(options)) {
     const auto& [label, own] = contender;
     const std::string result = folder.path() + "/" + label + ".json";
@@ -122,10 +121,7 @@ int compare_with_own_ranks(const RunOptions& options, int ranks) {
     const Outcome outcome = run_ranks(job);
     // One that updated nothing fails and has said so, but has a result.
     if (outcome.passed_on || !std::filesystem::exists(result)) return exit_code(outcome);
-    std::vector<RunResult> before = std::move(report.runs);
-    report = from_json(read_file(result));
-    before.push_back(std::move(report.runs.front()));
-    report.runs = std::move(before);
+    report.runs.push_back(std::move(runs_from_json(read_file(result)).front()));
     announce(contender, report.runs.back());
   }
   report.precision = common_precision(report.runs);

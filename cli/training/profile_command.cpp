@@ -138,8 +138,8 @@ Trained train(const zero::World& world, RunOptions own, Work work, const Trial& 
   work.config = model_of(trial);
   Listener silent;
   const RunResult result = run_plan(world, own, work, own.plans.front(), silent);
-  const planner::MicroBatch micro{work.config, own.batch, own.seq, zero::precision_named(own.precision)};
   const zero::Plan plan = make_plan(own, own.plans.front(), world.size());
+  const planner::MicroBatch micro{work.config, own.batch, own.seq, plan.precision()};
   const zero::Estimate estimate =
       planner::estimate(planner::shape_of(work.config), plan, make_optimizer(own), world.size());
   const double collectives = planner::collective_seconds(estimate, profile);
@@ -181,14 +181,14 @@ class Steps {
 };
 
 std::string turn(const RunOptions& options, int pass, const char* what, std::size_t i, std::size_t of) {
-  return options.precision + ", pass " + std::to_string(pass + 1) + " of " + std::to_string(kPasses) + ", " + what +
-         " " + std::to_string(i + 1) + " of " + std::to_string(of);
+  return options.settings.text("precision") + ", pass " + std::to_string(pass + 1) + " of " + std::to_string(kPasses) +
+         ", " + what + " " + std::to_string(i + 1) + " of " + std::to_string(of);
 }
 
 double waiting(const zero::World& world, const RunOptions& options, const Work& work, const planner::Profile& profile,
                Steps& steps) {
   RunOptions accumulated = options;
-  accumulated.accumulate = kAccumulate;
+  accumulated.settings.set("accumulate", std::int64_t{kAccumulate});
   accumulated.steps = kAccumulatedSteps;
   std::vector<double> parts;
   for (int pass = 0; pass < kPasses; ++pass)
@@ -240,7 +240,7 @@ void train_on_host(const zero::World& world, const ProfileOptions& options, Meas
   run.profile = kNoProfile;
   const Work work = load(run);
   for (const std::string& precision : options.precisions) {
-    run.precision = precision;
+    run.settings.set("precision", precision);
     const Fit fitted = fit(world, run, work, measured.profile, steps);
     measured.profile.*planner::pace_of(zero::precision_named(precision)) = fitted.pace;
     measured.farthest.push_back(fitted.farthest);
@@ -359,19 +359,6 @@ int profile_as_rank(const ProfileOptions& options) {
   return 0;
 }
 
-std::vector<std::string> arguments_of(const ProfileOptions& options) {
-  std::vector<std::string> result{"zero",
-                                  "bench",
-                                  "profile",
-                                  "--network=" + options.network,
-                                  "--device=" + options.device,
-                                  "--threads=" + std::to_string(options.threads)};
-  for (const std::string& precision : options.precisions) result.push_back("--precisions=" + precision);
-  for (const std::string& folder : options.disk) result.push_back("--disk=" + folder);
-  if (!options.out.empty()) result.push_back("--out=" + options.out);
-  return result;
-}
-
 // Throws UsageError where there is no such device.
 int ranks_of(const ProfileOptions& options) {
   const c10::Device device = device_of(zero::World(), options.device);
@@ -393,7 +380,7 @@ int profile(const ProfileOptions& given) {
   ProfileOptions options = given;
   options.ranks = ranks_of(given);
   if (launched() || options.ranks == 1) return profile_as_rank(options);
-  return exit_code(run_ranks(own_ranks(arguments_of(options), options.ranks)));
+  return exit_code(run_ranks(own_ranks(arguments({"zero", "bench", "profile"}, options.given), options.ranks)));
 }
 
 }  // namespace cli

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 namespace cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using models::Json;
 
 constexpr std::array<const char*, 3> kPhases{"forward", "backward", "step"};
 constexpr std::size_t kMostSamples = 800;
@@ -32,7 +31,7 @@ Json samples(const std::vector<zero::MemorySample>& all, double start) {
 
 }  // namespace
 
-std::string timeline_of(const zero::MemoryReport& report) {
+Json timeline_of(const zero::MemoryReport& report) {
   Json owners = Json::array(), phases = Json::array(), activities = Json::array();
   for (int i = 0; i < zero::kMemoryOwners; ++i) owners.push_back(name(static_cast<zero::MemoryOwner>(i)));
   const double start = report.timeline.empty() ? 0 : report.timeline.front().at;
@@ -46,7 +45,7 @@ std::string timeline_of(const zero::MemoryReport& report) {
                           {"end", end}});
   }
   const Json bytes = samples(report.timeline, start);
-  return Json{{"owners", owners}, {"samples", bytes}, {"phases", phases}, {"activities", activities}}.dump();
+  return Json{{"owners", owners}, {"samples", bytes}, {"phases", phases}, {"activities", activities}};
 }
 
 }  // namespace cli

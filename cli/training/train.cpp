@@ -14,7 +14,6 @@
 #include "cli/options/recipe.h"
 #include "cli/options/saving_options.h"
 #include "cli/training/collect.h"
-#include "cli/training/initial_weights.h"
 #include "cli/training/memory.h"
 #include "cli/training/prediction.h"
 #include "cli/training/saving.h"
@@ -75,7 +74,7 @@ class Run {
     result_.plan = engine_.plan().label();
     result_.optimizer_name = options.optimizer;
     result_.lr = learning_rate(make_optimizer(options));
-    result_.precision = options.precision;
+    result_.precision = name(engine_.plan().precision());
     predict(engine_, options, work, world, result_);
   }
 
@@ -103,7 +102,7 @@ class Run {
 
  private:
   double tokens_per_step() const {
-    return 1.0 * world_.size() * options_.accumulate * static_cast<double>(options_.batch) *
+    return 1.0 * world_.size() * engine_.plan().accumulate() * static_cast<double>(options_.batch) *
            static_cast<double>(options_.seq);
   }
 
@@ -115,7 +114,8 @@ class Run {
   void train_step() {
     if (scales_loss_) count();
     const auto begin = Clock::now();
-    for (int i = 0; i < options_.accumulate; ++i) engine_.backward(loss(engine_.micro_batch(), models::Split::train));
+    for (int i = 0; i < engine_.plan().accumulate(); ++i)
+      engine_.backward(loss(engine_.micro_batch(), models::Split::train));
     const zero::StepReport report = engine_.step();
     seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     reports_.push_back(report);
@@ -211,8 +211,7 @@ class Run {
   // This rank's, which are every rank's: a step's collectives are the same for all.
   void measure_collectives() {
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
-      if (counted_ > 0)
-        result_.collectives.push_back({std::string(name(collective)), traffic_[collective].bytes / counted_});
+      if (counted_ > 0) result_.collectives[std::string(name(collective))] = traffic_[collective].bytes / counted_;
   }
 
   static std::int64_t on_all_tiers(const zero::Ledger& ledger, zero::Owner owner) {
@@ -352,7 +351,7 @@ Report report_for(const RunOptions& options, const Work& work, int ranks) {
   report.model = options.model;
   report.batch = options.batch;
   report.seq = options.seq;
-  report.accumulate = options.accumulate;
+  report.accumulate = options.settings.plan().accumulate();
   report.command = options.command;
   if (options.ranks == 0 && ranks > 1) report.command += " --ranks " + std::to_string(ranks);  // which a launcher said
   report.setting = setting_of(options);

@@ -7,7 +7,7 @@
 #include "cli/complain.h"
 #include "cli/exit_codes.h"
 #include "cli/options/checks.h"
-#include "cli/options/pretrained.h"
+#include "cli/options/model.h"
 #include "cli/report/format.h"
 #include "cli/report/progress.h"
 #include "cli/training/common.h"
@@ -135,7 +135,7 @@ int train_as_rank(const RunOptions& options) {
   if (first && !options.tensorboard.empty()) scalars.emplace(options.tensorboard, shown);
   Listener& listener = scalars ? static_cast<Listener&>(*scalars) : shown;
   Report report = report_for(options, work, world.size());
-  report.precision = options.precision;
+  report.precision = options.settings.text("precision");
   report.runs = {run_plan(world, options, work, options.plans.front(), listener)};
   printer.reset();
   const RunResult& run = report.runs.front();

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "cli/options/model.h"
+#include "zero/safetensors.h"
 
 namespace cli {
 namespace {
@@ -27,6 +28,18 @@ Work load(const RunOptions& options) {
   Work work{config, models::Corpus(load_tokens(options), {.vocab = config.vocab_size, .seed = options.seed})};
   check_fit(work, options);
   return work;
+}
+
+void load_weights(models::Llama& model, const std::string& weights) {
+  const bool tied = model->config().tie_word_embeddings;
+  zero::load_safetensors(*model, weights, {}, [tied](const std::string& name) {
+    return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+  });
+}
+
+models::Llama with_weights(models::Llama model, const std::string& name) {
+  if (const std::string weights = weights_of(name); !weights.empty()) load_weights(model, weights);
+  return model;
 }
 
 }  // namespace cli

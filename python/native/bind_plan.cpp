@@ -4,13 +4,13 @@
 #include <pybind11/operators.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "native/bindings.h"
+#include "partition/plan_settings.h"
 #include "zero/error.h"
 
 namespace zero::python {
@@ -18,23 +18,7 @@ namespace {
 
 using Share = std::variant<std::string, std::pair<std::string, double>>;  // of a state: a tier, or that and how much
 
-Dtype reduction_named(const std::string& name) {
-  const std::map<std::string, Dtype> dtypes = {{"fp32", Dtype::f32}, {"bf16", Dtype::bf16}, {"fp16", Dtype::f16}};
-  const auto found = dtypes.find(name);
-  if (found == dtypes.end()) throw ConfigError("gradients cannot be reduced in '" + name + "'", "fp32, bf16 or fp16");
-  return found->second;
-}
-
-Wire wire_named(const std::string& wanted) {
-  std::string all;
-  for (const Wire wire : {Wire::native, Wire::fp32, Wire::bf16, Wire::fp16, Wire::fp8, Wire::int8, Wire::int4}) {
-    if (name(wire) == wanted) return wire;
-    all += (all.empty() ? "" : ", ") + std::string(name(wire));
-  }
-  throw ConfigError("parameters cannot travel as '" + wanted + "'", "one of " + all);
-}
-
-Plan offloaded(const Plan& plan, const std::map<std::string, Share>& states) {
+Plan with_offload(const Plan& plan, const std::map<std::string, Share>& states) {
   Plan result = plan;
   for (const auto& [state, where] : states) {
     const auto* const part = std::get_if<std::pair<std::string, double>>(&where);
@@ -44,27 +28,53 @@ Plan offloaded(const Plan& plan, const std::map<std::string, Share>& states) {
   return result;
 }
 
-Plan made(const std::string& preset, const std::string& precision, int accumulate, bool reproducible,
-          const std::optional<std::string>& reduce_in, const std::optional<std::string>& gather_in,
-          const std::map<std::string, Share>& offload, bool delay_update, std::int64_t resident_budget) {
-  Plan plan = Plan::named(preset)
-                  .precision(precision_named(precision))
-                  .accumulate(accumulate)
-                  .reproducible(reproducible)
-                  .resident_budget(resident_budget);
-  if (reduce_in) plan = plan.reduce_in(reduction_named(*reduce_in));
-  if (gather_in) plan = plan.gather_in(wire_named(*gather_in));
-  return offloaded(plan, offload).delay_update(delay_update);
+const PlanSetting& setting_named(const std::string& name) {
+  for (const PlanSetting& each : plan_settings())
+    if (each.name == name) return each;
+  throw py::type_error("Plan() got an unexpected keyword argument '" + name + "'");
+}
+
+// Of the setting's kind.
+SettingValue value_of(const PlanSetting& setting, py::handle given) {
+  const SettingValue value =
+      std::visit([&]<class V>(const V&) -> SettingValue { return given.cast<V>(); }, setting.get({}));
+  const auto* const number = std::get_if<std::int64_t>(&value);
+  if (number != nullptr && (*number > setting.most || *number < -setting.most)) throw py::cast_error();
+  return value;
+}
+
+// None leaves a text to the plan.
+Plan with(const Plan& plan, const PlanSetting& setting, py::handle given) try {
+  if (setting.name == "offload") return with_offload(plan, given.cast<std::map<std::string, Share>>());
+  if (given.is_none() && std::holds_alternative<std::string>(setting.get({}))) return plan;
+  return setting.set(plan, value_of(setting, given));
+} catch (const py::cast_error&) {
+  throw py::type_error("Plan(): `" + std::string(setting.name) + "` cannot be " + std::string(py::repr(given)));
+}
+
+Plan made(const std::string& preset, const py::kwargs& settings) {
+  Plan plan = Plan::named(preset);
+  for (const auto& [key, given] : settings) plan = with(plan, setting_named(key.cast<std::string>()), given);
+  return plan;
+}
+
+// As pybind11 tells of functions whose arguments are not a table's.
+std::string signature() {
+  std::string text = "__init__(self: zero._native.Plan, preset: str, *";
+  for (const PlanSetting& each : plan_settings())
+    text += ", " + std::string(each.name) + " = " + std::string(py::repr(py::cast(each.get({}))));
+  return text + ") -> None";
 }
 
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  py::class_<Plan>(module, "Plan")
-      .def(py::init(&made), "preset"_a, py::kw_only(), "precision"_a = "fp32", "accumulate"_a = 1,
-           "reproducible"_a = false, "reduce_in"_a = py::none(), "gather_in"_a = py::none(),
-           "offload"_a = std::map<std::string, Share>(), "delay_update"_a = false, "resident_budget"_a = 0)
-      .def_static("presets", &Plan::presets)
+  py::options options;
+  options.disable_function_signatures();
+  py::class_<Plan> bound(module, "Plan");
+  bound.def(py::init(&made), "preset"_a, signature().c_str());
+  options.enable_function_signatures();
+  bound.def_static("presets", &Plan::presets)
       .def_property_readonly("label", &Plan::label)
       .def_property_readonly("preset", &Plan::preset)
       .def_property_readonly("precision", [](const Plan& plan) { return name(plan.precision()); })

@@ -65,11 +65,11 @@ class Plan:
         precision: _Precision | str = "fp32",
         accumulate: int = 1,
         reproducible: bool = False,
+        resident_budget: int = 0,
         reduce_in: Literal["fp32", "bf16", "fp16"] | None = None,
         gather_in: Literal["native", "fp32", "bf16", "fp16", "fp8", "int8", "int4"] | None = None,
         offload: Mapping[Literal["parameter", "gradient", "optimizer"], _Tier | tuple[_Tier, float]] = ...,
         delay_update: bool = False,
-        resident_budget: int = 0,
     ) -> None: ...
     @staticmethod
     def presets() -> list[str]: ...

@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "base/text.h"
+#include "partition/plan_settings.h"
 #include "partition/transitions.h"
 #include "units/unit.h"
 #include "zero/agreement.h"
@@ -55,10 +56,9 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
                                      const std::vector<ParameterInfo>& infos, const std::vector<ParameterRule>& rules,
                                      const Options& options) {
   const std::vector<ParameterSpec>& parameters = inventory.specs;
-  std::vector<std::string> lines{
-      "plan " + plan.label() + ", " + std::string(name(plan.precision())),
-      "accumulate " + std::to_string(plan.accumulate()), plan.reproducible() ? "reproducible sums" : "running sums",
-      "gradients reduced in " + (plan.reduction() ? std::string(name(*plan.reduction())) : "their own dtype")};
+  std::vector<std::string> lines{"plan " + plan.label() + ", " + std::string(name(plan.precision()))};
+  for (const PlanSetting& each : plan_settings())
+    if (each.told) lines.push_back(words_of(each, plan));
   lines.push_back((options.seed ? "seed " + std::to_string(*options.seed) : "no seed of its own") + ", clip " +
                   shortest(options.clip));
   lines.push_back(options.outside == OutsideGradients::add ? "gradients of other backwards are added"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "partition/plan_settings.h"
 #include "partition/transitions.h"
 #include "zero/error.h"
 
@@ -47,6 +48,11 @@ std::string states_on(const Plan& plan, Tier tier) {
   }
   const bool all = whole == kStates - 1 && plan[State::activation].tier != tier;
   return all ? "all" : text;
+}
+
+Plan changed(Plan plan, const auto& change) {
+  change(plan);
+  return plan;
 }
 
 bool holds(const Row& row, Placement placement) {
@@ -279,7 +285,9 @@ std::string Plan::label() const {
   for (const Tier tier : {Tier::host, Tier::disk})
     if (const std::string states = states_on(*this, tier); !states.empty())
       text += ", " + states + " on " + std::string(name(tier));
-  return delays_update_ ? text + ", delayed update" : text;
+  for (const PlanSetting& each : plan_settings())
+    if (!each.label.empty() && std::get<bool>(each.get(*this))) text += ", " + std::string(each.label);
+  return text;
 }
 
 std::string Plan::preset() const {
@@ -290,9 +298,7 @@ std::string Plan::preset() const {
 }
 
 Plan Plan::precision(Precision precision) const {
-  Plan plan = *this;
-  plan.precision_ = precision;
-  return plan;
+  return changed(*this, [&](Plan& plan) { plan.precision_ = precision; });
 }
 
 Plan Plan::offload(State state, Tier tier, double share) const {
@@ -303,27 +309,19 @@ Plan Plan::offload(State state, Tier tier, double share) const {
 }
 
 Plan Plan::delay_update(bool on) const {
-  Plan plan = *this;
-  plan.delays_update_ = on;
-  return plan;
+  return changed(*this, [&](Plan& plan) { plan.delays_update_ = on; });
 }
 
 Plan Plan::accumulate(int micro_batches) const {
-  Plan plan = *this;
-  plan.accumulate_ = micro_batches;
-  return plan;
+  return changed(*this, [&](Plan& plan) { plan.accumulate_ = micro_batches; });
 }
 
 Plan Plan::reproducible(bool on) const {
-  Plan plan = *this;
-  plan.reproducible_ = on;
-  return plan;
+  return changed(*this, [&](Plan& plan) { plan.reproducible_ = on; });
 }
 
 Plan Plan::gather_in(Wire wire) const {
-  Plan plan = *this;
-  plan[State::parameter].wire = wire;
-  return plan;
+  return changed(*this, [&](Plan& plan) { plan[State::parameter].wire = wire; });
 }
 
 Plan Plan::reduce_in(Dtype dtype) const {
@@ -343,9 +341,7 @@ std::optional<Dtype> Plan::reduction() const {
 }
 
 Plan Plan::resident_budget(std::int64_t bytes) const {
-  Plan plan = *this;
-  plan.resident_budget_ = bytes;
-  return plan;
+  return changed(*this, [&](Plan& plan) { plan.resident_budget_ = bytes; });
 }
 
 Plan Plan::on(const MeshShape& mesh) const {

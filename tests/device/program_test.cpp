@@ -104,7 +104,7 @@ TEST_F(TheProgramOnADevice, SaysWhereItWasAndWhatIsNotMeasuredThere) {
   std::ostringstream text;
   print_report(text, report);
   EXPECT_TRUE(says(text.str(), {"1 rank on accelerator, ", "-  without --timeline"}));
-  EXPECT_EQ(cli::from_json(to_json(report)).setting.device, "accelerator");
+  EXPECT_EQ(models::json_object(to_json(report), "the report").at("device"), "accelerator");
 }
 
 // The page's and the trace's bytes are the device's: at their largest they are the peak that was measured.

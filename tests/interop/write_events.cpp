@@ -1,16 +1,21 @@
-// write_events JSON FOLDER: the event files of a report, and one of values at the edges of their types.
+// write_events FOLDER: the event files of a run, and one of values at the edges of their types.
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <limits>
+#include <string>
 
 #include "cli/report/tensorboard.h"
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const std::string folder = argv[2];
-  std::ifstream in(argv[1], std::ios::binary);
-  cli::write_events(folder + "/report", {std::istreambuf_iterator<char>(in), {}}, 1.7e9);
+  if (argc != 2) return 2;
+  const std::string folder = argv[1];
+  constexpr double begin = 1.7e9;
+  cli::EventFile run(folder + "/run", begin);
+  for (int step = 1; step <= 100; ++step) {
+    run.scalar("loss", step, 1.0 / step, begin + step);
+    run.scalar("grad_norm", step, 0.3 * step, begin + step);
+    if (step % 10 == 0) run.scalar("evaluation/loss", step, 2.0 / step, begin + step);
+  }
+  run.scalar("bytes/wire", 100, 123456789, begin + 100);
 
   cli::EventFile file(folder + "/edges");
   file.scalar("empty/steps", 0, 0, 0);
@@ -20,5 +25,5 @@ int main(int argc, char** argv) {
   file.scalar("values", 3, 1e-40, 3);  // subnormal in single precision
   file.scalar("values", 4, 1e300, 4);  // beyond it
   file.scalar(std::string(300, 'x') + " \u03a8", 127, 1, 1);
-  return in ? 0 : 1;
+  return 0;
 }

@@ -1,4 +1,4 @@
-#include "cli/report/byte_progress.h"
+#include "cli/report/progress.h"
 
 #include <gtest/gtest.h>
 

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "planner/formulas.h"
 #include "planner/price.h"
 #include "planner/processor.h"
+#include "unit/formulas.h"
 
 namespace planner::planner_activations_test {
 

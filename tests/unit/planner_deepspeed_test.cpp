@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "planner/deepspeed_keys.h"
-#include "planner/offload.h"
 #include "zero/error.h"
 
 namespace planner::planner_deepspeed_test {
@@ -42,10 +41,10 @@ TEST(DeepSpeedConfig, StagesAreThePlans) {
 }
 
 TEST(DeepSpeedConfig, PrecisionIsWhatIsEnabled) {
-  EXPECT_EQ(read("{}").precision, "fp32");
-  EXPECT_EQ(read(R"({"bf16": {"enabled": true}})").precision, "bf16");
-  EXPECT_EQ(read(R"({"bfloat16": {"enabled": true}, "fp16": {"enabled": false}})").precision, "bf16");
-  EXPECT_EQ(read(R"({"fp16": {"enabled": true, "loss_scale": 0}})").precision, "fp16");
+  EXPECT_EQ(read("{}").settings.text("precision"), "fp32");
+  EXPECT_EQ(read(R"({"bf16": {"enabled": true}})").settings.text("precision"), "bf16");
+  EXPECT_EQ(read(R"({"bfloat16": {"enabled": true}, "fp16": {"enabled": false}})").settings.text("precision"), "bf16");
+  EXPECT_EQ(read(R"({"fp16": {"enabled": true, "loss_scale": 0}})").settings.text("precision"), "fp16");
   expect_in(error_of(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), {"fp16.enabled", "bf16.enabled"});
   expect_in(error_of(R"({"bf16": {"enabled": 1}})"), {"bf16.enabled is 1, not true or false"});
   expect_in(error_of(R"({"bf16": true, "optimizer": "AdamW"})"),
@@ -56,16 +55,16 @@ TEST(DeepSpeedConfig, BatchSizesCompleteEachOther) {
   const DeepSpeed all = read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8,
                                  "gradient_accumulation_steps": 2})");
   EXPECT_EQ(all.batch, 8);
-  EXPECT_EQ(all.accumulate, 2);
+  EXPECT_EQ(all.settings.text("accumulate"), "2");
   const DeepSpeed no_steps = read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4})");
-  EXPECT_EQ(no_steps.accumulate, 4);
+  EXPECT_EQ(no_steps.settings.text("accumulate"), "4");
   const DeepSpeed no_micro = read(R"({"train_batch_size": 64, "gradient_accumulation_steps": 2})");
   EXPECT_EQ(no_micro.batch, 8);
   const DeepSpeed total = read(R"({"train_batch_size": 64})");
   EXPECT_EQ(total.batch, 16);
-  EXPECT_EQ(total.accumulate, 1);
+  EXPECT_EQ(total.settings.text("accumulate"), "1");
   EXPECT_FALSE(read("{}").batch);
-  EXPECT_FALSE(read(R"({"train_micro_batch_size_per_gpu": 4})").accumulate);
+  EXPECT_FALSE(read(R"({"train_micro_batch_size_per_gpu": 4})").settings.says("accumulate"));
 }
 
 TEST(DeepSpeedConfig, ContradictoryBatchSizesAreErrors) {
@@ -97,14 +96,14 @@ TEST(DeepSpeedConfig, AutoIsNamedAndLeftOpen) {
   EXPECT_TRUE(mentions(found.automatic, "train_micro_batch_size_per_gpu"));
   EXPECT_TRUE(mentions(found.automatic, "bf16.enabled"));
   EXPECT_FALSE(found.batch);
-  EXPECT_FALSE(found.precision);
+  EXPECT_FALSE(found.settings.says("precision"));
   EXPECT_FALSE(found.plan);
 }
 
 TEST(DeepSpeedConfig, AutoThatFollowsFromTheRestIsTaken) {
   const DeepSpeed found = read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,
                                    "gradient_accumulation_steps": "auto"})");
-  EXPECT_EQ(found.accumulate, 4);
+  EXPECT_EQ(found.settings.text("accumulate"), "4");
   EXPECT_TRUE(found.automatic.empty());
 }
 
@@ -114,7 +113,7 @@ TEST(DeepSpeedConfig, WhatIsKnownFromElsewhereCompletesTheBatch) {
                                     "gradient_accumulation_steps": "auto"})";
   const DeepSpeed by_batch = known(total, {.batch = 2});
   EXPECT_EQ(by_batch.batch, 2);
-  EXPECT_EQ(by_batch.accumulate, 8);
+  EXPECT_EQ(by_batch.settings.text("accumulate"), "8");
   EXPECT_FALSE(mentions(by_batch.taken, "train_micro_batch_size_per_gpu"));
   EXPECT_TRUE(mentions(by_batch.taken, "gradient_accumulation_steps: accumulate 8"));
   EXPECT_EQ(known(total, {.accumulate = 4}).batch, 4);
@@ -167,7 +166,7 @@ TEST(DeepSpeedConfig, WhatIsSwitchedOffIsNoComplaint) {
 TEST(DeepSpeedConfig, StatesAreOnTheTiersThatItSays) {
   const auto offload = [](const std::string& keys) {
     const std::string text = "{\"zero_optimization\": {" + keys + "}}";
-    return read(text.c_str()).offload.value_or("none");
+    return read(text.c_str()).settings.text("offload");
   };
   EXPECT_EQ(offload(R"("stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true})"),
             "optimizer=host,gradient=host");
@@ -178,7 +177,7 @@ TEST(DeepSpeedConfig, StatesAreOnTheTiersThatItSays) {
             "optimizer=disk,gradient=disk,parameter=host");
   EXPECT_EQ(offload(R"("stage": 2, "cpu_offload": true)"), "optimizer=host,gradient=host");
   EXPECT_EQ(offload(R"("stage": 3, "cpu_offload_params": true)"), "parameter=host");
-  EXPECT_EQ(offload(R"("stage": 3, "offload_param": {"device": "none"}, "cpu_offload": false)"), "none");
+  EXPECT_EQ(offload(R"("stage": 3, "offload_param": {"device": "none"}, "cpu_offload": false)"), "");
   for (const char* each : {"optimizer=host,gradient=host", "optimizer=host:0.75,gradient=host",
                            "optimizer=disk,gradient=disk,parameter=host", "parameter=host"})
     EXPECT_TRUE(offloaded(zero::Plan::zero3(), each).faults(2).empty()) << each;
@@ -201,8 +200,8 @@ TEST(DeepSpeedConfig, StatesThatCannotBeElsewhereAreRefused) {
 }
 
 TEST(DeepSpeedConfig, GradientsTravelAsItSays) {
-  EXPECT_EQ(read(R"({"communication_data_type": "fp32"})").reduce_in, "fp32");
-  EXPECT_EQ(read(R"({"communication_data_type": "bfp16"})").reduce_in, "bf16");
+  EXPECT_EQ(read(R"({"communication_data_type": "fp32"})").settings.text("reduce_in"), "fp32");
+  EXPECT_EQ(read(R"({"communication_data_type": "bfp16"})").settings.text("reduce_in"), "bf16");
   expect_in(error_of(R"({"communication_data_type": "int8"})"), {"communication_data_type"});
 }
 
@@ -217,7 +216,7 @@ TEST(DeepSpeedConfig, TheExampleIsRead) {
   const DeepSpeed found = read_deepspeed(ZERO_SOURCE_DIR "/examples/ds_config.json", 8);
   EXPECT_EQ(found.plan, "zero3");
   EXPECT_EQ(found.batch, 4);
-  EXPECT_EQ(found.accumulate, 8);
+  EXPECT_EQ(found.settings.text("accumulate"), "8");
   EXPECT_EQ(found.clip, 1.0);
 }
 

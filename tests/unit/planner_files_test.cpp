@@ -26,11 +26,11 @@ void expect_in(const std::string& text, std::initializer_list<const char*> words
 
 PlanFile example() {
   return {.plan = "zero2",
-          .precision = "bf16",
-          .accumulate = 8,
-          .resident_budget = 1 << 20,
-          .reduce_in = "bf16",
-          .gather_in = "native",
+          .settings = {{"precision", "bf16"},
+                       {"accumulate", std::int64_t{8}},
+                       {"resident_budget", std::int64_t{1} << 20},
+                       {"reduce_in", "bf16"},
+                       {"gather_in", "native"}},
           .optimizer = "lion",
           .ranks = 8,
           .model = "7b",
@@ -104,18 +104,24 @@ TEST(PlanFile, NamesTheFileThatCannotBeRead) {
   expect_in(error_of([] { read_plan_file("/nonexistent/plan.json"); }), {"/nonexistent/plan.json"});
 }
 
+zero::Plan plan_of(const PlanFile& file) {
+  zero::Plan plan = file.settings.plan(zero::Plan::named(file.plan));
+  plan.validate({file.ranks, {.shard = file.shard_ranks}});
+  return plan;
+}
+
 TEST(PlanFile, BecomesAPlan) {
   const zero::Plan plan = plan_of(example());
   EXPECT_EQ(plan, zero::Plan::zero2().bf16().accumulate(8).resident_budget(1 << 20).reduce_in(zero::Dtype::bf16));
   PlanFile gathers = example();
   gathers.plan = "zero3";
-  gathers.gather_in = "fp8";
+  gathers.settings.set("gather_in", "fp8");
   EXPECT_EQ(plan_of(gathers)[zero::State::parameter].wire, zero::Wire::fp8);
 }
 
 TEST(PlanFile, WhatCannotWorkTogetherIsRefused) {
   PlanFile file = example();
-  file.gather_in = "fp8";
+  file.settings.set("gather_in", "fp8");
   EXPECT_THROW(plan_of(file), zero::ConfigError);
 }
 

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "planner/fit.h"
-#include "planner/formulas.h"
 #include "planner/price.h"
+#include "unit/formulas.h"
 
 namespace planner::planner_published_test {
 

@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/commands/plan_report.h"
+#include "cli/commands/plan_command.h"
+#include "partition/plan_settings.h"
 #include "planner/answer_json.h"
 #include "planner/fit.h"
 #include "planner/offload.h"

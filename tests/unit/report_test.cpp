@@ -48,9 +48,9 @@ TEST(Report, TiersAreWhatIsThereAndWhatMovesInAStep) {
   EXPECT_EQ(row(result, "on disk    "), "on disk                          200       200");
   EXPECT_EQ(row(result, "read from"), "read from disk each step         180       180");
   EXPECT_EQ(row(result, "written to"), "written to disk each step        170       170");
-  const Report read = from_json(to_json(report_of(result)));
-  ASSERT_EQ(read.runs.front().tiers.size(), 1u);
-  EXPECT_EQ(read.runs.front().tiers.front().written.measured, 170);
+  const RunResult read = runs_from_json(to_json(report_of(result))).at(0);
+  ASSERT_EQ(read.tiers.size(), 1u);
+  EXPECT_EQ(read.tiers.front().written.measured, 170);
   EXPECT_EQ(row(run(), "on "), "");
   EXPECT_EQ(to_json(report_of(run())).find("tiers"), std::string::npos) << "nothing of what is not there";
 }
@@ -101,7 +101,7 @@ TEST(Report, SaysByWhichFiguresSecondsArePredicted) {
   result.profile_estimated = true;
   EXPECT_EQ(row(result, "the predicted seconds"),
             "the predicted seconds are by profile mine, estimated from data sheets, not measured");
-  const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
+  const RunResult read = runs_from_json(to_json(report_of(result))).at(0);
   EXPECT_EQ(read.profile, "mine");
   EXPECT_TRUE(read.profile_estimated);
 }
@@ -115,7 +115,7 @@ TEST(Report, ShowsTheLinksAndWhatCommonMemorySpared) {
   EXPECT_EQ(row(result, "within the host"), "within the host        600       600");
   EXPECT_EQ(row(result, "across hosts"), "across hosts           400       400");
   EXPECT_EQ(row(result, "read in place"), "read in place          500       500");
-  const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
+  const RunResult read = runs_from_json(to_json(report_of(result))).at(0);
   EXPECT_EQ(read.wire.across_hosts.measured, 400);
   EXPECT_EQ(read.wire.in_place.predicted, 500);
 }
@@ -134,7 +134,7 @@ TEST(Report, StepsThatDifferAreNoAgreementThoughTheirMeanIsThePrediction) {
   result.wire.uneven = true;
   EXPECT_FALSE(result.bytes_agree());
   EXPECT_EQ(row(result, "wire"), "wire each step      1,000     1,000  differs between steps");
-  const RunResult read = from_json(to_json(report_of(result))).runs.at(0);
+  const RunResult read = runs_from_json(to_json(report_of(result))).at(0);
   EXPECT_EQ(read.wire.measured, 1000) << "the bytes are what they are";
   EXPECT_TRUE(read.wire.uneven);
   EXPECT_FALSE(read.bytes_agree());

@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "cli/commands/plan_report.h"
+#include "cli/commands/plan_command.h"
 #include "cli/report/report.h"
 #include "planner/answer_json.h"
 
@@ -117,7 +117,7 @@ TEST(Tables, OfReportsAreNarrow) {
   for (const Plan& plan : plans_on_tiers()) {
     report.runs = {run_of(plan), run_of(plan)};
     for (const char* device : {"cpu", "cuda"}) {
-      report.setting.device = device;
+      report.setting["device"] = device;
       std::ostringstream out;
       print_report(out, report);
       ASSERT_LE(widest_row(out.str()), Table::kWidest) << out.str();

@@ -26,11 +26,6 @@ class EventFiles : public testing::Test {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  // Of the only file in a folder.
-  static std::string only(const std::string& folder) {
-    EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1) << folder;
-    return content(fs::directory_iterator(folder)->path());
-  }
 
   std::string folder_;
 };
@@ -108,33 +103,6 @@ TEST_F(EventFiles, NameThePathThatCannotBeWritten) {
   } catch (const zero::Error& error) {
     EXPECT_NE(std::string(error.what()).find(folder_ + "/file/events"), std::string::npos) << error.what();
   }
-}
-
-TEST_F(EventFiles, OfAReportHaveWhatItHas) {
-  write_events(folder_, R"({"runs": [{"plan": "zero3", "losses": [2, null], "grad_norms": [0.5, 0.25],
-    "evaluations": [{"step": 2, "loss": 3}], "state_bytes": {"gradient": {"predicted": 1, "measured": 64}},
-    "step_seconds": 0.5, "tokens_per_second": null}]})",
-               100);
-  std::string expected = record(version_event(100));
-  for (const std::string& event :
-       {scalar_event("loss", 1, 2, 100.5), scalar_event("grad_norm", 1, 0.5, 100.5),
-        scalar_event("grad_norm", 2, 0.25, 101), scalar_event("evaluation/loss", 2, 3, 101),
-        scalar_event("step_seconds", 2, 0.5, 101), scalar_event("bytes/gradient", 2, 64, 101)})
-    expected += record(event);
-  EXPECT_EQ(only(folder_ + "/zero3"), expected);
-}
-
-TEST_F(EventFiles, OfRunsUnderOnePlanAreNamedByWhatElseTheyHave) {
-  write_events(folder_, R"({"runs": [{"plan": "zero3", "optimizer": "adamw", "precision": "fp32"},
-    {"plan": "zero3", "optimizer": "lion", "precision": "bf16"}, {"plan": "a/b"}]})",
-               100);
-  for (const char* name : {"zero3-adamw-fp32", "zero3-lion-bf16", "a_b"})
-    EXPECT_EQ(only(folder_ + "/" + name), record(version_event(100)));
-}
-
-TEST_F(EventFiles, CannotBeMadeOfWhatIsNoReport) {
-  EXPECT_THROW(write_events(folder_, "{", 0), zero::Error);
-  EXPECT_THROW(write_events(folder_, "{\"ranks\": 2}", 0), zero::Error);
 }
 
 }  // namespace cli::tensorboard_test

@@ -1,4 +1,4 @@
-#include "planner/formulas.h"
+#include "unit/formulas.h"
 
 #include <algorithm>
 

@@ -1,0 +1,189 @@
+#include "partition/plan_settings.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "base/number.h"
+#include "base/text.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+constexpr std::array kReductions{Dtype::f32, Dtype::bf16, Dtype::f16};
+
+bool flag(const SettingValue& value) {
+  return std::get<bool>(value);
+}
+std::int64_t number(const SettingValue& value) {
+  return std::get<std::int64_t>(value);
+}
+const std::string& word(const SettingValue& value) {
+  return std::get<std::string>(value);
+}
+
+std::vector<std::string_view> reductions() {
+  std::vector<std::string_view> names;
+  for (const Dtype dtype : kReductions) names.push_back(name(dtype));
+  return names;
+}
+
+std::string reduction_of(const Plan& plan) {
+  return plan.reduction() ? std::string(name(*plan.reduction())) : "";
+}
+
+Plan with_reduction(Plan plan, const std::string& text) {
+  plan[State::gradient].wire = Wire::native;
+  if (text.empty()) return plan;
+  for (const Dtype dtype : kReductions)
+    if (name(dtype) == text) return plan.reduce_in(dtype);
+  throw ConfigError("gradients cannot be reduced in " + in_quotes(text), "fp32, bf16 or fp16");
+}
+
+std::vector<std::string_view> gathers() {
+  return {name(Wire::native), name(Wire::fp8)};
+}
+
+Plan with_gathers(const Plan& plan, const std::string& text) {
+  std::vector<std::string_view> names;
+  for (int i = 0; i <= static_cast<int>(Wire::int4); ++i) {
+    names.push_back(name(static_cast<Wire>(i)));
+    if (names.back() == text) return plan.gather_in(static_cast<Wire>(i));
+  }
+  throw ConfigError("parameters cannot travel as " + in_quotes(text), "one of " + joined(names));
+}
+
+constexpr std::array<PlanSetting, 8> kSettings{{
+    {.name = "precision",
+     .help = "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
+             "with a remainder (kahan), or neither (pure)",
+     .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan.precision())); },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.precision(precision_named(word(to))); },
+     .choices = precisions,
+     .told = false},
+    {.name = "accumulate",
+     .help = "Micro-batches of a step, on each rank",
+     .get = [](const Plan& plan) -> SettingValue { return std::int64_t{plan.accumulate()}; },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.accumulate(static_cast<int>(number(to))); },
+     .least = 1,
+     .most = std::numeric_limits<int>::max()},
+    {.name = "reproducible",
+     .help = "The same bits for every split of the batch",
+     .get = [](const Plan& plan) -> SettingValue { return plan.reproducible(); },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.reproducible(flag(to)); },
+     .words = [](const Plan& plan) { return std::string(plan.reproducible() ? "reproducible sums" : "running sums"); }},
+    {.name = "resident_budget",
+     .help = "Bytes for gathered parameters: 500M, 2GiB; 0 is two units",
+     .get = [](const Plan& plan) -> SettingValue { return plan.resident_budget(); },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.resident_budget(number(to)); },
+     .bytes = true,
+     .told = false},
+    {.name = "reduce_in",
+     .help = "Dtype in which gradients travel [their own]",
+     .get = [](const Plan& plan) -> SettingValue { return reduction_of(plan); },
+     .set = [](const Plan& plan, const SettingValue& to) { return with_reduction(plan, word(to)); },
+     .choices = reductions,
+     .words =
+         [](const Plan& plan) {
+           const std::string dtype = reduction_of(plan);
+           return "gradients reduced in " + (dtype.empty() ? "their own dtype" : dtype);
+         }},
+    {.name = "gather_in",
+     .help = "How sharded parameters travel: as they are, or in FP8",
+     .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::parameter].wire)); },
+     .set = [](const Plan& plan, const SettingValue& to) { return with_gathers(plan, word(to)); },
+     .choices = gathers,
+     .told = false},
+    {.name = "offload",
+     .help = "States that are kept elsewhere, between commas: parameter=disk, gradient=host, optimizer=host, or a "
+             "share: optimizer=host:0.8",
+     .get = [](const Plan& plan) -> SettingValue { return offload_of(plan); },
+     .set = [](const Plan& plan, const SettingValue& to) { return offloaded(plan, word(to)); },
+     .form = "STATE=TIER",
+     .told = false},
+    {.name = "delay_update",
+     .help = "Update beside the next step, which computes with the parameters of the step before",
+     .get = [](const Plan& plan) -> SettingValue { return plan.delays_update(); },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.delay_update(flag(to)); },
+     .label = "delayed update"},
+}};
+
+double share_in(const std::string& part, const std::string& text) {
+  const auto read = read_number<double>(text, 0, 1);
+  if (!read.fault.empty())
+    throw ConfigError("the share in " + in_quotes(part) + ": " + read.fault,
+                      "write STATE=TIER:SHARE, as in optimizer=host:0.8");
+  return read.value;
+}
+
+}  // namespace
+
+std::span<const PlanSetting> plan_settings() {
+  return kSettings;
+}
+
+const PlanSetting& plan_setting(std::string_view name) {
+  const auto found = std::ranges::find(kSettings, name, &PlanSetting::name);
+  if (found == kSettings.end()) throw ConfigError("a plan has no setting " + in_quotes(name));
+  return *found;
+}
+
+std::string text_of(const SettingValue& value) {
+  if (const bool* const on = std::get_if<bool>(&value)) return *on ? "on" : "off";
+  const std::int64_t* const count = std::get_if<std::int64_t>(&value);
+  return count != nullptr ? std::to_string(*count) : word(value);
+}
+
+std::string words_of(const PlanSetting& setting, const Plan& plan) {
+  return setting.words != nullptr ? setting.words(plan) : std::string(setting.name) + " " + text_of(setting.get(plan));
+}
+
+PlanSettings::PlanSettings(const Plan& plan) {
+  for (const PlanSetting& each : kSettings) set(each.name, each.get(plan));
+}
+
+SettingValue PlanSettings::operator[](std::string_view name) const {
+  const auto found = said_.find(name);
+  return found != said_.end() ? found->second : plan_setting(name).get({});
+}
+
+Plan PlanSettings::plan(Plan preset) const {
+  for (const auto& [name, value] : said_) preset = plan_setting(name).set(preset, value);
+  return preset;
+}
+
+bool PlanSettings::operator==(const PlanSettings& other) const {
+  return std::ranges::all_of(kSettings,
+                             [&](const PlanSetting& each) { return (*this)[each.name] == other[each.name]; });
+}
+
+Plan offloaded(Plan plan, const std::string& text) {
+  for (const State state : kOffloadOrder) plan = plan.offload(state, Tier::device);
+  std::istringstream parts(text);
+  std::set<State> said;
+  for (std::string part; std::getline(parts, part, ',');) {
+    const std::size_t equals = part.find('=');
+    if (equals == std::string::npos)
+      throw ConfigError(in_quotes(part) + " says no tier", "write STATE=TIER, as in optimizer=disk");
+    const std::size_t colon = part.find(':', equals);
+    const State state = state_named(part.substr(0, equals));
+    if (!said.insert(state).second)
+      throw ConfigError("the " + std::string(name(state)) + " has two tiers in " + in_quotes(text),
+                        "name each state once");
+    const double share = colon == std::string::npos ? 1 : share_in(part, part.substr(colon + 1));
+    plan = plan.offload(state, tier_named(part.substr(equals + 1, colon - equals - 1)), share);
+  }
+  return plan;
+}
+
+std::string offload_of(const Plan& plan) {
+  std::string text;
+  for (const State state : kOffloadOrder)
+    if (const Row& row = plan[state]; row.tier != Tier::device)
+      text += (text.empty() ? "" : ",") + std::string(name(state)) + "=" + std::string(name(row.tier)) +
+              (row.share == 1 ? "" : ":" + shortest(row.share));
+  return text;
+}
+
+}  // namespace zero
