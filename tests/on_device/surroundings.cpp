@@ -14,6 +14,9 @@ const bool kOnTheAccelerator = [] {
     return accelerator::device(static_cast<c10::DeviceIndex>(rank % accelerator::kDevices));
   };
   surroundings().joined = linked;
+  surroundings().delay = [](std::optional<std::uint64_t> seed) {
+    accelerator::set_mode(seed ? accelerator::Mode::random : accelerator::Mode::lazy, seed.value_or(0));
+  };
   return true;
 }();
 

@@ -2,54 +2,13 @@
 // constant size, and failures that are told of.
 #include <torch/torch.h>
 
-#include <numeric>
 #include <optional>
 
-#include "covering.h"
 #include "late_stores.h"
 #include "states.h"
 #include "zero/error.h"
 
 namespace zero::test::blocks_test {
-
-// Which optimizer, precision, ranks, plan.
-using Kept = std::tuple<std::size_t, Precision, int, Plan>;
-class Blocks : public testing::TestWithParam<Kept> {};
-
-bool keeps_any(const Optimizer& optimizer, Precision precision) {
-  return moments(optimizer) > 0 || Plan::ddp().precision(precision).remainder(Dtype::bf16) == Remainder::kept ||
-         precision == Precision::bf16 || precision == Precision::fp16;
-}
-
-TEST_P(Blocks, HaveTheBitsOfMemory) {
-  const auto& [which, precision, ranks, plan] = GetParam();
-  Job job{plan.precision(precision), ranks, optimizers()[which], {.clip = 1, .seed = 3}, 4};
-  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  const auto watch = std::make_shared<LateWatch>();
-  const Outcome in_memory = train<Lm>(job, lm_with_dropout(0.1));
-  EXPECT_EQ(difference(in_memory, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1)))), "");
-  expect_no_fault(watch);
-  if (keeps_any(job.optimizer, precision)) {
-    EXPECT_GT(watch->operations, 0);
-    EXPECT_LE(watch->most, 3 * 4 * LateStore::kTransfer);  // the buffers that there are
-  }
-}
-
-std::vector<Kept> kept() {
-  std::vector<std::size_t> all(optimizers().size());
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<Precision> precisions = every_precision();
-  std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
-  return covering(all, precisions, std::vector{1, 2, 3}, all_plans());
-}
-
-std::string name_of(const testing::TestParamInfo<Kept>& tested) {
-  const auto& [which, precision, ranks, plan] = tested.param;
-  return std::to_string(which) + in_title(std::string(name(optimizers()[which]))) +
-         in_title(std::string(name(precision))) + "On" + std::to_string(ranks) + in_title(plan.label());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Blocks, testing::ValuesIn(kept()), name_of);
 
 // Bytes under way, and of the buffers.
 std::pair<std::int64_t, std::int64_t> buffers_for(std::int64_t size, const Optimizer& optimizer) {

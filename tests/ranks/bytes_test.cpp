@@ -3,9 +3,7 @@
 
 #include <algorithm>
 
-#include "covering.h"
 #include "lm.h"
-#include "traffic_text.h"
 
 namespace zero::test::bytes_test {
 
@@ -31,100 +29,6 @@ void expect_held(const Engine& engine) {
   EXPECT_EQ(ledger[Owner::optimizer].bytes, estimate.state.optimizer);
   EXPECT_LE(ledger[Owner::reduction].bytes, estimate.reduction);
 }
-
-void expect_peaks(const Engine& engine) {
-  const Ledger ledger = engine.ledger();
-  const Estimate estimate = engine.estimate();
-  EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
-  EXPECT_LE(ledger[Owner::gathered].peak, budget_of(engine));
-  EXPECT_LE(ledger[Owner::reduction].peak, estimate.reduction);
-  EXPECT_LE(ledger.peak_held, estimate.state.total() + estimate.gathered + estimate.reduction);
-}
-
-void expect_as_estimated(const Job& job) {
-  constexpr int kWarmUp = 2;
-  SCOPED_TRACE(describe(job) + ", budget " + std::to_string(job.plan.resident_budget()));
-  on_ranks<Lm>(job, lm_with_dropout(0.2), [](Lm& model, Engine& engine, int rank) {
-    SCOPED_TRACE(rank);
-    for (int step = 0; step < kWarmUp; ++step) train_step(model, engine);
-    ASSERT_TRUE(engine.trace().has_value());
-    engine.reset_peaks();
-    engine.reset_traffic();
-    train_step(model, engine);
-    EXPECT_TRUE(engine.traffic() == engine.estimate().wire)
-        << "measured " << text_of(engine.traffic()) << "\npredicted " << text_of(engine.estimate().wire);
-    expect_held(engine);
-    expect_peaks(engine);
-  });
-}
-
-std::string name_of(const Plan& plan) {
-  return in_title(plan.label()) + (plan.resident_budget() > 0 ? "In" + std::to_string(plan.resident_budget()) : "");
-}
-
-// Ranks, micro-batches a step, precision, which optimizer, plan.
-class Bytes : public testing::TestWithParam<std::tuple<int, int, Precision, int, Plan>> {};
-
-TEST_P(Bytes, HeldAndSentAreAsEstimated) {
-  const auto& [ranks, accumulate, precision, which, plan] = GetParam();
-  const Optimizer optimizer = which == 0 ? Optimizer(AdamW{}) : Optimizer(Sgd{.lr = 0.1, .momentum = 0.9});
-  expect_as_estimated({plan.accumulate(accumulate).precision(precision), ranks, optimizer});
-}
-
-std::string title_of_bytes(const testing::TestParamInfo<Bytes::ParamType>& tested) {
-  const auto& [ranks, accumulate, precision, which, plan] = tested.param;
-  return in_title(ranks, accumulate, precision) + (which == 0 ? "AdamW" : "Sgd") + name_of(plan);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Bytes,
-                         testing::ValuesIn(covering(std::vector{1, 2, 3, 4}, std::vector{1, 3},
-                                                    std::vector{Precision::fp32, Precision::bf16}, std::vector{0, 1},
-                                                    std::vector{Plan::ddp(), Plan::zero1(), Plan::zero2(),
-                                                                Plan::zero3(), Plan::zero3().resident_budget(1),
-                                                                Plan::zero3().resident_budget(std::int64_t{1} << 40)})),
-                         title_of_bytes);
-
-// Ranks and those of a shard group, micro-batches a step, precision, which optimizer, plan.
-class MeshBytes : public testing::TestWithParam<std::tuple<std::pair<int, int>, int, Precision, int, Plan>> {};
-
-TEST_P(MeshBytes, HeldAndSentAreAsEstimated) {
-  const auto& [mesh, accumulate, precision, which, plan] = GetParam();
-  const Optimizer optimizer = which == 0 ? Optimizer(AdamW{}) : Optimizer(Sgd{.lr = 0.1, .momentum = 0.9});
-  expect_as_estimated({.plan = plan.accumulate(accumulate).precision(precision),
-                       .ranks = mesh.first,
-                       .optimizer = optimizer,
-                       .shard = mesh.second});
-}
-
-std::string title_of_mesh_bytes(const testing::TestParamInfo<MeshBytes::ParamType>& tested) {
-  const auto& [mesh, accumulate, precision, which, plan] = tested.param;
-  return in_title(mesh.first, accumulate, precision) + "InGroupsOf" + std::to_string(mesh.second) +
-         (which == 0 ? "AdamW" : "Sgd") + in_title(plan.label());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, MeshBytes,
-                         testing::ValuesIn(covering(std::vector<std::pair<int, int>>{{4, 2}, {6, 2}, {6, 3}, {2, 1}},
-                                                    std::vector{1, 3}, std::vector{Precision::fp32, Precision::bf16},
-                                                    std::vector{0, 1}, plans_of_meshes())),
-                         title_of_mesh_bytes);
-
-// Ranks, micro-batches a step, precision, plan.
-class ReproducibleBytes : public testing::TestWithParam<std::tuple<int, int, Precision, Plan>> {};
-
-TEST_P(ReproducibleBytes, OfTheSumAreAsEstimated) {
-  const auto& [ranks, accumulate, precision, plan] = GetParam();
-  expect_as_estimated({plan.accumulate(accumulate).precision(precision).reproducible(true), ranks});
-}
-
-std::string title_of_reproducible_bytes(const testing::TestParamInfo<ReproducibleBytes::ParamType>& tested) {
-  const auto& [ranks, accumulate, precision, plan] = tested.param;
-  return in_title(ranks, accumulate, precision) + name_of(plan);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, ReproducibleBytes,
-                         testing::ValuesIn(covering(std::vector{1, 2, 3, 4}, std::vector{1, 3},
-                                                    std::vector{Precision::fp32, Precision::bf16}, all_plans())),
-                         title_of_reproducible_bytes);
 
 // A stack in which every unit is used once forward and once backward.
 struct Stack : torch::nn::Module {

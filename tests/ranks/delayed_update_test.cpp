@@ -1,17 +1,9 @@
-// Updates that are computed beside the next step: which parameters a step computes with, the same bits under every
-// plan, what is seen between steps, what memory it takes, and what becomes of failures.
+// Updates that are computed beside the next step: which parameters a step computes with, what is seen between steps,
+// and what becomes of failures.
 #include <filesystem>
 #include <mutex>
-#include <numeric>
-#include <optional>
-#include <tuple>
 
-#include "covering.h"
-#include "faulty_disks.h"
-#include "folder.h"
 #include "late_stores.h"
-#include "most_moved.h"
-#include "states.h"
 #include "zero/error.h"
 
 namespace zero::test::delayed_update_test {
@@ -22,9 +14,8 @@ Options with_disk() {
       .disk = {.directories = {std::filesystem::temp_directory_path()}, .checks = true, .block = 16384, .depth = 4}};
 }
 
-Plan delayed(const Plan& plan, bool gradient = false) {
-  const Plan states = plan.offload(State::optimizer, Tier::disk).delay_update();
-  return gradient ? states.offload(State::gradient, Tier::disk) : states;
+Plan delayed(const Plan& plan) {
+  return plan.offload(State::optimizer, Tier::disk).delay_update();
 }
 
 void copy_parameters(const torch::nn::Module& from, torch::nn::Module& to) {
@@ -68,61 +59,6 @@ TEST(DelayedUpdate, IsOneStepBehind) {
         }
       }
 }
-
-// Optimizer, precision, ranks and those of a shard group, micro-batches, plan, whether gradients are on disk.
-using Case = std::tuple<std::size_t, Precision, std::pair<int, int>, int, Plan, bool>;
-class DelayedUpdates : public testing::TestWithParam<Case> {};
-
-std::vector<Optimizer> elementwise() {
-  std::vector<Optimizer> all = every_optimizer();
-  const std::vector<Optimizer> narrow = narrow_moments();
-  all.insert(all.end(), narrow.begin(), narrow.end());
-  return all;
-}
-
-// Those of the first plan, in stores where a wait that is forgotten shows.
-TEST_P(DelayedUpdates, HaveTheSameBits) {
-  const auto& [which, precision, mesh, accumulate, plan, gradient] = GetParam();
-  const auto settings = [&, precision = precision, accumulate = accumulate](const Plan& each) {
-    return each.precision(precision).accumulate(accumulate).reproducible(accumulate > 1);
-  };
-  Job job{.plan = delayed(settings(Plan::ddp())),
-          .ranks = mesh.first,
-          .optimizer = elementwise()[which],
-          .options = with_disk(),
-          .steps = 4};
-  job.options.clip = 1;
-  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p30};  // overflows
-  const Outcome expected = train<Lm>(job, lm_with_dropout(0.1));
-  job.shard = mesh.second;
-  job.plan = delayed(settings(plan), gradient);
-  if (!job.plan.faults({mesh.first, {.shard = mesh.second}}).empty()) {
-    EXPECT_NE(thrown_by([&] { train<Lm>(job, lm_with_dropout(0.1)); }), "");
-    return;
-  }
-  const auto watch = std::make_shared<LateWatch>();
-  EXPECT_EQ(difference(expected, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1)))), "");
-  expect_no_fault(watch);
-  EXPECT_EQ(difference(expected, train<Lm>(job, lm_with_dropout(0.1))), "");
-}
-
-std::vector<Case> cases() {
-  std::vector<std::size_t> all(elementwise().size());
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<Precision> precisions = every_precision();
-  std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
-  return covering(all, precisions, std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {4, 4}, {4, 2}}, std::vector{1, 2},
-                  plans_of_meshes(), std::vector{false, true});
-}
-
-std::string name_of(const testing::TestParamInfo<Case>& tested) {
-  const auto& [which, precision, mesh, accumulate, plan, gradient] = tested.param;
-  return std::to_string(which) + in_title(std::string(name(elementwise()[which]))) +
-         in_title(mesh.first, accumulate, precision) + "InGroupsOf" + std::to_string(mesh.second) +
-         in_title(plan.label()) + (gradient ? "GradientsToo" : "");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, DelayedUpdates, testing::ValuesIn(cases()), name_of);
 
 // Reads what the model computes without gradients.
 double evaluated(Lm& model, std::int64_t index) {
@@ -176,28 +112,6 @@ TEST(DelayedUpdate, IsSeenWhereAPeerGathersAhead) {
     }
 }
 
-// What a scope writes is what the next update goes on from.
-TEST(DelayedUpdate, GoesOnFromWhatScopesWrite) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan}) {
-    std::optional<Outcome> expected;
-    for (const Plan& plan : all_plans()) {
-      const Job job{.plan = delayed(plan.precision(precision)), .ranks = 2, .options = with_disk()};
-      const Outcome outcome = train_by<Lm>(job, {}, [&](Lm& model, Engine& engine, Outcome& run, int) {
-        for (int step = 0; step < 4; ++step) {
-          run.record(train_step(model, engine));
-          if (step != 1) continue;
-          const Gather scope(model.parameters());
-          const at::NoGradGuard no_grad;
-          for (const at::Tensor& parameter : model.parameters()) parameter.detach().mul_(0.5);
-        }
-        run.parameters = parameters_of(model, engine);
-      });
-      EXPECT_EQ(difference(expected.value_or(outcome), outcome), "") << plan.label();
-      expected = outcome;
-    }
-  }
-}
-
 // Within a step parameters are those that it computes with.
 TEST(DelayedUpdate, IsNotSeenWithinAStep) {
   const Job job{.plan = delayed(Plan::zero2().accumulate(2)), .ranks = 2, .options = with_disk()};
@@ -215,36 +129,6 @@ TEST(DelayedUpdate, IsNotSeenWithinAStep) {
     EXPECT_TRUE(engine.step().applied);
     EXPECT_NE(evaluated(model, 5), used);
   });
-}
-
-// A checkpoint has the latest update, and who goes on from it goes on as who saved it does.
-TEST(DelayedUpdate, IsInCheckpoints) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    const Folder folder;
-    std::optional<Outcome> expected;
-    Job job{.plan = delayed(Plan::zero2().precision(precision)), .ranks = 2, .options = with_disk()};
-    const auto go_on = [](Lm& model, Engine& engine, Outcome& run) {
-      for (int step = 0; step < 3; ++step) run.record(train_step(model, engine));
-      run.parameters = parameters_of(model, engine);
-    };
-    expected = train_by<Lm>(job, {}, [&](Lm& model, Engine& engine, Outcome& run, int) {
-      for (int step = 0; step < 2; ++step) train_step(model, engine);
-      engine.save(folder.path(), {.background = true});
-      go_on(model, engine, run);
-      engine.finish_save();
-    });
-    for (const Plan& plan : all_plans()) {
-      job.plan = delayed(plan.precision(precision));
-      EXPECT_EQ(difference(*expected, train_by<Lm>(job, {},
-                                                   [&](Lm& model, Engine& engine, Outcome& run, int) {
-                                                     train_step(model, engine);  // which loading waits for
-                                                     engine.load(folder.path());
-                                                     go_on(model, engine, run);
-                                                   })),
-                "")
-          << plan.label();
-    }
-  }
 }
 
 // Dropped steps and emptied gradients leave the update before them as it was.
@@ -281,30 +165,6 @@ TEST(DelayedUpdate, IsReleasedWithTheParameters) {
       EXPECT_GT(moved, 10) << "of the third step";
     });
   }
-}
-
-// To the byte: a second copy of what a rank updates, and nothing else.
-TEST(DelayedUpdate, TakesTheMemoryOfTheEstimate) {
-  for (const Plan& plan : {Plan::ddp(), Plan::zero2(), Plan::zero3()})
-    for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::bf16_kahan})
-      for (const int ranks : {1, 2}) {
-        Job job{.plan = delayed(plan.precision(precision).accumulate(2), plan.label() != "ddp" || ranks == 1),
-                .ranks = ranks,
-                .options = with_disk()};
-        job.options.disk.checks = false;  // they take memory as the state grows
-        SCOPED_TRACE(describe(job));
-        on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
-          for (int step = 0; step < 3; ++step) train_step(model, engine);
-          const Ledger ledger = engine.ledger();
-          const Estimate estimate = engine.estimate();
-          EXPECT_EQ(estimate.late, 0) << "the CPU's memory is the device's";
-          EXPECT_EQ(ledger[Owner::parameter].peak, estimate.on(Tier::device).parameter);
-          EXPECT_EQ(ledger[Owner::gradient].peak, estimate.on(Tier::device).gradient);
-          EXPECT_EQ(ledger.on(Tier::disk, Owner::optimizer).peak, estimate.on(Tier::disk).optimizer);
-          EXPECT_LE(ledger.peak_held, estimate.held());
-        });
-        expect_moved_as_estimated<Lm>(job, {});
-      }
 }
 
 // One error, at the next step; no rank waits for ever, and no half of it is used.

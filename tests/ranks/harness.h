@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ namespace zero::test {
 struct Surroundings {
   std::function<at::Device(int rank)> device = [](int) { return at::Device(at::kCPU); };
   std::function<World(const World& world)> joined = [](const World& world) { return world; };
+  // Has devices do what is asked of them at times that the seed says; without one as usual.
+  std::function<void(std::optional<std::uint64_t> seed)> delay = [](std::optional<std::uint64_t>) {};
 };
 Surroundings& surroundings();
 // Of the rank that this thread is; of rank 0 outside of ranks.

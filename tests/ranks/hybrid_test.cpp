@@ -1,130 +1,11 @@
-// Meshes: state sharded inside groups of ranks and replicated across them, with the bits of one group.
+// Meshes: state sharded inside groups of ranks and replicated across them.
 #include <torch/torch.h>
 
-#include "covering.h"
 #include "lm.h"
-#include "optimizers.h"
 
 namespace zero::test::hybrid_test {
 
-struct Groups {
-  int ranks;
-  int shard;  // of a group
-};
-
-bool has_bits_of_one_group(const Groups& groups) {
-  return groups.shard % 3 != 0;
-}
-
-Job job_of(const Plan& plan, const Groups& groups, const Optimizer& optimizer = AdamW{.lr = 1e-2}) {
-  return {.plan = plan,
-          .ranks = groups.ranks,
-          .optimizer = optimizer,
-          .options = {.clip = 0.5, .groups = {no_decay_on_norms_biases_embeddings()}},
-          .shard = groups.shard};
-}
-
-// What every plan on the mesh is to give: the flat plan's bits where a group is a subtree of every sum. With
-// accumulation plans that reduce each micro-batch add up in another order than those that reduce their sum, as a plan
-// does whose gradients are sharded over groups of one rank: not at all.
-Outcome expected(const Plan& plan, const Groups& groups, const Optimizer& optimizer,
-                 const Course<Lm>& course = lm_with_dropout(0.2)) {
-  const MeshShape mesh(groups.ranks, {.shard = groups.shard});
-  const bool reduces_sum = plan.on(mesh)[State::gradient].between == Placement::partial;
-  Plan flat = (reduces_sum || plan.accumulate() == 1 ? Plan::ddp() : Plan::zero2())
-                  .precision(plan.precision())
-                  .accumulate(plan.accumulate());
-  if (plan.reduction()) flat = flat.reduce_in(*plan.reduction());
-  Job job = job_of(flat, groups, optimizer);
-  if (has_bits_of_one_group(groups)) job.shard = 0;
-  return train<Lm>(job, course);
-}
-
-std::string title_of_groups(const Groups& groups) {
-  return std::to_string(groups.ranks) + "InGroupsOf" + std::to_string(groups.shard);
-}
-
-const std::vector<Groups> kMeshes{{4, 2}, {6, 2}, {6, 3}, {3, 1}};
-
-// Mesh, micro-batches a step, precision, plan.
-class Hybrid : public testing::TestWithParam<std::tuple<Groups, int, Precision, Plan>> {};
-
-TEST_P(Hybrid, HasTheBitsOfEveryOtherPlan) {
-  const auto& [groups, accumulate, precision, preset] = GetParam();
-  const Plan plan = preset.precision(precision).accumulate(accumulate);
-  const Optimizer optimizer = AdamW{.lr = 1e-2};
-  EXPECT_EQ(
-      difference(expected(plan, groups, optimizer), train<Lm>(job_of(plan, groups, optimizer), lm_with_dropout(0.2))),
-      "");
-}
-
-std::string title_of_hybrid(const testing::TestParamInfo<Hybrid::ParamType>& tested) {
-  const auto& [groups, accumulate, precision, plan] = tested.param;
-  return in_title(groups.ranks, accumulate, precision) + "InGroupsOf" + std::to_string(groups.shard) +
-         in_title(plan.label());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Hybrid,
-                         testing::ValuesIn(covering(kMeshes, std::vector{1, 2, 3},
-                                                    std::vector{Precision::fp32, Precision::bf16, Precision::fp16,
-                                                                Precision::bf16_sr},
-                                                    plans_of_meshes())),
-                         title_of_hybrid);
-
-// Which optimizer, mesh, plan.
-class HybridOptimizers : public testing::TestWithParam<std::tuple<std::size_t, Groups, Plan>> {
- protected:
-  static std::vector<Optimizer> all() {
-    std::vector<Optimizer> optimizers = whole_optimizers();
-    for (const Optimizer& each : narrow_moments()) optimizers.push_back(each);
-    return optimizers;
-  }
-
- public:
-  static std::vector<std::size_t> numbers() {
-    std::vector<std::size_t> numbers(all().size());
-    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
-    return numbers;
-  }
-};
-
-TEST_P(HybridOptimizers, HaveTheBitsOfEveryOtherPlan) {
-  const auto& [which, groups, preset] = GetParam();
-  const Optimizer optimizer = all()[which];
-  const Plan plan = preset.bf16();
-  EXPECT_EQ(difference(expected(plan, groups, optimizer, {}), train<Lm>(job_of(plan, groups, optimizer))), "");
-}
-
-std::string title_of_optimizers(const testing::TestParamInfo<HybridOptimizers::ParamType>& tested) {
-  const auto& [which, groups, plan] = tested.param;
-  return std::to_string(which) + "On" + title_of_groups(groups) + in_title(plan.label());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, HybridOptimizers,
-                         testing::ValuesIn(covering(HybridOptimizers::numbers(), kMeshes,
-                                                    std::vector{Plan::hybrid(), Plan::hybrid_zero2()})),
-                         title_of_optimizers);
-
-class HybridSettings : public testing::TestWithParam<Plan> {
- protected:
-  static Outcome trained(const Plan& plan) { return train<Lm>(job_of(plan, {4, 2}), lm_with_dropout(0.2)); }
-};
-
-TEST_P(HybridSettings, ReproducibleSumsAreThoseOfOneRank) {
-  const Plan plan = GetParam().reproducible(true).accumulate(2);
-  Job one = job_of(Plan::ddp().reproducible(true).accumulate(8), {1, 0});
-  EXPECT_EQ(difference(train<Lm>(one, lm_with_dropout(0.2)), trained(plan)), "");
-}
-
-TEST_P(HybridSettings, GradientsRoundedOnTheirWayAreSo) {
-  const Plan plan = GetParam().reduce_in(Dtype::bf16);
-  EXPECT_EQ(difference(expected(plan, {4, 2}, AdamW{.lr = 1e-2}), trained(plan)), "");
-}
-
-TEST_P(HybridSettings, ParametersInCodesAreThoseOfOneGroup) {
-  Job flat = job_of(Plan::zero3().gather_in(Wire::fp8), {4, 0});
-  EXPECT_EQ(difference(train<Lm>(flat, lm_with_dropout(0.2)), trained(GetParam().gather_in(Wire::fp8))), "");
-}
+class HybridSettings : public testing::TestWithParam<Plan> {};
 
 // Ranks, and groups, that use different units: gathers are settled within a group, whatever the others do.
 struct Routed : torch::nn::Module {
@@ -149,32 +30,6 @@ TEST_P(HybridSettings, UnitsThatSomeRanksDoNotUseAreServed) {
   flat.plan = Plan::zero3().accumulate(2);
   flat.shard = 0;
   EXPECT_EQ(difference(train<Routed>(flat), train<Routed>(job)), "");
-}
-
-// What is written inside a scope reaches every replica, and what is read is whole.
-TEST_P(HybridSettings, ScopesSeeAndChangeEveryReplica) {
-  for (const std::optional<int> root : {std::optional<int>(), std::optional<int>(3)})
-    on_ranks<Lm>(job_of(GetParam().bf16(), {4, 2}), {}, [&](Lm& model, Engine& engine, int rank) {
-      train_step(model, engine);
-      const at::NoGradGuard no_grad;
-      {
-        const auto scope = gather(model.parameters(), root);
-        model.norm->weight.fill_(root ? static_cast<double>(rank) : 0.25);
-      }
-      const double written = root ? 3 : 0.25;
-      EXPECT_TRUE(engine.main_parameter(model.norm->weight).eq(written).all().item<bool>());
-      EXPECT_TRUE((model.norm->weight * 1).eq(written).all().item<bool>());
-      const std::vector<double> sums = [&] {
-        const auto scope = gather(model.parameters());
-        std::vector<double> all;
-        for (const at::Tensor& parameter : model.parameters())
-          all.push_back(parameter.to(at::kDouble).sum().item<double>());
-        return all;
-      }();
-      engine.release();
-      for (std::size_t i = 0; i < sums.size(); ++i)
-        EXPECT_EQ(model.parameters()[i].to(at::kBFloat16).to(at::kDouble).sum().item<double>(), sums[i]) << i;
-    });
 }
 
 // Within its group what each wants; the others that these have failed.
@@ -222,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(All, HybridSettings, testing::Values(Plan::hybrid(), Pl
 
 TEST(HybridState, IsThatOfAGroupOrOfAllRanks) {
   for (const Plan& plan : {Plan::hybrid(), Plan::hybrid_zero2()})
-    on_ranks<Lm>(job_of(plan, {6, 3}), {}, [&](Lm&, Engine& engine, int) {
+    on_ranks<Lm>({.plan = plan, .ranks = 6, .shard = 3}, {}, [&](Lm&, Engine& engine, int) {
       const Ledger ledger = engine.ledger();
       std::int64_t whole = 0;
       for (const UnitLayout& unit : engine.layout().units())

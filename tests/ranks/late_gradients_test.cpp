@@ -3,54 +3,11 @@
 #include <torch/torch.h>
 
 #include <array>
-#include <numeric>
 
-#include "covering.h"
 #include "late_stores.h"
 #include "zero/error.h"
 
 namespace zero::test::late_gradients_test {
-
-bool gathers_gradients(const Plan& plan, int ranks) {
-  return ranks > 1 && (plan.label() == "ddp" || plan.label() == "hybrid");
-}
-
-// Gradients alone, and with what the optimizer keeps.
-class GradientBlocks : public testing::TestWithParam<std::tuple<std::size_t, Precision, int, Plan, int, bool>> {};
-
-TEST_P(GradientBlocks, HaveTheBitsOfMemory) {
-  const auto& [which, precision, ranks, plan, accumulate, alone] = GetParam();
-  Job job{plan.precision(precision).accumulate(accumulate), ranks, optimizers()[which], {.clip = 1, .seed = 3}, 4};
-  job.plan = job.plan.reproducible(accumulate == 3);
-  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  const LateStates late = alone ? LateStates{State::gradient} : LateStates{State::optimizer, State::gradient};
-  const auto watch = std::make_shared<LateWatch>();
-  const Outcome in_memory = train<Lm>(job, lm_with_dropout(0.1));
-  EXPECT_EQ(difference(in_memory, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1), late))), "");
-  expect_no_fault(watch);
-  EXPECT_GT(watch->operations, 0);
-  EXPECT_LE(watch->most, 3 * 5 * LateStore::kTransfer);
-}
-
-std::vector<std::tuple<std::size_t, Precision, int, Plan, int, bool>> gradients_kept() {
-  std::vector<std::size_t> all(optimizers().size());
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<Precision> precisions = every_precision();
-  std::erase(precisions, Precision::fp8);
-  auto rows = covering(all, precisions, std::vector{1, 2, 3}, all_plans(), std::vector{1, 2, 3},
-                       std::vector<bool>{false, true});
-  std::erase_if(rows, [](const auto& row) { return gathers_gradients(std::get<3>(row), std::get<2>(row)); });
-  return rows;
-}
-
-std::string name_of_gradients(const testing::TestParamInfo<GradientBlocks::ParamType>& tested) {
-  const auto& [which, precision, ranks, plan, accumulate, alone] = tested.param;
-  return std::to_string(which) + in_title(std::string(name(optimizers()[which]))) +
-         in_title(std::string(name(precision))) + "On" + std::to_string(ranks) + in_title(plan.label()) + "Of" +
-         std::to_string(accumulate) + (alone ? "Alone" : "");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, GradientBlocks, testing::ValuesIn(gradients_kept()), name_of_gradients);
 
 // Two losses that go backward one by one: more than planned, and in 16 bits wider than planned.
 TEST(LateGradients, TakeMoreBackwardsThanPlanned) {

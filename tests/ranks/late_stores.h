@@ -50,19 +50,6 @@ inline void expect_no_fault(const Watch& watch) {
   EXPECT_EQ(watch->under_way, 0);
 }
 
-inline std::vector<Optimizer> optimizers() {
-  std::vector<Optimizer> all = every_optimizer();
-  for (const auto& more : {narrow_moments(), whole_optimizers(), our_own_options()})
-    all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-inline std::vector<Precision> every_precision() {
-  std::vector<Precision> all;
-  for (const std::string_view name : precisions()) all.push_back(precision_named(name));
-  return all;
-}
-
 struct Wide : torch::nn::Module {
   explicit Wide(std::int64_t n) : linear(register_module("linear", torch::nn::Linear(n, n))), size(n) {}
   at::Tensor loss(std::int64_t index) { return linear(numbers(index, {2, size})).to(at::kFloat).square().mean(); }

@@ -1,11 +1,8 @@
-// Every optimizer computes what LibTorch's does, and the same bits under every plan.
+// Every optimizer computes what LibTorch's does; groups of parameters have optimizers of their own.
 #include "optimizers.h"
 
 #include <torch/torch.h>
 
-#include <numeric>
-
-#include "covering.h"
 #include "device/kernels.h"
 #include "lm.h"
 #include "torch_optimizers.h"
@@ -13,72 +10,6 @@
 namespace zero::test::optimizers_test {
 
 constexpr int kSteps = 20;
-
-std::vector<Optimizer> all_optimizers() {
-  std::vector<Optimizer> all = every_optimizer();
-  for (const Optimizer& optimizer : whole_optimizers()) all.push_back(optimizer);
-  return all;
-}
-
-std::vector<std::size_t> which_optimizers() {
-  std::vector<std::size_t> all(all_optimizers().size());
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-std::string title(std::size_t which, int ranks, Precision precision, const Plan& plan) {
-  return std::to_string(which) + in_title(std::string(name(all_optimizers()[which]))) + "On" + std::to_string(ranks) +
-         in_title(std::string(name(precision))) + in_title(plan.label());
-}
-
-Job job_of(std::size_t which, int ranks, const Plan& plan) {
-  return {plan, ranks, all_optimizers()[which], {.clip = 1, .seed = 3}, kSteps};
-}
-
-Outcome trained(const Job& job) {
-  return train<Lm>(job, lm_with_dropout(0.1));
-}
-
-// Which optimizer, ranks, precision, plan, micro-batches a step.
-class Optimizers : public testing::TestWithParam<std::tuple<std::size_t, int, Precision, Plan, int>> {};
-
-// With several micro-batches, those of the plan that reduces at the same times.
-TEST_P(Optimizers, HaveTheSameBitsUnderEveryPlan) {
-  const auto& [which, ranks, precision, plan, accumulate] = GetParam();
-  const bool late = accumulate == 1 || plan == Plan::zero1();
-  const Plan other = late ? Plan::ddp() : plan == Plan::zero3() ? Plan::zero2() : Plan::zero3();
-  const auto run = [&](const Plan& preset) {
-    return trained(job_of(which, ranks, preset.accumulate(accumulate).precision(precision)));
-  };
-  EXPECT_EQ(difference(run(other), run(plan)), "") << other.label();
-}
-
-std::string title_of_optimizers(const testing::TestParamInfo<Optimizers::ParamType>& tested) {
-  const auto& [which, ranks, precision, plan, accumulate] = tested.param;
-  return title(which, ranks, precision, plan) + "Times" + std::to_string(accumulate);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, Optimizers,
-    testing::ValuesIn(covering(which_optimizers(), std::vector{1, 2, 4}, std::vector{Precision::fp32, Precision::bf16},
-                               std::vector{Plan::zero1(), Plan::zero2(), Plan::zero3()}, std::vector{1, 4})),
-    title_of_optimizers);
-
-// Which optimizer, ranks, precision, plan.
-class ReproducibleOptimizers : public testing::TestWithParam<std::tuple<std::size_t, int, Precision, Plan>> {};
-
-TEST_P(ReproducibleOptimizers, HaveTheBitsOfOneProcess) {
-  const auto& [which, ranks, precision, plan] = GetParam();
-  const auto run = [&](const Plan& preset, int on) {
-    return trained(job_of(which, on, preset.accumulate(4 / on).precision(precision).reproducible(true)));
-  };
-  EXPECT_EQ(difference(run(Plan::ddp(), 1), run(plan, ranks)), "");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, ReproducibleOptimizers,
-                         testing::ValuesIn(covering(which_optimizers(), std::vector{1, 2, 4},
-                                                    std::vector{Precision::fp32, Precision::bf16}, all_plans())),
-                         [](const auto& tested) { return std::apply(title, tested.param); });
 
 // Distances in units of the last place of `size`.
 at::Tensor units_apart(const at::Tensor& mine, const at::Tensor& theirs, const at::Tensor& size) {

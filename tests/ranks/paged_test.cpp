@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "covering.h"
 #include "late_stores.h"
 #include "states.h"
 #include "zero/error.h"
@@ -23,51 +22,6 @@ Options with_folder(Options options = {}) {
   options.disk.directories = {std::filesystem::temp_directory_path()};  // for plans that ask for one
   return options;
 }
-
-// One by element, in 8 bits, over whole tensors with an owner, and with norms.
-std::vector<Optimizer> kinds() {
-  return {AdamW{.lr = 2e-3, .eps = 1e-4}, narrow_moments()[1], Muon{}, Lamb{}};
-}
-
-// Optimizer, precision, ranks and those of a shard group (0: all), micro-batches, plan, what is elsewhere.
-using Where = std::tuple<std::size_t, Precision, std::pair<int, int>, int, Plan, LateStates>;
-class Paged : public testing::TestWithParam<Where> {};
-
-TEST_P(Paged, HasTheBitsOfMemory) {
-  const auto& [which, precision, mesh, accumulate, preset, states] = GetParam();
-  const Plan plan = preset.precision(precision).accumulate(accumulate);
-  Job job{.plan = plan,
-          .ranks = mesh.first,
-          .optimizer = kinds()[which],
-          .options = with_folder({.clip = 1, .seed = 3}),
-          .shard = mesh.second};
-  if (precision == Precision::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  const Outcome in_memory = train<Lm>(job, lm_with_dropout(0.1));
-  const auto watch = std::make_shared<LateWatch>();
-  job.plan = offloaded(plan, states);
-  EXPECT_EQ(difference(in_memory, train<Lm>(job, in_late_stores(watch, lm_with_dropout(0.1), states))), "");
-  expect_no_fault(watch);
-  EXPECT_GT(watch->operations, 0);
-}
-
-std::vector<Where> places() {
-  std::vector<Precision> precisions = every_precision();
-  std::erase(precisions, Precision::fp8);  // computes as bf16 does; it takes no linear layer of this model's sizes
-  // Gradients elsewhere are slices over all, which those of hybrids and ddp are not.
-  return covering(std::vector<std::size_t>{0, 1, 2, 3}, precisions,
-                  std::vector<std::pair<int, int>>{{1, 0}, {2, 0}, {3, 0}, {4, 2}, {2, 1}}, std::vector{1, 3},
-                  std::vector{Plan::zero3(), Plan::hybrid(), Plan::ddp()},
-                  std::vector{LateStates{State::parameter}, LateStates{State::parameter, State::optimizer}});
-}
-
-std::string name_of(const testing::TestParamInfo<Where>& tested) {
-  const auto& [which, precision, mesh, accumulate, plan, states] = tested.param;
-  return std::to_string(which) + in_title(std::string(name(kinds()[which]))) +
-         in_title(mesh.first, accumulate, precision) + "InGroupsOf" + std::to_string(mesh.second) +
-         in_title(plan.label()) + std::to_string(states.size());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Paged, testing::ValuesIn(places()), name_of);
 
 // The outcome of a course under a plan in memory, and elsewhere, is the same.
 template <class Model, class Loop>
@@ -87,55 +41,6 @@ std::vector<Job> jobs() {
     for (const auto& [plan, ranks] : {std::pair(Plan::zero3(), 2), std::pair(Plan::ddp(), 1)})
       jobs.push_back({.plan = plan.precision(precision), .ranks = ranks, .options = {.seed = 3}});
   return jobs;
-}
-
-// Scopes that write, also inside each other and left by an exception, and forwards without gradients in between.
-TEST(PagedUnits, AreReadAndWrittenInScopesAndEvaluated) {
-  for (const Job& job : jobs())
-    expect_alike(job, lm_with_dropout(0), [](Lm& model, Engine& engine, Outcome& run, int rank) {
-      const auto evaluate = [&] {
-        const torch::NoGradGuard no_grad;
-        for (int index = 0; index < 2; ++index) run.losses.push_back(model.loss(index).item<double>());
-      };
-      evaluate();
-      run.record(train_step(model, engine));
-      {
-        const Gather scope({model.embed->weight, model.bias});
-        const torch::NoGradGuard no_grad;
-        model.embed->weight.mul_(1.25);
-        const Gather inner({model.bias}, 0);
-        model.bias.add_(rank == 0 ? 0.5 : 7);
-      }
-      evaluate();
-      EXPECT_NE(thrown_by([&] {
-                  const Gather scope({model.embed->weight});
-                  const torch::NoGradGuard no_grad;
-                  model.embed->weight.zero_();
-                  throw std::runtime_error("left");
-                }),
-                "");
-      evaluate();
-      run.record(train_step(model, engine));
-      evaluate();
-    });
-}
-
-TEST(PagedUnits, AreTheModulesOwnAfterRelease) {
-  for (Job job : jobs()) {
-    job.options = with_folder(job.options);
-    const auto watch = std::make_shared<LateWatch>();
-    job.plan = offloaded(job.plan);
-    on_ranks<Lm>(job, in_late_stores(watch, lm_with_dropout(0), kAll), [](Lm& model, Engine& engine, int) {
-      train_step(model, engine);
-      const auto expected = parameters_of(model, engine);
-      engine.release();
-      for (const auto& item : model.named_parameters()) {
-        const at::Tensor& stored = expected.at(item.key() + " as stored");
-        EXPECT_TRUE(at::equal(item.value().to(stored.scalar_type()), stored)) << item.key();
-      }
-    });
-    expect_no_fault(watch);
-  }
 }
 
 // What an engine leaves behind without release() is told of.
@@ -172,18 +77,6 @@ TEST(PagedUnits, OfWhichRanksUseOthersAreServed) {
                    });
 }
 
-// Slices that travel in 8 bits, what is gathered exactly in scopes, and the one rank that gathers nothing.
-TEST(PagedUnits, TravelInEightBits) {
-  for (const int ranks : {1, 2})
-    expect_alike({.plan = Plan::zero3().bf16().gather_in(Wire::fp8), .ranks = ranks}, lm_with_dropout(0),
-                 [](Lm& model, Engine& engine, Outcome& run, int) {
-                   for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
-                   const Gather scope({model.embed->weight});
-                   const torch::NoGradGuard no_grad;
-                   model.embed->weight.mul_(1.25);
-                 });
-}
-
 struct Limited : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return out(table(tokens(index, {4, 5}, 11)).sum(1)).square().mean(); }
   torch::nn::Embedding table =
@@ -196,18 +89,6 @@ TEST(PagedUnits, HaveRowsOfALargestNorm) {
     expect_alike(job, Course<Limited>{}, [](Limited& model, Engine& engine, Outcome& run, int) {
       for (int step = 0; step < 3; ++step) run.record(train_step(model, engine));
     });
-}
-
-// The budget that a program gives is kept, with less read ahead.
-TEST(PagedUnits, KeepToTheBudget) {
-  for (const std::int64_t budget : {std::int64_t{1}, std::int64_t{4000}, std::int64_t{1} << 20})
-    expect_alike({.plan = Plan::zero3().accumulate(2).resident_budget(budget)}, lm_with_dropout(0),
-                 [](Lm& model, Engine& engine, Outcome& run, int) {
-                   for (int step = 0; step < 2; ++step) run.record(train_step(model, engine));
-                   engine.reset_peaks();
-                   run.record(train_step(model, engine));
-                   EXPECT_EQ(engine.ledger()[Owner::gathered].peak, engine.estimate().gathered);
-                 });
 }
 
 TEST(PagedUnits, AreToldAndLoadedAsInMemory) {

@@ -1,9 +1,7 @@
-// Precisions: the same bits under every plan, the bytes predicted, and what becomes of small updates.
+// Precisions: bytes a parameter, what is kept in full, what becomes of small updates, and scales of losses.
 #include <torch/torch.h>
 
-#include "covering.h"
 #include "lm.h"
-#include "optimizers.h"
 
 namespace zero::test::precisions_test {
 
@@ -12,61 +10,6 @@ std::vector<Precision> every_precision() {
   for (const std::string_view name : precisions()) all.push_back(precision_named(name));
   return all;
 }
-
-std::vector<Optimizer> some_optimizers() {
-  std::vector<Optimizer> all = narrow_moments();
-  all.push_back(AdamW{.lr = 2e-3, .eps = 1e-4});
-  all.push_back(Sgd{.lr = 0.1, .momentum = 0.9});
-  return all;
-}
-
-// Precision, ranks, which optimizer, plan.
-class Precisions : public testing::TestWithParam<std::tuple<Precision, int, std::size_t, Plan>> {
- protected:
-  Plan preset() const { return std::get<Plan>(GetParam()); }
-  Plan plan(const Plan& preset, int accumulate = 1) const {
-    return preset.accumulate(accumulate).precision(std::get<Precision>(GetParam()));
-  }
-  int ranks() const { return std::get<int>(GetParam()); }
-  Optimizer optimizer() const { return some_optimizers()[std::get<std::size_t>(GetParam())]; }
-};
-
-std::string name_of(const testing::TestParamInfo<Precisions::ParamType>& info) {
-  const auto& [precision, ranks, which, plan] = info.param;
-  return in_title(std::string(name(precision))) + "On" + std::to_string(ranks) + in_title(plan.label()) + "By" +
-         std::to_string(which);
-}
-
-TEST_P(Precisions, HaveTheSameBitsUnderEveryPlan) {
-  const auto run = [&](const Plan& preset) {
-    return train<Lm>({plan(preset), ranks(), optimizer(), {.clip = 1, .seed = 3}, 6}, lm_with_dropout(0.1));
-  };
-  EXPECT_EQ(difference(run(Plan::ddp()), run(preset())), "") << describe(optimizer());
-}
-
-TEST_P(Precisions, HaveTheBitsOfOneProcess) {
-  const auto run = [&](const Plan& preset, int on) {
-    return train<Lm>({plan(preset, 4 / on).reproducible(true), on, optimizer(), {.seed = 3}, 6}, lm_with_dropout(0.1));
-  };
-  EXPECT_EQ(difference(run(Plan::ddp(), 1), run(preset(), ranks())), "") << describe(optimizer());
-}
-
-TEST_P(Precisions, HoldTheBytesEstimated) {
-  std::mutex mutex;
-  std::int64_t most = 0, estimated = 0;
-  on_ranks<Lm>({plan(preset()), ranks(), optimizer()}, {}, [&](Lm& model, Engine& engine, int) {
-    train_step(model, engine);
-    const std::lock_guard lock(mutex);
-    most = std::max(most, engine.ledger()[Owner::optimizer].bytes);
-    estimated = engine.estimate().state.optimizer;
-  });
-  EXPECT_EQ(most, estimated) << describe(optimizer());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Precisions,
-                         testing::ValuesIn(covering(every_precision(), std::vector{1, 2, 4},
-                                                    std::vector<std::size_t>{0, 1, 2, 3, 4}, all_plans())),
-                         name_of);
 
 // One large matrix, so that padding does not count.
 struct Square : torch::nn::Module {

@@ -5,24 +5,6 @@
 
 namespace zero::test::reduction_test {
 
-TEST(ReduceIn, SendsTheBytesEstimated) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16})
-    for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
-      for (const int accumulate : {1, 2})
-        for (const Plan& plan : all_plans()) {
-          const Job job{plan.precision(precision).accumulate(accumulate).reduce_in(dtype), 3};
-          SCOPED_TRACE(describe(job) + std::string(name(dtype)));
-          on_ranks<Lm>(job, {}, [](Lm& model, Engine& engine, int) {
-            for (int step = 0; step < 2; ++step) train_step(model, engine);
-            engine.reset_traffic();
-            engine.reset_peaks();
-            train_step(model, engine);
-            EXPECT_TRUE(engine.traffic() == engine.estimate().wire);
-            EXPECT_LE(engine.ledger()[Owner::reduction].peak, engine.estimate().reduction);
-          });
-        }
-}
-
 std::int64_t reduced(const Plan& plan) {
   std::int64_t bytes = 0;
   on_ranks<Lm>({plan, 2}, {}, [&](Lm&, Engine& engine, int rank) {

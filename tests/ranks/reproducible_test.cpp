@@ -43,10 +43,6 @@ class Splits : public testing::TestWithParam<std::tuple<Precision, Plan, int>> {
   }
 };
 
-TEST_P(Splits, UnderEveryPlanGiveOneLossCurve) {
-  expect_one_result<Lm>(lm_with_dropout(0));
-}
-
 TEST_P(Splits, DropoutIncluded) {
   expect_one_result<Lm>(lm_with_dropout(0.3));
 }

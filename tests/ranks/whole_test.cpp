@@ -1,4 +1,4 @@
-// Optimizers over whole tensors: their mathematics in plain tensors, their bytes, and who computes.
+// Optimizers over whole tensors: their mathematics in plain tensors, and what they leave alone.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -119,27 +119,6 @@ TEST(FullTensors, MuonStepsAlongTheNearestOrthogonalMatrix) {
       EXPECT_LT(difference, 0.35) << name;
 }
 
-TEST(FullTensors, HoldAndSendWhatIsEstimated) {
-  for (const Optimizer& optimizer : whole_optimizers())
-    for (const Precision precision : {Precision::fp32, Precision::bf16})
-      under_every_plan({Plan::ddp().precision(precision), 3, optimizer}, [](const Job& job) {
-        SCOPED_TRACE(describe(job) + std::string(name(job.optimizer)));
-        std::mutex mutex;
-        std::int64_t most = 0, estimated = 0;
-        on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
-          for (int step = 0; step < 2; ++step) train_step(model, engine);
-          engine.reset_traffic();
-          train_step(model, engine);
-          EXPECT_TRUE(engine.traffic() == engine.estimate().wire);
-          EXPECT_EQ(engine.ledger()[Owner::update].bytes, engine.estimate().update);
-          const std::lock_guard lock(mutex);
-          most = std::max(most, engine.ledger()[Owner::optimizer].bytes);
-          estimated = engine.estimate().state.optimizer;
-        });
-        EXPECT_EQ(most, estimated);
-      });
-}
-
 TEST(FullTensors, AreRefusedAnEstimateWithoutShapes) {
   const std::vector<ParameterSpec> specs{{.name = "w", .numel = 64, .unit = "u"}};
   EXPECT_THROW(static_cast<void>(estimate(Plan::zero3(), Layout(specs, 2), Muon{})), ConfigError);
@@ -160,38 +139,6 @@ TEST(FullTensors, LeaveAloneWhatGetsNoGradient) {
     const Outcome ddp = train<Sometimes>(job);
     under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train<Sometimes>(each)), ""); });
   }
-}
-
-TEST(FullTensors, UpdateWhatIsUnfrozenLater) {
-  const Course<Shapes> course{.make =
-                                  [] {
-                                    auto model = std::make_shared<Shapes>();
-                                    for (const char* name : {"p0", "p3"})
-                                      model->named_parameters()[name].set_requires_grad(false);
-                                    return model;
-                                  },
-                              .before_step =
-                                  [](Shapes& model, int step) {
-                                    for (const char* name : {"p0", "p3"})
-                                      model.named_parameters()[name].set_requires_grad(step > 0);
-                                  }};
-  for (const Optimizer& optimizer : whole_optimizers()) {
-    Job job{Plan::ddp(), 2, optimizer, {}, 1};
-    const Outcome frozen = train<Shapes>(job, course);
-    job.steps = 3;
-    const Outcome ddp = train<Shapes>(job, course);
-    for (const char* name : {"p0", "p3"})
-      EXPECT_FALSE(at::equal(frozen.parameters.at(name), ddp.parameters.at(name))) << name;
-    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train<Shapes>(each, course)), ""); });
-  }
-}
-
-TEST(FullTensors, SendNothingOnOneRank) {
-  for (const Optimizer& optimizer : whole_optimizers())
-    on_ranks<Lm>({Plan::zero3(), 1, optimizer}, {}, [](Lm& model, Engine& engine, int) {
-      train_step(model, engine);
-      EXPECT_TRUE(engine.traffic() == engine.estimate().wire);
-    });
 }
 
 }  // namespace zero::test::whole_test

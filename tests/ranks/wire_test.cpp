@@ -9,20 +9,6 @@ Plan in_fp8(Precision precision) {
   return Plan::zero3().precision(precision).gather_in(Wire::fp8);
 }
 
-TEST(Float8Wire, SendsAndHoldsWhatIsEstimated) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16, Precision::fp8})
-    for (const int ranks : {2, 3})
-      on_ranks<Lm>({in_fp8(precision), ranks}, {}, [](Lm& model, Engine& engine, int) {
-        for (int step = 0; step < 2; ++step) train_step(model, engine);
-        engine.reset_traffic();
-        engine.reset_peaks();
-        train_step(model, engine);
-        EXPECT_EQ(engine.memory(), Memory::separate);
-        EXPECT_TRUE(engine.traffic() == engine.estimate().wire);
-        EXPECT_EQ(engine.ledger()[Owner::gathered].peak, engine.estimate().gathered);
-      });
-}
-
 // E4M3 and a byte for each 32: 1.03 bytes a parameter.
 TEST(Float8Wire, IsHalfOfBf16) {
   const auto gathered = [](const Plan& plan) {

@@ -46,6 +46,35 @@ TEST(Covering, EveryTwoValuesOfTwoParametersMeet) {
   }
 }
 
+// Every value but the first of the second parameter needs the last of the first one, and excludes others of the third.
+TEST(Covering, EveryTwoValuesMeetOfARowThatMayBe) {
+  const Sizes sizes{3, 4, 5, 2, 6};
+  const auto may_be = [](const Row& row) { return row[1] == 0 || (row[0] == 2 && (row[1] + row[2]) % 3 != 0); };
+  const auto chosen = [](const Row& open, const Row& row) {
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if (open[i] != kOpen && open[i] != row[i]) return false;
+    return true;
+  };
+  std::vector<Row> all = every_row(sizes);
+  std::erase_if(all, [&](const Row& row) { return !may_be(row); });
+  const Possible possible = [&](const Row& open) {
+    return std::ranges::any_of(all, [&](const Row& row) { return chosen(open, row); });
+  };
+  for (const Ties ties : {Ties::first, Ties::rarest}) {
+    const std::vector<Row> rows = covering_rows(sizes, possible, ties);
+    for (const Row& row : rows) EXPECT_TRUE(may_be(row));
+    EXPECT_EQ(pairs_of(rows), pairs_of(all));
+    EXPECT_EQ(std::set<Row>(rows.begin(), rows.end()).size(), rows.size());
+    EXPECT_LT(rows.size(), 50u);
+  }
+}
+
+TEST(Covering, TakesTheRarestValueWhereSeveralDoAsWell) {
+  std::vector<int> taken(2);
+  for (const Row& row : covering_rows({6, 6, 2}, everything_is_possible, Ties::rarest)) ++taken[row[2]];
+  EXPECT_EQ(taken[0], taken[1]);
+}
+
 TEST(Covering, TheRowsAreOfTheProductAndNoneComesTwice) {
   for (const Sizes& sizes : kMatrices) {
     const std::vector<Row> all = every_row(sizes), rows = covering_rows(sizes);

@@ -38,15 +38,11 @@ using namespace zero;
 #undef ZERO_MULTIVERSION
 #define ZERO_MULTIVERSION __attribute__((target("arch=x86-64-v3")))
 #define zero avx2
-#include "comm/tree_sum.cpp"
-#include "device/host_kernels.cpp"
 #undef zero
 
 #undef ZERO_MULTIVERSION
 #define ZERO_MULTIVERSION __attribute__((target("arch=x86-64-v4")))
 #define zero avx512
-#include "comm/tree_sum.cpp"
-#include "device/host_kernels.cpp"
 #undef zero
 #endif
 // NOLINTEND(bugprone-suspicious-include)

@@ -1,0 +1,249 @@
+// What holds of a training whatever it is set to: its bits and its bytes, for every row of the table of settings.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "backwards/observer.h"
+#include "contracts.h"
+#include "covering.h"
+#include "most_moved.h"
+#include "partition/transitions.h"
+#include "traffic_text.h"
+
+namespace zero::test::contracts_test {
+
+using Done = std::map<std::pair<std::string, int>, int>;  // how often, by activity and unit
+
+// Of the activities that move a unit.
+class Log : public EngineObserver {
+ public:
+  void booked(Owner, int, std::int64_t) override {}
+  void adopted(const void*) override {}
+  int began(Activity activity, int unit) override {
+    const std::lock_guard lock(mutex_);
+    if (activity == Activity::gather || activity == Activity::reduce || activity == Activity::publish)
+      if (unit >= 0) ++done_[{std::string(name(activity)), unit}];
+    return 0;
+  }
+  void ended(int) noexcept override {}
+  // How often a unit is gathered depends on what stays resident: that it is.
+  Done done() const {
+    const std::lock_guard lock(mutex_);
+    Done done = done_;
+    for (auto& [what, times] : done)
+      if (what.first == "gather") times = 1;
+    return done;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Done done_;
+};
+
+Done listed(const Plan& plan, const Layout& layout) {
+  Done done;
+  for (const Transition& each : transitions(plan.on(layout.mesh()), layout)) {
+    const char* const activity = each.when == Moment::use      ? "gather"
+                                 : each.when == Moment::update ? "publish"
+                                                               : "reduce";
+    const int times = each.when == Moment::gradient ? plan.accumulate() : 1;
+    if (!each.joined) done[{activity, each.unit}] += times;
+  }
+  return done;
+}
+
+// What one rank sees of a training.
+struct Seen {
+  Ledger from_the_start, of_a_step;  // the latter's peaks are those of the last step
+  Estimate estimate;
+  std::int64_t budget = 0;
+  Traffic sent;  // in the last step
+  TierTraffic before_steps, moved;
+  Done done, listed;
+};
+
+struct Training {
+  Outcome outcome;
+  std::vector<Seen> ranks;
+};
+
+// Of parameters paged in: what the plan gives, but one unit at least; else two units, or three where one is on its way.
+std::int64_t budget_of(const Engine& engine) {
+  std::vector<std::int64_t> bytes;
+  for (const UnitLayout& unit : engine.layout().units()) bytes.push_back(unit.bytes());
+  std::ranges::sort(bytes, std::greater());
+  const std::int64_t given = engine.plan().resident_budget();
+  if (given > 0) return std::max(given, bytes[0]);
+  return bytes[0] + bytes[1] + (engine.plan()[State::parameter].tier == Tier::device ? 0 : bytes[2]);
+}
+
+void observed_step(Lm& model, Engine& engine, Outcome& run, Seen& seen) {
+  static_cast<void>(engine.traffic());  // waits for what is under way
+  const auto log = std::make_shared<Log>();
+  engine.observe(log);
+  seen.from_the_start = engine.ledger();
+  engine.reset_peaks();
+  engine.reset_traffic();
+  run.record(step_of(model, engine, kSteps - 1));
+  seen.sent = engine.traffic();
+  seen.moved = engine.tier_traffic();
+  seen.of_a_step = engine.ledger();
+  seen.estimate = engine.estimate();
+  seen.budget = budget_of(engine);
+  seen.done = log->done();
+  seen.listed = listed(engine.plan(), engine.layout());
+}
+
+Training train_by_setting(const Setting& setting) {
+  Training training{{}, std::vector<Seen>(static_cast<std::size_t>(setting.ranks.count))};
+  training.outcome =
+      train_by(setting.job(), lm_with_dropout(0.2), [&](Lm& model, Engine& engine, Outcome& run, int rank) {
+        Seen& seen = training.ranks[static_cast<std::size_t>(rank)];
+        seen.before_steps = engine.setup_tier_traffic();
+        for (int step = 0; step < kSteps - 1; ++step) run.record(step_of(model, engine, step));
+        observed_step(model, engine, run, seen);
+      });
+  return training;
+}
+
+// Once for all contracts.
+const Training& training_of(const Setting& setting) {
+  static std::map<std::string, Training> all;
+  const std::string title = setting.title();
+  if (!all.contains(title)) all.emplace(title, train_by_setting(setting));
+  return all.at(title);
+}
+
+class Settings : public testing::TestWithParam<Setting> {};
+
+TEST_P(Settings, HaveTheBitsOfTheReference) {
+  const Setting reference = GetParam().reference();
+  EXPECT_EQ(difference(training_of(reference).outcome, training_of(GetParam()).outcome), "") << reference.title();
+}
+
+void expect_states_held(const Setting& setting, Tier tier, const std::vector<Seen>& ranks) {
+  std::int64_t most = 0;
+  const StateBytes expected = ranks.front().estimate.on(tier);
+  for (const Seen& each : ranks) {
+    EXPECT_EQ(each.from_the_start.on(tier, Owner::parameter).peak, expected.parameter);
+    EXPECT_EQ(each.of_a_step.on(tier, Owner::parameter).bytes, expected.parameter);
+    EXPECT_EQ(each.from_the_start.on(tier, Owner::gradient).peak, expected.gradient);
+    EXPECT_EQ(each.of_a_step.on(tier, Owner::gradient).bytes, expected.gradient);
+    EXPECT_LE(each.from_the_start.on(tier, Owner::optimizer).peak, expected.optimizer);
+    most = std::max(most, each.of_a_step.on(tier, Owner::optimizer).bytes);
+  }
+  // A share may leave most on one rank, and have most elsewhere of another.
+  if (setting.share == 1) {
+    EXPECT_EQ(most, expected.optimizer);
+  }
+  EXPECT_LE(most, expected.optimizer);
+}
+
+void expect_buffers_held(const Setting& setting, const Seen& seen) {
+  const Estimate& estimate = seen.estimate;
+  const Ledger& ledger = seen.of_a_step;
+  EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
+  if (setting.gather_in == Wire::native) {
+    EXPECT_LE(ledger[Owner::gathered].peak, seen.budget);
+  }
+  EXPECT_LE(ledger[Owner::reduction].peak, estimate.reduction);
+  EXPECT_LE(ledger[Owner::update].peak, estimate.update);
+  EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.staging);
+  if (setting.states_on(Tier::device).size() == 3) {
+    EXPECT_EQ(ledger[Owner::update].bytes, estimate.update);
+  }
+  EXPECT_EQ(estimate.late > 0, setting.delays && on_devices());
+  // What checks of a disk remember grows with the state.
+  if (setting.checks) return;
+  EXPECT_LE(seen.from_the_start.peak_held, estimate.held());
+  EXPECT_LE(ledger.peak_held, estimate.held());
+}
+
+TEST_P(Settings, TakeTheBytesOfTheEstimate) {
+  const std::vector<Seen>& ranks = training_of(GetParam()).ranks;
+  for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
+    SCOPED_TRACE(name(tier));
+    expect_states_held(GetParam(), tier, ranks);
+  }
+  for (const Seen& each : ranks) expect_buffers_held(GetParam(), each);
+}
+
+TEST_P(Settings, MoveBetweenTiersWhatWasForeseen) {
+  const std::vector<Seen>& ranks = training_of(GetParam()).ranks;
+  Most moved;
+  for (const Seen& each : ranks) moved.take(each.moved);
+  EXPECT_EQ(text_of(moved.of_all()), text_of(ranks.front().estimate.moved.step()));
+  if (GetParam().states_on(Tier::device).size() < 3) return;
+  EXPECT_EQ(moved.of_all(), TierTraffic{});
+  EXPECT_EQ(ranks.front().before_steps, TierTraffic{});
+}
+
+TEST_P(Settings, SendWhatWasForeseen) {
+  const Ranks& ranks = GetParam().ranks;
+  const bool several = 0 < ranks.per_host && ranks.per_host < ranks.count;
+  for (const Seen& each : training_of(GetParam()).ranks) {
+    EXPECT_EQ(text_of(each.sent), text_of(each.estimate.wire));
+    EXPECT_TRUE(each.sent == each.estimate.wire);
+    EXPECT_EQ(each.sent.across_hosts() > 0, several);
+    EXPECT_EQ(each.sent.within_host() > 0, ranks.count > 1);
+    EXPECT_LE(each.sent.in_place(), several ? 0 : each.sent.within_host());
+  }
+}
+
+TEST_P(Settings, DoToUnitsWhatTheListOfTransitionsSays) {
+  for (const Seen& each : training_of(GetParam()).ranks) EXPECT_EQ(each.done, each.listed);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Settings, testing::ValuesIn(settings()),
+                         [](const auto& tested) { return tested.param.title(); });
+
+// Those in memory have what the optimizer keeps elsewhere all the same.
+LateStates late_states(const Setting& setting) {
+  const LateStates states = setting.states_on(Tier::disk);
+  return states.empty() ? LateStates{State::optimizer} : states;
+}
+
+class LateSettings : public testing::TestWithParam<Setting> {
+ protected:
+  static Outcome trained(const Course<Lm>& course) {
+    return train_by(GetParam().job(), course, [](Lm& model, Engine& engine, Outcome& run, int) {
+      for (int step = 0; step < kSteps; ++step) run.record(step_of(model, engine, step));
+    });
+  }
+};
+
+TEST_P(LateSettings, HaveTheSameBitsWhateverTheDelays) {
+  const Training& expected = training_of(GetParam());
+  const LateStates late = late_states(GetParam());
+  const bool any = late != LateStates{State::optimizer} || expected.ranks.front().estimate.state.optimizer > 0;
+  for (std::uint64_t seed = 0; seed < (on_devices() && long_tests() ? 20u : 1u); ++seed) {
+    const Delays delays(late, any);
+    surroundings().delay(seed);
+    EXPECT_EQ(difference(expected.outcome, trained(delays.on(lm_with_dropout(0.2)))), "") << "seed " << seed;
+    surroundings().delay({});
+    if (std::ranges::count(late, State::parameter) == 0) {
+      EXPECT_LE(delays.most(), 3 * 5 * LateStore::kTransfer);
+    }
+  }
+}
+
+// On devices those with states elsewhere.
+std::vector<Setting> late_settings() {
+  std::vector<Setting> all = settings();
+  std::erase_if(all, [](const Setting& each) { return on_devices() && each.states_on(Tier::device).size() == 3; });
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LateSettings, testing::ValuesIn(late_settings()),
+                         [](const auto& tested) { return tested.param.title(); });
+
+TEST(Settings, ThatCannotBeAreRefusedByName) {
+  for (const Setting& setting : refused_settings()) {
+    const std::string told = thrown_by([&] { on_ranks<Lm>(setting.job(), {}, [](Lm&, Engine&, int) {}); });
+    EXPECT_TRUE(says(told, setting.faults())) << setting.title();
+  }
+}
+
+}  // namespace zero::test::contracts_test

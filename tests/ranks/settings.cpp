@@ -1,0 +1,320 @@
+#include "settings.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+#include <ostream>
+#include <set>
+#include <variant>
+
+#include "covering.h"
+#include "optimizers.h"
+
+namespace zero::test {
+namespace {
+
+constexpr std::array<const char*, 6> kPresets{"ddp", "zero1", "zero2", "zero3", "hybrid", "hybrid-zero2"};
+
+std::vector<Tier> tiers() {
+  return on_devices() ? std::vector{Tier::device, Tier::host, Tier::disk} : std::vector{Tier::device, Tier::disk};
+}
+
+std::vector<Precision> all_precisions() {
+  std::vector<Precision> all;
+  for (const std::string_view name : precisions()) all.push_back(precision_named(name));
+  return all;
+}
+
+// Of update_rules(): each number of values kept, each format of them, and each operation of whole tensors.
+std::vector<std::size_t> rules_of_each_form() {
+  return {0, 2, 3, 7, 10, 12, 13, 14, 15, 16, 19};
+}
+// AdamW in two formats, Muon, Adafactor, LAMB.
+std::vector<std::size_t> rules_of_each_kind() {
+  return {10, 14, 16, 18, 19};
+}
+
+// A column: its values, of which the first `tried` make room for those of other columns.
+struct Column {
+  std::size_t values;
+  std::size_t tried;
+  std::function<void(Setting& setting, std::size_t value)> choose;
+};
+using Table = std::vector<Column>;
+
+template <class T>
+Column column(T Setting::*field, const std::vector<T>& values, std::size_t tried = 1) {
+  return {values.size(), tried, [=](Setting& setting, std::size_t value) { setting.*field = values[value]; }};
+}
+
+// What an open column has is the first of its values.
+Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules,
+            const std::vector<Precision>& precisions, const std::vector<Ranks>& ranks,
+            const std::vector<std::int64_t>& budgets) {
+  return {column(&Setting::preset, std::vector<std::string>(kPresets.begin(), kPresets.end()), kPresets.size()),
+          column(&Setting::ranks, ranks, 2),
+          column(&Setting::delays, {false, true}),
+          column(&Setting::gradient, tiers, tiers.size()),
+          column(&Setting::optimizer, tiers, tiers.size()),
+          column(&Setting::parameter, tiers),
+          column(&Setting::share, {1, 0.6, 0.2}),
+          column(&Setting::budget, budgets),
+          column(&Setting::gather_in, {Wire::native, Wire::fp8}),
+          column(&Setting::reduce_in, {std::optional<Dtype>(), {Dtype::bf16}, {Dtype::f32}, {Dtype::f16}}),
+          column(&Setting::precision, precisions),
+          column(&Setting::rule, rules),
+          column(&Setting::accumulate, {1, 2, 3, 5}),
+          column(&Setting::reproducible, {false, true}),
+          column(&Setting::groups, {false, true}),
+          column(&Setting::checks, tiers.size() > 1 ? std::vector{false, true} : std::vector{false})};
+}
+
+Table whole_table(const std::vector<Tier>& tiers) {
+  std::vector<std::size_t> rules(update_rules().size());
+  std::iota(rules.begin(), rules.end(), 0);
+  return table(tiers, on_devices() ? rules_of_each_form() : rules, all_precisions(),
+               {{2},
+                {1},
+                {3},
+                {5},
+                {.count = 4, .per_host = 2},
+                {.count = 4, .shard = 2},
+                {.count = 6, .shard = 3, .per_host = 3},
+                {.count = 6, .shard = 2, .per_host = 2},
+                {.count = 3, .shard = 1}},
+               {0, 1, 5000, std::int64_t{1} << 40});
+}
+
+Table table_of_kinds() {
+  return table(tiers(), rules_of_each_kind(),
+               {Precision::fp32, Precision::bf16, Precision::fp16, Precision::bf16_kahan},
+               {{2}, {1}, {3}, {.count = 4, .shard = 2}}, {0, 1});
+}
+
+Setting setting_of(const Table& table, const Row& row) {
+  Setting setting;
+  for (std::size_t i = 0; i < row.size(); ++i) table[i].choose(setting, row[i] == kOpen ? 0 : row[i]);
+  return setting;
+}
+
+// What is open in columns that make room for others' values is tried; those that ask for room have their first one.
+bool possible(const Table& table, Row row, std::size_t at = 0) {
+  if (at == row.size()) return setting_of(table, row).valid();
+  if (row[at] != kOpen) return possible(table, row, at + 1);
+  for (std::size_t value = 0; value < table[at].tried; ++value) {
+    row[at] = value;
+    if (possible(table, row, at + 1)) return true;
+  }
+  return false;
+}
+
+std::vector<std::size_t> sizes_of(const Table& table) {
+  std::vector<std::size_t> sizes;
+  for (const Column& column : table) sizes.push_back(column.values);
+  return sizes;
+}
+
+std::vector<Setting> covered(const Table& table) {
+  std::vector<Setting> settings;
+  const Possible may_be = [&](const Row& open) { return possible(table, open); };
+  for (const Row& row : covering_rows(sizes_of(table), may_be, Ties::rarest))
+    settings.push_back(setting_of(table, row));
+  return settings;
+}
+
+// With a turn, later values come before earlier ones where they do as well, so that others meet in the rows.
+Table turned(Table table, std::size_t turn) {
+  for (Column& column : table)
+    if (column.tried == 1)
+      column.choose = [choose = column.choose, turn, values = column.values](Setting& setting, std::size_t value) {
+        choose(setting, value == 0 ? 0 : 1 + (value - 1 + turn) % (values - 1));
+      };
+  return table;
+}
+
+std::vector<Setting> rows(const std::vector<Table>& tables) {
+  std::vector<Setting> all;
+  std::set<std::string> titles;
+  for (std::size_t turn = 0; turn < (long_tests() ? 10u : 1u); ++turn)
+    for (const Table& table : tables)
+      for (const Setting& setting : covered(turned(table, turn)))
+        if (titles.insert(setting.title()).second) all.push_back(setting);
+  return all;
+}
+
+bool power_of_two(int number) {
+  return std::has_single_bit(static_cast<unsigned>(number));
+}
+
+std::string in_title(State state, Tier tier) {
+  if (tier == Tier::device) return "";
+  const std::string what = state == State::optimizer ? "moments" : std::string(name(state)) + "s";
+  return "With" + what + (tier == Tier::host ? "OnTheHost" : "OnDisk");
+}
+
+}  // namespace
+
+const std::vector<Optimizer>& update_rules() {
+  static const std::vector<Optimizer> all = [] {
+    std::vector<Optimizer> list;
+    for (const auto& some : {every_optimizer(), narrow_moments(), whole_optimizers(), our_own_options()})
+      list.insert(list.end(), some.begin(), some.end());
+    return list;
+  }();
+  return all;
+}
+
+bool updates_whole_tensors(const Optimizer& optimizer) {
+  return std::holds_alternative<Muon>(optimizer) || std::holds_alternative<Lamb>(optimizer) ||
+         std::holds_alternative<Adafactor>(optimizer);
+}
+
+bool on_devices() {
+  return !device_of_rank().is_cpu();
+}
+
+Plan Setting::plan() const {
+  const Plan rows = Plan::named(preset)
+                        .offload(State::parameter, parameter)
+                        .offload(State::gradient, gradient)
+                        .offload(State::optimizer, optimizer, share)
+                        .gather_in(gather_in);
+  return (reduce_in ? rows.reduce_in(*reduce_in) : rows)
+      .precision(precision)
+      .accumulate(accumulate)
+      .reproducible(reproducible)
+      .delay_update(delays)
+      .resident_budget(budget);
+}
+
+MeshShape Setting::mesh() const {
+  return ranks.shard == 0 ? MeshShape(ranks.count) : MeshShape(ranks.count, {.shard = ranks.shard});
+}
+
+Job Setting::job() const {
+  Job job{.plan = plan(),
+          .ranks = ranks.count,
+          .optimizer = update_rules()[rule],
+          .options = {.clip = 1, .seed = 3},
+          .shard = ranks.shard,
+          .ranks_per_host = ranks.per_host};
+  if (groups) {
+    job.options.groups = {no_decay_on_norms_biases_embeddings()};
+    job.options.clip = 0.5;
+    job.options.schedule = [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); };
+  }
+  if (precision == Precision::fp16 || reduce_in == Dtype::f16) job.options.loss_scale = LossScale{.initial = 0x1p10};
+  // Small operations, so that there are many of them, and several files.
+  const std::filesystem::path folder = std::filesystem::temp_directory_path();
+  job.options.disk = {.directories = {folder}, .checks = checks, .block = 16384, .depth = 4};
+  if (ranks.count == 2) job.options.disk.directories.push_back(folder);
+  return job;
+}
+
+std::string Setting::title() const {
+  std::string text = test::in_title(ranks.count, accumulate, precision);
+  if (ranks.shard > 0) text += "InGroupsOf" + std::to_string(ranks.shard);
+  if (ranks.per_host > 0) text += "On" + std::to_string(ranks.count / ranks.per_host) + "hosts";
+  text +=
+      test::in_title(preset) + "By" + std::to_string(rule) + test::in_title(std::string(name(update_rules()[rule])));
+  text += in_title(State::parameter, parameter) + in_title(State::gradient, gradient);
+  text += in_title(State::optimizer, optimizer);
+  if (share < 1) text += "By" + std::to_string(static_cast<int>(100 * share)) + "Percent";
+  if (delays) text += "Late";
+  if (budget > 0) text += "In" + std::to_string(budget) + "bytes";
+  if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
+  if (reduce_in) text += "ReducedIn" + std::string(name(*reduce_in));
+  return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "") + (checks ? "Checked" : "");
+}
+
+std::vector<State> Setting::states_on(Tier tier) const {
+  std::vector<State> states;
+  for (const auto& [state, its] : {std::pair(State::parameter, parameter), std::pair(State::gradient, gradient),
+                                   std::pair(State::optimizer, optimizer)})
+    if (its == tier) states.push_back(state);
+  return states;
+}
+
+std::vector<std::string> Setting::faults() const {
+  if (const std::vector<std::string> of_plan = plan().faults(mesh()); !of_plan.empty()) return of_plan;
+  if (delays && on_devices() && gradient == Tier::device) return {"a delayed update reads gradients"};
+  const bool elsewhere = states_on(Tier::device).size() < 3;
+  if (updates_whole_tensors(update_rules()[rule]) && (delays || (on_devices() && elsewhere)))
+    return {"optimizer " + std::string(name(update_rules()[rule])), "whole tensors"};
+  return {};
+}
+
+// Where ranks and micro-batches are powers of two, sums that are reproducible are those of one rank, or of two where
+// parameters change as they travel. Other sums have an order for plans that reduce each micro-batch, and one for those
+// that do not; on meshes whose groups are no subtree of a sum, one of their own.
+Setting Setting::reference() const {
+  const Plan here = plan().on(mesh());
+  const bool coded = gather_in != Wire::native && here[State::parameter].placement == Placement::sharded;
+  const bool one_tree = reproducible && power_of_two(ranks.count) && power_of_two(accumulate);
+  const bool reduces_each = here[State::gradient].between == Placement::sharded && accumulate > 1 && !one_tree;
+  Setting other = *this;
+  other.parameter = other.gradient = other.optimizer = Tier::device;
+  other.share = 1;
+  other.budget = 0;
+  other.checks = false;
+  other.ranks.per_host = 0;
+  if (ranks.shard % 3 != 0) other.ranks.shard = 0;
+  if (one_tree) {
+    other.ranks = {coded ? 2 : 1};
+    other.accumulate = accumulate * ranks.count / other.ranks.count;
+  }
+  if (delays) other.gradient = other.optimizer = Tier::disk;
+  other.preset = coded ? "zero3" : reduces_each ? "zero2" : delays ? "zero1" : "ddp";
+  if (!coded) other.gather_in = Wire::native;
+  if (other == *this && delays)
+    other.gradient = on_devices() ? Tier::host : Tier::device;
+  else if (other == *this)
+    other.preset = coded ? "hybrid" : reduces_each ? "zero3" : "zero1";
+  return other;
+}
+
+Setting Setting::elsewhere() const {
+  const Setting same = reference();
+  const std::vector<Tier> all = tiers();
+  const auto next = [&](Tier tier, std::size_t turn) {
+    const auto at = static_cast<std::size_t>(std::ranges::find(all, tier) - all.begin());
+    return all[(at + turn) % all.size()];
+  };
+  const auto at = static_cast<std::size_t>(std::ranges::find(kPresets, preset) - kPresets.begin());
+  for (std::size_t turn = 1; turn < kPresets.size() * all.size() * all.size() * all.size(); ++turn) {
+    Setting other = *this;
+    other.preset = kPresets[(at + turn) % kPresets.size()];
+    other.optimizer = next(optimizer, turn / 2);
+    other.gradient = next(gradient, turn / 3);
+    other.parameter = next(parameter, turn / 5);
+    other.share = other.optimizer == Tier::device || delays ? 1 : turn % 2 == 0 ? 0.5 : 1;
+    if (other != *this && other.valid() && other.reference() == same) return other;
+  }
+  return same;
+}
+
+void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.title();
+}
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> all = rows({whole_table({Tier::device}), whole_table(tiers())});
+  return all;
+}
+
+std::vector<Setting> settings_of_each_kind() {
+  return rows({table_of_kinds()});
+}
+
+std::vector<Setting> refused_settings() {
+  const Table table = table_of_kinds();
+  std::vector<Setting> refused;
+  for (const Row& row : covering_rows(sizes_of(table), everything_is_possible, Ties::rarest))
+    if (const Setting setting = setting_of(table, row); !setting.valid()) refused.push_back(setting);
+  return refused;
+}
+
+}  // namespace zero::test
