@@ -2,26 +2,16 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/core/UndefinedTensorImpl.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <string>
 #include <utility>
 
-#include "backwards/arguments.h"
-#include "backwards/micro_batch.h"
-#include "backwards/running_backward.h"
 #include "backwards/unwatched.h"
-#include "base/lifetimes.h"
 #include "base/random.h"
-#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -66,84 +56,7 @@ std::uint64_t hash_of_default(const c10::Device& device) {
   return hash;
 }
 
-bool composite(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-}
-
-// Where an operator computes: on the device of its first tensor, else on the one that it is given.
-c10::Device device_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  std::optional<c10::Device> found;
-  for (const c10::IValue& value : arguments)
-    for_each_tensor(value, [&](const c10::TensorImpl* tensor) {
-      if (!found && tensor != c10::UndefinedTensorImpl::singleton()) found = tensor->device();
-    });
-  const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size() && !found; ++i)
-    if (formal[i].name() == "device" && arguments[i].isDevice()) found = arguments[i].toDevice();
-  return found.value_or(c10::kCPU);
-}
-
-// Operator and sizes: other draws from the same place are no repetition.
-std::uint64_t hash_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  std::uint64_t hash = std::hash<c10::OperatorHandle>{}(op);
-  for (const c10::IValue& value : arguments) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    for (const std::int64_t size : value.toTensor().sizes()) hash = derived(hash, static_cast<std::uint64_t>(size));
-    break;
-  }
-  return hash;
-}
-
-// Whether it is asked to draw nothing, as dropout is in evaluation.
-bool draws_nothing(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& name = formal[i].name();
-    const bool share = name == "p" || name == "dropout" || name == "dropout_p";
-    if (share && arguments[i].isDouble() && arguments[i].toDouble() == 0) return true;
-    if ((name == "train" || name == "training") && arguments[i].isBool() && !arguments[i].toBool()) return true;
-  }
-  return false;
-}
-
-c10::IValue* generator_among(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
-  const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i)
-    if (formal[i].name() == "generator") return &arguments[i];
-  return nullptr;
-}
-
-// A forward inside backward computes activations again, which may be of another generator: a program that goes back
-// has set the default one back to where it was.
-[[noreturn]] void refuse_other_numbers(const c10::OperatorHandle& op) {
-  throw StateError(op.operator_name().name +
-                       " draws random numbers in a forward inside backward, which would not be those of the forward "
-                       "whose activations it recomputes",
-                   "set LibTorch's generator back to where it was before that forward, as checkpoints do, on the only "
-                   "thread of the process that has engines; else set dropout to 0 there, or keep these activations");
-}
-
 }  // namespace
-
-bool draws(const c10::OperatorHandle& op) {
-  return op.hasTag(at::Tag::nondeterministic_seeded);
-}
-
-// The default generator of a device has the state of another as long as this lives.
-class Draw::InsteadOfDefault {
- public:
-  explicit InsteadOfDefault(const at::Generator& generator)
-      : default_(at::globalContext().defaultGenerator(generator.device())), before_(default_.get_state()) {
-    default_.set_state(generator.get_state());
-  }
-  ~InsteadOfDefault() { default_.set_state(before_); }
-  InsteadOfDefault(const InsteadOfDefault&) = delete;
-  InsteadOfDefault& operator=(const InsteadOfDefault&) = delete;
-
- private:
-  at::Generator default_;
-  at::Tensor before_;
-};
 
 void RandomNumbers::add_device(const c10::Device& device) {
   const std::lock_guard lock(mutex_);
@@ -260,94 +173,6 @@ at::Generator RandomNumbers::generator(const c10::Device& device) {
                       : at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
   generators_.insert_or_assign(device.type(), made);
   return made;
-}
-
-Draw::Draw(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
-  const RunningBackward* const running = RunningBackward::current();
-  numbers_ = running != nullptr ? running->numbers() : OfThread<RandomNumbers>::here();
-  if (numbers_ == nullptr) return;
-  const auto device = numbers_->known(device_of(op, arguments));
-  if (!device) return;
-  device_ = *device;
-  generator_ = generator_among(op, arguments);
-  given_ = generator_ != nullptr && generator_->isGenerator() && generator_->toGenerator().defined();
-  if (given_ && generator_->toGenerator() != at::globalContext().defaultGenerator(device_)) return;
-  remembered_ = watched_threads == 1;
-  const bool trains = at::GradMode::is_enabled();
-  if (trains && running == nullptr) forward_ = MicroBatch::open();
-  const bool recomputes = trains && running != nullptr;
-  if (generator_ == nullptr && (device_.is_cpu() || composite(op))) {
-    inside_ = remembered_ || forward_ != nullptr || recomputes;
-    return;
-  }
-  const bool under_hooks = forward_ != nullptr && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
-  if (under_hooks && !draws_nothing(op, arguments)) forward_->draw_under_hooks();
-  find_before(op, arguments, recomputes);
-  if (again_ && again_->seed) {
-    from_engines(*again_);
-  } else if (forward_ != nullptr && !of_program()) {
-    from_engines(next());
-  } else if (recomputes && running->drawn() && !given_ && !again_ && !draws_nothing(op, arguments)) {
-    refuse_other_numbers(op);
-  } else {
-    from_default_ = remembered_;
-  }
-}
-
-Draw::~Draw() = default;
-
-// What was drawn from here before.
-void Draw::find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool also_over) {
-  if (!remembered_) return;
-  before_ = RandomNumbers::place(device_);
-  const std::uint64_t what = hash_of(op, arguments);
-  key_of_default_ = derived(what, device_.is_cpu() ? before_.host : before_.device);
-  key_ = device_.is_cpu() ? key_of_default_ : derived(key_of_default_, before_.host);
-  again_ = numbers_->find(key_, also_over);
-  if (!again_ && !device_.is_cpu()) again_ = numbers_->find(key_of_default_, also_over);
-  if (given_ && again_ && again_->seed) again_.reset();
-}
-
-// Whether the program says where it draws from.
-bool Draw::of_program() const {
-  return given_ || again_ || (remembered_ && (numbers_->follows(before_) || numbers_->seeded_by_program(before_)));
-}
-
-// The engine's next numbers.
-RandomNumbers::Drawn Draw::next() const {
-  const RandomNumbers::Drawn drawn{
-      .seed = forward_->next_seed(), .mark = RandomNumbers::new_mark(), .begins = before_.seeded};
-  if (remembered_) numbers_->remember(key_, drawn);
-  return drawn;
-}
-
-void Draw::from_engines(const RandomNumbers::Drawn& drawn) {
-  give(*drawn.seed);
-  if (remembered_) numbers_->leave(drawn.mark, /*following=*/false);
-}
-
-// To an operator that takes no generator, as some on devices, in place of the default one.
-void Draw::give(std::uint64_t seed) {
-  at::Generator generator = numbers_->generator(device_);
-  generator.set_current_seed(seed);
-  if (generator_ != nullptr) {
-    *generator_ = std::move(generator);
-  } else {
-    instead_ = std::make_unique<InsteadOfDefault>(generator);
-  }
-}
-
-void Draw::done() {
-  if (!from_default_) return;
-  const RandomNumbers::Place now = RandomNumbers::place(device_);
-  if (device_.is_cpu() ? now.host == before_.host : now.device == before_.device) return;  // it drew nothing
-  const bool following = numbers_->follows(before_) || numbers_->seeded_by_program(before_);
-  if (!again_) {
-    again_ = RandomNumbers::Drawn{
-        .seed = {}, .mark = RandomNumbers::new_mark(), .begins = before_.seeded && at::GradMode::is_enabled()};
-    numbers_->remember(key_of_default_, *again_);
-  }
-  numbers_->leave(again_->mark, following || (forward_ != nullptr && !given_));
 }
 
 }  // namespace zero

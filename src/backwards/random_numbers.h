@@ -11,7 +11,6 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
-#include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -19,12 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <unordered_map>
-
-namespace c10 {
-class OperatorHandle;
-}
 
 namespace zero {
 
@@ -45,7 +39,7 @@ class RandomNumbers {
   void remove(const MicroBatch& engine);
 
  private:
-  friend class Draw;
+  friend class Draw;  // operators/random_draws.cpp
 
   // Where the default generators are: of the CPU, and of the device that is drawn on, else 0.
   struct Place {
@@ -81,47 +75,6 @@ class RandomNumbers {
   std::optional<std::uint64_t> seeded_;   // the latest key at which one may have begun
   std::uint64_t begin_ = 0, latest_ = 0;  // Place::host where the forward began, and behind the latest draw
   bool following_ = false;                // which was from the default generator
-};
-
-// Whether an operator may draw.
-bool draws(const c10::OperatorHandle& op);
-
-// A run of an operator that may draw.
-class Draw {
- public:
-  // Gives the operator the generator that it is to draw from. Throws StateError where it would draw other numbers than
-  // in the forward whose activations it computes again.
-  Draw(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
-  ~Draw();
-  Draw(const Draw&) = delete;
-  Draw& operator=(const Draw&) = delete;
-
-  // The operators that it consists of draw, and are to be seen.
-  bool inside() const { return inside_; }
-  // It has run.
-  void done();
-
- private:
-  class InsteadOfDefault;
-
-  void find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool also_over);
-  bool of_program() const;
-  RandomNumbers::Drawn next() const;
-  void from_engines(const RandomNumbers::Drawn& drawn);
-  void give(std::uint64_t seed);
-
-  RandomNumbers* numbers_ = nullptr;
-  MicroBatch* forward_ = nullptr;  // to which it belongs
-  c10::Device device_ = c10::kCPU;
-  c10::IValue* generator_ = nullptr;  // the argument, where it takes one
-  bool given_ = false;                // which is the default one
-  bool remembered_ = false;           // what is drawn
-  bool inside_ = false;
-  bool from_default_ = false;                   // it draws from the default generator, which is remembered
-  RandomNumbers::Place before_;                 // where that is
-  std::uint64_t key_ = 0, key_of_default_ = 0;  // of draws from the engine's, and from the default generator
-  std::optional<RandomNumbers::Drawn> again_;   // drawn before from here
-  std::unique_ptr<InsteadOfDefault> instead_;
 };
 
 }  // namespace zero

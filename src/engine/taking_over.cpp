@@ -115,6 +115,7 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
 
 // The peers may be gone: then the units on their way end empty, and a destructor has nobody to tell.
 void Parameters::end() noexcept {
+  if (delayed_) delayed_->settle();  // it reads gradients
   try {
     for (auto& unit : units_) pager_->settle_published(*unit);
   } catch (...) {

@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "base/lifetimes.h"
+#include "operators/operator_rule.h"
 #include "zero/error.h"
 
 namespace zero::batch_norm {
@@ -164,26 +164,10 @@ struct Norm : torch::autograd::Function<Norm> {
   }
 };
 
-}  // namespace
-
-Added::Added(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks)
-    : known_by_(known_by.unsafeGetTensorImpl()), layers_(OfThread<Layers>::own()) {
-  const std::lock_guard lock(layers_->mutex);
-  layers_->known[known_by_].push_back({this, &layer, ranks});
-}
-
-Added::~Added() {
-  const std::lock_guard lock(layers_->mutex);
-  const auto found = layers_->known.find(known_by_);
-  std::erase_if(found->second, [this](const Layers::Layer& each) { return each.added == this; });
-  if (found->second.empty()) layers_->known.erase(found);
-}
-
-std::optional<Communicator> ranks_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+// Over which ranks it is to be computed; none where it is not that of a layer which was added and trains.
+std::optional<Communicator> ranks_of(std::span<const c10::IValue> arguments) {
   Layers* const here = OfThread<Layers>::here();
-  if (here == nullptr) return std::nullopt;
-  static const c10::OperatorHandle batch_norm = c10::Dispatcher::singleton().findSchemaOrThrow("aten::batch_norm", "");
-  if (op != batch_norm || !arguments[Place::training].toBool()) return std::nullopt;
+  if (here == nullptr || !arguments[Place::training].toBool()) return std::nullopt;
   const std::lock_guard lock(here->mutex);
   for (const std::size_t known_by : {Place::weight, Place::running_mean}) {
     const Optional tensor = tensor_in(arguments[known_by]);
@@ -213,4 +197,30 @@ void run(const Communicator& ranks, torch::jit::Stack* stack) {
   torch::jit::push(*stack, y);
 }
 
+void run_over_ranks(OperatorCall& call) {
+  const std::optional<Communicator> ranks = ranks_of(call.arguments);
+  if (ranks) call.instead = [&ranks](torch::jit::Stack* stack) { run(*ranks, stack); };
+  call.proceed();
+}
+
+constexpr auto kBatchNorm = std::to_array<OperatorName>({{"aten::batch_norm"}});
+
+}  // namespace
+
+Added::Added(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks)
+    : known_by_(known_by.unsafeGetTensorImpl()), layers_(OfThread<Layers>::own()) {
+  const std::lock_guard lock(layers_->mutex);
+  layers_->known[known_by_].push_back({this, &layer, ranks});
+}
+
+Added::~Added() {
+  const std::lock_guard lock(layers_->mutex);
+  const auto found = layers_->known.find(known_by_);
+  std::erase_if(found->second, [this](const Layers::Layer& each) { return each.added == this; });
+  if (found->second.empty()) layers_->known.erase(found);
+}
+
 }  // namespace zero::batch_norm
+
+constexpr zero::OperatorRule zero::operator_rules::batch_norm{zero::batch_norm::kBatchNorm, zero::OperatorRule::always,
+                                                              zero::batch_norm::run_over_ranks};

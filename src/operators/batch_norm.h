@@ -4,18 +4,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <ATen/core/stack.h>
 
 #include <memory>
-#include <optional>
-#include <span>
 
 #include "zero/communicator.h"
-
-namespace c10 {
-class OperatorHandle;
-}
 
 namespace torch::nn {
 class Module;
@@ -39,10 +31,5 @@ class Added {
   const c10::TensorImpl* known_by_;
   std::shared_ptr<Layers> layers_;
 };
-
-// Over which ranks the operator is to be computed; none where it is not that of a layer which was added and trains.
-std::optional<Communicator> ranks_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
-// Its result is on the stack instead of its arguments. What these are of units is resident.
-void run(const Communicator& ranks, torch::jit::Stack* stack);
 
 }  // namespace zero::batch_norm

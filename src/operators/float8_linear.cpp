@@ -9,6 +9,7 @@
 #include <cmath>
 #include <span>
 
+#include "operators/operator_rule.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -88,30 +89,51 @@ struct Product : torch::autograd::Function<Product> {
 struct Operands {
   at::Tensor x, matrix;
   std::optional<at::Tensor> bias = {};
+  bool transposed = false;  // the matrix is [out, in]
 };
 
-struct Operators {
-  static c10::OperatorHandle find(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
-  const c10::OperatorHandle linear = find("aten::linear"), matmul = find("aten::matmul"), mm = find("aten::mm"),
-                            addmm = find("aten::addmm");
-};
+constexpr auto kProducts =
+    std::to_array<OperatorName>({{"aten::linear"}, {"aten::matmul"}, {"aten::mm"}, {"aten::addmm"}});
 
-const Operators& operators() {
-  static const Operators all;
-  return all;
-}
-
-std::optional<Operands> operands_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const auto tensor = [&](std::size_t i) { return arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
-  if (op == operators().linear) {
+std::optional<Operands> operands_of(const OperatorCall& call) {
+  const auto tensor = [&](std::size_t i) {
+    return call.arguments[i].isTensor() ? call.arguments[i].toTensor() : at::Tensor();
+  };
+  const std::string_view name = call.op.operator_name().name;
+  if (name == "aten::linear") {
     const at::Tensor bias = tensor(2);
-    return Operands{tensor(0), tensor(1), bias.defined() ? std::optional(bias) : std::nullopt};
+    return Operands{tensor(0), tensor(1), bias.defined() ? std::optional(bias) : std::nullopt, /*transposed=*/true};
   }
-  if (op == operators().matmul || op == operators().mm) return Operands{tensor(0), tensor(1)};
-  const bool plain_sum =
-      op == operators().addmm && arguments[3].toScalar().equal(1) && arguments[4].toScalar().equal(1);
+  if (name != "aten::addmm") return Operands{tensor(0), tensor(1)};
+  const bool plain_sum = call.arguments[3].toScalar().equal(1) && call.arguments[4].toScalar().equal(1);
   if (plain_sum && tensor(0).dim() <= 1) return Operands{tensor(1), tensor(2), tensor(0)};
   return {};
+}
+
+// The engine's recipe whose product it may be.
+c10::intrusive_ptr<Float8Linears> recipe_of(const Operands& operands) {
+  if (!operands.matrix.defined() || operands.matrix.dim() != 2) return {};
+  if (operands.x.device() != operands.matrix.device()) return {};  // LibTorch says what is wrong
+  const Unit* unit = Unit::of(operands.matrix.unsafeGetTensorImpl());
+  return unit == nullptr ? nullptr : unit->owner->float8();
+}
+
+// Products with a taken parameter.
+void multiply_in_float8(OperatorCall& call) {
+  const std::optional<Operands> operands = operands_of(call);
+  const auto linears = operands ? recipe_of(*operands) : nullptr;
+  const auto parameter = linears ? linears->find(operands->matrix) : std::nullopt;
+  if (parameter) {
+    linears->use(*parameter);
+    call.instead = [&](torch::jit::Stack* stack) {
+      const at::Tensor matrix = operands->transposed ? operands->matrix.t() : operands->matrix;
+      const at::Tensor y = Product::apply(operands->x, matrix, operands->bias, linears,
+                                          static_cast<std::int64_t>(*parameter), at::GradMode::is_enabled());
+      torch::jit::drop(*stack, call.arguments.size());
+      torch::jit::push(*stack, y);
+    };
+  }
+  call.proceed();
 }
 
 }  // namespace
@@ -176,23 +198,6 @@ std::optional<std::size_t> Float8Linears::find(const at::Tensor& matrix) const {
   return whole && taken_[parameter] && matrix.is_non_overlapping_and_dense() ? std::optional(parameter) : std::nullopt;
 }
 
-bool run_in_float8(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const std::size_t count = op.schema().arguments().size();
-  const auto operands = operands_of(op, std::span(stack->data() + (stack->size() - count), count));
-  if (!operands || !operands->matrix.defined() || operands->matrix.dim() != 2) return false;
-  if (operands->x.device() != operands->matrix.device()) return false;  // LibTorch says what is wrong
-  const Unit* unit = Unit::of(operands->matrix.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->owner->float8() == nullptr) return false;
-  const c10::intrusive_ptr<Float8Linears>& linears = unit->owner->float8();
-  const auto parameter = linears->find(operands->matrix);
-  if (!parameter) return false;
-  linears->use(*parameter);
-  const at::Tensor matrix = op == operators().linear ? operands->matrix.t() : operands->matrix;
-  const at::Tensor y = Product::apply(operands->x, matrix, operands->bias, linears,
-                                      static_cast<std::int64_t>(*parameter), at::GradMode::is_enabled());
-  torch::jit::drop(*stack, count);
-  torch::jit::push(*stack, y);
-  return true;
-}
+constexpr OperatorRule operator_rules::float8{kProducts, OperatorRule::with_units, multiply_in_float8};
 
 }  // namespace zero

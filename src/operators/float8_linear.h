@@ -5,7 +5,6 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
-#include <ATen/core/stack.h>
 
 #include <deque>
 #include <memory>
@@ -16,10 +15,6 @@
 #include "units/unit.h"
 #include "zero/float8.h"
 #include "zero/state.h"
-
-namespace c10 {
-class OperatorHandle;
-}
 
 namespace zero {
 
@@ -58,9 +53,5 @@ class Float8Linears final : public torch::CustomClassHolder {
   std::shared_ptr<float> noted_;               // by parameter and role
   std::vector<std::deque<double>> histories_;  // likewise
 };
-
-// True when the operator is a product with a taken parameter, paged in: its result is on the stack instead of its
-// arguments.
-bool run_in_float8(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace zero

@@ -8,7 +8,7 @@
 #include <array>
 
 #include "backwards/unwatched.h"
-#include "units/unit.h"
+#include "operators/operator_rule.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -25,21 +25,37 @@ struct Renormalised : torch::autograd::Function<Renormalised> {
   }
 };
 
-const c10::OperatorHandle& renorm() {
-  static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding_renorm_", "");
-  return op;
+constexpr auto kRenorm = std::to_array<OperatorName>({{"aten::embedding_renorm_"}});
+constexpr auto kLookups = std::to_array<OperatorName>({{"aten::embedding"},
+                                                       {"aten::embedding_bag"},
+                                                       {"aten::embedding_bag", "padding_idx"},
+                                                       {"aten::_embedding_bag"},
+                                                       {"aten::_embedding_bag_forward_only"}});
+
+// That rows of a parameter of an engine are renormalised is noted, and not done.
+void note_renormalisation(OperatorCall& call) {
+  const at::Tensor table = call.arguments[0].toTensor();
+  const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
+  if (unit == nullptr || unit->owner->held(*unit)) return call.proceed();
+  const Slot& slot = unit->slot_of(table);
+  unit->owner->max_norms().note(slot.index, slot.name, call.arguments[1].toTensor(), call.arguments[2].toDouble(),
+                                call.arguments[3].toDouble());
+  torch::jit::drop(*call.stack, call.arguments.size());
+  torch::jit::push(*call.stack, table);
 }
 
-bool looks_up(const c10::OperatorHandle& op) {
-  static const auto ops = [] {
-    const auto find = [](const char* name, const char* overload) {
-      return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-    };
-    return std::array{find("aten::embedding", ""), find("aten::embedding_bag", ""),
-                      find("aten::embedding_bag", "padding_idx"), find("aten::_embedding_bag", ""),
-                      find("aten::_embedding_bag_forward_only", "")};
-  }();
-  return std::ranges::find(ops, op) != ops.end();
+// Gives a lookup in a parameter the renormalised rows; and in 16 bits a dense gradient, as the engine holds it anyway:
+// LibTorch cannot add sparse ones there.
+void adjust_lookup(OperatorCall& call) {
+  const at::Tensor table = call.arguments[0].toTensor();
+  const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
+  if (unit == nullptr) return call.proceed();
+  if (at::isReducedFloatingType(table.scalar_type()))
+    for (std::size_t i = 0; i < call.arguments.size(); ++i)
+      if (call.op.schema().arguments()[i].name() == "sparse") call.arguments[i] = false;
+  if (MaxNorms& max_norms = unit->owner->max_norms(); !max_norms.empty())
+    call.arguments[0] = max_norms.seen(unit->slot_of(table).index, table);
+  call.proceed();
 }
 
 }  // namespace
@@ -112,30 +128,7 @@ void MaxNorms::forget() {
   }
 }
 
-bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (op != renorm()) return false;
-  const auto arguments = torch::jit::last(*stack, 4);
-  const at::Tensor table = arguments[0].toTensor();
-  const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
-  if (unit == nullptr || unit->owner->held(*unit)) return false;
-  const Slot& slot = unit->slot_of(table);
-  unit->owner->max_norms().note(slot.index, slot.name, arguments[1].toTensor(), arguments[2].toDouble(),
-                                arguments[3].toDouble());
-  torch::jit::drop(*stack, 4);
-  torch::jit::push(*stack, table);
-  return true;
-}
-
-void adjust_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
-  if (!looks_up(op)) return;
-  const at::Tensor table = arguments[0].toTensor();
-  const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
-  if (unit == nullptr) return;
-  if (at::isReducedFloatingType(table.scalar_type()))
-    for (std::size_t i = 0; i < arguments.size(); ++i)
-      if (op.schema().arguments()[i].name() == "sparse") arguments[i] = false;
-  if (MaxNorms& max_norms = unit->owner->max_norms(); !max_norms.empty())
-    arguments[0] = max_norms.seen(unit->slot_of(table).index, table);
-}
+constexpr OperatorRule operator_rules::renormalisation{kRenorm, OperatorRule::with_units, note_renormalisation};
+constexpr OperatorRule operator_rules::lookup{kLookups, OperatorRule::with_units, adjust_lookup};
 
 }  // namespace zero

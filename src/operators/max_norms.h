@@ -5,18 +5,13 @@
 // Thread-safety: the thread that runs forward and step.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <ATen/core/stack.h>
+#include <ATen/core/Tensor.h>
 
-#include <span>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "zero/communicator.h"
-
-namespace c10 {
-class OperatorHandle;
-}
 
 namespace zero {
 
@@ -63,11 +58,5 @@ class MaxNorms {
 
   std::vector<State> tables_;
 };
-
-// True when the operator renormalises rows of a parameter of an engine, which is noted: its result is on the stack.
-bool note_renormalisation(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-// Gives a lookup in a parameter the renormalised rows; and in 16 bits a dense gradient, as the engine holds it anyway:
-// LibTorch cannot add sparse ones there. The unit has to be resident.
-void adjust_lookup(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
 }  // namespace zero

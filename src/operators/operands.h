@@ -1,12 +1,14 @@
 // What an operator is given: the units among its tensors, and tensors in other dtypes in their place.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
 
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backwards/arguments.h"
@@ -18,12 +20,10 @@ class OperatorHandle;
 
 namespace zero {
 
-struct Cast;
-
 // The distinct units among an operator's arguments; more than a handful only for fused lists.
 class UnitSet {
  public:
-  explicit UnitSet(c10::ArrayRef<c10::IValue> arguments);
+  explicit UnitSet(std::span<const c10::IValue> arguments);
 
   bool empty() const { return count_ == 0; }
   std::vector<Unit*> all() const;
@@ -45,20 +45,25 @@ class UnitSet {
 
 bool has_unit(const c10::IValue& value);
 
-// What LibTorch has in fp32 alone, or refuses under autocast, which does not compute it in fp32 on all kinds of
-// devices: linear algebra but for products, binary cross entropy of probabilities, and an encoder's layer of sequences
-// that are padded (nested tensors).
-bool only_wide(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
+// Whether the operator consists of others, for the dispatcher too.
+bool composite(const c10::OperatorHandle& op);
 
-// Operators that neither promote their arguments nor are cast by autocast (norms, say) get their 16-bit parameters in
-// fp32 when something else among the arguments is fp32 or fp64. The units have to be resident.
-bool needs_promotion(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, const Cast& cast);
-void promote(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
+// Whether the operator writes its argument of that number.
+bool writes(const c10::OperatorHandle& op, std::size_t argument);
+
+// Gives change(tensor) the place of each tensor of a value, alone or in a list.
+template <typename Change>
+void rewrite(c10::IValue& value, const Change& change) {
+  if (value.isTensor()) {
+    value = change(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& item : value.toTensorVector()) list.push_back(change(item));
+    value = std::move(list);
+  }
+}
 
 // Tensors in fp32 become `dtype`. Units have to be resident.
 void narrow(std::span<c10::IValue> values, at::ScalarType dtype);
-// Tensors in 16 bits become fp32, but for those that the operator writes, or takes for their dtype alone. Units have to
-// be resident.
-void widen(const c10::OperatorHandle& op, std::span<c10::IValue> arguments);
 
 }  // namespace zero
