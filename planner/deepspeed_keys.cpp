@@ -6,7 +6,7 @@
 namespace planner {
 namespace {
 
-constexpr std::string_view kOverlap = "reductions and gathers always overlap with computing";
+constexpr std::string_view kOverlaps = "reductions and gathers always overlap with computing";
 constexpr std::string_view kInPlace = "collectives read and write the flat arrays in place, without buckets";
 constexpr std::string_view kBudget = "gathered parameters have a budget in bytes, resident_budget";
 constexpr std::string_view kPaging = "parameters are paged in by the operators that use them";
@@ -31,7 +31,7 @@ constexpr auto kZeroRules = std::to_array<KeyRule>({
     {"zero_optimization.reduce_bucket_size", Fate::harmless, kInPlace},
     {"zero_optimization.allgather_bucket_size", Fate::harmless, kInPlace},
     {"zero_optimization.allgather_partitions", Fate::harmless, kInPlace},
-    {"zero_optimization.overlap_comm", Fate::harmless, kOverlap},
+    {"zero_optimization.overlap_comm", Fate::harmless, kOverlaps},
     {"zero_optimization.contiguous_gradients", Fate::harmless, kInPlace},
     {"zero_optimization.round_robin_gradients", Fate::harmless, "every rank owns a slice of each unit"},
     {"zero_optimization.ignore_unused_parameters", Fate::harmless, "parameters without a gradient are left alone"},

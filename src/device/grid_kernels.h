@@ -257,7 +257,7 @@ class Kernels {
   explicit Kernels(Launch launch) : launch_(launch) {}
 
   void run(const OwnKernel& kernel) const {
-    std::visit([this](const auto& each) { compute(each); }, kernel);
+    std::visit([this](const auto& each) { this->compute(each); }, kernel);
   }
 
  private:

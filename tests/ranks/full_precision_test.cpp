@@ -46,7 +46,7 @@ std::vector<Named> uses() {
        }},
       {"addmm_",
        [](const at::Tensor& x, const at::Tensor& w) {
-         return at::zeros({6, 4}).addmm_(x, w.t());
+         return at::zeros({6, 4}, x.options().dtype(at::kFloat)).addmm_(x, w.t());
        }},
       {"bilinear",
        [](const at::Tensor& x, const at::Tensor& w) { return at::bilinear(x, x.narrow(1, 0, 1), w.unsqueeze(2)); }},
@@ -60,7 +60,9 @@ std::vector<Named> uses() {
        }},
       {"cdist", [](const at::Tensor& x, const at::Tensor& w) { return at::cdist(x, w); }},
       {"embedding",
-       [](const at::Tensor& x, const at::Tensor& w) { return x.narrow(0, 0, 4) * at::embedding(w, at::arange(4)); }},
+       [](const at::Tensor& x, const at::Tensor& w) {
+         return x.narrow(0, 0, 4) * at::embedding(w, at::arange(4, w.options().dtype(at::kLong)));
+       }},
       {"cumsum", [](const at::Tensor& x, const at::Tensor& w) { return x + at::cumsum(w.select(0, 1), 0); }},
       {"binary_cross_entropy",
        [](const at::Tensor& x, const at::Tensor& w) {
