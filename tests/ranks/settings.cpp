@@ -77,8 +77,7 @@ Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rule
           column(&Setting::budget, budgets),
           column(&Setting::precision, precisions),
           column(&Setting::accumulate, {1, 2, 3}),
-          column(&Setting::groups, {false, true}),
-          column(&Setting::checks, tiers.size() > 1 ? std::vector{false, true} : std::vector{false})};
+          column(&Setting::groups, {false, true})};
 }
 
 Table whole_table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules) {
@@ -218,9 +217,9 @@ Job Setting::job() const {
     job.options.schedule = [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); };
   }
   if (precision == Precision::fp16 || reduce_in == Dtype::f16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  // Small operations, so that there are many of them, and several files.
+  // Small operations, so that there are many of them, and several files; checks would take memory as the state grows.
   const std::filesystem::path folder = std::filesystem::temp_directory_path();
-  job.options.disk = {.directories = {folder}, .checks = checks, .block = 16384, .depth = 4};
+  job.options.disk = {.directories = {folder}, .checks = false, .block = 16384, .depth = 4};
   if (ranks.count == 2) job.options.disk.directories.push_back(folder);
   return job;
 }
@@ -238,7 +237,7 @@ std::string Setting::title() const {
   if (budget > 0) text += "In" + std::to_string(budget) + "bytes";
   if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
   if (reduce_in) text += "ReducedIn" + std::string(name(*reduce_in));
-  return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "") + (checks ? "Checked" : "");
+  return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "");
 }
 
 std::vector<State> Setting::states_on(Tier tier) const {
@@ -270,7 +269,6 @@ Setting Setting::reference() const {
   other.parameter = other.gradient = other.optimizer = Tier::device;
   other.share = 1;
   other.budget = 0;
-  other.checks = false;
   other.ranks.per_host = 0;
   if (ranks.shard % 3 != 0) other.ranks.shard = 0;
   if (one_tree) {
