@@ -10,7 +10,8 @@ namespace zero::test {
 
 inline constexpr int kSteps = 4;
 
-// In fp16 the second step overflows, whatever the scale is, and is skipped.
+// In fp16 the second step overflows, whatever the scale is, and is skipped. After it parameters are those that are
+// there.
 inline StepReport step_of(Lm& model, Engine& engine, int number) {
   const bool overflows = engine.plan().precision() == Precision::fp16 && number == 1;
   for (int i = 0; i < engine.plan().accumulate(); ++i) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <ostream>
 #include <set>
@@ -28,6 +29,11 @@ std::vector<Precision> all_precisions() {
   return all;
 }
 
+std::vector<std::size_t> all_rules() {
+  std::vector<std::size_t> rules(update_rules().size());
+  std::iota(rules.begin(), rules.end(), 0);
+  return rules;
+}
 // Of update_rules(): each number of values kept, each format of them, and each operation of whole tensors.
 std::vector<std::size_t> rules_of_each_form() {
   return {0, 2, 3, 7, 10, 12, 13, 14, 15, 16, 19};
@@ -50,6 +56,9 @@ Column column(T Setting::*field, const std::vector<T>& values, std::size_t tried
   return {values.size(), tried, [=](Setting& setting, std::size_t value) { setting.*field = values[value]; }};
 }
 
+// Of these first columns some exclude values of each other.
+constexpr std::ptrdiff_t kExclusive = 11;
+
 // What an open column has is the first of its values.
 Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules,
             const std::vector<Precision>& precisions, const std::vector<Ranks>& ranks,
@@ -61,25 +70,21 @@ Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rule
           column(&Setting::optimizer, tiers, tiers.size()),
           column(&Setting::parameter, tiers),
           column(&Setting::share, {1, 0.6, 0.2}),
-          column(&Setting::budget, budgets),
           column(&Setting::gather_in, {Wire::native, Wire::fp8}),
           column(&Setting::reduce_in, {std::optional<Dtype>(), {Dtype::bf16}, {Dtype::f32}, {Dtype::f16}}),
-          column(&Setting::precision, precisions),
-          column(&Setting::rule, rules),
-          column(&Setting::accumulate, {1, 2, 3, 5}),
           column(&Setting::reproducible, {false, true}),
-          column(&Setting::groups, {false, true}),
-          column(&Setting::checks, tiers.size() > 1 ? std::vector{false, true} : std::vector{false})};
+          column(&Setting::rule, rules),
+          column(&Setting::budget, budgets),
+          column(&Setting::precision, precisions),
+          column(&Setting::accumulate, {1, 2, 3}),
+          column(&Setting::groups, {false, true})};
 }
 
-Table whole_table(const std::vector<Tier>& tiers) {
-  std::vector<std::size_t> rules(update_rules().size());
-  std::iota(rules.begin(), rules.end(), 0);
-  return table(tiers, on_devices() ? rules_of_each_form() : rules, all_precisions(),
+Table whole_table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules) {
+  return table(tiers, rules, all_precisions(),
                {{2},
                 {1},
                 {3},
-                {5},
                 {.count = 4, .per_host = 2},
                 {.count = 4, .shard = 2},
                 {.count = 6, .shard = 3, .per_host = 3},
@@ -119,7 +124,12 @@ std::vector<std::size_t> sizes_of(const Table& table) {
 
 std::vector<Setting> covered(const Table& table) {
   std::vector<Setting> settings;
-  const Possible may_be = [&](const Row& open) { return possible(table, open); };
+  std::map<Row, bool> known;
+  const Possible may_be = [&](const Row& open) {
+    const auto [found, added] = known.try_emplace(Row(open.begin(), open.begin() + kExclusive));
+    if (added) found->second = possible(table, open);
+    return found->second;
+  };
   for (const Row& row : covering_rows(sizes_of(table), may_be, Ties::rarest))
     settings.push_back(setting_of(table, row));
   return settings;
@@ -207,9 +217,9 @@ Job Setting::job() const {
     job.options.schedule = [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); };
   }
   if (precision == Precision::fp16 || reduce_in == Dtype::f16) job.options.loss_scale = LossScale{.initial = 0x1p10};
-  // Small operations, so that there are many of them, and several files.
+  // Small operations, so that there are many of them, and several files; checks would take memory as the state grows.
   const std::filesystem::path folder = std::filesystem::temp_directory_path();
-  job.options.disk = {.directories = {folder}, .checks = checks, .block = 16384, .depth = 4};
+  job.options.disk = {.directories = {folder}, .checks = false, .block = 16384, .depth = 4};
   if (ranks.count == 2) job.options.disk.directories.push_back(folder);
   return job;
 }
@@ -227,7 +237,7 @@ std::string Setting::title() const {
   if (budget > 0) text += "In" + std::to_string(budget) + "bytes";
   if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
   if (reduce_in) text += "ReducedIn" + std::string(name(*reduce_in));
-  return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "") + (checks ? "Checked" : "");
+  return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "");
 }
 
 std::vector<State> Setting::states_on(Tier tier) const {
@@ -259,7 +269,6 @@ Setting Setting::reference() const {
   other.parameter = other.gradient = other.optimizer = Tier::device;
   other.share = 1;
   other.budget = 0;
-  other.checks = false;
   other.ranks.per_host = 0;
   if (ranks.shard % 3 != 0) other.ranks.shard = 0;
   if (one_tree) {
@@ -301,7 +310,9 @@ void PrintTo(const Setting& setting, std::ostream* out) {
 }
 
 const std::vector<Setting>& settings() {
-  static const std::vector<Setting> all = rows({whole_table({Tier::device}), whole_table(tiers())});
+  static const std::vector<Setting> all =
+      rows({whole_table({Tier::device}, on_devices() ? rules_of_each_form() : all_rules()),
+            whole_table(tiers(), rules_of_each_form())});
   return all;
 }
 

@@ -32,7 +32,6 @@ struct Setting {
   int accumulate = 1;
   bool reproducible = false;
   bool groups = false;  // of parameters, with a schedule of learning rates
-  bool checks = false;  // of what is read from disk
 
   Plan plan() const;
   MeshShape mesh() const;
