@@ -84,9 +84,9 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const zero::Layout& layout = engine.layout();
   const zero::MeshShape& mesh = layout.mesh();
   const zero::Plan plan = engine.plan().on(mesh);
-  const zero::Estimate estimate = zero::estimate(
-      engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
-      {world.communicator().topology(), layout.mesh()}, {.directories = {options.disk.begin(), options.disk.end()}});
+  const zero::Estimate estimate =
+      zero::estimate(engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
+                     engine.topologies(), {.directories = {options.disk.begin(), options.disk.end()}});
   const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision(),
                                   on_host(options.device) && planner::keeps_wide_results()};
   predict_bytes(estimate, planner::activations(micro), result);

@@ -258,6 +258,7 @@ class Engine {
   const std::vector<ParameterRule>& rules() const;  // by parameter, in the layout's order
   Estimate estimate() const;                        // by the trace recorded so far, else Trace::sequential
   Memory memory() const;                            // whether sharded parameters live once for all ranks
+  Topologies topologies() const;                    // which the estimate is of
   std::optional<Trace> trace() const;               // of the last complete micro-batch
   Ledger ledger() const;
   Ledger building() const;  // as it was when the engine was built, with its peaks until then

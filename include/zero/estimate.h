@@ -75,22 +75,27 @@ struct Estimate {
 // another tier than the device have no common memory, whatever is asked for.
 enum class Memory : std::uint8_t { separate, common, device };
 
-// How the ranks along each axis of a mesh are spread over hosts. By default all are on one.
+// How the ranks along each axis of a mesh are spread over hosts, as tensors see it and as announcements and votes do,
+// which go by another way where tensors are on devices. By default all ranks are on one host.
 class Topologies {
  public:
   Topologies() = default;
-  Topologies(const Topology& all) : data_(all), shard_(all) {}  // of a mesh of one shard group
+  Topologies(const Topology& all) : Topologies(all, all, Topology()) {}  // of a mesh of one shard group
   // Of hosts with as many ranks each, numbered host by host: `all` is what a rank sees of all ranks.
   Topologies(const Topology& all, const MeshShape& mesh);
   Topologies(const Topology& data, const Topology& shard, const Topology& replica)
-      : data_(data), shard_(shard), replica_(replica) {}
+      : tensors_{data, shard, replica}, words_(tensors_) {}
+  Topologies(const Topologies& tensors, const Topologies& words) : tensors_(tensors.tensors_), words_(words.words_) {}
 
-  const Topology& along(Axis axis) const {
-    return axis == Axis::data ? data_ : axis == Axis::shard ? shard_ : replica_;
-  }
+  const Topology& of_tensors(Axis axis) const { return tensors_.along(axis); }
+  const Topology& of_words(Axis axis) const { return words_.along(axis); }
 
  private:
-  Topology data_, shard_, replica_;
+  struct Axes {
+    Topology data, shard, replica;
+    const Topology& along(Axis axis) const { return axis == Axis::data ? data : axis == Axis::shard ? shard : replica; }
+  };
+  Axes tensors_, words_;
 };
 
 // `rules` by parameter, see parameter_rules(). The layout's mesh has the ranks; where parameters of one

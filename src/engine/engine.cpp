@@ -163,6 +163,10 @@ const Layout& Engine::layout() const {
 Estimate Engine::estimate() const {
   return self().parameters.needs().estimate();
 }
+Topologies Engine::topologies() const {
+  return self().ranks.topologies();
+}
+
 Memory Engine::memory() const {
   return self().parameters.needs().memory();
 }

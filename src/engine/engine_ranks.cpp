@@ -59,8 +59,11 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
 }
 
 Topologies EngineRanks::topologies() const {
-  return {groups_.along(Axis::data).topology(), groups_.along(Axis::shard).topology(),
-          groups_.along(Axis::replica).topology()};
+  const auto of = [](const Groups& groups) {
+    return Topologies(groups.along(Axis::data).topology(), groups.along(Axis::shard).topology(),
+                      groups.along(Axis::replica).topology());
+  };
+  return {of(data_groups_), of(groups_)};
 }
 
 void EngineRanks::built() {

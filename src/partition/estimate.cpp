@@ -251,7 +251,7 @@ class Pricing {
     }
     times_ = 1;
     announce();
-    call(gather_hops(mesh_, Axis::data, true, vote_bytes(parameters, plan_.accumulate(), plan_.float8())));
+    say(gather_hops(mesh_, Axis::data, true, vote_bytes(parameters, plan_.accumulate(), plan_.float8())));
     if (memory_ == Memory::common) renew();
   }
 
@@ -278,8 +278,7 @@ class Pricing {
     if (work.owned) operation(reduce_hops(mesh_, work.wire, unit.length()));
     if (work.owned && updated.over != Axis::data)
       call(gather_hops(mesh_, Axis::data, !updated.over, slice * size_of(accumulation(unit.dtype()))));
-    if (updated.over && !work.normed.empty())
-      operation(norm_hops(*updated.over, norm_words(work) * size_of(Dtype::i64)));
+    if (updated.over && !work.normed.empty()) table(norm_hops(*updated.over, norm_words(work) * size_of(Dtype::i64)));
   }
 
   // A table with a row of each rank that updates something else.
@@ -292,12 +291,16 @@ class Pricing {
     announce();
     call(hops);
   }
+  void table(const std::vector<Hop>& hops) {
+    announce();
+    say(hops);
+  }
 
   // Along `within`: what concerns a shard group only is announced in it only. See units/exchange.h.
   void announce(Axis within = Axis::data) {
-    if (movement_.within == Axis::data) return call({{Collective::all_gather, Axis::data, kAnnouncementBytes}});
-    call({{Collective::all_gather, Axis::shard, kAnnouncementBytes}});
-    if (within == Axis::data) call({{Collective::all_gather, Axis::replica, kAnnouncementBytes}});
+    if (movement_.within == Axis::data) return say({{Collective::all_gather, Axis::data, kAnnouncementBytes}});
+    say({{Collective::all_gather, Axis::shard, kAnnouncementBytes}});
+    if (within == Axis::data) say({{Collective::all_gather, Axis::replica, kAnnouncementBytes}});
   }
 
   void call(const Transition& transition, bool in_place = false) {
@@ -306,10 +309,18 @@ class Pricing {
 
   void call(const std::vector<Hop>& hops, bool in_place = false) {
     for (const Hop& hop : hops) {
-      Moved moved = moved_by(hop.collective, mesh_.size(hop.axis), topologies_.along(hop.axis), hop.bytes, hop.sum);
+      Moved moved = moved_by(hop, topologies_.of_tensors(hop.axis));
       if (in_place) moved.in_place = moved.bytes;
       estimate_.wire[hop.collective].add(moved, times_);
     }
+  }
+  // Between hosts' memories.
+  void say(const std::vector<Hop>& hops) {
+    for (const Hop& hop : hops)
+      estimate_.wire[hop.collective].add(moved_by(hop, topologies_.of_words(hop.axis)), times_);
+  }
+  Moved moved_by(const Hop& hop, const Topology& topology) const {
+    return zero::moved_by(hop.collective, mesh_.size(hop.axis), topology, hop.bytes, hop.sum);
   }
 
   const Plan& plan_;
@@ -353,8 +364,9 @@ void require_shapes(const Layout& layout, const std::vector<ParameterRule>& rule
 Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(all) {
   const int group = mesh.size(Axis::shard), host = all.ranks_per_host;
   if (mesh.size(Axis::replica) == 1) return;
-  shard_ = {.ranks_per_host = host >= group ? 0 : host};
-  replica_ = {.ranks_per_host = host == 0 ? 0 : std::max(1, host / group)};
+  const Topology shard{.ranks_per_host = host >= group ? 0 : host};
+  const Topology replica{.ranks_per_host = host == 0 ? 0 : std::max(1, host / group)};
+  *this = Topologies(all, shard, replica);
 }
 
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/backend.h"
 #include "comm/decorators.h"
+#include "comm/hosts.h"
 #include "comm/tree_sum.h"
 #include "device/runtime.h"
 #include "meetings.h"
@@ -45,14 +47,16 @@ class OnStream final : public Pending::State {
 // The host's threads meet only to tell each other where the memory is and when it is ready.
 class Linked final : public CommunicatorImpl {
  public:
-  Linked(std::shared_ptr<CommunicatorImpl> host, int device)
+  Linked(std::shared_ptr<CommunicatorImpl> host, int device, const HostMap& hosts)
       : host_(std::move(host)),
         device_(device),
+        tally_(hosts, host_->rank()),
         stream_(c10::impl::VirtualGuardImpl(kType).getNewStream(
             accelerator::device(static_cast<c10::DeviceIndex>(device)))) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  Topology topology() const override { return tally_.hosts().topology(rank()); }
   std::string_view backend() const override { return "linked"; }
   std::chrono::milliseconds time_limit() const override { return host_->time_limit(); }
 
@@ -69,7 +73,12 @@ class Linked final : public CommunicatorImpl {
     }
   }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
-    return std::make_shared<Linked>(host_->split(color, key), device_);
+    const SplitCall mine{color, key};
+    std::vector<SplitCall> calls(static_cast<std::size_t>(size()));
+    constexpr std::int64_t kBytes = sizeof(SplitCall);
+    host_->run({Collective::all_gather, {&mine, kBytes, Dtype::u8}, {calls.data(), kBytes * size(), Dtype::u8}}).wait();
+    const std::vector<int> members = split_group(calls, rank());
+    return std::make_shared<Linked>(host_->split(color, key), device_, tally_.hosts().of(members));
   }
 
  private:
@@ -89,29 +98,34 @@ class Linked final : public CommunicatorImpl {
       });
     }
   };
-  Kernel gather(const Addresses& inputs, ConstView shard, View whole) const {
+  Kernel gather(const Addresses& inputs, ConstView shard, View whole) {
     Kernel kernel;
-    for (int r = 0; r < size(); ++r) kernel.copy(inputs, r, bytes_at(whole.data, r * shard.bytes()), shard.bytes());
+    for (int r = 0; r < size(); ++r) {
+      kernel.copy(inputs, r, bytes_at(whole.data, r * shard.bytes()), shard.bytes());
+      tally_.from(r, shard.bytes());
+    }
     return kernel;
   }
-  Kernel reduce(const Addresses& inputs, ConstView whole, View shard) const {
+  Kernel reduce(const Addresses& inputs, ConstView whole, View shard) {
     const std::int64_t bytes = shard.count * size_of(whole.dtype);
     Kernel kernel;
     kernel.ranges.push_back(access(shard.data, shard.bytes(), true));
     Addresses slices;
-    for (const void* input : inputs) {
-      const char* const slice = bytes_at(input, rank() * bytes);
+    for (int r = 0; r < size(); ++r) {
+      const char* const slice = bytes_at(inputs[static_cast<std::size_t>(r)], rank() * bytes);
       kernel.ranges.push_back(access(slice, bytes, false));
       slices.push_back(accelerator::shadow(slice));
+      tally_.from(r, bytes);
     }
     kernel.tasks.emplace_back([slices, dtype = whole.dtype, to = accelerator::shadow(shard.data), count = shard.count] {
       tree_sum(slices, dtype, to, count);
     });
     return kernel;
   }
-  Kernel take(const Addresses& inputs, int root, View values) const {
+  Kernel take(const Addresses& inputs, int root, View values) {
     Kernel kernel;
     if (rank() != root) kernel.copy(inputs, root, bytes_at(values.data, 0), values.bytes());
+    tally_.from(root, values.bytes());
     return kernel;
   }
 
@@ -147,19 +161,12 @@ class Linked final : public CommunicatorImpl {
     done.record(stream_);
     for (const Place& each : tell(nullptr, done)) each.event->block(stream_);
     host_->run({Collective::barrier}).wait();  // before an event goes
-    return Pending(std::make_shared<OnStream>(stream_, Moved{.bytes = moved(kernel.ranges)}));
-  }
-
-  std::int64_t moved(const std::vector<Access>& ranges) const {
-    std::int64_t bytes = 0;
-    for (const Access& range : ranges)
-      if (!range.writes && !accelerator::of_device(range.pointer, static_cast<c10::DeviceIndex>(device_)))
-        bytes += static_cast<std::int64_t>(range.bytes);
-    return bytes;
+    return Pending(std::make_shared<OnStream>(stream_, tally_.take()));
   }
 
   std::shared_ptr<CommunicatorImpl> host_;
   int device_;
+  Tally tally_;
   c10::Stream stream_;
 };
 
@@ -167,8 +174,8 @@ World reaching(const World& world, std::function<std::uint64_t(int device)> iden
   if (world.size() == 1) return world;
   static auto* const kMeetings = new Meetings;
   const DeviceReach reach{std::move(identity),
-                          [](const std::string& name, int rank, int size, int device, const HostMap&) {
-                            return std::make_shared<Linked>(kMeetings->join(name, rank, size), device);
+                          [](const std::string& name, int rank, int size, int device, const HostMap& hosts) {
+                            return std::make_shared<Linked>(kMeetings->join(name, rank, size), device, hosts);
                           }};
   return {Communicator(reaching_devices(world.communicator().impl(), reach)), world.local_rank(), world.local_size()};
 }

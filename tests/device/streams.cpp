@@ -17,6 +17,7 @@ void Streams::refuse_in_task() const {
 Point Streams::push(Key stream, Item item) {
   Queue& queue = queues_[stream];
   queue.items.push_back(std::move(item));
+  busy_.insert(stream);
   const Point done{stream, ++queue.enqueued};
   if (eager && !in_task_) run(done);
   if (chance && !in_task_) run_by_chance();
@@ -24,15 +25,16 @@ Point Streams::push(Key stream, Item item) {
 }
 
 void Streams::run_by_chance() {
-  while ((*chance)() % 4 != 0) {
-    auto queue = queues_.begin();
-    std::advance(queue, (*chance)() % queues_.size());
-    advance(queue->first);
+  while (!busy_.empty() && (*chance)() % 4 != 0) {
+    auto stream = busy_.begin();
+    std::advance(stream, (*chance)() % busy_.size());
+    advance(*stream);
   }
 }
 
 Event Streams::record(Key stream) {
-  const Queue& queue = queues_[stream];
+  Queue& queue = queues_[stream];
+  forget_reached(queue.clock);
   Event event{{stream, queue.enqueued}, queue.clock};
   event.clock[stream] = queue.enqueued;
   return event;
@@ -41,8 +43,13 @@ Event Streams::record(Key stream) {
 void Streams::wait(Key stream, const Event& event) {
   if (ordered(stream, event.at) || leaves_out_wait()) return;
   Clock& clock = queues_[stream].clock;
-  for (const auto& [other, position] : event.clock) clock[other] = std::max(clock[other], position);
+  for (const auto& [other, position] : event.clock)
+    if (!reached({other, position})) clock[other] = std::max(clock[other], position);
   if (!reached(event.at)) push(stream, {nullptr, event.at});
+}
+
+void Streams::forget_reached(Clock& clock) const {
+  std::erase_if(clock, [this](const auto& known) { return reached({known.first, known.second}); });
 }
 
 Site& Streams::site() {
@@ -73,9 +80,11 @@ bool Streams::idle(Key stream) const {
   return queue == queues_.end() || queue->second.items.empty();
 }
 
-void Streams::step(Queue& queue) {
+void Streams::step(Key stream) {
+  Queue& queue = queues_[stream];
   Item item = std::move(queue.items.front());
   queue.items.pop_front();
+  if (queue.items.empty()) busy_.erase(stream);
   if (item.after) {
     run(*item.after);
   } else {
@@ -92,8 +101,8 @@ void Streams::step(Queue& queue) {
 
 void Streams::run(const Point& point) {
   refuse_in_task();
-  Queue& queue = queues_[point.stream];
-  while (queue.done < point.position) step(queue);
+  const Queue& queue = queues_[point.stream];
+  while (queue.done < point.position) step(point.stream);
 }
 
 void Streams::run(Key stream) {
@@ -106,13 +115,13 @@ void Streams::run_all(Key first, Key last) {
 }
 
 void Streams::advance(Key stream) {
-  Queue& queue = queues_[stream];
+  const Queue& queue = queues_[stream];
   if (queue.items.empty()) return;
   const std::optional<Point> after = queue.items.front().after;
   if (after && !reached(*after))
     advance(after->stream);
   else
-    step(queue);
+    step(stream);
 }
 
 void Streams::keep(std::exception_ptr fault) noexcept {

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "device/accelerator.h"
@@ -22,7 +23,7 @@ struct Point {
   std::uint64_t position;
 };
 
-// Of each other stream, after how many of its tasks.
+// Of each other stream, after how many of its tasks. What was reached need not be in it.
 using Clock = std::map<Key, std::uint64_t>;
 
 struct Event {
@@ -82,11 +83,14 @@ class Streams {
   };
 
   Point push(Key stream, Item item);
-  void step(Queue& queue);
+  void step(Key stream);
   void run_by_chance();
+  // A process has ever more streams, and a clock that names those of engines that have ended grows with each of them.
+  void forget_reached(Clock& clock) const;
   bool leaves_out_wait();
 
   std::map<Key, Queue> queues_;
+  std::set<Key> busy_;  // those with tasks
   std::exception_ptr fault_;
   bool in_task_ = false;
 };

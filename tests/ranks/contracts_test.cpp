@@ -108,19 +108,17 @@ Training train_by_setting(const Setting& setting) {
   return training;
 }
 
-// Once for all contracts.
-const Training& training_of(const Setting& setting) {
-  static std::map<std::string, Training> all;
-  const std::string title = setting.title();
-  if (!all.contains(title)) all.emplace(title, train_by_setting(setting));
+// Many rows have one reference.
+const Outcome& outcome_of(const Setting& reference) {
+  static std::map<std::string, Outcome> all;
+  const std::string title = reference.title();
+  if (!all.contains(title)) all.emplace(title, train_by_setting(reference).outcome);
   return all.at(title);
 }
 
-class Settings : public testing::TestWithParam<Setting> {};
-
-TEST_P(Settings, HaveTheBitsOfTheReference) {
-  const Setting reference = GetParam().reference();
-  EXPECT_EQ(difference(training_of(reference).outcome, training_of(GetParam()).outcome), "") << reference.title();
+void expect_the_bits_of_the_reference(const Setting& setting, const Training& training) {
+  const Setting reference = setting.reference();
+  EXPECT_EQ(difference(outcome_of(reference), training.outcome), "") << reference.title();
 }
 
 void expect_states_held(const Setting& setting, Tier tier, const std::vector<Seen>& ranks) {
@@ -156,48 +154,43 @@ void expect_buffers_held(const Setting& setting, const Seen& seen) {
   }
   EXPECT_EQ(estimate.late > 0, setting.delays && on_devices());
   EXPECT_LE(ledger.peak_held, estimate.held());
+  // In the first backward nobody knows in which order units are completed, and more of them may wait at once.
+  const std::int64_t waits = std::max(ledger[Owner::reduction].peak, seen.from_the_start[Owner::reduction].peak) -
+                             ledger[Owner::reduction].peak;
   if (setting.states_on(Tier::device).size() < 3) {
-    EXPECT_LE(seen.from_the_start.peak_held, estimate.held());
+    EXPECT_LE(seen.from_the_start.peak_held, estimate.held() + waits);
   }
 }
 
-TEST_P(Settings, TakeTheBytesOfTheEstimate) {
-  const std::vector<Seen>& ranks = training_of(GetParam()).ranks;
+void expect_the_bytes_of_the_estimate(const Setting& setting, const std::vector<Seen>& ranks) {
   for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
     SCOPED_TRACE(name(tier));
-    expect_states_held(GetParam(), tier, ranks);
+    expect_states_held(setting, tier, ranks);
   }
-  for (const Seen& each : ranks) expect_buffers_held(GetParam(), each);
+  for (const Seen& each : ranks) expect_buffers_held(setting, each);
 }
 
-TEST_P(Settings, MoveBetweenTiersWhatWasForeseen) {
-  const std::vector<Seen>& ranks = training_of(GetParam()).ranks;
+void expect_moved_between_tiers_what_was_foreseen(const Setting& setting, const std::vector<Seen>& ranks) {
   Most moved;
   for (const Seen& each : ranks) moved.take(each.moved);
   EXPECT_EQ(text_of(moved.of_all()), text_of(ranks.front().estimate.moved.step()));
-  if (GetParam().states_on(Tier::device).size() < 3) return;
+  if (setting.states_on(Tier::device).size() < 3) return;
   EXPECT_EQ(moved.of_all(), TierTraffic{});
   EXPECT_EQ(ranks.front().before_steps, TierTraffic{});
 }
 
-TEST_P(Settings, SendWhatWasForeseen) {
-  const Ranks& ranks = GetParam().ranks;
+void expect_sent_what_was_foreseen(const Setting& setting, const std::vector<Seen>& seen) {
+  const Ranks& ranks = setting.ranks;
   const bool several = 0 < ranks.per_host && ranks.per_host < ranks.count;
-  for (const Seen& each : training_of(GetParam()).ranks) {
+  const bool within_hosts = !several || (0 < ranks.shard && ranks.shard <= ranks.per_host);
+  for (const Seen& each : seen) {
     EXPECT_EQ(text_of(each.sent), text_of(each.estimate.wire));
     EXPECT_TRUE(each.sent == each.estimate.wire);
     EXPECT_EQ(each.sent.across_hosts() > 0, several);
     EXPECT_EQ(each.sent.within_host() > 0, ranks.count > 1);
-    EXPECT_LE(each.sent.in_place(), several ? 0 : each.sent.within_host());
+    EXPECT_LE(each.sent.in_place(), within_hosts ? each.sent.within_host() : 0);
   }
 }
-
-TEST_P(Settings, DoToUnitsWhatTheListOfTransitionsSays) {
-  for (const Seen& each : training_of(GetParam()).ranks) EXPECT_EQ(each.done, each.listed);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Settings, testing::ValuesIn(settings()),
-                         [](const auto& tested) { return tested.param.title(); });
 
 // Those in memory have what the optimizer keeps elsewhere all the same.
 LateStates late_states(const Setting& setting) {
@@ -205,23 +198,17 @@ LateStates late_states(const Setting& setting) {
   return states.empty() ? LateStates{State::optimizer} : states;
 }
 
-class LateSettings : public testing::TestWithParam<Setting> {
- protected:
-  static Outcome trained(const Course<Lm>& course) {
-    return train_by(GetParam().job(), course, [](Lm& model, Engine& engine, Outcome& run, int) {
-      for (int step = 0; step < kSteps; ++step) run.record(step_of(model, engine, step));
-    });
-  }
-};
-
-TEST_P(LateSettings, HaveTheSameBitsWhateverTheDelays) {
-  const Training& expected = training_of(GetParam());
-  const LateStates late = late_states(GetParam());
+void expect_the_same_bits_whatever_the_delays(const Setting& setting, const Training& expected) {
+  const LateStates late = late_states(setting);
   const bool any = late != LateStates{State::optimizer} || expected.ranks.front().estimate.state.optimizer > 0;
   for (std::uint64_t seed = 0; seed < (on_devices() && long_tests() ? 20u : 1u); ++seed) {
     const Delays delays(late, any);
     surroundings().delay(seed);
-    EXPECT_EQ(difference(expected.outcome, trained(delays.on(lm_with_dropout(0.2)))), "") << "seed " << seed;
+    const Outcome outcome =
+        train_by(setting.job(), delays.on(lm_with_dropout(0.2)), [](Lm& model, Engine& engine, Outcome& run, int) {
+          for (int step = 0; step < kSteps; ++step) run.record(step_of(model, engine, step));
+        });
+    EXPECT_EQ(difference(expected.outcome, outcome), "") << "seed " << seed;
     surroundings().delay({});
     if (std::ranges::count(late, State::parameter) == 0) {
       EXPECT_LE(delays.most(), 3 * 5 * LateStore::kTransfer);
@@ -229,14 +216,23 @@ TEST_P(LateSettings, HaveTheSameBitsWhateverTheDelays) {
   }
 }
 
-// On devices those with states elsewhere.
-std::vector<Setting> late_settings() {
-  std::vector<Setting> all = settings();
-  std::erase_if(all, [](const Setting& each) { return on_devices() && each.states_on(Tier::device).size() == 3; });
-  return all;
+class Settings : public testing::TestWithParam<Setting> {};
+
+// A row is one test, since all its contracts are of one training, and a part of the tests is then a part of the rows.
+TEST_P(Settings, KeepEveryContract) {
+  const Setting& setting = GetParam();
+  const Training training = train_by_setting(setting);
+  expect_the_bits_of_the_reference(setting, training);
+  expect_the_bytes_of_the_estimate(setting, training.ranks);
+  expect_moved_between_tiers_what_was_foreseen(setting, training.ranks);
+  expect_sent_what_was_foreseen(setting, training.ranks);
+  for (const Seen& each : training.ranks) EXPECT_EQ(each.done, each.listed);
+  // What is late in memory alone is late on no device.
+  if (!on_devices() || setting.states_on(Tier::device).size() < 3)
+    expect_the_same_bits_whatever_the_delays(setting, training);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LateSettings, testing::ValuesIn(late_settings()),
+INSTANTIATE_TEST_SUITE_P(All, Settings, testing::ValuesIn(settings()),
                          [](const auto& tested) { return tested.param.title(); });
 
 TEST(Settings, ThatCannotBeAreRefusedByName) {
