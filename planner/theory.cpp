@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "zero/estimate.h"
 
 namespace planner {
@@ -54,8 +54,8 @@ zero::Layout one_unit(const zero::Plan& plan, const zero::MeshShape& mesh) {
 }
 
 double times(const zero::Transition& transition, const zero::Plan& plan) {
-  if (transition.when == zero::Moment::use) return 2.0 * plan.accumulate();
-  return transition.when == zero::Moment::gradient ? plan.accumulate() : 1;
+  if (transition.when == zero::When::use) return 2.0 * plan.accumulate();
+  return transition.when == zero::When::gradient ? plan.accumulate() : 1;
 }
 
 // Of a step: in elements, within shard groups and across them, and in bytes a parameter.
@@ -71,10 +71,10 @@ Volume volume_of(const zero::Plan& plan, const zero::MeshShape& mesh) {
   const zero::Layout layout = one_unit(plan, mesh);
   const zero::UnitLayout& unit = layout.units().front();
   Volume volume;
-  for (const zero::Transition& each : transitions(plan, layout))
-    for (const zero::Hop& hop : each.hops(unit)) {
+  for (const zero::Transition& each : zero::Routes(plan).of(unit))
+    for (const zero::Hop& hop : each.route.hops) {
       (hop.axis == zero::Axis::replica ? volume.across : volume.within) += times(each, plan);
-      const auto received = static_cast<double>(hop.bytes * (mesh.size(hop.axis) - 1));
+      const auto received = static_cast<double>(each.route.bytes(hop) * (mesh.size(hop.axis) - 1));
       volume.bytes += times(each, plan) * received / static_cast<double>(unit.length());
     }
   return volume;
@@ -101,7 +101,7 @@ int divided_among(const zero::Plan& plan, zero::State state, const zero::MeshSha
 }
 
 bool reduces_each(const zero::Plan& plan) {
-  return zero::movement(plan).reduces_each;
+  return zero::Routes(plan).reduces_each();
 }
 
 std::pair<std::string, std::string> places_of(const zero::Plan& plan, zero::State state) {

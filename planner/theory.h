@@ -19,7 +19,7 @@ struct Theory {
   std::int64_t volume_bytes = 0;
 };
 
-// Of a plan as it is on a mesh (Plan::on), by its transitions (ZeRO, sections 5 and 7): a unit that operators
+// Of a plan as it is on a mesh (Plan::on), by its routes (ZeRO, sections 5 and 7): a unit that operators
 // read is gathered in forward and in backward. `held`: bytes that the optimizer keeps of a parameter, its moments and
 // what Plan::remainder_bytes says.
 Theory theory_of(const zero::Plan& plan, std::int64_t parameters, const zero::MeshShape& mesh, double held);

@@ -82,7 +82,7 @@ def placement_faults(path, lines):
         return
     for number, line in enumerate(lines, 1):
         if PLACEMENT.search(line.split("//")[0]):
-            yield f"{path}:{number}: asks a row for its placement; partition/transitions.h says what follows from it"
+            yield f"{path}:{number}: asks a row for its placement; partition/routes.h says what follows from it"
 
 
 def too_long(path, lines):

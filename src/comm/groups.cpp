@@ -2,14 +2,18 @@
 
 #include "comm/decorators.h"
 #include "device/device.h"
+#include "partition/wire.h"
 
 namespace zero {
 namespace {
 
-View part_of(View all, std::int64_t index, std::int64_t count) {
-  all.data = static_cast<char*>(all.data) + index * count * size_of(all.dtype);
-  all.count = count;
-  return all;
+// Of memory for the elements `all`, so many by so many of them, that for some.
+View part_of(View memory, const Slice& all, const Slice& part, std::int64_t by = 1) {
+  if (all.count == 0) return memory;
+  const std::int64_t values = memory.count / (all.count / by);
+  memory.data = static_cast<char*>(memory.data) + (part.begin - all.begin) / by * values * size_of(memory.dtype);
+  memory.count = part.count / by * values;
+  return memory;
 }
 
 }  // namespace
@@ -52,29 +56,35 @@ void Groups::finish(Pending operation) const {
   device_ == nullptr ? operation.wait() : device_->follow(std::move(operation));
 }
 
-void Groups::gather(ConstView mine, View kept, Axis from, std::optional<Axis> to) const {
-  if (from == to) return;
-  if (from == Axis::data && replica_.size() > 1) {
-    const View part = to ? kept : part_of(kept, shard_.rank(), kept.count / shard_.size());
-    finish(replica_.all_gather(mine, part));
-    mine = part;
-  }
-  if (!to) finish(shard_.all_gather(mine, kept));
+void Groups::hop(const Hop& hop, ConstView mine, View to) const {
+  const Communicator& group = along(hop.axis);
+  finish(hop.collective == Collective::all_gather ? group.all_gather(mine, to) : group.reduce_scatter(mine, to));
 }
 
-View Groups::reduce(ConstView all, View room) const {
-  if (replica_.size() == 1) {
-    finish(shard_.reduce_scatter(all, room));
-    return room;
+View Groups::carry_out(const Route& route, ConstView mine, View room, const Coder* coder) const {
+  const Slice all = route.room();
+  if (route.codec != Wire::native && !route.hops.empty()) {
+    carry_out_coded(route, mine, room, *coder);
+  } else {
+    for (const Hop& each : route.hops) {
+      const View to = part_of(room, all, each.to);
+      hop(each, mine, to);
+      mine = to;
+    }
   }
-  const View mine = part_of(room, replica_.rank(), room.count / replica_.size());
-  if (shard_.size() == 1) {
-    finish(replica_.reduce_scatter(all, mine));
-    return mine;
-  }
-  finish(shard_.reduce_scatter(all, room));
-  finish(replica_.reduce_scatter(room, mine));
-  return mine;
+  return part_of(room, all, route.to);
+}
+
+void Groups::carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const {
+  const std::int64_t slices = room.count / mine.count, bytes = coded_bytes(mine.count, mine.dtype, route.codec);
+  auto* const codes = static_cast<std::uint8_t*>(coder.codes.data);
+  const View all{codes, slices * bytes, Dtype::u8, room.device};
+  const auto part = [&](const Slice& slice) { return part_of(all, route.room(), slice, mine.count); };
+  coder.device.run(Encode{mine.data, mine.dtype, static_cast<std::uint8_t*>(part(route.from).data), mine.count});
+  for (const Hop& each : route.hops) hop(each, part(each.from), part(each.to));
+  for (std::int64_t i = 0; i < slices; ++i)
+    coder.device.run(Decode{codes + i * bytes, static_cast<char*>(room.data) + i * mine.count * size_of(room.dtype),
+                            room.dtype, mine.count});
 }
 
 }  // namespace zero

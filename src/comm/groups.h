@@ -3,8 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
+#include "partition/routes.h"
 #include "zero/communicator.h"
 #include "zero/layout.h"
 #include "zero/mesh_shape.h"
@@ -13,6 +13,13 @@ namespace zero {
 
 class Device;
 class TrafficMeter;
+
+// What codes are made and read by, and where those of all ranks lie on their way: E4M3 in blocks of kWireBlock values
+// with a power of two each, one byte (Wire::fp8). Every rank, the owner too, goes on with what was decoded.
+struct Coder {
+  Device& device;
+  View codes;
+};
 
 class Groups {
  public:
@@ -30,13 +37,12 @@ class Groups {
   // The same ranks for memory of their devices: joined so where they can be, else through the host's. Collective.
   Groups on_device(Device& device) const;
 
-  // `mine`, this rank's slice over `from`, and the others' in the order of slices: into `kept`, which is all, or this
-  // rank's slice over `to`. It may contain `mine` at its place; where both are the same slice, it is there already.
-  // On a device what is queued from now on comes behind it, here and below.
-  void gather(ConstView mine, View kept, Axis from, std::optional<Axis> to = {}) const;
-  // The sum over all ranks of `all`, of which this rank keeps its slice over `data` in `room`, at its place there: see
-  // sum_room(). `room` has the accumulation dtype, and may be part of `all`. Returns the slice.
-  View reduce(ConstView all, View room) const;
+  // Along the hops of this rank's route. `mine` is what the route begins with; each hop ends in its part of `room`, the
+  // memory of Route::room(), of which `mine` may be a part, at its place, and which may be a part of `mine`. Returns
+  // what the route ends with, which is there already where there is no hop. Of values in the dtype in which they are
+  // sent, `room` in that in which they arrive. On a device what is queued from now on comes behind it. Where the route
+  // has a codec, by the coder, whose codes have room for all of `room`.
+  View carry_out(const Route& route, ConstView mine, View room, const Coder* coder = nullptr) const;
 
  private:
   Groups staged_by(Device& device) const;
@@ -44,6 +50,8 @@ class Groups {
   template <class Wrap>
   Groups wrapped(const Wrap& wrap) const;
 
+  void carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const;
+  void hop(const Hop& hop, ConstView mine, View to) const;
   void finish(Pending operation) const;
 
   MeshShape mesh_;

@@ -63,8 +63,8 @@ Accumulation::Accumulation(const Trained& trained, EngineRanks& ranks, const Liv
       float8_(float8_linears(trained, ranks.device(), sums_)),
       scaler_(scaler_of(trained.plan(), trained.options())),
       numbers_(trained.resolved(), ranks.size(), ranks.rank(), parameters.micro_batch(), [this] { return emptied(); }),
-      gradients_(std::make_unique<Gradients>(parameters.units(), ranks.exchange(), trained.resolved(), ranks.accounts(),
-                                             parameters.gradient_stores())),
+      gradients_(std::make_unique<Gradients>(parameters.units(), ranks.exchange(), trained.resolved(), trained.routes(),
+                                             ranks.accounts(), parameters.gradient_stores())),
       hears_(std::in_place, *this) {
   if (float8_) float8_->set_loss_scale(scaler_.value());
   gradients_->on_arrival_from_outside(*this, joins_others(),

@@ -3,7 +3,6 @@
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/same_on_ranks.h"
-#include "partition/transitions.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -47,13 +46,12 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
       setup_meter_(std::make_shared<TrafficMeter>()),
       groups_(own_groups(mesh, trained.description(inventory))),
       seed_(seed_of(trained.options(), *number_, setup_group(groups_, setup_meter_))),
-      accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(movement(trained.resolved()).within),
+      accounts_(inventory.device, groups_.along(Axis::shard), groups_.along(trained.routes().within()),
                 trained.options().disk),
       data_groups_(data_groups(groups_, accounts_.device())),
       exchange_(accounts_.device(),
                 {lanes(groups_, data_groups_, meter_, accounts_.device()),
-                 lanes(groups_, data_groups_, setup_meter_, accounts_.device()), groups_,
-                 movement(trained.resolved()).within},
+                 lanes(groups_, data_groups_, setup_meter_, accounts_.device()), groups_, trained.routes().within()},
                 [&trained](int unit) { return trained.layout().units()[static_cast<std::size_t>(unit)].name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
 }

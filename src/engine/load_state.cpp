@@ -12,7 +12,6 @@
 #include "engine/engine_saving.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"
-#include "partition/transitions.h"
 #include "persist/gathered.h"
 #include "zero/agreement.h"
 #include "zero/error.h"

@@ -7,7 +7,6 @@
 
 #include "backwards/unwatched.h"
 #include "base/elements.h"
-#include "partition/transitions.h"
 #include "units/for_unit.h"
 #include "zero/error.h"
 
@@ -68,18 +67,15 @@ void Parameters::updated(Unit& unit) {
 
 // Parameters of which each rank updated a part of what it holds.
 void Parameters::publish(Unit& unit, Exchange::Kind kind) {
-  const Plan& plan = trained_.resolved();
-  if (!movement(plan).publishes) return;
+  if (!trained_.routes().publishes()) return;
   ranks_.device().follow_sends();
-  const Held updated = held_at_rest(plan, State::optimizer, unit.layout(), ranks_.rank());
-  const Held kept = held_at_rest(plan, State::parameter, unit.layout(), ranks_.rank());
-  const View mine = unit.home(updated), all = unit.home();
+  const Route route = trained_.routes().publish(unit.layout());
+  const View mine = unit.home(route.from), all = unit.home();
   const bool part = unit.paged();
   if (!part) unit.suspend();
-  Pending arrival = ranks_.exchange().submit(
-      {kind, unit.index(), all.count, [mine, all, from = *updated.over, to = kept.over](const Groups& groups) {
-         groups.gather(mine, all, from, to);
-       }});
+  Pending arrival = ranks_.exchange().submit({kind, unit.index(), all.count, [mine, all, route](const Groups& groups) {
+                                                groups.carry_out(route, mine, all);
+                                              }});
   part ? pager_->renew(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
 }
 
@@ -135,22 +131,21 @@ void Parameters::renormalise() {
 }
 
 View Parameters::updated_of(const Unit& unit, const at::Tensor& whole) const {
-  const Held held = held_at_rest(trained_.resolved(), State::optimizer, unit.layout(), ranks_.rank());
+  const Held held = trained_.routes().rest(State::optimizer, unit.layout());
   const Dtype dtype = accumulation(unit.layout().dtype());
   return {at_element(whole.mutable_data_ptr(), held.begin, dtype), held.count, dtype};
 }
 
 void Parameters::gather_updated(const Unit& unit, const at::Tensor& whole) {
-  const Held held = held_at_rest(trained_.resolved(), State::optimizer, unit.layout(), ranks_.rank());
-  if (!held.over) return;
   const View mine = updated_of(unit, whole);
+  const Route route = trained_.routes().updated(unit.layout(), mine.dtype);
+  if (route.hops.empty()) return;
   const View all{whole.mutable_data_ptr(), whole.numel(), mine.dtype};
-  ranks_.exchange().run(
-      {.kind = Exchange::Kind::read,
-       .unit = unit.index(),
-       .count = all.count,
-       .run = [mine, all, over = *held.over](const Groups& groups) { groups.gather(mine, all, over); },
-       .lane = Exchange::Lane::control});
+  ranks_.exchange().run({.kind = Exchange::Kind::read,
+                         .unit = unit.index(),
+                         .count = all.count,
+                         .run = [mine, all, route](const Groups& groups) { groups.carry_out(route, mine, all); },
+                         .lane = Exchange::Lane::control});
 }
 
 at::Tensor Parameters::main_parameter(const at::Tensor& parameter) {

@@ -119,7 +119,8 @@ class Parameters {
   const Trained& trained_;
   EngineRanks& ranks_;
   Liveness& life_;
-  GatherWire wire_;
+  Buffer codes_;
+  Coder coder_;
   std::unique_ptr<Bringer> bringer_;  // of parameters on another tier than the device; null: they are there
   std::vector<std::unique_ptr<Unit>> units_;
   Served served_;

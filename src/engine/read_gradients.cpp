@@ -10,7 +10,6 @@
 #include "backwards/unwatched.h"
 #include "device/square_sums.h"
 #include "device/torch/torch_device.h"
-#include "partition/transitions.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -130,7 +129,7 @@ void GradientReader::require_gradients(const char* call) {
 void GradientReader::each_slice(Unit& unit, const std::function<void(const Slot&, GradientSlice)>& use) const {
   const HeldGradient* const held = gradients_.held(unit.index());
   if (held == nullptr) return;
-  const Held mine = held_at_rest(trained_.resolved(), State::optimizer, unit.layout(), ranks_.rank());
+  const Held mine = trained_.routes().rest(State::optimizer, unit.layout());
   for (const Slot& slot : unit.layout().slots()) {
     const std::int64_t begin = std::max(slot.begin, mine.begin), end = std::min(slot.end(), mine.begin + mine.count);
     if (begin >= end) continue;

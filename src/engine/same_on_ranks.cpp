@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "partition/plan_settings.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "units/unit.h"
 #include "zero/agreement.h"
 #include "zero/error.h"

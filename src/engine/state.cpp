@@ -10,7 +10,6 @@
 #include "engine/engine_saving.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"
-#include "partition/transitions.h"
 #include "zero/agreement.h"
 #include "zero/error.h"
 
@@ -227,7 +226,7 @@ void Saving::agree_on_buffers(const std::vector<StateTensor>& buffers) {
 void Saving::each_parameter(Unit& unit, const TellState& tell) const {
   if (parameters_.updater().has_main(unit)) return;
   const UnitLayout& layout = unit.layout();
-  const Held held = held_at_rest(trained_.resolved(), State::parameter, layout, unit.rank());
+  const Held held = trained_.routes().rest(State::parameter, layout);
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
     const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
     HeldState each{.slot = &slot,

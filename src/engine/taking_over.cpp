@@ -8,7 +8,7 @@
 #include "engine/memory_needs.h"
 #include "engine/parameters.h"
 #include "gradients/gradients.h"
-#include "partition/transitions.h"
+#include "partition/wire.h"
 #include "units/for_unit.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
@@ -19,20 +19,30 @@ namespace {
 constexpr std::int64_t kBlocksOfUnit = 8;  // at most, of a state, and of what is under way at once
 
 std::unique_ptr<Bringer> bringer_of(const Trained& trained, Accounts& accounts) {
-  if (!movement(trained.resolved()).brings) return nullptr;
+  if (!trained.routes().brings()) return nullptr;
   const Tier tier = trained.plan()[State::parameter].tier;
   return std::make_unique<Bringer>(accounts.store(State::parameter, tier, accounts.lasting()), accounts);
 }
 
+// Room for the codes of the largest unit, of all ranks, where parameters travel in any.
+Buffer room_for_codes(const Trained& trained, Accounts& accounts) {
+  const std::int64_t bytes = wire_room(trained.layout(), trained.resolved());
+  return bytes == 0 ? Buffer() : accounts.visible_buffer(Owner::gathered, bytes, at::kByte);
+}
+
+Coder coder(const Buffer& codes, Accounts& accounts) {
+  return {accounts.device(), codes ? view_of(codes.data(), Dtype::u8, 0, codes.count(), accounts.where()) : View{}};
+}
+
 std::vector<std::unique_ptr<Unit>> make_units(const Trained& trained, const Inventory& inventory, EngineRanks& ranks,
-                                              const GatherWire& wire, Bringer* bringer) {
+                                              const Coder& coder, Bringer* bringer) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : trained.layout().units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
-    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), ranks.rank(), trained.resolved(),
-                                           parameters, wire, ranks.accounts(), bringer));
+    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, coder,
+                                           ranks.accounts(), bringer));
   }
   return units;
 }
@@ -62,8 +72,8 @@ at::Tensor computed(const at::Tensor& deferred) {
 
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
 // reserved.
-void reserve_room(const Plan& plan, const Estimate& needed, const Accounts& accounts) {
-  const bool partial = !movement(plan).reduces_each;
+void reserve_room(const Routes& routes, const Estimate& needed, const Accounts& accounts) {
+  const bool partial = !routes.reduces_each();
   static_cast<void>(accounts.own_memory((partial ? needed.on(Tier::device).gradient : 0) + needed.reduction));
 }
 
@@ -81,12 +91,13 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
     : trained_(trained),
       ranks_(ranks),
       life_(life),
-      wire_(trained.layout(), trained.resolved(), ranks.accounts()),
+      codes_(room_for_codes(trained, ranks.accounts())),
+      coder_(coder(codes_, ranks.accounts())),
       bringer_(bringer_of(trained, ranks.accounts())),
-      units_(make_units(trained, inventory, ranks, wire_, bringer_.get())),
+      units_(make_units(trained, inventory, ranks, coder_, bringer_.get())),
       served_{ranks.exchange()},
       gradient_stores_(zero::gradient_stores(trained.resolved(), ranks.accounts(), trained.staying())),
-      updater_(trained.layout(), trained.resolved(), trained.rules(), ranks.seed(), ranks.exchange(), ranks.accounts(),
+      updater_(trained.layout(), trained.routes(), trained.rules(), ranks.seed(), ranks.exchange(), ranks.accounts(),
                trained.staying(), gradient_stores_, bringer_ ? &bringer_->store() : nullptr),
       max_norms_(inventory.max_norms, inventory.device),
       micro_batch_(ranks.accounts(), autocast_of(trained.plan()), ranks.seed()),
@@ -110,7 +121,7 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
   renew(Exchange::Kind::setup);
   micro_batch_.add_attention(inventory.projections);
   delayed_ = delayed_update(trained, accounts, updater_);
-  reserve_room(trained.resolved(), needed, accounts);
+  reserve_room(trained.routes(), needed, accounts);
 }
 
 // The peers may be gone: then the units on their way end empty, and a destructor has nobody to tell.

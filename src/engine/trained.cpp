@@ -43,6 +43,7 @@ Trained::Trained(const Inventory& inventory, const Mesh& mesh, const Plan& plan,
                  Options options)
     : plan_(plan),
       resolved_(plan.on(mesh.shape())),
+      routes_(resolved_, mesh.world().rank()),
       options_(with_tiers(plan_, std::move(options), inventory.device)),
       optimizer_(optimizer),
       infos_(inventory.infos),

@@ -7,6 +7,7 @@
 
 #include "engine/module_inventory.h"
 #include "engine/trained_module.h"
+#include "partition/routes.h"
 #include "partition/tiles.h"
 #include "zero/engine.h"
 #include "zero/layout.h"
@@ -21,9 +22,12 @@ class Trained {
  public:
   // Of a plan that is valid. Throws ConfigError for options that do not go with it.
   Trained(const Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, Options options);
+  Trained(const Trained&) = delete;
+  Trained& operator=(const Trained&) = delete;
 
   const Plan& plan() const { return plan_; }          // as given
   const Plan& resolved() const { return resolved_; }  // on the mesh
+  const Routes& routes() const { return routes_; }    // of this rank, on the mesh
   const Options& options() const { return options_; }
   const Optimizer& optimizer() const { return optimizer_; }  // of parameters in no group
   const Layout& layout() const { return layout_; }
@@ -53,6 +57,7 @@ class Trained {
 
  private:
   Plan plan_, resolved_;
+  Routes routes_;
   Options options_;
   Optimizer optimizer_;
   std::vector<ParameterInfo> infos_;

@@ -41,7 +41,7 @@ AddressableStore memory_beside(Accounts& accounts, const Device& computing) {
 UnitStores gradient_stores(const Plan& plan, Accounts& accounts, std::vector<char> staying) {
   constexpr auto kArena = Accounts::Arena::gradients;
   return accounts.stores(State::gradient, plan[State::gradient].tier,
-                         movement(plan).reduces_each ? accounts.lasting(kArena) : accounts.lasting_visible(kArena),
+                         Routes(plan).reduces_each() ? accounts.lasting(kArena) : accounts.lasting_visible(kArena),
                          std::move(staying));
 }
 
@@ -53,16 +53,16 @@ Gradients::Home::Home(Accounts& accounts, Store& of)
       late_staging(accounts.staging(computing, shape_for(of))) {}
 
 Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan,
-                     Accounts& accounts, const UnitStores& stores)
+                     const Routes& routes, Accounts& accounts, const UnitStores& stores)
     : units_(units),
       exchange_(exchange),
       plan_(plan),
-      movement_(movement(plan)),
+      routes_(routes),
       accounts_(accounts),
       stores_(stores),
       below_(std::make_unique<Home>(accounts, stores.below())),
       here_(stores.here() == nullptr ? nullptr : std::make_unique<Home>(accounts, *stores.here())) {
-  if (!below_->in_place() && exchange_.size() > 1 && movement_.gathers_sum)
+  if (!below_->in_place() && exchange_.size() > 1 && routes_.gathers_sum())
     throw ConfigError("gradients on tier " + std::string(name(below_->store.tier())) +
                           " cannot be gathered: the plan wants more of them on a rank than its slice over all",
                       "use zero1, zero2, zero3 or hybrid-zero2");
@@ -134,10 +134,6 @@ void Gradients::open(UnitGradients& gradients) {
 
 Dtype Gradients::added_in(const UnitGradients& gradients) const {
   return adds_apart() ? gradients.planned : gradients.held.dtype();
-}
-
-Dtype Gradients::reduced_from(const UnitGradients& gradients) const {
-  return plan_.reduction() ? plan_.reduction_dtype(gradients.unit.layout().dtype()) : added_in(gradients);
 }
 
 HeldGradient& Gradients::partial(UnitGradients& gradients) const {

@@ -28,7 +28,7 @@
 
 #include "backwards/accounts.h"
 #include "gradients/held_gradient.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "units/exchange.h"
 #include "units/unit.h"
 #include "zero/plan.h"
@@ -43,8 +43,8 @@ UnitStores gradient_stores(const Plan& plan, Accounts& accounts, std::vector<cha
 class Gradients {
  public:
   // Throws ConfigError for a store that is not in memory where ranks gather what they hold.
-  Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, Accounts& accounts,
-            const UnitStores& stores);
+  Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, const Plan& plan, const Routes& routes,
+            Accounts& accounts, const UnitStores& stores);
   ~Gradients();
 
   // Throws StateError, nothing being changed, where the plan takes no micro-batch of this number.
@@ -140,11 +140,11 @@ class Gradients {
   void reduce(UnitGradients& gradients);
   Fold added_to_sum(const UnitGradients& gradients) const;
   View sent_of(UnitGradients& gradients);
-  bool holds_room(const UnitGradients& gradients) const;
   View room_for_sum(const UnitGradients& gradients) const;
   void keep_sum(UnitGradients& gradients, const Fold& how, View sum);
   void scale_mean(View sum) const;
   void gather_sum(const Groups& groups, const UnitGradients& gradients) const;
+  Slice sum_room(const Unit& unit) const { return routes_.reduce(unit.layout()).room(); }
   Buffer slice_for(const Unit& unit) const;
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
@@ -152,10 +152,9 @@ class Gradients {
   // Whether this micro-batch is added up apart until it is reduced.
   bool adds_apart() const { return beyond_plan() && !reduces_each() && exchange_.size() > 1; }
   Fold how() const;
-  bool reduces_each() const { return movement_.reduces_each; }
-  Held part(const Unit& unit) const { return held_between(plan_, State::gradient, unit.layout(), exchange_.rank()); }
-  Dtype added_in(const UnitGradients& gradients) const;      // in which this micro-batch's partial one is
-  Dtype reduced_from(const UnitGradients& gradients) const;  // in which a partial one travels
+  bool reduces_each() const { return routes_.reduces_each(); }
+  Held part(const Unit& unit) const { return routes_.between(State::gradient, unit.layout()); }
+  Dtype added_in(const UnitGradients& gradients) const;  // in which this micro-batch's partial one is
   // This micro-batch's, or with those before it.
   HeldGradient& partial(UnitGradients& gradients) const;
   void clear_gaps(UnitGradients& gradients, HeldGradient& gradient);
@@ -164,7 +163,7 @@ class Gradients {
   std::vector<std::unique_ptr<Unit>>& units_;
   Exchange& exchange_;
   Plan plan_;
-  Movement movement_;
+  const Routes& routes_;
   Accounts& accounts_;
   const UnitStores& stores_;
   std::unique_ptr<Home> below_, here_;  // see UnitStores

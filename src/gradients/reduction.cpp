@@ -68,23 +68,22 @@ void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = gradients.unit.layout();
   const Fold add = reduces_each() ? how() : added_to_sum(gradients);
-  const bool apart = !gradients.home.in_place() || !add.sources.empty() ||
-                     gradients.held.dtype() != accumulation(layout.dtype()) ||
-                     (reduces_each() && (!gradients.held.one_level() || !holds_room(gradients)));
+  const bool added = !add.sources.empty() || (reduces_each() && !gradients.held.one_level());
+  const bool apart = routes_.apart(layout, gradients.held.dtype(), !gradients.home.in_place(), added);
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
   if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);
-  const bool gathers = movement_.gathers_sum && micro_ >= plan_.accumulate() - 1;
-  in_flight_.push_back(
-      exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
-                        [this, add, apart, gathers, sent = sent_of(gradients), &gradients](const Groups& groups) {
-                          if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit);
-                          const View sum = groups.reduce(sent, room_for_sum(gradients));
-                          gradients.flat.reset();
-                          scale_mean(sum);
-                          if (gradients.slice) keep_sum(gradients, add, sum);
-                          gradients.slice.reset();
-                          if (gathers) gather_sum(groups, gradients);
-                        }}));
+  const bool gathers = routes_.gathers_sum() && micro_ >= plan_.accumulate() - 1;
+  in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
+                                         [this, add, apart, gathers, route = routes_.reduce(layout),
+                                          sent = sent_of(gradients), &gradients](const Groups& groups) {
+                                           if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit);
+                                           const View sum = groups.carry_out(route, sent, room_for_sum(gradients));
+                                           gradients.flat.reset();
+                                           scale_mean(sum);
+                                           if (gradients.slice) keep_sum(gradients, add, sum);
+                                           gradients.slice.reset();
+                                           if (gathers) gather_sum(groups, gradients);
+                                         }}));
 }
 
 // What becomes of a sum over micro-batches: it is the held one, or is added to it.
@@ -101,30 +100,25 @@ View Gradients::sent_of(UnitGradients& gradients) {
     return view_of(data, dtype, 0, layout.length(), gradients.unit.device());
   };
   if (reduces_each()) return whole(gradients.flat->data(), plan_.reduction_dtype(layout.dtype()));
-  const Dtype held_in = added_in(gradients), sent_in = reduced_from(gradients);
+  const Dtype held_in = added_in(gradients), sent_in = routes_.sent(layout, held_in);
   finish_arriving();
   HeldGradient& mine = partial(gradients);
   const Slice all{0, layout.length()};
-  if (sent_in == held_in && gradients.home.in_place()) return mine.view(all);
+  if (!routes_.flat(layout, held_in, !gradients.home.in_place())) return mine.view(all);
   gradients.flat = flat_for(gradients.unit);
   mine.convert_to(gradients.home.staging, all, gradients.flat->block(), sent_in);
   return whole(gradients.flat->data(), sent_in);
 }
 
-// Whether what is held has the room in which the sum is made.
-bool Gradients::holds_room(const UnitGradients& gradients) const {
-  return sum_room(gradients.unit.layout(), exchange_.rank()).count <= gradients.held.slice().count;
-}
-
 View Gradients::room_for_sum(const UnitGradients& gradients) const {
-  const Slice room = sum_room(gradients.unit.layout(), exchange_.rank());
+  const Slice room = sum_room(gradients.unit);
   if (!gradients.slice) return gradients.held.view(room);
   return view_of(gradients.slice.data(), accumulation(gradients.unit.layout().dtype()), 0, room.count,
                  gradients.unit.device());
 }
 
 Buffer Gradients::slice_for(const Unit& unit) const {
-  return accounts_.buffer({Owner::reduction, unit.index()}, sum_room(unit.layout(), exchange_.rank()).count,
+  return accounts_.buffer({Owner::reduction, unit.index()}, sum_room(unit).count,
                           scalar_type(accumulation(unit.layout().dtype())));
 }
 
@@ -146,8 +140,8 @@ void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
 // To the ranks that hold more of it than their slice.
 void Gradients::gather_sum(const Groups& groups, const UnitGradients& gradients) const {
   const HeldGradient& held = gradients.held;
-  groups.gather(held.view(gradients.unit.layout().slice(Axis::data, exchange_.rank())), held.view(held.slice()),
-                Axis::data, part(gradients.unit).over);
+  const Route route = routes_.sum(gradients.unit.layout());
+  groups.carry_out(route, held.view(route.from), held.view(held.slice()));
 }
 
 // Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the

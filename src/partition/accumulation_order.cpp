@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "zero/plan.h"
 
 namespace zero {
@@ -21,7 +21,7 @@ Fold fold_of(bool tree, int levels, int micro, int micro_batches) {
 
 std::int64_t micro_batch_index(const Plan& plan, int ranks, int rank, int micro) {
   const int slot = micro % plan.accumulate();
-  if (movement(plan).reduces_each) return std::int64_t{slot} * ranks + rank;
+  if (Routes(plan).reduces_each()) return std::int64_t{slot} * ranks + rank;
   return std::int64_t{rank} * plan.accumulate() + slot;
 }
 

@@ -4,9 +4,9 @@
 
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
+#include "partition/routes.h"
 #include "partition/runs.h"
 #include "partition/staying.h"
-#include "partition/transitions.h"
 
 namespace zero {
 namespace {
@@ -20,12 +20,12 @@ std::int64_t kept(const Plan& plan, const UnitLayout& unit, const std::vector<Pa
                   bool stays) {
   std::int64_t bytes = 0;
   if (on_device(plan, State::parameter))
-    bytes += held_at_rest(plan, State::parameter, unit, rank).count * size_of(unit.dtype());
+    bytes += Routes(plan, rank).rest(State::parameter, unit).count * size_of(unit.dtype());
   if (!unit.trainable()) return bytes;
   for (const Slot& slot : unit.slots())
     bytes += owned_values(rule_of(slot, rules)) * size_of(accumulation(unit.dtype()));
   if (!on_device(plan, State::optimizer) && !stays) return bytes;
-  const Held updated = held_at_rest(plan, State::optimizer, unit, rank);
+  const Held updated = Routes(plan, rank).rest(State::optimizer, unit);
   return bytes + updated.count * plan.remainder_bytes(unit.dtype()) +
          moment_bytes(unit, updated.begin, updated.end(), rules);
 }

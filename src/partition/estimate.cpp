@@ -13,11 +13,11 @@
 #include "partition/paging.h"
 #include "partition/per_rank.h"
 #include "partition/repeated.h"
+#include "partition/routes.h"
 #include "partition/runs.h"
 #include "partition/staging.h"
 #include "partition/staying.h"
 #include "partition/tier_traffic.h"
-#include "partition/transitions.h"
 #include "partition/vote_sizes.h"
 #include "partition/wire.h"
 #include "zero/error.h"
@@ -43,16 +43,11 @@ class Pricing {
         repeats_(repeats),
         stay_(zero::staying(plan, layout, rules, repeats)),
         uniform_(uniform_moments(rules)),
-        movement_(movement(plan)),
-        transitions_(transitions(plan, layout)),
-        uses_(layout.units().size()),
-        memory_(movement_.brings && memory == Memory::common ? Memory::separate : memory),
+        routes_(plan),
+        memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
         mesh_(layout.mesh()),
         topologies_(topologies),
-        peers_(layout.ranks() - 1) {
-    for (const Transition& each : transitions_)
-      if (each.when == Moment::use) uses_[static_cast<std::size_t>(each.unit)] = each;
-  }
+        peers_(layout.ranks() - 1) {}
 
   Estimate run(const Trace& trace, std::int64_t staging) && {
     for (const State state : {State::parameter, State::gradient, State::optimizer})
@@ -66,7 +61,7 @@ class Pricing {
       flat(unit);
       update(unit);
     }
-    estimate_.reduction = (movement_.reduces_each ? flats_.most() : flats_.largest()) + estimate_.largest_slice();
+    estimate_.reduction = (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice();
     const std::int64_t here = on_device() ? 0 : staging;
     estimate_.update = inputs_ + steps_ + here;
     estimate_.staging = staging - here;
@@ -75,7 +70,7 @@ class Pricing {
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
     snapshot();
     estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_, on_device());
-    if (movement_.pages) page(trace);
+    if (routes_.pages()) page(trace);
     if (peers_ > 0) exchange();
     return estimate_;
   }
@@ -84,7 +79,7 @@ class Pricing {
   bool on_device() const { return memory_ == Memory::device; }
 
   // As much as on every other rank.
-  std::int64_t held(const UnitLayout& unit, State state) const { return held_at_rest(plan_, state, unit, 0).count; }
+  std::int64_t held(const UnitLayout& unit, State state) const { return routes_.rest(state, unit).count; }
 
   void add_slices(std::int64_t times, std::int64_t bytes) {
     estimate_.slices.insert(estimate_.slices.end(), static_cast<std::size_t>(times), bytes);
@@ -96,7 +91,7 @@ class Pricing {
     state.parameter += times * held(unit, State::parameter) * size_of(unit.dtype());
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
-    const std::int64_t kept = held_between(plan_, State::gradient, unit, 0).count;
+    const std::int64_t kept = routes_.between(State::gradient, unit).count;
     state.gradient += times * kept * size_of(dtype) * accumulation_levels(plan_);
     if (gradient_elsewhere()) estimate_.staying.gradient += stay * kept * size_of(dtype) * accumulation_levels(plan_);
     const std::int64_t updated = held(unit, State::optimizer);
@@ -176,16 +171,16 @@ class Pricing {
       bytes.add(alike_ranks * first, alike_ranks * last,
                 times * moment_bytes(unit, first * length, (first + 1) * length, rules_));
     };
-    if (!movement_.updates_slices || uniform_) return alike(0, slices);
+    if (!routes_.updates_slices() || uniform_) return alike(0, slices);
     alike_slices(unit, length, alike);
   }
 
   // The flat gradient, but where the held one is as it travels.
   void flat(const UnitLayout& unit) {
     if (peers_ == 0) return;
-    const Dtype wire = plan_.reduction_dtype(unit.dtype());
-    const bool apart = movement_.reduces_each || wire != plan_.gradient_dtype(unit.dtype()) || gradient_elsewhere();
-    if (apart) flats_.add(unit, unit.length() * size_of(wire));
+    const Dtype held = plan_.gradient_dtype(unit.dtype());
+    if (routes_.flat(unit, held, gradient_elsewhere()))
+      flats_.add(unit, unit.length() * size_of(routes_.sent(unit, held)));
   }
 
   bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
@@ -194,18 +189,16 @@ class Pricing {
   // Where the sum is made, but where it is held as added; of a unit whose gradient is elsewhere or not.
   std::int64_t slice_of(const UnitLayout& unit, bool elsewhere) const {
     if (peers_ == 0 || !unit.trainable()) return 0;
-    const Dtype wide = accumulation(unit.dtype());
-    const bool summed = movement_.reduces_each && plan_.accumulate() > 1;
-    const std::int64_t room = sum_room(unit, 0).count;
-    const bool fits = room <= held_between(plan_, State::gradient, unit, 0).count;
-    const bool apart = plan_.gradient_dtype(unit.dtype()) != wide || summed || !fits || elsewhere;
-    return apart ? room * size_of(wide) : 0;
+    const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
+    if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
+    return routes_.reduce(unit).room().count * size_of(accumulation(unit.dtype()));
   }
 
   void update(const UnitLayout& unit) {
     const FullTensorUnit work = full_tensor_unit(unit, rules_);
     inputs_ = std::max(inputs_, input_bytes(unit, work));
-    steps_ = std::max(steps_, step_bytes(unit, work, std::max(held(unit, State::optimizer), sum_room(unit, 0).count)));
+    steps_ = std::max(
+        steps_, step_bytes(unit, work, std::max(held(unit, State::optimizer), routes_.reduce(unit).room().count)));
   }
 
   void page(const Trace& trace) {
@@ -230,9 +223,10 @@ class Pricing {
   void gather(std::size_t unit, std::int64_t times) {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
-    if (movement_.brings) bring(layout_.units()[unit], times);
-    if (movement_.gathers && memory_ != Memory::common) announce(movement_.within);
-    call(uses_[unit], /*in_place=*/memory_ == Memory::common);
+    if (routes_.brings()) bring(layout_.units()[unit], times);
+    if (routes_.gathers() && memory_ != Memory::common) announce(routes_.within());
+    for (const Transition& each : routes_.of(layout_.units()[unit]))
+      if (each.when == When::use) call(each.route, /*in_place=*/memory_ == Memory::common);
     times_ = 1;
   }
 
@@ -245,82 +239,70 @@ class Pricing {
       times_ = repeats_[i];
       agree_on_steps(unit);
     }
-    for (const Transition& each : transitions_) {
-      times_ = repeats_[static_cast<std::size_t>(each.unit)];
-      if (each.when != Moment::use) carry_out(each);
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      times_ = repeats_[i];
+      for (const Transition& each : routes_.of(layout_.units()[i]))
+        if (each.when != When::use) carry_out(each);
     }
     times_ = 1;
-    announce();
-    say(gather_hops(mesh_, Axis::data, true, vote_bytes(parameters, plan_.accumulate(), plan_.float8())));
+    table(Axis::data, vote_bytes(parameters, plan_.accumulate(), plan_.float8()) / size_of(Dtype::i64));
     if (memory_ == Memory::common) renew();
   }
 
   // Common parameters have been updated.
   void renew() {
-    if (!movement_.gathers) return;
+    if (!routes_.gathers()) return;
     announce();
-    call({{Collective::barrier, movement_.within, 0}});
+    estimate_.wire[Collective::barrier].add({}, times_);
   }
 
   void carry_out(const Transition& transition) {
-    for (int i = 0; i < (transition.when == Moment::gradient ? plan_.accumulate() : 1); ++i) {
+    for (int i = 0; i < (transition.when == When::gradient ? plan_.accumulate() : 1); ++i) {
       if (!transition.joined) announce();
-      call(transition);
+      call(transition.route);
     }
   }
 
   // Optimizers over whole tensors: what goes to the owners, the steps that come from them, and norms.
   void agree_on_steps(const UnitLayout& unit) {
     const FullTensorUnit work = full_tensor_unit(unit, rules_);
-    const Held updated = held_at_rest(plan_, State::optimizer, unit, 0);
-    const std::int64_t slice = unit.shard_length();
-    if (work.owned && updated.over) operation(gather_hops(mesh_, *updated.over, true, slice * size_of(work.wire)));
-    if (work.owned) operation(reduce_hops(mesh_, work.wire, unit.length()));
-    if (work.owned && updated.over != Axis::data)
-      call(gather_hops(mesh_, Axis::data, !updated.over, slice * size_of(accumulation(unit.dtype()))));
-    if (updated.over && !work.normed.empty()) table(norm_hops(*updated.over, norm_words(work) * size_of(Dtype::i64)));
+    const std::optional<Axis> over = routes_.rest(State::optimizer, unit).over;
+    if (work.owned && over) operation(routes_.updated(unit, work.wire));
+    if (work.owned) operation(routes_.steps(unit, work.wire));
+    if (work.owned) call(routes_.brought_steps(unit));
+    if (over && !work.normed.empty()) table(*over, norm_words(work));
   }
 
-  // A table with a row of each rank that updates something else.
-  std::vector<Hop> norm_hops(Axis over, std::int64_t bytes) const {
-    if (over == Axis::shard) return {{Collective::all_gather, Axis::shard, bytes}};
-    return gather_hops(mesh_, over, true, bytes);
+  void operation(const Route& route) {
+    announce();
+    call(route);
   }
 
-  void operation(const std::vector<Hop>& hops) {
+  void table(Axis over, std::int64_t words) {
     announce();
-    call(hops);
-  }
-  void table(const std::vector<Hop>& hops) {
-    announce();
-    say(hops);
+    const Route route = table_route(mesh_, over, words, 0);
+    for (const Hop& hop : route.hops) say(hop.axis, route.bytes(hop));
   }
 
   // Along `within`: what concerns a shard group only is announced in it only. See units/exchange.h.
   void announce(Axis within = Axis::data) {
-    if (movement_.within == Axis::data) return say({{Collective::all_gather, Axis::data, kAnnouncementBytes}});
-    say({{Collective::all_gather, Axis::shard, kAnnouncementBytes}});
-    if (within == Axis::data) say({{Collective::all_gather, Axis::replica, kAnnouncementBytes}});
+    if (routes_.within() == Axis::data) return say(Axis::data, kAnnouncementBytes);
+    say(Axis::shard, kAnnouncementBytes);
+    if (within == Axis::data) say(Axis::replica, kAnnouncementBytes);
   }
 
-  void call(const Transition& transition, bool in_place = false) {
-    call(transition.hops(layout_.units()[static_cast<std::size_t>(transition.unit)]), in_place);
-  }
-
-  void call(const std::vector<Hop>& hops, bool in_place = false) {
-    for (const Hop& hop : hops) {
-      Moved moved = moved_by(hop, topologies_.of_tensors(hop.axis));
+  void call(const Route& route, bool in_place = false) {
+    for (const Hop& hop : route.hops) {
+      const Topology& topology = topologies_.of_tensors(hop.axis);
+      Moved moved = moved_by(hop.collective, mesh_.size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop));
       if (in_place) moved.in_place = moved.bytes;
       estimate_.wire[hop.collective].add(moved, times_);
     }
   }
-  // Between hosts' memories.
-  void say(const std::vector<Hop>& hops) {
-    for (const Hop& hop : hops)
-      estimate_.wire[hop.collective].add(moved_by(hop, topologies_.of_words(hop.axis)), times_);
-  }
-  Moved moved_by(const Hop& hop, const Topology& topology) const {
-    return zero::moved_by(hop.collective, mesh_.size(hop.axis), topology, hop.bytes, hop.sum);
+  // From every rank to each other one along the axis, between hosts' memories.
+  void say(Axis axis, std::int64_t bytes) {
+    const Moved moved = moved_by(Collective::all_gather, mesh_.size(axis), topologies_.of_words(axis), bytes, bytes);
+    estimate_.wire[Collective::all_gather].add(moved, times_);
   }
 
   const Plan& plan_;
@@ -329,9 +311,7 @@ class Pricing {
   const Repeats& repeats_;
   std::vector<std::int64_t> stay_;  // of them
   bool uniform_;
-  Movement movement_;
-  std::vector<Transition> transitions_;
-  std::vector<Transition> uses_;  // those of that moment, by unit
+  Routes routes_;
   Memory memory_;
   MeshShape mesh_;
   Topologies topologies_;

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "partition/plan_settings.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -173,7 +173,7 @@ class Inspection {
     share(state, row, where);
     if (row.tier == Tier::device) return;
     expect(state != State::activation, where + " is not supported yet: only device is");
-    expect(state != State::parameter || !movement(plan_.on(mesh_)).publishes,
+    expect(state != State::parameter || !Routes(plan_.on(mesh_)).publishes(),
            where + " needs ranks that update all that they hold of them: zero3 or hybrid");
     const Row held = plan_.on(mesh_)[State::gradient];
     const bool slices = held.placement == Placement::sharded && held.over == Axis::data;

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "partition/routes.h"
 #include "partition/touch_order.h"
-#include "partition/transitions.h"
 
 namespace zero {
 
@@ -81,7 +81,7 @@ Residency residency(const Plan& plan, const Layout& layout) {
 }
 
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes) {
-  const std::size_t ahead = movement(plan).brings ? kMostAhead : 1;
+  const std::size_t ahead = Routes(plan).brings() ? kMostAhead : 1;
   std::vector<std::int64_t> largest(1 + ahead);
   std::ranges::partial_sort_copy(unit_bytes, largest, std::greater<>());
   const std::int64_t usual = std::accumulate(largest.begin(), largest.end(), std::int64_t{0});

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/blockwise.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 
 namespace zero {
 namespace {
@@ -76,7 +76,7 @@ std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_de
                              buffers(staging_of_update(tiers, on_device, update.transfer, update.page));
   if (tiers.gradient == Tier::device) return bytes;
   // Of the thread that runs backward, also where the vote reads; and of the exchange's.
-  const bool in_backward = tiers.gradient == Tier::disk || !movement(plan).reduces_each;
+  const bool in_backward = tiers.gradient == Tier::disk || !Routes(plan).reduces_each();
   const bool in_exchange = plan[State::gradient].placement == Placement::sharded;
   return bytes + (in_backward + in_exchange) * buffers(shape(tiers.gradient == Tier::disk));
 }

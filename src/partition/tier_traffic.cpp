@@ -8,8 +8,8 @@
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
 #include "partition/per_rank.h"
+#include "partition/routes.h"
 #include "partition/staying.h"
-#include "partition/transitions.h"
 
 namespace zero {
 namespace {
@@ -39,7 +39,7 @@ class Moves {
         repeats_(repeats),
         on_device_(on_device),
         stay_(staying(plan, layout, rules, repeats)),
-        movement_(movement(plan)),
+        routes_(plan),
         kept_(layout.ranks()),
         kept_here_(layout.ranks()),
         gradients_here_(layout.ranks()),
@@ -78,32 +78,27 @@ class Moves {
     const std::int64_t added = times * plan_.accumulate();
     const std::int64_t sum = unit.shard_length() * size_of(accumulation(unit.dtype()));
     TierTraffic::Entry& link = moves_.backward.on(Tier::host, State::gradient);
-    if (movement_.reduces_each) {
+    if (routes_.reduces_each()) {
       link.written += added * sum;
       return;
     }
     link.written += added * unit.numel() * size_of(unit.dtype());
     if (layout_.ranks() == 1) return;
-    link.read += times * unit.length() * size_of(sent_in(unit));
+    link.read += times * unit.length() * size_of(routes_.sent(unit, plan_.gradient_dtype(unit.dtype())));
     link.written += times * sum;
-  }
-
-  // In which a sum over micro-batches travels.
-  Dtype sent_in(const UnitLayout& unit) const {
-    return plan_.reduction() ? plan_.reduction_dtype(unit.dtype()) : plan_.gradient_dtype(unit.dtype());
   }
 
   // The gradient, from its first micro-batch to the vote, which reads the slice.
   void hold(const UnitLayout& unit, std::int64_t times) {
     if (plan_[State::gradient].tier == Tier::device) return;
     if (on_device_) cross(unit, times);
-    const std::int64_t slice = unit.shard_length(), added = movement_.reduces_each ? slice : unit.numel();
+    const std::int64_t slice = unit.shard_length(), added = routes_.reduces_each() ? slice : unit.numel();
     TierTraffic::Entry elements;
     for (int micro = 0; micro < plan_.accumulate(); ++micro) {
       const Fold fold = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro, plan_.accumulate());
       elements += {.read = added * static_cast<std::int64_t>(fold.sources.size()), .written = added};
     }
-    if (!movement_.reduces_each && layout_.ranks() > 1) elements += {.read = unit.length(), .written = slice};
+    if (!routes_.reduces_each() && layout_.ranks() > 1) elements += {.read = unit.length(), .written = slice};
     const std::int64_t size = times * size_of(plan_.gradient_dtype(unit.dtype()));
     add(moves_.backward, State::gradient, {.read = size * elements.read, .written = size * elements.written});
     add(moves_.vote, State::gradient, {.read = size * slice});
@@ -115,7 +110,7 @@ class Moves {
     const bool together = plan_[State::parameter].tier == Tier::device,
                gradients_here = plan_[State::gradient].tier == Tier::device;
     const std::int64_t below = times - stay, crossing = on_device_ && !together ? stay : 0;
-    const std::int64_t length = held_at_rest(plan_, State::optimizer, unit, 0).count;
+    const std::int64_t length = routes_.rest(State::optimizer, unit).count;
     const int alike = static_cast<int>(layout_.ranks() * length / unit.length());  // ranks that update the same
     alike_slices(unit, length, [&](int first, int last) {
       TierTraffic::Entry kept, kept_here, gradients, gradients_here_too, parameters;
@@ -174,7 +169,7 @@ class Moves {
   const Repeats& repeats_;
   bool on_device_;
   std::vector<std::int64_t> stay_;
-  Movement movement_;
+  Routes routes_;
   Passed kept_, kept_here_, gradients_here_, gradients_, parameters_;
   TierMoves moves_;
 };

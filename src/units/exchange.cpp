@@ -164,7 +164,8 @@ std::vector<std::int64_t> Exchange::table(Kind kind, std::span<const std::int64_
        .count = count,
        .run =
            [&](const Groups& groups) {
-             groups.gather({words.data(), count, Dtype::i64}, {all.data(), ranks * count, Dtype::i64}, axis);
+             groups.carry_out(table_route(groups.mesh(), axis, count, groups.rank()), {words.data(), count, Dtype::i64},
+                              {all.data(), ranks * count, Dtype::i64});
            },
        .lane = Lane::control});
   return all;

@@ -100,8 +100,8 @@ void Pager::gather(Unit& unit, bool exactly) {
 
 // Not in a forked process, where a thread that is not there may have the meter.
 void Pager::count_in_place(const Unit& unit) {
-  for (const Hop& hop : unit.hops()) {
-    const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * hop.bytes;
+  for (const Hop& hop : unit.use().hops) {
+    const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * unit.use().bytes(hop);
     meter_->count(hop.collective, {.bytes = bytes, .in_place = bytes});
   }
 }

@@ -10,7 +10,6 @@
 #include "base/random.h"
 #include "deferred/deferred_tensors.h"
 #include "partition/element_order.h"
-#include "partition/transitions.h"
 #include "units/for_unit.h"
 #include "zero/error.h"
 
@@ -33,26 +32,23 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
   return ElementOrder(parameter.sizes().vec(), strides_in_unit(parameter)).dimensions();
 }
 
-Unit::Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-           const GatherWire& wire, Accounts& accounts, Bringer* bringer)
+Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
+           const Coder& coder, Accounts& accounts, Bringer* bringer)
     : layout_(layout),
       index_(index),
-      rank_(rank),
-      paged_(movement(plan).pages),
-      gathers_(movement(plan).gathers),
-      published_(movement(plan).publishes),
-      home_(held_at_rest(plan, State::parameter, layout, rank)),
-      hops_(gather_hops(layout.mesh(), movement(plan).within, /*to_all=*/true,
-                        coded_bytes(layout.shard_length(), layout.dtype(), plan[State::parameter].wire))),
+      routes_(routes),
+      home_(routes.rest(State::parameter, layout)),
+      use_(routes.use(layout)),
+      exact_use_(routes.use(layout, /*exactly=*/true)),
       parameters_(std::move(parameters)),
-      wire_(wire),
+      coder_(coder),
       accounts_(accounts),
       bringer_(bringer) {}
 
 Unit::~Unit() {
   if (!adopted()) return;
   try {
-    abandon(!paged_ || gathered_exactly());
+    abandon(!paged() || gathered_exactly());
   } catch (const std::exception&) {
     abandon(false);  // there is no memory for the values
   }
@@ -73,7 +69,7 @@ Buffer Unit::flatten() const {
     const at::Tensor place = slot_view(values.tensor(), layout_.slots()[i], parameters_[i]);
     if (!deferred_tensors::deferred(parameters_[i])) {
       place.copy_(parameters_[i].detach());
-    } else if (rank_ == 0) {
+    } else if (rank() == 0) {
       deferred_tensors::compute_into(parameters_[i], place);
     }
   }
@@ -81,7 +77,7 @@ Buffer Unit::flatten() const {
 }
 
 std::int64_t Unit::sources() const {
-  if (!gathers_ || !device().is_cpu()) return 0;
+  if (!gathers() || !device().is_cpu()) return 0;
   std::uint64_t mark = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!deferred_tensors::deferred(parameters_[i])) continue;
@@ -129,7 +125,7 @@ void Unit::adopt(Buffer values, Staging& staging) {
     parameters_[i].set_data(place.parameter);
   }
   adopted_ = ready_ = true;
-  if (paged_) evict();
+  if (paged()) evict();
 }
 
 void Unit::cast() {
@@ -180,7 +176,7 @@ void Unit::take_back(bool with_values) {
     }
   }
   if (misfits.empty()) return;
-  throw StateError("rank " + std::to_string(rank_) + ": values of another shape were put in the place of parameters " +
+  throw StateError("rank " + std::to_string(rank()) + ": values of another shape were put in the place of parameters " +
                        misfits + " inside zero::gather",
                    "load values of the model's own shapes");
 }
@@ -192,15 +188,15 @@ void Unit::make_home() {
     home_block_ = bringer_->store().take(bytes, Owner::parameter, index_);
     return;
   }
-  if (paged_) {
-    if (wire_.native()) common_ = accounts_.common_memory(layout_.bytes());
+  if (paged()) {
+    if (routes_.codec() == Wire::native) common_ = accounts_.common_memory(layout_.bytes());
     home_block_ = common_ ? accounts_.take_common({common_, static_cast<char*>(common_.get()) + begin}, bytes,
                                                   {Owner::parameter, index_})
                           : accounts_.take(bytes, {Owner::parameter, index_});
     return;
   }
-  memory_ = published_ ? accounts_.visible_buffer({Owner::parameter, index_}, layout_.length(), dtype())
-                       : accounts_.buffer({Owner::parameter, index_}, layout_.length(), dtype());
+  memory_ = routes_.publishes() ? accounts_.visible_buffer({Owner::parameter, index_}, layout_.length(), dtype())
+                                : accounts_.buffer({Owner::parameter, index_}, layout_.length(), dtype());
 }
 
 c10::StorageImpl& Unit::storage_of(const Place& place) const {
@@ -260,13 +256,13 @@ View Unit::home() {
 }
 
 View Unit::home(const Slice& slice) {
-  void* const data = paged_ ? home_block_.view().data : memory_.data();
+  void* const data = paged() ? home_block_.view().data : memory_.data();
   return view_of(data, layout_.dtype(), slice.begin - home_.begin, slice.count, device());
 }
 
 BlockPart Unit::stored(const Slice& elements, Way way) {
   const std::int64_t element = size_of(layout_.dtype());
-  Block& block = paged_ ? home_block_ : memory_.block();
+  Block& block = paged() ? home_block_ : memory_.block();
   return {&block, (elements.begin - home_.begin) * element, elements.count * element, way};
 }
 
@@ -296,7 +292,7 @@ std::shared_ptr<Arrival> Unit::bring_to(Buffer& whole) {
 void Unit::gather(const Groups& groups, View whole, bool exactly) {
   const View here =
       bringer_ == nullptr ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
-  wire_.gather(groups, layout_, here, whole, exactly);
+  groups.carry_out(exactly ? exact_use_ : use_, here, whole, &coder_);
 }
 
 void Unit::serve(const Groups& groups, bool exactly) {
@@ -314,7 +310,7 @@ void Unit::install() {
 }
 
 void Unit::keep_full(Staging& staging) {
-  if (paged_) write_home(staging, memory_.data(), layout_.dtype());
+  if (paged()) write_home(staging, memory_.data(), layout_.dtype());
 }
 
 void Unit::suspend() {
@@ -326,7 +322,7 @@ void Unit::evict() {
   memory_.reset();
   if (!adopted()) return;
   point_at(nullptr);
-  forbid(gathers_ ? "are sharded over the ranks and not resident" : "are on another tier and not resident");
+  forbid(gathers() ? "are sharded over the ranks and not resident" : "are on another tier and not resident");
 }
 
 at::Tensor Unit::part_of(const at::Tensor& flat, const at::Tensor& parameter) const {

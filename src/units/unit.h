@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "backwards/accounts.h"
+#include "comm/groups.h"
 #include "device/torch/dtypes.h"
 #include "memory/passage.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "units/bringer.h"
-#include "units/gather_wire.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
 
@@ -67,8 +67,8 @@ class Unit {
  public:
   // `parameters` in the order of layout.slots(). `bringer`: of parameters on another tier than the device; null: they
   // are there. Nothing is taken over yet.
-  Unit(const UnitLayout& layout, int index, int rank, const Plan& plan, std::vector<at::Tensor> parameters,
-       const GatherWire& wire, Accounts& accounts, Bringer* bringer);
+  Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
+       const Coder& coder, Accounts& accounts, Bringer* bringer);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -97,11 +97,11 @@ class Unit {
 
   const UnitLayout& layout() const { return layout_; }
   int index() const { return index_; }
-  int rank() const { return rank_; }
+  int rank() const { return routes_.rank(); }
   // Whole only while it is used.
-  bool paged() const { return paged_; }
+  bool paged() const { return routes_.pages(); }
   // And then gathered from other ranks.
-  bool gathers() const { return gathers_; }
+  bool gathers() const { return routes_.gathers(); }
   // And then read from another tier.
   bool brings() const { return bringer_ != nullptr; }
   // Paged, and in memory that the ranks have in common.
@@ -111,7 +111,7 @@ class Unit {
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
   // The first element of this rank's slice over all.
-  std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank_).begin; }
+  std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank()).begin; }
 
   // True when operators may read the unit.
   bool ready() const { return ready_; }
@@ -144,10 +144,10 @@ class Unit {
   // which alone want it. On the exchange's thread.
   void gather(const Groups& groups, View whole, bool exactly);
   void serve(const Groups& groups, bool exactly);
-  // What a gather takes, also where the peers' parts are read in place.
-  const std::vector<Hop>& hops() const { return hops_; }
+  // Which a gather goes, also where the peers' parts are read in place.
+  const Route& use() const { return use_; }
   // Whether what is gathered for operators is what the shards hold.
-  bool gathered_exactly() const { return wire_.exact(layout_); }
+  bool gathered_exactly() const { return use_.codec == Wire::native; }
   // Forgets the whole of a paged unit.
   void evict();
 
@@ -199,13 +199,11 @@ class Unit {
 
   const UnitLayout& layout_;
   int index_;
-  int rank_;
-  bool paged_, gathers_;
-  bool published_;  // its slices go to the peers after a step
+  const Routes& routes_;
   Held home_;
-  std::vector<Hop> hops_;
+  Route use_, exact_use_;
   std::vector<at::Tensor> parameters_;
-  const GatherWire& wire_;
+  const Coder& coder_;
   Accounts& accounts_;
   Bringer* bringer_;
   std::shared_ptr<void> common_;      // the whole, of all ranks

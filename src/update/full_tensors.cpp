@@ -72,12 +72,12 @@ Size size_of_step(const Facts& facts) {
 
 }  // namespace
 
-FullTensors::FullTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules,
+FullTensors::FullTensors(const Layout& layout, const Routes& routes, const std::vector<ParameterRule>& rules,
                          Exchange& exchange, Accounts& accounts)
     : rules_(rules),
       exchange_(exchange),
       accounts_(accounts),
-      plan_(plan),
+      routes_(routes),
       owners_(owners(layout, rules)),
       factored_(rules.size()) {
   for (const UnitLayout& unit : layout.units()) {
@@ -154,7 +154,7 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
 }
 
 Slice FullTensors::stepped(const UnitLayout& unit) const {
-  const Slice room = sum_room(unit, exchange_.rank()), updated = held(unit);
+  const Slice room = routes_.reduce(unit).room(), updated = held(unit);
   return room.count > updated.count ? room : updated;
 }
 
@@ -174,12 +174,12 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
                                            element(inputs_, slot.begin + range.first, wire), wire});
     });
   }
-  const Held updated = held(unit.layout());
-  if (!updated.over) return;
+  const Route route = routes_.updated(unit.layout(), wire);
+  if (route.hops.empty()) return;
   const View whole = view_of(inputs_.data(), wire, 0, unit.layout().length(), unit.device());
-  const View mine = view_of(inputs_.data(), wire, updated.begin, updated.count, unit.device());
+  const View mine = view_of(inputs_.data(), wire, route.from.begin, route.from.count, unit.device());
   exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
-                 [mine, whole, over = *updated.over](const Groups& groups) { groups.gather(mine, whole, over); }});
+                 [mine, whole, route](const Groups& groups) { groups.carry_out(route, mine, whole); }});
 }
 
 // Leaves the steps of this rank's tensors where their inputs were, and zeros elsewhere.
@@ -211,22 +211,20 @@ at::Tensor FullTensors::step_of(const Slot& slot, const at::Tensor& input, const
 
 void FullTensors::distribute(const Unit& unit) {
   const UnitLayout& layout = unit.layout();
-  const Dtype wide = accumulation(layout.dtype());
-  const View sent =
-      view_of(inputs_.data(), units_[static_cast<std::size_t>(unit.index())].wire, 0, layout.length(), unit.device());
-  const Held updated = held(layout);
+  const Dtype wide = accumulation(layout.dtype()), wire = units_[static_cast<std::size_t>(unit.index())].wire;
+  const View sent = view_of(inputs_.data(), wire, 0, layout.length(), unit.device());
+  const Route sum = routes_.steps(layout, wire), back = routes_.brought_steps(layout);
   const auto steps = [&](const Slice& slice) {
     return view_of(step_at(unit, slice.begin), wide, 0, slice.count, unit.device());
   };
-  const View room = steps(sum_room(layout, exchange_.rank())), all = steps(updated);
+  const View room = steps(sum.room()), all = steps(back.to);
   if (exchange_.size() == 1) {
     accounts_.device().run(Convert{sent.data, sent.dtype, all.data, all.dtype, all.count});
     return;
   }
-  exchange_.run(
-      {Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, over = updated.over](const Groups& groups) {
-         groups.gather(groups.reduce(sent, room), all, Axis::data, over);
-       }});
+  exchange_.run({Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, sum, back](const Groups& groups) {
+                   groups.carry_out(back, groups.carry_out(sum, sent, room), all);
+                 }});
 }
 
 // Adds the squares of weights and of steps to `sums`: of those whose step has an owner, before it is brought, or of

@@ -19,7 +19,7 @@
 #include "device/kernels.h"
 #include "device/square_sums.h"
 #include "partition/full_tensor_owners.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "units/exchange.h"
 #include "units/unit.h"
 #include "update/held_state.h"
@@ -29,7 +29,7 @@ namespace zero {
 
 class FullTensors {
  public:
-  FullTensors(const Layout& layout, const Plan& plan, const std::vector<ParameterRule>& rules, Exchange& exchange,
+  FullTensors(const Layout& layout, const Routes& routes, const std::vector<ParameterRule>& rules, Exchange& exchange,
               Accounts& accounts);
 
   // By slot; none for parameters that received no gradient on any rank.
@@ -77,14 +77,14 @@ class FullTensors {
   std::vector<Norms> take_norms(const Unit& unit, const SquareSums& squares) const;
   void exchange_sums(const Unit& unit, const FullTensorUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
-  Held held(const UnitLayout& unit) const { return held_at_rest(plan_, State::optimizer, unit, exchange_.rank()); }
+  Held held(const UnitLayout& unit) const { return routes_.rest(State::optimizer, unit); }
   // What steps_ has of it: that, and the room in which sums are made.
   Slice stepped(const UnitLayout& unit) const;
 
   const std::vector<ParameterRule>& rules_;
   Exchange& exchange_;
   Accounts& accounts_;
-  Plan plan_;
+  const Routes& routes_;
   std::vector<FullTensorUnit> units_;
   std::vector<int> owners_;         // by parameter
   std::vector<Factored> factored_;  // by parameter

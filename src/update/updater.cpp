@@ -38,13 +38,13 @@ StagingShape shape_of(const UnitStores& states, const Store& gradients, const St
 
 }  // namespace
 
-Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
+Updater::Updater(const Layout& layout, const Routes& routes, std::vector<ParameterRule> rules, std::uint64_t seed,
                  Exchange& exchange, Accounts& accounts, std::vector<char> staying, const UnitStores& gradients,
                  const Store* parameters)
-    : plan_(plan),
+    : routes_(routes),
       accounts_(accounts),
-      stores_(accounts.stores(State::optimizer, plan[State::optimizer].tier, accounts.lasting(Accounts::Arena::states),
-                              std::move(staying))),
+      stores_(accounts.stores(State::optimizer, routes.plan()[State::optimizer].tier,
+                              accounts.lasting(Accounts::Arena::states), std::move(staying))),
       gradients_(gradients),
       parameters_(parameters),
       computing_(accounts.computing(tier_of(elsewhere_of(stores_.below(), gradients.below(), parameters)))),
@@ -55,7 +55,7 @@ Updater::Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRu
       torch_options_(rules_.size()),
       steps_(rules_.size()),
       states_(layout.units().size()),
-      whole_(layout, plan, rules_, exchange, accounts) {
+      whole_(layout, routes, rules_, exchange, accounts) {
   if (apart() && parameters == nullptr) homes_.emplace(accounts.staging(accounts.device(), {kCopyBlock}));
   for (const UnitLayout& unit : layout.units())
     for (const Slot& slot : unit.slots()) check(slot, unit.dtype());
@@ -79,9 +79,9 @@ void Updater::check(const Slot& slot, Dtype stored) const {
                       others);
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return;
-  if (accumulation(stored) != stored && plan_.remainder(stored) != Remainder::main_weights)
+  if (accumulation(stored) != stored && routes_.plan().remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
-                      std::string(name(plan_.precision())) + " does not keep");
+                      std::string(name(routes_.plan().precision())) + " does not keep");
   if (elsewhere != nullptr)
     throw ConfigError("optimizer " + torch->label +
                           " updates parameters by gradients that are in memory, and those of tier " +
@@ -117,13 +117,13 @@ void Updater::prepare_weights(const Unit& unit, OptimizerBlocks& blocks, const P
   const Dtype stored = unit.layout().dtype(), wide = accumulation(stored);
   blocks.origin = origin(unit);
   if (wide == stored) return;
-  if (plan_.remainder(stored) == Remainder::main_weights) {
+  if (routes_.plan().remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
     each_beside(unit, blocks.main, wide, Way::out, values, [&](void* main, const void* from, std::int64_t count) {
       computing(unit).run(Convert{from, dtype, main, wide, count});
     });
   }
-  if (plan_.remainder(stored) != Remainder::kept) return;
+  if (routes_.plan().remainder(stored) != Remainder::kept) return;
   blocks.rest = take(unit, length(unit), stored);
   if (dtype == stored) return fill(unit, blocks.rest, 0, length(unit), stored, 0);
   each_beside(unit, blocks.rest, stored, Way::out, values, [&](void* rest, const void* from, std::int64_t count) {
@@ -220,13 +220,13 @@ UpdateRange Updater::range(const UnitStep& step, const Piece& piece, std::int64_
   range.first = begin - layout.slots()[static_cast<std::size_t>(piece.slot)].begin;
   range.in_block = begin % kStateBlock;
   range.narrow_gradient = step.gradient->dtype() != wide;
-  if (dtype != wide) range.remainder = plan_.remainder(dtype);
+  if (dtype != wide) range.remainder = routes_.plan().remainder(dtype);
   return range;
 }
 
 bool Updater::follows(const Unit& unit) const {
   const Dtype dtype = unit.layout().dtype();
-  return accumulation(dtype) != dtype && plan_.remainder(dtype) == Remainder::main_weights;
+  return accumulation(dtype) != dtype && routes_.plan().remainder(dtype) == Remainder::main_weights;
 }
 
 // The parameters, to be updated: read, but where they follow from main weights.

@@ -16,7 +16,7 @@
 #include "memory/passage.h"
 #include "memory/store.h"
 #include "memory/unit_stores.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "units/unit.h"
 #include "update/full_tensors.h"
 #include "update/held_state.h"
@@ -42,10 +42,9 @@ struct UnitStep {
 
 class Updater {
  public:
-  // `rules` in the order of the layout's parameters; `plan` as it is on this number of ranks; what is kept of units
-  // that are `staying` is on the device; `gradients` of which they are brought; `parameters` where they are on another
-  // tier than the device, else null.
-  Updater(const Layout& layout, const Plan& plan, std::vector<ParameterRule> rules, std::uint64_t seed,
+  // `rules` in the order of the layout's parameters; what is kept of units that are `staying` is on the device;
+  // `gradients` of which they are brought; `parameters` where they are on another tier than the device, else null.
+  Updater(const Layout& layout, const Routes& routes, std::vector<ParameterRule> rules, std::uint64_t seed,
           Exchange& exchange, Accounts& accounts, std::vector<char> staying, const UnitStores& gradients,
           const Store* parameters);
 
@@ -129,7 +128,7 @@ class Updater {
 
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
   const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
-  Held held(const Unit& unit) const { return held_at_rest(plan_, State::optimizer, unit.layout(), unit.rank()); }
+  Held held(const Unit& unit) const { return routes_.rest(State::optimizer, unit.layout()); }
   // On the host, the model being on a device.
   bool apart() const { return &computing_ != &accounts_.device(); }
   // One of the stores of what its step takes that is on another tier than the device's; null: none is.
@@ -164,7 +163,7 @@ class Updater {
   TorchStep& torch_step(const Unit& unit, std::size_t which, const TorchOptimizer& optimizer);
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;
 
-  Plan plan_;
+  const Routes& routes_;
   Accounts& accounts_;
   UnitStores stores_;  // of the states
   const UnitStores& gradients_;

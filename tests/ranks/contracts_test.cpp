@@ -9,7 +9,7 @@
 #include "contracts.h"
 #include "covering.h"
 #include "most_moved.h"
-#include "partition/transitions.h"
+#include "partition/routes.h"
 #include "traffic_text.h"
 
 namespace zero::test::contracts_test {
@@ -44,13 +44,13 @@ class Log : public EngineObserver {
 
 Done listed(const Plan& plan, const Layout& layout) {
   Done done;
-  for (const Transition& each : transitions(plan.on(layout.mesh()), layout)) {
-    const char* const activity = each.when == Moment::use      ? "gather"
-                                 : each.when == Moment::update ? "publish"
-                                                               : "reduce";
-    const int times = each.when == Moment::gradient ? plan.accumulate() : 1;
-    if (!each.joined) done[{activity, each.unit}] += times;
-  }
+  const Plan resolved = plan.on(layout.mesh());
+  for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+    for (const Transition& each : Routes(resolved).of(layout.units()[unit])) {
+      const char* const activity = each.when == When::use ? "gather" : each.when == When::update ? "publish" : "reduce";
+      const int times = each.when == When::gradient ? plan.accumulate() : 1;
+      if (!each.joined) done[{activity, static_cast<int>(unit)}] += times;
+    }
   return done;
 }
 

@@ -7,9 +7,9 @@
 
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
+#include "partition/routes.h"
 #include "partition/runs.h"
 #include "partition/slices.h"
-#include "partition/transitions.h"
 #include "zero/estimate.h"
 
 namespace zero::many_ranks_test {
@@ -43,7 +43,7 @@ std::int64_t moments_of_rank(const Plan& plan, const Layout& layout, const Case&
                              int rank) {
   std::int64_t bytes = 0;
   for (const UnitLayout& unit : layout.units()) {
-    const Held held = held_at_rest(plan, State::optimizer, unit, rank);
+    const Held held = Routes(plan, rank).rest(State::optimizer, unit);
     const std::int64_t begin = held.begin, end = held.end();
     for (const MomentArray& array : moment_arrays())
       bytes += size_of(array.dtype(unit.dtype())) * Runs(unit, begin, end, [&](const Slot& slot) {
@@ -72,8 +72,7 @@ TEST(ManyRanks, TheLargestOptimizerStateIsThatOfSomeRank) {
       std::int64_t most = 0;
       for (int rank = 0; rank < ranks; ++rank) most = std::max(most, moments_of_rank(plan, layout, each, owner, rank));
       std::int64_t main_weights = 0;
-      for (const UnitLayout& unit : layout.units())
-        main_weights += 4 * held_at_rest(plan, State::optimizer, unit, 0).count;
+      for (const UnitLayout& unit : layout.units()) main_weights += 4 * Routes(plan).rest(State::optimizer, unit).count;
       const Estimate estimated = estimate(plan, layout, each.rules, Trace::sequential(layout));
       ASSERT_EQ(estimated.state.optimizer, most + main_weights) << mesh.text() << ", round " << round;
     }

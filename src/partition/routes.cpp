@@ -1,0 +1,203 @@
+#include "partition/routes.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+#include "partition/wire.h"
+
+namespace zero {
+namespace {
+
+// Along which axes flat arrays are cut, the first ones first.
+constexpr std::array kCuts{Axis::shard, Axis::replica};
+
+bool sharded(Placement placement) {
+  return placement == Placement::sharded;
+}
+
+// Along how many of them what is a slice over an axis is cut.
+std::size_t cuts(std::optional<Axis> over) {
+  if (!over) return 0;
+  return *over == Axis::shard ? 1 : kCuts.size();
+}
+
+std::size_t cuts_at_rest(const Plan& plan, State state) {
+  const Row& row = plan[state];
+  return sharded(row.placement) ? cuts(row.over) : 0;
+}
+
+// A flat array as ranks of a mesh have it, cut along so many axes.
+struct Flat {
+  const MeshShape& mesh;
+  std::int64_t length;
+  int rank;
+
+  Slice part(std::size_t cuts) const {
+    if (cuts == 0) return {0, length};
+    const std::int64_t count = length / mesh.size(cuts == 1 ? Axis::shard : Axis::data);
+    return {count * (cuts == 1 ? mesh.at(Axis::shard, rank) : mesh.slice_of(rank)), count};
+  }
+  // The last cut first, so that slices land in order.
+  Route gathered(std::size_t from, std::size_t to, Dtype dtype) const {
+    Route route{part(from), part(std::min(from, to)), Wire::native, {}};
+    for (std::size_t cut = from; cut > to; --cut)
+      if (const Axis axis = kCuts[cut - 1]; mesh.size(axis) > 1)
+        route.hops.push_back({Collective::all_gather, axis, part(cut), part(cut - 1), dtype});
+    return route;
+  }
+  // What is added up once is sent in the dtype in which it was added from there on.
+  Route reduced(Dtype dtype) const {
+    Route route{part(0), part(kCuts.size()), Wire::native, {}};
+    const Dtype wide = accumulation(dtype);
+    for (std::size_t cut = 1; cut <= kCuts.size(); ++cut)
+      if (const Axis axis = kCuts[cut - 1]; mesh.size(axis) > 1)
+        route.hops.push_back(
+            {Collective::reduce_scatter, axis, part(cut - 1), part(cut), route.hops.empty() ? dtype : wide, wide});
+    return route;
+  }
+};
+
+Flat flat_of(const UnitLayout& unit, int rank) {
+  return {unit.mesh(), unit.length(), rank};
+}
+
+Held held(Placement placement, Axis over, const UnitLayout& unit, int rank) {
+  if (!sharded(placement)) return {{0, unit.length()}};
+  return {unit.slice(over, rank), over};
+}
+
+}  // namespace
+
+Slice Route::room() const {
+  return hops.empty() || to.count > hops.front().to.count ? to : hops.front().to;
+}
+
+std::int64_t Route::bytes(const Hop& hop) const {
+  if (hop.collective == Collective::reduce_scatter) return hop.to.count * size_of(hop.sent);
+  return from.count == 0 ? 0 : hop.from.count / from.count * coded_bytes(from.count, hop.sent, codec);
+}
+
+std::int64_t Route::sum_bytes(const Hop& hop) {
+  return hop.to.count * size_of(hop.kept);
+}
+
+Held Routes::rest(State state, const UnitLayout& unit) const {
+  const Row& row = (*plan_)[state];
+  return held(row.placement, row.over, unit, rank_);
+}
+
+Held Routes::between(State state, const UnitLayout& unit) const {
+  const Row& row = (*plan_)[state];
+  return held(row.between, row.over, unit, rank_);
+}
+
+bool Routes::brings() const {
+  return (*plan_)[State::parameter].tier != Tier::device;
+}
+
+bool Routes::gathers() const {
+  return cuts_at_rest(*plan_, State::parameter) > 0;
+}
+
+Axis Routes::within() const {
+  return gathers() ? (*plan_)[State::parameter].over : Axis::data;
+}
+
+Wire Routes::codec() const {
+  return gathers() ? (*plan_)[State::parameter].wire : Wire::native;
+}
+
+bool Routes::reduces_each() const {
+  return sharded((*plan_)[State::gradient].between);
+}
+
+bool Routes::gathers_sum() const {
+  return cuts_at_rest(*plan_, State::gradient) < kCuts.size();
+}
+
+bool Routes::updates_slices() const {
+  return cuts_at_rest(*plan_, State::optimizer) > 0;
+}
+
+bool Routes::publishes() const {
+  return cuts_at_rest(*plan_, State::optimizer) > cuts_at_rest(*plan_, State::parameter);
+}
+
+Route Routes::use(const UnitLayout& unit, bool exactly) const {
+  Route route = flat_of(unit, rank_).gathered(cuts_at_rest(*plan_, State::parameter), 0, unit.dtype());
+  if (!exactly) route.codec = wire_of(codec(), unit.dtype());
+  return route;
+}
+
+Route Routes::reduce(const UnitLayout& unit) const {
+  return flat_of(unit, rank_).reduced(plan_->reduction_dtype(unit.dtype()));
+}
+
+Route Routes::sum(const UnitLayout& unit) const {
+  return flat_of(unit, rank_)
+      .gathered(kCuts.size(), cuts_at_rest(*plan_, State::gradient), plan_->gradient_dtype(unit.dtype()));
+}
+
+Route Routes::publish(const UnitLayout& unit) const {
+  return flat_of(unit, rank_)
+      .gathered(cuts_at_rest(*plan_, State::optimizer), cuts_at_rest(*plan_, State::parameter), unit.dtype());
+}
+
+Route Routes::updated(const UnitLayout& unit, Dtype dtype) const {
+  return flat_of(unit, rank_).gathered(cuts_at_rest(*plan_, State::optimizer), 0, dtype);
+}
+
+Route Routes::steps(const UnitLayout& unit, Dtype dtype) const {
+  return flat_of(unit, rank_).reduced(dtype);
+}
+
+Route Routes::brought_steps(const UnitLayout& unit) const {
+  return flat_of(unit, rank_)
+      .gathered(kCuts.size(), cuts_at_rest(*plan_, State::optimizer), accumulation(unit.dtype()));
+}
+
+std::vector<Transition> Routes::of(const UnitLayout& unit) const {
+  std::vector<Transition> all;
+  if (unit.length() == 0) return all;
+  if (pages()) all.push_back({When::use, State::parameter, use(unit)});
+  if (!unit.trainable() || unit.mesh().size() == 1) return all;
+  all.push_back({reduces_each() ? When::gradient : When::sum, State::gradient, reduce(unit)});
+  if (gathers_sum()) all.push_back({When::sum, State::gradient, sum(unit), /*joined=*/true});
+  if (publishes()) all.push_back({When::update, State::parameter, publish(unit)});
+  return all;
+}
+
+Dtype Routes::sent(const UnitLayout& unit, Dtype held) const {
+  return reduces_each() || plan_->reduction() ? plan_->reduction_dtype(unit.dtype()) : held;
+}
+
+bool Routes::flat(const UnitLayout& unit, Dtype held, bool elsewhere) const {
+  return reduces_each() || sent(unit, held) != held || elsewhere;
+}
+
+bool Routes::apart(const UnitLayout& unit, Dtype held, bool elsewhere, bool added) const {
+  const bool fits = reduce(unit).room().count <= between(State::gradient, unit).count;
+  return elsewhere || added || held != accumulation(unit.dtype()) || !fits;
+}
+
+Route table_route(const MeshShape& mesh, Axis over, std::int64_t words, int rank) {
+  return Flat{mesh, words * mesh.size(over), rank}.gathered(cuts(over), 0, Dtype::i64);
+}
+
+std::string describe(const Row& row) {
+  std::string words;
+  for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire), name(row.over)})
+    words += (words.empty() ? "" : " ") + std::string(column);
+  return row.share == 1 ? words : words + " share " + shortest(row.share);
+}
+
+std::pair<std::string, std::string> places(const Row& row) {
+  return {std::string(name(row.between)), std::string(name(row.placement))};
+}
+
+std::optional<Axis> divided_between(const Plan& plan, State state) {
+  return sharded(plan[state].between) ? std::optional(plan[state].over) : std::nullopt;
+}
+
+}  // namespace zero

@@ -1,0 +1,119 @@
+// Which part of each unit's states a rank has, and by which collectives they get from one form to another: the one
+// reading of the plan's table. What runs, the estimate and the theory go by the same routes (ZeRO, section 5 and 7:
+// which collectives a stage takes follows from what it partitions). No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zero/communicator.h"
+#include "zero/layout.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+// What a rank has of a unit's flat array.
+struct Held : Slice {
+  std::optional<Axis> over = {};  // of which it is a slice; none: it is all
+};
+
+// One collective along one axis of the mesh: this rank has the elements `from` of a unit, and then `to`.
+struct Hop {
+  Collective collective = Collective::all_gather;
+  Axis axis = Axis::shard;
+  Slice from, to;
+  Dtype sent = Dtype::f32;
+  Dtype kept = sent;  // another one than it was sent in where it has been added up
+  bool operator==(const Hop&) const = default;
+};
+
+// Of one unit and one rank. Groups::carry_out() goes along it.
+struct Route {
+  Slice from, to;
+  Wire codec = Wire::native;  // from the first hop to the last
+  std::vector<Hop> hops;      // none: the rank has `to` already
+
+  // The elements of which there is to be memory, where every hop ends in its part.
+  Slice room() const;
+  // What every rank of a hop's group sends to each other one; and that where ranks have added it up.
+  std::int64_t bytes(const Hop& hop) const;
+  static std::int64_t sum_bytes(const Hop& hop);
+  bool operator==(const Route&) const = default;
+};
+
+enum class When : std::uint8_t {
+  use,       // operators of a micro-batch read the unit, which is not there
+  gradient,  // its gradient of a micro-batch is complete
+  sum,       // that of the step's last micro-batch is, and with it the sum of all
+  update,    // this rank has updated what it updates of the unit
+};
+
+// What happens to a state in a step, or, of `use` and `gradient`, in each of its micro-batches.
+struct Transition {
+  When when = When::use;
+  State state = State::parameter;
+  Route route;
+  bool joined = false;  // one operation with the transition before it
+  bool operator==(const Transition&) const = default;
+};
+
+// Of a plan as it is on its mesh (Plan::on), which is to live as long, and of one rank of it.
+class Routes {
+ public:
+  explicit Routes(const Plan& plan, int rank = 0) : plan_(&plan), rank_(rank) {}
+
+  const Plan& plan() const { return *plan_; }
+  int rank() const { return rank_; }
+  // What is held of a state when nothing is under way, and between the micro-batches of a step.
+  Held rest(State state, const UnitLayout& unit) const;
+  Held between(State state, const UnitLayout& unit) const;
+
+  bool brings() const;   // parameters, from another tier than the device's
+  bool gathers() const;  // parameters, from other ranks
+  bool pages() const { return brings() || gathers(); }
+  Axis within() const;          // along which they are gathered
+  Wire codec() const;           // in which, units of fp64 excepted
+  bool reduces_each() const;    // gradients of each micro-batch; else their sum, once
+  bool gathers_sum() const;     // of gradients, of which ranks hold more than their slice over all
+  bool updates_slices() const;  // each rank its own; else every rank all
+  bool publishes() const;       // parameters, of which ranks hold more than they update
+
+  // Parameters, whole for an operator that reads them; `exactly` in no codec.
+  Route use(const UnitLayout& unit, bool exactly = false) const;
+  // Each rank's gradient, added up: its slice over all ranks. And that, to where more of it is held.
+  Route reduce(const UnitLayout& unit) const;
+  Route sum(const UnitLayout& unit) const;
+  // Updated parameters, to the ranks that have them.
+  Route publish(const UnitLayout& unit) const;
+  // What each rank updates, in another dtype, to all of them; and the sum of what owners of whole tensors have for it.
+  Route updated(const UnitLayout& unit, Dtype dtype) const;
+  Route steps(const UnitLayout& unit, Dtype dtype) const;
+  Route brought_steps(const UnitLayout& unit) const;
+  // All that the plan itself asks for, in this order. On one rank there is none but from tier to tier.
+  std::vector<Transition> of(const UnitLayout& unit) const;
+
+  // Of a gradient that is held in `held`, on another tier than the device's if `elsewhere`: in which dtype it travels;
+  // whether from a flat array of its own.
+  Dtype sent(const UnitLayout& unit, Dtype held) const;
+  bool flat(const UnitLayout& unit, Dtype held, bool elsewhere) const;
+  // Whether the sum of its slice is made apart from where it is held, for it does not fit there, or is `added` to it.
+  bool apart(const UnitLayout& unit, Dtype held, bool elsewhere, bool added) const;
+
+ private:
+  const Plan* plan_;
+  int rank_;
+};
+
+// Every rank's words, as many on each, to all ranks along `data` or `shard`: in the order of slices.
+Route table_route(const MeshShape& mesh, Axis over, std::int64_t words, int rank);
+
+// The columns of a row in words, and two of them: where a state is between micro-batches, and at rest.
+std::string describe(const Row& row);
+std::pair<std::string, std::string> places(const Row& row);
+// Of which a state is a slice, between micro-batches; none: it is all.
+std::optional<Axis> divided_between(const Plan& plan, State state);
+
+}  // namespace zero
