@@ -34,7 +34,7 @@ LARGE_CLASSES = {
     "cli/training/train.cpp Run": "",
 }
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
-PLACEMENT = re.compile(r"(\]|\brow_?)\.(placement|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
+PLACEMENT = re.compile(r"(\]|\brow_?)\.(rest|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
 CONTAINER = re.compile(r"(inline )?(namespace|class|struct|enum|extern)\b")
 
 

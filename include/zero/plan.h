@@ -22,7 +22,7 @@ inline constexpr int kStates = 4;
 enum class Placement : std::uint8_t {
   replicated,  // every rank holds the whole
   partial,     // every rank holds a whole-sized addend: the sum over ranks is the value
-  sharded,     // each rank along the row's axis holds a slice
+  sharded,     // each rank holds a slice
 };
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int kTiers = 3;
@@ -55,13 +55,24 @@ std::string_view name(Precision precision);
 Precision precision_named(std::string_view name);
 std::vector<std::string_view> precisions();
 
+// Along each axis of the mesh. What is sharded along `shard` and `replica` is divided over all data-parallel ranks
+// (`data`); along `shard` alone, over those of a shard group, of which the replicas have the same.
+struct Placements {
+  Placement pipe = Placement::replicated;
+  Placement replica = Placement::replicated;
+  Placement shard = Placement::replicated;
+  Placement tensor = Placement::replicated;
+  // The same along all data-parallel ranks.
+  static constexpr Placements over_data(Placement placement) { return {.replica = placement, .shard = placement}; }
+  bool operator==(const Placements&) const = default;
+};
+
 struct Row {
-  Placement placement = Placement::replicated;  // at rest
-  Placement between = Placement::replicated;    // between the micro-batches of one step
+  Placements rest = {};     // when nothing is under way
+  Placements between = {};  // the micro-batches of one step
   Tier tier = Tier::device;
   Wire wire = Wire::native;
-  Axis over = Axis::data;  // over which it is sharded, where it is: `data`, or `shard`, the replicas having the same
-  double share = 1;        // of its bytes, what is on the tier; the rest stays on the device
+  double share = 1;  // of its bytes, what is on the tier; the rest stays on the device
   bool operator==(const Row&) const = default;
 };
 

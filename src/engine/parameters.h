@@ -119,8 +119,7 @@ class Parameters {
   const Trained& trained_;
   EngineRanks& ranks_;
   Liveness& life_;
-  Buffer codes_;
-  Coder coder_;
+  Buffer codes_;  // of gathered parameters on their way
   std::unique_ptr<Bringer> bringer_;  // of parameters on another tier than the device; null: they are there
   std::vector<std::unique_ptr<Unit>> units_;
   Served served_;

@@ -30,18 +30,14 @@ Buffer room_for_codes(const Trained& trained, Accounts& accounts) {
   return bytes == 0 ? Buffer() : accounts.visible_buffer(Owner::gathered, bytes, at::kByte);
 }
 
-Coder coder(const Buffer& codes, Accounts& accounts) {
-  return {accounts.device(), codes ? view_of(codes.data(), Dtype::u8, 0, codes.count(), accounts.where()) : View{}};
-}
-
 std::vector<std::unique_ptr<Unit>> make_units(const Trained& trained, const Inventory& inventory, EngineRanks& ranks,
-                                              const Coder& coder, Bringer* bringer) {
+                                              const Buffer& codes, Bringer* bringer) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : trained.layout().units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
-    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, coder,
+    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, codes,
                                            ranks.accounts(), bringer));
   }
   return units;
@@ -92,9 +88,8 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
       ranks_(ranks),
       life_(life),
       codes_(room_for_codes(trained, ranks.accounts())),
-      coder_(coder(codes_, ranks.accounts())),
       bringer_(bringer_of(trained, ranks.accounts())),
-      units_(make_units(trained, inventory, ranks, coder_, bringer_.get())),
+      units_(make_units(trained, inventory, ranks, codes_, bringer_.get())),
       served_{ranks.exchange()},
       gradient_stores_(zero::gradient_stores(trained.resolved(), ranks.accounts(), trained.staying())),
       updater_(trained.layout(), trained.routes(), trained.rules(), ranks.seed(), ranks.exchange(), ranks.accounts(),

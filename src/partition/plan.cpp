@@ -1,5 +1,6 @@
 #include "zero/plan.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -12,8 +13,12 @@ namespace zero {
 
 namespace {
 
-constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
-constexpr Row kInside{.placement = Placement::sharded, .between = Placement::sharded, .over = Axis::shard};
+constexpr Placements kWhole{};
+constexpr Placements kSums = Placements::over_data(Placement::partial);
+constexpr Placements kSlices = Placements::over_data(Placement::sharded);
+constexpr Placements kSlicesOfGroups{.shard = Placement::sharded};
+constexpr Row kSharded{.rest = kSlices, .between = kSlices};
+constexpr Row kInside{.rest = kSlicesOfGroups, .between = kSlicesOfGroups};
 
 // Wires on which values are rounded to a dtype.
 constexpr std::array<std::pair<Wire, Dtype>, 3> kRoundedTo{
@@ -55,8 +60,34 @@ Plan changed(Plan plan, const auto& change) {
   return plan;
 }
 
+std::vector<std::pair<Axis, Placement>> by_axis(const Placements& placements) {
+  return {{Axis::pipe, placements.pipe},
+          {Axis::replica, placements.replica},
+          {Axis::shard, placements.shard},
+          {Axis::tensor, placements.tensor}};
+}
+
+bool holds(const Placements& placements, Placement placement) {
+  return std::ranges::any_of(by_axis(placements), [&](const auto& each) { return each.second == placement; });
+}
+
 bool holds(const Row& row, Placement placement) {
-  return row.placement == placement || row.between == placement;
+  return holds(row.rest, placement) || holds(row.between, placement);
+}
+
+// An axis along which it is, though not so along all that are to be the same.
+std::optional<Axis> odd_axis(const Placements& placements) {
+  for (const Axis axis : {Axis::pipe, Axis::tensor})
+    if (by_axis(placements)[static_cast<std::size_t>(axis)].second != Placement::replicated) return axis;
+  if (placements.replica == placements.shard || placements == kSlicesOfGroups) return {};
+  return placements.replica == Placement::replicated ? Axis::shard : Axis::replica;
+}
+
+// Along an axis of one rank nothing is divided: it is as along the other.
+Placements placements_on(const MeshShape& mesh, Placements placements) {
+  if (mesh.size(Axis::shard) == 1) placements.shard = placements.replica;
+  if (mesh.size(Axis::replica) == 1) placements.replica = placements.shard;
+  return mesh.size(Axis::data) == 1 && holds(placements, Placement::sharded) ? kWhole : placements;
 }
 
 // Collects sentences about one plan.
@@ -102,41 +133,37 @@ class Inspection {
       expect(false, who + " is a value, not a sum: it can be replicated or sharded, not partial");
       return;
     }
-    expect(row.between == row.placement, who + " is " + std::string(name(row.placement)) + " at rest but " +
-                                             std::string(name(row.between)) +
-                                             " between micro-batches: give both the same placement");
+    const auto [between, rest] = places(row);
+    expect(row.between == row.rest,
+           who + " is " + rest + " at rest but " + between + " between micro-batches: give both the same placement");
   }
 
   void gradient() {
     const Row& row = plan_[State::gradient];
-    expect(row.placement != Placement::partial,
+    expect(!holds(row.rest, Placement::partial),
            "gradient at rest cannot be partial: the optimizer needs it replicated or sharded");
-    expect(row.between != Placement::replicated,
-           "gradient between micro-batches cannot be replicated: use partial or sharded");
-    expect(row.between != Placement::sharded || row.placement != Placement::replicated,
+    expect(row.between != kWhole, "gradient between micro-batches cannot be replicated: use partial or sharded");
+    expect(!holds(row.between, Placement::sharded) || row.rest != kWhole,
            "gradient sharded between micro-batches cannot be replicated at rest: make it sharded at rest, or partial "
            "between micro-batches");
   }
 
   void combinations() {
-    if (plan_[State::optimizer].placement != Placement::replicated) return;
+    if (plan_[State::optimizer].rest != kWhole) return;
     expect(!holds(plan_[State::gradient], Placement::sharded),
            "gradient sharded needs optimizer sharded: a replicated optimizer reads the whole gradient");
     expect(!holds(plan_[State::parameter], Placement::sharded),
            "parameter sharded needs optimizer sharded: a rank updates only the parameters it holds");
   }
 
-  bool over(State state, Axis axis) const {
-    return holds(plan_[state], Placement::sharded) && plan_[state].over == axis;
-  }
-
   void axes() {
+    const bool updates_group = plan_[State::optimizer].rest == kSlicesOfGroups;
     for (const State state : {State::parameter, State::gradient, State::optimizer}) {
-      const Axis axis = plan_[state].over;
-      expect(axis == Axis::data || axis == Axis::shard,
-             std::string(name(state)) + " can be sharded over shard or data, not over " + std::string(name(axis)));
-      if (state == State::optimizer) continue;
-      expect(!over(state, Axis::data) || !over(State::optimizer, Axis::shard),
+      const Row& row = plan_[state];
+      if (const auto axis = odd_axis(row.rest) ? odd_axis(row.rest) : odd_axis(row.between))
+        expect(false, std::string(name(state)) + " can be sharded over shard or data, or be the same along both, not " +
+                          "otherwise along " + std::string(name(*axis)));
+      expect(!updates_group || (row.rest != kSlices && row.between != kSlices),
              std::string(name(state)) +
                  " sharded over data needs optimizer sharded over data: a rank updates only what "
                  "it has of it");
@@ -149,7 +176,7 @@ class Inspection {
 
   void activation() {
     const Row& row = plan_[State::activation];
-    const bool replicated = row.placement == Placement::replicated && row.between == Placement::replicated;
+    const bool replicated = row.rest == kWhole && row.between == kWhole;
     expect(replicated, "activation cannot be partitioned yet: only replicated is supported");
   }
 
@@ -160,7 +187,7 @@ class Inspection {
       const std::string who(name(state));
       tier(state, row);
       if (state == State::parameter && row.wire == Wire::fp8) {
-        expect(row.placement == Placement::sharded, "parameter on wire fp8 must be sharded: else nothing is gathered");
+        expect(holds(row.rest, Placement::sharded), "parameter on wire fp8 must be sharded: else nothing is gathered");
         continue;
       }
       expect(row.wire == Wire::native || (state == State::gradient && plan_.reduction()),
@@ -175,8 +202,7 @@ class Inspection {
     expect(state != State::activation, where + " is not supported yet: only device is");
     expect(state != State::parameter || !Routes(plan_.on(mesh_)).publishes(),
            where + " needs ranks that update all that they hold of them: zero3 or hybrid");
-    const Row held = plan_.on(mesh_)[State::gradient];
-    const bool slices = held.placement == Placement::sharded && held.over == Axis::data;
+    const bool slices = plan_.on(mesh_)[State::gradient].rest == kSlices;
     expect(state != State::gradient || mesh_.size(Axis::data) == 1 || slices,
            where + " needs gradients sharded at rest: zero1, zero2, zero3 or hybrid-zero2");
   }
@@ -210,14 +236,14 @@ class Inspection {
 Plan Plan::ddp() {
   Plan plan;
   plan.label_ = "ddp";
-  plan[State::gradient] = {.placement = Placement::replicated, .between = Placement::partial};
+  plan[State::gradient].between = kSums;
   return plan;
 }
 
 Plan Plan::zero1() {
   Plan plan = ddp();
   plan.label_ = "zero1";
-  plan[State::gradient].placement = Placement::sharded;
+  plan[State::gradient].rest = kSlices;
   plan[State::optimizer] = kSharded;
   return plan;
 }
@@ -225,7 +251,7 @@ Plan Plan::zero1() {
 Plan Plan::zero2() {
   Plan plan = zero1();
   plan.label_ = "zero2";
-  plan[State::gradient].between = Placement::sharded;
+  plan[State::gradient].between = kSlices;
   return plan;
 }
 
@@ -274,8 +300,7 @@ bool Plan::has_rows_of(const Plan& other) const {
   for (int i = 0; i < kStates; ++i) {
     const Row& mine = rows_[static_cast<std::size_t>(i)];
     const Row& theirs = other.rows_[static_cast<std::size_t>(i)];
-    if (mine.placement != theirs.placement || mine.between != theirs.between) return false;
-    if (holds(mine, Placement::sharded) && mine.over != theirs.over) return false;
+    if (mine.rest != theirs.rest || mine.between != theirs.between) return false;
   }
   return true;
 }
@@ -349,16 +374,9 @@ Plan Plan::on(const MeshShape& mesh) const {
   for (const State state : {State::parameter, State::gradient, State::optimizer}) {
     Row& row = plan[state];
     if (!holds(row, Placement::sharded)) continue;
-    if (mesh.size(row.over) == 1) {
-      row = {.placement = Placement::replicated,
-             .between = Placement::replicated,
-             .tier = row.tier,
-             .wire = row.wire,
-             .share = row.share};
-      if (state == State::gradient) row.between = Placement::partial;
-    } else if (mesh.size(Axis::replica) == 1) {
-      row.over = Axis::data;
-    }
+    row.rest = placements_on(mesh, row.rest);
+    row.between = placements_on(mesh, row.between);
+    if (state == State::gradient && row.between == kWhole) row.between = kSums;
   }
   if (plan == *this) return plan;
   plan.label_ = preset();

@@ -56,7 +56,7 @@ Dtype Plan::gradient_dtype(Dtype stored) const {
 
 Dtype Plan::reduction_dtype(Dtype stored) const {
   if (const auto chosen = reduction(); chosen && accumulation(stored) == Dtype::f32) return *chosen;
-  return (*this)[State::gradient].between == Placement::sharded ? stored : gradient_dtype(stored);
+  return (*this)[State::gradient].between.shard == Placement::sharded ? stored : gradient_dtype(stored);
 }
 
 Remainder Plan::remainder(Dtype stored) const {

@@ -12,19 +12,19 @@ namespace {
 // Along which axes flat arrays are cut, the first ones first.
 constexpr std::array kCuts{Axis::shard, Axis::replica};
 
-bool sharded(Placement placement) {
-  return placement == Placement::sharded;
-}
-
-// Along how many of them what is a slice over an axis is cut.
-std::size_t cuts(std::optional<Axis> over) {
-  if (!over) return 0;
-  return *over == Axis::shard ? 1 : kCuts.size();
+// Along how many of them.
+std::size_t cuts(const Placements& placements) {
+  if (placements.shard != Placement::sharded) return 0;
+  return placements.replica == Placement::sharded ? 2 : 1;
 }
 
 std::size_t cuts_at_rest(const Plan& plan, State state) {
-  const Row& row = plan[state];
-  return sharded(row.placement) ? cuts(row.over) : 0;
+  return cuts(plan[state].rest);
+}
+
+std::optional<Axis> divided_over(std::size_t cuts) {
+  if (cuts == 0) return {};
+  return cuts == 1 ? Axis::shard : Axis::data;
 }
 
 // A flat array as ranks of a mesh have it, cut along so many axes.
@@ -62,9 +62,8 @@ Flat flat_of(const UnitLayout& unit, int rank) {
   return {unit.mesh(), unit.length(), rank};
 }
 
-Held held(Placement placement, Axis over, const UnitLayout& unit, int rank) {
-  if (!sharded(placement)) return {{0, unit.length()}};
-  return {unit.slice(over, rank), over};
+Held held(const Placements& placements, const UnitLayout& unit, int rank) {
+  return {flat_of(unit, rank).part(cuts(placements)), divided_over(cuts(placements))};
 }
 
 }  // namespace
@@ -83,13 +82,11 @@ std::int64_t Route::sum_bytes(const Hop& hop) {
 }
 
 Held Routes::rest(State state, const UnitLayout& unit) const {
-  const Row& row = (*plan_)[state];
-  return held(row.placement, row.over, unit, rank_);
+  return held((*plan_)[state].rest, unit, rank_);
 }
 
 Held Routes::between(State state, const UnitLayout& unit) const {
-  const Row& row = (*plan_)[state];
-  return held(row.between, row.over, unit, rank_);
+  return held((*plan_)[state].between, unit, rank_);
 }
 
 bool Routes::brings() const {
@@ -101,7 +98,7 @@ bool Routes::gathers() const {
 }
 
 Axis Routes::within() const {
-  return gathers() ? (*plan_)[State::parameter].over : Axis::data;
+  return divided_over(cuts_at_rest(*plan_, State::parameter)).value_or(Axis::data);
 }
 
 Wire Routes::codec() const {
@@ -109,7 +106,7 @@ Wire Routes::codec() const {
 }
 
 bool Routes::reduces_each() const {
-  return sharded((*plan_)[State::gradient].between);
+  return cuts((*plan_)[State::gradient].between) > 0;
 }
 
 bool Routes::gathers_sum() const {
@@ -182,22 +179,27 @@ bool Routes::apart(const UnitLayout& unit, Dtype held, bool elsewhere, bool adde
 }
 
 Route table_route(const MeshShape& mesh, Axis over, std::int64_t words, int rank) {
-  return Flat{mesh, words * mesh.size(over), rank}.gathered(cuts(over), 0, Dtype::i64);
+  return Flat{mesh, words * mesh.size(over), rank}.gathered(over == Axis::shard ? 1 : 2, 0, Dtype::i64);
 }
 
 std::string describe(const Row& row) {
   std::string words;
-  for (const auto column : {name(row.placement), name(row.between), name(row.tier), name(row.wire), name(row.over)})
-    words += (words.empty() ? "" : " ") + std::string(column);
+  for (const Placements& each : {row.rest, row.between})
+    for (const Placement placement : {each.pipe, each.replica, each.shard, each.tensor})
+      words += std::string(name(placement)) + " ";
+  words += std::string(name(row.tier)) + " " + std::string(name(row.wire));
   return row.share == 1 ? words : words + " share " + shortest(row.share);
 }
 
 std::pair<std::string, std::string> places(const Row& row) {
-  return {std::string(name(row.between)), std::string(name(row.placement))};
+  const auto word = [](const Placements& each) {
+    return std::string(name(each.shard == Placement::replicated ? each.replica : each.shard));
+  };
+  return {word(row.between), word(row.rest)};
 }
 
 std::optional<Axis> divided_between(const Plan& plan, State state) {
-  return sharded(plan[state].between) ? std::optional(plan[state].over) : std::nullopt;
+  return divided_over(cuts(plan[state].between));
 }
 
 }  // namespace zero

@@ -77,7 +77,7 @@ std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_de
   if (tiers.gradient == Tier::device) return bytes;
   // Of the thread that runs backward, also where the vote reads; and of the exchange's.
   const bool in_backward = tiers.gradient == Tier::disk || !Routes(plan).reduces_each();
-  const bool in_exchange = plan[State::gradient].placement == Placement::sharded;
+  const bool in_exchange = plan[State::gradient].rest.shard == Placement::sharded;
   return bytes + (in_backward + in_exchange) * buffers(shape(tiers.gradient == Tier::disk));
 }
 

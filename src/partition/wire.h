@@ -27,7 +27,7 @@ inline std::int64_t coded_bytes(std::int64_t count, Dtype dtype, Wire wire) {
 inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
   const Row& row = plan[State::parameter];
   std::int64_t bytes = 0;
-  if (row.placement != Placement::sharded || row.wire != Wire::fp8) return bytes;
+  if (row.rest.shard != Placement::sharded || row.wire != Wire::fp8) return bytes;
   for (const UnitLayout& unit : layout.units())
     if (wire_of(row.wire, unit.dtype()) == Wire::fp8)
       bytes = std::max(bytes, layout.ranks() * coded_bytes(unit.shard_length(), unit.dtype(), row.wire));

@@ -33,7 +33,7 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
 }
 
 Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
-           const Coder& coder, Accounts& accounts, Bringer* bringer)
+           const Buffer& codes, Accounts& accounts, Bringer* bringer)
     : layout_(layout),
       index_(index),
       routes_(routes),
@@ -41,7 +41,7 @@ Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vecto
       use_(routes.use(layout)),
       exact_use_(routes.use(layout, /*exactly=*/true)),
       parameters_(std::move(parameters)),
-      coder_(coder),
+      codes_(codes),
       accounts_(accounts),
       bringer_(bringer) {}
 
@@ -292,7 +292,13 @@ std::shared_ptr<Arrival> Unit::bring_to(Buffer& whole) {
 void Unit::gather(const Groups& groups, View whole, bool exactly) {
   const View here =
       bringer_ == nullptr ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
-  groups.carry_out(exactly ? exact_use_ : use_, here, whole, &coder_);
+  const Route& route = exactly ? exact_use_ : use_;
+  if (route.codec == Wire::native) {
+    groups.carry_out(route, here, whole);
+  } else {
+    const Coder coder{accounts_.device(), view_of(codes_.data(), Dtype::u8, 0, codes_.count(), device())};
+    groups.carry_out(route, here, whole, &coder);
+  }
 }
 
 void Unit::serve(const Groups& groups, bool exactly) {

@@ -66,9 +66,9 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
 class Unit {
  public:
   // `parameters` in the order of layout.slots(). `bringer`: of parameters on another tier than the device; null: they
-  // are there. Nothing is taken over yet.
+  // are there. `codes`: for those of every unit, where parameters travel in any. Nothing is taken over yet.
   Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
-       const Coder& coder, Accounts& accounts, Bringer* bringer);
+       const Buffer& codes, Accounts& accounts, Bringer* bringer);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -203,7 +203,7 @@ class Unit {
   Held home_;
   Route use_, exact_use_;
   std::vector<at::Tensor> parameters_;
-  const Coder& coder_;
+  const Buffer& codes_;
   Accounts& accounts_;
   Bringer* bringer_;
   std::shared_ptr<void> common_;      // the whole, of all ranks

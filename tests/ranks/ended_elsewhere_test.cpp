@@ -178,7 +178,7 @@ TEST(Forks, AreToldAtOnceWhatTheyCannotHave) {
             const torch::NoGradGuard no_grad;
             net.loss(0);
           };
-          if (engine.plan()[State::parameter].placement == Placement::sharded && engine.memory() != Memory::common)
+          if (engine.plan()[State::parameter].rest.shard == Placement::sharded && engine.memory() != Memory::common)
             expect_told_in_a_fork(evaluate);
           else
             expect_of_a_fork(evaluate);

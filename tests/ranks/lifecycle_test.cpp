@@ -240,7 +240,7 @@ TEST(End, AnEngineThatEndsFirstLeavesWholeParametersOrSaysThatTheyAreGone) {
       Lm model;
       std::optional<Engine> engine(std::in_place, model, world, job.plan, job.optimizer);
       train_step(model, *engine);
-      const bool sharded = job.plan[State::parameter].placement == Placement::sharded;
+      const bool sharded = job.plan[State::parameter].rest.shard == Placement::sharded;
       engine.reset();
       const at::Tensor weight = model.blocks[0]->as<Block>()->up->weight;
       EXPECT_EQ(weight.sizes(), at::IntArrayRef({17, 13}));

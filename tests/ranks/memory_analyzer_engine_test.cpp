@@ -137,7 +137,7 @@ void expect_phases(const Job& job) {
     EXPECT_LE(vote.second, step.second);
     EXPECT_GE(reduce.first, backward.first);
     EXPECT_LE(reduce.second, backward.second);
-    EXPECT_EQ(times(report, "gather") > 0, job.plan[State::parameter].placement == Placement::sharded);
+    EXPECT_EQ(times(report, "gather") > 0, job.plan[State::parameter].rest.shard == Placement::sharded);
     for (const MemoryPhase& phase : report.phases) EXPECT_GE(phase.peak, phase.allocated) << phase.name;
   });
 }

@@ -153,7 +153,7 @@ TEST(MovedEngines, EndWhatTheyAreAssignedTo) {
       engine = Engine(second, world, job.plan, job.optimizer);
       EXPECT_EQ(engine.steps(), 0);
       const std::string fault = thrown_by([&] { first.loss(0).backward(); });
-      if (job.plan[State::parameter].placement == Placement::sharded) {
+      if (job.plan[State::parameter].rest.shard == Placement::sharded) {
         EXPECT_TRUE(says(fault, {"engine.release()"}));
       } else {
         EXPECT_EQ(fault, "");

@@ -202,7 +202,7 @@ void Run::each(int step, const std::function<void(int lane, std::int64_t index)>
     return;
   }
   // Which micro-batch of a reproducible sum is whose.
-  const bool reduces_each = job_.plan[State::gradient].between == Placement::sharded;
+  const bool reduces_each = job_.plan[State::gradient].between.shard == Placement::sharded;
   const int micro_batches = job_.plan.accumulate(), rank = world_->rank();
   for (int micro = 0; micro < micro_batches; ++micro)
     call(reduces_each ? micro * job_.ranks + rank : rank * micro_batches + micro);

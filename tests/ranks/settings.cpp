@@ -262,9 +262,9 @@ std::vector<std::string> Setting::faults() const {
 // that do not; on meshes whose groups are no subtree of a sum, one of their own.
 Setting Setting::reference() const {
   const Plan here = plan().on(mesh());
-  const bool coded = gather_in != Wire::native && here[State::parameter].placement == Placement::sharded;
+  const bool coded = gather_in != Wire::native && here[State::parameter].rest.shard == Placement::sharded;
   const bool one_tree = reproducible && power_of_two(ranks.count) && power_of_two(accumulate);
-  const bool reduces_each = here[State::gradient].between == Placement::sharded && accumulate > 1 && !one_tree;
+  const bool reduces_each = here[State::gradient].between.shard == Placement::sharded && accumulate > 1 && !one_tree;
   Setting other = *this;
   other.parameter = other.gradient = other.optimizer = Tier::device;
   other.share = 1;

@@ -23,7 +23,7 @@ TEST(StepTimes, ArePartsOfTheStep) {
   under_every_plan({}, [](const Job& job) {
     on_ranks<Lm>(job, {}, [&](Lm& model, Engine& engine, int) {
       const Plan& plan = engine.plan();
-      const bool gathers_at_the_end = plan[State::optimizer].placement != plan[State::parameter].placement;
+      const bool gathers_at_the_end = plan[State::optimizer].rest != plan[State::parameter].rest;
       auto last = std::chrono::steady_clock::now();  // the end of the step before, from which on waiting counts
       for (int step = 0; step < 4; ++step) {
         engine.backward(model.loss(engine.micro_batch()));
@@ -35,7 +35,7 @@ TEST(StepTimes, ArePartsOfTheStep) {
         EXPECT_LE(waited(report) + report.update_seconds, took.count());
         EXPECT_GT(voting, 0);
         // Elsewhere more is gathered or announced in step() than the vote.
-        if (gathers_at_the_end || plan[State::parameter].placement == Placement::sharded) continue;
+        if (gathers_at_the_end || plan[State::parameter].rest.shard == Placement::sharded) continue;
         EXPECT_GE(report.vote_seconds, voting);
         EXPECT_EQ(report.gather_seconds, 0) << "nothing is gathered";
       }

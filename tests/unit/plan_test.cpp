@@ -11,9 +11,12 @@
 namespace zero::plan_test {
 
 constexpr Row kReplicated{};
-constexpr Row kSharded{.placement = Placement::sharded, .between = Placement::sharded};
-constexpr Row kReduced{.placement = Placement::replicated, .between = Placement::partial};
-constexpr Row kReducedToShards{.placement = Placement::sharded, .between = Placement::partial};
+constexpr Placements kWhole{};
+constexpr Placements kSums = Placements::over_data(Placement::partial);
+constexpr Placements kSlices = Placements::over_data(Placement::sharded);
+constexpr Row kSharded{.rest = kSlices, .between = kSlices};
+constexpr Row kReduced{.between = kSums};
+constexpr Row kReducedToShards{.rest = kSlices, .between = kSums};
 
 bool mentions(const std::vector<std::string>& faults, std::string_view words) {
   for (const std::string& fault : faults) {
@@ -152,10 +155,18 @@ TEST(Plan, OneGroupOfRanksIsAllOfThem) {
 TEST(Plan, TellsWhatCannotBeOnAMesh) {
   const MeshShape mesh(6, {.shard = 3});
   Plan plan = Plan::hybrid();
-  plan[State::parameter].over = Axis::data;
-  plan[State::gradient].over = Axis::replica;
+  plan[State::parameter] = kSharded;
+  plan[State::gradient].rest = {.replica = Placement::sharded};
   EXPECT_TRUE(mentions(plan.faults(mesh), "parameter sharded over data needs optimizer sharded over data"));
-  EXPECT_TRUE(mentions(plan.faults(mesh), "gradient can be sharded over shard or data, not over replica"));
+  EXPECT_TRUE(mentions(plan.faults(mesh), "gradient can be sharded over shard or data"));
+  EXPECT_TRUE(mentions(plan.faults(mesh), "not otherwise along replica"));
+  plan = Plan::zero1();
+  plan[State::gradient].between = {.replica = Placement::replicated, .shard = Placement::partial};
+  EXPECT_TRUE(mentions(plan.faults(mesh), "gradient can be sharded over shard or data"));
+  EXPECT_TRUE(mentions(plan.faults(mesh), "not otherwise along shard"));
+  plan = Plan::zero3();
+  plan[State::parameter].rest.tensor = plan[State::parameter].between.tensor = Placement::sharded;
+  EXPECT_TRUE(mentions(plan.faults(mesh), "not otherwise along tensor"));
   EXPECT_TRUE(mentions(Plan::hybrid().reproducible(true).faults(mesh), "a power of two of ranks, not 3"));
   EXPECT_TRUE(Plan::hybrid().reproducible(true).faults(MeshShape(6, {.shard = 2})).empty());
 }
@@ -176,10 +187,9 @@ TEST(Plan, HasParametersOnDiskWhereRanksUpdateAllThatTheyHold) {
 TEST(Plan, AllFaultsAreListedAtOnce) {
   Plan plan = Plan::zero3().accumulate(0).resident_budget(-1);
   plan[State::activation].tier = Tier::disk;
-  plan[State::gradient] = {
-      .placement = Placement::replicated, .between = Placement::sharded, .tier = Tier::host, .wire = Wire::int4};
-  plan[State::optimizer] = {.placement = Placement::partial, .between = Placement::partial};
-  plan[State::activation].placement = Placement::sharded;
+  plan[State::gradient] = {.between = kSlices, .tier = Tier::host, .wire = Wire::int4};
+  plan[State::optimizer] = {.rest = kSums, .between = kSums};
+  plan[State::activation].rest = kSlices;
   const std::vector<std::string> faults = plan.faults(0);
   for (const std::string_view words :
        {"not 0", "accumulate", "resident_budget", "optimizer is a value", "gradient sharded between",
@@ -212,13 +222,13 @@ TEST(Plan, StatesThatDoNotFitEachOtherAreFaults) {
   EXPECT_TRUE(mentions(plan.faults(2), "parameter sharded needs optimizer sharded"));
 
   plan = Plan::zero2();
-  plan[State::gradient].placement = Placement::partial;
+  plan[State::gradient].rest = kSums;
   EXPECT_EQ(plan.faults(2).size(), 1u);
   plan[State::gradient] = kReplicated;
   EXPECT_EQ(plan.faults(2).size(), 1u);
 
   plan = Plan::zero3();
-  plan[State::parameter].between = Placement::replicated;
+  plan[State::parameter].between = kWhole;
   EXPECT_TRUE(mentions(plan.faults(2), "parameter is sharded at rest but replicated between"));
 }
 

@@ -205,7 +205,7 @@ Reference reference_of(const Scenario& scenario) {
     const int number = static_cast<int>(i);
     const zero::Row gradient = plan_of(scenario, number).on(mesh_of(scenario, number))[State::gradient];
     Choices<PlanChoice>& plan = reference.plans[i] = {};
-    const bool sharded = gradient.between == Placement::sharded;
+    const bool sharded = gradient.between.shard == Placement::sharded;
     if (!any_order && sharded) plan[PlanChoice::preset] = 2;
     found.other_order = found.other_order || (any_order && !one_order && sharded);
     if (tested[PlanChoice::wire] != 0) plan[PlanChoice::preset] = tested[PlanChoice::preset];
