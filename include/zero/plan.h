@@ -113,6 +113,8 @@ class Plan {
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
   // dtype; not those of fp64 parameters. On one rank nothing travels. Throws ConfigError for another dtype.
   [[nodiscard]] Plan reduce_in(Dtype dtype) const;
+  // The same by a wire: fp32, bf16, fp16, or native, as they are. Throws ConfigError for another.
+  [[nodiscard]] Plan reduce_in(Wire wire) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;

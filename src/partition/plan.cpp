@@ -350,13 +350,16 @@ Plan Plan::gather_in(Wire wire) const {
 }
 
 Plan Plan::reduce_in(Dtype dtype) const {
-  for (const auto& [wire, sent] : kRoundedTo) {
-    if (sent != dtype) continue;
-    Plan plan = *this;
-    plan[State::gradient].wire = wire;
-    return plan;
-  }
+  for (const auto& [wire, sent] : kRoundedTo)
+    if (sent == dtype) return reduce_in(wire);
   throw ConfigError("gradients can be reduced in fp32, bf16 or fp16, not in " + std::string(zero::name(dtype)));
+}
+
+Plan Plan::reduce_in(Wire wire) const {
+  const bool known = std::ranges::any_of(kRoundedTo, [&](const auto& each) { return each.first == wire; });
+  if (!known && wire != Wire::native)
+    throw ConfigError("gradients can travel as native, fp32, bf16 or fp16, not as " + std::string(zero::name(wire)));
+  return changed(*this, [&](Plan& plan) { plan[State::gradient].wire = wire; });
 }
 
 std::optional<Dtype> Plan::reduction() const {

@@ -232,6 +232,15 @@ TEST(Plan, StatesThatDoNotFitEachOtherAreFaults) {
   EXPECT_TRUE(mentions(plan.faults(2), "parameter is sharded at rest but replicated between"));
 }
 
+TEST(Plan, GradientsTravelByAWireOrADtype) {
+  const Plan plan = Plan::zero2();
+  EXPECT_EQ(plan.reduce_in(Wire::bf16), plan.reduce_in(Dtype::bf16));
+  EXPECT_EQ(plan.reduce_in(Wire::fp16).reduce_in(Wire::native), plan);
+  EXPECT_EQ(plan.reduce_in(Wire::fp32).reduction(), Dtype::f32);
+  EXPECT_THROW(static_cast<void>(plan.reduce_in(Wire::fp8)), ConfigError);
+  EXPECT_THROW(static_cast<void>(plan.reduce_in(Dtype::f64)), ConfigError);
+}
+
 TEST(Plan, TablesWithoutAPresetAreFine) {
   Plan plan = Plan::zero3();
   plan[State::gradient] = kReducedToShards;
