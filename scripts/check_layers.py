@@ -23,14 +23,10 @@ LARGE_CLASSES = {
     "include/zero/engine.h Engine": "all that a program calls",
     "include/zero/plan.h Plan": "all that a program chooses",
     "src/analysis/log.h MemoryLog": "",
-    "src/backwards/accounts.h Accounts": "",
     "src/backwards/micro_batch.h MicroBatch": "",
     "src/gradients/gradients.h Gradients": "",
-    "src/memory/disk_service.h DiskService": "",
-    "src/partition/estimate.cpp Pricing": "",
     "src/units/unit.h Unit": "",
     "src/update/updater.h Updater": "",
-    "cli/processes/spawn.cpp Ranks": "",
     "cli/training/train.cpp Run": "",
 }
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
