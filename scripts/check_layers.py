@@ -26,7 +26,6 @@ LARGE_CLASSES = {
     "src/backwards/micro_batch.h MicroBatch": "",
     "src/gradients/gradients.h Gradients": "",
     "src/units/unit.h Unit": "",
-    "src/update/updater.h Updater": "",
 }
 INCLUDE = re.compile(r'^\s*#include\s+([<"])([^>"]+)[>"]')
 PLACEMENT = re.compile(r"(\]|\brow_?)\.(rest|between)\b|\bPlacement::")  # of a row, which src/partition alone reads
