@@ -158,8 +158,8 @@ std::vector<ExpectedParameter> Saving::expected_state() const {
   std::vector<ExpectedParameter> all;
   for (std::size_t i = 0; i < trained_.parameters(); ++i) {
     const auto [u, s] = trained_.layout().at(static_cast<int>(i));
-    const UnitLayout& unit = trained_.layout().units()[static_cast<std::size_t>(u)];
-    const Slot& slot = unit.slots()[static_cast<std::size_t>(s)];
+    const UnitLayout& unit = trained_.layout().unit(u);
+    const Slot& slot = unit.slot(s);
     const ElementOrder order = order_of(slot.index);
     const bool empty = slot.numel == 0;
     ExpectedParameter each{
@@ -228,7 +228,7 @@ void Saving::each_parameter(Unit& unit, const TellState& tell) const {
   const UnitLayout& layout = unit.layout();
   const Held held = trained_.routes().rest(State::parameter, layout);
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
-    const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
+    const Slot& slot = layout.slot(piece.slot);
     HeldState each{.slot = &slot,
                    .kind = StateKind::parameter,
                    .begin = piece.begin - slot.begin,

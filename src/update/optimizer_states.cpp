@@ -104,7 +104,7 @@ void OptimizerStates::prepare_moments(const Unit& unit, OptimizerBlocks& blocks)
   }
   std::int64_t scales = 0;
   for (const Piece& piece : pieces(unit)) {
-    const Optimizer& optimizer = rule(layout.slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
+    const Optimizer& optimizer = rule(layout.slot(piece.slot)).optimizer;
     blocks.scales_of.push_back(scales);
     scales += scale_bytes(piece, optimizer, layout.dtype()) / size_of(Dtype::f32);
     if (first_moment(optimizer) == 0) continue;

@@ -47,7 +47,7 @@ void OptimizerStates::each(const Unit& unit, const TellState& tell) const {
   const std::vector<Piece> owned = pieces(unit);
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
-    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+    const Slot& slot = unit.layout().slot(piece.slot);
     const HeldState of{
         .slot = &slot, .begin = piece.begin - slot.begin, .end = piece.end - slot.begin, .over = held(unit).over};
     const Optimizer& optimizer = rule(slot).optimizer;

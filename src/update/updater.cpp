@@ -30,7 +30,7 @@ UpdateRange Updater::range(const UnitStep& step, const Piece& piece, std::int64_
   UpdateRange range;
   range.dtype = dtype;
   range.count = end - begin;
-  range.first = begin - layout.slots()[static_cast<std::size_t>(piece.slot)].begin;
+  range.first = begin - layout.slot(piece.slot).begin;
   range.in_block = begin % kStateBlock;
   range.narrow_gradient = step.gradient->dtype() != wide;
   if (dtype != wide) range.remainder = routes_.plan().remainder(dtype);
@@ -65,7 +65,7 @@ void Updater::pass(Passage& passage, const UnitStep& step, const std::vector<Pie
   const Unit& unit = *step.unit;
   OptimizerBlocks& blocks = states_.blocks(unit);
   const Dtype dtype = unit.layout().dtype();
-  const Optimizer& optimizer = states_.rule(unit.layout().slots()[static_cast<std::size_t>(piece.slot)]).optimizer;
+  const Optimizer& optimizer = states_.rule(unit.layout().slot(piece.slot)).optimizer;
   const auto parts_between = [&](std::int64_t begin, std::int64_t end) {
     UpdateParts parts = parts_of(blocks, optimizer, dtype, piece, which, begin, end);
     parts.gradient = step.gradient->part({begin, end - begin});
@@ -121,7 +121,7 @@ void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer&
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return states_.sites().of(unit.index()).computes.run(Update{optimizer, factors, range});
   const Piece piece = states_.pieces(unit)[which];
-  const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+  const Slot& slot = unit.layout().slot(piece.slot);
   states_.torch_step(unit, which, *torch)
       .run(factors, range, torch_options_[static_cast<std::size_t>(slot.index)].get());
 }
@@ -186,7 +186,7 @@ void Updater::resume_torch(Unit& unit, const ReadFields& read) {
   const std::vector<Piece> owned = states_.pieces(unit);
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
-    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+    const Slot& slot = unit.layout().slot(piece.slot);
     const auto* const torch = std::get_if<TorchOptimizer>(&states_.rule(slot).optimizer);
     if (torch == nullptr || steps_[static_cast<std::size_t>(slot.index)] == 0) continue;
     const std::int64_t begin = piece.begin - slot.begin, end = piece.end - slot.begin;
