@@ -81,7 +81,7 @@ class Ranks {
       relay_.pump();
       meeting_.pump();
       tend();
-      if (late() && !std::exchange(killed_, true)) keeper_->signal(SIGKILL);
+      if (late() && !std::exchange(ending_.killed, true)) keeper_->signal(SIGKILL);
     }
     deliver();
     conclude();
@@ -90,6 +90,13 @@ class Ranks {
   }
 
  private:
+  // How the ranks are being ended.
+  struct Ending {
+    std::optional<Clock::time_point> deadline;  // then they are killed
+    int sent = 0;                               // the last signal to them
+    bool killed = false;                        // SIGKILL was
+  };
+
   void begin(int start) {
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null) refuse("cannot open /dev/null", errno);
@@ -112,7 +119,7 @@ class Ranks {
     return pipe;
   }
 
-  bool late() const { return deadline_ && Clock::now() >= *deadline_; }
+  bool late() const { return ending_.deadline && Clock::now() >= *ending_.deadline; }
 
   void wait_for_event() const {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
@@ -122,8 +129,8 @@ class Ranks {
       meeting_.watch(polled);
     }
     int timeout = -1;
-    if (deadline_ && !killed_) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+    if (ending_.deadline && !ending_.killed) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*ending_.deadline - Clock::now());
       timeout = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
     }
     ::poll(polled.data(), polled.size(), timeout);
@@ -141,10 +148,10 @@ class Ranks {
   }
 
   void end_all(int signal, std::chrono::milliseconds patience) {
-    sent_ = signal;
+    ending_.sent = signal;
     if (!keeper_->done()) keeper_->signal(signal);
     const auto end = Clock::now() + patience;
-    deadline_ = deadline_ ? std::min(*deadline_, end) : end;
+    ending_.deadline = ending_.deadline ? std::min(*ending_.deadline, end) : end;
   }
 
   // One that both were sent, as when all processes of a job are, is one.
@@ -179,20 +186,22 @@ class Ranks {
     outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
     message_ = describe(*first);
     if (killed_for_memory(*first)) message_ += kOutOfMemory;
-    if (!deadline_) end_all(SIGTERM, job_.grace);
-    deadline_ = std::min(*deadline_, Clock::now() + job_.grace);
+    if (!ending_.deadline) end_all(SIGTERM, job_.grace);
+    ending_.deadline = std::min(*ending_.deadline, Clock::now() + job_.grace);
   }
 
   bool meant(const RankEnd& end) const {
     return end.how == CLD_EXITED && std::ranges::count(job_.meant, end.status) > 0;
   }
 
-  bool ended_by_us(const RankEnd& end) const { return end.killed_by(sent_) || (killed_ && end.killed_by(SIGKILL)); }
+  bool ended_by_us(const RankEnd& end) const {
+    return end.killed_by(ending_.sent) || (ending_.killed && end.killed_by(SIGKILL));
+  }
 
   // A shell reports a command that was killed as an exit code of its own.
   bool killed_for_memory(const RankEnd& end) const {
     const bool killed = end.how == CLD_EXITED ? end.status == 128 + SIGKILL : end.status == SIGKILL;
-    return killed && !killed_ && memory_.ran_out();
+    return killed && !ending_.killed && memory_.ran_out();
   }
 
   // Whatever the ranks do is worth more than what they say: they run on.
@@ -238,13 +247,11 @@ class Ranks {
   Relay relay_;
   Meeting meeting_;
   std::optional<Keeper> keeper_;
-  std::optional<Clock::time_point> deadline_;
   std::map<int, std::pair<int, int>> heard_;  // how often the launcher, and the keeper, got a signal
-  int sent_ = 0;                              // the last signal to the ranks
   int meant_ = 0;                             // a rank's exit code
-  bool killed_ = false;                       // SIGKILL was sent to them
-  bool reader_left_ = false;                  // as SIGPIPE says
-  bool unwritten_ = false;                    // output was lost
+  Ending ending_;
+  bool reader_left_ = false;  // as SIGPIPE says
+  bool unwritten_ = false;    // output was lost
   std::string message_;
   Outcome outcome_;
 };

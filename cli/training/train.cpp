@@ -1,4 +1,5 @@
 #include "cli/training/train.h"
+#include "cli/training/counted_steps.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -91,7 +92,7 @@ class Run {
       } else {
         train_step();
       }
-      if (step == done + 1 && options_.steps > step) leave_out();
+      if (step == done + 1 && options_.steps > step) steps_.leave_out();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
       result_.stopped = saving_.after_step(engine_, result_, reports_.back());
     }
@@ -112,16 +113,16 @@ class Run {
   }
 
   void train_step() {
-    if (scales_loss_) count();
+    if (scales_loss_) steps_.count();
     const auto begin = Clock::now();
     for (int i = 0; i < engine_.plan().accumulate(); ++i)
       engine_.backward(loss(engine_.micro_batch(), models::Split::train));
     const zero::StepReport report = engine_.step();
     seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     reports_.push_back(report);
-    ++uncounted_;
+    steps_.made();
     // A skipped step updates nothing, and the next finds what it gathered still there.
-    if (std::exchange(skipped_, report.skipped) || report.skipped) leave_out();
+    if (std::exchange(skipped_, report.skipped) || report.skipped) steps_.leave_out();
     result_.losses.push_back(report.loss);
     result_.grad_norms.push_back(report.grad_norm);
     listener_.step({report, seconds_.back(), tokens_per_step() / seconds_.back(), engine_.ledger()});
@@ -131,7 +132,7 @@ class Run {
   // and thus the same at every world size. A rank without a batch of its own computes one that does not count.
   void evaluate(std::int64_t step) {
     const at::NoGradGuard no_grad;
-    count();
+    steps_.count();
     const std::int64_t available = work_.corpus.evaluation_batches(options_.batch, options_.seq);
     const std::int64_t batches = std::min(available, kEvaluationBatches);
     model_->eval();
@@ -139,7 +140,7 @@ class Run {
     for (std::int64_t i = world_.rank(); i < batches + world_.rank(); i += world_.size())
       mine.push_back(loss(i % available, models::Split::held_out).item<double>());
     model_->train();
-    leave_out();
+    steps_.leave_out();
     result_.evaluations.push_back({step, mean_over_ranks(mine, batches)});
     listener_.evaluated(result_.evaluations.back());
   }
@@ -160,7 +161,7 @@ class Run {
     result_.parameter.measured = largest(world_, on_all_tiers(ledger, zero::Owner::parameter));
     result_.gradient.measured = largest(world_, on_all_tiers(ledger, zero::Owner::gradient));
     result_.optimizer.measured = largest(world_, on_all_tiers(ledger, zero::Owner::optimizer));
-    count();
+    steps_.count();
     measure_wire();
     measure_tiers(ledger);
     measure_peak(ledger);
@@ -211,7 +212,8 @@ class Run {
   // This rank's, which are every rank's: a step's collectives are the same for all.
   void measure_collectives() {
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
-      if (counted_ > 0) result_.collectives[std::string(name(collective))] = traffic_[collective].bytes / counted_;
+      if (steps_.counted() > 0)
+        result_.collectives[std::string(name(collective))] = steps_.traffic()[collective].bytes / steps_.counted();
   }
 
   static std::int64_t on_all_tiers(const zero::Ledger& ledger, zero::Owner owner) {
@@ -247,40 +249,19 @@ class Run {
     result_.seconds.compute = std::max(rest, 0.0);
   }
 
-  // The steps since the last of these calls count, or do not. To ask for the traffic waits for what is on its way, so
-  // that steps are only asked one by one where any of them may be skipped.
-  void count() {
-    const zero::Traffic now = engine_.traffic();
-    using Entry = zero::Traffic::Entry;
-    for (std::size_t i = 0; i < now.entries.size(); ++i)
-      for (const auto part : {&Entry::bytes, &Entry::across_hosts, &Entry::in_place})
-        traffic_.entries[i].*part += now.entries[i].*part - asked_.entries[i].*part;
-    asked_ = now;
-    const zero::TierTraffic moved = engine_.tier_traffic();
-    moved_ += moved;
-    moved_ -= moved_asked_;
-    moved_asked_ = moved;
-    counted_ += std::exchange(uncounted_, 0);
-  }
-  void leave_out() {
-    asked_ = engine_.traffic();
-    moved_asked_ = engine_.tier_traffic();
-    uncounted_ = 0;
-  }
-
   // The mean over the steps that are alike, without the first, which records the order in which parameters are used; 0
   // where there are none. Where it is no integer they were not alike.
   void measure_wire() {
-    const std::int64_t steps = std::max<std::int64_t>(counted_, 1);
+    const std::int64_t steps = std::max<std::int64_t>(steps_.counted(), 1);
     WireBytes& wire = result_.wire;
     const auto mean = [&](std::int64_t total) {
       wire.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0 || wire.uneven;
       return largest(world_, total / steps);
     };
-    wire.measured = mean(traffic_.bytes());
-    wire.within_host.measured = mean(traffic_.within_host());
-    wire.across_hosts.measured = mean(traffic_.across_hosts());
-    wire.in_place.measured = mean(traffic_.in_place());
+    wire.measured = mean(steps_.traffic().bytes());
+    wire.within_host.measured = mean(steps_.traffic().within_host());
+    wire.across_hosts.measured = mean(steps_.traffic().across_hosts());
+    wire.in_place.measured = mean(steps_.traffic().in_place());
     measure_collectives();
   }
 
@@ -290,8 +271,8 @@ class Run {
       const zero::Tier tier = zero::tier_named(each.tier);
       const zero::State state = zero::state_named(each.state);
       each.held.measured = largest(world_, ledger.on(tier, owner_of(state)).bytes);
-      const zero::TierTraffic::Entry& moved = moved_.on(tier, state);
-      const std::int64_t steps = counted_;
+      const zero::TierTraffic::Entry& moved = steps_.moved().on(tier, state);
+      const std::int64_t steps = steps_.counted();
       const auto mean = [&](std::int64_t total) {
         if (steps == 0) return kUnmeasured;
         each.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0 || each.uneven;
@@ -322,12 +303,8 @@ class Run {
   RunResult result_;
   zero::MemoryPeak watched_;  // of the step that was
   const bool scales_loss_ = engine_.plan().precision() == zero::Precision::fp16;
-  zero::Traffic asked_;                    // all of it, when it was asked for last
-  zero::Traffic traffic_;                  // of the steps that count
-  zero::TierTraffic moved_asked_, moved_;  // likewise
-  std::int64_t counted_ = 0;               // steps
-  std::int64_t uncounted_ = 0;             // steps since it was asked for
-  bool skipped_ = false;                   // the step before
+  CountedSteps steps_{engine_};
+  bool skipped_ = false;  // the step before
   std::vector<double> seconds_;
   std::vector<zero::StepReport> reports_;
 };

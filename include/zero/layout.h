@@ -75,6 +75,7 @@ class UnitLayout {
   const MeshShape& mesh() const { return mesh_; }
   int ranks() const { return mesh_.size(Axis::data); }
   const std::vector<Slot>& slots() const { return slots_; }
+  const Slot& slot(int index) const { return slots_[static_cast<std::size_t>(index)]; }
   std::int64_t numel() const { return numel_; }                    // elements of its parameters
   std::int64_t length() const { return length_; }                  // with alignment and padding
   std::int64_t shard_length() const { return length_ / ranks(); }  // over `data`
@@ -118,6 +119,7 @@ class Layout {
   const MeshShape& mesh() const { return mesh_; }
   int ranks() const { return mesh_.size(Axis::data); }
   const std::vector<UnitLayout>& units() const { return units_; }
+  const UnitLayout& unit(int index) const { return units_[static_cast<std::size_t>(index)]; }
   std::int64_t numel() const { return numel_; }    // Psi: elements of all parameters
   std::int64_t length() const { return length_; }  // with alignment and padding
 

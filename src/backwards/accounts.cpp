@@ -60,10 +60,10 @@ void Accounts::exhausted(const c10::OutOfMemoryError& error, const char* during)
 
 void Accounts::add(Account account, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
-  ledger_.add(account.owner, bytes);
+  books_.ledger.add(account.owner, bytes);
   const auto row = static_cast<std::size_t>(account.unit + 1);
-  if (row >= units_.size()) units_.resize(row + 1);
-  units_[row][static_cast<std::size_t>(account.owner)] += bytes;
+  if (row >= books_.units.size()) books_.units.resize(row + 1);
+  books_.units[row][static_cast<std::size_t>(account.owner)] += bytes;
   if (account.owner == Owner::activation) return;
   if (const auto observer = observer_.lock()) observer->booked(account.owner, account.unit, bytes);
 }
@@ -73,9 +73,9 @@ void Accounts::adopt(const void* holder, std::vector<const void*> memory) {
   if (const auto observer = observer_.lock())
     for (const void* data : memory) observer->adopted(data);
   if (memory.empty()) {
-    adopted_.erase(holder);
+    books_.adopted.erase(holder);
   } else {
-    adopted_[holder] = std::move(memory);
+    books_.adopted[holder] = std::move(memory);
   }
 }
 
@@ -84,7 +84,7 @@ void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
   tell_all(-1);
   observer_ = std::move(observer);
   if (const auto now = observer_.lock())
-    for (const auto& [holder, memory] : adopted_)
+    for (const auto& [holder, memory] : books_.adopted)
       for (const void* data : memory) now->adopted(data);
   tell_all(1);
 }
@@ -93,10 +93,10 @@ void Accounts::observe(std::weak_ptr<EngineObserver> observer) {
 void Accounts::tell_all(int sign) const {
   const auto observer = observer_.lock();
   if (!observer) return;
-  for (std::size_t row = 0; row < units_.size(); ++row)
+  for (std::size_t row = 0; row < books_.units.size(); ++row)
     for (int i = 0; i < kOwners; ++i) {
       const auto owner = static_cast<Owner>(i);
-      const std::int64_t bytes = units_[row][static_cast<std::size_t>(i)];
+      const std::int64_t bytes = books_.units[row][static_cast<std::size_t>(i)];
       if (owner != Owner::activation && bytes != 0) observer->booked(owner, static_cast<int>(row) - 1, sign * bytes);
     }
 }
@@ -110,10 +110,10 @@ void Accounts::reset_peaks() {
   const auto reset = [](auto& row) {
     for (Ledger::Entry& entry : row) entry.peak = entry.bytes;
   };
-  reset(ledger_.entries);
-  std::ranges::for_each(ledger_.below, reset);
-  ledger_.peak_held = ledger_.held();
-  ledger_.peak_total = ledger_.total();
+  reset(books_.ledger.entries);
+  std::ranges::for_each(books_.ledger.below, reset);
+  books_.ledger.peak_held = books_.ledger.held();
+  books_.ledger.peak_total = books_.ledger.total();
 }
 
 // Past LibTorch's memory reports, which see activations only.
@@ -193,7 +193,7 @@ Store::Book Accounts::book() {
   return [this](Owner owner, int unit, Tier tier, std::int64_t bytes) {
     if (tier == Tier::device) return add({owner, unit}, bytes);
     const std::lock_guard lock(mutex_);
-    ledger_.add(owner, bytes, tier);
+    books_.ledger.add(owner, bytes, tier);
   };
 }
 

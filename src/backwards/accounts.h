@@ -119,7 +119,7 @@ class Accounts {
   void observe(std::weak_ptr<EngineObserver> observer);
   Ledger snapshot() const {
     std::lock_guard lock(mutex_);
-    return ledger_;
+    return books_.ledger;
   }
   void reset_peaks();
 
@@ -127,6 +127,13 @@ class Accounts {
   struct Reserve {
     std::size_t bytes = 0;
     std::unique_ptr<Device::Arena> arena = nullptr;  // null until it is needed
+  };
+
+  // What is held.
+  struct Books {
+    Ledger ledger;
+    std::vector<std::array<std::int64_t, kOwners>> units;     // bytes, by unit + 1
+    std::map<const void*, std::vector<const void*>> adopted;  // by holder
   };
 
   // Where the disk's stores and passages of the host's have buffers.
@@ -152,9 +159,7 @@ class Accounts {
   AddressableStore passing_, passing_host_;
   Explain explain_;
   mutable std::mutex mutex_;
-  Ledger ledger_;
-  std::vector<std::array<std::int64_t, kOwners>> units_;     // bytes, by unit + 1
-  std::map<const void*, std::vector<const void*>> adopted_;  // by holder
+  Books books_;
   std::weak_ptr<EngineObserver> observer_;
 };
 

@@ -19,15 +19,15 @@ struct OpenHere {
 };
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : accounts_(accounts), seed_(seed), numbers_(OfThread<RandomNumbers>::own()), recorder_(accounts) {
+    : accounts_(accounts), random_{seed, OfThread<RandomNumbers>::own()}, recorder_(accounts) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
-  numbers_->add_device(accounts.where());
-  numbers_->add(*this);
+  random_.numbers->add_device(accounts.where());
+  random_.numbers->add(*this);
 }
 
 MicroBatch::~MicroBatch() {
   end_forward();
-  numbers_->remove(*this);
+  random_.numbers->remove(*this);
 }
 
 MicroBatch* MicroBatch::open() {
@@ -40,13 +40,13 @@ void MicroBatch::used() {
   const bool trains = at::GradMode::is_enabled();
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
-  if (!trains && before_evaluation_) before_evaluation_();
+  if (!trains && before_.evaluation) before_.evaluation();
   if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
   recorder_.forget();
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
   kept_open_ = false;
-  if (trains) numbers_->begin_forward();
+  if (trains) random_.numbers->begin_forward();
   program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   acting_.emplace(observer_, Activity::forward);
   open_on_ = OfThread<OpenHere>::own();
@@ -54,26 +54,27 @@ void MicroBatch::used() {
 }
 
 std::uint64_t MicroBatch::next_seed() {
-  if (unseeded_ && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
-    if (before_seeding_) before_seeding_();
-    const Numbered now = *std::exchange(unseeded_, std::nullopt);
-    stream_ = derived(seed_, static_cast<std::uint64_t>(now.index));
-    if (now.taken > 0) stream_ = derived(stream_, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
-    draws_ = 0;
+  if (random_.unseeded && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
+    if (before_.seeding) before_.seeding();
+    const Numbered now = *std::exchange(random_.unseeded, std::nullopt);
+    random_.stream = derived(random_.seed, static_cast<std::uint64_t>(now.index));
+    if (now.taken > 0)
+      random_.stream = derived(random_.stream, ~static_cast<std::uint64_t>(now.taken));  // no draw has that number
+    random_.count = 0;
   }
-  return derived(stream_, draws_++);
+  return derived(random_.stream, random_.count++);
 }
 
 void MicroBatch::next(std::int64_t index, int taken) {
-  unseeded_ = Numbered{index, taken};
+  random_.unseeded = Numbered{index, taken};
 }
 
 void MicroBatch::begin_numbers() {
-  numbers_->end_seed();
+  random_.numbers->end_seed();
 }
 
 void MicroBatch::next_step() {
-  numbers_->step_of(*this);
+  random_.numbers->step_of(*this);
 }
 
 // Autograd disables gradients in backward; who enables them runs a forward inside it.
@@ -134,7 +135,7 @@ void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
-  drawn_ = false;
+  random_.under_hooks = false;
   order_.complete();
 }
 
@@ -143,7 +144,7 @@ void MicroBatch::abort() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
-  drawn_ = false;
+  random_.under_hooks = false;
   order_.forget();
 }
 

@@ -52,9 +52,9 @@ class MicroBatch {
   // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
   void used();
   // Called before an evaluation begins.
-  void before_evaluation(std::function<void()> call) { before_evaluation_ = std::move(call); }
+  void before_evaluation(std::function<void()> call) { before_.evaluation = std::move(call); }
   // Called before a forward first draws by the number of next(), which may be called once more there.
-  void before_seeding(std::function<void()> call) { before_seeding_ = std::move(call); }
+  void before_seeding(std::function<void()> call) { before_.seeding = std::move(call); }
   // Whether a backward is under way, of which the forward that was open may be part.
   bool in_backward() const { return phase_ == Phase::backward; }
   // A forward that something keeps, or a backward.
@@ -83,15 +83,15 @@ class MicroBatch {
   void begin_numbers();
   // A step is over: nobody goes back to numbers that were drawn in it.
   void next_step();
-  std::uint64_t seed() const { return seed_; }
+  std::uint64_t seed() const { return random_.seed; }
   // From the next forward on.
-  void reseed(std::uint64_t seed) { seed_ = seed; }
+  void reseed(std::uint64_t seed) { random_.seed = seed; }
   // Of the next draw in a forward.
   std::uint64_t next_seed();
   // Numbers were drawn under hooks of the program that what is saved for backward goes through, as a checkpoint of
   // activations has them, which runs the operators again in backward.
-  void draw_under_hooks() { drawn_ = true; }
-  bool drawn() const { return drawn_; }
+  void draw_under_hooks() { random_.under_hooks = true; }
+  bool drawn() const { return random_.under_hooks; }
   // How an operator is cast, one with parameters or another. Where the program has autocast on itself, what
   // has no parameters is cast only where it is still on.
   std::optional<Cast> autocast(bool with_parameters) const;
@@ -119,6 +119,20 @@ class MicroBatch {
     int taken = 0;
   };
 
+  // The numbers that its operators draw.
+  struct Random {
+    std::uint64_t seed;
+    std::shared_ptr<RandomNumbers> numbers;  // of the engine's thread
+    std::optional<Numbered> unseeded = Numbered{};
+    std::uint64_t stream = 0;  // of the micro-batch
+    std::uint64_t count = 0;   // of draws in it
+    bool under_hooks = false;  // some were drawn under the program's
+  };
+  // Is told before an evaluation begins, and before the first draw of a micro-batch.
+  struct Before {
+    std::function<void()> evaluation, seeding;
+  };
+
   void refuse_recomputation() const;
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
@@ -130,17 +144,12 @@ class MicroBatch {
   TouchOrder evaluated_{TouchOrder::Of::evaluations};  // what runs without gradients, in a forward too
   std::optional<Cast> autocast_;
   AttentionScores attention_;
-  std::uint64_t seed_;
-  std::shared_ptr<RandomNumbers> numbers_;  // of the engine's thread
-  std::optional<Numbered> unseeded_ = Numbered{};
-  std::uint64_t stream_ = 0;  // of the micro-batch
-  std::uint64_t draws_ = 0;   // in it
+  Random random_;
   bool kept_open_ = false;
-  bool drawn_ = false;
   bool program_casts_ = false;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   ActivationRecorder recorder_;
-  std::function<void()> before_evaluation_, before_seeding_;
+  Before before_;
   std::weak_ptr<EngineObserver> observer_;
   std::optional<Acting> acting_;
 };

@@ -52,7 +52,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
       exchange_(accounts_.device(),
                 {lanes(groups_, data_groups_, meter_, accounts_.device()),
                  lanes(groups_, data_groups_, setup_meter_, accounts_.device()), groups_, trained.routes().within()},
-                [&trained](int unit) { return trained.layout().units()[static_cast<std::size_t>(unit)].name(); }) {
+                [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
 }
 

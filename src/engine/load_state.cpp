@@ -28,15 +28,15 @@ class Saving::Loading {
   void load(Unit& unit) {
     Updater& updater = engine_.parameters_.updater();
     const bool in_place = has_all(unit);
-    if (!in_place) updater.forget(unit);
+    if (!in_place) updater.states().forget(unit);
     engine_.each_parameter(unit, [&](const HeldState& held) { read(held); });
     if (engine_.parameters_.delayed() != nullptr) engine_.parameters_.delayed()->forget(unit);
     if (!unit.layout().trainable() && !keeps(unit)) return;
-    if (!in_place) updater.prepare_late(unit);
-    updater.each_state(unit, [&](const HeldState& held) { read(held); });
+    if (!in_place) updater.states().prepare_late(unit);
+    updater.states().each(unit, [&](const HeldState& held) { read(held); });
     updater.resume_torch(
         unit, [&](const Slot& slot, std::int64_t begin, std::int64_t end) { return fields(slot, begin, end); });
-    updater.store(unit);
+    updater.states().store(unit);
   }
 
   void load_buffers() {
@@ -60,8 +60,8 @@ class Saving::Loading {
 
   // Whether all that is kept of it is there to be written over.
   bool has_all(const Unit& unit) const {
-    bool all = engine_.parameters_.updater().prepared(unit) && keeps(unit);
-    engine_.parameters_.updater().each_state(unit, [&](const HeldState& held) {
+    bool all = engine_.parameters_.updater().states().prepared(unit) && keeps(unit);
+    engine_.parameters_.updater().states().each(unit, [&](const HeldState& held) {
       all = all && held.torch == nullptr && index_.contains({held.slot->name, held.kind, held.part});
     });
     return all;
@@ -178,7 +178,7 @@ void Saving::read_over(StateSource& source) {
   behind_->reset();
   for (auto& unit : parameters_.units()) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    if (parameters_.updater().has_main(*unit)) parameters_.publish(*unit, Exchange::Kind::load);
+    if (parameters_.updater().states().has_main(*unit)) parameters_.publish(*unit, Exchange::Kind::load);
   }
   parameters_.renew(Exchange::Kind::load);
   critical.mend();

@@ -67,7 +67,7 @@ void Step::read_other_values() {
       for (const int number : numbers) updater.set_torch_options(number, options);
     } else if (describe(now) != describe(trained_.rules()[static_cast<std::size_t>(numbers.front())].optimizer)) {
       for (const int number : numbers) {
-        updater.set_optimizer(number, now);
+        updater.states().set_optimizer(number, now);
         trained_.set_optimizer(number, now);
       }
     }

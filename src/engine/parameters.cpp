@@ -106,9 +106,9 @@ void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   meet();
   {
     const Critical critical(life_, "a gather scope's end failed halfway: some weights are not what was written");
-    for_unit(unit, "what was written", [&] { unit.keep_full(updater_.staging()); });
+    for_unit(unit, "what was written", [&] { unit.keep_full(updater_.states().sites().of_parameters()); });
     if (delayed_) delayed_->forget(unit);
-    updater_.adopt(unit);
+    updater_.states().adopt(unit);
   }
   meet();
 }
@@ -152,12 +152,12 @@ at::Tensor Parameters::main_parameter(const at::Tensor& parameter) {
   Unit& unit = unit_of(parameter, "main_parameter()");
   const at::ScalarType wide = scalar_type(accumulation(unit.layout().dtype()));
   if (!unit.adopted()) return at::empty_like(parameter, at::TensorOptions(wide));
-  if (!updater_.has_main(unit)) {
+  if (!updater_.states().has_main(unit)) {
     const Pinned pinned(*pager_, unit);
     return parameter.detach().to(wide, /*non_blocking=*/false, /*copy=*/true);
   }
   const at::Tensor flat = at::empty({unit.layout().length()}, at::TensorOptions().dtype(wide));
-  updater_.read_main(unit, updated_of(unit, flat));
+  updater_.states().read_main(unit, updated_of(unit, flat));
   gather_updated(unit, flat);
   return unit.part_of(flat, parameter).to(unit.device(), /*non_blocking=*/false, /*copy=*/true);
 }
@@ -169,9 +169,9 @@ std::vector<at::Tensor> Parameters::whole_weights() {
   std::vector<at::Tensor> all(units_.size());
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = *units_[i];
-    if (!unit.adopted() || !updater_.has_wide(unit)) continue;
+    if (!unit.adopted() || !updater_.states().has_wide(unit)) continue;
     all[i] = at::empty({unit.layout().length()}, scalar_type(accumulation(unit.layout().dtype())));
-    updater_.read_wide(unit, updated_of(unit, all[i]));
+    updater_.states().read_wide(unit, updated_of(unit, all[i]));
     gather_updated(unit, all[i]);
   }
   return all;

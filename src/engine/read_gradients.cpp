@@ -86,7 +86,7 @@ std::vector<std::int64_t> GradientReader::squares_of_groups() {
     if (held == nullptr) continue;
     SquareSums& sums = &held->device() == &accounts.device() ? here : of_host;
     for (const Piece& piece : unit->layout().pieces(unit->rank())) {
-      const int taken = trained_.group_of(unit->layout().slots()[static_cast<std::size_t>(piece.slot)].index);
+      const int taken = trained_.group_of(unit->layout().slot(piece.slot).index);
       const std::size_t group = taken < 0 ? groups - 1 : static_cast<std::size_t>(taken);
       gradients_.read(
           unit->index(), {piece.begin, piece.end - piece.begin},

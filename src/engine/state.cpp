@@ -158,8 +158,8 @@ std::vector<ExpectedParameter> Saving::expected_state() const {
   std::vector<ExpectedParameter> all;
   for (std::size_t i = 0; i < trained_.parameters(); ++i) {
     const auto [u, s] = trained_.layout().at(static_cast<int>(i));
-    const UnitLayout& unit = trained_.layout().units()[static_cast<std::size_t>(u)];
-    const Slot& slot = unit.slots()[static_cast<std::size_t>(s)];
+    const UnitLayout& unit = trained_.layout().unit(u);
+    const Slot& slot = unit.slot(s);
     const ElementOrder order = order_of(slot.index);
     const bool empty = slot.numel == 0;
     ExpectedParameter each{
@@ -224,11 +224,11 @@ void Saving::agree_on_buffers(const std::vector<StateTensor>& buffers) {
 
 // As they are stored, where they are state: where they do not follow from main weights.
 void Saving::each_parameter(Unit& unit, const TellState& tell) const {
-  if (parameters_.updater().has_main(unit)) return;
+  if (parameters_.updater().states().has_main(unit)) return;
   const UnitLayout& layout = unit.layout();
   const Held held = trained_.routes().rest(State::parameter, layout);
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
-    const Slot& slot = layout.slots()[static_cast<std::size_t>(piece.slot)];
+    const Slot& slot = layout.slot(piece.slot);
     HeldState each{.slot = &slot,
                    .kind = StateKind::parameter,
                    .begin = piece.begin - slot.begin,
@@ -255,7 +255,7 @@ EngineState Saving::told(bool frozen) {
   std::vector<ElementOrder> orders;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const int parameter = static_cast<int>(i);
-    const bool prepared = updater.prepared(parameters_.unit(trained_.layout().at(parameter).unit));
+    const bool prepared = updater.states().prepared(parameters_.unit(trained_.layout().at(parameter).unit));
     if (!frozen && !expected[i].trainable && !prepared) {
       numbers.updates.erase(expected[i].name);
       continue;
@@ -276,9 +276,9 @@ EngineState Saving::told(bool frozen) {
     if (each.persistent) pieces.add_buffer(*described++, each.tensor);
   const auto add = [&](const HeldState& held) { pieces.add(held); };
   for (const auto& unit : parameters_.units()) {
-    if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.prepared(*unit))) continue;
+    if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.states().prepared(*unit))) continue;
     each_parameter(*unit, add);
-    updater.each_state(*unit, add);
+    updater.states().each(*unit, add);
   }
   return std::move(pieces).state(std::move(numbers));
 }

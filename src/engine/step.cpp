@@ -160,10 +160,10 @@ double Step::update(const StepDecision& decision, double lr_factor) {
   for (Unit* const unit : in_order_of_updates()) {
     parameters_.pager().settle_published(*unit);
     const Lap lap(taken);
-    if (!updater.prepared(*unit)) {
+    if (!updater.states().prepared(*unit)) {
       finish();  // its first state goes through the same buffers
       const TierMeter::Apart apart;
-      updater.prepare_late(*unit);
+      updater.states().prepare_late(*unit);
     }
     updater.step(passage, next_step(*unit, decision, lr_factor), [this, unit] { parameters_.updated(*unit); });
     latest = unit;
@@ -184,10 +184,10 @@ double Step::begin_delayed(const StepDecision& decision, double lr_factor) {
   parameters_.pager().forget();  // see apply_delayed_in_step()
   std::vector<UnitStep> steps;
   for (Unit* const unit : in_order_of_updates()) {
-    if (!parameters_.updater().prepared(*unit)) {
+    if (!parameters_.updater().states().prepared(*unit)) {
       parameters_.pager().settle_published(*unit);
       const TierMeter::Apart apart;
-      parameters_.updater().prepare_late(*unit);
+      parameters_.updater().states().prepare_late(*unit);
     }
     steps.push_back(next_step(*unit, decision, lr_factor));
   }

@@ -200,8 +200,9 @@ void Parameters::take_over(const Inventory& inventory, UnitOwner& owner) {
       continue;
     }
     Buffer values = values_of(*unit, in_parts[static_cast<std::size_t>(unit->index())] != 0);
-    if (unit->layout().trainable()) updater_.prepare(*unit, values.tensor().data_ptr());
-    for_unit(*unit, "the parameters", [&] { unit->adopt(std::move(values), updater_.staging()); });
+    if (unit->layout().trainable()) updater_.states().prepare(*unit, values.tensor().data_ptr());
+    for_unit(*unit, "the parameters",
+             [&] { unit->adopt(std::move(values), updater_.states().sites().of_parameters()); });
   }
   if (std::ranges::count(in_parts, 1) > 0) ranks_.exchange().barrier(Exchange::Kind::setup).wait();
   for (const Replicated& each : inventory.replicated) {

@@ -185,7 +185,7 @@ void Gradients::take(int unit, int slot) {
   UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(unit)];
   const at::Tensor& parameter = gradients.unit.parameters()[static_cast<std::size_t>(slot)];
   if (!parameter.requires_grad()) return;
-  const std::string& name = gradients.unit.layout().slots()[static_cast<std::size_t>(slot)].name;
+  const std::string& name = gradients.unit.layout().slot(slot).name;
   const at::Tensor arrived_gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (!accepts(name) || !arrived_gradient.defined() || parameter.numel() == 0) return;
   if (gradients.complete)
@@ -219,7 +219,7 @@ void Gradients::take(int unit, int slot) {
 
 void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
   const UnitLayout& layout = gradients.unit.layout();
-  const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
+  const Slot& place = layout.slot(slot);
   Fold fold_it = adds_apart() ? Fold{} : how();
   if (gradients.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
   for_unit(gradients.unit, "the gradient", [&] {
@@ -255,7 +255,7 @@ void Gradients::finish_arriving() {
 void Gradients::collect(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
   const UnitLayout& layout = gradients.unit.layout();
   const Dtype wire = plan_.reduction_dtype(layout.dtype());
-  const Slot& place = layout.slots()[static_cast<std::size_t>(slot)];
+  const Slot& place = layout.slot(slot);
   Device& device = accounts_.device();
   if (!gradients.flat) {
     gradients.flat = flat_for(gradients.unit);

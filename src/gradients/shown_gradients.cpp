@@ -110,7 +110,7 @@ void Gradients::empty_some() {
 // As if it had not arrived in this step.
 void Gradients::empty(UnitGradients& gradients, int slot) {
   before_change_(gradients.unit.index());
-  const Slot& place = gradients.unit.layout().slots()[static_cast<std::size_t>(slot)];
+  const Slot& place = gradients.unit.layout().slot(slot);
   const Slice& held = gradients.held.slice();
   const std::int64_t begin = std::max(place.begin, held.begin), end = std::min(place.end(), held.begin + held.count);
   if (begin < end)

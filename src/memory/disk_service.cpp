@@ -13,10 +13,10 @@ namespace zero {
 // Where nothing goes past the page cache and nothing is checked, a byte is a page.
 DiskService::DiskService(const StripedFiles& files, std::unique_ptr<DiskQueue> queue, std::span<char> buffers,
                          std::int64_t block, bool checks)
-    : files_(files), queue_(std::move(queue)), block_(block), page_(1), alignment_(1), checks_(checks) {
+    : files_(files), queue_(std::move(queue)), grain_{.block = block}, checks_(checks) {
   for (const DiskFile& file : files_.files()) {
-    if (file.direct() || checks) page_ = kDiskPage;
-    alignment_ = std::max(alignment_, file.alignment());
+    if (file.direct() || checks) grain_.page = kDiskPage;
+    grain_.alignment = std::max(grain_.alignment, file.alignment());
   }
   slots_.resize(buffers.size() / static_cast<std::size_t>(block));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -68,8 +68,8 @@ std::vector<DiskService::Piece> DiskService::cut(const std::shared_ptr<DiskOpera
   const std::int64_t end = operation->at + operation->bytes;
   for (std::int64_t at = operation->at; at < end;) {
     const std::int64_t stretch = std::min(files_.end_of_stripe(at), end), first = page_of(at);
-    const std::int64_t count = (round_up(stretch, page_) - first + block_ - 1) / block_;
-    const std::int64_t size = round_up((stretch - first + count - 1) / count, page_);
+    const std::int64_t count = (round_up(stretch, grain_.page) - first + grain_.block - 1) / grain_.block;
+    const std::int64_t size = round_up((stretch - first + count - 1) / count, grain_.page);
     const std::int64_t to = std::min(stretch, first + size);
     pieces.push_back({operation, at, to});
     at = to;
@@ -158,10 +158,10 @@ void DiskService::begin_what_can() {
 void DiskService::take_place(Slot& slot) {
   const DiskOperation& operation = *slot.piece.operation;
   slot.first = page_of(slot.piece.begin);
-  slot.last = round_up(slot.piece.end, page_);
+  slot.last = round_up(slot.piece.end, grain_.page);
   const auto address = reinterpret_cast<std::uintptr_t>(operation.memory + (slot.piece.begin - operation.at));
   slot.straight = slot.first == slot.piece.begin && slot.last == slot.piece.end &&
-                  address % static_cast<std::uintptr_t>(alignment_) == 0;
+                  address % static_cast<std::uintptr_t>(grain_.alignment) == 0;
   slot.fault.reset();
 }
 
@@ -182,7 +182,7 @@ void DiskService::begin(Slot& slot) {
   slot.phase = Phase::reads_edges;
   slot.under_way = 0;
   for (const std::int64_t page : shared.all())
-    transfer(slot, page, slot.buffer + (page - slot.first), page_, /*writes=*/false);
+    transfer(slot, page, slot.buffer + (page - slot.first), grain_.page, /*writes=*/false);
 }
 
 void DiskService::move(Slot& slot) {
@@ -234,7 +234,7 @@ std::optional<DiskFault> DiskService::deliver(Slot& slot) {
   if (slot.phase == Phase::reads_edges) {
     const Edges shared = edges(piece);
     for (const std::int64_t page : shared.all())
-      if (auto fault = verify(extent, page, slot.buffer + (page - slot.first), page_)) return fault;
+      if (auto fault = verify(extent, page, slot.buffer + (page - slot.first), grain_.page)) return fault;
     fill(slot);
     move(slot);
     return {};

@@ -39,6 +39,10 @@ class DiskService {
     std::shared_ptr<DiskOperation> operation;
     std::int64_t begin = 0, end = 0;  // in the line
   };
+  // Bytes: of an operation, of what is written together, and of what buffers and places are multiples of.
+  struct Grain {
+    std::int64_t block = 0, page = 1, alignment = 1;
+  };
   enum class Phase { reads_edges, moves };
   // A piece under way.
   struct Slot {
@@ -59,7 +63,7 @@ class DiskService {
   };
 
   std::vector<Piece> cut(const std::shared_ptr<DiskOperation>& operation) const;
-  std::int64_t page_of(std::int64_t at) const { return at / page_ * page_; }
+  std::int64_t page_of(std::int64_t at) const { return at / grain_.page * grain_.page; }
   Edges edges(const Piece& piece) const;
   bool lock(const Edges& edges, bool writes);
   void unlock(const Edges& edges);
@@ -86,7 +90,7 @@ class DiskService {
 
   const StripedFiles& files_;
   std::unique_ptr<DiskQueue> queue_;
-  std::int64_t block_, page_, alignment_;
+  Grain grain_;
   bool checks_;
   ProcessOfOrigin origin_;
 

@@ -52,7 +52,7 @@ std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64
     bytes += Runs(unit, begin, end, [&](const Slot& slot) { return array.holds(optimizer(slot)); }).length() *
              size_of(array.dtype(unit.dtype()));
   for (const Piece& piece : unit.pieces_between(begin, end))
-    bytes += scale_bytes(piece, optimizer(unit.slots()[static_cast<std::size_t>(piece.slot)]), unit.dtype());
+    bytes += scale_bytes(piece, optimizer(unit.slot(piece.slot)), unit.dtype());
   return bytes;
 }
 

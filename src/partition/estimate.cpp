@@ -46,8 +46,7 @@ class Pricing {
         routes_(plan),
         memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
         mesh_(layout.mesh()),
-        topologies_(topologies),
-        peers_(layout.ranks() - 1) {}
+        topologies_(topologies) {}
 
   Estimate run(const Trace& trace, std::int64_t staging) && {
     for (const State state : {State::parameter, State::gradient, State::optimizer})
@@ -71,7 +70,7 @@ class Pricing {
     snapshot();
     estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_, on_device());
     if (routes_.pages()) page(trace);
-    if (peers_ > 0) exchange();
+    if (mesh_.size() > 1) exchange();
     return estimate_;
   }
 
@@ -177,7 +176,7 @@ class Pricing {
 
   // The flat gradient, but where the held one is as it travels.
   void flat(const UnitLayout& unit) {
-    if (peers_ == 0) return;
+    if (mesh_.size() == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
     if (routes_.flat(unit, held, gradient_elsewhere()))
       flats_.add(unit, unit.length() * size_of(routes_.sent(unit, held)));
@@ -188,7 +187,7 @@ class Pricing {
 
   // Where the sum is made, but where it is held as added; of a unit whose gradient is elsewhere or not.
   std::int64_t slice_of(const UnitLayout& unit, bool elsewhere) const {
-    if (peers_ == 0 || !unit.trainable()) return 0;
+    if (mesh_.size() == 1 || !unit.trainable()) return 0;
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
     if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
     return routes_.reduce(unit).room().count * size_of(accumulation(unit.dtype()));
@@ -315,7 +314,6 @@ class Pricing {
   Memory memory_;
   MeshShape mesh_;
   Topologies topologies_;
-  int peers_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
   std::int64_t staying_elements_ = 0;    // remainders of what stays

@@ -172,7 +172,7 @@ Layout::Location Layout::find(std::string_view name) const {
 int Layout::owner(std::string_view name, std::int64_t element) const {
   const Location where = find(name);
   const UnitLayout& unit = units_[static_cast<std::size_t>(where.unit)];
-  const Slot& slot = unit.slots()[static_cast<std::size_t>(where.slot)];
+  const Slot& slot = unit.slot(where.slot);
   if (element < 0 || element >= slot.numel) {
     throw ConfigError("parameter '" + slot.name + "' has no element " + std::to_string(element),
                       "it has " + std::to_string(slot.numel));

@@ -159,7 +159,7 @@ class Moves {
   }
 
   const Optimizer& rule(const UnitLayout& unit, const Piece& piece) const {
-    const Slot& slot = unit.slots()[static_cast<std::size_t>(piece.slot)];
+    const Slot& slot = unit.slot(piece.slot);
     return rules_[static_cast<std::size_t>(slot.index)].optimizer;
   }
 

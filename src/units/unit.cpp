@@ -337,7 +337,7 @@ at::Tensor Unit::part_of(const at::Tensor& flat, const at::Tensor& parameter) co
 
 std::string Unit::fault(int slot) const {
   const at::Tensor& parameter = parameters_[static_cast<std::size_t>(slot)];
-  const Slot& of = layout_.slots()[static_cast<std::size_t>(slot)];
+  const Slot& of = layout_.slot(slot);
   const bool ours = parameter.has_storage() &&
                     parameter.storage().unsafeGetStorageImpl() == &storage_of(places_[static_cast<std::size_t>(slot)]);
   if (ours && parameter.storage_offset() == 0 && parameter.numel() == of.numel) return {};

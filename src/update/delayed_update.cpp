@@ -32,7 +32,7 @@ void DelayedUpdate::begin(std::vector<UnitStep> steps) {
   for (UnitStep& step : steps) {
     make_room(step);
     step.parameters = &parameters_[static_cast<std::size_t>(step.unit->index())];
-    if (!updater_.follows(*step.unit)) read(step);
+    if (!updater_.states().follows(*step.unit)) read(step);
   }
   steps_ = std::move(steps);
   read_ = 0;
@@ -42,12 +42,12 @@ void DelayedUpdate::begin(std::vector<UnitStep> steps) {
 void DelayedUpdate::make_room(const UnitStep& step) {
   Block& block = parameters_[static_cast<std::size_t>(step.unit->index())];
   if (block) return;
-  block = memory_->take(updater_.length(*step.unit) * size_of(step.unit->layout().dtype()), Owner::parameter,
+  block = memory_->take(updater_.states().length(*step.unit) * size_of(step.unit->layout().dtype()), Owner::parameter,
                         step.unit->index());
 }
 
 std::vector<Piece> DelayedUpdate::updated(const UnitStep& step) const {
-  std::vector<Piece> pieces = updater_.pieces(*step.unit);
+  std::vector<Piece> pieces = updater_.states().pieces(*step.unit);
   std::erase_if(pieces, [&](const Piece& piece) { return !step.factors[static_cast<std::size_t>(piece.slot)]; });
   return pieces;
 }
@@ -56,7 +56,7 @@ std::vector<Piece> DelayedUpdate::updated(const UnitStep& step) const {
 void DelayedUpdate::read(const UnitStep& step) {
   std::set<int>& known = known_[static_cast<std::size_t>(step.unit->index())];
   const TierMeter::Apart apart;
-  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.origin(*step.unit);
+  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.states().origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
     for (const Piece& piece : updated(step)) {
       if (known.contains(piece.slot)) continue;
@@ -69,7 +69,7 @@ void DelayedUpdate::read(const UnitStep& step) {
 }
 
 void DelayedUpdate::write(const UnitStep& step) {
-  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.origin(*step.unit);
+  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.states().origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
     for (const Piece& piece : updated(step)) {
       const BlockPart to = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::out);

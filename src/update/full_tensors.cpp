@@ -143,7 +143,7 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
   add_norms(unit, factors, stretches, /*owned=*/false, sums);
   const std::vector<Norms> norms = take_norms(unit, sums);
   for (const Stretch& stretch : stretches) {
-    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
+    const Slot& slot = unit.layout().slot(stretch.slot);
     const UpdateFactors& f = *factors[static_cast<std::size_t>(stretch.slot)];
     const Norms& norm = norms[static_cast<std::size_t>(stretch.slot)];
     const auto [kept, size] = size_of_step({rule(slot), f, static_cast<double>(slot.numel), norm.weights, norm.step});
@@ -166,7 +166,7 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
                                        const std::vector<Stretch>& stretches) {
   const Dtype wire = units_[static_cast<std::size_t>(unit.index())].wire;
   for (const Stretch& stretch : stretches) {
-    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(stretch.slot)];
+    const Slot& slot = unit.layout().slot(stretch.slot);
     const Optimizer& optimizer = rule(slot).optimizer;
     if (!full_tensor_work(optimizer)->owner) continue;
     stretch.each(Weights::kept, [&](const UpdateRange& range) {

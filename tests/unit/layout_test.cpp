@@ -58,8 +58,8 @@ TEST(Layout, NamesAndOffsetsGoBothWays) {
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const Layout::Location where = layout.find(specs[i].name);
       ASSERT_EQ(where, layout.at(static_cast<int>(i)));
-      const UnitLayout& unit = layout.units()[static_cast<std::size_t>(where.unit)];
-      const Slot& slot = unit.slots()[static_cast<std::size_t>(where.slot)];
+      const UnitLayout& unit = layout.unit(where.unit);
+      const Slot& slot = unit.slot(where.slot);
       ASSERT_EQ(slot.name, specs[i].name);
       ASSERT_EQ(slot.index, static_cast<int>(i));
       ASSERT_EQ(unit.dtype(), specs[i].dtype);

@@ -50,8 +50,7 @@ std::int64_t moments_of_rank(const Plan& plan, const Layout& layout, const Case&
                                                       return array.holds(rule_of(each, slot).optimizer);
                                                     }).length();
     for (const Piece& piece : unit.pieces_between(begin, end))
-      bytes +=
-          scale_bytes(piece, rule_of(each, unit.slots()[static_cast<std::size_t>(piece.slot)]).optimizer, unit.dtype());
+      bytes += scale_bytes(piece, rule_of(each, unit.slot(piece.slot)).optimizer, unit.dtype());
     for (const Slot& slot : unit.slots())
       if (owners[static_cast<std::size_t>(slot.index)] == rank) bytes += 4 * owned_values(rule_of(each, slot));
   }

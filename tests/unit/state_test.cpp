@@ -120,8 +120,8 @@ struct Described {
                2, 256) {
     for (int i = 0; i < 3; ++i) {
       const auto [u, s] = layout.at(i);
-      const UnitLayout& unit = layout.units()[static_cast<std::size_t>(u)];
-      const Slot& slot = unit.slots()[static_cast<std::size_t>(s)];
+      const UnitLayout& unit = layout.unit(u);
+      const Slot& slot = unit.slot(s);
       const ParameterRule rule{optimizer, 1, i == 0 ? Numbers{3, 4} : i == 1 ? Numbers{20, 30} : Numbers{6}};
       const ElementOrder order(rule.shape);
       parameters.push_back({.name = slot.name,

@@ -1,8 +1,8 @@
-// What the updater holds, told by name, and taken over from another.
+// What is held of an optimizer's state, told by name, and read.
 #include "memory/tier_meter.h"
 #include "partition/moments.h"
 #include "units/for_unit.h"
-#include "update/updater.h"
+#include "update/optimizer_states.h"
 
 namespace zero {
 namespace {
@@ -35,19 +35,19 @@ void tell_of(const UpdateParts& parts, const Optimizer& optimizer, const Piece& 
 
 }  // namespace
 
-void Updater::forget(Unit& unit) {
+void OptimizerStates::forget(Unit& unit) {
   states_[index(unit)].reset();
   whole_.forget(unit);
 }
 
-void Updater::each_state(const Unit& unit, const TellState& tell) const {
+void OptimizerStates::each(const Unit& unit, const TellState& tell) const {
   const auto& state = states_[index(unit)];
   if (!state) return;
   const Dtype stored = unit.layout().dtype();
   const std::vector<Piece> owned = pieces(unit);
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const Piece& piece = owned[which];
-    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
+    const Slot& slot = unit.layout().slot(piece.slot);
     const HeldState of{
         .slot = &slot, .begin = piece.begin - slot.begin, .end = piece.end - slot.begin, .over = held(unit).over};
     const Optimizer& optimizer = rule(slot).optimizer;
@@ -62,18 +62,18 @@ void Updater::each_state(const Unit& unit, const TellState& tell) const {
   whole_.each_state(unit, tell);
 }
 
-void Updater::read_main(const Unit& unit, View to) const {
+void OptimizerStates::read_main(const Unit& unit, View to) const {
   const TierMeter::Apart apart;
   for_unit(unit, "the main weights", [&] { states_[index(unit)]->blocks.main.read(0, to).wait(); });
 }
 
-bool Updater::has_wide(const Unit& unit) const {
+bool OptimizerStates::has_wide(const Unit& unit) const {
   const auto& state = states_[index(unit)];
   return state && (state->blocks.main || state->blocks.rest);
 }
 
 // What rounding cut off belongs to the stored parameters, beside which it lies.
-void Updater::read_wide(Unit& unit, View to) const {
+void OptimizerStates::read_wide(Unit& unit, View to) const {
   if (has_main(unit)) return read_main(unit, to);
   const TierMeter::Apart apart;
   const Dtype stored = unit.layout().dtype();
@@ -93,24 +93,7 @@ void Updater::read_wide(Unit& unit, View to) const {
   run_on_host(ReadWeights{range, to.data});
 }
 
-void Updater::resume(std::uint64_t seed, std::vector<std::int64_t> steps) {
-  seed_ = seed;
-  steps_ = std::move(steps);
-}
-
-void Updater::resume_torch(Unit& unit, const ReadFields& read) {
-  const std::vector<Piece> owned = pieces(unit);
-  for (std::size_t which = 0; which < owned.size(); ++which) {
-    const Piece& piece = owned[which];
-    const Slot& slot = unit.layout().slots()[static_cast<std::size_t>(piece.slot)];
-    const auto* const torch = std::get_if<TorchOptimizer>(&rule(slot).optimizer);
-    if (torch == nullptr || steps_[static_cast<std::size_t>(slot.index)] == 0) continue;
-    const std::int64_t begin = piece.begin - slot.begin, end = piece.end - slot.begin;
-    torch_step(unit, which, *torch).resume(read(slot, begin, end), end - begin, accumulation(unit.layout().dtype()));
-  }
-}
-
-void Updater::store(Unit& unit) {
+void OptimizerStates::store(Unit& unit) {
   if (!has_main(unit)) return;
   const Dtype dtype = unit.layout().dtype(), wide = accumulation(dtype);
   each_beside(
@@ -119,7 +102,7 @@ void Updater::store(Unit& unit) {
         return unit.stored({origin(unit) + first, count}, Way::out);
       },
       [&](const void* main, void* to, std::int64_t count) {
-        computing(unit).run(Convert{main, wide, to, dtype, count});
+        site(unit).computes.run(Convert{main, wide, to, dtype, count});
       });
 }
 
