@@ -217,8 +217,8 @@ Staging Accounts::staging(const Device& computing, const StagingShape& shape) {
   return {passing(computing), shape, computing.index()};
 }
 
-Block Accounts::lent(const void* memory, std::int64_t bytes, Owner owner) {
-  return {device_.lent(const_cast<void*>(memory)), bytes, [](std::int64_t) {}, over_link(owner)};
+Block Accounts::borrowed(const void* memory, std::int64_t bytes, Owner owner) {
+  return {device_.borrowed(const_cast<void*>(memory)), bytes, [](std::int64_t) {}, over_link(owner)};
 }
 
 AddressableStore::Allocate Accounts::lasting_of_host() const {

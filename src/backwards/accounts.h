@@ -18,7 +18,7 @@
 
 #include "backwards/observer.h"
 #include "device/device.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/store.h"
 #include "memory/tier_meter.h"
 #include "memory/unit_stores.h"
@@ -86,7 +86,7 @@ class Accounts {
   Staging staging(const Device& computing, const StagingShape& shape);
   // Memory of the device that is there already, as long as somebody else has it, and is not booked; what moves between
   // it and the host is the owner's.
-  Block lent(const void* memory, std::int64_t bytes, Owner owner);
+  Block borrowed(const void* memory, std::int64_t bytes, Owner owner);
   // Of a state in its tier, for the engine that this thread builds; `allocate` gives the device's memory. On the host
   // parameters lie where they are copied from quickly.
   std::unique_ptr<Store> store(State state, Tier tier, AddressableStore::Allocate allocate);

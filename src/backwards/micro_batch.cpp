@@ -19,7 +19,7 @@ struct OpenHere {
 };
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : accounts_(accounts), random_{seed, OfThread<RandomNumbers>::own()}, recorder_(accounts) {
+    : accounts_(accounts), random_{seed, ThreadShared<RandomNumbers>::own()}, recorder_(accounts) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
   random_.numbers->add_device(accounts.where());
   random_.numbers->add(*this);
@@ -31,7 +31,7 @@ MicroBatch::~MicroBatch() {
 }
 
 MicroBatch* MicroBatch::open() {
-  const OpenHere* const here = OfThread<OpenHere>::here();
+  const OpenHere* const here = ThreadShared<OpenHere>::here();
   return here == nullptr ? nullptr : here->micro_batch;
 }
 
@@ -49,7 +49,7 @@ void MicroBatch::used() {
   if (trains) random_.numbers->begin_forward();
   program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   acting_.emplace(observer_, Activity::forward);
-  open_on_ = OfThread<OpenHere>::own();
+  open_on_ = ThreadShared<OpenHere>::own();
   open_on_->micro_batch = this;
 }
 

@@ -151,7 +151,7 @@ class MicroBatch {
   ActivationRecorder recorder_;
   Before before_;
   std::weak_ptr<EngineObserver> observer_;
-  std::optional<Acting> acting_;
+  std::optional<ActivityScope> acting_;
 };
 
 }  // namespace zero

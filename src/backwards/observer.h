@@ -40,16 +40,17 @@ class EngineObserver {
 };
 
 // An activity as long as it lives. An observer that comes meanwhile does not hear of it.
-class Acting {
+class ActivityScope {
  public:
-  Acting(const std::weak_ptr<EngineObserver>& observer, Activity activity, int unit = -1) : observer_(observer.lock()) {
+  ActivityScope(const std::weak_ptr<EngineObserver>& observer, Activity activity, int unit = -1)
+      : observer_(observer.lock()) {
     if (observer_) ticket_ = observer_->began(activity, unit);
   }
-  ~Acting() {
+  ~ActivityScope() {
     if (observer_) observer_->ended(ticket_);
   }
-  Acting(const Acting&) = delete;
-  Acting& operator=(const Acting&) = delete;
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
 
  private:
   std::shared_ptr<EngineObserver> observer_;

@@ -12,7 +12,7 @@ namespace {
 // Those that were built last first, and at the end those that do not hear of this thread's backwards.
 std::vector<TakesGradients*> in_turn(const std::vector<TakesGradients*>& parts) {
   std::vector<TakesGradients*> turn;
-  if (EnginesHere* const here = OfThread<EnginesHere>::here(); here != nullptr) {
+  if (EnginesHere* const here = ThreadShared<EnginesHere>::here(); here != nullptr) {
     const std::lock_guard lock(here->mutex);
     std::copy_if(here->engines.rbegin(), here->engines.rend(), std::back_inserter(turn),
                  [&](TakesGradients* engine) { return std::ranges::find(parts, engine) != parts.end(); });
@@ -33,14 +33,14 @@ RunningBackward* RunningBackward::outermost() {
 RunningBackward::RunningBackward(TakesGradients* leader, double scale, bool drawn)
     : of_program_(leader == nullptr),
       drawn_(drawn),
-      numbers_(OfThread<RandomNumbers>::own()),
+      numbers_(ThreadShared<RandomNumbers>::own()),
       scale_(scale),
       around_(current()) {
   if (leader != nullptr) parts_.push_back(leader);
 }
 
 bool RunningBackward::heard() {
-  EnginesHere* const here = OfThread<EnginesHere>::here();
+  EnginesHere* const here = ThreadShared<EnginesHere>::here();
   if (here == nullptr) return false;
   const std::lock_guard lock(here->mutex);
   return !here->engines.empty();
@@ -75,7 +75,7 @@ void RunningBackward::finish(const at::Tensor& loss) {
 
 void RunningBackward::drop() {
   for (TakesGradients* const part : parts_) part->drop_step();
-  EnginesHere* const here = OfThread<EnginesHere>::here();
+  EnginesHere* const here = ThreadShared<EnginesHere>::here();
   if (here == nullptr) return;
   const std::lock_guard lock(here->mutex);
   for (TakesGradients* const engine : here->engines)
@@ -84,7 +84,7 @@ void RunningBackward::drop() {
 
 // Where one refuses, those before it are as they were.
 void RunningBackward::Guard::before() {
-  EnginesHere* const here = OfThread<EnginesHere>::here();
+  EnginesHere* const here = ThreadShared<EnginesHere>::here();
   if (here == nullptr) return;
   const std::lock_guard lock(here->mutex);
   std::size_t ready = 0;
@@ -97,13 +97,13 @@ void RunningBackward::Guard::before() {
 }
 
 void RunningBackward::Guard::after() noexcept {
-  EnginesHere* const here = OfThread<EnginesHere>::here();
+  EnginesHere* const here = ThreadShared<EnginesHere>::here();
   if (here == nullptr) return;
   const std::lock_guard lock(here->mutex);
   for (TakesGradients* const engine : here->engines) engine->after_backward();
 }
 
-HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), here_(OfThread<EnginesHere>::own()) {
+HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), here_(ThreadShared<EnginesHere>::own()) {
   const std::lock_guard lock(here_->mutex);
   here_->engines.push_back(&engine);
 }

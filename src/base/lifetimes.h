@@ -30,7 +30,7 @@ class Seats : public std::enable_shared_from_this<Seats> {
 // thread gets at it by here(), without owning it: also when the thread's own variables have ended, as those of the
 // first thread have when static objects end.
 template <class T>
-class OfThread {
+class ThreadShared {
  public:
   // Of this thread, made by the first call.
   static const std::shared_ptr<T>& own() {

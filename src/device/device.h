@@ -78,7 +78,7 @@ class Device {
   // The host's memory, pinned where copies between it and the device are quicker then.
   virtual std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) = 0;
   // Memory of the device that somebody else has, and keeps.
-  virtual std::unique_ptr<Block::Place> lent(void* memory) = 0;
+  virtual std::unique_ptr<Block::Place> borrowed(void* memory) = 0;
 
   // What the calling thread queues from now on comes behind an operation of the device's own; any other is waited for.
   virtual void follow(Pending operation) = 0;

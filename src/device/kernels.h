@@ -63,8 +63,8 @@ struct Multiply {
 
 // OwnKernel: gradients.
 
-// What a Fold says: target = ((gradient + ...)), every source being the left operand in turn, of which one may be the
-// target. Sums are made in accumulation(dtype).
+// What an AccumulateStep says: target = ((gradient + ...)), every source being the left operand in turn, of which one
+// may be the target. Sums are made in accumulation(dtype).
 struct Accumulate {
   std::vector<const void*> sources;
   void* target;
@@ -73,8 +73,8 @@ struct Accumulate {
   Dtype dtype;
   std::int64_t count;
 
-  static Accumulate of(const Fold& fold, std::span<void* const> levels, Dtype kept, const void* gradient, Dtype dtype,
-                       std::int64_t count) {
+  static Accumulate of(const AccumulateStep& fold, std::span<void* const> levels, Dtype kept, const void* gradient,
+                       Dtype dtype, std::int64_t count) {
     const auto level = [&](int i) { return levels[static_cast<std::size_t>(i)]; };
     Accumulate kernel{{}, level(fold.target), kept, gradient, dtype, count};
     for (const int source : fold.sources) kernel.sources.push_back(level(source));

@@ -183,14 +183,14 @@ void Engine::reset_peaks() {
   self().ranks.accounts().reset_peaks();
 }
 Traffic Engine::traffic() const {
-  self().parameters.settle_published();
+  self().parameters.wait_for_publication();
   return self().ranks.meter()->snapshot();
 }
 Traffic Engine::setup_traffic() const {
   return self().ranks.setup_meter().snapshot();
 }
 void Engine::reset_traffic() {
-  self().parameters.settle_published();
+  self().parameters.wait_for_publication();
   self().ranks.meter()->reset();
   self().tiers().reset();
 }

@@ -49,7 +49,7 @@ class Entry {
       require(call, needs);
       std::optional<Unwatched> unwatched;
       std::optional<at::NoGradGuard> no_grad;
-      std::optional<TierMeter::Apart> apart;
+      std::optional<TierMeter::SetupTraffic> apart;
       if (needs.unwatched) unwatched.emplace(), no_grad.emplace();
       if (needs.apart) apart.emplace();
       return work();

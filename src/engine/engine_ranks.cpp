@@ -9,7 +9,7 @@ namespace zero {
 namespace {
 
 // A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
-Groups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
+MeshGroups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
   const Communicator& all = mesh.world().communicator();
   if (all.size() == 1) return {all, mesh.shape()};
   const Communicator own = split_by_key(
@@ -18,12 +18,12 @@ Groups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
 }
 
 // Where the engine computes in the host's memory one group carries both.
-Groups data_groups(const Groups& groups, Device& device) {
+MeshGroups data_groups(const MeshGroups& groups, Device& device) {
   return device.is_host() ? groups : groups.on_device(device);
 }
 
 // All ranks, before there is an exchange.
-Communicator setup_group(const Groups& groups, const std::shared_ptr<TrafficMeter>& meter) {
+Communicator setup_group(const MeshGroups& groups, const std::shared_ptr<TrafficMeter>& meter) {
   return groups.metered_by(meter).along(Axis::data);
 }
 
@@ -32,9 +32,9 @@ std::uint64_t seed_of(const Options& options, std::int64_t number, const Communi
   return options.seed.value_or(number == 0 ? 0 : derived(0, static_cast<std::uint64_t>(number)));
 }
 
-Exchange::Lanes lanes(const Groups& control, const Groups& data, const std::shared_ptr<TrafficMeter>& meter,
+Exchange::Lanes lanes(const MeshGroups& control, const MeshGroups& data, const std::shared_ptr<TrafficMeter>& meter,
                       const Device& device) {
-  const Groups metered = control.metered_by(meter);
+  const MeshGroups metered = control.metered_by(meter);
   return {metered, device.is_host() ? metered : data.metered_by(meter), meter};
 }
 
@@ -57,7 +57,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
 }
 
 Topologies EngineRanks::topologies() const {
-  const auto of = [](const Groups& groups) {
+  const auto of = [](const MeshGroups& groups) {
     return Topologies(groups.along(Axis::data).topology(), groups.along(Axis::shard).topology(),
                       groups.along(Axis::replica).topology());
   };

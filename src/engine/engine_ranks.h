@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "backwards/accounts.h"
-#include "comm/groups.h"
+#include "comm/mesh_groups.h"
 #include "comm/metered.h"
 #include "engine/trained.h"
 #include "units/exchange.h"
@@ -44,10 +44,10 @@ class EngineRanks {
  private:
   std::shared_ptr<const int> number_;  // among the world's engines
   std::shared_ptr<TrafficMeter> meter_, setup_meter_;
-  Groups groups_;  // not metered, as the next
+  MeshGroups groups_;  // not metered, as the next
   std::uint64_t seed_;
   Accounts accounts_;
-  Groups data_groups_;  // for what is where the engine computes
+  MeshGroups data_groups_;  // for what is where the engine computes
   Exchange exchange_;
   Ledger building_;
 };

@@ -17,7 +17,7 @@
 #include "partition/element_order.h"
 #include "partition/state_tensors.h"
 #include "persist/saver.h"
-#include "update/held_state.h"
+#include "update/state_span.h"
 #include "zero/checkpoint.h"
 #include "zero/state.h"
 
@@ -54,7 +54,7 @@ class Saving {
   void look_at_buffers();
   ExpectedBuffers buffers_of_state() const;
   void agree_on_buffers(const std::vector<StateTensor>& buffers);
-  void each_parameter(Unit& unit, const TellState& tell) const;
+  void each_parameter(Unit& unit, const VisitState& tell) const;
   void take_over(StateSource& source);
   void read_over(StateSource& source);
   StateFit agree_on_state(const StateSource& source);

@@ -36,7 +36,7 @@ void Engine::Impl::end(std::unique_ptr<Impl> engine) {
 
 StepReport Engine::Impl::take_step() {
   return entry("step()", {.module = true, .idle = true}, [&] {
-    const Acting acting(observer_, Activity::step);
+    const ActivityScope acting(observer_, Activity::step);
     bool save_ended = saving.save_ended();
     StepReport report = ranks.accounts().explaining_memory("step()", [&] { return step.take(save_ended); });
     if (save_ended) saving.report_save(report);

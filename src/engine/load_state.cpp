@@ -29,11 +29,11 @@ class Saving::Loading {
     Updater& updater = engine_.parameters_.updater();
     const bool in_place = has_all(unit);
     if (!in_place) updater.states().forget(unit);
-    engine_.each_parameter(unit, [&](const HeldState& held) { read(held); });
+    engine_.each_parameter(unit, [&](const StateSpan& held) { read(held); });
     if (engine_.parameters_.delayed() != nullptr) engine_.parameters_.delayed()->forget(unit);
     if (!unit.layout().trainable() && !keeps(unit)) return;
     if (!in_place) updater.states().prepare_late(unit);
-    updater.states().each(unit, [&](const HeldState& held) { read(held); });
+    updater.states().each(unit, [&](const StateSpan& held) { read(held); });
     updater.resume_torch(
         unit, [&](const Slot& slot, std::int64_t begin, std::int64_t end) { return fields(slot, begin, end); });
     updater.states().store(unit);
@@ -61,14 +61,14 @@ class Saving::Loading {
   // Whether all that is kept of it is there to be written over.
   bool has_all(const Unit& unit) const {
     bool all = engine_.parameters_.updater().states().prepared(unit) && keeps(unit);
-    engine_.parameters_.updater().states().each(unit, [&](const HeldState& held) {
+    engine_.parameters_.updater().states().each(unit, [&](const StateSpan& held) {
       all = all && held.torch == nullptr && index_.contains({held.slot->name, held.kind, held.part});
     });
     return all;
   }
 
   // Where the source has it: what it has not is as it was, or begins.
-  void read(const HeldState& held) {
+  void read(const StateSpan& held) {
     const auto found = index_.find({held.slot->name, held.kind, held.part});
     if (found == index_.end()) return;
     Device& device = engine_.ranks_.device();
@@ -155,7 +155,7 @@ void Saving::take_over(StateSource& source) {
 }
 
 void Saving::read_over(StateSource& source) {
-  parameters_.settle_published();
+  parameters_.wait_for_publication();
   const StateFit fit = agree_on_state(source);
   const Exchange::Changing changing(ranks_.exchange());
   parameters_.invalidate_state();

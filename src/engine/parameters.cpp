@@ -70,12 +70,12 @@ void Parameters::publish(Unit& unit, Exchange::Kind kind) {
   if (!trained_.routes().publishes()) return;
   ranks_.device().follow_sends();
   const Route route = trained_.routes().publish(unit.layout());
-  const View mine = unit.home(route.from), all = unit.home();
+  const View mine = unit.shard(route.from), all = unit.shard();
   const bool part = unit.paged();
   if (!part) unit.suspend();
-  Pending arrival = ranks_.exchange().submit({kind, unit.index(), all.count, [mine, all, route](const Groups& groups) {
-                                                groups.carry_out(route, mine, all);
-                                              }});
+  Pending arrival =
+      ranks_.exchange().submit({kind, unit.index(), all.count,
+                                [mine, all, route](const MeshGroups& groups) { groups.carry_out(route, mine, all); }});
   part ? pager_->renew(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
 }
 
@@ -87,8 +87,8 @@ bool Parameters::common() const {
   return std::ranges::any_of(units_, [](const auto& unit) { return unit->common(); });
 }
 
-void Parameters::settle_published() {
-  for (auto& unit : units_) pager_->settle_published(*unit);
+void Parameters::wait_for_publication() {
+  for (auto& unit : units_) pager_->wait_for_publication(*unit);
   pager_->settle_renewed();
 }
 
@@ -98,7 +98,7 @@ void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   const Exchange::Changing changing(exchange);
   unit.take_back(true);
   invalidate_state();
-  const TierMeter::Apart apart;
+  const TierMeter::SetupTraffic apart;
   if (from_rank) exchange.broadcast(Exchange::Kind::read, unit.index(), unit.full(), *from_rank);
   const auto meet = [&] {
     if (unit.common()) exchange.barrier(Exchange::Kind::read, unit.index()).wait();
@@ -117,7 +117,7 @@ void Parameters::renormalise() {
   if (max_norms_.empty()) return;
   const auto gather = [this](ConstView mine, View all) {
     ranks_.exchange().run({Exchange::Kind::read, -1, mine.count,
-                           [=](const Groups& groups) { groups.along(Axis::data).all_gather(mine, all).wait(); }});
+                           [=](const MeshGroups& groups) { groups.along(Axis::data).all_gather(mine, all).wait(); }});
   };
   const std::vector<MaxNorms::Due> due = max_norms_.settle(ranks_.size(), gather);
   const Unwatched unwatched;
@@ -131,7 +131,7 @@ void Parameters::renormalise() {
 }
 
 View Parameters::updated_of(const Unit& unit, const at::Tensor& whole) const {
-  const Held held = trained_.routes().rest(State::optimizer, unit.layout());
+  const Shard held = trained_.routes().rest(State::optimizer, unit.layout());
   const Dtype dtype = accumulation(unit.layout().dtype());
   return {at_element(whole.mutable_data_ptr(), held.begin, dtype), held.count, dtype};
 }
@@ -144,7 +144,7 @@ void Parameters::gather_updated(const Unit& unit, const at::Tensor& whole) {
   ranks_.exchange().run({.kind = Exchange::Kind::read,
                          .unit = unit.index(),
                          .count = all.count,
-                         .run = [mine, all, route](const Groups& groups) { groups.carry_out(route, mine, all); },
+                         .run = [mine, all, route](const MeshGroups& groups) { groups.carry_out(route, mine, all); },
                          .lane = Exchange::Lane::control});
 }
 

@@ -72,7 +72,7 @@ class Parameters {
   // Whether units lie in memory that the ranks have in common.
   bool common() const;
   // What is on its way to all ranks has come.
-  void settle_published();
+  void wait_for_publication();
   // What was written to the unit's whole becomes what is kept of it; `from_rank`'s copy wins. Collective.
   void keep(Unit& unit, std::optional<int> from_rank);
   // Rows that were looked up get their largest norm where they live, as lookups have seen them: before an update, and
@@ -119,8 +119,8 @@ class Parameters {
   const Trained& trained_;
   EngineRanks& ranks_;
   Liveness& life_;
-  Buffer codes_;  // of gathered parameters on their way
-  std::unique_ptr<Bringer> bringer_;  // of parameters on another tier than the device; null: they are there
+  Buffer codes_;                        // of gathered parameters on their way
+  std::unique_ptr<TierLoader> loader_;  // of parameters on another tier than the device; null: they are there
   std::vector<std::unique_ptr<Unit>> units_;
   Served served_;
   UnitStores gradient_stores_;

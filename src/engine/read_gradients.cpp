@@ -129,7 +129,7 @@ void GradientReader::require_gradients(const char* call) {
 void GradientReader::each_slice(Unit& unit, const std::function<void(const Slot&, GradientSlice)>& use) const {
   const HeldGradient* const held = gradients_.held(unit.index());
   if (held == nullptr) return;
-  const Held mine = trained_.routes().rest(State::optimizer, unit.layout());
+  const Shard mine = trained_.routes().rest(State::optimizer, unit.layout());
   for (const Slot& slot : unit.layout().slots()) {
     const std::int64_t begin = std::max(slot.begin, mine.begin), end = std::min(slot.end(), mine.begin + mine.count);
     if (begin >= end) continue;

@@ -24,7 +24,7 @@ std::shared_ptr<const void> memory_of(const at::Tensor& tensor) {
   return {keep, keep->const_data_ptr()};
 }
 
-Hold hold_of(Device& device, const HeldState& held, const std::string& field, Dtype dtype) {
+Hold hold_of(Device& device, const StateSpan& held, const std::string& field, Dtype dtype) {
   if (held.torch != nullptr)
     return [torch = held.torch, field] {
       const Unwatched unwatched;
@@ -67,7 +67,7 @@ class Pieces {
       if (state.places[i]) index_.emplace(tensors[i].key, Told{*state.places[i], std::move(orders[i])});
   }
 
-  void add(const HeldState& held) {
+  void add(const StateSpan& held) {
     if (held.torch == nullptr) return add({held.slot->name, held.kind, held.part}, held);
     const auto first = index_.lower_bound({held.slot->name, StateKind::optimizer, ""});
     for (auto at = first; at != index_.end() && at->first.name == held.slot->name; ++at)
@@ -89,7 +89,7 @@ class Pieces {
     ElementOrder order;
   };
 
-  void add(const StateKey& key, const HeldState& held) {
+  void add(const StateKey& key, const StateSpan& held) {
     const Told& told = index_.at(key);
     add_piece(told, held.begin, held.end, held.over, hold_of(device_, held, key.part, tensors_[told.at.tensor].dtype));
   }
@@ -104,7 +104,7 @@ class Pieces {
   }
 
   // A number is that of all elements, and told by who has the first.
-  void add_field(const StateKey& key, HeldState held) {
+  void add_field(const StateKey& key, StateSpan held) {
     if (!tensors_[index_.at(key).at.tensor].shape.empty()) return add(key, held);
     if (held.begin > 0) return;
     held.end = 1;
@@ -223,13 +223,13 @@ void Saving::agree_on_buffers(const std::vector<StateTensor>& buffers) {
 }
 
 // As they are stored, where they are state: where they do not follow from main weights.
-void Saving::each_parameter(Unit& unit, const TellState& tell) const {
+void Saving::each_parameter(Unit& unit, const VisitState& tell) const {
   if (parameters_.updater().states().has_main(unit)) return;
   const UnitLayout& layout = unit.layout();
-  const Held held = trained_.routes().rest(State::parameter, layout);
+  const Shard held = trained_.routes().rest(State::parameter, layout);
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
     const Slot& slot = layout.slot(piece.slot);
-    HeldState each{.slot = &slot,
+    StateSpan each{.slot = &slot,
                    .kind = StateKind::parameter,
                    .begin = piece.begin - slot.begin,
                    .end = piece.end - slot.begin,
@@ -246,7 +246,7 @@ EngineState Saving::state(bool frozen) {
 
 EngineState Saving::told(bool frozen) {
   look_at_buffers();
-  parameters_.settle_published();
+  parameters_.wait_for_publication();
   Pieces pieces(ranks_.accounts().device(), ranks_.rank(), ranks_.mesh(), parameters_.state_valid());
   const Updater& updater = parameters_.updater();
   const std::vector<ExpectedParameter> expected = expected_state();
@@ -274,7 +274,7 @@ EngineState Saving::told(bool frozen) {
   auto described = buffers.begin();
   for (const Replicated& each : replicated_)
     if (each.persistent) pieces.add_buffer(*described++, each.tensor);
-  const auto add = [&](const HeldState& held) { pieces.add(held); };
+  const auto add = [&](const StateSpan& held) { pieces.add(held); };
   for (const auto& unit : parameters_.units()) {
     if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.states().prepared(*unit))) continue;
     each_parameter(*unit, add);

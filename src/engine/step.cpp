@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "backwards/unwatched.h"
-#include "base/lap.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "base/timed_scope.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -93,7 +93,7 @@ StepReport Step::attempt(bool& save_ended) {
   gradients().require_float8();
   parameters_.micro_batch().end_forward();
   const StepDecision decision = [&] {
-    const Lap lap(report.vote_seconds);
+    const TimedScope lap(report.vote_seconds);
     return vote(ended_here);
   }();
   require_same_rates(decision);
@@ -152,24 +152,24 @@ double Step::update(const StepDecision& decision, double lr_factor) {
   Updater& updater = parameters_.updater();
   parameters_.invalidate_state();
   parameters_.pager().forget();
-  Passage passage = updater.passage();
+  StagedPass passage = updater.passage();
   const Unit* latest = nullptr;
   const auto finish = [&] {
     if (latest != nullptr) updater.finish(passage, *latest);
   };
   for (Unit* const unit : in_order_of_updates()) {
-    parameters_.pager().settle_published(*unit);
-    const Lap lap(taken);
+    parameters_.pager().wait_for_publication(*unit);
+    const TimedScope lap(taken);
     if (!updater.states().prepared(*unit)) {
       finish();  // its first state goes through the same buffers
-      const TierMeter::Apart apart;
+      const TierMeter::SetupTraffic apart;
       updater.states().prepare_late(*unit);
     }
     updater.step(passage, next_step(*unit, decision, lr_factor), [this, unit] { parameters_.updated(*unit); });
     latest = unit;
   }
   {
-    const Lap lap(taken);
+    const TimedScope lap(taken);
     finish();
   }
   parameters_.renew(Exchange::Kind::publish);
@@ -179,14 +179,14 @@ double Step::update(const StepDecision& decision, double lr_factor) {
 // Returns the seconds that it took to begin: the update itself goes on beside the next step.
 double Step::begin_delayed(const StepDecision& decision, double lr_factor) {
   double taken = 0;
-  const Lap lap(taken);
+  const TimedScope lap(taken);
   parameters_.invalidate_state();
   parameters_.pager().forget();  // see apply_delayed_in_step()
   std::vector<UnitStep> steps;
   for (Unit* const unit : in_order_of_updates()) {
     if (!parameters_.updater().states().prepared(*unit)) {
-      parameters_.pager().settle_published(*unit);
-      const TierMeter::Apart apart;
+      parameters_.pager().wait_for_publication(*unit);
+      const TierMeter::SetupTraffic apart;
       parameters_.updater().states().prepare_late(*unit);
     }
     steps.push_back(next_step(*unit, decision, lr_factor));
@@ -202,7 +202,7 @@ void Step::write_delayed() {
   const Unwatched unwatched;
   const Critical critical(life_, "a delayed update failed: some parameters are updated and others are not");
   parameters_.pager().forget();
-  parameters_.settle_published();
+  parameters_.wait_for_publication();
   parameters_.delayed()->take_over([this](Unit& unit) { parameters_.updated(unit); });
   ranks_.exchange().be_behind(false);
   parameters_.renew(Exchange::Kind::publish);

@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::int64_t kBlocksOfUnit = 8;  // at most, of a state, and of what is under way at once
 
-std::unique_ptr<Bringer> bringer_of(const Trained& trained, Accounts& accounts) {
+std::unique_ptr<TierLoader> loader_of(const Trained& trained, Accounts& accounts) {
   if (!trained.routes().brings()) return nullptr;
   const Tier tier = trained.plan()[State::parameter].tier;
-  return std::make_unique<Bringer>(accounts.store(State::parameter, tier, accounts.lasting()), accounts);
+  return std::make_unique<TierLoader>(accounts.store(State::parameter, tier, accounts.lasting()), accounts);
 }
 
 // Room for the codes of the largest unit, of all ranks, where parameters travel in any.
@@ -31,14 +31,14 @@ Buffer room_for_codes(const Trained& trained, Accounts& accounts) {
 }
 
 std::vector<std::unique_ptr<Unit>> make_units(const Trained& trained, const Inventory& inventory, EngineRanks& ranks,
-                                              const Buffer& codes, Bringer* bringer) {
+                                              const Buffer& codes, TierLoader* loader) {
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : trained.layout().units()) {
     std::vector<at::Tensor> parameters;
     for (const Slot& slot : unit.slots())
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
     units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, codes,
-                                           ranks.accounts(), bringer));
+                                           ranks.accounts(), loader));
   }
   return units;
 }
@@ -88,22 +88,22 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
       ranks_(ranks),
       life_(life),
       codes_(room_for_codes(trained, ranks.accounts())),
-      bringer_(bringer_of(trained, ranks.accounts())),
-      units_(make_units(trained, inventory, ranks, codes_, bringer_.get())),
+      loader_(loader_of(trained, ranks.accounts())),
+      units_(make_units(trained, inventory, ranks, codes_, loader_.get())),
       served_{ranks.exchange()},
       gradient_stores_(zero::gradient_stores(trained.resolved(), ranks.accounts(), trained.staying())),
       updater_(trained.layout(), trained.routes(), trained.rules(), ranks.seed(), ranks.exchange(), ranks.accounts(),
-               trained.staying(), gradient_stores_, bringer_ ? &bringer_->store() : nullptr),
+               trained.staying(), gradient_stores_, loader_ ? &loader_->store() : nullptr),
       max_norms_(inventory.max_norms, inventory.device),
       micro_batch_(ranks.accounts(), autocast_of(trained.plan()), ranks.seed()),
       taken_(units_) {
   Accounts& accounts = ranks.accounts();
   accounts.explain_by(
       [this](const std::string& what, const char* during) { return needs().exhausted(what, during, way_on()); });
-  ranks.exchange().serve_by([this](const Groups& groups, int index, Exchange::Variant variant) {
+  ranks.exchange().serve_by([this](const MeshGroups& groups, int index, Exchange::Variant variant) {
     unit(index).serve(groups, variant == Exchange::Variant::exact);
   });
-  const TierMeter::Apart apart;
+  const TierMeter::SetupTraffic apart;
   const Estimate needed = needs().estimate();
   const StateBytes device = needed.on(Tier::device);
   const auto blocks = static_cast<std::int64_t>(units_.size()) * kBlocksOfUnit;
@@ -123,7 +123,7 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
 void Parameters::end() noexcept {
   if (delayed_) delayed_->settle();  // it reads gradients
   try {
-    for (auto& unit : units_) pager_->settle_published(*unit);
+    for (auto& unit : units_) pager_->wait_for_publication(*unit);
   } catch (...) {
   }
   micro_batch_.end_forward();

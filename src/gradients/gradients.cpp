@@ -60,10 +60,10 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
       routes_(routes),
       accounts_(accounts),
       stores_(stores),
-      below_(std::make_unique<Home>(accounts, stores.below())),
-      here_(stores.here() == nullptr ? nullptr : std::make_unique<Home>(accounts, *stores.here())) {
-  if (!below_->in_place() && exchange_.size() > 1 && routes_.gathers_sum())
-    throw ConfigError("gradients on tier " + std::string(name(below_->store.tier())) +
+      offloaded_(std::make_unique<Home>(accounts, stores.offloaded())),
+      resident_(stores.resident() == nullptr ? nullptr : std::make_unique<Home>(accounts, *stores.resident())) {
+  if (!offloaded_->in_place() && exchange_.size() > 1 && routes_.gathers_sum())
+    throw ConfigError("gradients on tier " + std::string(name(offloaded_->store.tier())) +
                           " cannot be gathered: the plan wants more of them on a rank than its slice over all",
                       "use zero1, zero2, zero3 or hybrid-zero2");
   for (auto& unit : units_)
@@ -122,7 +122,7 @@ void Gradients::begin(int micro) {
 
 // Accumulators, with zeros where no parameter lies, and everywhere for a unit unfrozen within a step.
 void Gradients::open(UnitGradients& gradients) {
-  const TierMeter::Apart apart;
+  const TierMeter::SetupTraffic apart;
   HeldGradient& held = gradients.held;
   before_change_(gradients.unit.index());
   if (!held) {
@@ -158,10 +158,10 @@ void Gradients::hold_wide() {
 }
 
 // What becomes of this micro-batch's gradient among those that are held.
-Fold Gradients::how() const {
+AccumulateStep Gradients::how() const {
   const int levels = accumulation_levels(plan_);
   if (beyond_plan()) return {{levels - 1}, levels - 1};
-  return fold_of(plan_.reproducible(), levels, micro_, plan_.accumulate());
+  return accumulate_step(plan_.reproducible(), levels, micro_, plan_.accumulate());
 }
 
 // Whether a gradient that arrives now is wanted.
@@ -220,7 +220,7 @@ void Gradients::take(int unit, int slot) {
 void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
   const UnitLayout& layout = gradients.unit.layout();
   const Slot& place = layout.slot(slot);
-  Fold fold_it = adds_apart() ? Fold{} : how();
+  AccumulateStep fold_it = adds_apart() ? AccumulateStep{} : how();
   if (gradients.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
   for_unit(gradients.unit, "the gradient", [&] {
     if (gradients.here[static_cast<std::size_t>(slot)]) finish_arriving();  // those before it of the same elements
@@ -228,24 +228,24 @@ void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor
     if (!home.arriving) home.arriving.emplace(home.staging);
     home.arrived = &gradients.unit;
     partial(gradients).add(*home.arriving, fold_it, {place.begin, place.numel},
-                           gradient == nullptr ? nullptr : lent(*gradient), layout.dtype());
+                           gradient == nullptr ? nullptr : borrowed(*gradient), layout.dtype());
   });
 }
 
 // Which keeps the tensor.
-std::shared_ptr<Block> Gradients::lent(const at::Tensor& gradient) const {
+std::shared_ptr<Block> Gradients::borrowed(const at::Tensor& gradient) const {
   struct Lent {
     at::Tensor tensor;
     Block block;
   };
   const auto bytes = static_cast<std::int64_t>(gradient.nbytes());
   const auto both =
-      std::make_shared<Lent>(Lent{gradient, accounts_.lent(gradient.const_data_ptr(), bytes, Owner::gradient)});
+      std::make_shared<Lent>(Lent{gradient, accounts_.borrowed(gradient.const_data_ptr(), bytes, Owner::gradient)});
   return {both, &both->block};
 }
 
 void Gradients::finish_arriving() {
-  for (Home* const home : {below_.get(), here_.get()}) {
+  for (Home* const home : {offloaded_.get(), resident_.get()}) {
     if (home == nullptr || !home->arriving) continue;
     for_unit(*home->arrived, "the gradient", [&] { home->arriving->finish(); });
     home->arriving.reset();
@@ -311,7 +311,7 @@ void Gradients::abort() {
       // The failure that ends the step is already on its way to the caller.
     }
   }
-  for (Home* const home : {below_.get(), here_.get()})
+  for (Home* const home : {offloaded_.get(), resident_.get()})
     if (home != nullptr) home->arriving.reset();
   for (auto& gradients : by_unit_) {
     gradients->flat.reset();

@@ -109,11 +109,11 @@ class Gradients {
 
     Store& store;
     Device& computing;
-    AddressableStore memory;          // there, read by peers: of micro-batches beyond the plan
-    Staging staging;                  // of the thread that runs backward
-    Staging late_staging;             // of the exchange's thread
-    std::optional<Passage> arriving;  // of gradients to where they are held; none outside of backward
-    const Unit* arrived = nullptr;    // whose the latest is
+    AddressableStore memory;             // there, read by peers: of micro-batches beyond the plan
+    Staging staging;                     // of the thread that runs backward
+    Staging late_staging;                // of the exchange's thread
+    std::optional<StagedPass> arriving;  // of gradients to where they are held; none outside of backward
+    const Unit* arrived = nullptr;       // whose the latest is
     // Whether what is held lies where ranks exchange it.
     bool in_place() const { return store.tier() == Tier::device; }
   };
@@ -126,8 +126,8 @@ class Gradients {
   void add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   void finish_arriving();
   void close();
-  Home& home_of(const Unit& unit) const { return stores_.stays(unit.index()) ? *here_ : *below_; }
-  std::shared_ptr<Block> lent(const at::Tensor& gradient) const;
+  Home& home_of(const Unit& unit) const { return stores_.stays(unit.index()) ? *resident_ : *offloaded_; }
+  std::shared_ptr<Block> borrowed(const at::Tensor& gradient) const;
   void collect(UnitGradients& gradients, int slot, const at::Tensor* gradient);
   std::shared_ptr<Buffer> flat_for(const Unit& unit);
   std::shared_ptr<Buffer> new_flat(std::int64_t bytes);
@@ -138,12 +138,12 @@ class Gradients {
   void forget_ended_reductions();
   bool may_wait() const;
   void reduce(UnitGradients& gradients);
-  Fold added_to_sum(const UnitGradients& gradients) const;
+  AccumulateStep added_to_sum(const UnitGradients& gradients) const;
   View sent_of(UnitGradients& gradients);
   View room_for_sum(const UnitGradients& gradients) const;
-  void keep_sum(UnitGradients& gradients, const Fold& how, View sum);
+  void keep_sum(UnitGradients& gradients, const AccumulateStep& how, View sum);
   void scale_mean(View sum) const;
-  void gather_sum(const Groups& groups, const UnitGradients& gradients) const;
+  void gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const;
   Slice sum_room(const Unit& unit) const { return routes_.reduce(unit.layout()).room(); }
   Buffer slice_for(const Unit& unit) const;
   void agree_on_order();
@@ -151,9 +151,9 @@ class Gradients {
   bool beyond_plan() const { return micro_ >= plan_.accumulate(); }
   // Whether this micro-batch is added up apart until it is reduced.
   bool adds_apart() const { return beyond_plan() && !reduces_each() && exchange_.size() > 1; }
-  Fold how() const;
+  AccumulateStep how() const;
   bool reduces_each() const { return routes_.reduces_each(); }
-  Held part(const Unit& unit) const { return routes_.between(State::gradient, unit.layout()); }
+  Shard part(const Unit& unit) const { return routes_.between(State::gradient, unit.layout()); }
   Dtype added_in(const UnitGradients& gradients) const;  // in which this micro-batch's partial one is
   // This micro-batch's, or with those before it.
   HeldGradient& partial(UnitGradients& gradients) const;
@@ -166,7 +166,7 @@ class Gradients {
   const Routes& routes_;
   Accounts& accounts_;
   const UnitStores& stores_;
-  std::unique_ptr<Home> below_, here_;  // see UnitStores
+  std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit
   std::vector<int> order_;        // in which units are reduced

@@ -19,13 +19,13 @@ View HeldGradient::view(const Slice& elements) const {
 }
 
 // Who reads a sum changes no handle of it.
-BlockPart HeldGradient::part(const Block& level, Dtype dtype, const Slice& elements, Way way) const {
+BlockPart HeldGradient::part(const Block& level, Dtype dtype, const Slice& elements, Access way) const {
   return {const_cast<Block*>(&level), (elements.begin - slice_.begin) * size_of(dtype), elements.count * size_of(dtype),
           way};
 }
 
 BlockPart HeldGradient::part(const Slice& elements) const {
-  return part(levels_.back(), dtype_, elements, Way::in);
+  return part(levels_.back(), dtype_, elements, Access::read);
 }
 
 void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
@@ -33,24 +33,25 @@ void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
     each_stretch(
         staging, elements.count,
         [&](std::int64_t first, std::int64_t count) {
-          return std::vector{part(level, dtype_, {elements.begin + first, count}, Way::out)};
+          return std::vector{part(level, dtype_, {elements.begin + first, count}, Access::write)};
         },
         [this](std::span<void* const> at, std::int64_t, std::int64_t count) {
           device_->zero(at[0], count * size_of(dtype_));
         });
 }
 
-void HeldGradient::add(Passage& passage, const Fold& how, const Slice& elements, const std::shared_ptr<Block>& gradient,
-                       Dtype dtype) {
+void HeldGradient::add(StagedPass& passage, const AccumulateStep& how, const Slice& elements,
+                       const std::shared_ptr<Block>& gradient, Dtype dtype) {
   const auto parts = [&](std::int64_t first, std::int64_t count) {
     const Slice some{elements.begin + first, count};
     std::vector<BlockPart> used(levels_.size());
     for (const int source : how.sources)
-      used[static_cast<std::size_t>(source)] = part(levels_[static_cast<std::size_t>(source)], dtype_, some, Way::in);
+      used[static_cast<std::size_t>(source)] =
+          part(levels_[static_cast<std::size_t>(source)], dtype_, some, Access::read);
     const auto target = static_cast<std::size_t>(how.target);
     const bool reads = std::ranges::find(how.sources, how.target) != how.sources.end();
-    used[target] = part(levels_[target], dtype_, some, reads ? Way::both : Way::out);
-    used.push_back({gradient.get(), first * size_of(dtype), count * size_of(dtype), Way::in});
+    used[target] = part(levels_[target], dtype_, some, reads ? Access::update : Access::write);
+    used.push_back({gradient.get(), first * size_of(dtype), count * size_of(dtype), Access::read});
     return used;
   };
   each_stretch(passage, elements.count, parts,
@@ -74,7 +75,7 @@ void HeldGradient::convert_to(Staging& staging, const Slice& elements, Block& to
       staging, elements.count,
       [&](std::int64_t first, std::int64_t count) {
         return std::vector{part({elements.begin + first, count}),
-                           BlockPart{&to, first * size_of(dtype), count * size_of(dtype), Way::out}};
+                           BlockPart{&to, first * size_of(dtype), count * size_of(dtype), Access::write}};
       },
       [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
         device_->run(Convert{at[0], dtype_, at[1], dtype, count});
@@ -90,8 +91,8 @@ HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dty
         staging, slice_.count,
         [&](std::int64_t first, std::int64_t count) {
           const Slice some{slice_.begin + first, count};
-          return std::vector{part(levels_[level], dtype_, some, Way::in),
-                             part(wide.levels_[level], dtype, some, Way::out)};
+          return std::vector{part(levels_[level], dtype_, some, Access::read),
+                             part(wide.levels_[level], dtype, some, Access::write)};
         },
         [this, dtype](std::span<void* const> at, std::int64_t, std::int64_t count) {
           device_->run(Accumulate{{}, at[1], dtype, at[0], dtype_, count});

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/store.h"
 #include "zero/dtype.h"
 #include "zero/layout.h"
@@ -19,8 +19,8 @@ namespace zero {
 
 class HeldGradient {
  public:
-  // Elements, in the unit, and dtype in which they are held, level by level (see Fold). `device` computes with them: so
-  // do Stagings.
+  // Elements, in the unit, and dtype in which they are held, level by level (see AccumulateStep). `device` computes
+  // with them: so do Stagings.
   HeldGradient(Device& device, Slice slice, Dtype dtype) : device_(&device), slice_(slice), dtype_(dtype) {}
 
   // Uninitialised.
@@ -45,8 +45,8 @@ class HeldGradient {
   // In all levels.
   void fill_with_zeros(Staging& staging, const Slice& elements);
   // fold() on these elements, by the end of the passage; `gradient` is of them, null: zeros.
-  void add(Passage& passage, const Fold& fold, const Slice& elements, const std::shared_ptr<Block>& gradient,
-           Dtype dtype);
+  void add(StagedPass& passage, const AccumulateStep& fold, const Slice& elements,
+           const std::shared_ptr<Block>& gradient, Dtype dtype);
   // The sum's elements, a stretch at a time: `first` counts from the first of them. Cut at multiples of 16.
   using Read = std::function<void(const void* values, std::int64_t first, std::int64_t count)>;
   void read(Staging& staging, const Slice& elements, const Read& use) const;
@@ -56,7 +56,7 @@ class HeldGradient {
   HeldGradient widened(Staging& staging, Store& store, int unit, Dtype dtype) const;
 
  private:
-  BlockPart part(const Block& level, Dtype dtype, const Slice& elements, Way way) const;
+  BlockPart part(const Block& level, Dtype dtype, const Slice& elements, Access way) const;
 
   Device* device_;
   Slice slice_;

@@ -5,7 +5,7 @@
 
 #include "backwards/running_backward.h"
 #include "base/elements.h"
-#include "base/lap.h"
+#include "base/timed_scope.h"
 #include "gradients/gradients.h"
 #include "gradients/unit_gradients.h"
 #include "units/for_unit.h"
@@ -29,7 +29,7 @@ std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
 }
 
 void Gradients::wait_for_reductions() {
-  const Lap lap(waited_);
+  const TimedScope lap(waited_);
   for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
 }
 
@@ -67,7 +67,7 @@ void Gradients::launch_ready() {
 void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = gradients.unit.layout();
-  const Fold add = reduces_each() ? how() : added_to_sum(gradients);
+  const AccumulateStep add = reduces_each() ? how() : added_to_sum(gradients);
   const bool added = !add.sources.empty() || (reduces_each() && !gradients.held.one_level());
   const bool apart = routes_.apart(layout, gradients.held.dtype(), !gradients.home.in_place(), added);
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
@@ -75,7 +75,7 @@ void Gradients::reduce(UnitGradients& gradients) {
   const bool gathers = routes_.gathers_sum() && micro_ >= plan_.accumulate() - 1;
   in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
                                          [this, add, apart, gathers, route = routes_.reduce(layout),
-                                          sent = sent_of(gradients), &gradients](const Groups& groups) {
+                                          sent = sent_of(gradients), &gradients](const MeshGroups& groups) {
                                            if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit);
                                            const View sum = groups.carry_out(route, sent, room_for_sum(gradients));
                                            gradients.flat.reset();
@@ -87,9 +87,9 @@ void Gradients::reduce(UnitGradients& gradients) {
 }
 
 // What becomes of a sum over micro-batches: it is the held one, or is added to it.
-Fold Gradients::added_to_sum(const UnitGradients& gradients) const {
+AccumulateStep Gradients::added_to_sum(const UnitGradients& gradients) const {
   const int top = gradients.held.top();
-  return adds_apart() ? Fold{{top}, top} : Fold{{}, top};
+  return adds_apart() ? AccumulateStep{{top}, top} : AccumulateStep{{}, top};
 }
 
 // What of it is sent: the flat array, or the sum over micro-batches from where it lies, or a copy of it in the dtype in
@@ -128,17 +128,17 @@ void Gradients::scale_mean(View sum) const {
 }
 
 // The sum of this rank's slice goes to the held gradient.
-void Gradients::keep_sum(UnitGradients& gradients, const Fold& how, View sum) {
+void Gradients::keep_sum(UnitGradients& gradients, const AccumulateStep& how, View sum) {
   for_unit(gradients.unit, "the gradient", [&] {
-    const auto reduced = std::make_shared<Block>(accounts_.lent(sum.data, sum.bytes(), Owner::gradient));
-    Passage passage(gradients.home.late_staging);
+    const auto reduced = std::make_shared<Block>(accounts_.borrowed(sum.data, sum.bytes(), Owner::gradient));
+    StagedPass passage(gradients.home.late_staging);
     gradients.held.add(passage, how, {gradients.unit.slice_begin(), sum.count}, reduced, sum.dtype);
     passage.finish();
   });
 }
 
 // To the ranks that hold more of it than their slice.
-void Gradients::gather_sum(const Groups& groups, const UnitGradients& gradients) const {
+void Gradients::gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const {
   const HeldGradient& held = gradients.held;
   const Route route = routes_.sum(gradients.unit.layout());
   groups.carry_out(route, held.view(route.from), held.view(held.slice()));

@@ -21,11 +21,11 @@ std::optional<State> state_of(Owner owner) {
 
 }  // namespace
 
-TierMeter::Apart::Apart() {
+TierMeter::SetupTraffic::SetupTraffic() {
   ++booked_apart;
 }
 
-TierMeter::Apart::~Apart() {
+TierMeter::SetupTraffic::~SetupTraffic() {
   --booked_apart;
 }
 

@@ -14,12 +14,12 @@ namespace zero {
 class TierMeter {
  public:
   // While one lives, what its thread moves belongs to no step: what is built, loaded, saved or looked at.
-  class Apart {
+  class SetupTraffic {
    public:
-    Apart();
-    ~Apart();
-    Apart(const Apart&) = delete;
-    Apart& operator=(const Apart&) = delete;
+    SetupTraffic();
+    ~SetupTraffic();
+    SetupTraffic(const SetupTraffic&) = delete;
+    SetupTraffic& operator=(const SetupTraffic&) = delete;
   };
 
   // Of a block of that tier. Of the owners that a plan has a row for, with their copies on the device; those of others

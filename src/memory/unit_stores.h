@@ -12,18 +12,18 @@ namespace zero {
 
 class UnitStores {
  public:
-  // `here`: of the units that are `staying`, by unit; null where none is.
-  UnitStores(std::unique_ptr<Store> below, std::unique_ptr<Store> here, std::vector<char> staying)
-      : below_(std::move(below)), here_(std::move(here)), staying_(std::move(staying)) {}
+  // `resident`: of the units that are `staying`, by unit; null where none is.
+  UnitStores(std::unique_ptr<Store> offloaded, std::unique_ptr<Store> resident, std::vector<char> staying)
+      : offloaded_(std::move(offloaded)), resident_(std::move(resident)), staying_(std::move(staying)) {}
 
-  Store& of(int unit) const { return stays(unit) ? *here_ : *below_; }
-  bool stays(int unit) const { return here_ != nullptr && staying_[static_cast<std::size_t>(unit)] != 0; }
+  Store& of(int unit) const { return stays(unit) ? *resident_ : *offloaded_; }
+  bool stays(int unit) const { return resident_ != nullptr && staying_[static_cast<std::size_t>(unit)] != 0; }
   // Of those that do not stay: of the tier that the plan says.
-  Store& below() const { return *below_; }
-  Store* here() const { return here_.get(); }
+  Store& offloaded() const { return *offloaded_; }
+  Store* resident() const { return resident_.get(); }
 
  private:
-  std::unique_ptr<Store> below_, here_;
+  std::unique_ptr<Store> offloaded_, resident_;
   std::vector<char> staying_;
 };
 

@@ -166,7 +166,7 @@ struct Norm : torch::autograd::Function<Norm> {
 
 // Over which ranks it is to be computed; none where it is not that of a layer which was added and trains.
 std::optional<Communicator> ranks_of(std::span<const c10::IValue> arguments) {
-  Layers* const here = OfThread<Layers>::here();
+  Layers* const here = ThreadShared<Layers>::here();
   if (here == nullptr || !arguments[Place::training].toBool()) return std::nullopt;
   const std::lock_guard lock(here->mutex);
   for (const std::size_t known_by : {Place::weight, Place::running_mean}) {
@@ -208,7 +208,7 @@ constexpr auto kBatchNorm = std::to_array<OperatorName>({{"aten::batch_norm"}});
 }  // namespace
 
 Added::Added(const at::Tensor& known_by, const torch::nn::Module& layer, const Communicator& ranks)
-    : known_by_(known_by.unsafeGetTensorImpl()), layers_(OfThread<Layers>::own()) {
+    : known_by_(known_by.unsafeGetTensorImpl()), layers_(ThreadShared<Layers>::own()) {
   const std::lock_guard lock(layers_->mutex);
   layers_->known[known_by_].push_back({this, &layer, ranks});
 }

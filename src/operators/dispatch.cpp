@@ -177,7 +177,7 @@ constexpr auto kBackward = std::to_array<OperatorName>({{"aten::_backward"}});
 
 // All who watched this thread have ended, the last of them on another one.
 void stop_if_unwatched() {
-  const Watchers* const watchers = OfThread<Watchers>::here();
+  const Watchers* const watchers = ThreadShared<Watchers>::here();
   if (watchers != nullptr && watchers->count == 0) c10::impl::tls_set_dispatch_key_included(kWatchKey, false);
 }
 
@@ -216,7 +216,7 @@ std::span<c10::IValue> OperatorCall::results() const {
   return uppermost(stack, std::min(op.schema().returns().size(), stack->size()));
 }
 
-Watch::Watch() : watchers_(OfThread<Watchers>::own()) {
+Watch::Watch() : watchers_(ThreadShared<Watchers>::own()) {
   if (watchers_->count++ == 0) ++watched_threads;
   c10::impl::tls_set_dispatch_key_included(kWatchKey, true);
 }
@@ -225,7 +225,7 @@ Watch::Watch() : watchers_(OfThread<Watchers>::own()) {
 Watch::~Watch() {
   if (--watchers_->count > 0) return;
   --watched_threads;
-  if (watchers_.get() == OfThread<Watchers>::here()) c10::impl::tls_set_dispatch_key_included(kWatchKey, false);
+  if (watchers_.get() == ThreadShared<Watchers>::here()) c10::impl::tls_set_dispatch_key_included(kWatchKey, false);
 }
 
 }  // namespace zero

@@ -84,7 +84,7 @@ class Draw {
   // in the forward whose activations it computes again.
   Draw(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {
     const RunningBackward* const running = RunningBackward::current();
-    numbers_ = running != nullptr ? running->numbers() : OfThread<RandomNumbers>::here();
+    numbers_ = running != nullptr ? running->numbers() : ThreadShared<RandomNumbers>::here();
     if (numbers_ == nullptr) return;
     const auto device = numbers_->known(device_of(op, arguments));
     if (!device) return;

@@ -14,14 +14,14 @@ class Plan;
 
 // What to do with the gradient of one micro-batch: target = ((gradient + ...)), every source being
 // the left operand in turn. Levels count from 0; the result of the step ends in the highest.
-struct Fold {
+struct AccumulateStep {
   std::vector<int> sources;
   int target = 0;
 };
 
 // `micro` of `micro_batches`, counted from 0. A running sum takes any number of micro-batches; a tree
 // exactly the planned one. `levels`: accumulation_levels(plan).
-Fold fold_of(bool tree, int levels, int micro, int micro_batches);
+AccumulateStep accumulate_step(bool tree, int levels, int micro, int micro_batches);
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan, as it is on its
 // mesh, adds first, so that sums over micro-batches and over ranks are subtrees of one tree (design: order of a sum).

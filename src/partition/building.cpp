@@ -4,8 +4,8 @@
 
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
+#include "partition/packed_ranges.h"
 #include "partition/routes.h"
-#include "partition/runs.h"
 #include "partition/staying.h"
 
 namespace zero {
@@ -25,7 +25,7 @@ std::int64_t kept(const Plan& plan, const UnitLayout& unit, const std::vector<Pa
   for (const Slot& slot : unit.slots())
     bytes += owned_values(rule_of(slot, rules)) * size_of(accumulation(unit.dtype()));
   if (!on_device(plan, State::optimizer) && !stays) return bytes;
-  const Held updated = Routes(plan, rank).rest(State::optimizer, unit);
+  const Shard updated = Routes(plan, rank).rest(State::optimizer, unit);
   return bytes + updated.count * plan.remainder_bytes(unit.dtype()) +
          moment_bytes(unit, updated.begin, updated.end(), rules);
 }
@@ -49,7 +49,7 @@ std::int64_t moment_bytes(const UnitLayout& unit, std::int64_t begin, std::int64
   const auto optimizer = [&](const Slot& slot) -> const Optimizer& { return rule_of(slot, rules).optimizer; };
   std::int64_t bytes = 0;
   for (const MomentArray& array : moment_arrays())
-    bytes += Runs(unit, begin, end, [&](const Slot& slot) { return array.holds(optimizer(slot)); }).length() *
+    bytes += PackedRanges(unit, begin, end, [&](const Slot& slot) { return array.holds(optimizer(slot)); }).length() *
              size_of(array.dtype(unit.dtype()));
   for (const Piece& piece : unit.pieces_between(begin, end))
     bytes += scale_bytes(piece, optimizer(unit.slot(piece.slot)), unit.dtype());

@@ -62,7 +62,7 @@ Flat flat_of(const UnitLayout& unit, int rank) {
   return {unit.mesh(), unit.length(), rank};
 }
 
-Held held(const Placements& placements, const UnitLayout& unit, int rank) {
+Shard held(const Placements& placements, const UnitLayout& unit, int rank) {
   return {flat_of(unit, rank).part(cuts(placements)), divided_over(cuts(placements))};
 }
 
@@ -81,11 +81,11 @@ std::int64_t Route::sum_bytes(const Hop& hop) {
   return hop.to.count * size_of(hop.kept);
 }
 
-Held Routes::rest(State state, const UnitLayout& unit) const {
+Shard Routes::rest(State state, const UnitLayout& unit) const {
   return held((*plan_)[state].rest, unit, rank_);
 }
 
-Held Routes::between(State state, const UnitLayout& unit) const {
+Shard Routes::between(State state, const UnitLayout& unit) const {
   return held((*plan_)[state].between, unit, rank_);
 }
 

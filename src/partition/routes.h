@@ -16,7 +16,7 @@
 namespace zero {
 
 // What a rank has of a unit's flat array.
-struct Held : Slice {
+struct Shard : Slice {
   std::optional<Axis> over = {};  // of which it is a slice; none: it is all
 };
 
@@ -30,7 +30,7 @@ struct Hop {
   bool operator==(const Hop&) const = default;
 };
 
-// Of one unit and one rank. Groups::carry_out() goes along it.
+// Of one unit and one rank. MeshGroups::carry_out() goes along it.
 struct Route {
   Slice from, to;
   Wire codec = Wire::native;  // from the first hop to the last
@@ -68,8 +68,8 @@ class Routes {
   const Plan& plan() const { return *plan_; }
   int rank() const { return rank_; }
   // What is held of a state when nothing is under way, and between the micro-batches of a step.
-  Held rest(State state, const UnitLayout& unit) const;
-  Held between(State state, const UnitLayout& unit) const;
+  Shard rest(State state, const UnitLayout& unit) const;
+  Shard between(State state, const UnitLayout& unit) const;
 
   bool brings() const;   // parameters, from another tier than the device's
   bool gathers() const;  // parameters, from other ranks

@@ -95,7 +95,8 @@ class Moves {
     const std::int64_t slice = unit.shard_length(), added = routes_.reduces_each() ? slice : unit.numel();
     TierTraffic::Entry elements;
     for (int micro = 0; micro < plan_.accumulate(); ++micro) {
-      const Fold fold = fold_of(plan_.reproducible(), accumulation_levels(plan_), micro, plan_.accumulate());
+      const AccumulateStep fold =
+          accumulate_step(plan_.reproducible(), accumulation_levels(plan_), micro, plan_.accumulate());
       elements += {.read = added * static_cast<std::int64_t>(fold.sources.size()), .written = added};
     }
     if (!routes_.reduces_each() && layout_.ranks() > 1) elements += {.read = unit.length(), .written = slice};

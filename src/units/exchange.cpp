@@ -126,7 +126,7 @@ void Exchange::emptied(const std::string& gradients) {
 Pending Exchange::submit(Operation operation) {
   if (operation.kind == Kind::reduce || operation.kind == Kind::vote) operation.emptied = emptied_;
   if (!worker_) {
-    const Acting acting(observer_, activity_of(operation.kind), operation.unit);
+    const ActivityScope acting(observer_, activity_of(operation.kind), operation.unit);
     operation.run(channel(operation));
     return {};
   }
@@ -137,7 +137,7 @@ Pending Exchange::submit(Operation operation) {
       worker_->submit([this, operation = std::move(operation), observer = observer_, work = latest_]() mutable {
         work->run([&] {
           const Operation mine = std::move(operation);  // ends on the stream, with what it holds
-          const Acting acting(observer, activity_of(mine.kind), mine.unit);
+          const ActivityScope acting(observer, activity_of(mine.kind), mine.unit);
           if (failure_) std::rethrow_exception(failure_);
           try {
             carry_out(mine);
@@ -151,7 +151,7 @@ Pending Exchange::submit(Operation operation) {
 }
 
 void Exchange::confer(Kind kind, const std::function<void(const Communicator& all)>& talk) {
-  run({.kind = kind, .run = [&](const Groups& groups) { talk(groups.along(Axis::data)); }, .lane = Lane::control});
+  run({.kind = kind, .run = [&](const MeshGroups& groups) { talk(groups.along(Axis::data)); }, .lane = Lane::control});
 }
 
 std::vector<std::int64_t> Exchange::table(Kind kind, std::span<const std::int64_t> words, Axis axis, int unit) {
@@ -163,7 +163,7 @@ std::vector<std::int64_t> Exchange::table(Kind kind, std::span<const std::int64_
        .unit = unit,
        .count = count,
        .run =
-           [&](const Groups& groups) {
+           [&](const MeshGroups& groups) {
              groups.carry_out(table_route(groups.mesh(), axis, count, groups.rank()), {words.data(), count, Dtype::i64},
                               {all.data(), ranks * count, Dtype::i64});
            },
@@ -172,20 +172,20 @@ std::vector<std::int64_t> Exchange::table(Kind kind, std::span<const std::int64_
 }
 
 void Exchange::broadcast(Kind kind, int unit, View values, int root) {
-  run({kind, unit, values.count, [values, root](const Groups& groups) {
+  run({kind, unit, values.count, [values, root](const MeshGroups& groups) {
          if (values.count > 0) groups.along(Axis::data).broadcast(values, root).wait();
        }});
 }
 
 Pending Exchange::barrier(Kind kind, int unit) {
   return submit(
-      {kind, unit, 0, [axis = channels_.gathers](const Groups& groups) { groups.along(axis).barrier().wait(); }});
+      {kind, unit, 0, [axis = channels_.gathers](const MeshGroups& groups) { groups.along(axis).barrier().wait(); }});
 }
 
 void Exchange::meet(int unit) {
   run({.kind = Kind::read,
        .unit = unit,
-       .run = [](const Groups&) {},
+       .run = [](const MeshGroups&) {},
        .axis = channels_.gathers,
        .lane = Lane::control});
 }

@@ -32,7 +32,7 @@
 #include "backwards/observer.h"
 #include "base/lifetimes.h"
 #include "base/worker.h"
-#include "comm/groups.h"
+#include "comm/mesh_groups.h"
 #include "device/device.h"
 
 namespace zero {
@@ -65,7 +65,7 @@ class Exchange {
     Kind kind;
     int unit = -1;           // of the layout; -1: none
     std::int64_t count = 0;  // elements or bytes, to be equal on all ranks
-    std::function<void(const Groups&)> run;
+    std::function<void(const MeshGroups&)> run;
     Variant variant = Variant::wired;
     Axis axis = Axis::data;  // whose ranks carry it out
     Lane lane = Lane::data;
@@ -75,7 +75,7 @@ class Exchange {
 
   // How the ranks are joined on each lane, and who counts announcements.
   struct Lanes {
-    Groups control, data;
+    MeshGroups control, data;
     std::shared_ptr<TrafficMeter> meter;
   };
   // For operations of steps, and for others, which are metered apart; the control lane without a meter, on which
@@ -83,11 +83,11 @@ class Exchange {
   struct Channels {
     Lanes steps;
     Lanes others;
-    Groups announcing;
+    MeshGroups announcing;
     Axis gathers = Axis::data;
   };
   // Gathers a unit for others without keeping it; called on the exchange's thread.
-  using Serve = std::function<void(const Groups&, int unit, Variant variant)>;
+  using Serve = std::function<void(const MeshGroups&, int unit, Variant variant)>;
 
   // `device`: on which the engine computes.
   Exchange(Device& device, Channels channels, std::function<std::string(int unit)> unit_name);
@@ -159,7 +159,7 @@ class Exchange {
   using Clock = std::chrono::steady_clock;
 
   const Lanes& lanes(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
-  const Groups& channel(const Operation& operation) const {
+  const MeshGroups& channel(const Operation& operation) const {
     return operation.lane == Lane::control ? lanes(operation.kind).control : lanes(operation.kind).data;
   }
   void carry_out(const Operation& operation);

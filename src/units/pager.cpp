@@ -1,6 +1,6 @@
 #include "units/pager.h"
 
-#include "base/lap.h"
+#include "base/timed_scope.h"
 #include "units/for_unit.h"
 
 namespace zero {
@@ -57,7 +57,7 @@ void Pager::fetch(Unit& unit) {
   settle(unit);
 }
 
-void Pager::settle_published(Unit& unit) {
+void Pager::wait_for_publication(Unit& unit) {
   if (!unit.paged() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
 }
 
@@ -89,7 +89,7 @@ void Pager::gather(Unit& unit, bool exactly) {
                            .unit = unit.index(),
                            .count = full.count,
                            .run =
-                               [&unit, full, exactly, arrival = std::move(arrivals_[index])](const Groups& groups) {
+                               [&unit, full, exactly, arrival = std::move(arrivals_[index])](const MeshGroups& groups) {
                                  if (arrival) for_unit(unit, "the parameters", [&] { arrival->follow(); });
                                  unit.gather(groups, full, exactly);
                                },
@@ -114,8 +114,8 @@ void Pager::expect(Unit& unit, Pending pending) {
 
 void Pager::settle(Unit& unit) {
   const auto index = static_cast<std::size_t>(unit.index());
-  const Lap lap(waited_);
-  std::optional<Acting> gathering;
+  const TimedScope lap(waited_);
+  std::optional<ActivityScope> gathering;
   if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
     pending_[index].wait();
@@ -134,12 +134,12 @@ void Pager::evict(int unit) {
   residency_.drop(unit);
   begun_[index] = 0;
   if (arrivals_[index]) {
-    const Lap lap(waited_);
+    const TimedScope lap(waited_);
     arrivals_[index].reset();
   }
   if (in_flight_[index]) {
     in_flight_[index] = 0;
-    const Lap lap(waited_);
+    const TimedScope lap(waited_);
     try {
       std::exchange(pending_[index], Pending()).wait();
     } catch (const std::exception&) {

@@ -35,7 +35,7 @@ class Pager {
   void settle_renewed() { renewed_.wait(); }
 
   // Waits for a replicated unit's new values, if they are on their way.
-  void settle_published(Unit& unit);
+  void wait_for_publication(Unit& unit);
   // Paged units have new values: forgets the old ones.
   void forget();
 
@@ -72,8 +72,8 @@ class Pager {
   MicroBatch& micro_batch_;
   std::shared_ptr<TrafficMeter> meter_;
   Pending renewed_;
-  std::vector<std::shared_ptr<Arrival>> arrivals_;  // of units that are read, until they are gathered or used
-  std::vector<char> begun_;                         // and not yet gathered
+  std::vector<std::shared_ptr<TierLoad>> arrivals_;  // of units that are read, until they are gathered or used
+  std::vector<char> begun_;                          // and not yet gathered
   std::vector<Pending> pending_;
   std::vector<char> in_flight_;
   std::vector<int> pins_;

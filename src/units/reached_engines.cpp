@@ -48,7 +48,7 @@ std::unordered_set<const TakesGradients*> reached_by(at::TensorList roots, std::
 }  // namespace
 
 void RunningBackward::foresee(at::TensorList roots) {
-  EnginesHere* const here = OfThread<EnginesHere>::here();
+  EnginesHere* const here = ThreadShared<EnginesHere>::here();
   std::vector<TakesGradients*> possible;
   const auto leads = [this](const TakesGradients* engine) { return !parts_.empty() && parts_.front() == engine; };
   if (here != nullptr) {

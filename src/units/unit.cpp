@@ -33,17 +33,17 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
 }
 
 Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
-           const Buffer& codes, Accounts& accounts, Bringer* bringer)
+           const Buffer& codes, Accounts& accounts, TierLoader* loader)
     : layout_(layout),
       index_(index),
       routes_(routes),
-      home_(routes.rest(State::parameter, layout)),
+      shard_(routes.rest(State::parameter, layout)),
       use_(routes.use(layout)),
       exact_use_(routes.use(layout, /*exactly=*/true)),
       parameters_(std::move(parameters)),
       codes_(codes),
       accounts_(accounts),
-      bringer_(bringer) {}
+      loader_(loader) {}
 
 Unit::~Unit() {
   if (!adopted()) return;
@@ -98,7 +98,8 @@ Buffer Unit::flatten_part() const {
       slot_view(values.tensor(), slot, parameters_[i]).copy_(parameters_[i].detach());
       continue;
     }
-    const std::int64_t begin = std::max(slot.begin, home_.begin), end = std::min(slot.end(), home_.begin + home_.count);
+    const std::int64_t begin = std::max(slot.begin, shard_.begin),
+                       end = std::min(slot.end(), shard_.begin + shard_.count);
     if (begin >= end) continue;
     deferred_tensors::read_into(parameters_[i], begin - slot.begin, values.tensor().narrow(0, begin, end - begin));
   }
@@ -108,8 +109,8 @@ Buffer Unit::flatten_part() const {
 void Unit::adopt(Buffer values, Staging& staging) {
   const Unwatched unwatched;
   at::NoGradGuard no_grad;
-  make_home();
-  write_home(staging, values.data(), accumulation(layout_.dtype()));
+  make_shard();
+  write_shard(staging, values.data(), accumulation(layout_.dtype()));
   values.reset();
   places_.reserve(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -182,17 +183,17 @@ void Unit::take_back(bool with_values) {
 }
 
 // Where the unit is at rest.
-void Unit::make_home() {
-  const std::int64_t element = size_of(layout_.dtype()), begin = home_.begin * element, bytes = home_.count * element;
-  if (bringer_ != nullptr) {
-    home_block_ = bringer_->store().take(bytes, Owner::parameter, index_);
+void Unit::make_shard() {
+  const std::int64_t element = size_of(layout_.dtype()), begin = shard_.begin * element, bytes = shard_.count * element;
+  if (loader_ != nullptr) {
+    shard_block_ = loader_->store().take(bytes, Owner::parameter, index_);
     return;
   }
   if (paged()) {
     if (routes_.codec() == Wire::native) common_ = accounts_.common_memory(layout_.bytes());
-    home_block_ = common_ ? accounts_.take_common({common_, static_cast<char*>(common_.get()) + begin}, bytes,
-                                                  {Owner::parameter, index_})
-                          : accounts_.take(bytes, {Owner::parameter, index_});
+    shard_block_ = common_ ? accounts_.take_common({common_, static_cast<char*>(common_.get()) + begin}, bytes,
+                                                   {Owner::parameter, index_})
+                           : accounts_.take(bytes, {Owner::parameter, index_});
     return;
   }
   memory_ = routes_.publishes() ? accounts_.visible_buffer({Owner::parameter, index_}, layout_.length(), dtype())
@@ -251,47 +252,47 @@ void Unit::share() {
   if (ready_) point_at(common_.get());
 }
 
-View Unit::home() {
-  return home(home_);
+View Unit::shard() {
+  return shard(shard_);
 }
 
-View Unit::home(const Slice& slice) {
-  void* const data = paged() ? home_block_.view().data : memory_.data();
-  return view_of(data, layout_.dtype(), slice.begin - home_.begin, slice.count, device());
+View Unit::shard(const Slice& slice) {
+  void* const data = paged() ? shard_block_.view().data : memory_.data();
+  return view_of(data, layout_.dtype(), slice.begin - shard_.begin, slice.count, device());
 }
 
-BlockPart Unit::stored(const Slice& elements, Way way) {
+BlockPart Unit::stored(const Slice& elements, Access way) {
   const std::int64_t element = size_of(layout_.dtype());
-  Block& block = paged() ? home_block_ : memory_.block();
-  return {&block, (elements.begin - home_.begin) * element, elements.count * element, way};
+  Block& block = paged() ? shard_block_ : memory_.block();
+  return {&block, (elements.begin - shard_.begin) * element, elements.count * element, way};
 }
 
-void Unit::write_home(Staging& staging, const void* values, Dtype dtype) {
+void Unit::write_shard(Staging& staging, const void* values, Dtype dtype) {
   const std::int64_t element = size_of(dtype);
-  Device& computing = accounts_.computing(bringer_ == nullptr ? Tier::device : bringer_->store().tier());
-  Block mine = accounts_.lent(at_element(values, home_.begin, dtype), home_.count * element, Owner::parameter);
+  Device& computing = accounts_.computing(loader_ == nullptr ? Tier::device : loader_->store().tier());
+  Block mine = accounts_.borrowed(at_element(values, shard_.begin, dtype), shard_.count * element, Owner::parameter);
   each_stretch(
-      staging, home_.count,
+      staging, shard_.count,
       [&](std::int64_t first, std::int64_t count) {
-        return std::vector{BlockPart{&mine, first * element, count * element, Way::in},
-                           stored({home_.begin + first, count}, Way::out)};
+        return std::vector{BlockPart{&mine, first * element, count * element, Access::read},
+                           stored({shard_.begin + first, count}, Access::write)};
       },
       [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
         computing.run(Convert{at[0], dtype, at[1], layout_.dtype(), count});
       });
 }
 
-std::shared_ptr<Arrival> Unit::bring() {
+std::shared_ptr<TierLoad> Unit::bring() {
   return brought_ = bring_to(memory_);
 }
 
-std::shared_ptr<Arrival> Unit::bring_to(Buffer& whole) {
-  return brings() ? bringer_->bring(home_block_, whole, home_.begin * size_of(layout_.dtype())) : nullptr;
+std::shared_ptr<TierLoad> Unit::bring_to(Buffer& whole) {
+  return brings() ? loader_->bring(shard_block_, whole, shard_.begin * size_of(layout_.dtype())) : nullptr;
 }
 
-void Unit::gather(const Groups& groups, View whole, bool exactly) {
+void Unit::gather(const MeshGroups& groups, View whole, bool exactly) {
   const View here =
-      bringer_ == nullptr ? home() : view_of(whole.data, layout_.dtype(), home_.begin, home_.count, device());
+      loader_ == nullptr ? shard() : view_of(whole.data, layout_.dtype(), shard_.begin, shard_.count, device());
   const Route& route = exactly ? exact_use_ : use_;
   if (route.codec == Wire::native) {
     groups.carry_out(route, here, whole);
@@ -301,7 +302,7 @@ void Unit::gather(const Groups& groups, View whole, bool exactly) {
   }
 }
 
-void Unit::serve(const Groups& groups, bool exactly) {
+void Unit::serve(const MeshGroups& groups, bool exactly) {
   Buffer unwanted = scratch();
   const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
   const auto arrival = bring_to(unwanted);
@@ -316,7 +317,7 @@ void Unit::install() {
 }
 
 void Unit::keep_full(Staging& staging) {
-  if (paged()) write_home(staging, memory_.data(), layout_.dtype());
+  if (paged()) write_shard(staging, memory_.data(), layout_.dtype());
 }
 
 void Unit::suspend() {
@@ -359,7 +360,7 @@ void Unit::abandon(bool with_values) {
     storage.set_data_ptr_noswap(at::DataPtr(nullptr, device()));
     storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
         "zero: the engine that held the parameters of unit '" + layout_.name() +
-        (bringer_ == nullptr ? "' in parts" : "' on another tier") +
+        (loader_ == nullptr ? "' in parts" : "' on another tier") +
         " has ended, and their values with it; call engine.release() before it ends to keep them");
   }
   end();

@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "backwards/accounts.h"
-#include "comm/groups.h"
+#include "comm/mesh_groups.h"
 #include "device/torch/dtypes.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "partition/routes.h"
-#include "units/bringer.h"
+#include "units/tier_loader.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
 
@@ -68,7 +68,7 @@ class Unit {
   // `parameters` in the order of layout.slots(). `bringer`: of parameters on another tier than the device; null: they
   // are there. `codes`: for those of every unit, where parameters travel in any. Nothing is taken over yet.
   Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
-       const Buffer& codes, Accounts& accounts, Bringer* bringer);
+       const Buffer& codes, Accounts& accounts, TierLoader* loader);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -103,7 +103,7 @@ class Unit {
   // And then gathered from other ranks.
   bool gathers() const { return routes_.gathers(); }
   // And then read from another tier.
-  bool brings() const { return bringer_ != nullptr; }
+  bool brings() const { return loader_ != nullptr; }
   // Paged, and in memory that the ranks have in common.
   bool common() const { return common_ != nullptr; }
   at::Device device() const { return accounts_.where(); }
@@ -118,14 +118,14 @@ class Unit {
   // Memory for the whole unit on its way in; to be filled from every rank's shard.
   View make_room();
   // Begins to bring to that memory what this rank has on another tier; null: there is none.
-  std::shared_ptr<Arrival> bring();
+  std::shared_ptr<TierLoad> bring();
   // What of the unit is at rest here, on the device: this rank's shard, or the whole; and elements [begin, begin +
   // count) of it.
-  View home();
-  View home(const Slice& slice);
+  View shard();
+  View shard(const Slice& slice);
   View full();
   // Elements of the flat array, of those that this rank holds at rest, in the block in which they do.
-  BlockPart stored(const Slice& elements, Way way = Way::both);
+  BlockPart stored(const Slice& elements, Access way = Access::update);
   // The whole has arrived: operators may read it.
   void install();
   // What was written to the resident whole becomes this rank's shard.
@@ -142,8 +142,8 @@ class Unit {
   void share();
   // Gathers the unit into `whole`, where what this rank has of it on another tier is already, and for other ranks,
   // which alone want it. On the exchange's thread.
-  void gather(const Groups& groups, View whole, bool exactly);
-  void serve(const Groups& groups, bool exactly);
+  void gather(const MeshGroups& groups, View whole, bool exactly);
+  void serve(const MeshGroups& groups, bool exactly);
   // Which a gather goes, also where the peers' parts are read in place.
   const Route& use() const { return use_; }
   // Whether what is gathered for operators is what the shards hold.
@@ -187,10 +187,10 @@ class Unit {
   c10::StorageImpl& storage_of(const Place& place) const;
   at::DataPtr pointer_to(Place& place, void* whole) const;
   Buffer room_for_values() const;
-  void make_home();
-  std::shared_ptr<Arrival> bring_to(Buffer& whole);
+  void make_shard();
+  std::shared_ptr<TierLoad> bring_to(Buffer& whole);
   // `values`, of the device, are those of all elements; staging is where the tier is computed with.
-  void write_home(Staging& staging, const void* values, Dtype dtype);
+  void write_shard(Staging& staging, const void* values, Dtype dtype);
   void point_at(void* data);
   void forbid(const char* why);
   void settle_on(const std::vector<at::Tensor>& values);
@@ -200,16 +200,16 @@ class Unit {
   const UnitLayout& layout_;
   int index_;
   const Routes& routes_;
-  Held home_;
+  Shard shard_;
   Route use_, exact_use_;
   std::vector<at::Tensor> parameters_;
   const Buffer& codes_;
   Accounts& accounts_;
-  Bringer* bringer_;
-  std::shared_ptr<void> common_;      // the whole, of all ranks
-  Buffer memory_;                     // the whole, of this rank
-  Block home_block_;                  // what it has at rest of one that is paged
-  std::shared_ptr<Arrival> brought_;  // what was read of it last, in the resident whole
+  TierLoader* loader_;
+  std::shared_ptr<void> common_;       // the whole, of all ranks
+  Buffer memory_;                      // the whole, of this rank
+  Block shard_block_;                  // what it has at rest of one that is paged
+  std::shared_ptr<TierLoad> brought_;  // what was read of it last, in the resident whole
   bool adopted_ = false;
   std::vector<Place> places_;          // by slot; they stay where they are
   std::vector<at::Tensor> before_;     // the parameters, until the engine is built

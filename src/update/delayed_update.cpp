@@ -55,12 +55,12 @@ std::vector<Piece> DelayedUpdate::updated(const UnitStep& step) const {
 // What an earlier step left there is the unit's, unless somebody wrote it since.
 void DelayedUpdate::read(const UnitStep& step) {
   std::set<int>& known = known_[static_cast<std::size_t>(step.unit->index())];
-  const TierMeter::Apart apart;
+  const TierMeter::SetupTraffic apart;
   const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.states().origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
     for (const Piece& piece : updated(step)) {
       if (known.contains(piece.slot)) continue;
-      const BlockPart from = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::in);
+      const BlockPart from = step.unit->stored({piece.begin, piece.end - piece.begin}, Access::read);
       void* const to = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
       from.block->read(from.at, {to, from.bytes, Dtype::u8}).wait();
       known.insert(piece.slot);
@@ -72,7 +72,7 @@ void DelayedUpdate::write(const UnitStep& step) {
   const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.states().origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
     for (const Piece& piece : updated(step)) {
-      const BlockPart to = step.unit->stored({piece.begin, piece.end - piece.begin}, Way::out);
+      const BlockPart to = step.unit->stored({piece.begin, piece.end - piece.begin}, Access::write);
       const void* const from = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
       to.block->write(to.at, {from, to.bytes, Dtype::u8}).wait();
     }
@@ -86,7 +86,7 @@ void DelayedUpdate::run() {
     ~AtEnd() { update.mark_read(update.steps_.size()); }
   };
   const AtEnd at_end{*this};
-  Passage passage = updater_.passage();
+  StagedPass passage = updater_.passage();
   for (std::size_t i = 0; i < steps_.size(); ++i) updater_.step(passage, steps_[i], [this, i] { mark_read(i + 1); });
   if (!steps_.empty()) updater_.finish(passage, *steps_.back().unit);
 }

@@ -112,7 +112,7 @@ void FullTensors::forget(const Unit& unit) {
   for (const Slot& slot : unit.layout().slots()) factored_[static_cast<std::size_t>(slot.index)] = {};
 }
 
-void FullTensors::each_state(const Unit& unit, const TellState& tell) const {
+void FullTensors::each_state(const Unit& unit, const VisitState& tell) const {
   for (const Slot& slot : unit.layout().slots()) {
     const auto& [rows, columns, row_shape, column_shape] = factored_[static_cast<std::size_t>(slot.index)];
     if (!rows || slot.numel == 0) continue;
@@ -179,7 +179,7 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
   const View whole = view_of(inputs_.data(), wire, 0, unit.layout().length(), unit.device());
   const View mine = view_of(inputs_.data(), wire, route.from.begin, route.from.count, unit.device());
   exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
-                 [mine, whole, route](const Groups& groups) { groups.carry_out(route, mine, whole); }});
+                 [mine, whole, route](const MeshGroups& groups) { groups.carry_out(route, mine, whole); }});
 }
 
 // Leaves the steps of this rank's tensors where their inputs were, and zeros elsewhere.
@@ -222,9 +222,10 @@ void FullTensors::distribute(const Unit& unit) {
     accounts_.device().run(Convert{sent.data, sent.dtype, all.data, all.dtype, all.count});
     return;
   }
-  exchange_.run({Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, sum, back](const Groups& groups) {
-                   groups.carry_out(back, groups.carry_out(sum, sent, room), all);
-                 }});
+  exchange_.run(
+      {Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, sum, back](const MeshGroups& groups) {
+         groups.carry_out(back, groups.carry_out(sum, sent, room), all);
+       }});
 }
 
 // Adds the squares of weights and of steps to `sums`: of those whose step has an owner, before it is brought, or of
@@ -259,7 +260,7 @@ std::vector<FullTensors::Norms> FullTensors::take_norms(const Unit& unit, const 
   std::vector<Norms> result(layout.slots().size());
   if (work.normed.empty()) return result;
   std::vector<ExactSum> sums = squares.read();
-  if (const Held updated = held(layout); updated.over) exchange_sums(unit, work, *updated.over, sums);
+  if (const Shard updated = held(layout); updated.over) exchange_sums(unit, work, *updated.over, sums);
   for (const int slot : work.normed) {
     const auto i = static_cast<std::size_t>(slot);
     result[i] = {std::sqrt(sums[2 * i].value()), std::sqrt(sums[2 * i + 1].value())};

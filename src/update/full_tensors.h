@@ -22,7 +22,7 @@
 #include "partition/routes.h"
 #include "units/exchange.h"
 #include "units/unit.h"
-#include "update/held_state.h"
+#include "update/state_span.h"
 #include "zero/plan.h"
 
 namespace zero {
@@ -48,7 +48,7 @@ class FullTensors {
   void forget(const Unit& unit);
   // Whether a step of the unit does: on all ranks alike, whatever each of them updates.
   bool exchanges(const Unit& unit) const { return units_[static_cast<std::size_t>(unit.index())].any; }
-  void each_state(const Unit& unit, const TellState& tell) const;
+  void each_state(const Unit& unit, const VisitState& tell) const;
 
   // `stretches` are of parameters that have a full_tensor_work() and factors, in order. Collective.
   void step(const Unit& unit, const Factors& factors, const std::vector<Stretch>& stretches);
@@ -77,7 +77,7 @@ class FullTensors {
   std::vector<Norms> take_norms(const Unit& unit, const SquareSums& squares) const;
   void exchange_sums(const Unit& unit, const FullTensorUnit& work, Axis over, std::vector<ExactSum>& sums) const;
   // What this rank updates of a unit.
-  Held held(const UnitLayout& unit) const { return routes_.rest(State::optimizer, unit); }
+  Shard held(const UnitLayout& unit) const { return routes_.rest(State::optimizer, unit); }
   // What steps_ has of it: that, and the room in which sums are made.
   Slice stepped(const UnitLayout& unit) const;
 

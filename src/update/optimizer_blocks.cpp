@@ -33,7 +33,7 @@ UpdateParts parts_of(OptimizerBlocks& blocks, const Optimizer& optimizer, Dtype 
 }
 
 void UpdateParts::keep_weights() {
-  for (BlockPart* part : {&main, &rest, &parameter}) part->way = Way::in;
+  for (BlockPart* part : {&main, &rest, &parameter}) part->way = Access::read;
   if (main.block != nullptr) parameter = {};
 }
 

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "device/kernels.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/store.h"
 #include "partition/moments.h"
-#include "partition/runs.h"
+#include "partition/packed_ranges.h"
 
 namespace zero {
 
 struct OptimizerBlocks {
   struct Moment {
     MomentArray array;
-    Runs places;
+    PackedRanges places;
     Block values;
   };
   std::int64_t origin = 0;  // element of the unit that they begin with

@@ -46,11 +46,12 @@ void OptimizerStates::check(const Slot& slot, Dtype stored) const {
 
 void OptimizerStates::prepare(Unit& unit, const void* values) {
   const Dtype wide = accumulation(unit.layout().dtype());
-  Block mine = accounts_.lent(at_element(values, origin(unit), wide), length(unit) * size_of(wide), Owner::parameter);
+  Block mine =
+      accounts_.borrowed(at_element(values, origin(unit), wide), length(unit) * size_of(wide), Owner::parameter);
   prepare_from(
       unit,
       [&](std::int64_t first, std::int64_t count) {
-        return BlockPart{&mine, first * size_of(wide), count * size_of(wide), Way::in};
+        return BlockPart{&mine, first * size_of(wide), count * size_of(wide), Access::read};
       },
       wide);
 }
@@ -73,14 +74,14 @@ void OptimizerStates::prepare_weights(const Unit& unit, OptimizerBlocks& blocks,
   if (wide == stored) return;
   if (routes_.plan().remainder(stored) == Remainder::main_weights) {
     blocks.main = take(unit, length(unit), wide);
-    each_beside(unit, blocks.main, wide, Way::out, values, [&](void* main, const void* from, std::int64_t count) {
+    each_beside(unit, blocks.main, wide, Access::write, values, [&](void* main, const void* from, std::int64_t count) {
       site(unit).computes.run(Convert{from, dtype, main, wide, count});
     });
   }
   if (routes_.plan().remainder(stored) != Remainder::kept) return;
   blocks.rest = take(unit, length(unit), stored);
   if (dtype == stored) return fill(unit, blocks.rest, 0, length(unit), stored, 0);
-  each_beside(unit, blocks.rest, stored, Way::out, values, [&](void* rest, const void* from, std::int64_t count) {
+  each_beside(unit, blocks.rest, stored, Access::write, values, [&](void* rest, const void* from, std::int64_t count) {
     site(unit).computes.run(StartCompensation{from, rest, count});
   });
 }
@@ -92,8 +93,8 @@ Block OptimizerStates::take(const Unit& unit, std::int64_t count, Dtype dtype) {
 void OptimizerStates::prepare_moments(const Unit& unit, OptimizerBlocks& blocks) {
   const UnitLayout& layout = unit.layout();
   for (const MomentArray& array : moment_arrays()) {
-    Runs places(layout, origin(unit), origin(unit) + length(unit),
-                [&](const Slot& slot) { return array.holds(rule(slot).optimizer); });
+    PackedRanges places(layout, origin(unit), origin(unit) + length(unit),
+                        [&](const Slot& slot) { return array.holds(rule(slot).optimizer); });
     const Dtype dtype = array.dtype(layout.dtype());
     Block values;
     if (places.length() > 0) {
@@ -117,7 +118,7 @@ void OptimizerStates::prepare_moments(const Unit& unit, OptimizerBlocks& blocks)
   fill(unit, blocks.scales, 0, scales, Dtype::f32, 0);
 }
 
-void OptimizerStates::each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
+void OptimizerStates::each_beside(const Unit& unit, Block& block, Dtype dtype, Access way, const PartAt& others,
                                   const std::function<void(void* values, void* others, std::int64_t count)>& use) {
   each_stretch(
       site(unit).staging, length(unit),
@@ -133,7 +134,7 @@ void OptimizerStates::fill(const Unit& unit, Block& block, std::int64_t begin, s
   each_stretch(
       site(unit).staging, count,
       [&](std::int64_t first, std::int64_t n) {
-        return std::vector{BlockPart{&block, (begin + first) * size_of(dtype), n * size_of(dtype), Way::out}};
+        return std::vector{BlockPart{&block, (begin + first) * size_of(dtype), n * size_of(dtype), Access::write}};
       },
       [&](std::span<void* const> arrays, std::int64_t, std::int64_t n) {
         if (value == 0) return site(unit).computes.zero(arrays[0], n * size_of(dtype));
@@ -149,7 +150,7 @@ void OptimizerStates::prepare_late(Unit& unit) {
   prepare_from(
       unit,
       [&](std::int64_t first, std::int64_t count) {
-        return unit.stored({origin(unit) + first, count}, Way::in);
+        return unit.stored({origin(unit) + first, count}, Access::read);
       },
       unit.layout().dtype());
 }
@@ -177,17 +178,17 @@ void OptimizerStates::adopt(Unit& unit) {
 
 void OptimizerStates::adopt(Unit& unit, OptimizerBlocks& blocks) {
   const Dtype stored = unit.layout().dtype();
-  Block written = accounts_.lent(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored),
-                                 Owner::parameter);
+  Block written = accounts_.borrowed(at_element(unit.full().data, origin(unit), stored), length(unit) * size_of(stored),
+                                     Owner::parameter);
   const PartAt parts = [&](std::int64_t first, std::int64_t count) {
-    return BlockPart{&written, first * size_of(stored), count * size_of(stored), Way::in};
+    return BlockPart{&written, first * size_of(stored), count * size_of(stored), Access::read};
   };
   if (blocks.rest)
-    each_beside(unit, blocks.rest, stored, Way::both, parts, [&](void* rest, const void* now, std::int64_t count) {
+    each_beside(unit, blocks.rest, stored, Access::update, parts, [&](void* rest, const void* now, std::int64_t count) {
       site(unit).computes.run(ResetCompensation{now, rest, count});
     });
   if (blocks.main)
-    each_beside(unit, blocks.main, accumulation(stored), Way::both, parts,
+    each_beside(unit, blocks.main, accumulation(stored), Access::update, parts,
                 [&](void* main, const void* now, std::int64_t count) {
                   site(unit).computes.run(AdoptWritten{now, stored, main, count});
                 });

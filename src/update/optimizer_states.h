@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "backwards/accounts.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/store.h"
 #include "memory/unit_stores.h"
 #include "partition/routes.h"
 #include "units/unit.h"
 #include "update/full_tensors.h"
-#include "update/held_state.h"
 #include "update/optimizer_blocks.h"
 #include "update/sites.h"
+#include "update/state_span.h"
 #include "update/torch_steps.h"
 
 namespace zero {
@@ -49,7 +49,7 @@ class OptimizerStates {
   void forget(Unit& unit);
 
   // What this rank holds of the unit's state, but for the stored parameters; nothing where it is not prepared.
-  void each(const Unit& unit, const TellState& tell) const;
+  void each(const Unit& unit, const VisitState& tell) const;
   // Writes what follows from the main weights, where there are any.
   void store(Unit& unit);
   // The written whole of a unit becomes its main weights, where it differs from them; a remainder is dropped
@@ -82,7 +82,7 @@ class OptimizerStates {
   };
 
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
-  Held held(const Unit& unit) const { return routes_.rest(State::optimizer, unit.layout()); }
+  Shard held(const Unit& unit) const { return routes_.rest(State::optimizer, unit.layout()); }
   Site& site(const Unit& unit) { return sites_.of(unit.index()); }
   void check(const Slot& slot, Dtype stored) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
@@ -93,7 +93,7 @@ class OptimizerStates {
   void prepare_moments(const Unit& unit, OptimizerBlocks& blocks);
   void adopt(Unit& unit, OptimizerBlocks& blocks);
   // All of a unit's elements in a block, and those beside them.
-  void each_beside(const Unit& unit, Block& block, Dtype dtype, Way way, const PartAt& others,
+  void each_beside(const Unit& unit, Block& block, Dtype dtype, Access way, const PartAt& others,
                    const std::function<void(void* values, void* others, std::int64_t count)>& use);
   void fill(const Unit& unit, Block& block, std::int64_t begin, std::int64_t count, Dtype dtype, double value);
 

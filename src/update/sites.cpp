@@ -27,25 +27,26 @@ Device& computing(const Store* offloaded, const Accounts& accounts) {
 // Operations go as the disk's store likes them, where there is one.
 StagingShape shape_of(const UnitStores& states, const Store& gradients, const Store* parameters, bool on_device) {
   const Store* const slow =
-      first_of({&states.below(), &gradients, parameters}, [](const Store& store) { return !store.addressable(); });
-  const bool divided = states.here() != nullptr && parameters != nullptr;
+      first_of({&states.offloaded(), &gradients, parameters}, [](const Store& store) { return !store.addressable(); });
+  const bool divided = states.resident() != nullptr && parameters != nullptr;
   const Tier of_parameters = parameters == nullptr ? Tier::device : parameters->tier();
-  return staging_of_update({states.below().tier(), gradients.tier(), of_parameters, divided}, on_device,
+  return staging_of_update({states.offloaded().tier(), gradients.tier(), of_parameters, divided}, on_device,
                            slow == nullptr ? kCopyBlock : slow->transfer(), slow == nullptr ? 1 : slow->page());
 }
 
 Site most_of(const UnitStores& states, const UnitStores& gradients, const Store* parameters, Accounts& accounts,
              bool on_host) {
-  const Store* const store = offloaded(states.below(), gradients.below(), parameters);
+  const Store* const store = offloaded(states.offloaded(), gradients.offloaded(), parameters);
   Device& computes = computing(store, accounts);
-  return {computes, accounts.staging(computes, shape_of(states, gradients.below(), parameters, on_host)), store};
+  return {computes, accounts.staging(computes, shape_of(states, gradients.offloaded(), parameters, on_host)), store};
 }
 
 }  // namespace
 
 Sites::Sites(std::size_t units, const UnitStores& states, const UnitStores& gradients, const Store* parameters,
              Accounts& accounts)
-    : on_host_(&computing(offloaded(states.below(), gradients.below(), parameters), accounts) != &accounts.device()),
+    : on_host_(&computing(offloaded(states.offloaded(), gradients.offloaded(), parameters), accounts) !=
+               &accounts.device()),
       most_(most_of(states, gradients, parameters, accounts, on_host_)),
       by_unit_(units, &most_) {
   if (parameters != nullptr || most_.offloaded == nullptr) return;

@@ -39,7 +39,7 @@ UpdateRange Updater::range(const UnitStep& step, const Piece& piece, std::int64_
 
 // The parameters, to be updated: read, but where they follow from main weights.
 BlockPart Updater::stored(const UnitStep& step, std::int64_t begin, std::int64_t end) const {
-  const Way way = states_.follows(*step.unit) ? Way::out : Way::both;
+  const Access way = states_.follows(*step.unit) ? Access::write : Access::update;
   if (step.parameters == nullptr) return step.unit->stored({begin, end - begin}, way);
   const std::int64_t size = size_of(step.unit->layout().dtype());
   return {step.parameters, (begin - states_.origin(*step.unit)) * size, (end - begin) * size, way};
@@ -49,7 +49,7 @@ BlockPart Updater::stored(const UnitStep& step, std::int64_t begin, std::int64_t
 std::int64_t Updater::stretch_of(const Staging& staging, std::span<const BlockPart> parts, std::int64_t count) const {
   std::int64_t bytes = 0, brought = 0;
   for (const BlockPart& part : parts) {
-    if (staging.finds(part)) continue;
+    if (staging.reachable(part)) continue;
     bytes += part.bytes;
     ++brought;
   }
@@ -59,7 +59,7 @@ std::int64_t Updater::stretch_of(const Staging& staging, std::span<const BlockPa
 
 // `use` sees all of the piece at once, in place, or by the end of the passage stretch by stretch, cut where blocks of
 // moments are, and where what this rank has of the unit lies on pages.
-void Updater::pass(Passage& passage, const UnitStep& step, const std::vector<Piece>& pieces, std::size_t which,
+void Updater::pass(StagedPass& passage, const UnitStep& step, const std::vector<Piece>& pieces, std::size_t which,
                    FullTensors::Weights weights, const FullTensors::Use& use) {
   const Piece& piece = pieces[which];
   const Unit& unit = *step.unit;
@@ -126,12 +126,12 @@ void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer&
       .run(factors, range, torch_options_[static_cast<std::size_t>(slot.index)].get());
 }
 
-void Updater::step(Passage& passage, const UnitStep& step, std::function<void()> done) {
+void Updater::step(StagedPass& passage, const UnitStep& step, std::function<void()> done) {
   const Unit& unit = *step.unit;
   const std::vector<Piece> owned = states_.pieces(unit);
-  std::optional<Passage> here;
+  std::optional<StagedPass> here;
   if (beside_host(unit)) here.emplace(states_.sites().of(unit.index()).staging);
-  Passage& through = here ? *here : passage;
+  StagedPass& through = here ? *here : passage;
   for_unit(unit, "the update", [&] {
     update_elementwise(through, step, owned);
     update_whole(through, step, owned);
@@ -140,13 +140,13 @@ void Updater::step(Passage& passage, const UnitStep& step, std::function<void()>
   through.then(std::move(done));
 }
 
-void Updater::finish(Passage& passage, const Unit& latest) const {
+void Updater::finish(StagedPass& passage, const Unit& latest) const {
   for_unit(latest, "the update", [&] { passage.finish(); });
 }
 
 // A passage is one at a time; and what it ends is published before anything of the unit's is exchanged, on the ranks
 // that update none of it too.
-void Updater::update_whole(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned) {
+void Updater::update_whole(StagedPass& passage, const UnitStep& step, const std::vector<Piece>& owned) {
   const UnitLayout& layout = step.unit->layout();
   std::vector<FullTensors::Stretch> whole;
   for (std::size_t which = 0; which < owned.size(); ++which) {
@@ -154,7 +154,7 @@ void Updater::update_whole(Passage& passage, const UnitStep& step, const std::ve
     const auto slot = static_cast<std::size_t>(piece.slot);
     if (!step.factors[slot] || !full_tensor_work(states_.rule(layout.slots()[slot]).optimizer)) continue;
     whole.push_back({piece.slot, [&, which](FullTensors::Weights weights, const FullTensors::Use& use) {
-                       Passage own(states_.sites().of(step.unit->index()).staging);
+                       StagedPass own(states_.sites().of(step.unit->index()).staging);
                        pass(own, step, owned, which, weights, use);
                        own.finish();
                      }});
@@ -164,7 +164,7 @@ void Updater::update_whole(Passage& passage, const UnitStep& step, const std::ve
 }
 
 // Factors are the passage's to keep: it goes on when this is over.
-void Updater::update_elementwise(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned) {
+void Updater::update_elementwise(StagedPass& passage, const UnitStep& step, const std::vector<Piece>& owned) {
   const Unit& unit = *step.unit;
   for (std::size_t which = 0; which < owned.size(); ++which) {
     const auto slot = static_cast<std::size_t>(owned[which].slot);

@@ -12,15 +12,15 @@
 #include "backwards/accounts.h"
 #include "device/kernels.h"
 #include "gradients/held_gradient.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/store.h"
 #include "memory/unit_stores.h"
 #include "partition/routes.h"
 #include "units/unit.h"
 #include "update/full_tensors.h"
-#include "update/held_state.h"
 #include "update/optimizer_blocks.h"
 #include "update/optimizer_states.h"
+#include "update/state_span.h"
 #include "update/torch_steps.h"
 #include "zero/engine.h"
 
@@ -78,20 +78,20 @@ class Updater {
   // Updates the unit's parameters. Collective where an optimizer works on whole tensors. The passage, of passage(),
   // goes from unit to unit. Calls `done` when this one is updated: at once, or where states pass through buffers, by a
   // later step or finish(), behind those before it. Any one thread.
-  void step(Passage& passage, const UnitStep& step, std::function<void()> done);
+  void step(StagedPass& passage, const UnitStep& step, std::function<void()> done);
   // What parts of units are small goes in common.
-  Passage passage() { return Passage(states_.sites().most().staging, Passage::Turns::joined); }
+  StagedPass passage() { return StagedPass(states_.sites().most().staging, StagedPass::Turns::joined); }
   // All steps so far, the last of them that of `latest`, are done, and what they wrote is where it lies.
-  void finish(Passage& passage, const Unit& latest) const;
+  void finish(StagedPass& passage, const Unit& latest) const;
 
  private:
   std::int64_t stretch_of(const Staging& staging, std::span<const BlockPart> parts, std::int64_t count) const;
   UpdateRange range(const UnitStep& step, const Piece& piece, std::int64_t begin, std::int64_t end) const;
   BlockPart stored(const UnitStep& step, std::int64_t begin, std::int64_t end) const;
-  void pass(Passage& passage, const UnitStep& step, const std::vector<Piece>& pieces, std::size_t which,
+  void pass(StagedPass& passage, const UnitStep& step, const std::vector<Piece>& pieces, std::size_t which,
             FullTensors::Weights weights, const FullTensors::Use& use);
-  void update_elementwise(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned);
-  void update_whole(Passage& passage, const UnitStep& step, const std::vector<Piece>& owned);
+  void update_elementwise(StagedPass& passage, const UnitStep& step, const std::vector<Piece>& owned);
+  void update_whole(StagedPass& passage, const UnitStep& step, const std::vector<Piece>& owned);
   void update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer, const UpdateFactors& factors,
                     const UpdateRange& range);
   UpdateFactors factors(const Slot& slot, double scale, double lr_factor) const;

@@ -29,7 +29,7 @@ struct OnNode : torch::autograd::FunctionPostHook {
 };
 
 // Sets a hook; what it returns keeps it alive.
-using Way = std::shared_ptr<void> (*)(const at::Tensor& parameter, Call call);
+using Access = std::shared_ptr<void> (*)(const at::Tensor& parameter, Call call);
 
 std::shared_ptr<void> accumulated(const at::Tensor& parameter, Call call) {
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Accumulated>(std::move(call)));
@@ -66,7 +66,7 @@ TEST(ProgramHooks, LoseNoGradient) {
   job.steps = 2;
   const Outcome expected = train<Net>(job);
   under_every_plan(job, [&](const Job& each) {
-    for (const Way way : {accumulated, on_node, on_tensor})
+    for (const Access way : {accumulated, on_node, on_tensor})
       for (const auto& names : kSome)
         for (const bool own : {true, false}) {
           const Outcome run = train_by<Net>(each, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
@@ -92,7 +92,7 @@ TEST(ProgramHooks, LoseNoGradient) {
 TEST(ProgramHooks, SeeAndChangeGradients) {
   Job job = kJob;
   under_every_plan(job, [](const Job& each) {
-    for (const Way way : {accumulated, on_node})
+    for (const Access way : {accumulated, on_node})
       on_ranks<Net>(each, {}, [&](Net& net, Engine& engine, int) {
         net.eval();
         net.loss(3).backward();
@@ -167,7 +167,7 @@ TEST(ProgramHooks, MayThrow) {
     for (int step = 0; step < kJob.steps; ++step) outcome.record(train_step(net, engine));
   });
   under_every_plan(kJob, [&](const Job& each) {
-    for (const Way way : {accumulated, on_node}) {
+    for (const Access way : {accumulated, on_node}) {
       const Outcome run = train_by<Net>(each, {}, [&](Net& net, Engine& engine, Outcome& outcome, int) {
         net.eval();
         bool throws = false;

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "faulty_disks.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 
 namespace zero::test::disk_store_test {
 
@@ -195,7 +195,8 @@ TEST_P(Disks, AreUpdatedByPassages) {
   addends.write(0, all).wait();
   Staging staging(on_.memory, staging_for(*of));
   const auto parts = [&](std::int64_t first, std::int64_t some) {
-    return std::vector{BlockPart{&sums, 4 + 4 * first, 4 * some}, BlockPart{&addends, 4 * first, 4 * some, Way::in}};
+    return std::vector{BlockPart{&sums, 4 + 4 * first, 4 * some},
+                       BlockPart{&addends, 4 * first, 4 * some, Access::read}};
   };
   for (int i = 0; i < 3; ++i)
     each_stretch(staging, count, parts, [](std::span<void* const> arrays, std::int64_t, std::int64_t some) {

@@ -219,7 +219,7 @@ TEST(GridKernels, AccumulateLikeTheHost) {
         for (const bool absent : {false, true}) {
           std::vector<std::vector<char>> host(tree ? 4 : 1, array_of(kept, kCount, 1)), device = host;
           for (int micro = 0; micro < 7; ++micro) {
-            const Fold how = fold_of(tree, static_cast<int>(host.size()), micro, 7);
+            const AccumulateStep how = accumulate_step(tree, static_cast<int>(host.size()), micro, 7);
             const std::vector<char> gradient = array_of(dtype, kCount, static_cast<unsigned>(micro));
             const void* const from = absent && micro == 3 ? nullptr : gradient.data();
             const auto levels = [](std::vector<std::vector<char>>& of) {

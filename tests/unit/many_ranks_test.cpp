@@ -7,8 +7,8 @@
 
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
+#include "partition/packed_ranges.h"
 #include "partition/routes.h"
-#include "partition/runs.h"
 #include "partition/slices.h"
 #include "zero/estimate.h"
 
@@ -43,10 +43,10 @@ std::int64_t moments_of_rank(const Plan& plan, const Layout& layout, const Case&
                              int rank) {
   std::int64_t bytes = 0;
   for (const UnitLayout& unit : layout.units()) {
-    const Held held = Routes(plan, rank).rest(State::optimizer, unit);
+    const Shard held = Routes(plan, rank).rest(State::optimizer, unit);
     const std::int64_t begin = held.begin, end = held.end();
     for (const MomentArray& array : moment_arrays())
-      bytes += size_of(array.dtype(unit.dtype())) * Runs(unit, begin, end, [&](const Slot& slot) {
+      bytes += size_of(array.dtype(unit.dtype())) * PackedRanges(unit, begin, end, [&](const Slot& slot) {
                                                       return array.holds(rule_of(each, slot).optimizer);
                                                     }).length();
     for (const Piece& piece : unit.pieces_between(begin, end))

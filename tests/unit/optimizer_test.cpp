@@ -8,7 +8,7 @@
 
 #include "device/kernels.h"
 #include "optimizers.h"
-#include "partition/runs.h"
+#include "partition/packed_ranges.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
 
@@ -89,27 +89,27 @@ Layout layout_of(int ranks) {
                 ranks);
 }
 
-TEST(Runs, CoverAllWhereEverySlotIsKept) {
+TEST(PackedRanges, CoverAllWhereEverySlotIsKept) {
   const Layout layout = layout_of(2);
   const UnitLayout& unit = layout.units()[0];
-  const Runs runs(unit, unit.shard_length(), unit.length(), [](const Slot&) { return true; });
+  const PackedRanges runs(unit, unit.shard_length(), unit.length(), [](const Slot&) { return true; });
   EXPECT_EQ(runs.length(), unit.shard_length());
   EXPECT_EQ(runs.at(unit.shard_length()), 0);
   EXPECT_EQ(runs.at(unit.length() - 1), unit.shard_length() - 1);
 }
 
-TEST(Runs, LeaveOutWhatIsNotKept) {
+TEST(PackedRanges, LeaveOutWhatIsNotKept) {
   const Layout layout = layout_of(1);
   const UnitLayout& unit = layout.units()[0];
-  const Runs runs(unit, 0, unit.length(), [](const Slot& slot) { return slot.name != "b"; });
+  const PackedRanges runs(unit, 0, unit.length(), [](const Slot& slot) { return slot.name != "b"; });
   const Slot &b = unit.slots()[1], &c = unit.slots()[2];
   EXPECT_EQ(runs.length(), b.begin + unit.length() - c.begin);
   EXPECT_EQ(runs.at(39), 39);
   EXPECT_EQ(runs.at(c.begin), b.begin);
-  EXPECT_EQ(Runs(unit, 0, unit.length(), [](const Slot&) { return false; }).length(), 0);
+  EXPECT_EQ(PackedRanges(unit, 0, unit.length(), [](const Slot&) { return false; }).length(), 0);
 }
 
-TEST(Runs, CostWhatTheRankWithMostHolds) {
+TEST(PackedRanges, CostWhatTheRankWithMostHolds) {
   const auto few = [](const ParameterInfo& info) { return info.name != "b"; };
   const Layout layout = layout_of(2);
   const UnitLayout& unit = layout.units()[0];

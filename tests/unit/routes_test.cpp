@@ -173,15 +173,15 @@ TEST(Tables, AreGatheredAcrossFirst) {
   EXPECT_TRUE(table_route(1, Axis::data, 5, 0).hops.empty());
 }
 
-TEST(Held, IsASliceOfWhatIsSharded) {
+TEST(Shard, IsASliceOfWhatIsSharded) {
   const Layout layout = layout_on(4);
   const UnitLayout& unit = layout.units()[0];
   const Plan zero1 = Plan::zero1(), zero2 = Plan::zero2();
-  const Held all = Routes(zero2, 3).rest(State::parameter, unit);
+  const Shard all = Routes(zero2, 3).rest(State::parameter, unit);
   EXPECT_EQ(all.begin, 0);
   EXPECT_EQ(all.count, unit.length());
   EXPECT_FALSE(all.over);
-  const Held own = Routes(zero2, 3).rest(State::optimizer, unit);
+  const Shard own = Routes(zero2, 3).rest(State::optimizer, unit);
   EXPECT_EQ(own.begin, 3 * unit.shard_length());
   EXPECT_EQ(own.count, unit.shard_length());
   EXPECT_EQ(own.over, Axis::data);
@@ -190,7 +190,7 @@ TEST(Held, IsASliceOfWhatIsSharded) {
 }
 
 // Ranks 0 to 2 are the first replica.
-TEST(Held, IsCutInsideFirstThenAcross) {
+TEST(Shard, IsCutInsideFirstThenAcross) {
   const Layout layout = layout_on(kTwoByThree);
   const UnitLayout& unit = layout.units()[0];
   const std::int64_t sixth = unit.length() / 6;

@@ -34,7 +34,7 @@ TEST(StretchesOfParts, FillABuffer) {
   }
 }
 
-// AdamW with main weights, in bf16: of what Passage would place, wherever its parts begin on their pages.
+// AdamW with main weights, in bf16: of what StagedPass would place, wherever its parts begin on their pages.
 TEST(StretchesOfParts, FitWhereverPartsBegin) {
   const StagingShape shape{1 << 20, StagingShape::kArrays, 4096};
   EXPECT_EQ(shape.elements(), 131072);

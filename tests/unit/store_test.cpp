@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "late_store.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 
 namespace zero::test::store_test {
 
@@ -133,7 +133,7 @@ TEST(LateStores, ShowAWaitThatIsForgotten) {
 }
 
 // Adds twice the second block's numbers to the first's, `count` of them, `step` at a time.
-void add(Passage& passage, Block& sums, Block& addends, std::int64_t count, std::int64_t step) {
+void add(StagedPass& passage, Block& sums, Block& addends, std::int64_t count, std::int64_t step) {
   for (std::int64_t begin = 0; begin < count; begin += step) {
     const std::int64_t n = std::min(step, count - begin);
     const std::array parts{BlockPart{&sums, begin * 4, n * 4}, BlockPart{}, BlockPart{&addends, begin * 4, n * 4}};
@@ -158,7 +158,7 @@ TEST_P(Stores, AreUpdatedByPassages) {
     sums.write(0, view(a)).wait();
     addends.write(0, view(b)).wait();
     const std::int64_t before = watch_->operations;
-    Passage passage(staging);
+    StagedPass passage(staging);
     add(passage, sums, addends, count, staging.elements());
     passage.finish();
     const std::int64_t stretches = (count + 255) / 256;
@@ -181,7 +181,7 @@ TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
     LateStore store(into(booked), watch);
     Staging staging(memory, staging_for(store));
     Block sums = store.take(count * 4, Owner::optimizer), addends = store.take(count * 4, Owner::optimizer);
-    Passage passage(staging);
+    StagedPass passage(staging);
     add(passage, sums, addends, count, staging.elements());
     passage.finish();
     most.push_back(watch->most);
@@ -198,7 +198,7 @@ TEST(Passages, AreInPlaceWhereBlocksAreAddressable) {
   Staging staging(memory, {LateStore::kTransfer});
   Block block = memory.take(1 << 16, Owner::optimizer);
   const BlockPart part{&block, 64, 60000};  // more than a buffer has room for
-  Passage passage(staging);
+  StagedPass passage(staging);
   void* place = nullptr;
   passage.pass({&part, 1}, [&](std::span<void* const> arrays) { place = arrays[0]; });
   EXPECT_EQ(place, static_cast<char*>(block.view().data) + 64);
@@ -211,19 +211,19 @@ TEST(Passages, BringOrTakeBackOnlyWhatIsAsked) {
   LateStore store(into(booked), watch);
   Staging staging(memory, staging_for(store));
   Block block = store.take(4096, Owner::optimizer);
-  const auto run = [&](Way way, int value) {
+  const auto run = [&](Access way, int value) {
     const std::int64_t before = watch->operations;
-    Passage passage(staging);
+    StagedPass passage(staging);
     const BlockPart part{&block, 0, 1024, way};
     passage.pass({&part, 1}, [&](std::span<void* const> arrays) { std::memset(arrays[0], value, 1024); });
     passage.finish();
     return watch->operations - before;
   };
-  EXPECT_EQ(run(Way::out, 1), 1);
+  EXPECT_EQ(run(Access::write, 1), 1);
   EXPECT_EQ(all_of(block).front(), 0x01010101);
-  EXPECT_EQ(run(Way::in, 2), 1);
+  EXPECT_EQ(run(Access::read, 2), 1);
   EXPECT_EQ(all_of(block).front(), 0x01010101);
-  EXPECT_EQ(run(Way::both, 3), 2);
+  EXPECT_EQ(run(Access::update, 3), 2);
   EXPECT_EQ(all_of(block).front(), 0x03030303);
   EXPECT_EQ(all_of(block).back(), 0x33333333);
 }
@@ -235,7 +235,7 @@ TEST(Passages, RefuseWhatABufferHasNoRoomFor) {
   Staging staging(memory, staging_for(store));
   Block block = store.take(1 << 20, Owner::optimizer);
   const BlockPart part{&block, 0, staging.shape().allocated() + 1};
-  Passage passage(staging);
+  StagedPass passage(staging);
   EXPECT_THROW(passage.pass({&part, 1}, [](std::span<void* const>) {}), StoreError);
 }
 
@@ -251,12 +251,12 @@ struct Small {
     addends.write(0, view(b)).wait();
   }
   // Adds them, part by part.
-  void add_to(Passage& passage, std::vector<int>& done) {
+  void add_to(StagedPass& passage, std::vector<int>& done) {
     std::int64_t begin = 0;
     for (std::size_t i = 0; i < counts.size(); begin += counts[i++]) {
       const std::int64_t n = counts[i];
       const std::array parts{BlockPart{&sums, begin * 4, n * 4}, BlockPart{},
-                             BlockPart{&addends, begin * 4, n * 4, Way::in}};
+                             BlockPart{&addends, begin * 4, n * 4, Access::read}};
       passage.pass(parts, [n](std::span<void* const> arrays) {
         for (std::int64_t k = 0; k < n; ++k)
           static_cast<std::uint32_t*>(arrays[0])[k] += static_cast<const std::uint32_t*>(arrays[2])[k];
@@ -288,7 +288,7 @@ TEST(Passages, JoinWhatLiesSideBySide) {
     Small small(store, counts);
     std::vector<int> done;
     const std::int64_t before = watch->operations;
-    Passage passage(staging, Passage::Turns::joined);
+    StagedPass passage(staging, StagedPass::Turns::joined);
     small.add_to(passage, done);
     EXPECT_LT(done.size(), counts.size());
     passage.finish();
@@ -312,7 +312,7 @@ TEST(Passages, JoinBlocksInOneTurn) {
   Small first(store, {16, 16}), second(store, {40});
   std::vector<int> done;
   const std::int64_t before = watch->operations;
-  Passage passage(staging, Passage::Turns::joined);
+  StagedPass passage(staging, StagedPass::Turns::joined);
   first.add_to(passage, done);
   second.add_to(passage, done);
   EXPECT_EQ(watch->operations, before);  // all of it waits for more
@@ -341,7 +341,7 @@ TEST(Passages, TellOfEveryFailure) {
     addends.write(0, view(numbers)).wait();
     watch->fails_at = failures;
     try {
-      Passage passage(staging);
+      StagedPass passage(staging);
       add(passage, sums, addends, kCount, staging.elements());
       passage.finish();
       done = true;
@@ -364,7 +364,7 @@ TEST(Passages, EndWithTheWorksException) {
   Block block = store.take(4096, Owner::optimizer);
   int done = 0;
   const auto run = [&] {
-    Passage passage(staging);
+    StagedPass passage(staging);
     for (std::int64_t at = 0; at < 4096; at += 1024) {
       const BlockPart part{&block, at, 1024};
       passage.pass({&part, 1}, [&](std::span<void* const>) {

@@ -39,7 +39,7 @@ std::unique_ptr<Block::Place> HostDevice::take(std::size_t bytes, Use use) {
   return in_memory(bytes == 0 ? nullptr : use == Use::lasting ? lasting_memory(bytes) : host_memory(bytes));
 }
 
-std::unique_ptr<Block::Place> HostDevice::lent(void* memory) {
+std::unique_ptr<Block::Place> HostDevice::borrowed(void* memory) {
   return in_memory({std::shared_ptr<void>(), memory});
 }
 

@@ -15,7 +15,7 @@ class HostDevice final : public TorchDevice {
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
   std::unique_ptr<Arena> arena(std::size_t) override { return nullptr; }
   std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override { return take(bytes, Use::passing); }
-  std::unique_ptr<Block::Place> lent(void* memory) override;
+  std::unique_ptr<Block::Place> borrowed(void* memory) override;
   Pending bring(void* host, const void* from, std::int64_t bytes) override;
   Pending send(void* to, const void* host, std::int64_t bytes) override;
   void follow_sends() override {}

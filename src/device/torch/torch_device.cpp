@@ -184,7 +184,7 @@ std::unique_ptr<Block::Place> TorchDevice::take_of_host(std::size_t bytes) {
   return in_memory(std::shared_ptr<void>(memory, memory->get()));
 }
 
-std::unique_ptr<Block::Place> TorchDevice::lent(void* memory) {
+std::unique_ptr<Block::Place> TorchDevice::borrowed(void* memory) {
   return std::make_unique<DevicePlace>(*this, std::shared_ptr<void>(std::shared_ptr<void>(), memory));
 }
 

@@ -30,7 +30,7 @@ class TorchDevice : public Device {
   std::unique_ptr<Block::Place> take(std::size_t bytes, Use use) override;
   std::unique_ptr<Arena> arena(std::size_t bytes) override;
   std::unique_ptr<Block::Place> take_of_host(std::size_t bytes) override;
-  std::unique_ptr<Block::Place> lent(void* memory) override;
+  std::unique_ptr<Block::Place> borrowed(void* memory) override;
   void follow(Pending operation) override;
   Pending bring(void* host, const void* from, std::int64_t bytes) override;
   Pending send(void* to, const void* host, std::int64_t bytes) override;

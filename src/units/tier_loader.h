@@ -11,18 +11,18 @@
 #include "backwards/accounts.h"
 #include "base/worker.h"
 #include "device/device.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/store.h"
 
 namespace zero {
 
 // What is on its way to memory: it has come when this ends.
-class Arrival {
+class TierLoad {
  public:
-  Arrival(Pending pending, Device& device) : pending_(std::move(pending)), device_(device) {}
-  ~Arrival();
-  Arrival(const Arrival&) = delete;
-  Arrival& operator=(const Arrival&) = delete;
+  TierLoad(Pending pending, Device& device) : pending_(std::move(pending)), device_(device) {}
+  ~TierLoad();
+  TierLoad(const TierLoad&) = delete;
+  TierLoad& operator=(const TierLoad&) = delete;
   // What the calling thread queues on the device from now on comes behind it. Throws what it failed with.
   void follow();
 
@@ -32,18 +32,18 @@ class Arrival {
 };
 
 // Thread-safe: what is served to other ranks is brought for the exchange's thread.
-class Bringer {
+class TierLoader {
  public:
   // `store` of the parameters.
-  Bringer(std::unique_ptr<Store> store, Accounts& accounts);
-  ~Bringer();
-  Bringer(const Bringer&) = delete;
-  Bringer& operator=(const Bringer&) = delete;
+  TierLoader(std::unique_ptr<Store> store, Accounts& accounts);
+  ~TierLoader();
+  TierLoader(const TierLoader&) = delete;
+  TierLoader& operator=(const TierLoader&) = delete;
 
   Store& store() { return *store_; }
   // Begins to bring all of a block of the store's to byte `at` on of a buffer, behind what the calling thread has
   // queued for it. Neither may end before the arrival.
-  std::shared_ptr<Arrival> bring(Block& from, Buffer& to, std::int64_t at);
+  std::shared_ptr<TierLoad> bring(Block& from, Buffer& to, std::int64_t at);
 
  private:
   Pending begin(Block& from, Buffer& to, std::int64_t at);

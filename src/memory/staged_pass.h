@@ -16,10 +16,10 @@
 namespace zero {
 
 // What becomes of bytes that are not in place.
-enum class Way : std::uint8_t {
-  both,  // brought, changed and taken back
-  in,    // brought
-  out,   // written as a whole and taken back
+enum class Access : std::uint8_t {
+  update,  // brought, changed and taken back
+  read,    // brought
+  write,   // written as a whole and taken back
 };
 
 // Bytes [at, at + bytes) of a block; null: of none.
@@ -27,7 +27,7 @@ struct BlockPart {
   Block* block = nullptr;
   std::int64_t at = 0;
   std::int64_t bytes = 0;
-  Way way = Way::both;
+  Access way = Access::update;
 };
 
 inline StagingShape staging_for(const Store& store, std::int64_t arrays = StagingShape::kArrays) {
@@ -46,7 +46,7 @@ class Staging {
 
   const StagingShape& shape() const { return shape_; }
   // Whether what is computed finds the part where it lies; null lies everywhere.
-  bool finds(const BlockPart& part) const { return part.block == nullptr || part.block->lies_on(device_); }
+  bool reachable(const BlockPart& part) const { return part.block == nullptr || part.block->lies_on(device_); }
   std::int64_t elements() const { return shape_.elements(); }
   // Begins with a page.
   char* buffer(std::size_t which);
@@ -63,14 +63,15 @@ class Staging {
 // What is brought together is a turn, which has a buffer: while one turn is worked on, the next one is read and the one
 // before is written. A turn is one pass(), or, `joined`, as many as a buffer has room for, which are brought when the
 // next one has none: what lies side by side in a block goes in one operation then, however many parts it is.
-class Passage {
+class StagedPass {
  public:
   enum class Turns : std::uint8_t { each, joined };
 
-  explicit Passage(Staging& staging, Turns turns = Turns::each) : staging_(staging), joins_(turns == Turns::joined) {}
-  ~Passage();  // waits for what is under way, and leaves undone what was not
-  Passage(const Passage&) = delete;
-  Passage& operator=(const Passage&) = delete;
+  explicit StagedPass(Staging& staging, Turns turns = Turns::each)
+      : staging_(staging), joins_(turns == Turns::joined) {}
+  ~StagedPass();  // waits for what is under way, and leaves undone what was not
+  StagedPass(const StagedPass&) = delete;
+  StagedPass& operator=(const StagedPass&) = delete;
 
   // Where each part lies while it is worked on, aligned to 64 bytes or as it lies in its block; null for none.
   using Work = std::function<void(std::span<void* const> arrays)>;
@@ -140,6 +141,6 @@ using StretchWork = std::function<void(std::span<void* const> arrays, std::int64
 // stretch, cut at multiples of 16. Nothing is under way when it returns.
 void each_stretch(Staging& staging, std::int64_t count, const PartsOf& parts, const StretchWork& work);
 // The same in a passage, which keeps the work until it is done: by the end of finish().
-void each_stretch(Passage& passage, std::int64_t count, const PartsOf& parts, const StretchWork& work);
+void each_stretch(StagedPass& passage, std::int64_t count, const PartsOf& parts, const StretchWork& work);
 
 }  // namespace zero

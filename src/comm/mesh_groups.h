@@ -21,10 +21,10 @@ struct Coder {
   View codes;
 };
 
-class Groups {
+class MeshGroups {
  public:
   // `data` joins the ranks of a mesh without pipe and tensor axes. Collective where it has replicas.
-  Groups(const Communicator& data, const MeshShape& mesh);
+  MeshGroups(const Communicator& data, const MeshShape& mesh);
 
   const MeshShape& mesh() const { return mesh_; }
   int rank() const { return data_.rank(); }
@@ -32,10 +32,10 @@ class Groups {
   // `axis` is data, shard or replica.
   const Communicator& along(Axis axis) const;
   // The same ranks, whose collectives the meter counts.
-  Groups metered_by(const std::shared_ptr<TrafficMeter>& meter) const;
+  MeshGroups metered_by(const std::shared_ptr<TrafficMeter>& meter) const;
 
   // The same ranks for memory of their devices: joined so where they can be, else through the host's. Collective.
-  Groups on_device(Device& device) const;
+  MeshGroups on_device(Device& device) const;
 
   // Along the hops of this rank's route. `mine` is what the route begins with; each hop ends in its part of `room`, the
   // memory of Route::room(), of which `mine` may be a part, at its place, and which may be a part of `mine`. Returns
@@ -45,10 +45,10 @@ class Groups {
   View carry_out(const Route& route, ConstView mine, View room, const Coder* coder = nullptr) const;
 
  private:
-  Groups staged_by(Device& device) const;
+  MeshGroups staged_by(Device& device) const;
   // Each of them, where there is more than one rank, wrapped.
   template <class Wrap>
-  Groups wrapped(const Wrap& wrap) const;
+  MeshGroups wrapped(const Wrap& wrap) const;
 
   void carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const;
   void hop(const Hop& hop, ConstView mine, View to) const;

@@ -1,4 +1,4 @@
-#include "units/bringer.h"
+#include "units/tier_loader.h"
 
 #include <algorithm>
 
@@ -29,7 +29,7 @@ class Carried final : public Pending::State {
 
 }  // namespace
 
-Arrival::~Arrival() {
+TierLoad::~TierLoad() {
   try {
     pending_.wait();
   } catch (const std::exception&) {
@@ -37,11 +37,11 @@ Arrival::~Arrival() {
   }
 }
 
-void Arrival::follow() {
+void TierLoad::follow() {
   device_.is_host() ? std::exchange(pending_, {}).wait() : device_.follow(pending_);
 }
 
-Bringer::Bringer(std::unique_ptr<Store> store, Accounts& accounts)
+TierLoader::TierLoader(std::unique_ptr<Store> store, Accounts& accounts)
     : store_(std::move(store)),
       device_(accounts.device()),
       staging_(accounts.staging(accounts.computing(Tier::host), staging_for(*store_, 1))) {
@@ -50,16 +50,16 @@ Bringer::Bringer(std::unique_ptr<Store> store, Accounts& accounts)
   worker_ = std::make_unique<Worker>();
 }
 
-Bringer::~Bringer() {
+TierLoader::~TierLoader() {
   worker_.reset();
   settle();
 }
 
-std::shared_ptr<Arrival> Bringer::bring(Block& from, Buffer& to, std::int64_t at) {
-  return std::make_shared<Arrival>(begin(from, to, at), device_);
+std::shared_ptr<TierLoad> TierLoader::bring(Block& from, Buffer& to, std::int64_t at) {
+  return std::make_shared<TierLoad>(begin(from, to, at), device_);
 }
 
-Pending Bringer::begin(Block& from, Buffer& to, std::int64_t at) {
+Pending TierLoader::begin(Block& from, Buffer& to, std::int64_t at) {
   const Unwatched unwatched;  // a copy is no operator of the forward that waits for it
   if (device_.is_host()) return from.read(0, {static_cast<char*>(to.data()) + at, from.bytes(), Dtype::u8});
   if (from.addressable()) return to.block().write(at, from.view());
@@ -69,7 +69,7 @@ Pending Bringer::begin(Block& from, Buffer& to, std::int64_t at) {
 }
 
 // On the worker's thread. A buffer is read ahead of the one that is sent.
-void Bringer::carry(const Block& from, Block& to, std::int64_t at) try {
+void TierLoader::carry(const Block& from, Block& to, std::int64_t at) try {
   const std::int64_t most = std::min(staging_.shape().transfer, staging_.shape().bytes());
   const std::int64_t stretches = (from.bytes() + most - 1) / most;
   const auto buffer = [](std::int64_t stretch) { return static_cast<std::size_t>(stretch) % Staging::kBuffers; };
@@ -94,7 +94,7 @@ void Bringer::carry(const Block& from, Block& to, std::int64_t at) try {
 }
 
 // Nothing reads or writes the buffers any more.
-void Bringer::settle() {
+void TierLoader::settle() {
   for (Pending& each : under_way_) try {
       std::exchange(each, {}).wait();
     } catch (const std::exception&) {

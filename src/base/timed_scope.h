@@ -5,13 +5,13 @@
 
 namespace zero {
 
-class Lap {
+class TimedScope {
  public:
   // `seconds` must live as long.
-  explicit Lap(double& seconds) : seconds_(seconds) {}
-  ~Lap() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
-  Lap(const Lap&) = delete;
-  Lap& operator=(const Lap&) = delete;
+  explicit TimedScope(double& seconds) : seconds_(seconds) {}
+  ~TimedScope() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  TimedScope(const TimedScope&) = delete;
+  TimedScope& operator=(const TimedScope&) = delete;
 
  private:
   using Clock = std::chrono::steady_clock;

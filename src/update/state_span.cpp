@@ -1,14 +1,14 @@
-#include "update/held_state.h"
+#include "update/state_span.h"
 
 #include <cstring>
 
 #include "device/device.h"
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 #include "memory/tier_meter.h"
 
 namespace zero {
 
-void HeldState::lies_in(const BlockPart& where) {
+void StateSpan::lies_in(const BlockPart& where) {
   if (where.block->addressable()) {
     memory = static_cast<char*>(where.block->view().data) + where.at;
     of_host = where.block->lies_on(Block::kHost);
@@ -18,19 +18,19 @@ void HeldState::lies_in(const BlockPart& where) {
   }
 }
 
-bool HeldState::in_place(const Device& device) const {
+bool StateSpan::in_place(const Device& device) const {
   return memory != nullptr && (of_host || device.is_host());
 }
 
-void HeldState::read(Device& device, View to) const {
-  const TierMeter::Apart apart;
+void StateSpan::read(Device& device, View to) const {
+  const TierMeter::SetupTraffic apart;
   if (block != nullptr) return block->read(at, to).wait();
   if (!of_host) return device.to_host(to.data, memory, to.bytes());
   std::memcpy(to.data, memory, static_cast<std::size_t>(to.bytes()));
 }
 
-void HeldState::write(Device& device, ConstView from) const {
-  const TierMeter::Apart apart;
+void StateSpan::write(Device& device, ConstView from) const {
+  const TierMeter::SetupTraffic apart;
   if (block != nullptr) return block->write(at, from).wait();
   if (!of_host) return device.from_host(memory, from.data, from.bytes());
   std::memcpy(memory, from.data, static_cast<std::size_t>(from.bytes()));

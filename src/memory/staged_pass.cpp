@@ -1,4 +1,4 @@
-#include "memory/passage.h"
+#include "memory/staged_pass.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ char* Staging::buffer(std::size_t which) {
   return begin + (shape_.page - beyond) % shape_.page;
 }
 
-Passage::~Passage() {
+StagedPass::~StagedPass() {
   for (Turn& turn : turns_)
     for (Pending& pending : turn.under_way) {
       try {
@@ -43,28 +43,28 @@ Passage::~Passage() {
     }
 }
 
-void Passage::settle(Turn& turn) {
+void StagedPass::settle(Turn& turn) {
   for (Pending& pending : turn.under_way) pending.wait();
   turn.under_way.clear();
 }
 
-bool Passage::in_place(std::span<const BlockPart> parts, std::span<void*> arrays) const {
+bool StagedPass::in_place(std::span<const BlockPart> parts, std::span<void*> arrays) const {
   if (parts.size() > arrays.size()) throw StoreError(std::to_string(parts.size()) + " parts at once");
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (!staging_.finds(parts[i])) return false;
+    if (!staging_.reachable(parts[i])) return false;
     arrays[i] = place(parts[i]);
   }
   return true;
 }
 
-void Passage::begin(std::span<const BlockPart> parts, Work work) {
+void StagedPass::begin(std::span<const BlockPart> parts, Work work) {
   if (!open_.jobs.empty() && !has_room(parts)) close();
   add(parts, std::move(work));
   if (!joins_) close();
 }
 
 // The operation whose bytes end where the part begins: of this pass() or the one before.
-BlockPart* Passage::continued_by(const BlockPart& part, std::vector<BlockPart>& operations) {
+BlockPart* StagedPass::continued_by(const BlockPart& part, std::vector<BlockPart>& operations) {
   const std::size_t looked_at = std::min(operations.size(), 2 * kParts);
   for (BlockPart& each : std::span(operations).last(looked_at))
     if (each.block == part.block && each.way == part.way && each.at + each.bytes == part.at) return &each;
@@ -72,15 +72,15 @@ BlockPart* Passage::continued_by(const BlockPart& part, std::vector<BlockPart>& 
 }
 
 // In a buffer, with what is lost between operations.
-std::int64_t Passage::room_for(const BlockPart& part) const {
+std::int64_t StagedPass::room_for(const BlockPart& part) const {
   const std::int64_t page = staging_.shape().page;
   return page > 1 ? round_up(part.at % page + part.bytes, page) : round_up(part.bytes, kAlign);
 }
 
-bool Passage::has_room(std::span<const BlockPart> parts) {
+bool StagedPass::has_room(std::span<const BlockPart> parts) {
   std::int64_t room = open_.room;
   for (const BlockPart& part : parts) {
-    if (staging_.finds(part)) continue;
+    if (staging_.reachable(part)) continue;
     BlockPart grown = part;
     if (const BlockPart* const before = continued_by(part, open_.operations)) {
       grown = {part.block, before->at, before->bytes + part.bytes, part.way};
@@ -91,10 +91,10 @@ bool Passage::has_room(std::span<const BlockPart> parts) {
   return room <= staging_.shape().bytes();
 }
 
-void Passage::add(std::span<const BlockPart> parts, Work work) {
+void StagedPass::add(std::span<const BlockPart> parts, Work work) {
   Job job{{}, std::move(work)};
   for (const BlockPart& part : parts) {
-    if (staging_.finds(part)) {
+    if (staging_.reachable(part)) {
       job.arrays.push_back({.place = place(part)});
       continue;
     }
@@ -109,7 +109,7 @@ void Passage::add(std::span<const BlockPart> parts, Work work) {
 }
 
 // Brings what is open, beside the work of the turn before.
-void Passage::close() {
+void StagedPass::close() {
   Turn& turn = turns_[next_ % turns_.size()];
   settle(turn);
   turn = std::exchange(open_, {});
@@ -118,7 +118,7 @@ void Passage::close() {
   ++next_;
 }
 
-void Passage::bring(Turn& turn, char* buffer) const {
+void StagedPass::bring(Turn& turn, char* buffer) const {
   std::int64_t taken = 0;
   for (const BlockPart& operation : turn.operations) {
     const std::int64_t begin = next_place(staging_.shape(), taken, operation);
@@ -128,11 +128,11 @@ void Passage::bring(Turn& turn, char* buffer) const {
       throw StoreError("parts of " + std::to_string(taken) + " bytes for a buffer of " +
                        std::to_string(staging_.shape().bytes()));
     const View view{turn.places.back(), operation.bytes, Dtype::u8};
-    if (operation.way != Way::out) turn.under_way.push_back(operation.block->read(operation.at, view));
+    if (operation.way != Access::write) turn.under_way.push_back(operation.block->read(operation.at, view));
   }
 }
 
-void Passage::carry_out(Turn& turn) {
+void StagedPass::carry_out(Turn& turn) {
   if (turn.jobs.empty()) return;
   settle(turn);
   const std::vector<Job> jobs = std::exchange(turn.jobs, {});  // whose work may keep what parts are of
@@ -145,13 +145,13 @@ void Passage::carry_out(Turn& turn) {
   }
   for (std::size_t i = 0; i < turn.operations.size(); ++i) {
     const BlockPart& operation = turn.operations[i];
-    if (operation.way == Way::in) continue;
+    if (operation.way == Access::read) continue;
     turn.under_way.push_back(operation.block->write(operation.at, {turn.places[i], operation.bytes, Dtype::u8}));
   }
   if (const auto call = std::exchange(turn.then, nullptr)) call();
 }
 
-void Passage::then(std::function<void()> call) {
+void StagedPass::then(std::function<void()> call) {
   Turn& turn = open_.jobs.empty() ? latest() : open_;
   if (turn.jobs.empty()) return call();
   turn.then = [before = std::move(turn.then), after = std::move(call)] {
@@ -160,22 +160,22 @@ void Passage::then(std::function<void()> call) {
   };
 }
 
-void Passage::finish() {
+void StagedPass::finish() {
   if (!open_.jobs.empty()) close();
   carry_out(latest());
-  std::ranges::for_each(turns_, &Passage::settle);
+  std::ranges::for_each(turns_, &StagedPass::settle);
 }
 
 void each_stretch(Staging& staging, std::int64_t count, const PartsOf& parts, const StretchWork& work) {
-  Passage passage(staging);
+  StagedPass passage(staging);
   each_stretch(passage, count, parts, work);
   passage.finish();
 }
 
-void each_stretch(Passage& passage, std::int64_t count, const PartsOf& parts, const StretchWork& work) {
+void each_stretch(StagedPass& passage, std::int64_t count, const PartsOf& parts, const StretchWork& work) {
   const Staging& staging = passage.staging();
   const std::vector<BlockPart> all = parts(0, count);
-  const auto staged = std::ranges::count_if(all, [&](const BlockPart& part) { return !staging.finds(part); });
+  const auto staged = std::ranges::count_if(all, [&](const BlockPart& part) { return !staging.reachable(part); });
   const std::int64_t most = staged == 0 ? count : staging.shape().elements_of(staged);
   for (std::int64_t first = 0; first < count; first += most) {
     const std::int64_t some = std::min(most, count - first);

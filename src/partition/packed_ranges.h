@@ -10,11 +10,12 @@
 
 namespace zero {
 
-class Runs {
+class PackedRanges {
  public:
   // Of the unit's elements [begin, end), those whose slot is `kept`, together with the gap behind each slot,
   // one after the other: all of them where every slot is.
-  Runs(const UnitLayout& unit, std::int64_t begin, std::int64_t end, const std::function<bool(const Slot&)>& kept);
+  PackedRanges(const UnitLayout& unit, std::int64_t begin, std::int64_t end,
+               const std::function<bool(const Slot&)>& kept);
 
   std::int64_t length() const { return length_; }
   // The place of an element of the unit that is kept.

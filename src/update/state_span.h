@@ -19,7 +19,7 @@ class TorchStep;
 
 // Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or of the host, or from
 // byte `at` of `block` where that is not addressable.
-struct HeldState {
+struct StateSpan {
   const Slot* slot = nullptr;  // whose parameter it is
   StateKind kind = StateKind::parameter;
   std::string part = {};
@@ -40,6 +40,6 @@ struct HeldState {
   void read(Device& device, View to) const;
   void write(Device& device, ConstView from) const;
 };
-using TellState = std::function<void(const HeldState&)>;
+using VisitState = std::function<void(const StateSpan&)>;
 
 }  // namespace zero

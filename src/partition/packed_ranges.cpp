@@ -1,10 +1,11 @@
-#include "partition/runs.h"
+#include "partition/packed_ranges.h"
 
 #include <algorithm>
 
 namespace zero {
 
-Runs::Runs(const UnitLayout& unit, std::int64_t begin, std::int64_t end, const std::function<bool(const Slot&)>& kept) {
+PackedRanges::PackedRanges(const UnitLayout& unit, std::int64_t begin, std::int64_t end,
+                           const std::function<bool(const Slot&)>& kept) {
   const std::vector<Slot>& slots = unit.slots();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (!kept(slots[i])) continue;
@@ -21,7 +22,7 @@ Runs::Runs(const UnitLayout& unit, std::int64_t begin, std::int64_t end, const s
   }
 }
 
-std::int64_t Runs::at(std::int64_t element) const {
+std::int64_t PackedRanges::at(std::int64_t element) const {
   const auto after = std::ranges::partition_point(runs_, [&](const Run& run) { return run.begin <= element; });
   const Run& run = *std::prev(after);
   return run.place + element - run.begin;

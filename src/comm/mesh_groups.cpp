@@ -1,4 +1,4 @@
-#include "comm/groups.h"
+#include "comm/mesh_groups.h"
 
 #include "comm/decorators.h"
 #include "device/device.h"
@@ -18,50 +18,50 @@ View part_of(View memory, const Slice& all, const Slice& part, std::int64_t by =
 
 }  // namespace
 
-Groups::Groups(const Communicator& data, const MeshShape& mesh) : mesh_(mesh), data_(data), shard_(data) {
+MeshGroups::MeshGroups(const Communicator& data, const MeshShape& mesh) : mesh_(mesh), data_(data), shard_(data) {
   if (mesh.size(Axis::replica) == 1) return;
   shard_ = data.split(mesh.group(Axis::shard, data.rank()), mesh.at(Axis::shard, data.rank()));
   replica_ = data.split(mesh.group(Axis::replica, data.rank()), mesh.at(Axis::replica, data.rank()));
 }
 
-const Communicator& Groups::along(Axis axis) const {
+const Communicator& MeshGroups::along(Axis axis) const {
   if (axis == Axis::shard) return shard_;
   return axis == Axis::replica ? replica_ : data_;
 }
 
 template <class Wrap>
-Groups Groups::wrapped(const Wrap& wrap) const {
-  Groups groups = *this;
+MeshGroups MeshGroups::wrapped(const Wrap& wrap) const {
+  MeshGroups groups = *this;
   for (Communicator* each : {&groups.data_, &groups.shard_, &groups.replica_})
     if (each->size() > 1 || size() == 1) *each = Communicator(wrap(each->impl()));
   return groups;
 }
 
-Groups Groups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
+MeshGroups MeshGroups::metered_by(const std::shared_ptr<TrafficMeter>& meter) const {
   return wrapped([&](const auto& group) { return metered(group, meter); });
 }
 
-Groups Groups::on_device(Device& device) const {
+MeshGroups MeshGroups::on_device(Device& device) const {
   auto joined = size() == 1 ? nullptr : data_.impl()->on_device(device.index());
-  Groups groups = joined == nullptr ? staged_by(device) : Groups(Communicator(std::move(joined)), mesh_);
+  MeshGroups groups = joined == nullptr ? staged_by(device) : MeshGroups(Communicator(std::move(joined)), mesh_);
   groups.device_ = &device;
   return groups;
 }
 
-Groups Groups::staged_by(Device& device) const {
+MeshGroups MeshGroups::staged_by(Device& device) const {
   return wrapped([&](const auto& group) { return staged(group, device); });
 }
 
-void Groups::finish(Pending operation) const {
+void MeshGroups::finish(Pending operation) const {
   device_ == nullptr ? operation.wait() : device_->follow(std::move(operation));
 }
 
-void Groups::hop(const Hop& hop, ConstView mine, View to) const {
+void MeshGroups::hop(const Hop& hop, ConstView mine, View to) const {
   const Communicator& group = along(hop.axis);
   finish(hop.collective == Collective::all_gather ? group.all_gather(mine, to) : group.reduce_scatter(mine, to));
 }
 
-View Groups::carry_out(const Route& route, ConstView mine, View room, const Coder* coder) const {
+View MeshGroups::carry_out(const Route& route, ConstView mine, View room, const Coder* coder) const {
   const Slice all = route.room();
   if (route.codec != Wire::native && !route.hops.empty()) {
     carry_out_coded(route, mine, room, *coder);
@@ -75,7 +75,7 @@ View Groups::carry_out(const Route& route, ConstView mine, View room, const Code
   return part_of(room, all, route.to);
 }
 
-void Groups::carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const {
+void MeshGroups::carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const {
   const std::int64_t slices = room.count / mine.count, bytes = coded_bytes(mine.count, mine.dtype, route.codec);
   auto* const codes = static_cast<std::uint8_t*>(coder.codes.data);
   const View all{codes, slices * bytes, Dtype::u8, room.device};
