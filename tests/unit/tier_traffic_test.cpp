@@ -24,7 +24,7 @@ TEST(TierMeter, CountsByStateWhatBlocksOfOtherTiersAreAskedFor) {
   Block moved = std::move(gradient);
   moved.write(0, view(64)).wait();
   {
-    const TierMeter::Apart apart;
+    const TierMeter::SetupTraffic apart;
     moved.read(0, view(16)).wait();
   }
   buffer.read(0, view(64)).wait();
