@@ -107,9 +107,11 @@ class Plan {
   // Copies with one setting changed.
   [[nodiscard]] Plan fp32() const { return precision(Precision::fp32); }
   [[nodiscard]] Plan bf16() const { return precision(Precision::bf16); }
-  [[nodiscard]] Plan precision(Precision precision) const;
-  [[nodiscard]] Plan accumulate(int micro_batches) const;  // micro-batches a rank computes for one step
-  [[nodiscard]] Plan reproducible(bool on) const;          // sums over micro-batches along one tree
+  [[nodiscard]] Plan precision(Precision precision) const { return with(&Plan::precision_, precision); }
+  // Micro-batches that a rank computes for one step.
+  [[nodiscard]] Plan accumulate(int micro_batches) const { return with(&Plan::accumulate_, micro_batches); }
+  // Sums over micro-batches along one tree.
+  [[nodiscard]] Plan reproducible(bool on) const { return with(&Plan::reproducible_, on); }
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
   // dtype; not those of fp64 parameters. On one rank nothing travels. Throws ConfigError for another dtype.
   [[nodiscard]] Plan reduce_in(Dtype dtype) const;
@@ -131,9 +133,9 @@ class Plan {
   // step's vote, and by whatever else sees parameters or state: checkpoints, gather scopes, evaluations, all of which
   // are collective then. Of an optimizer element by element, offloaded with all of its bytes, parameters being on the
   // device, and of a model on a device, whose gradients are offloaded too.
-  [[nodiscard]] Plan delay_update(bool on = true) const;
+  [[nodiscard]] Plan delay_update(bool on = true) const { return with(&Plan::delays_update_, on); }
   // For parameters paged in; 0: that of the two largest units, of the three largest where they are on another tier.
-  [[nodiscard]] Plan resident_budget(std::int64_t bytes) const;
+  [[nodiscard]] Plan resident_budget(std::int64_t bytes) const { return with(&Plan::resident_budget_, bytes); }
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
@@ -171,6 +173,12 @@ class Plan {
   bool operator==(const Plan&) const = default;
 
  private:
+  template <class T>
+  Plan with(T Plan::*setting, T value) const {
+    Plan plan = *this;
+    plan.*setting = value;
+    return plan;
+  }
   bool has_rows_of(const Plan& other) const;
 
   std::string label_;            // of the preset that it began as

@@ -1,5 +1,5 @@
-// Arrays in E4M3 by blocks, each with a power of two, one byte (the idea of the OCP Microscaling formats, 2023): the
-// scales of all blocks first, then the codes. Rounded to the nearest; a block that is not finite becomes NaN. No torch.
+// E4M3 in blocks of 32, each with a power of two, one byte (the idea of the OCP Microscaling formats, 2023). Rounded to
+// the nearest; a block that is not finite becomes NaN. No torch.
 #pragma once
 
 #include <algorithm>
@@ -8,14 +8,9 @@
 
 #include "base/float8.h"
 #include "base/targets.h"
+#include "zero/plan.h"
 
 namespace zero {
-
-inline constexpr std::int64_t kWireBlock = 32;
-
-constexpr std::int64_t blocks_bytes(std::int64_t count) {
-  return (count + kWireBlock - 1) / kWireBlock + count;
-}
 
 namespace float8 {
 
@@ -61,4 +56,21 @@ ZERO_BOTH inline void decode_block(const std::uint8_t* codes, std::uint8_t byte,
 }
 
 }  // namespace float8
+
+// See base/codec.h.
+struct Float8Blocks {
+  static constexpr Wire kWire = Wire::fp8;
+  static constexpr std::int64_t kBlock = 32, kHead = 1, kBits = 8;
+
+  template <class T>
+  ZERO_BOTH static void encode(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* head) {
+    float8::encode_block(values, n, codes, *head);
+  }
+  template <class T>
+  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t first, std::int64_t n,
+                               T* values) {
+    float8::decode_block(codes + first, *head, values, n);
+  }
+};
+
 }  // namespace zero

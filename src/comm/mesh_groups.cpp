@@ -80,11 +80,12 @@ void MeshGroups::carry_out_coded(const Route& route, ConstView mine, View room, 
   auto* const codes = static_cast<std::uint8_t*>(coder.codes.data);
   const View all{codes, slices * bytes, Dtype::u8, room.device};
   const auto part = [&](const Slice& slice) { return part_of(all, route.room(), slice, mine.count); };
-  coder.device.run(Encode{mine.data, mine.dtype, static_cast<std::uint8_t*>(part(route.from).data), mine.count});
+  coder.device.run(
+      Encode{mine.data, mine.dtype, static_cast<std::uint8_t*>(part(route.from).data), mine.count, route.codec});
   for (const Hop& each : route.hops) hop(each, part(each.from), part(each.to));
   for (std::int64_t i = 0; i < slices; ++i)
     coder.device.run(Decode{codes + i * bytes, static_cast<char*>(room.data) + i * mine.count * size_of(room.dtype),
-                            room.dtype, mine.count});
+                            room.dtype, mine.count, route.codec});
 }
 
 }  // namespace zero

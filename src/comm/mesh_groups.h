@@ -14,8 +14,8 @@ namespace zero {
 class Device;
 class TrafficMeter;
 
-// What codes are made and read by, and where those of all ranks lie on their way: E4M3 in blocks of kWireBlock values
-// with a power of two each, one byte (Wire::fp8). Every rank, the owner too, goes on with what was decoded.
+// What codes are made and read by, and where those of all ranks lie on their way (base/codec.h). Every rank, the owner
+// too, goes on with what was decoded.
 struct Coder {
   Device& device;
   View codes;

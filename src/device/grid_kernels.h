@@ -18,9 +18,9 @@
 #include <variant>
 
 #include "base/blockwise.h"
+#include "base/codec.h"
 #include "base/exact_sum.h"
 #include "base/float8.h"
-#include "base/float8_blocks.h"
 #include "base/targets.h"
 #include "device/cases.h"
 #include "device/kernels.h"
@@ -133,24 +133,25 @@ struct ReadElements {
 };
 
 // A thread for each block.
-template <class T>
+template <class Codec, class T>
 struct EncodeBlocks {
   const T* values;
-  std::uint8_t *scales, *codes;
+  std::uint8_t *heads, *codes;
   std::int64_t count;
   ZERO_BOTH void operator()(std::int64_t block) const {
-    const std::int64_t begin = block * kWireBlock;
-    float8::encode_block(values + begin, std::min(std::int64_t{kWireBlock}, count - begin), codes + begin,
-                         scales[block]);
+    const std::int64_t begin = block * Codec::kBlock;
+    Codec::encode(values + begin, std::min(std::int64_t{Codec::kBlock}, count - begin),
+                  codes + begin * Codec::kBits / 8, heads + block * Codec::kHead);
   }
 };
 
-template <class T>
+template <class Codec, class T>
 struct DecodeElements {
-  const std::uint8_t *scales, *codes;
+  const std::uint8_t *heads, *codes;
   T* values;
   ZERO_BOTH void operator()(std::int64_t i) const {
-    float8::decode_block(codes + i, scales[i / kWireBlock], values + i, 1);
+    const std::int64_t block = i / Codec::kBlock, begin = block * Codec::kBlock;
+    Codec::decode(codes + begin * Codec::kBits / 8, heads + block * Codec::kHead, i - begin, 1, values + i);
   }
 };
 
@@ -315,15 +316,22 @@ class Kernels {
     });
   }
   void compute(const Encode& k) const {
-    const std::int64_t scales = blocks_bytes(k.count) - k.count;
-    cases::with_single(k.dtype, [&]<class T>(T) {
-      launch_.elements(scales, EncodeBlocks<T>{static_cast<const T*>(k.values), k.blocks, k.blocks + scales, k.count});
+    with_codec(k.codec, [&]<class Codec>(Codec) {
+      const std::int64_t heads = bytes_of_heads<Codec>(k.count);
+      cases::with_single(k.dtype, [&]<class T>(T) {
+        launch_.elements(heads / Codec::kHead,
+                         EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), k.codes, k.codes + heads, k.count});
+      });
+      return 0;
     });
   }
   void compute(const Decode& k) const {
-    const std::uint8_t* const codes = k.blocks + (blocks_bytes(k.count) - k.count);
-    cases::with_single(k.dtype, [&]<class T>(T) {
-      launch_.elements(k.count, DecodeElements<T>{k.blocks, codes, static_cast<T*>(k.values)});
+    with_codec(k.codec, [&]<class Codec>(Codec) {
+      const std::uint8_t* const codes = k.codes + bytes_of_heads<Codec>(k.count);
+      cases::with_single(k.dtype, [&]<class T>(T) {
+        launch_.elements(k.count, DecodeElements<Codec, T>{k.codes, codes, static_cast<T*>(k.values)});
+      });
+      return 0;
     });
   }
   void compute(const FindLargest& k) const {

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "base/blockwise.h"
+#include "base/codec.h"
 #include "base/exact_sum.h"
-#include "base/float8_blocks.h"
 #include "base/half.h"
 #include "base/targets.h"
 #include "device/cases.h"
@@ -210,26 +210,36 @@ void compute(const AdoptWritten& k) {
   });
 }
 
-template <class T>
-ZERO_MULTIVERSION void encode(const T* const values, std::uint8_t* const out, const std::int64_t count) {
-  std::uint8_t* const codes = out + blocks_bytes(count) - count;
-  for (std::int64_t begin = 0; begin < count; begin += kWireBlock)
-    float8::encode_block(values + begin, std::min(kWireBlock, count - begin), codes + begin, out[begin / kWireBlock]);
+template <class Codec, class T>
+ZERO_MULTIVERSION void encode(const T* const values, std::uint8_t* const heads, const std::int64_t count) {
+  constexpr std::int64_t block = Codec::kBlock;
+  std::uint8_t* const codes = heads + bytes_of_heads<Codec>(count);
+  for (std::int64_t begin = 0; begin < count; begin += block)
+    Codec::encode(values + begin, std::min(block, count - begin), codes + begin * Codec::kBits / 8,
+                  heads + begin / block * Codec::kHead);
 }
 
-template <class T>
-ZERO_MULTIVERSION void decode(const std::uint8_t* const in, T* const values, const std::int64_t count) {
-  const std::uint8_t* const codes = in + blocks_bytes(count) - count;
-  for (std::int64_t begin = 0; begin < count; begin += kWireBlock)
-    float8::decode_block(codes + begin, in[begin / kWireBlock], values + begin, std::min(kWireBlock, count - begin));
+template <class Codec, class T>
+ZERO_MULTIVERSION void decode(const std::uint8_t* const heads, T* const values, const std::int64_t count) {
+  constexpr std::int64_t block = Codec::kBlock;
+  const std::uint8_t* const codes = heads + bytes_of_heads<Codec>(count);
+  for (std::int64_t begin = 0; begin < count; begin += block)
+    Codec::decode(codes + begin * Codec::kBits / 8, heads + begin / block * Codec::kHead, 0,
+                  std::min(block, count - begin), values + begin);
 }
 
 void compute(const Encode& k) {
-  with_single(k.dtype, [&]<class T>(T) { encode(static_cast<const T*>(k.values), k.blocks, k.count); });
+  with_codec(k.codec, [&]<class Codec>(Codec) {
+    with_single(k.dtype, [&]<class T>(T) { encode<Codec>(static_cast<const T*>(k.values), k.codes, k.count); });
+    return 0;
+  });
 }
 
 void compute(const Decode& k) {
-  with_single(k.dtype, [&]<class T>(T) { decode(k.blocks, static_cast<T*>(k.values), k.count); });
+  with_codec(k.codec, [&]<class Codec>(Codec) {
+    with_single(k.dtype, [&]<class T>(T) { decode<Codec>(k.codes, static_cast<T*>(k.values), k.count); });
+    return 0;
+  });
 }
 
 // As integers, magnitudes are in the order of their values, and NaN above all.

@@ -14,10 +14,10 @@
 #include <variant>
 #include <vector>
 
+#include "base/codec.h"
 #include "base/elements.h"
 #include "base/exact_sum.h"
 #include "base/float8.h"
-#include "base/float8_blocks.h"
 #include "partition/accumulation_order.h"
 #include "zero/dtype.h"
 #include "zero/optimizer.h"
@@ -245,27 +245,29 @@ struct AdoptWritten {
 
 // OwnKernel: FP8, in blocks on wires, and tensors with one scale.
 
-// Values of f32, bf16 or f16 in blocks, see base/float8_blocks.h.
+// Values of f32, bf16 or f16 in the codes of a wire, see base/codec.h.
 struct Encode {
   const void* values;
   Dtype dtype;
-  std::uint8_t* blocks;
+  std::uint8_t* codes;
   std::int64_t count;
+  Wire codec = Wire::fp8;
 
   void each_range(const auto& visit) {
     visit(values, count * size_of(dtype));
-    visit(blocks, blocks_bytes(count));
+    visit(codes, bytes_of_codes(codec, count));
   }
 };
 
 struct Decode {
-  const std::uint8_t* blocks;
+  const std::uint8_t* codes;
   void* values;
   Dtype dtype;
   std::int64_t count;
+  Wire codec = Wire::fp8;
 
   void each_range(const auto& visit) {
-    visit(blocks, blocks_bytes(count));
+    visit(codes, bytes_of_codes(codec, count));
     visit(values, count * size_of(dtype));
   }
 };

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/codec.h"
 #include "base/text.h"
 #include "partition/plan_settings.h"
 #include "partition/routes.h"
@@ -186,8 +187,9 @@ class Inspection {
       const Row& row = plan_[state];
       const std::string who(name(state));
       tier(state, row);
-      if (state == State::parameter && row.wire == Wire::fp8) {
-        expect(holds(row.rest, Placement::sharded), "parameter on wire fp8 must be sharded: else nothing is gathered");
+      if (state == State::parameter && has_codec(row.wire)) {
+        expect(holds(row.rest, Placement::sharded),
+               "parameter on wire " + std::string(name(row.wire)) + " must be sharded: else nothing is gathered");
         continue;
       }
       expect(row.wire == Wire::native || (state == State::gradient && plan_.reduction()),
@@ -322,27 +324,11 @@ std::string Plan::preset() const {
   return "custom";
 }
 
-Plan Plan::precision(Precision precision) const {
-  return changed(*this, [&](Plan& plan) { plan.precision_ = precision; });
-}
-
 Plan Plan::offload(State state, Tier tier, double share) const {
   Plan plan = *this;
   plan[state].tier = tier;
   plan[state].share = share;
   return plan;
-}
-
-Plan Plan::delay_update(bool on) const {
-  return changed(*this, [&](Plan& plan) { plan.delays_update_ = on; });
-}
-
-Plan Plan::accumulate(int micro_batches) const {
-  return changed(*this, [&](Plan& plan) { plan.accumulate_ = micro_batches; });
-}
-
-Plan Plan::reproducible(bool on) const {
-  return changed(*this, [&](Plan& plan) { plan.reproducible_ = on; });
 }
 
 Plan Plan::gather_in(Wire wire) const {
@@ -366,10 +352,6 @@ std::optional<Dtype> Plan::reduction() const {
   for (const auto& [wire, sent] : kRoundedTo)
     if ((*this)[State::gradient].wire == wire) return sent;
   return {};
-}
-
-Plan Plan::resident_budget(std::int64_t bytes) const {
-  return changed(*this, [&](Plan& plan) { plan.resident_budget_ = bytes; });
 }
 
 Plan Plan::on(const MeshShape& mesh) const {

@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/codec.h"
 #include "base/number.h"
 #include "base/text.h"
 #include "zero/error.h"
@@ -42,7 +43,9 @@ Plan with_reduction(Plan plan, const std::string& text) {
 }
 
 std::vector<std::string_view> gathers() {
-  return {name(Wire::native), name(Wire::fp8)};
+  std::vector<std::string_view> names{name(Wire::native)};
+  std::apply([&](auto... codec) { (names.push_back(name(decltype(codec)::kWire)), ...); }, Codecs());
+  return names;
 }
 
 Plan with_gathers(const Plan& plan, const std::string& text) {

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "base/float8_blocks.h"
+#include "base/codec.h"
 #include "zero/communicator.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
@@ -20,16 +20,17 @@ inline Wire wire_of(Wire wire, Dtype dtype) {
 
 // Of a slice of `count` elements.
 inline std::int64_t coded_bytes(std::int64_t count, Dtype dtype, Wire wire) {
-  return wire_of(wire, dtype) == Wire::fp8 ? blocks_bytes(count) : count * size_of(dtype);
+  const Wire codec = wire_of(wire, dtype);
+  return has_codec(codec) ? bytes_of_codes(codec, count) : count * size_of(dtype);
 }
 
 // For the codes of the largest unit, of all ranks; 0 where parameters travel as they are.
 inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
   const Row& row = plan[State::parameter];
   std::int64_t bytes = 0;
-  if (row.rest.shard != Placement::sharded || row.wire != Wire::fp8) return bytes;
+  if (row.rest.shard != Placement::sharded || !has_codec(row.wire)) return bytes;
   for (const UnitLayout& unit : layout.units())
-    if (wire_of(row.wire, unit.dtype()) == Wire::fp8)
+    if (has_codec(wire_of(row.wire, unit.dtype())))
       bytes = std::max(bytes, layout.ranks() * coded_bytes(unit.shard_length(), unit.dtype(), row.wire));
   return bytes;
 }

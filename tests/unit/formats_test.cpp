@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/blockwise.h"
-#include "base/float8_blocks.h"
+#include "base/codec.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "device/kernels.h"
@@ -167,13 +167,13 @@ TEST(Float8Blocks, AreNearTheirValues) {
   std::array<float, 100> values, again;
   for (float& value : values)
     value = std::ldexp(std::generate_canonical<float, 24>(engine) - 0.5F, static_cast<int>(engine() % 60) - 40);
-  std::vector<std::uint8_t> codes(blocks_bytes(100));
+  std::vector<std::uint8_t> codes(bytes_of_codes(Wire::fp8, 100));
   ASSERT_EQ(codes.size(), 104);
   run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 100});
   run_on_host(Decode{codes.data(), again.data(), Dtype::f32, 100});
-  for (std::size_t block = 0; block < 100; block += kWireBlock) {
+  for (std::size_t block = 0; block < 100; block += Float8Blocks::kBlock) {
     float largest = 0;
-    const std::size_t end = std::min<std::size_t>(block + kWireBlock, 100);
+    const std::size_t end = std::min<std::size_t>(block + Float8Blocks::kBlock, 100);
     for (std::size_t i = block; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
     for (std::size_t i = block; i < end; ++i)
       EXPECT_LE(std::abs(again[i] - values[i]), std::max(std::abs(values[i]) / 16, largest * 0x1p-17F)) << values[i];
@@ -183,7 +183,7 @@ TEST(Float8Blocks, AreNearTheirValues) {
 TEST(Float8Blocks, OfWhatTheyGiveAreExact) {
   std::array<float, 64> values, once, twice;
   for (std::size_t i = 0; i < 64; ++i) values[i] = std::ldexp(1 + static_cast<float>(i) / 64, static_cast<int>(i % 9));
-  std::vector<std::uint8_t> codes(blocks_bytes(64));
+  std::vector<std::uint8_t> codes(bytes_of_codes(Wire::fp8, 64));
   run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 64});
   run_on_host(Decode{codes.data(), once.data(), Dtype::f32, 64});
   run_on_host(Encode{once.data(), Dtype::f32, codes.data(), 64});
@@ -194,7 +194,7 @@ TEST(Float8Blocks, OfWhatTheyGiveAreExact) {
 TEST(Float8Blocks, ThatAreNotFiniteAreNoNumbers) {
   std::array<float, 40> values{};
   values[3] = std::numeric_limits<float>::infinity();
-  std::vector<std::uint8_t> codes(blocks_bytes(40));
+  std::vector<std::uint8_t> codes(bytes_of_codes(Wire::fp8, 40));
   run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 40});
   run_on_host(Decode{codes.data(), values.data(), Dtype::f32, 40});
   for (std::size_t i = 0; i < 32; ++i) EXPECT_TRUE(std::isnan(values[i]));

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "base/float8_blocks.h"
+#include "base/codec.h"
 #include "optimizers.h"
 #include "partition/moments.h"
 
@@ -259,10 +259,11 @@ TEST(GridKernels, AddSquaresLikeTheHost) {
 
 TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
-    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, kWireBlock, kWireBlock + 5, kCount}) {
+    for (const std::int64_t count :
+         {std::int64_t{0}, std::int64_t{1}, Float8Blocks::kBlock, Float8Blocks::kBlock + 5, kCount}) {
       std::vector<char> values = array_of(dtype, count, 8, 30);
       if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
-      const auto bytes = static_cast<std::size_t>(blocks_bytes(count));
+      const auto bytes = static_cast<std::size_t>(bytes_of_codes(Wire::fp8, count));
       std::vector<std::uint8_t> host(bytes), device(bytes);
       run_on_host(Encode{values.data(), dtype, host.data(), count});
       on_grid(Encode{values.data(), dtype, device.data(), count});

@@ -1,0 +1,57 @@
+// Codecs: how values travel in fewer bytes than they are stored in. A codec cuts an array into blocks, each of which
+// has a head of its own (a scale, say): the heads of all blocks first, then the codes. It is a type, and a line of
+// Codecs:
+//
+//   kWire                         what a plan calls it
+//   kBlock, kHead, kBits          values of a block; bytes of its head; bits of a value's code, whose block ends a byte
+//   encode(values, n, codes, head)         of a block's first n values
+//   decode(codes, head, first, n, values)  to n values of a block, from `first` on
+//
+// both for the host and for grids, of values of f32, bf16 and f16. No torch.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include "base/float8_blocks.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+using Codecs = std::tuple<Float8Blocks>;
+
+// Calls use(codec), a value of the wire's type, where it has one: whether it has.
+template <class Use>
+constexpr bool with_codec(Wire wire, const Use& use) {
+  return std::apply(
+      [&](auto... codec) { return ((decltype(codec)::kWire == wire && (static_cast<void>(use(codec)), true)) || ...); },
+      Codecs());
+}
+
+constexpr bool has_codec(Wire wire) {
+  return with_codec(wire, [](auto) { return 0; });
+}
+
+// Values that are coded together; 1 where there is no codec.
+constexpr std::int64_t block_of(Wire wire) {
+  std::int64_t block = 1;
+  with_codec(wire, [&](auto codec) { return block = decltype(codec)::kBlock; });
+  return block;
+}
+
+template <class Codec>
+constexpr std::int64_t bytes_of_heads(std::int64_t count) {
+  return (count + Codec::kBlock - 1) / Codec::kBlock * Codec::kHead;
+}
+
+// Of heads and codes; 0 where there is no codec.
+constexpr std::int64_t bytes_of_codes(Wire wire, std::int64_t count) {
+  std::int64_t bytes = 0;
+  with_codec(wire, [&](auto codec) {
+    using Codec = decltype(codec);
+    return bytes = bytes_of_heads<Codec>(count) + (count * Codec::kBits + 7) / 8;
+  });
+  return bytes;
+}
+
+}  // namespace zero
