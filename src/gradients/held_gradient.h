@@ -44,7 +44,7 @@ class HeldGradient {
 
   // In all levels.
   void fill_with_zeros(Staging& staging, const Slice& elements);
-  // fold() on these elements, by the end of the passage; `gradient` is of them, null: zeros.
+  // The step of the sum on these elements, by the end of the passage; `gradient` is of them, null: zeros.
   void add(StagedPass& passage, const AccumulateStep& fold, const Slice& elements,
            const std::shared_ptr<Block>& gradient, Dtype dtype);
   // The sum's elements, a stretch at a time: `first` counts from the first of them. Cut at multiples of 16.

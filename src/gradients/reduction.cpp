@@ -141,7 +141,7 @@ void Gradients::keep_sum(UnitGradients& gradients, const AccumulateStep& how, Vi
 void Gradients::gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const {
   const HeldGradient& held = gradients.held;
   const Route route = routes_.sum(gradients.unit.layout());
-  groups.carry_out(route, held.view(route.from), held.view(held.slice()));
+  groups.carry_out(route, held.view(route.from), held.view(route.room()));
 }
 
 // Rank 0's order of completion becomes everybody's, so that at most one flat array waits from the

@@ -70,7 +70,7 @@ class Pricing {
     snapshot();
     estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_, on_device());
     if (routes_.pages()) page(trace);
-    if (mesh_.size() > 1) exchange();
+    if (mesh_.size(Axis::data) > 1) exchange();
     return estimate_;
   }
 
@@ -176,7 +176,7 @@ class Pricing {
 
   // The flat gradient, but where the held one is as it travels.
   void flat(const UnitLayout& unit) {
-    if (mesh_.size() == 1) return;
+    if (mesh_.size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
     if (routes_.flat(unit, held, gradient_elsewhere()))
       flats_.add(unit, unit.length() * size_of(routes_.sent(unit, held)));
@@ -187,7 +187,7 @@ class Pricing {
 
   // Where the sum is made, but where it is held as added; of a unit whose gradient is elsewhere or not.
   std::int64_t slice_of(const UnitLayout& unit, bool elsewhere) const {
-    if (mesh_.size() == 1 || !unit.trainable()) return 0;
+    if (mesh_.size(Axis::data) == 1 || !unit.trainable()) return 0;
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
     if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
     return routes_.reduce(unit).room().count * size_of(accumulation(unit.dtype()));

@@ -147,6 +147,9 @@ class Inspection {
     expect(!holds(row.between, Placement::sharded) || row.rest != kWhole,
            "gradient sharded between micro-batches cannot be replicated at rest: make it sharded at rest, or partial "
            "between micro-batches");
+    expect(row.between != kSlices || row.rest != kSlicesOfGroups,
+           "gradient sharded over data between micro-batches cannot be sharded over shard alone at rest: give both the "
+           "same placement, or make it partial between micro-batches");
   }
 
   void combinations() {

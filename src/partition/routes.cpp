@@ -158,7 +158,7 @@ std::vector<Transition> Routes::of(const UnitLayout& unit) const {
   std::vector<Transition> all;
   if (unit.length() == 0) return all;
   if (pages()) all.push_back({When::use, State::parameter, use(unit)});
-  if (!unit.trainable() || unit.mesh().size() == 1) return all;
+  if (!unit.trainable() || unit.mesh().size(Axis::data) == 1) return all;
   all.push_back({reduces_each() ? When::gradient : When::sum, State::gradient, reduce(unit)});
   if (gathers_sum()) all.push_back({When::sum, State::gradient, sum(unit), /*joined=*/true});
   if (publishes()) all.push_back({When::update, State::parameter, publish(unit)});

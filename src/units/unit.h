@@ -65,7 +65,7 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
 
 class Unit {
  public:
-  // `parameters` in the order of layout.slots(). `bringer`: of parameters on another tier than the device; null: they
+  // `parameters` in the order of layout.slots(). `loader`: of parameters on another tier than the device; null: they
   // are there. `codes`: for those of every unit, where parameters travel in any. Nothing is taken over yet.
   Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
        const Buffer& codes, Accounts& accounts, TierLoader* loader);

@@ -32,6 +32,16 @@ TEST_P(HybridSettings, UnitsThatSomeRanksDoNotUseAreServed) {
   EXPECT_EQ(difference(train<Routed>(flat), train<Routed>(job)), "");
 }
 
+// A table without a name: gradients that are added up first, and are held by groups once they are reduced.
+TEST(HybridTables, MayHoldSumsBetweenMicroBatches) {
+  Job job{.plan = Plan::hybrid().accumulate(2), .ranks = 4, .steps = 4, .shard = 2};
+  job.plan[State::gradient].between = Placements::over_data(Placement::partial);
+  Job flat = job;
+  flat.plan = Plan::ddp().accumulate(2);
+  flat.shard = 0;
+  EXPECT_EQ(difference(train<Routed>(flat), train<Routed>(job)), "");
+}
+
 // Within its group what each wants; the others that these have failed.
 TEST_P(HybridSettings, RanksThatDivergeAreTold) {
   for (const int straggler : {0, 3}) {

@@ -164,6 +164,11 @@ TEST(Plan, TellsWhatCannotBeOnAMesh) {
   plan[State::gradient].between = {.replica = Placement::replicated, .shard = Placement::partial};
   EXPECT_TRUE(mentions(plan.faults(mesh), "gradient can be sharded over shard or data"));
   EXPECT_TRUE(mentions(plan.faults(mesh), "not otherwise along shard"));
+  plan = Plan::hybrid_zero2();
+  plan[State::gradient].rest = {.shard = Placement::sharded};
+  EXPECT_TRUE(mentions(plan.faults(mesh), "gradient sharded over data between micro-batches cannot be"));
+  plan[State::gradient].between = kSums;
+  EXPECT_FALSE(mentions(plan.faults(mesh), "between micro-batches"));
   plan = Plan::zero3();
   plan[State::parameter].rest.tensor = plan[State::parameter].between.tensor = Placement::sharded;
   EXPECT_TRUE(mentions(plan.faults(mesh), "not otherwise along tensor"));
