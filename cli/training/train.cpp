@@ -1,5 +1,4 @@
 #include "cli/training/train.h"
-#include "cli/training/counted_steps.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -15,6 +14,7 @@
 #include "cli/options/recipe.h"
 #include "cli/options/saving_options.h"
 #include "cli/training/collect.h"
+#include "cli/training/counted_steps.h"
 #include "cli/training/memory.h"
 #include "cli/training/prediction.h"
 #include "cli/training/saving.h"

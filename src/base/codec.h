@@ -29,13 +29,13 @@ constexpr bool with_codec(Wire wire, const Use& use) {
 }
 
 constexpr bool has_codec(Wire wire) {
-  return with_codec(wire, [](auto) { return 0; });
+  return with_codec(wire, [](auto) {});
 }
 
 // Values that are coded together; 1 where there is no codec.
 constexpr std::int64_t block_of(Wire wire) {
   std::int64_t block = 1;
-  with_codec(wire, [&](auto codec) { return block = decltype(codec)::kBlock; });
+  with_codec(wire, [&](auto codec) { block = decltype(codec)::kBlock; });
   return block;
 }
 
@@ -49,7 +49,7 @@ constexpr std::int64_t bytes_of_codes(Wire wire, std::int64_t count) {
   std::int64_t bytes = 0;
   with_codec(wire, [&](auto codec) {
     using Codec = decltype(codec);
-    return bytes = bytes_of_heads<Codec>(count) + (count * Codec::kBits + 7) / 8;
+    bytes = bytes_of_heads<Codec>(count) + (count * Codec::kBits + 7) / 8;
   });
   return bytes;
 }

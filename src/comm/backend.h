@@ -76,6 +76,8 @@ struct SplitCall {
   std::int32_t key = 0;
 };
 
+// What every rank gave, by rank. Collective.
+std::vector<SplitCall> gather_split_calls(CommunicatorImpl& all, const SplitCall& mine);
 // The ranks of `rank`'s group, in the group's order.
 std::vector<int> split_group(std::span<const SplitCall> calls, int rank);
 

@@ -104,10 +104,7 @@ Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
 
 // Two levels again where everybody stays together in the same order; shared memory where no group leaves its host.
 std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key) {
-  const SplitCall mine{color, key};
-  std::vector<SplitCall> calls(static_cast<std::size_t>(size()));
-  const View all_of{calls.data(), static_cast<std::int64_t>(calls.size() * sizeof mine), Dtype::u8};
-  levels_.all->run({Collective::all_gather, {&mine, sizeof mine, Dtype::u8}, all_of}).wait();
+  const std::vector<SplitCall> calls = gather_split_calls(*levels_.all, {color, key});
   const std::vector<int> members = split_group(calls, rank());
   bool same = static_cast<int>(members.size()) == size();
   for (int r = 0; same && r < size(); ++r) same = members[static_cast<std::size_t>(r)] == r;

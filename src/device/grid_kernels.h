@@ -322,7 +322,6 @@ class Kernels {
         launch_.elements(heads / Codec::kHead,
                          EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), k.codes, k.codes + heads, k.count});
       });
-      return 0;
     });
   }
   void compute(const Decode& k) const {
@@ -331,7 +330,6 @@ class Kernels {
       cases::with_single(k.dtype, [&]<class T>(T) {
         launch_.elements(k.count, DecodeElements<Codec, T>{k.codes, codes, static_cast<T*>(k.values)});
       });
-      return 0;
     });
   }
   void compute(const FindLargest& k) const {

@@ -231,14 +231,12 @@ ZERO_MULTIVERSION void decode(const std::uint8_t* const heads, T* const values, 
 void compute(const Encode& k) {
   with_codec(k.codec, [&]<class Codec>(Codec) {
     with_single(k.dtype, [&]<class T>(T) { encode<Codec>(static_cast<const T*>(k.values), k.codes, k.count); });
-    return 0;
   });
 }
 
 void compute(const Decode& k) {
   with_codec(k.codec, [&]<class Codec>(Codec) {
     with_single(k.dtype, [&]<class T>(T) { decode<Codec>(k.codes, static_cast<T*>(k.values), k.count); });
-    return 0;
   });
 }
 

@@ -251,7 +251,7 @@ struct Encode {
   Dtype dtype;
   std::uint8_t* codes;
   std::int64_t count;
-  Wire codec = Wire::fp8;
+  Wire codec;
 
   void each_range(const auto& visit) {
     visit(values, count * size_of(dtype));
@@ -264,7 +264,7 @@ struct Decode {
   void* values;
   Dtype dtype;
   std::int64_t count;
-  Wire codec = Wire::fp8;
+  Wire codec;
 
   void each_range(const auto& visit) {
     visit(codes, bytes_of_codes(codec, count));

@@ -222,10 +222,10 @@ class Pricing {
   void gather(std::size_t unit, std::int64_t times) {
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
-    if (routes_.brings()) bring(layout_.units()[unit], times);
+    const UnitLayout& layout = layout_.units()[unit];
+    if (routes_.brings()) bring(layout, times);
     if (routes_.gathers() && memory_ != Memory::common) announce(routes_.within());
-    for (const Transition& each : routes_.of(layout_.units()[unit]))
-      if (each.when == When::use) call(each.route, /*in_place=*/memory_ == Memory::common);
+    if (layout.length() > 0) call(routes_.use(layout), /*in_place=*/memory_ == Memory::common);
     times_ = 1;
   }
 

@@ -56,20 +56,9 @@ std::string states_on(const Plan& plan, Tier tier) {
   return all ? "all" : text;
 }
 
-Plan changed(Plan plan, const auto& change) {
-  change(plan);
-  return plan;
-}
-
-std::vector<std::pair<Axis, Placement>> by_axis(const Placements& placements) {
-  return {{Axis::pipe, placements.pipe},
-          {Axis::replica, placements.replica},
-          {Axis::shard, placements.shard},
-          {Axis::tensor, placements.tensor}};
-}
-
 bool holds(const Placements& placements, Placement placement) {
-  return std::ranges::any_of(by_axis(placements), [&](const auto& each) { return each.second == placement; });
+  const std::array all{placements.pipe, placements.replica, placements.shard, placements.tensor};
+  return std::ranges::count(all, placement) > 0;
 }
 
 bool holds(const Row& row, Placement placement) {
@@ -78,8 +67,8 @@ bool holds(const Row& row, Placement placement) {
 
 // An axis along which it is, though not so along all that are to be the same.
 std::optional<Axis> odd_axis(const Placements& placements) {
-  for (const Axis axis : {Axis::pipe, Axis::tensor})
-    if (by_axis(placements)[static_cast<std::size_t>(axis)].second != Placement::replicated) return axis;
+  if (placements.pipe != Placement::replicated) return Axis::pipe;
+  if (placements.tensor != Placement::replicated) return Axis::tensor;
   if (placements.replica == placements.shard || placements == kSlicesOfGroups) return {};
   return placements.replica == Placement::replicated ? Axis::shard : Axis::replica;
 }
@@ -335,7 +324,9 @@ Plan Plan::offload(State state, Tier tier, double share) const {
 }
 
 Plan Plan::gather_in(Wire wire) const {
-  return changed(*this, [&](Plan& plan) { plan[State::parameter].wire = wire; });
+  Plan plan = *this;
+  plan[State::parameter].wire = wire;
+  return plan;
 }
 
 Plan Plan::reduce_in(Dtype dtype) const {
@@ -348,7 +339,9 @@ Plan Plan::reduce_in(Wire wire) const {
   const bool known = std::ranges::any_of(kRoundedTo, [&](const auto& each) { return each.first == wire; });
   if (!known && wire != Wire::native)
     throw ConfigError("gradients can travel as native, fp32, bf16 or fp16, not as " + std::string(zero::name(wire)));
-  return changed(*this, [&](Plan& plan) { plan[State::gradient].wire = wire; });
+  Plan plan = *this;
+  plan[State::gradient].wire = wire;
+  return plan;
 }
 
 std::optional<Dtype> Plan::reduction() const {

@@ -31,8 +31,10 @@ class OptimizerStates {
   Sites& sites() { return sites_; }
   const Sites& sites() const { return sites_; }
   FullTensors& whole() { return whole_; }
-  const ParameterRule& rule(const Slot& slot) const { return rules_[static_cast<std::size_t>(slot.index)]; }
+  // Where the unit's update is computed.
+  Site& site(const Unit& unit) const { return sites_.of(unit.index()); }
   const ParameterRule& rule(int parameter) const { return rules_[static_cast<std::size_t>(parameter)]; }
+  const ParameterRule& rule(const Slot& slot) const { return rule(slot.index); }
   std::size_t parameters() const { return rules_.size(); }
   // Of the same state, while no update is under way.
   void set_optimizer(int parameter, const Optimizer& optimizer) {
@@ -83,7 +85,6 @@ class OptimizerStates {
 
   static std::size_t index(const Unit& unit) { return static_cast<std::size_t>(unit.index()); }
   Shard held(const Unit& unit) const { return routes_.rest(State::optimizer, unit.layout()); }
-  Site& site(const Unit& unit) { return sites_.of(unit.index()); }
   void check(const Slot& slot, Dtype stored) const;
   Block take(const Unit& unit, std::int64_t count, Dtype dtype);
   // Bytes of elements, counted from the first that this rank updates of a unit.

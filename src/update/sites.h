@@ -25,8 +25,7 @@ class Sites {
   Sites(const Sites&) = delete;
   Sites& operator=(const Sites&) = delete;
 
-  Site& of(int unit) { return *by_unit_[static_cast<std::size_t>(unit)]; }
-  const Site& of(int unit) const { return *by_unit_[static_cast<std::size_t>(unit)]; }
+  Site& of(int unit) const { return *by_unit_[static_cast<std::size_t>(unit)]; }
   // Of the units that do not stay.
   Site& most() { return most_; }
   const Site& most() const { return most_; }

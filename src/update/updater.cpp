@@ -77,7 +77,7 @@ void Updater::pass(StagedPass& passage, const UnitStep& step, const std::vector<
       stretch_of(passage.staging(), parts_between(piece.begin, piece.end), piece.end - piece.begin);
   for (std::int64_t begin = piece.begin, end = piece.end; begin < piece.end; begin = end) {
     const std::int64_t room = most - (begin - blocks.origin) % most;
-    end = states_.sites().of(unit.index()).offloaded == nullptr || room > piece.end - begin ? piece.end : begin + room;
+    end = states_.site(unit).offloaded == nullptr || room > piece.end - begin ? piece.end : begin + room;
     passage.pass(parts_between(begin, end),
                  [use, stretch = range(step, piece, begin, end)](std::span<void* const> arrays) mutable {
                    place(stretch, arrays);
@@ -119,7 +119,7 @@ UnitStep Updater::next_step(Unit& unit, const HeldGradient& gradient, const std:
 void Updater::update_piece(const Unit& unit, std::size_t which, const Optimizer& optimizer,
                            const UpdateFactors& factors, const UpdateRange& range) {
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
-  if (torch == nullptr) return states_.sites().of(unit.index()).computes.run(Update{optimizer, factors, range});
+  if (torch == nullptr) return states_.site(unit).computes.run(Update{optimizer, factors, range});
   const Piece piece = states_.pieces(unit)[which];
   const Slot& slot = unit.layout().slot(piece.slot);
   states_.torch_step(unit, which, *torch)
@@ -130,7 +130,7 @@ void Updater::step(StagedPass& passage, const UnitStep& step, std::function<void
   const Unit& unit = *step.unit;
   const std::vector<Piece> owned = states_.pieces(unit);
   std::optional<StagedPass> here;
-  if (beside_host(unit)) here.emplace(states_.sites().of(unit.index()).staging);
+  if (beside_host(unit)) here.emplace(states_.site(unit).staging);
   StagedPass& through = here ? *here : passage;
   for_unit(unit, "the update", [&] {
     update_elementwise(through, step, owned);
@@ -154,7 +154,7 @@ void Updater::update_whole(StagedPass& passage, const UnitStep& step, const std:
     const auto slot = static_cast<std::size_t>(piece.slot);
     if (!step.factors[slot] || !full_tensor_work(states_.rule(layout.slots()[slot]).optimizer)) continue;
     whole.push_back({piece.slot, [&, which](FullTensors::Weights weights, const FullTensors::Use& use) {
-                       StagedPass own(states_.sites().of(step.unit->index()).staging);
+                       StagedPass own(states_.site(*step.unit).staging);
                        pass(own, step, owned, which, weights, use);
                        own.finish();
                      }});

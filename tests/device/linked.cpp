@@ -73,11 +73,7 @@ class Linked final : public CommunicatorImpl {
     }
   }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
-    const SplitCall mine{color, key};
-    std::vector<SplitCall> calls(static_cast<std::size_t>(size()));
-    constexpr std::int64_t kBytes = sizeof(SplitCall);
-    host_->run({Collective::all_gather, {&mine, kBytes, Dtype::u8}, {calls.data(), kBytes * size(), Dtype::u8}}).wait();
-    const std::vector<int> members = split_group(calls, rank());
+    const std::vector<int> members = split_group(gather_split_calls(*host_, {color, key}), rank());
     return std::make_shared<Linked>(host_->split(color, key), device_, tally_.hosts().of(members));
   }
 

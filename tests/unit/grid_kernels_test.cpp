@@ -265,12 +265,12 @@ TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
       if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
       const auto bytes = static_cast<std::size_t>(bytes_of_codes(Wire::fp8, count));
       std::vector<std::uint8_t> host(bytes), device(bytes);
-      run_on_host(Encode{values.data(), dtype, host.data(), count});
-      on_grid(Encode{values.data(), dtype, device.data(), count});
+      run_on_host(Encode{values.data(), dtype, host.data(), count, Wire::fp8});
+      on_grid(Encode{values.data(), dtype, device.data(), count, Wire::fp8});
       EXPECT_EQ(host, device);
       std::vector<char> there(values.size());
-      run_on_host(Decode{host.data(), values.data(), dtype, count});
-      on_grid(Decode{host.data(), there.data(), dtype, count});
+      run_on_host(Decode{host.data(), values.data(), dtype, count, Wire::fp8});
+      on_grid(Decode{host.data(), there.data(), dtype, count, Wire::fp8});
       EXPECT_EQ(values, there);
     }
 }
