@@ -79,7 +79,10 @@ void check(const Request& request) {
 class Padding {
  public:
   Padding(const zero::Plan& plan, const Arrangement& arrangement)
-      : plan_(plan), rules_(arrangement.rules), mesh_(arrangement.layout.mesh()) {
+      : plan_(plan),
+        rules_(arrangement.rules),
+        mesh_(arrangement.layout.mesh()),
+        levels_(zero::accumulation_levels(plan, mesh_.size(zero::Axis::data))) {
     for (std::size_t i = 0; i < arrangement.repeats.size(); ++i)
       add(arrangement.layout.units()[i], arrangement.repeats[i]);
   }
@@ -97,7 +100,7 @@ class Padding {
   std::int64_t of_an_element(const zero::UnitLayout& unit, const zero::Slot& slot) const {
     const zero::Optimizer& optimizer = rules_[static_cast<std::size_t>(slot.index)].optimizer;
     const std::int64_t parameter = size_of(unit.dtype());
-    const std::int64_t gradient = size_of(plan_.gradient_dtype(unit.dtype())) * accumulation_levels(plan_);
+    const std::int64_t gradient = size_of(plan_.gradient_dtype(unit.dtype())) * levels_;
     const std::int64_t state =
         plan_.remainder_bytes(unit.dtype()) + moments(optimizer) * size_of(zero::moment_dtype(optimizer, unit.dtype()));
     return copies(State::parameter) * parameter + copies(State::gradient) * gradient + copies(State::optimizer) * state;
@@ -108,6 +111,7 @@ class Padding {
   const zero::Plan& plan_;
   const std::vector<zero::ParameterRule>& rules_;
   zero::MeshShape mesh_;
+  int levels_;
   std::int64_t bytes_ = 0;
 };
 

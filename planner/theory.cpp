@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "partition/routes.h"
+#include "partition/wire.h"
 #include "zero/estimate.h"
 
 namespace planner {
@@ -73,9 +74,12 @@ Volume volume_of(const zero::Plan& plan, const zero::MeshShape& mesh) {
   Volume volume;
   for (const zero::Transition& each : zero::Routes(plan).of(unit))
     for (const zero::Hop& hop : each.route.hops) {
-      (hop.axis == zero::Axis::replica ? volume.across : volume.within) += times(each, plan);
-      const auto received = static_cast<double>(each.route.bytes(hop) * (mesh.size(hop.axis) - 1));
-      volume.bytes += times(each, plan) * received / static_cast<double>(unit.length());
+      const int peers = mesh.size(hop.axis) - 1;
+      const std::int64_t bytes = each.route.bytes(hop);
+      const std::int64_t received = zero::moved_by(hop.collective, peers + 1, {}, bytes, bytes, hop.leaves).bytes;
+      (hop.axis == zero::Axis::replica ? volume.across : volume.within) +=
+          times(each, plan) * static_cast<double>(received) / static_cast<double>(peers * bytes);
+      volume.bytes += times(each, plan) * static_cast<double>(received) / static_cast<double>(unit.length());
     }
   return volume;
 }
@@ -88,7 +92,8 @@ Theory theory_of(const zero::Plan& plan, std::int64_t parameters, const zero::Me
   const auto bytes_of = [](zero::Dtype dtype) { return static_cast<double>(size_of(dtype)); };
   Terms terms;
   terms.add(plan, State::parameter, bytes_of(stored));
-  terms.add(plan, State::gradient, bytes_of(plan.gradient_dtype(stored)) * accumulation_levels(plan));
+  terms.add(plan, State::gradient,
+            bytes_of(plan.gradient_dtype(stored)) * accumulation_levels(plan, mesh.size(zero::Axis::data)));
   terms.add(plan, State::optimizer, held);
   const Volume volume = volume_of(plan, mesh);
   return {terms.text(), std::llround(terms.bytes(psi, mesh)), volume.text(mesh.size(zero::Axis::shard)),

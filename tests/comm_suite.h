@@ -2,6 +2,7 @@
 // its backends. Sums are compared with a reference by bits, so backends that pass agree by bits.
 #pragma once
 
+#include "base/sum_tree.h"
 #include "comm_fixture.h"
 #include "partition/wire.h"
 
@@ -60,6 +61,39 @@ TEST_P(CommunicatorSuite, ReduceScatterIntoItsOwnSlotInChunks) {
       EXPECT_EQ(part(whole, c.rank() * count, count), part(expected, c.rank() * count, count));
     });
   }
+}
+
+// Ranks bring sums of leaves, of several apiece or of a part of a sum; each is told what it moved.
+TEST_P(CommunicatorSuite, ReduceScatterAlongOneTree) {
+  for (const auto& [first, apiece, behind] :
+       {std::array{0, 3, 0}, std::array{3, 1, 5}, std::array{2, 5, 1}, std::array{0, 2, 7}})
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{7}, several()}) {
+      const std::int64_t n = size(), all = first + n * apiece + behind;
+      const Leaves leaves{first, apiece, all};
+      const GroupSum sum(leaves, size());
+      std::vector<Array> numbers;
+      for (std::int64_t leaf = 0; leaf < all; ++leaf)
+        numbers.push_back(random_array(Dtype::f32, count * n, static_cast<int>(leaf)));
+      const auto sums_of = [&](const std::vector<LeafRange>& nodes) {
+        std::vector<Array> sums;
+        for (const LeafRange& node : nodes)
+          sums.push_back(reference_sum({numbers.begin() + node.begin, numbers.begin() + node.end}));
+        return sums;
+      };
+      const std::vector<Array> expected = sums_of(sum.sums());
+      run([&](const Communicator& c) {
+        Array whole(Dtype::f32, sum.most() * n * count), shard(Dtype::f32, std::ssize(expected) * count);
+        const Array brought = concatenated(sums_of(sum.brought(c.rank())));
+        if (!brought.bytes.empty()) std::memcpy(whole.bytes.data(), brought.bytes.data(), brought.bytes.size());
+        const Moved moved = completed(c.reduce_scatter(whole.view(), shard.view(), leaves));
+        EXPECT_EQ(moved,
+                  moved_by(Collective::reduce_scatter, size(), c.topology(), 4 * count, 4 * count, leaves, c.rank()));
+        for (std::int64_t i = 0; i < std::ssize(expected); ++i)
+          EXPECT_TRUE(part(shard, i * count, count) ==
+                      part(expected[static_cast<std::size_t>(i)], c.rank() * count, count))
+              << first << " " << apiece << " " << behind << ": sum " << i << " of " << count;
+      });
+    }
 }
 
 TEST_P(CommunicatorSuite, AllReduceOfAnyCount) {
@@ -160,11 +194,13 @@ TEST_P(CommunicatorSuite, MetersWhatEachRankReceives) {
   const auto meter = std::make_shared<TrafficMeter>();
   const std::int64_t n = size();
   const std::int64_t large = 100'001;
+  std::atomic<std::int64_t> reduced{0};
   run(
       [&](const Communicator& c) {
         Array small(Dtype::f32, 6 * n), shard(Dtype::f32, 6), output(Dtype::f32, 6 * n), big(Dtype::bf16, large);
         c.all_gather(shard.view(), small.view()).wait();
         c.reduce_scatter(small.view(), shard.view()).wait();
+        reduced += moved_by(Collective::reduce_scatter, size(), c.topology(), 24, 24, {}, c.rank()).bytes;
         c.all_reduce(shard.view()).wait();
         c.all_reduce(big.view()).wait();
         c.all_to_all(small.view(), output.view()).wait();
@@ -175,7 +211,7 @@ TEST_P(CommunicatorSuite, MetersWhatEachRankReceives) {
       [&](std::shared_ptr<CommunicatorImpl> inner) { return metered(std::move(inner), meter); });
   Traffic expected;
   expected[Collective::all_gather] = {n, n * (n - 1) * 24};
-  expected[Collective::reduce_scatter] = {n, n * (n - 1) * 24};
+  expected[Collective::reduce_scatter] = {n, reduced};
   const std::int64_t few = exchanged() < 24 ? 2 * (n - 1) * 24 : n * (n - 1) * 24;
   expected[Collective::all_reduce] = {2 * n, few + 2 * (n - 1) * large * 2};
   expected[Collective::all_to_all] = {n, n * (n - 1) * 24};

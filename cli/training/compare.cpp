@@ -1,7 +1,6 @@
 #include "cli/training/compare.h"
 
 #include <algorithm>
-#include <bit>
 #include <ostream>
 
 #include "planner/theory.h"
@@ -14,13 +13,7 @@ void explain(std::ostream& out, const std::vector<Difference>& all, bool promise
     out << "  " << difference.plan << " differs from " << difference.from << " from step " << difference.step
         << " on\n";
   if (!promised)
-    out << "  (with --accumulate, plans that reduce at different times agree to the bit only with --reproducible and "
-           "where\n  --ranks and --accumulate are powers of two)\n";
-}
-
-// Whether the sums over ranks and over micro-batches are subtrees of one tree, whichever comes first.
-bool one_tree(int ranks, int micro_batches) {
-  return std::has_single_bit(static_cast<unsigned>(ranks)) && std::has_single_bit(static_cast<unsigned>(micro_batches));
+    out << "  (with --accumulate, plans that reduce at different times agree to the bit only with --reproducible)\n";
 }
 
 bool bytes_agree(std::ostream& out, const Report& report) {
@@ -73,7 +66,7 @@ std::vector<int> promises(const RunOptions& options, int ranks) {
   std::vector<int> result;
   for (const std::string& name : options.plans) {
     const zero::Plan plan = make_plan(options, name, ranks).on(mesh_of(options, ranks));
-    const bool all = plan.accumulate() == 1 || (plan.reproducible() && one_tree(ranks, plan.accumulate()));
+    const bool all = plan.accumulate() == 1 || plan.reproducible();
     result.push_back(all ? 0 : planner::reduces_each(plan) ? 2 : 1);
   }
   return result;

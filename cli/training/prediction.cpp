@@ -45,7 +45,7 @@ void predict_tiers(const zero::Plan& plan, const zero::Estimate& estimate, RunRe
 
 // Of the rank that has most: hosts may have different numbers of ranks.
 void predict_wire(const zero::Traffic& wire, const zero::World& world, WireBytes& result) {
-  result.predicted = wire.bytes();
+  result.predicted = largest(world, wire.bytes());
   result.within_host.predicted = largest(world, wire.within_host());
   result.across_hosts.predicted = largest(world, wire.across_hosts());
   result.in_place.predicted = wire.in_place();

@@ -40,16 +40,24 @@ inline constexpr int kCollectives = 6;
 // "all_gather", ...
 std::string_view name(Collective collective);
 
+// Which leaves of the tree of a sum the ranks of a group bring to it: in the order of ranks `each` apiece, from `first`
+// on, of `all`. By default one apiece, of as many as there are ranks.
+struct Leaves {
+  std::int64_t first = 0, each = 1, all = 0;
+  bool operator==(const Leaves&) const = default;
+};
+
 // What one rank calls. An all_reduce or a broadcast has the same values as `in` and `out`, a barrier has none.
 struct CollectiveCall {
   Collective collective = Collective::barrier;
   ConstView in = {};
   View out = {};
-  int root = -1;  // of a broadcast
+  int root = -1;       // of a broadcast
+  Leaves leaves = {};  // of a reduce_scatter
 };
 
-// How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers go across hosts and
-// inside them apart, and so do sums where the ranks of a host are a power of two.
+// How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers and reduce-scatters
+// go across hosts and inside them apart.
 struct Topology {
   int ranks_per_host = 0;  // that share this rank's host, itself included; 0: all of them
   bool two_levels = false;
@@ -107,7 +115,14 @@ class Communicator {
   // the rank's index: pairs, then pairs of pairs, left-overs joined from the small end.
   // shard.dtype == accumulation(whole.dtype). `shard` may be this rank's slot of `whole` when the
   // dtypes are equal. Temporary memory is constant. Wire: (N-1) slices of `whole` a rank.
-  Pending reduce_scatter(ConstView whole, View shard) const { return run({Collective::reduce_scatter, whole, shard}); }
+  //
+  // With `leaves`, along the tree of leaves.all leaves, whose nodes are [k 2^j, (k + 1) 2^j), cut off at its end: a
+  // rank brings the sums of the largest nodes that cover its leaves, one whole behind the other, in room for as many as
+  // the rank with most has; what comes of it are those of the largest nodes that cover all of theirs, one shard behind
+  // the other. So one order of a sum can be gone along in several reduce_scatters.
+  Pending reduce_scatter(ConstView whole, View shard, const Leaves& leaves = {}) const {
+    return run({Collective::reduce_scatter, whole, shard, -1, leaves});
+  }
 
   // Sums in place, in the same order on every rank, so that all ranks hold the same bits; any count.
   // bf16 and fp16 are added in fp32 and rounded once.

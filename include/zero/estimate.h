@@ -87,6 +87,9 @@ class Topologies {
       : tensors_{data, shard, replica}, words_(tensors_) {}
   Topologies(const Topologies& tensors, const Topologies& words) : tensors_(tensors.tensors_), words_(words.words_) {}
 
+  // The same, as this rank of the data axis sees it: sums that are not the same for all ranks are of that one.
+  Topologies seen_by(int rank) const;
+  int rank() const { return rank_; }
   const Topology& of_tensors(Axis axis) const { return tensors_.along(axis); }
   const Topology& of_words(Axis axis) const { return words_.along(axis); }
 
@@ -96,6 +99,7 @@ class Topologies {
     const Topology& along(Axis axis) const { return axis == Axis::data ? data : axis == Axis::shard ? shard : replica; }
   };
   Axes tensors_, words_;
+  int rank_ = 0;
 };
 
 // `rules` by parameter, see parameter_rules(). The layout's mesh has the ranks; where parameters of one
@@ -110,8 +114,8 @@ inline Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer
   return estimate(plan, layout, optimizer, Trace::sequential(layout));
 }
 
-// Bytes of accumulated gradient that `reproducible` needs at once, in copies of the gradient:
-// ceil(log2 A), at least one.
-int accumulation_levels(const Plan& plan);
+// Accumulated gradients that a rank holds at once, of the plan as it is on the mesh of as many data ranks: one, and
+// with `reproducible` sums of which each is a node of the step's one tree, log2 A where A is a power of two.
+int accumulation_levels(const Plan& plan, int ranks);
 
 }  // namespace zero

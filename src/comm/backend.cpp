@@ -26,7 +26,9 @@ void require_cpu(const CollectiveCall& call, const CommunicatorImpl& group) {
 
 Fingerprint Fingerprint::of(std::uint64_t sequence, const CollectiveCall& call) {
   const auto operation = static_cast<std::uint8_t>(call.collective);
-  return {sequence, call.in.count, call.out.count, call.root, operation, call.in.dtype, call.out.dtype};
+  const auto& [first, each, all] = call.leaves;
+  const auto leaves = static_cast<std::uint8_t>(first + 7 * each + 11 * all - 7);
+  return {sequence, call.in.count, call.out.count, call.root, operation, call.in.dtype, call.out.dtype, leaves};
 }
 
 Fingerprint Fingerprint::split(std::uint64_t sequence) {
@@ -43,6 +45,7 @@ std::string Fingerprint::text() const {
   std::string text = title + " (" + shape(input, input_dtype);
   if (input != output || input_dtype != output_dtype) text += " -> " + shape(output, output_dtype);
   if (root >= 0) text += ", root " + std::to_string(root);
+  if (leaves != 0) text += ", part " + std::to_string(leaves) + " of a sum";
   return text + ")";
 }
 

@@ -28,7 +28,7 @@ struct Fingerprint {
   std::uint8_t operation = 0;  // a Collective, or kSplit
   Dtype input_dtype = Dtype::f32;
   Dtype output_dtype = Dtype::f32;
-  std::uint8_t zero = 0;
+  std::uint8_t leaves = 0;  // of a sum: what tells most from others
 
   static Fingerprint of(std::uint64_t sequence, const CollectiveCall& call);
   static Fingerprint split(std::uint64_t sequence);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/lifetimes.h"
+#include "base/sum_tree.h"
 #include "comm/backend.h"
 #include "comm/keyed_split.h"
 #include "comm/tree_sum.h"
@@ -21,7 +22,8 @@ class SelfCommunicator final : public CommunicatorImpl {
 
   // A sum over one rank is another dtype at most.
   Pending run(const CollectiveCall& call) override {
-    const auto& [collective, in, out, root] = call;
+    const ConstView in = call.in;
+    const View out = call.out;
     const bool same = in.dtype == out.dtype;
     if (same && (in.data == out.data || in.bytes() == 0)) return {};
     require_cpu(call, *this);
@@ -49,7 +51,7 @@ class Check {
   void shapes() const {
     switch (call_.collective) {
       case Collective::all_gather: return whole_of(call_.out, call_.in);
-      case Collective::reduce_scatter: sums(); return whole_of(call_.in, call_.out);
+      case Collective::reduce_scatter: sums(); return parts();
       case Collective::all_reduce: return sums();
       case Collective::all_to_all: return counts();
       case Collective::broadcast: return root();
@@ -66,6 +68,23 @@ class Check {
     if (whole.count == shard.count * group_.size()) return;
     reject("the whole has " + std::to_string(whole.count) + " elements, the shard " + std::to_string(shard.count) +
            " for " + std::to_string(group_.size()) + " ranks");
+  }
+
+  void parts() const {
+    const auto& [first, each, all] = call_.leaves;
+    if (first < 0 || each < 1 || all < 0 || (all > 0 && first + each * group_.size() > all))
+      reject(std::to_string(group_.size()) + " ranks with " + std::to_string(each) + " leaves each, from leaf " +
+             std::to_string(first) + " on, of a sum of " + std::to_string(all));
+    const GroupSum sum(call_.leaves, group_.size());
+    const auto parts = sum.plain() ? 1 : static_cast<std::int64_t>(sum.sums().size());
+    const std::int64_t most = sum.most();
+    if (call_.out.count % parts != 0 || call_.in.count % most != 0)
+      reject("sums of " + std::to_string(most) + " nodes of a tree, which give " + std::to_string(parts) +
+             ", do not divide " + std::to_string(call_.in.count) + " elements and " + std::to_string(call_.out.count));
+    ConstView whole = call_.in, shard = call_.out;
+    whole.count /= most;
+    shard.count /= parts;
+    whole_of(whole, shard);
   }
 
   void counts() const {

@@ -106,11 +106,11 @@ class Staged final : public Decorated {
   // On host memory of the same sizes; what is to be both is one array.
   Pending run(const CollectiveCall& call) override {
     if (call.collective == Collective::barrier) return inner().run(call);
-    const auto& [collective, in, out, root] = call;
+    const auto& [collective, in, out, root, leaves] = call;
     const bool same = in.data == out.data && in.bytes() == out.bytes();
     const View there = room(0, out), sent = same ? there : room(1, {nullptr, in.count, in.dtype});
     device_.to_host(sent.data, in.data, in.bytes());
-    Pending done = inner().run({collective, sent, there, root});
+    Pending done = inner().run({collective, sent, there, root, leaves});
     done.wait();
     device_.from_host(out.data, there.data, out.bytes());
     return Pending(done.moved());

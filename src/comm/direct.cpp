@@ -38,11 +38,16 @@ void DirectCommunicator::stage(ConstView input, int slices, const Piece& piece, 
     copy(to + s * piece.pitch, bytes_of(input.data) + (s * length + piece.begin) * element, piece.count * element);
 }
 
+// Slices of what a rank publishes.
+int DirectCommunicator::slices(const CollectiveCall& call) const {
+  if (call.collective == Collective::all_to_all) return size();
+  return call.collective == Collective::reduce_scatter ? size() * GroupSum(call.leaves, size()).most() : 1;
+}
+
 // Piece by piece where what the ranks published cannot be seen.
 Pending DirectCommunicator::run(const CollectiveCall& call) {
   require_cpu(call, *this);
-  const bool scatters = call.collective == Collective::reduce_scatter || call.collective == Collective::all_to_all;
-  const int slices = scatters ? size() : 1;
+  const int slices = this->slices(call);
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t length = call.in.count / slices;
   const Reach reach = enter(Fingerprint::of(next_sequence(), call), call.in);
@@ -85,9 +90,14 @@ void DirectCommunicator::gather(const CollectiveCall& call, const Piece& piece) 
 }
 
 void DirectCommunicator::reduce(const CollectiveCall& call, const Piece& piece) {
+  const GroupSum sum(call.leaves, size());
+  std::vector<const void*> values;
+  for (const GroupSum::Part& part : sum.parts()) {
+    values.push_back(source(part.rank) + (part.number * size() + rank()) * piece.pitch);
+    tally_.from(part.rank, piece.count * size_of(call.in.dtype));
+  }
   char* const to = bytes_of(call.out.data) + piece.begin * size_of(call.out.dtype);
-  const auto values = to_add(rank() * piece.pitch, piece.count * size_of(call.in.dtype));
-  tree_sum(values, call.in.dtype, to, piece.count);
+  group_sum(sum, values, call.in.dtype, to, call.in.count / slices(call), piece.count);
 }
 
 // Each rank sums its part of a piece where its own values were, then fetches the others' parts.

@@ -47,6 +47,7 @@ class DirectCommunicator : public CommunicatorImpl {
     Reach reach;
   };
 
+  int slices(const CollectiveCall& call) const;
   // What a rank gets of a piece that all ranks show by source().
   void carry_out(const CollectiveCall& call, const Piece& piece);
   void gather(const CollectiveCall& call, const Piece& piece);

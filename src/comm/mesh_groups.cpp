@@ -58,11 +58,13 @@ void MeshGroups::finish(Pending operation) const {
 
 void MeshGroups::hop(const Hop& hop, ConstView mine, View to) const {
   const Communicator& group = along(hop.axis);
-  finish(hop.collective == Collective::all_gather ? group.all_gather(mine, to) : group.reduce_scatter(mine, to));
+  finish(hop.collective == Collective::all_gather ? group.all_gather(mine, to)
+                                                  : group.reduce_scatter(mine, to, hop.leaves));
 }
 
 View MeshGroups::carry_out(const Route& route, ConstView mine, View room, const Coder* coder) const {
   const Slice all = route.room();
+  if (route.several()) return carry_out_several(route, mine, room);
   if (route.codec != Wire::native && !route.hops.empty()) {
     carry_out_coded(route, mine, room, *coder);
   } else {
@@ -73,6 +75,18 @@ View MeshGroups::carry_out(const Route& route, ConstView mine, View room, const 
     }
   }
   return part_of(room, all, route.to);
+}
+
+View MeshGroups::carry_out_several(const Route& route, ConstView mine, View room) const {
+  for (std::size_t i = 0; i < route.hops.size(); ++i) {
+    const Hop& each = route.hops[i];
+    const std::int64_t brought = i + 1 < route.hops.size() ? route.hops[i + 1].brought() : each.sums();
+    hop(each, mine, {room.data, each.sums() * each.to.count, room.dtype, room.device});
+    room.count = brought * each.to.count;
+    mine = room;
+    if (i + 1 < route.hops.size()) room.data = static_cast<char*>(room.data) + room.bytes();
+  }
+  return room;
 }
 
 void MeshGroups::carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const {

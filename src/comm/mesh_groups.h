@@ -38,10 +38,11 @@ class MeshGroups {
   MeshGroups on_device(Device& device) const;
 
   // Along the hops of this rank's route. `mine` is what the route begins with; each hop ends in its part of `room`, the
-  // memory of Route::room(), of which `mine` may be a part, at its place, and which may be a part of `mine`. Returns
-  // what the route ends with, which is there already where there is no hop. Of values in the dtype in which they are
-  // sent, `room` in that in which they arrive. On a device what is queued from now on comes behind it. Where the route
-  // has a codec, by the coder, whose codes have room for all of `room`.
+  // memory of Route::room(), of which `mine` may be a part, at its place, and which may be a part of `mine`; where
+  // several sums are on their way, of Route::numbers() beside it. Returns what the route ends with, one sum behind the
+  // other, which is there already where there is no hop. Of values in the dtype in which they are sent, `room` in that
+  // in which they arrive. On a device what is queued from now on comes behind it. Where the route has a codec, by the
+  // coder, whose codes have room for all of `room`.
   View carry_out(const Route& route, ConstView mine, View room, const Coder* coder = nullptr) const;
 
  private:
@@ -50,6 +51,7 @@ class MeshGroups {
   template <class Wrap>
   MeshGroups wrapped(const Wrap& wrap) const;
 
+  View carry_out_several(const Route& route, ConstView mine, View room) const;
   void carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const;
   void hop(const Hop& hop, ConstView mine, View to) const;
   void finish(Pending operation) const;

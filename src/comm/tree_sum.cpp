@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <string>
+#include <vector>
 
 #include "base/half.h"
 #include "base/targets.h"
@@ -39,8 +40,20 @@ std::uint64_t widen(std::uint64_t value) {
 constexpr std::int64_t kBlock = 512;
 constexpr int kDepth = 24;  // levels of scratch: more sources than any group has
 
+// Of a node of the tree: leaves, or sums of smaller nodes, which are in order.
 template <class T>
-using Sources = std::span<const T* const>;
+struct Sources {
+  std::span<const T* const> at;
+  std::span<const LeafRange> nodes;  // none: leaves
+
+  std::size_t size() const { return at.size(); }
+  const T* operator[](std::size_t s) const { return at[s]; }
+  std::size_t left() const { return nodes.empty() ? std::bit_floor(at.size() - 1) : left_half(nodes); }
+  Sources first(std::size_t n) const { return {at.first(n), nodes.empty() ? nodes : nodes.first(n)}; }
+  Sources from(std::size_t n) const { return {at.subspan(n), nodes.empty() ? nodes : nodes.subspan(n)}; }
+  // That sum_few() adds in the order of the tree.
+  bool few() const { return at.size() < 3 || (at.size() <= 4 && left() == 2); }
+};
 
 // Element i of each loop depends on elements i only, so an output that is one of the inputs is fine.
 template <class T>
@@ -86,37 +99,51 @@ void sum_few(Sources<T> s, std::int64_t at, Sum<T>* out, std::int64_t n) {
 // `out` is no source here; `scratch` has one block for each level of the tree.
 template <class T>
 void sum_block(Sources<T> s, std::int64_t at, Sum<T>* out, std::int64_t n, Sum<T>* scratch) {
-  if (s.size() <= 4) return sum_few(s, at, out, n);
-  const auto left = std::bit_floor(s.size() - 1);
+  if (s.few()) return sum_few(s, at, out, n);
+  const std::size_t left = s.left();
   sum_block(s.first(left), at, out, n, scratch);
-  sum_block(s.subspan(left), at, scratch, n, scratch + kBlock);
+  sum_block(s.from(left), at, scratch, n, scratch + kBlock);
   sum2<Sum<T>>(out, scratch, out, n);
 }
 
 // Elements [begin, begin + count) of the sources.
 template <class T>
 void sum_range(Sources<T> s, std::int64_t begin, Sum<T>* out, std::int64_t count) {
-  if (s.size() <= 4) return sum_few(s, begin, out, count);
-  const auto left = std::bit_floor(s.size() - 1);
+  if (s.few()) return sum_few(s, begin, out, count);
+  const std::size_t left = s.left();
   std::array<Sum<T>, kBlock * kDepth> scratch;
   Sum<T>* const a = scratch.data();
   Sum<T>* const b = a + kBlock;
   for (std::int64_t at = 0; at < count; at += kBlock) {
     const auto n = std::min(kBlock, count - at);
     sum_block(s.first(left), begin + at, a, n, b);
-    sum_block(s.subspan(left), begin + at, b, n, b + kBlock);
+    sum_block(s.from(left), begin + at, b, n, b + kBlock);
     sum2<Sum<T>>(a, b, out + at, n);
   }
 }
 
 template <class T>
-Sources<T> typed(std::span<const void* const> sources) {
-  return {reinterpret_cast<const T* const*>(sources.data()), sources.size()};
+Sources<T> typed(std::span<const void* const> sources, std::span<const LeafRange> nodes = {}) {
+  return {{reinterpret_cast<const T* const*>(sources.data()), sources.size()}, nodes};
 }
 
 template <class T>
-void sum(std::span<const void* const> sources, void* out, std::int64_t count) {
-  sum_range(typed<T>(sources), 0, static_cast<Sum<T>*>(out), count);
+void sum(std::span<const void* const> sources, std::span<const LeafRange> nodes, void* out, std::int64_t count) {
+  sum_range(typed<T>(sources, nodes), 0, static_cast<Sum<T>*>(out), count);
+}
+
+void sum_nodes(std::span<const void* const> sources, std::span<const LeafRange> nodes, Dtype dtype, void* out,
+               std::int64_t count) {
+  switch (dtype) {
+    case Dtype::f32: return sum<float>(sources, nodes, out, count);
+    case Dtype::f64: return sum<double>(sources, nodes, out, count);
+    case Dtype::bf16: return sum<Bf16>(sources, nodes, out, count);
+    case Dtype::f16: return sum<Fp16>(sources, nodes, out, count);
+    case Dtype::i64: return sum<std::uint64_t>(sources, nodes, out, count);
+    case Dtype::i32: return sum<std::uint32_t>(sources, nodes, out, count);
+    case Dtype::u8: break;
+  }
+  throw ConfigError("a sum of " + std::string(name(dtype)) + " values", "add up int32 or a floating-point type");
 }
 
 template <class T>
@@ -132,16 +159,23 @@ void sum_and_round(std::span<const void* const> sources, void* out, std::int64_t
 }  // namespace
 
 void tree_sum(std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t count) {
-  switch (dtype) {
-    case Dtype::f32: return sum<float>(sources, out, count);
-    case Dtype::f64: return sum<double>(sources, out, count);
-    case Dtype::bf16: return sum<Bf16>(sources, out, count);
-    case Dtype::f16: return sum<Fp16>(sources, out, count);
-    case Dtype::i64: return sum<std::uint64_t>(sources, out, count);
-    case Dtype::i32: return sum<std::uint32_t>(sources, out, count);
-    case Dtype::u8: break;
+  sum_nodes(sources, {}, dtype, out, count);
+}
+
+void group_sum(const GroupSum& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
+               std::int64_t count) {
+  if (sum.plain()) return sum_nodes(sources, {}, dtype, out, count);
+  std::vector<LeafRange> nodes;
+  for (const GroupSum::Part& part : sum.parts()) nodes.push_back(part.leaves);
+  std::size_t first = 0;
+  for (const LeafRange& each : sum.sums()) {
+    std::size_t end = first;
+    while (end < nodes.size() && nodes[end].end <= each.end) ++end;
+    const std::size_t number = end - first;
+    sum_nodes(sources.subspan(first, number), std::span(nodes).subspan(first, number), dtype, out, count);
+    out = static_cast<char*>(out) + pitch * size_of(accumulation(dtype));
+    first = end;
   }
-  throw ConfigError("a sum of " + std::string(name(dtype)) + " values", "add up int32 or a floating-point type");
 }
 
 void tree_sum_rounded(std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t count) {

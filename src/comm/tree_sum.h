@@ -1,11 +1,11 @@
-// The order of a sum across ranks: one binary tree over the index of the source. A tree of n sources
-// is the perfect tree of the first p plus the tree of the rest, p being the largest power of two
-// below n: pairs, pairs of pairs, left-overs joined from the small end.
+// The order of a sum across ranks: one binary tree over the index of the source (base/sum_tree.h). A tree of n sources
+// is the perfect tree of the first p plus the tree of the rest, p being the largest power of two below n.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "base/sum_tree.h"
 #include "zero/dtype.h"
 
 namespace zero {
@@ -16,5 +16,10 @@ void tree_sum(std::span<const void* const> sources, Dtype dtype, void* out, std:
 
 // The same sums rounded once to `dtype`, nearest even; NaN stays NaN. `out` may be one of the sources.
 void tree_sum_rounded(std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t count);
+
+// All that comes of a sum: `sources` by its parts. The sums, of type accumulation(dtype), are `pitch` elements apart;
+// each may be one of its sources when the types are equal.
+void group_sum(const GroupSum& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
+               std::int64_t count);
 
 }  // namespace zero

@@ -1,11 +1,11 @@
 #include "comm/two_level.h"
 
-#include <bit>
 #include <cstring>
 #include <map>
 #include <span>
 #include <vector>
 
+#include "base/sum_tree.h"
 #include "comm/backend.h"
 
 namespace zero {
@@ -27,9 +27,13 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
 
  private:
   Pending all_gather(ConstView shard, View whole);
-  Pending reduce_scatter(ConstView whole, View shard);
-  // Elements of a slice that are on their way at a time.
-  std::int64_t step(std::int64_t element) const { return std::max<std::int64_t>(staging_ / size() / element, 1); }
+  Pending reduce_scatter(const CollectiveCall& call);
+  // By two levels.
+  bool reduces(const CollectiveCall& call) const;
+  // Elements of a slice that are on their way at a time, each rank having so many of them.
+  std::int64_t step(std::int64_t element, std::int64_t parts = 1) const {
+    return std::max<std::int64_t>(staging_ / size() / element / parts, 1);
+  }
   template <class Action>
   void for_slices(Action action) const;
   bool inside_hosts(std::span<const SplitCall> calls) const;
@@ -39,6 +43,7 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
   std::int64_t staging_;     // bytes
   std::vector<char> here_;   // what this rank sends to its host, or gets from it
   std::vector<char> there_;  // what it gets from other hosts, or sends to them
+  std::vector<char> sums_;   // what comes of it, where that is several
 };
 
 template <class Action>
@@ -53,11 +58,16 @@ View elements(std::vector<char>& bytes, std::int64_t count, Dtype dtype) {
 }
 
 Pending TwoLevelCommunicator::run(const CollectiveCall& call) {
-  const bool subtrees = std::has_single_bit(static_cast<unsigned>(hosts_.ranks_per_host));
-  const bool sums = call.collective == Collective::reduce_scatter && subtrees;
-  if (!sums && call.collective != Collective::all_gather) return levels_.all->run(call);
+  const bool gathers = call.collective == Collective::all_gather;
+  if (!gathers && !reduces(call)) return levels_.all->run(call);
   require_cpu(call, *this);
-  return sums ? reduce_scatter(call.in, call.out) : all_gather(call.in, call.out);
+  return gathers ? all_gather(call.in, call.out) : reduce_scatter(call);
+}
+
+bool TwoLevelCommunicator::reduces(const CollectiveCall& call) const {
+  return call.collective == Collective::reduce_scatter &&
+         GroupSum(call.leaves, size())
+             .less_by_groups(hosts_.ranks_per_host, size_of(call.in.dtype), size_of(call.out.dtype));
 }
 
 // First the slices of this rank's number from every host, then everything from the host's other ranks.
@@ -82,22 +92,34 @@ Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
 }
 
 // The host's ranks add up, for each other host, the slice of this rank's number; then the hosts do.
-Pending TwoLevelCommunicator::reduce_scatter(ConstView whole, View shard) {
-  const std::int64_t element = size_of(whole.dtype);
-  const std::int64_t length = step(size_of(shard.dtype));
+Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
+  const int here = hosts_.ranks_per_host;
+  const GroupSum sum(call.leaves, size());
+  const Leaves inside = sum.within(hosts_.host(rank()), here), across = sum.of_groups(here);
+  const GroupSum of_host(inside, here), of_hosts(across, hosts_.hosts);
+  const auto results = static_cast<std::int64_t>(sum.sums().size());
+  const std::int64_t element = size_of(call.in.dtype), kept = size_of(call.out.dtype);
+  const std::int64_t slice = call.out.count / results, length = step(kept, std::max(sum.most(), of_hosts.most()));
+  const auto mine = static_cast<int>(sum.brought(rank()).size());
   Moved moved;
-  for (std::int64_t at = 0; at < shard.count; at += length) {
-    const std::int64_t count = std::min(length, shard.count - at);
-    const View all = elements(here_, count * size(), whole.dtype);
-    const View sums = elements(there_, count * hosts_.hosts, shard.dtype);
-    for_slices([&](int host, int local) {
-      const std::int64_t rank = host * hosts_.ranks_per_host + local;
-      copy(bytes_of(all.data) + (local * hosts_.hosts + host) * count * element,
-           bytes_of(whole.data) + (rank * shard.count + at) * element, count * element);
-    });
-    const View sum{bytes_of(shard.data) + at * size_of(shard.dtype), count, shard.dtype};
-    moved += completed(levels_.inside->run({Collective::reduce_scatter, all, sums}));
-    moved += completed(levels_.across->run({Collective::reduce_scatter, sums, sum}));
+  for (std::int64_t at = 0; at < slice; at += length) {
+    const std::int64_t count = std::min(length, slice - at);
+    const View all = elements(here_, of_host.most() * count * size(), call.in.dtype);
+    const View sums = elements(there_, of_hosts.most() * count * hosts_.hosts, call.out.dtype);
+    for (int part = 0; part < mine; ++part)
+      for_slices([&](int host, int local) {
+        const std::int64_t rank = host * here + local;
+        copy(bytes_of(all.data) + ((part * here + local) * hosts_.hosts + host) * count * element,
+             bytes_of(call.in.data) + ((part * size() + rank) * slice + at) * element, count * element);
+      });
+    const View of_this_host{sums.data, static_cast<std::int64_t>(of_host.sums().size()) * count * hosts_.hosts,
+                            sums.dtype};
+    char* const to = bytes_of(call.out.data) + at * kept;
+    const View sum_here = results == 1 ? View{to, count, sums.dtype} : elements(sums_, results * count, sums.dtype);
+    moved += completed(levels_.inside->run({Collective::reduce_scatter, all, of_this_host, -1, inside}));
+    moved += completed(levels_.across->run({Collective::reduce_scatter, sums, sum_here, -1, across}));
+    for (std::int64_t i = 0; i < results; ++i)
+      copy(to + i * slice * kept, bytes_of(sum_here.data) + i * count * kept, count * kept);
   }
   return Pending(moved);
 }

@@ -15,9 +15,10 @@ struct Levels {
   std::shared_ptr<CommunicatorImpl> across;  // of this rank's number, one a host
 };
 
-// `levels` has the shape of `hosts`. Gathers and, where a host's ranks are a power of two and thus a
-// subtree of every sum, reductions take two levels; everything else goes by `all`. Slices travel in pieces, of which
-// those of all ranks take `staging` bytes.
+// `levels` has the shape of `hosts`. Gathers and reductions take two levels, these along the one tree of the sum: a
+// host sends the sums of the largest nodes that cover its leaves. Everything else goes by `all`, and reductions where
+// those sums, which are wider, would be more bytes than what is added up. Slices travel in pieces, of which those of
+// all ranks take `staging` bytes.
 std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts,
                                                          std::int64_t staging = std::int64_t{1} << 20);
 

@@ -61,7 +61,7 @@ Topologies EngineRanks::topologies() const {
     return Topologies(groups.along(Axis::data).topology(), groups.along(Axis::shard).topology(),
                       groups.along(Axis::replica).topology());
   };
-  return {of(data_groups_), of(groups_)};
+  return Topologies(of(data_groups_), of(groups_)).seen_by(rank());
 }
 
 void EngineRanks::built() {

@@ -58,6 +58,8 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
       exchange_(exchange),
       plan_(plan),
       routes_(routes),
+      order_(plan_, exchange.size(), exchange.rank()),
+      levels_(accumulation_levels(plan_, exchange.size())),
       accounts_(accounts),
       stores_(stores),
       offloaded_(std::make_unique<Home>(accounts, stores.offloaded())),
@@ -69,8 +71,8 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
   for (auto& unit : units_)
     by_unit_.push_back(std::make_unique<UnitGradients>(*unit, home_of(*unit), part(*unit),
                                                        plan_.gradient_dtype(unit->layout().dtype())));
-  order_.resize(units_.size());
-  std::iota(order_.rbegin(), order_.rend(), 0);
+  units_order_.resize(units_.size());
+  std::iota(units_order_.rbegin(), units_order_.rend(), 0);
   for (auto& gradients : by_unit_) {
     const Unit& unit = gradients->unit;
     for (int slot = 0; slot < static_cast<int>(unit.parameters().size()); ++slot)
@@ -126,7 +128,7 @@ void Gradients::open(UnitGradients& gradients) {
   HeldGradient& held = gradients.held;
   before_change_(gradients.unit.index());
   if (!held) {
-    held.take(gradients.home.store, gradients.unit.index(), accumulation_levels(plan_));
+    held.take(gradients.home.store, gradients.unit.index(), levels_);
     if (!reduces_each()) clear_gaps(gradients, held);
   }
   if (micro_ > 0) held.fill_with_zeros(gradients.home.staging, held.slice());
@@ -155,13 +157,6 @@ void Gradients::hold_wide() {
       gradients->held = gradients->held.widened(home.staging, home.store, gradients->unit.index(), wide);
     });
   }
-}
-
-// What becomes of this micro-batch's gradient among those that are held.
-AccumulateStep Gradients::how() const {
-  const int levels = accumulation_levels(plan_);
-  if (beyond_plan()) return {{levels - 1}, levels - 1};
-  return accumulate_step(plan_.reproducible(), levels, micro_, plan_.accumulate());
 }
 
 // Whether a gradient that arrives now is wanted.
@@ -220,7 +215,7 @@ void Gradients::take(int unit, int slot) {
 void Gradients::add_partial(UnitGradients& gradients, int slot, const at::Tensor* gradient) {
   const UnitLayout& layout = gradients.unit.layout();
   const Slot& place = layout.slot(slot);
-  AccumulateStep fold_it = adds_apart() ? AccumulateStep{} : how();
+  AccumulateStep fold_it = adds_apart() ? AccumulateStep{} : order_.steps(micro_).front();
   if (gradients.here[static_cast<std::size_t>(slot)]) fold_it.sources = {fold_it.target};
   for_unit(gradients.unit, "the gradient", [&] {
     if (gradients.here[static_cast<std::size_t>(slot)]) finish_arriving();  // those before it of the same elements
@@ -290,7 +285,7 @@ void Gradients::complete(UnitGradients& gradients) {
 void Gradients::end() {
   at::NoGradGuard no_grad;
   ending_ = true;
-  for (const int index : order_) {
+  for (const int index : units_order_) {
     UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(index)];
     if (!gradients.used || gradients.complete) continue;
     complete(gradients);

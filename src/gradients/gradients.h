@@ -28,6 +28,7 @@
 
 #include "backwards/accounts.h"
 #include "gradients/held_gradient.h"
+#include "partition/accumulation_order.h"
 #include "partition/routes.h"
 #include "units/exchange.h"
 #include "units/unit.h"
@@ -138,20 +139,18 @@ class Gradients {
   void forget_ended_reductions();
   bool may_wait() const;
   void reduce(UnitGradients& gradients);
-  AccumulateStep added_to_sum(const UnitGradients& gradients) const;
-  View sent_of(UnitGradients& gradients);
-  View room_for_sum(const UnitGradients& gradients) const;
-  void keep_sum(UnitGradients& gradients, const AccumulateStep& how, View sum);
+  std::vector<AccumulateStep> added_to_sum() const;
+  View sent_of(UnitGradients& gradients, const Route& route);
+  View room_for_sum(const UnitGradients& gradients, const Route& route) const;
+  void keep_sums(UnitGradients& gradients, const std::vector<AccumulateStep>& how, View sums);
   void scale_mean(View sum) const;
   void gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const;
-  Slice sum_room(const Unit& unit) const { return routes_.reduce(unit.layout()).room(); }
-  Buffer slice_for(const Unit& unit) const;
+  Buffer slice_for(const Unit& unit, const Route& route) const;
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
   bool beyond_plan() const { return micro_ >= plan_.accumulate(); }
   // Whether this micro-batch is added up apart until it is reduced.
   bool adds_apart() const { return beyond_plan() && !reduces_each() && exchange_.size() > 1; }
-  AccumulateStep how() const;
   bool reduces_each() const { return routes_.reduces_each(); }
   Shard part(const Unit& unit) const { return routes_.between(State::gradient, unit.layout()); }
   Dtype added_in(const UnitGradients& gradients) const;  // in which this micro-batch's partial one is
@@ -164,14 +163,16 @@ class Gradients {
   Exchange& exchange_;
   Plan plan_;
   const Routes& routes_;
+  AccumulationOrder order_;
+  int levels_;  // see accumulation_levels()
   Accounts& accounts_;
   const UnitStores& stores_;
   std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit
-  std::vector<int> order_;        // in which units are reduced
+  std::vector<int> units_order_;  // in which they are reduced
   std::vector<int> completed_;    // in which this rank completed them
-  std::size_t next_ = 0;          // in order_, to be reduced
+  std::size_t next_ = 0;          // in it, to be reduced
   std::vector<Pending> in_flight_;
   double waited_ = 0;
   int micro_ = 0;

@@ -14,7 +14,7 @@ void HeldGradient::take(Store& store, int unit, int levels) {
 }
 
 View HeldGradient::view(const Slice& elements) const {
-  return {at_element(levels_.back().view().data, elements.begin - slice_.begin, dtype_), elements.count, dtype_,
+  return {at_element(levels_.front().view().data, elements.begin - slice_.begin, dtype_), elements.count, dtype_,
           device_->index()};
 }
 
@@ -25,7 +25,7 @@ BlockPart HeldGradient::part(const Block& level, Dtype dtype, const Slice& eleme
 }
 
 BlockPart HeldGradient::part(const Slice& elements) const {
-  return part(levels_.back(), dtype_, elements, Access::read);
+  return part(levels_.front(), dtype_, elements, Access::read);
 }
 
 void HeldGradient::fill_with_zeros(Staging& staging, const Slice& elements) {
@@ -70,12 +70,14 @@ void HeldGradient::read(Staging& staging, const Slice& elements, const Read& use
       [&use](std::span<void* const> at, std::int64_t first, std::int64_t count) { use(at[0], first, count); });
 }
 
-void HeldGradient::convert_to(Staging& staging, const Slice& elements, Block& to, Dtype dtype) const {
+void HeldGradient::convert_to(Staging& staging, int level, const Slice& elements, Block& to, std::int64_t first,
+                              Dtype dtype) const {
   each_stretch(
       staging, elements.count,
-      [&](std::int64_t first, std::int64_t count) {
-        return std::vector{part({elements.begin + first, count}),
-                           BlockPart{&to, first * size_of(dtype), count * size_of(dtype), Access::write}};
+      [&](std::int64_t begin, std::int64_t count) {
+        const Slice some{elements.begin + begin, count};
+        return std::vector{part(levels_[static_cast<std::size_t>(level)], dtype_, some, Access::read),
+                           BlockPart{&to, (first + begin) * size_of(dtype), count * size_of(dtype), Access::write}};
       },
       [&](std::span<void* const> at, std::int64_t, std::int64_t count) {
         device_->run(Convert{at[0], dtype_, at[1], dtype, count});

@@ -19,7 +19,7 @@ namespace zero {
 
 class HeldGradient {
  public:
-  // Elements, in the unit, and dtype in which they are held, level by level (see AccumulateStep). `device` computes
+  // Elements, in the unit, and dtype in which they are held, sum by sum (see AccumulateStep). `device` computes
   // with them: so do Stagings.
   HeldGradient(Device& device, Slice slice, Dtype dtype) : device_(&device), slice_(slice), dtype_(dtype) {}
 
@@ -31,18 +31,15 @@ class HeldGradient {
   const Slice& slice() const { return slice_; }
   Dtype dtype() const { return dtype_; }
   Device& device() const { return *device_; }
-  bool one_level() const { return levels_.size() == 1; }
-  // Where the sum of a step ends.
-  int top() const { return static_cast<int>(levels_.size()) - 1; }
 
-  // Elements of the unit in the sum, which is in memory.
+  // Elements of the unit in the sum of the step, which is the first, and in memory.
   View view(const Slice& elements) const;
   // None of it is held.
   void become(Dtype dtype) { *this = HeldGradient(*device_, slice_, dtype); }
   // Which bytes of a block they are, to be read.
   BlockPart part(const Slice& elements) const;
 
-  // In all levels.
+  // In all sums.
   void fill_with_zeros(Staging& staging, const Slice& elements);
   // The step of the sum on these elements, by the end of the passage; `gradient` is of them, null: zeros.
   void add(StagedPass& passage, const AccumulateStep& fold, const Slice& elements,
@@ -50,8 +47,8 @@ class HeldGradient {
   // The sum's elements, a stretch at a time: `first` counts from the first of them. Cut at multiples of 16.
   using Read = std::function<void(const void* values, std::int64_t first, std::int64_t count)>;
   void read(Staging& staging, const Slice& elements, const Read& use) const;
-  // The sum's elements in another dtype, to a block of them.
-  void convert_to(Staging& staging, const Slice& elements, Block& to, Dtype dtype) const;
+  // The elements of this one of the sums in another dtype, to those of a block from `first` on.
+  void convert_to(Staging& staging, int level, const Slice& elements, Block& to, std::int64_t first, Dtype dtype) const;
   // The same values in another dtype, f32 or f64.
   HeldGradient widened(Staging& staging, Store& store, int unit, Dtype dtype) const;
 

@@ -16,7 +16,8 @@ namespace zero {
 std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
   may_wait() ? wait_for_reductions() : forget_ended_reductions();
   const auto bytes = [&](const UnitLayout& layout) {
-    return layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
+    const std::int64_t brought = exchange_.size() == 1 ? 1 : routes_.reduce(layout).hops.front().brought();
+    return brought * layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
   };
   if (!flat_) {
     std::int64_t largest = 0;
@@ -54,8 +55,8 @@ std::shared_ptr<Buffer> Gradients::new_flat(std::int64_t bytes) {
 // Sums over micro-batches lie where they are until they may be waited for.
 void Gradients::launch_ready() {
   if (!reduces_each() && !may_wait()) return;
-  for (; next_ < order_.size(); ++next_) {
-    UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(order_[next_])];
+  for (; next_ < units_order_.size(); ++next_) {
+    UnitGradients& gradients = *by_unit_[static_cast<std::size_t>(units_order_[next_])];
     if (!gradients.used) continue;
     if (!gradients.complete) return;
     reduce(gradients);
@@ -67,38 +68,38 @@ void Gradients::launch_ready() {
 void Gradients::reduce(UnitGradients& gradients) {
   if (exchange_.size() == 1) return;
   const UnitLayout& layout = gradients.unit.layout();
-  const AccumulateStep add = reduces_each() ? how() : added_to_sum(gradients);
-  const bool added = !add.sources.empty() || (reduces_each() && !gradients.held.one_level());
-  const bool apart = routes_.apart(layout, gradients.held.dtype(), !gradients.home.in_place(), added);
+  const Route route = routes_.reduce(layout, micro_);
+  const std::vector<AccumulateStep> add = reduces_each() ? order_.steps(micro_) : added_to_sum();
+  const bool added = !add.front().sources.empty() || (reduces_each() && levels_ > 1);
+  const bool apart =
+      route.several() || routes_.apart(layout, gradients.held.dtype(), !gradients.home.in_place(), added);
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
-  if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit);
+  if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit, route);
   const bool gathers = routes_.gathers_sum() && micro_ >= plan_.accumulate() - 1;
-  in_flight_.push_back(exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
-                                         [this, add, apart, gathers, route = routes_.reduce(layout),
-                                          sent = sent_of(gradients), &gradients](const MeshGroups& groups) {
-                                           if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit);
-                                           const View sum = groups.carry_out(route, sent, room_for_sum(gradients));
-                                           gradients.flat.reset();
-                                           scale_mean(sum);
-                                           if (gradients.slice) keep_sum(gradients, add, sum);
-                                           gradients.slice.reset();
-                                           if (gathers) gather_sum(groups, gradients);
-                                         }}));
+  in_flight_.push_back(exchange_.submit(
+      {Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
+       [this, add, apart, gathers, route, sent = sent_of(gradients, route), &gradients](const MeshGroups& groups) {
+         if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit, route);
+         const View sums = groups.carry_out(route, sent, room_for_sum(gradients, route));
+         gradients.flat.reset();
+         scale_mean(sums);
+         if (gradients.slice) keep_sums(gradients, add, sums);
+         gradients.slice.reset();
+         if (gathers) gather_sum(groups, gradients);
+       }}));
 }
 
 // What becomes of a sum over micro-batches: it is the held one, or is added to it.
-AccumulateStep Gradients::added_to_sum(const UnitGradients& gradients) const {
-  const int top = gradients.held.top();
-  return adds_apart() ? AccumulateStep{{top}, top} : AccumulateStep{{}, top};
+std::vector<AccumulateStep> Gradients::added_to_sum() const {
+  return {adds_apart() ? AccumulateStep{{0}, 0} : AccumulateStep{}};
 }
 
-// What of it is sent: the flat array, or the sum over micro-batches from where it lies, or a copy of it in the dtype in
-// which it travels.
-View Gradients::sent_of(UnitGradients& gradients) {
+// What of it is sent: the flat array, or the sum over micro-batches from where it lies, or a copy of it, or of all that
+// there are, in the dtype in which it travels.
+View Gradients::sent_of(UnitGradients& gradients, const Route& route) {
   const UnitLayout& layout = gradients.unit.layout();
-  const auto whole = [&](void* data, Dtype dtype) {
-    return view_of(data, dtype, 0, layout.length(), gradients.unit.device());
-  };
+  const std::int64_t numbers = route.hops.front().brought() * layout.length();
+  const auto whole = [&](void* data, Dtype dtype) { return view_of(data, dtype, 0, numbers, gradients.unit.device()); };
   if (reduces_each()) return whole(gradients.flat->data(), plan_.reduction_dtype(layout.dtype()));
   const Dtype held_in = added_in(gradients), sent_in = routes_.sent(layout, held_in);
   finish_arriving();
@@ -106,19 +107,19 @@ View Gradients::sent_of(UnitGradients& gradients) {
   const Slice all{0, layout.length()};
   if (!routes_.flat(layout, held_in, !gradients.home.in_place())) return mine.view(all);
   gradients.flat = flat_for(gradients.unit);
-  mine.convert_to(gradients.home.staging, all, gradients.flat->block(), sent_in);
+  for (int sum = 0; sum < (adds_apart() ? 1 : order_.left()); ++sum)
+    mine.convert_to(gradients.home.staging, sum, all, gradients.flat->block(), sum * layout.length(), sent_in);
   return whole(gradients.flat->data(), sent_in);
 }
 
-View Gradients::room_for_sum(const UnitGradients& gradients) const {
-  const Slice room = sum_room(gradients.unit);
-  if (!gradients.slice) return gradients.held.view(room);
-  return view_of(gradients.slice.data(), accumulation(gradients.unit.layout().dtype()), 0, room.count,
+View Gradients::room_for_sum(const UnitGradients& gradients, const Route& route) const {
+  if (!gradients.slice) return gradients.held.view(route.room());
+  return view_of(gradients.slice.data(), accumulation(gradients.unit.layout().dtype()), 0, route.numbers(),
                  gradients.unit.device());
 }
 
-Buffer Gradients::slice_for(const Unit& unit) const {
-  return accounts_.buffer({Owner::reduction, unit.index()}, sum_room(unit).count,
+Buffer Gradients::slice_for(const Unit& unit, const Route& route) const {
+  return accounts_.buffer({Owner::reduction, unit.index()}, route.numbers(),
                           scalar_type(accumulation(unit.layout().dtype())));
 }
 
@@ -127,13 +128,17 @@ void Gradients::scale_mean(View sum) const {
   if (plan_.holds_mean()) accounts_.device().run(Multiply{sum.data, sum.dtype, sum.count, 1.0 / exchange_.size()});
 }
 
-// The sum of this rank's slice goes to the held gradient.
-void Gradients::keep_sum(UnitGradients& gradients, const AccumulateStep& how, View sum) {
+// The sum of this rank's slice, or its sums one behind the other, goes to the held gradient.
+void Gradients::keep_sums(UnitGradients& gradients, const std::vector<AccumulateStep>& how, View sums) {
+  const std::int64_t count = sums.count / static_cast<std::int64_t>(how.size());
   for_unit(gradients.unit, "the gradient", [&] {
-    const auto reduced = std::make_shared<Block>(accounts_.borrowed(sum.data, sum.bytes(), Owner::gradient));
-    StagedPass passage(gradients.home.late_staging);
-    gradients.held.add(passage, how, {gradients.unit.slice_begin(), sum.count}, reduced, sum.dtype);
-    passage.finish();
+    for (std::size_t i = 0; i < how.size(); ++i) {
+      const View sum{at_element(sums.data, static_cast<std::int64_t>(i) * count, sums.dtype), count, sums.dtype};
+      const auto reduced = std::make_shared<Block>(accounts_.borrowed(sum.data, sum.bytes(), Owner::gradient));
+      StagedPass passage(gradients.home.late_staging);
+      gradients.held.add(passage, how[i], {gradients.unit.slice_begin(), count}, reduced, sum.dtype);
+      passage.finish();
+    }
   });
 }
 
@@ -148,11 +153,11 @@ void Gradients::gather_sum(const MeshGroups& groups, const UnitGradients& gradie
 // second backward on.
 void Gradients::agree_on_order() {
   std::vector<std::int64_t> order(completed_.begin(), completed_.end());
-  for (const int index : order_)
+  for (const int index : units_order_)
     if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
   const View view{order.data(), static_cast<std::int64_t>(order.size()), Dtype::i64};
   exchange_.confer(Exchange::Kind::order, [view](const Communicator& all) { all.broadcast(view, 0).wait(); });
-  order_.assign(order.begin(), order.end());
+  units_order_.assign(order.begin(), order.end());
   ordered_ = true;
 }
 

@@ -1,7 +1,6 @@
 #include "zero/estimate.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -43,7 +42,8 @@ class Pricing {
         repeats_(repeats),
         stay_(zero::staying(plan, layout, rules, repeats)),
         uniform_(uniform_moments(rules)),
-        routes_(plan),
+        routes_(plan, topologies.rank()),
+        levels_(accumulation_levels(plan, layout.ranks())),
         memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
         mesh_(layout.mesh()),
         topologies_(topologies) {}
@@ -91,8 +91,8 @@ class Pricing {
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
     const std::int64_t kept = routes_.between(State::gradient, unit).count;
-    state.gradient += times * kept * size_of(dtype) * accumulation_levels(plan_);
-    if (gradient_elsewhere()) estimate_.staying.gradient += stay * kept * size_of(dtype) * accumulation_levels(plan_);
+    state.gradient += times * kept * size_of(dtype) * levels_;
+    if (gradient_elsewhere()) estimate_.staying.gradient += stay * kept * size_of(dtype) * levels_;
     const std::int64_t updated = held(unit, State::optimizer);
     if (plan_.delays_update()) late(times * updated * size_of(unit.dtype()));
     state.optimizer += times * updated * plan_.remainder_bytes(unit.dtype());
@@ -179,7 +179,7 @@ class Pricing {
     if (mesh_.size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
     if (routes_.flat(unit, held, gradient_elsewhere()))
-      flats_.add(unit, unit.length() * size_of(routes_.sent(unit, held)));
+      flats_.add(unit, brought(unit) * unit.length() * size_of(routes_.sent(unit, held)));
   }
 
   bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
@@ -190,14 +190,24 @@ class Pricing {
     if (mesh_.size(Axis::data) == 1 || !unit.trainable()) return 0;
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
     if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
-    return routes_.reduce(unit).room().count * size_of(accumulation(unit.dtype()));
+    std::int64_t numbers = 0;
+    for (int micro = 0; micro < (routes_.reduces_each() ? plan_.accumulate() : 1); ++micro)
+      numbers = std::max(numbers, routes_.reduce(unit, micro).numbers());
+    return numbers * size_of(accumulation(unit.dtype()));
+  }
+
+  // Sums of a gradient that are sent at once.
+  std::int64_t brought(const UnitLayout& unit) const {
+    const Route route = routes_.reduce(unit);
+    return route.hops.empty() ? 1 : route.hops.front().brought();
   }
 
   void update(const UnitLayout& unit) {
     const FullTensorUnit work = full_tensor_unit(unit, rules_);
     inputs_ = std::max(inputs_, input_bytes(unit, work));
     steps_ = std::max(
-        steps_, step_bytes(unit, work, std::max(held(unit, State::optimizer), routes_.reduce(unit).room().count)));
+        steps_,
+        step_bytes(unit, work, std::max(held(unit, State::optimizer), routes_.steps(unit, work.wire).room().count)));
   }
 
   void page(const Trace& trace) {
@@ -241,7 +251,7 @@ class Pricing {
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       times_ = repeats_[i];
       for (const Transition& each : routes_.of(layout_.units()[i]))
-        if (each.when != When::use) carry_out(each);
+        if (each.when != When::use) carry_out(each, layout_.units()[i]);
     }
     times_ = 1;
     table(Axis::data, vote_bytes(parameters, plan_.accumulate(), plan_.float8()) / size_of(Dtype::i64));
@@ -255,10 +265,11 @@ class Pricing {
     estimate_.wire[Collective::barrier].add({}, times_);
   }
 
-  void carry_out(const Transition& transition) {
-    for (int i = 0; i < (transition.when == When::gradient ? plan_.accumulate() : 1); ++i) {
+  void carry_out(const Transition& transition, const UnitLayout& unit) {
+    const bool each = transition.when == When::gradient;
+    for (int micro = 0; micro < (each ? plan_.accumulate() : 1); ++micro) {
       if (!transition.joined) announce();
-      call(transition.route);
+      call(each ? routes_.reduce(unit, micro) : transition.route);
     }
   }
 
@@ -293,11 +304,13 @@ class Pricing {
   void call(const Route& route, bool in_place = false) {
     for (const Hop& hop : route.hops) {
       const Topology& topology = topologies_.of_tensors(hop.axis);
-      Moved moved = moved_by(hop.collective, mesh_.size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop));
+      Moved moved = moved_by(hop.collective, mesh_.size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop),
+                             hop.leaves, mesh_.at(hop.axis, routes_.rank()));
       if (in_place) moved.in_place = moved.bytes;
       estimate_.wire[hop.collective].add(moved, times_);
     }
   }
+
   // From every rank to each other one along the axis, between hosts' memories.
   void say(Axis axis, std::int64_t bytes) {
     const Moved moved = moved_by(Collective::all_gather, mesh_.size(axis), topologies_.of_words(axis), bytes, bytes);
@@ -311,6 +324,7 @@ class Pricing {
   std::vector<std::int64_t> stay_;  // of them
   bool uniform_;
   Routes routes_;
+  int levels_;  // of gradients that are added up
   Memory memory_;
   MeshShape mesh_;
   Topologies topologies_;
@@ -347,6 +361,12 @@ Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(
   *this = Topologies(all, shard, replica);
 }
 
+Topologies Topologies::seen_by(int rank) const {
+  Topologies seen = *this;
+  seen.rank_ = rank;
+  return seen;
+}
+
 Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<ParameterRule>& rules, const Trace& trace,
                   Memory memory, const Topologies& topologies, const DiskOptions& disk) {
   return estimate(plan, layout, rules, Repeats(layout.units().size(), 1), trace, memory, topologies, disk);
@@ -372,11 +392,6 @@ Estimate estimate(const Plan& plan, const Layout& layout, const Optimizer& optim
     throw ConfigError("an estimate of " + std::string(name(optimizer)) + " needs the parameters' shapes: give rules");
   return estimate(plan, layout, std::vector<ParameterRule>(parameters_of(layout), {optimizer}), trace, memory,
                   topologies);
-}
-
-int accumulation_levels(const Plan& plan) {
-  if (!plan.reproducible() || plan.accumulate() < 2) return 1;
-  return std::bit_width(static_cast<unsigned>(plan.accumulate() - 1));
 }
 
 }  // namespace zero

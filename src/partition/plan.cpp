@@ -1,7 +1,6 @@
 #include "zero/plan.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "base/codec.h"
@@ -161,10 +160,6 @@ class Inspection {
                  " sharded over data needs optimizer sharded over data: a rank updates only what "
                  "it has of it");
     }
-    const int group = mesh_.size(Axis::shard);
-    expect(!plan_.reproducible() || mesh_.size(Axis::replica) == 1 || std::has_single_bit(static_cast<unsigned>(group)),
-           "reproducible sums go inside first, then across: a shard group needs a power of two of ranks, not " +
-               std::to_string(group));
   }
 
   void activation() {

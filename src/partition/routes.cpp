@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/sum_tree.h"
 #include "base/text.h"
+#include "partition/accumulation_order.h"
 #include "partition/wire.h"
 
 namespace zero {
@@ -46,15 +48,23 @@ struct Flat {
         route.hops.push_back({Collective::all_gather, axis, part(cut), part(cut - 1), dtype});
     return route;
   }
-  // What is added up once is sent in the dtype in which it was added from there on.
-  Route reduced(Dtype dtype) const {
+  // What is added up once is sent in the dtype in which it was added from there on. Along one tree, by the leaves of
+  // all ranks; or as each group does, where the order is nothing to the sum.
+  Route reduced(Dtype dtype, const std::optional<Leaves>& leaves = {}) const {
     Route route{part(0), part(kCuts.size()), Wire::native, {}};
     const Dtype wide = accumulation(dtype);
     for (std::size_t cut = 1; cut <= kCuts.size(); ++cut)
       if (const Axis axis = kCuts[cut - 1]; mesh.size(axis) > 1)
-        route.hops.push_back(
-            {Collective::reduce_scatter, axis, part(cut - 1), part(cut), route.hops.empty() ? dtype : wide, wide});
+        route.hops.push_back({Collective::reduce_scatter, axis, part(cut - 1), part(cut),
+                              route.hops.empty() ? dtype : wide, wide,
+                              leaves ? leaves_along(axis, *leaves) : Leaves{}});
     return route;
+  }
+  // A group's ranks are neighbours; across, each brings what its group has added up.
+  Leaves leaves_along(Axis axis, const Leaves& leaves) const {
+    const GroupSum sum(leaves, mesh.size(Axis::data));
+    const int group = mesh.size(Axis::shard);
+    return axis == Axis::replica ? sum.of_groups(group) : sum.within(mesh.at(Axis::replica, rank), group);
   }
 };
 
@@ -67,6 +77,34 @@ Shard held(const Placements& placements, const UnitLayout& unit, int rank) {
 }
 
 }  // namespace
+
+int Hop::members() const {
+  const std::int64_t whole = std::max(from.count, to.count), part = std::min(from.count, to.count);
+  return part == 0 ? 1 : static_cast<int>(whole / part);
+}
+
+int Hop::brought() const {
+  return collective == Collective::reduce_scatter ? GroupSum(leaves, members()).most() : 1;
+}
+
+int Hop::sums() const {
+  if (collective != Collective::reduce_scatter) return 1;
+  const GroupSum sum(leaves, members());
+  return sum.plain() ? 1 : static_cast<int>(sum.sums().size());
+}
+
+bool Route::several() const {
+  return std::ranges::any_of(hops, [](const Hop& hop) { return hop.brought() > 1 || hop.sums() > 1; });
+}
+
+// Each hop's in memory of their own, with room for as many as a rank brings to the next.
+std::int64_t Route::numbers() const {
+  if (!several()) return room().count;
+  std::int64_t numbers = 0;
+  for (std::size_t i = 0; i < hops.size(); ++i)
+    numbers += hops[i].to.count * (i + 1 < hops.size() ? hops[i + 1].brought() : hops[i].sums());
+  return numbers;
+}
 
 Slice Route::room() const {
   return hops.empty() || to.count > hops.front().to.count ? to : hops.front().to;
@@ -127,8 +165,9 @@ Route Routes::use(const UnitLayout& unit, bool exactly) const {
   return route;
 }
 
-Route Routes::reduce(const UnitLayout& unit) const {
-  return flat_of(unit, rank_).reduced(plan_->reduction_dtype(unit.dtype()));
+Route Routes::reduce(const UnitLayout& unit, int micro) const {
+  const AccumulationOrder order(*plan_, unit.mesh().size(Axis::data), rank_);
+  return flat_of(unit, rank_).reduced(plan_->reduction_dtype(unit.dtype()), order.reduced(micro));
 }
 
 Route Routes::sum(const UnitLayout& unit) const {
@@ -170,11 +209,14 @@ Dtype Routes::sent(const UnitLayout& unit, Dtype held) const {
 }
 
 bool Routes::flat(const UnitLayout& unit, Dtype held, bool elsewhere) const {
-  return reduces_each() || sent(unit, held) != held || elsewhere;
+  const Route route = reduce(unit);
+  return reduces_each() || sent(unit, held) != held || elsewhere ||
+         (!route.hops.empty() && route.hops.front().brought() > 1);
 }
 
 bool Routes::apart(const UnitLayout& unit, Dtype held, bool elsewhere, bool added) const {
-  const bool fits = reduce(unit).room().count <= between(State::gradient, unit).count;
+  const Route route = reduce(unit);
+  const bool fits = !route.several() && route.room().count <= between(State::gradient, unit).count;
   return elsewhere || added || held != accumulation(unit.dtype()) || !fits;
 }
 

@@ -26,7 +26,13 @@ struct Hop {
   Axis axis = Axis::shard;
   Slice from, to;
   Dtype sent = Dtype::f32;
-  Dtype kept = sent;  // another one than it was sent in where it has been added up
+  Dtype kept = sent;   // another one than it was sent in where it has been added up
+  Leaves leaves = {};  // of the ranks along the axis, in a sum
+
+  int members() const;
+  // Sums, each of all elements: that a rank brings, or has room for where others bring more; and that come of them.
+  int brought() const;
+  int sums() const;
   bool operator==(const Hop&) const = default;
 };
 
@@ -36,9 +42,12 @@ struct Route {
   Wire codec = Wire::native;  // from the first hop to the last
   std::vector<Hop> hops;      // none: the rank has `to` already
 
-  // The elements of which there is to be memory, where every hop ends in its part.
+  // The elements of which there is to be memory, where every hop ends in its part; and how many numbers, where several
+  // sums of them are on their way, one behind the other.
   Slice room() const;
-  // What every rank of a hop's group sends to each other one; and that where ranks have added it up.
+  bool several() const;
+  std::int64_t numbers() const;
+  // What every rank of a hop's group sends to each other one, of each sum; and that where ranks have added it up.
   std::int64_t bytes(const Hop& hop) const;
   static std::int64_t sum_bytes(const Hop& hop);
   bool operator==(const Route&) const = default;
@@ -83,8 +92,9 @@ class Routes {
 
   // Parameters, whole for an operator that reads them; `exactly` in no codec.
   Route use(const UnitLayout& unit, bool exactly = false) const;
-  // Each rank's gradient, added up: its slice over all ranks. And that, to where more of it is held.
-  Route reduce(const UnitLayout& unit) const;
+  // Each rank's gradient of a micro-batch, or of all of them, added up: its slice over all ranks. And that, to where
+  // more of it is held.
+  Route reduce(const UnitLayout& unit, int micro = 0) const;
   Route sum(const UnitLayout& unit) const;
   // Updated parameters, to the ranks that have them.
   Route publish(const UnitLayout& unit) const;
@@ -96,7 +106,7 @@ class Routes {
   std::vector<Transition> of(const UnitLayout& unit) const;
 
   // Of a gradient that is held in `held`, on another tier than the device's if `elsewhere`: in which dtype it travels;
-  // whether from a flat array of its own.
+  // whether from a flat array of its own, in which all that is sent of it fits.
   Dtype sent(const UnitLayout& unit, Dtype held) const;
   bool flat(const UnitLayout& unit, Dtype held, bool elsewhere) const;
   // Whether the sum of its slice is made apart from where it is held, for it does not fit there, or is `added` to it.

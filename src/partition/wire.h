@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "base/codec.h"
@@ -37,17 +36,10 @@ inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
 
 // What a collective brings to a rank, and over which link: the prediction of what transports count.
 
-// Of an all_gather or a reduce_scatter over `size` ranks, in which each other rank has a slice of `bytes` bytes for
-// this one; of `sum` bytes where ranks have added it up, which sums of two levels are when they go to another host.
-inline Moved moved_by(Collective collective, int size, const Topology& topology, std::int64_t bytes, std::int64_t sum) {
-  const std::int64_t here = topology.ranks_per_host == 0 ? size : topology.ranks_per_host;
-  const std::int64_t hosts = size / here;
-  const bool sums = collective == Collective::reduce_scatter;
-  if (!topology.two_levels || (sums && !std::has_single_bit(static_cast<std::uint64_t>(here))))
-    return {.bytes = (size - 1) * bytes, .across_hosts = (size - here) * bytes};
-  const std::int64_t across = (hosts - 1) * (sums ? sum : bytes);
-  const std::int64_t within = (here - 1) * hosts * bytes;
-  return {.bytes = within + across, .across_hosts = across};
-}
+// Of an all_gather or a reduce_scatter over `size` ranks, to the one of this number, in which each other rank has a
+// slice of `bytes` bytes for it, or several, by the leaves of a sum; of `sum` bytes where ranks have added it up, which
+// sums of two levels are when they go to another host. As many ranks are on each host, neighbours.
+Moved moved_by(Collective collective, int size, const Topology& topology, std::int64_t bytes, std::int64_t sum,
+               const Leaves& leaves = {}, int rank = 0);
 
 }  // namespace zero

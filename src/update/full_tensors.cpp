@@ -154,7 +154,7 @@ void FullTensors::step(const Unit& unit, const Factors& factors, const std::vect
 }
 
 Slice FullTensors::stepped(const UnitLayout& unit) const {
-  const Slice room = routes_.reduce(unit).room(), updated = held(unit);
+  const Slice room = routes_.steps(unit, accumulation(unit.dtype())).room(), updated = held(unit);
   return room.count > updated.count ? room : updated;
 }
 

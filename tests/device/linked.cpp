@@ -65,7 +65,7 @@ class Linked final : public CommunicatorImpl {
       case Collective::all_gather:
         return carry_out(call.in, [&](const Addresses& inputs) { return gather(inputs, call.in, call.out); });
       case Collective::reduce_scatter:
-        return carry_out(call.in, [&](const Addresses& inputs) { return reduce(inputs, call.in, call.out); });
+        return carry_out(call.in, [&](const Addresses& inputs) { return reduce(inputs, call); });
       case Collective::broadcast:
         return carry_out(call.in, [&](const Addresses& inputs) { return take(inputs, call.root, call.out); });
       case Collective::barrier: return host_->run(call);
@@ -102,19 +102,21 @@ class Linked final : public CommunicatorImpl {
     }
     return kernel;
   }
-  Kernel reduce(const Addresses& inputs, ConstView whole, View shard) {
-    const std::int64_t bytes = shard.count * size_of(whole.dtype);
+  Kernel reduce(const Addresses& inputs, const CollectiveCall& call) {
+    const GroupSum sum(call.leaves, size());
+    const std::int64_t count = call.in.count / sum.most() / size(), bytes = count * size_of(call.in.dtype);
     Kernel kernel;
-    kernel.ranges.push_back(access(shard.data, shard.bytes(), true));
+    kernel.ranges.push_back(access(call.out.data, call.out.bytes(), true));
     Addresses slices;
-    for (int r = 0; r < size(); ++r) {
-      const char* const slice = bytes_at(inputs[static_cast<std::size_t>(r)], rank() * bytes);
+    for (const GroupSum::Part& part : sum.parts()) {
+      const char* const slice =
+          bytes_at(inputs[static_cast<std::size_t>(part.rank)], (part.number * size() + rank()) * bytes);
       kernel.ranges.push_back(access(slice, bytes, false));
       slices.push_back(accelerator::shadow(slice));
-      tally_.from(r, bytes);
+      tally_.from(part.rank, bytes);
     }
-    kernel.tasks.emplace_back([slices, dtype = whole.dtype, to = accelerator::shadow(shard.data), count = shard.count] {
-      tree_sum(slices, dtype, to, count);
+    kernel.tasks.emplace_back([sum, slices, dtype = call.in.dtype, to = accelerator::shadow(call.out.data), count] {
+      group_sum(sum, slices, dtype, to, count, count);
     });
     return kernel;
   }

@@ -125,9 +125,6 @@ TEST(Meshes, AreRefusedWhereTheyAreNoGrid) {
     const Mesh tensors(world, {.tensor = 2});
     const auto model = std::make_shared<Lm>();
     EXPECT_TRUE(says(thrown_by([&] { Engine(*model, tensors, Plan::ddp(), AdamW{}); }), {"2 tensor", "1 rank"}));
-    const Mesh groups(world, {.shard = 3});
-    EXPECT_TRUE(says(thrown_by([&] { Engine(*model, groups, Plan::hybrid().reproducible(true), AdamW{}); }),
-                     {"a power of two of ranks, not 3"}));
   });
 }
 

@@ -32,14 +32,27 @@ struct Experts : torch::nn::Module {
   torch::nn::Linear head;
 };
 
-// Precision, plan, ranks among which eight micro-batches a step are split.
-class Splits : public testing::TestWithParam<std::tuple<Precision, Plan, int>> {
+// Ranks, in groups and on hosts of so many (0: of all), and micro-batches that each has of a step.
+struct Split {
+  int ranks, micro_batches, group = 0, host = 0;
+};
+
+void PrintTo(const Split& split, std::ostream* out) {
+  *out << split.ranks << "x" << split.micro_batches << "/" << split.group << "/" << split.host;
+}
+
+// Precision, plan, and a split of micro-batches.
+class Splits : public testing::TestWithParam<std::tuple<Precision, Plan, Split>> {
  protected:
   template <class Model>
   static void expect_one_result(const Course<Model>& course) {
-    const auto& [precision, plan, ranks] = GetParam();
-    const Outcome expected = train<Model>(job_of(Plan::ddp().precision(precision), 1, 8), course);
-    EXPECT_EQ(difference(expected, train<Model>(job_of(plan.precision(precision), ranks, 8 / ranks), course)), "");
+    const auto& [precision, plan, split] = GetParam();
+    const int all = split.ranks * split.micro_batches;
+    const Outcome expected = train<Model>(job_of(Plan::ddp().precision(precision), 1, all), course);
+    Job job = job_of(plan.precision(precision), split.ranks, split.micro_batches);
+    job.shard = split.group;
+    job.ranks_per_host = split.host;
+    EXPECT_EQ(difference(expected, train<Model>(job, course)), "");
   }
 };
 
@@ -52,13 +65,19 @@ TEST_P(Splits, MissingGradientsIncluded) {
 }
 
 std::string title_of_splits(const testing::TestParamInfo<Splits::ParamType>& tested) {
-  const auto& [precision, plan, ranks] = tested.param;
-  return in_title(ranks, 8 / ranks, precision) + in_title(plan.label());
+  const auto& [precision, plan, split] = tested.param;
+  std::string title = in_title(split.ranks, split.micro_batches, precision) + in_title(plan.label());
+  if (split.group > 0) title += "InGroupsOf" + std::to_string(split.group);
+  return split.host > 0 ? title + "OnHostsOf" + std::to_string(split.host) : title;
 }
 
+// Of eight micro-batches, of twelve, and of others that are no powers of two.
+const std::vector<Split> kSplits{{1, 8},    {2, 4},       {8, 1},       {3, 4}, {4, 3}, {12, 1},
+                                 {6, 2, 3}, {6, 2, 2, 3}, {6, 2, 0, 3}, {3, 3}, {5, 3}, {6, 3, 3, 2}};
+
 INSTANTIATE_TEST_SUITE_P(All, Splits,
-                         testing::ValuesIn(covering(std::vector{Precision::fp32, Precision::bf16}, all_plans(),
-                                                    std::vector{1, 2, 4, 8})),
+                         testing::ValuesIn(covering(std::vector{Precision::fp32, Precision::bf16}, plans_of_meshes(),
+                                                    kSplits)),
                          title_of_splits);
 
 class Reproducible : public testing::TestWithParam<Precision> {};

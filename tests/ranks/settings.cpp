@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -155,10 +154,6 @@ std::vector<Setting> rows(const std::vector<Table>& tables) {
   return all;
 }
 
-bool power_of_two(int number) {
-  return std::has_single_bit(static_cast<unsigned>(number));
-}
-
 std::string in_title(State state, Tier tier) {
   if (tier == Tier::device) return "";
   const std::string what = state == State::optimizer ? "moments" : std::string(name(state)) + "s";
@@ -257,22 +252,21 @@ std::vector<std::string> Setting::faults() const {
   return {};
 }
 
-// Where ranks and micro-batches are powers of two, sums that are reproducible are those of one rank, or of two where
-// parameters change as they travel. Other sums have an order for plans that reduce each micro-batch, and one for those
-// that do not; on meshes whose groups are no subtree of a sum, one of their own.
+// Sums that are reproducible are those of one rank, or of two, or of three, where parameters change as they travel.
+// Other sums have an order for plans that reduce each micro-batch, and one for those that do not.
 Setting Setting::reference() const {
   const Plan here = plan().on(mesh());
   const bool coded = gather_in != Wire::native && here[State::parameter].rest.shard == Placement::sharded;
-  const bool one_tree = reproducible && power_of_two(ranks.count) && power_of_two(accumulate);
-  const bool reduces_each = here[State::gradient].between.shard == Placement::sharded && accumulate > 1 && !one_tree;
+  const bool reduces_each =
+      here[State::gradient].between.shard == Placement::sharded && accumulate > 1 && !reproducible;
   Setting other = *this;
   other.parameter = other.gradient = other.optimizer = Tier::device;
   other.share = 1;
   other.budget = 0;
   other.ranks.per_host = 0;
-  if (ranks.shard % 3 != 0) other.ranks.shard = 0;
-  if (one_tree) {
-    other.ranks = {coded ? 2 : 1};
+  other.ranks.shard = 0;
+  if (reproducible) {
+    other.ranks = {!coded ? 1 : ranks.count % 2 == 0 ? 2 : ranks.count};
     other.accumulate = accumulate * ranks.count / other.ranks.count;
   }
   if (delays) other.gradient = other.optimizer = Tier::disk;

@@ -99,11 +99,13 @@ TEST(Estimate, MomentsSetTheOptimizersBytes) {
 
 TEST(Estimate, ReproducibleKeepsACounterOfPartialSums) {
   for (const auto& [micro_batches, levels] :
-       {std::pair{1, 1}, {2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {1024, 10}}) {
+       {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}, {7, 2}, {8, 3}, {9, 3}, {1024, 10}}) {
     const Plan plan = Plan::zero2().accumulate(micro_batches);
-    EXPECT_EQ(accumulation_levels(plan), 1);
-    EXPECT_EQ(accumulation_levels(plan.reproducible(true)), levels) << micro_batches;
+    EXPECT_EQ(accumulation_levels(plan, 4), 1);
+    EXPECT_EQ(accumulation_levels(plan.reproducible(true), 4), levels) << micro_batches;
   }
+  EXPECT_EQ(accumulation_levels(Plan::zero2().accumulate(2).reproducible(true), 7), 3);  // of 4, 2 and 1
+  EXPECT_EQ(accumulation_levels(Plan::zero1().accumulate(3).reproducible(true), 4), 2);  // leaf 3, then 4 and 5
   const Layout layout(equal_units(2), 4);
   const Plan plan = Plan::zero2().accumulate(8).reproducible(true);
   EXPECT_EQ(estimate(plan, layout, kAdamW).state.gradient, 3 * (2 * kUnit / 4 * 4));

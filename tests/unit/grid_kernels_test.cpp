@@ -15,6 +15,7 @@
 
 #include "base/codec.h"
 #include "optimizers.h"
+#include "partition/accumulation_order.h"
 #include "partition/moments.h"
 
 namespace zero::test::grid_kernels_test {
@@ -217,9 +218,12 @@ TEST(GridKernels, AccumulateLikeTheHost) {
     for (const Dtype kept : {accumulation(dtype), dtype})
       for (const bool tree : {false, true})
         for (const bool absent : {false, true}) {
-          std::vector<std::vector<char>> host(tree ? 4 : 1, array_of(kept, kCount, 1)), device = host;
+          const Plan plan = Plan::ddp().accumulate(7).reproducible(tree);
+          const AccumulationOrder order(plan, 1, 0);
+          std::vector<std::vector<char>> host(static_cast<std::size_t>(order.levels()), array_of(kept, kCount, 1)),
+              device = host;
           for (int micro = 0; micro < 7; ++micro) {
-            const AccumulateStep how = accumulate_step(tree, static_cast<int>(host.size()), micro, 7);
+            const AccumulateStep how = order.steps(micro).front();
             const std::vector<char> gradient = array_of(dtype, kCount, static_cast<unsigned>(micro));
             const void* const from = absent && micro == 3 ? nullptr : gradient.data();
             const auto levels = [](std::vector<std::vector<char>>& of) {

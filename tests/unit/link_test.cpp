@@ -29,10 +29,19 @@ TEST(Link, OneLevelCrossesForEachRank) {
   EXPECT_EQ(moved_by(kReduce, 16, fours, 2, 4), (Moved{30, 12 * 2}));
 }
 
-TEST(Link, HostsWithoutAPowerOfTwoReduceBetweenAllRanks) {
+// Three ranks send two sums; of twice the bytes they would be more than what the ranks send.
+TEST(Link, HostsOfThreeSendTwoSumsWhereThatIsLess) {
   const Topology threes{.ranks_per_host = 3, .two_levels = true};
+  EXPECT_EQ(moved_by(kReduce, 12, threes, 2, 2), (Moved{8 * 2 + 3 * 2 * 2, 3 * 2 * 2}));
   EXPECT_EQ(moved_by(kReduce, 12, threes, 2, 4), (Moved{22, 9 * 2}));
   EXPECT_EQ(moved_by(kGather, 12, threes, 2, 2), (Moved{22, 3 * 2}));
+}
+
+// Of five leaves apiece the first rank and the last bring two sums, those between three.
+TEST(Link, RanksReceiveWhatTheirPeersBring) {
+  const Leaves fives{0, 5, 20};
+  for (const auto& [rank, sums] : {std::pair{0, 8}, {1, 7}, {2, 7}, {3, 8}})
+    EXPECT_EQ(moved_by(kReduce, 4, {}, 2, 4, fives, rank), (Moved{sums * 2, 0})) << rank;
 }
 
 }  // namespace zero::link_test

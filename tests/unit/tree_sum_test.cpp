@@ -66,6 +66,37 @@ TEST(TreeSum, AddsInTheOrderOfTheDesign) {
   EXPECT_EQ(sum, ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + v[6]));
 }
 
+// Every rank brings sums of some leaves, of which the tree is made again: the whole of it, or of a part the largest
+// nodes.
+TEST(GroupSums, AreThoseOfTheLeaves) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::i64})
+    for (const int ranks : {1, 2, 3, 5, 6, 8})
+      for (const std::int64_t apiece : {1, 2, 3, 5, 8})
+        for (const std::int64_t first : {0, 3}) {
+          const std::int64_t all = first + ranks * apiece + first, count = 700;
+          const std::vector<Array> leaves = random_sources(dtype, count, static_cast<int>(all));
+          const auto sums_of = [&](const std::vector<LeafRange>& nodes) {
+            std::vector<Array> sums;
+            for (const LeafRange& node : nodes)
+              sums.push_back(reference_sum({leaves.begin() + node.begin, leaves.begin() + node.end}));
+            return sums;
+          };
+          const GroupSum sum({first, apiece, all}, ranks);
+          std::vector<Array> brought;
+          for (int rank = 0; rank < ranks; ++rank)
+            for (Array& each : sums_of(sum.brought(rank))) brought.push_back(std::move(each));
+          const std::vector<Array> expected = sums_of(sum.sums());
+          Array sums(dtype, static_cast<std::int64_t>(expected.size()) * (count + 9));
+          group_sum(sum, pointers(brought), dtype, sums.bytes.data(), count + 9, count);
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            Array one(dtype, count);
+            std::memcpy(one.bytes.data(), sums.slice(static_cast<std::int64_t>(i) * (count + 9), count).data,
+                        one.bytes.size());
+            EXPECT_EQ(one, expected[i]) << ranks << " ranks, " << apiece << " apiece, sum " << i;
+          }
+        }
+}
+
 TEST(TreeSum, KeepsNanAndInfinity) {
   for (Dtype dtype : {Dtype::bf16, Dtype::f16}) {
     Array array(dtype, 3);

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/random.h"
+#include "base/sum_tree.h"
 #include "base/worker.h"
 #include "comm/backend.h"
 #include "comm/torch/torch_log.h"
@@ -145,7 +146,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
 
  private:
-  // Takes the sources of `count` elements, the first being element `at` of this rank's slice.
+  // Takes the sources of `count` elements, by the parts of the sum, the first being element `at` of this rank's slice.
   using Sink = std::function<void(std::span<const void* const> sources, std::int64_t at, std::int64_t count)>;
 
   void join();
@@ -157,7 +158,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   template <class Action>
   void for_peers(Action action) const;
   void gather(const void* own, char* values, Slices slices, std::int64_t element);
-  void reduce(const char* values, Dtype dtype, Slices slices, const Sink& sink);
+  void reduce(const char* values, Dtype dtype, Slices slices, const GroupSum& sum, const Sink& sink);
   void sum_slice(const CollectiveCall& call);
   void sum_small(View values);
   void sum_large(View values);
@@ -233,7 +234,7 @@ Pending GlooCommunicator::run(const CollectiveCall& call) {
 }
 
 void GlooCommunicator::carry_out(const CollectiveCall& call) {
-  const auto& [collective, in, out, root] = call;
+  const auto& [collective, in, out, root, leaves] = call;
   switch (collective) {
     case Collective::all_gather: return gather(in.data, bytes_of(out.data), {out.count, size_}, size_of(out.dtype));
     case Collective::reduce_scatter: return sum_slice(call);
@@ -265,43 +266,60 @@ void GlooCommunicator::gather(const void* own, char* values, Slices slices, std:
   messages.wait();
 }
 
-// Chunk by chunk, every rank sends each peer that peer's slice and sums its own; one chunk ahead.
-void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const Sink& sink) {
+// Chunk by chunk, every rank sends each peer that peer's slice of what it brings and sums its own; one chunk ahead. A
+// rank's parts, which are whole arrays one behind the other, have rounds of their own.
+void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const GroupSum& sum, const Sink& sink) {
   if (slices.count == 0) return;
   const std::int64_t element = size_of(dtype);
-  const std::int64_t peers = size_ - 1;
+  const std::vector<GroupSum::Part> parts = sum.parts();
+  const auto all = static_cast<std::int64_t>(parts.size());
   const std::int64_t chunk =
-      std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / std::max<std::int64_t>(peers, 1) / element));
-  const auto staging = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(2 * peers * chunk * element));
+      std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / std::max<std::int64_t>(all - 1, 1) / element));
+  const auto staging = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(2 * all * chunk * element));
   const auto extent = [&](int r, std::int64_t at) { return std::clamp<std::int64_t>(slices.extent(r) - at, 0, chunk); };
-  const auto staged = [&](int r, std::int64_t at) {
-    const std::int64_t half = at / chunk % 2;
-    return staging.get() + (half * peers + (r < rank_ ? r : r - 1)) * chunk * element;
+  const auto staged = [&](std::int64_t part, std::int64_t at) {
+    return staging.get() + (at / chunk % 2 * all + part) * chunk * element;
   };
-  const auto at_slice = [&](int r, std::int64_t at) { return values + (slices.begin(r) + at) * element; };
+  const auto at_slice = [&](int number, int r, std::int64_t at) {
+    return values + (number * slices.count + slices.begin(r) + at) * element;
+  };
+  const int most = sum.most(), mine = sum.plain() ? 1 : static_cast<int>(sum.brought(rank_).size());
   const auto start = [&](std::int64_t at) {
-    Round messages = round();
-    for_peers([&](int r) { messages.receive(staged(r, at), extent(rank_, at) * element, r); });
-    for_peers([&](int r) { messages.send(at_slice(r, at), extent(r, at) * element, r); });
+    std::vector<Round> messages;
+    for (int number = 0; number < most; ++number) messages.push_back(round());
+    for (std::int64_t i = 0; const auto& [rank, number, leaves] : parts) {
+      if (rank != rank_)
+        messages[static_cast<std::size_t>(number)].receive(staged(i, at), extent(rank_, at) * element, rank);
+      ++i;
+    }
+    for (int number = 0; number < mine; ++number)
+      for_peers([&](int r) {
+        messages[static_cast<std::size_t>(number)].send(at_slice(number, r, at), extent(r, at) * element, r);
+      });
     return messages;
   };
-  std::vector<const void*> sources(static_cast<std::size_t>(size_));
-  std::optional<Round> next = start(0);
+  std::vector<Round> next = start(0);
   for (std::int64_t at = 0; at < slices.length(); at += chunk) {
-    Round current = *std::exchange(next, std::nullopt);
+    std::vector<Round> current = std::exchange(next, {});
     if (at + chunk < slices.length()) next = start(at + chunk);
-    current.wait_received();
-    for (int r = 0; r < size_; ++r) sources[static_cast<std::size_t>(r)] = r == rank_ ? at_slice(r, at) : staged(r, at);
+    for (Round& each : current) each.wait_received();
+    std::vector<const void*> sources;
+    for (std::int64_t i = 0; const auto& [rank, number, leaves] : parts) {
+      sources.push_back(rank == rank_ ? at_slice(number, rank, at) : staged(i, at));
+      ++i;
+    }
     sink(sources, at, extent(rank_, at));
-    current.wait_sent();
+    for (Round& each : current) each.wait_sent();
   }
 }
 
 void GlooCommunicator::sum_slice(const CollectiveCall& call) {
-  const auto& [collective, whole, shard, root] = call;
-  reduce(bytes_of(whole.data), whole.dtype, {whole.count, size_},
+  const GroupSum sum(call.leaves, size_);
+  const std::int64_t whole = call.in.count / sum.most();
+  reduce(bytes_of(call.in.data), call.in.dtype, {whole, size_}, sum,
          [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
-           tree_sum(sources, whole.dtype, bytes_of(shard.data) + at * size_of(shard.dtype), count);
+           char* const to = bytes_of(call.out.data) + at * size_of(call.out.dtype);
+           group_sum(sum, sources, call.in.dtype, to, whole / size_, count);
          });
 }
 
@@ -318,7 +336,7 @@ void GlooCommunicator::sum_large(View values) {
   const Slices slices{values.count, size_};
   const auto element = size_of(values.dtype);
   char* const own = bytes_of(values.data) + slices.begin(rank_) * element;
-  reduce(bytes_of(values.data), values.dtype, slices,
+  reduce(bytes_of(values.data), values.dtype, slices, GroupSum({}, size_),
          [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
            tree_sum_rounded(sources, values.dtype, own + at * element, count);
          });

@@ -9,12 +9,12 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <bit>
 #include <cstring>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "base/sum_tree.h"
 #include "comm/backend.h"
 #include "device/torch/dtypes.h"
 #include "zero/error.h"
@@ -26,10 +26,11 @@ using Group = c10d::ProcessGroupNCCL;
 
 constexpr std::int64_t kStaging = 64 << 20;  // bytes for the chunks of a sum
 
-at::Tensor tree_sum(std::span<const at::Tensor> sources, at::ScalarType type) {
+at::Tensor node_sum(std::span<const at::Tensor> sources, std::span<const LeafRange> nodes, at::ScalarType type) {
   if (sources.size() == 1) return sources[0].to(type);
-  const auto left = std::bit_floor(sources.size() - 1);
-  return tree_sum(sources.first(left), type) + tree_sum(sources.subspan(left), type);
+  const std::size_t left = left_half(nodes);
+  return node_sum(sources.first(left), nodes.first(left), type) +
+         node_sum(sources.subspan(left), nodes.subspan(left), type);
 }
 
 // Work of the device.
@@ -116,10 +117,10 @@ class NcclCommunicator final : public CommunicatorImpl {
   }
 
   void carry_out(const CollectiveCall& call) {
-    const auto& [collective, in, out, root] = call;
+    const auto& [collective, in, out, root, leaves] = call;
     switch (collective) {
       case Collective::all_gather: return gather(tensor(in), tensor(out));
-      case Collective::reduce_scatter: return reduce(tensor(in), tensor(out));
+      case Collective::reduce_scatter: return reduce(tensor(in), tensor(out), GroupSum(leaves, size_));
       case Collective::all_reduce: return sum(tensor(out));
       case Collective::all_to_all: return exchange(tensor(in), tensor(out));
       case Collective::broadcast: return broadcast(tensor(out), root);
@@ -137,20 +138,40 @@ class NcclCommunicator final : public CommunicatorImpl {
     from_each(static_cast<std::int64_t>(shard.nbytes()));
   }
 
-  // Chunk by chunk, every rank sends each peer that peer's slice and sums its own.
-  void reduce(const at::Tensor& whole, const at::Tensor& shard) {
-    const auto slices = whole.chunk(size_);
-    const std::int64_t chunk = std::max<std::int64_t>(1, kStaging / size_ / whole.element_size());
-    for (std::int64_t at = 0; at < shard.numel(); at += chunk) {
-      const std::int64_t count = std::min(chunk, shard.numel() - at);
+  // Chunk by chunk, every rank sends each peer that peer's slice of what it brings and sums its own.
+  void reduce(const at::Tensor& brought, const at::Tensor& out, const GroupSum& sum) {
+    const auto results = static_cast<std::int64_t>(sum.sums().size()), length = out.numel() / results;
+    const at::Tensor slices = brought.view({sum.most(), size_, length}), sums = out.view({results, length});
+    const auto parts = static_cast<std::int64_t>(sum.parts().size());
+    const std::int64_t chunk = std::max<std::int64_t>(1, kStaging / parts / brought.element_size());
+    const auto mine = static_cast<std::int64_t>(sum.brought(rank_).size());
+    for (std::int64_t at = 0; at < length; at += chunk) {
+      const std::int64_t count = std::min(chunk, length - at);
       std::vector<at::Tensor> inputs, outputs;
-      for (const at::Tensor& slice : slices) {
-        inputs.push_back(slice.narrow(0, at, count));
-        outputs.push_back(at::empty({count}, whole.options()));
+      for (int r = 0; r < size_; ++r) {
+        const auto theirs = static_cast<std::int64_t>(sum.brought(r).size());
+        inputs.push_back(slices.select(1, r).narrow(0, 0, mine).narrow(1, at, count).contiguous());
+        outputs.push_back(at::empty({theirs, count}, brought.options()));
+        tally_.from(r, theirs * count * brought.element_size());
       }
       group_->alltoall(outputs, inputs)->wait();
-      from_each(count * whole.element_size());
-      shard.narrow(0, at, count).copy_(tree_sum(outputs, sum_type(whole)));
+      add(sum, outputs, sums.narrow(1, at, count));
+    }
+  }
+
+  // `brought` by rank, a part of it a row.
+  static void add(const GroupSum& sum, std::span<const at::Tensor> brought, const at::Tensor& sums) {
+    std::vector<at::Tensor> sources;
+    std::vector<LeafRange> nodes;
+    std::int64_t result = 0;
+    const std::vector<LeafRange> results = sum.sums();
+    for (const auto& [rank, number, leaves] : sum.parts()) {
+      sources.push_back(brought[static_cast<std::size_t>(rank)].select(0, number));
+      nodes.push_back(leaves);
+      if (leaves.end < results[static_cast<std::size_t>(result)].end) continue;
+      sums.select(0, result++).copy_(node_sum(sources, nodes, sum_type(sources[0])));
+      sources.clear();
+      nodes.clear();
     }
   }
 
@@ -159,7 +180,7 @@ class NcclCommunicator final : public CommunicatorImpl {
     const at::Tensor padded = at::zeros({Slices{count, size_}.length() * size_}, values.options());
     padded.narrow(0, 0, count).copy_(values);
     const at::Tensor slice = padded.chunk(size_)[static_cast<std::size_t>(rank_)];
-    reduce(padded, slice);
+    reduce(padded, slice, GroupSum({}, size_));
     gather(slice, padded);
     values.copy_(padded.narrow(0, 0, count));
   }

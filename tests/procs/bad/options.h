@@ -214,7 +214,6 @@ inline Rows of_contradictions() {
           row("plan --model 7b --ranks 8 --shard-ranks 3", {"--shard-ranks: 8 ranks do not divide into groups of 3"}),
           row("compare --model micro --shard-ranks 3", {"--shard-ranks: 4 ranks do not divide into groups of 3"}),
           row("train --model micro --shard-ranks 2", {"--shard-ranks: 1 rank does not divide into groups of 2"}),
-          row("compare --model micro --ranks 6 --shard-ranks 3 --reproducible", {"a power of two of ranks, not 3"}),
           row("plan --model 7b --memory common --gather-in fp8", {"--memory common contradicts --gather-in"}),
           row("train --model micro --loss-scale 3", {"--loss-scale: initial must be a power of two, not 3"}),
           row("plan --model 7b --batch 9223372036854775807", {"batch"}),
