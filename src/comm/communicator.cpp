@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/collective_rules.h"
 #include "base/lifetimes.h"
 #include "base/sum_tree.h"
 #include "comm/backend.h"
@@ -49,14 +50,12 @@ class Check {
 
  private:
   void shapes() const {
-    switch (call_.collective) {
-      case Collective::all_gather: return whole_of(call_.out, call_.in);
-      case Collective::reduce_scatter: sums(); return parts();
-      case Collective::all_reduce: return sums();
-      case Collective::all_to_all: return counts();
-      case Collective::broadcast: return root();
-      case Collective::barrier: return;
-    }
+    const CollectiveRule& rule = rule_of(call_.collective);
+    if (rule.sums) sums();
+    if (rule.rooted) root();
+    if (rule.in == rule.out) return counts(rule);
+    if (rule.out == Cut::slices) return whole_of(call_.out, call_.in);
+    rule.sums ? parts() : whole_of(call_.in, call_.out);
   }
 
   void memory(ConstView view) const {
@@ -87,17 +86,18 @@ class Check {
     whole_of(whole, shard);
   }
 
-  void counts() const {
+  void counts(const CollectiveRule& rule) const {
     const std::int64_t input = call_.in.count, output = call_.out.count;
     if (input != output)
       reject("the input has " + std::to_string(input) + " elements, the output " + std::to_string(output));
-    if (input % group_.size() != 0)
+    if (rule.in == Cut::slices && input % group_.size() != 0)
       reject(std::to_string(input) + " elements do not divide by " + std::to_string(group_.size()) + " ranks");
   }
 
   void dtypes() const {
     const Dtype given = call_.in.dtype, actual = call_.out.dtype;
-    const Dtype expected = call_.collective == Collective::reduce_scatter ? accumulation(given) : given;
+    const CollectiveRule& rule = rule_of(call_.collective);
+    const Dtype expected = rule.sums && rule.in == Cut::slices ? accumulation(given) : given;
     if (expected != actual)
       reject("the output has dtype " + std::string(name(actual)) + " instead of " + std::string(name(expected)));
   }
@@ -140,18 +140,6 @@ void require_own(const std::shared_ptr<CommunicatorImpl>& group, std::string_vie
 }
 
 }  // namespace
-
-std::string_view name(Collective collective) {
-  switch (collective) {
-    case Collective::all_gather: return "all_gather";
-    case Collective::reduce_scatter: return "reduce_scatter";
-    case Collective::all_reduce: return "all_reduce";
-    case Collective::all_to_all: return "all_to_all";
-    case Collective::broadcast: return "broadcast";
-    case Collective::barrier: return "barrier";
-  }
-  return "?";
-}
 
 CommunicatorImpl::CommunicatorImpl() : splits_(std::make_shared<SplitQueue>()) {}
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/collective_rules.h"
+#include "base/sum_tree.h"
 #include "comm/tree_sum.h"
 
 namespace zero {
@@ -38,16 +40,10 @@ void DirectCommunicator::stage(ConstView input, int slices, const Piece& piece, 
     copy(to + s * piece.pitch, bytes_of(input.data) + (s * length + piece.begin) * element, piece.count * element);
 }
 
-// Slices of what a rank publishes.
-int DirectCommunicator::slices(const CollectiveCall& call) const {
-  if (call.collective == Collective::all_to_all) return size();
-  return call.collective == Collective::reduce_scatter ? size() * GroupSum(call.leaves, size()).most() : 1;
-}
-
 // Piece by piece where what the ranks published cannot be seen.
 Pending DirectCommunicator::run(const CollectiveCall& call) {
   require_cpu(call, *this);
-  const int slices = this->slices(call);
+  const int slices = slices_of_input(call, size());
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t length = call.in.count / slices;
   const Reach reach = enter(Fingerprint::of(next_sequence(), call), call.in);
@@ -71,22 +67,21 @@ Pending DirectCommunicator::run(const CollectiveCall& call) {
 }
 
 void DirectCommunicator::carry_out(const CollectiveCall& call, const Piece& piece) {
-  switch (call.collective) {
-    case Collective::all_gather: return gather(call, piece);
-    case Collective::reduce_scatter: return reduce(call, piece);
-    case Collective::all_reduce: return sum(call.out, piece);
-    case Collective::all_to_all: return exchange(call, piece);
-    case Collective::broadcast: return take_from_root(call, piece);
-    case Collective::barrier: return;
-  }
+  const CollectiveRule& rule = rule_of(call.collective);
+  if (!rule.sums) return move(call, piece);
+  rule.in == Cut::slices ? reduce(call, piece) : sum(call.out, piece);
 }
 
-void DirectCommunicator::gather(const CollectiveCall& call, const Piece& piece) {
-  const std::int64_t element = size_of(call.in.dtype);
+void DirectCommunicator::move(const CollectiveCall& call, const Piece& piece) {
+  const std::int64_t element = size_of(call.in.dtype), bytes = piece.count * element;
+  const std::int64_t length = call.in.count / slices_of_input(call, size());
+  const CollectiveRule& rule = rule_of(call.collective);
   for_ranks([&](int r) {
-    char* const to = bytes_of(call.out.data) + (r * call.in.count + piece.begin) * element;
-    fetch(r, to, source(r), piece.count * element);
+    if (const Take take = rule.take(rank(), r, call.root))
+      fetch(r, bytes_of(call.out.data) + (take.place * length + piece.begin) * element,
+            source(r) + take.slice * piece.pitch, bytes);
   });
+  if (call.root == rank() && size() > 1) tally_.broadcast(bytes);
 }
 
 void DirectCommunicator::reduce(const CollectiveCall& call, const Piece& piece) {
@@ -97,7 +92,7 @@ void DirectCommunicator::reduce(const CollectiveCall& call, const Piece& piece) 
     tally_.from(part.rank, piece.count * size_of(call.in.dtype));
   }
   char* const to = bytes_of(call.out.data) + piece.begin * size_of(call.out.dtype);
-  group_sum(sum, values, call.in.dtype, to, call.in.count / slices(call), piece.count);
+  group_sum(sum, values, call.in.dtype, to, call.in.count / slices_of_input(call, size()), piece.count);
 }
 
 // Each rank sums its part of a piece where its own values were, then fetches the others' parts.
@@ -113,21 +108,6 @@ void DirectCommunicator::sum(View values, const Piece& piece) {
   tree_sum_rounded(to_add(mine, bytes(rank())), values.dtype, source(rank()) + mine, parts.extent(rank()));
   sync();
   for_ranks([&](int r) { fetch(r, result + begin(r), source(r) + begin(r), bytes(r)); });
-}
-
-void DirectCommunicator::exchange(const CollectiveCall& call, const Piece& piece) {
-  const std::int64_t element = size_of(call.in.dtype);
-  const std::int64_t length = call.in.count / size();
-  for_ranks([&](int r) {
-    char* const to = bytes_of(call.out.data) + (r * length + piece.begin) * element;
-    fetch(r, to, source(r) + rank() * piece.pitch, piece.count * element);
-  });
-}
-
-void DirectCommunicator::take_from_root(const CollectiveCall& call, const Piece& piece) {
-  const std::int64_t element = size_of(call.out.dtype), bytes = piece.count * element;
-  fetch(call.root, bytes_of(call.out.data) + piece.begin * element, source(call.root), bytes);
-  if (call.root == rank() && size() > 1) tally_.broadcast(bytes);
 }
 
 }  // namespace zero

@@ -47,14 +47,11 @@ class DirectCommunicator : public CommunicatorImpl {
     Reach reach;
   };
 
-  int slices(const CollectiveCall& call) const;
   // What a rank gets of a piece that all ranks show by source().
   void carry_out(const CollectiveCall& call, const Piece& piece);
-  void gather(const CollectiveCall& call, const Piece& piece);
+  void move(const CollectiveCall& call, const Piece& piece);
   void reduce(const CollectiveCall& call, const Piece& piece);
   void sum(View values, const Piece& piece);
-  void exchange(const CollectiveCall& call, const Piece& piece);
-  void take_from_root(const CollectiveCall& call, const Piece& piece);
   // A copy of what a peer shows; and a sum, at `offset` of what each of them does.
   void fetch(int peer, void* to, const char* from, std::int64_t bytes);
   std::vector<const void*> to_add(std::int64_t offset, std::int64_t bytes);

@@ -45,7 +45,6 @@ class Pricing {
         routes_(plan, topologies.rank()),
         levels_(accumulation_levels(plan, layout.ranks())),
         memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
-        mesh_(layout.mesh()),
         topologies_(topologies) {}
 
   Estimate run(const Trace& trace, std::int64_t staging) && {
@@ -70,11 +69,12 @@ class Pricing {
     snapshot();
     estimate_.moved = moved_between_tiers(plan_, layout_, rules_, repeats_, on_device());
     if (routes_.pages()) page(trace);
-    if (mesh_.size(Axis::data) > 1) exchange();
+    if (mesh().size(Axis::data) > 1) exchange();
     return estimate_;
   }
 
  private:
+  const MeshShape& mesh() const { return layout_.mesh(); }
   bool on_device() const { return memory_ == Memory::device; }
 
   // As much as on every other rank.
@@ -156,7 +156,7 @@ class Pricing {
   void owned(PerRank& bytes) const {
     each_owner(layout_, rules_, repeats_, [&](const UnitLayout& unit, const Slot& slot, int owner) {
       const std::int64_t values = owned_values(rules_[static_cast<std::size_t>(slot.index)]);
-      const int slice = mesh_.slice_of(owner);
+      const int slice = mesh().slice_of(owner);
       if (unit.trainable()) bytes.add(slice, slice + 1, values * size_of(accumulation(unit.dtype())));
     });
   }
@@ -176,7 +176,7 @@ class Pricing {
 
   // The flat gradient, but where the held one is as it travels.
   void flat(const UnitLayout& unit) {
-    if (mesh_.size(Axis::data) == 1) return;
+    if (mesh().size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
     if (routes_.flat(unit, held, gradient_elsewhere()))
       flats_.add(unit, brought(unit) * unit.length() * size_of(routes_.sent(unit, held)));
@@ -187,7 +187,7 @@ class Pricing {
 
   // Where the sum is made, but where it is held as added; of a unit whose gradient is elsewhere or not.
   std::int64_t slice_of(const UnitLayout& unit, bool elsewhere) const {
-    if (mesh_.size(Axis::data) == 1 || !unit.trainable()) return 0;
+    if (mesh().size(Axis::data) == 1 || !unit.trainable()) return 0;
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
     if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
     std::int64_t numbers = 0;
@@ -290,7 +290,7 @@ class Pricing {
 
   void table(Axis over, std::int64_t words) {
     announce();
-    const Route route = table_route(mesh_, over, words, 0);
+    const Route route = table_route(mesh(), over, words, 0);
     for (const Hop& hop : route.hops) say(hop.axis, route.bytes(hop));
   }
 
@@ -304,8 +304,8 @@ class Pricing {
   void call(const Route& route, bool in_place = false) {
     for (const Hop& hop : route.hops) {
       const Topology& topology = topologies_.of_tensors(hop.axis);
-      Moved moved = moved_by(hop.collective, mesh_.size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop),
-                             hop.leaves, mesh_.at(hop.axis, routes_.rank()));
+      Moved moved = moved_by(hop.collective, mesh().size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop),
+                             hop.leaves, mesh().at(hop.axis, routes_.rank()));
       if (in_place) moved.in_place = moved.bytes;
       estimate_.wire[hop.collective].add(moved, times_);
     }
@@ -313,7 +313,7 @@ class Pricing {
 
   // From every rank to each other one along the axis, between hosts' memories.
   void say(Axis axis, std::int64_t bytes) {
-    const Moved moved = moved_by(Collective::all_gather, mesh_.size(axis), topologies_.of_words(axis), bytes, bytes);
+    const Moved moved = moved_by(Collective::all_gather, mesh().size(axis), topologies_.of_words(axis), bytes, bytes);
     estimate_.wire[Collective::all_gather].add(moved, times_);
   }
 
@@ -326,7 +326,6 @@ class Pricing {
   Routes routes_;
   int levels_;  // of gradients that are added up
   Memory memory_;
-  MeshShape mesh_;
   Topologies topologies_;
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/collective_rules.h"
 #include "base/sum_tree.h"
 #include "base/text.h"
 #include "partition/accumulation_order.h"
@@ -84,11 +85,11 @@ int Hop::members() const {
 }
 
 int Hop::brought() const {
-  return collective == Collective::reduce_scatter ? GroupSum(leaves, members()).most() : 1;
+  return rule_of(collective).sums ? GroupSum(leaves, members()).most() : 1;
 }
 
 int Hop::sums() const {
-  if (collective != Collective::reduce_scatter) return 1;
+  if (!rule_of(collective).sums) return 1;
   const GroupSum sum(leaves, members());
   return sum.plain() ? 1 : static_cast<int>(sum.sums().size());
 }
@@ -111,7 +112,7 @@ Slice Route::room() const {
 }
 
 std::int64_t Route::bytes(const Hop& hop) const {
-  if (hop.collective == Collective::reduce_scatter) return hop.to.count * size_of(hop.sent);
+  if (rule_of(hop.collective).sums) return hop.to.count * size_of(hop.sent);
   return from.count == 0 ? 0 : hop.from.count / from.count * coded_bytes(from.count, hop.sent, codec);
 }
 

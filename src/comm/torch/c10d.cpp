@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/collective_rules.h"
 #include "base/random.h"
 #include "base/sum_tree.h"
 #include "base/worker.h"
@@ -162,8 +163,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   void sum_slice(const CollectiveCall& call);
   void sum_small(View values);
   void sum_large(View values);
-  void exchange(const CollectiveCall& call);
-  void broadcast(View values, int root);
+  void move(const CollectiveCall& call);
   void meet();
 
   int rank_;
@@ -234,15 +234,11 @@ Pending GlooCommunicator::run(const CollectiveCall& call) {
 }
 
 void GlooCommunicator::carry_out(const CollectiveCall& call) {
-  const auto& [collective, in, out, root, leaves] = call;
-  switch (collective) {
-    case Collective::all_gather: return gather(in.data, bytes_of(out.data), {out.count, size_}, size_of(out.dtype));
-    case Collective::reduce_scatter: return sum_slice(call);
-    case Collective::all_reduce: return out.bytes() <= kSmallAllReduce ? sum_small(out) : sum_large(out);
-    case Collective::all_to_all: return exchange(call);
-    case Collective::broadcast: return broadcast(out, root);
-    case Collective::barrier: return meet();
-  }
+  const CollectiveRule& rule = rule_of(call.collective);
+  if (call.collective == Collective::barrier) return meet();
+  if (!rule.sums) return move(call);
+  if (rule.in == Cut::slices) return sum_slice(call);
+  call.out.bytes() <= kSmallAllReduce ? sum_small(call.out) : sum_large(call.out);
 }
 
 Round GlooCommunicator::round() {
@@ -343,23 +339,21 @@ void GlooCommunicator::sum_large(View values) {
   gather(own, bytes_of(values.data), slices, element);
 }
 
-void GlooCommunicator::exchange(const CollectiveCall& call) {
-  const char* const input = bytes_of(call.in.data);
-  char* const output = bytes_of(call.out.data);
-  const auto slice = call.in.bytes() / size_;
-  copy(output + rank_ * slice, input + rank_ * slice, slice);
+void GlooCommunicator::move(const CollectiveCall& call) {
+  const CollectiveRule& rule = rule_of(call.collective);
+  const std::int64_t bytes = call.in.bytes() / slices_of_input(call, size_);
+  const auto taken = [&](const Take& take) { return bytes_of(call.in.data) + take.slice * bytes; };
+  const auto place = [&](const Take& take) { return bytes_of(call.out.data) + take.place * bytes; };
   Round messages = round();
-  for_peers([&](int r) { messages.receive(output + r * slice, slice, r); });
-  for_peers([&](int r) { messages.send(input + r * slice, slice, r); });
+  for_peers([&](int r) {
+    if (const Take take = rule.take(rank_, r, call.root)) messages.receive(place(take), bytes, r);
+  });
+  for_peers([&](int r) {
+    if (const Take take = rule.take(r, rank_, call.root)) messages.send(taken(take), bytes, r);
+  });
+  if (const Take own = rule.take(rank_, rank_, call.root)) copy(place(own), taken(own), bytes);
   messages.wait();
-}
-
-void GlooCommunicator::broadcast(View values, int root) {
-  Round messages = round();
-  if (rank_ != root) messages.receive(values.data, values.bytes(), root);
-  if (rank_ == root) for_peers([&](int r) { messages.send(values.data, values.bytes(), r); });
-  messages.wait();
-  if (rank_ == root && size_ > 1) tally_.broadcast(values.bytes());
+  if (call.root == rank_ && size_ > 1) tally_.broadcast(bytes);
 }
 
 void GlooCommunicator::meet() {

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "base/collective_rules.h"
 #include "base/sum_tree.h"
 #include "comm/backend.h"
 #include "device/torch/dtypes.h"
@@ -117,15 +118,16 @@ class NcclCommunicator final : public CommunicatorImpl {
   }
 
   void carry_out(const CollectiveCall& call) {
-    const auto& [collective, in, out, root, leaves] = call;
-    switch (collective) {
-      case Collective::all_gather: return gather(tensor(in), tensor(out));
-      case Collective::reduce_scatter: return reduce(tensor(in), tensor(out), GroupSum(leaves, size_));
-      case Collective::all_reduce: return sum(tensor(out));
-      case Collective::all_to_all: return exchange(tensor(in), tensor(out));
-      case Collective::broadcast: return broadcast(tensor(out), root);
+    switch (call.collective) {  // what NCCL has of its own
+      case Collective::all_gather: return gather(tensor(call.in), tensor(call.out));
+      case Collective::broadcast: return broadcast(tensor(call.out), call.root);
       case Collective::barrier: return meet();
+      default: break;
     }
+    const CollectiveRule& rule = rule_of(call.collective);
+    if (!rule.sums) return move(call);
+    if (rule.in == Cut::slices) return reduce(tensor(call.in), tensor(call.out), GroupSum(call.leaves, size_));
+    sum(tensor(call.out));
   }
 
   // NCCL does not say which way bytes go: every rank's count as coming from it.
@@ -185,10 +187,18 @@ class NcclCommunicator final : public CommunicatorImpl {
     values.copy_(padded.narrow(0, 0, count));
   }
 
-  void exchange(at::Tensor from, at::Tensor to) {
-    std::vector<std::int64_t> even;
-    group_->alltoall_base(to, from, even, even)->wait();
-    from_each(static_cast<std::int64_t>(to.nbytes()) / size_);
+  void move(const CollectiveCall& call) {
+    const CollectiveRule& rule = rule_of(call.collective);
+    const at::Tensor in = tensor(call.in), out = tensor(call.out);
+    const std::int64_t length = in.numel() / slices_of_input(call, size_);
+    std::vector<at::Tensor> inputs, outputs;
+    for (int r = 0; r < size_; ++r) {
+      const Take theirs = rule.take(r, rank_, call.root), mine = rule.take(rank_, r, call.root);
+      inputs.push_back(theirs ? in.narrow(0, theirs.slice * length, length) : in.narrow(0, 0, 0));
+      outputs.push_back(mine ? out.narrow(0, mine.place * length, length) : out.narrow(0, 0, 0));
+      tally_.from(r, static_cast<std::int64_t>(outputs.back().nbytes()));
+    }
+    group_->alltoall(outputs, inputs)->wait();
   }
 
   void broadcast(const at::Tensor& values, int root) {
