@@ -1,11 +1,14 @@
 #include "zero/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
@@ -15,119 +18,65 @@ namespace zero {
 
 namespace {
 
-int moments_of(const Sgd& o) {
-  return o.momentum != 0 ? 1 : 0;
-}
-int moments_of(const AdaGrad&) {
-  return 1;
-}
-int moments_of(const RmsProp& o) {
-  return 1 + (o.momentum != 0 ? 1 : 0) + (o.centered ? 1 : 0);
-}
-int moments_of(const Adam& o) {
-  return o.amsgrad ? 3 : 2;
-}
-int moments_of(const AdamW& o) {
-  return o.amsgrad ? 3 : 2;
-}
-int moments_of(const Lion&) {
-  return 1;
-}
-int moments_of(const Muon&) {
-  return 1;
-}
-int moments_of(const Adafactor& o) {
-  return o.factored ? 0 : 1;
-}
-int moments_of(const Lamb&) {
-  return 2;
-}
-int moments_of(const TorchOptimizer&) {
-  return 0;
-}
+enum class Must : std::uint8_t { be_a_number, not_be_positive, not_be_negative, be_positive, be_a_fraction };
 
-std::string_view name_of(const Sgd& o) {
-  return o.momentum != 0 ? "momentum" : "sgd";
-}
-std::string_view name_of(const AdaGrad&) {
-  return "adagrad";
-}
-std::string_view name_of(const RmsProp&) {
-  return "rmsprop";
-}
-std::string_view name_of(const Adam&) {
-  return "adam";
-}
-std::string_view name_of(const AdamW&) {
-  return "adamw";
-}
-std::string_view name_of(const Lion&) {
-  return "lion";
-}
-std::string_view name_of(const Muon&) {
-  return "muon";
-}
-std::string_view name_of(const Adafactor&) {
-  return "adafactor";
-}
-std::string_view name_of(const Lamb&) {
-  return "lamb";
-}
-std::string_view name_of(const TorchOptimizer& o) {
-  return o.label;
-}
+template <class Kind, class Value>
+struct Field {
+  const char* name;
+  Value Kind::*value;
+  std::optional<Must> must = {};
+};
 
-using Fields = std::vector<std::pair<const char*, double>>;
+// What an optimizer has beside its learning rate and weight decay, in the order in which it is described.
+template <class Kind>
+constexpr std::tuple kFields{};
+template <>
+constexpr std::tuple kFields<Sgd>{Field{"momentum", &Sgd::momentum, Must::not_be_negative},
+                                  Field{"dampening", &Sgd::dampening, Must::be_a_number},
+                                  Field{"nesterov", &Sgd::nesterov}};
+template <>
+constexpr std::tuple kFields<AdaGrad>{
+    Field{"lr_decay", &AdaGrad::lr_decay, Must::not_be_negative},
+    Field{"initial_accumulator_value", &AdaGrad::initial_accumulator_value, Must::not_be_negative},
+    Field{"eps", &AdaGrad::eps, Must::not_be_negative}};
+template <>
+constexpr std::tuple kFields<RmsProp>{
+    Field{"alpha", &RmsProp::alpha, Must::be_a_fraction}, Field{"eps", &RmsProp::eps, Must::not_be_negative},
+    Field{"momentum", &RmsProp::momentum, Must::not_be_negative}, Field{"centered", &RmsProp::centered},
+    Field{"eps_inside_root", &RmsProp::eps_inside_root}};
+template <class Kind>
+constexpr std::tuple kBetas{Field{"beta1", &Kind::beta1, Must::be_a_fraction},
+                            Field{"beta2", &Kind::beta2, Must::be_a_fraction}};
+template <>
+constexpr std::tuple kFields<Adam> = std::tuple_cat(kBetas<Adam>,
+                                                    std::tuple{Field{"eps", &Adam::eps, Must::not_be_negative},
+                                                               Field{"amsgrad", &Adam::amsgrad},
+                                                               Field{"moment format", &Adam::format}});
+template <>
+constexpr std::tuple kFields<AdamW> = std::tuple_cat(
+    kBetas<AdamW>, std::tuple{Field{"eps", &AdamW::eps, Must::not_be_negative}, Field{"amsgrad", &AdamW::amsgrad},
+                              Field{"decay_by_lr", &AdamW::decay_by_lr}, Field{"moment format", &AdamW::format}});
+template <>
+constexpr std::tuple kFields<Lion> = kBetas<Lion>;
+template <>
+constexpr std::tuple kFields<Muon>{Field{"momentum", &Muon::momentum, Must::be_a_fraction},
+                                   Field{"nesterov", &Muon::nesterov}, Field{"iterations", &Muon::iterations},
+                                   Field{"as_large_as_adamw", &Muon::as_large_as_adamw}};
+template <>
+constexpr std::tuple kFields<Adafactor>{Field{"beta2_decay", &Adafactor::beta2_decay, Must::not_be_positive},
+                                        Field{"eps_square", &Adafactor::eps_square, Must::be_positive},
+                                        Field{"eps_step", &Adafactor::eps_step, Must::not_be_negative},
+                                        Field{"clip", &Adafactor::clip, Must::be_positive},
+                                        Field{"factored", &Adafactor::factored}};
+template <>
+constexpr std::tuple kFields<Lamb> = std::tuple_cat(kBetas<Lamb>,
+                                                    std::tuple{Field{"eps", &Lamb::eps, Must::not_be_negative}});
 
-Fields fields_of(const Sgd& o) {
-  return {{"momentum", o.momentum}, {"dampening", o.dampening}, {"nesterov", o.nesterov}};
-}
-Fields fields_of(const AdaGrad& o) {
-  return {{"lr_decay", o.lr_decay}, {"initial_accumulator_value", o.initial_accumulator_value}, {"eps", o.eps}};
-}
-Fields fields_of(const RmsProp& o) {
-  return {{"alpha", o.alpha},
-          {"eps", o.eps},
-          {"momentum", o.momentum},
-          {"centered", o.centered},
-          {"eps_inside_root", o.eps_inside_root}};
-}
-Fields fields_of(const Adam& o) {
-  return {{"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"eps", o.eps},
-          {"amsgrad", o.amsgrad},
-          {"moment format", static_cast<double>(o.format)}};
-}
-Fields fields_of(const AdamW& o) {
-  return {{"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"eps", o.eps},
-          {"amsgrad", o.amsgrad},
-          {"decay_by_lr", o.decay_by_lr},
-          {"moment format", static_cast<double>(o.format)}};
-}
-Fields fields_of(const Lion& o) {
-  return {{"beta1", o.beta1}, {"beta2", o.beta2}};
-}
-Fields fields_of(const Muon& o) {
-  return {{"momentum", o.momentum},
-          {"nesterov", o.nesterov},
-          {"iterations", o.iterations},
-          {"as_large_as_adamw", o.as_large_as_adamw}};
-}
-Fields fields_of(const Adafactor& o) {
-  return {{"beta2_decay", o.beta2_decay},
-          {"eps_square", o.eps_square},
-          {"eps_step", o.eps_step},
-          {"clip", o.clip},
-          {"factored", o.factored}};
-}
-Fields fields_of(const TorchOptimizer&) {
-  return {};
-}
-Fields fields_of(const Lamb& o) {
-  return {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}};
+// Calls use(field, its value) for each.
+template <class Kind, class Use>
+void each_field(const Kind& optimizer, const Use& use) {
+  std::apply([&](const auto&... field) { (use(field, static_cast<double>(optimizer.*(field.value))), ...); },
+             kFields<Kind>);
 }
 
 // Collects sentences about one optimizer.
@@ -135,64 +84,36 @@ class OptimizerFaults {
  public:
   explicit OptimizerFaults(std::string_view name) : name_(name) {}
 
-  void not_negative(const char* what, double value) { expect(what, value, value >= 0, "not negative"); }
-  void fraction(const char* what, double value) { expect(what, value, value >= 0 && value < 1, "in [0, 1)"); }
-  void sentence(bool good, const std::string& text) {
-    if (!good) faults_.push_back(name_ + ": " + text);
+  void check(const char* what, double value, Must must) {
+    const std::string number = std::string(what) + " must be a number";
+    const auto but_is = [&](bool good, const char* rule) {
+      sentence(good && std::isfinite(value), number + ", " + rule + ", but is " + shortest(value));
+    };
+    switch (must) {
+      case Must::be_a_number: return sentence(std::isfinite(value), number);
+      case Must::not_be_positive: return sentence(std::isfinite(value) && value <= 0, number + " that is not positive");
+      case Must::not_be_negative: return but_is(value >= 0, "not negative");
+      case Must::be_positive: return but_is(value > 0, "positive");
+      case Must::be_a_fraction: return but_is(value >= 0 && value < 1, "in [0, 1)");
+    }
   }
 
-  void fields(const Sgd& o) {
-    not_negative("momentum", o.momentum);
-    sentence(std::isfinite(o.dampening), "dampening must be a number");
+  // What concerns more than one number.
+  void together(const Sgd& o) {
     sentence(!o.nesterov || (o.momentum > 0 && o.dampening == 0), "nesterov needs a momentum and no dampening");
   }
-  void fields(const AdaGrad& o) {
-    not_negative("lr_decay", o.lr_decay);
-    not_negative("initial_accumulator_value", o.initial_accumulator_value);
-    not_negative("eps", o.eps);
-  }
-  void fields(const RmsProp& o) {
-    fraction("alpha", o.alpha);
-    not_negative("eps", o.eps);
-    not_negative("momentum", o.momentum);
-  }
-  void fields(const Adam& o) {
-    betas(o.beta1, o.beta2);
-    not_negative("eps", o.eps);
-  }
-  void fields(const AdamW& o) {
-    betas(o.beta1, o.beta2);
-    not_negative("eps", o.eps);
-  }
-  void fields(const Lion& o) { betas(o.beta1, o.beta2); }
-  void fields(const Muon& o) {
-    fraction("momentum", o.momentum);
+  void together(const Muon& o) {
     sentence(o.iterations >= 1 && o.iterations <= 100, "iterations must be in [1, 100]");
     sentence(static_cast<bool>(o.takes), "takes must be a function");
     for (const std::string& fault : zero::faults(Optimizer(o.rest))) sentence(false, "rest: " + fault);
   }
-  void fields(const Adafactor& o) {
-    sentence(std::isfinite(o.beta2_decay) && o.beta2_decay <= 0, "beta2_decay must be a number that is not positive");
-    expect("eps_square", o.eps_square, o.eps_square > 0, "positive");
-    not_negative("eps_step", o.eps_step);
-    expect("clip", o.clip, o.clip > 0, "positive");
-  }
-  void fields(const TorchOptimizer& o) { sentence(static_cast<bool>(o.make), "make must be a function"); }
-  void fields(const Lamb& o) {
-    betas(o.beta1, o.beta2);
-    not_negative("eps", o.eps);
-  }
+  void together(const TorchOptimizer& o) { sentence(static_cast<bool>(o.make), "make must be a function"); }
 
   std::vector<std::string> faults() && { return std::move(faults_); }
 
  private:
-  void betas(double beta1, double beta2) {
-    fraction("beta1", beta1);
-    fraction("beta2", beta2);
-  }
-  void expect(const char* what, double value, bool good, const char* rule) {
-    sentence(good && std::isfinite(value),
-             std::string(what) + " must be a number, " + rule + ", but is " + shortest(value));
+  void sentence(bool good, const std::string& text) {
+    if (!good) faults_.push_back(name_ + ": " + text);
   }
 
   std::string name_;
@@ -214,7 +135,7 @@ void set_weight_decay(Optimizer& optimizer, double weight_decay) {
         if constexpr (requires { value.weight_decay; }) {
           value.weight_decay = weight_decay;
         } else {
-          throw ConfigError("a group has a weight_decay, but " + std::string(name_of(value)) + " has one of its own",
+          throw ConfigError("a group has a weight_decay, but " + std::string(name(value)) + " has one of its own",
                             "give the group an optimizer instead");
         }
       },
@@ -234,7 +155,16 @@ ParameterRule rule_of(const Optimizer& optimizer, const std::vector<ParamGroup>&
 }  // namespace
 
 int moments(const Optimizer& optimizer) {
-  return std::visit([](const auto& value) { return moments_of(value); }, optimizer);
+  return std::visit(
+      []<class Kind>(const Kind& o) {
+        if constexpr (std::is_same_v<Kind, Sgd>) return o.momentum != 0 ? 1 : 0;
+        if constexpr (std::is_same_v<Kind, RmsProp>) return 1 + (o.momentum != 0 ? 1 : 0) + (o.centered ? 1 : 0);
+        if constexpr (std::is_same_v<Kind, Adafactor>) return o.factored ? 0 : 1;
+        if constexpr (std::is_same_v<Kind, TorchOptimizer>) return 0;
+        if constexpr (requires { o.amsgrad; }) return o.amsgrad ? 3 : 2;
+        return std::is_same_v<Kind, Lamb> ? 2 : 1;
+      },
+      optimizer);
 }
 
 MomentFormat moment_format(const Optimizer& optimizer) {
@@ -265,23 +195,35 @@ double weight_decay(const Optimizer& optimizer) {
 }
 
 std::string_view name(const Optimizer& optimizer) {
-  return std::visit([](const auto& value) { return name_of(value); }, optimizer);
+  constexpr std::array<std::string_view, std::variant_size_v<Optimizer>> kNames{
+      "adamw", "sgd", "adagrad", "rmsprop", "adam", "lion", "muon", "adafactor", "lamb", "torch"};
+  if (const auto* sgd = std::get_if<Sgd>(&optimizer); sgd != nullptr && sgd->momentum != 0) return "momentum";
+  if (const auto* torch = std::get_if<TorchOptimizer>(&optimizer)) return torch->label;
+  return kNames.at(optimizer.index());
 }
 
 std::string describe(const Optimizer& optimizer) {
-  Fields fields{{"lr", learning_rate(optimizer)}, {"weight_decay", weight_decay(optimizer)}};
-  const Fields own = std::visit([](const auto& value) { return fields_of(value); }, optimizer);
-  fields.insert(fields.end(), own.begin(), own.end());
   std::string text(name(optimizer));
-  for (const auto& [field, value] : fields) text += std::string(" ") + field + " " + shortest(value);
+  const auto add = [&](const char* name, double value) { text += std::string(" ") + name + " " + shortest(value); };
+  add("lr", learning_rate(optimizer));
+  add("weight_decay", weight_decay(optimizer));
+  std::visit([&](const auto& of) { each_field(of, [&](const auto& field, double value) { add(field.name, value); }); },
+             optimizer);
   return text;
 }
 
 std::vector<std::string> faults(const Optimizer& optimizer) {
   OptimizerFaults found(name(optimizer));
-  found.not_negative("lr", learning_rate(optimizer));
-  found.not_negative("weight_decay", weight_decay(optimizer));
-  std::visit([&](const auto& value) { found.fields(value); }, optimizer);
+  found.check("lr", learning_rate(optimizer), Must::not_be_negative);
+  found.check("weight_decay", weight_decay(optimizer), Must::not_be_negative);
+  std::visit(
+      [&](const auto& of) {
+        each_field(of, [&](const auto& field, double value) {
+          if (field.must) found.check(field.name, value, *field.must);
+        });
+        if constexpr (requires { found.together(of); }) found.together(of);
+      },
+      optimizer);
   return std::move(found).faults();
 }
 
