@@ -32,7 +32,9 @@ void DelayedUpdate::begin(std::vector<UnitStep> steps) {
   for (UnitStep& step : steps) {
     make_room(step);
     step.parameters = &parameters_[static_cast<std::size_t>(step.unit->index())];
-    if (!updater_.states().follows(*step.unit)) read(step);
+    if (updater_.states().follows(*step.unit)) continue;
+    const TierMeter::SetupTraffic apart;
+    copy(step, Access::read, &known_[static_cast<std::size_t>(step.unit->index())]);
   }
   steps_ = std::move(steps);
   read_ = 0;
@@ -52,29 +54,16 @@ std::vector<Piece> DelayedUpdate::updated(const UnitStep& step) const {
   return pieces;
 }
 
-// What an earlier step left there is the unit's, unless somebody wrote it since.
-void DelayedUpdate::read(const UnitStep& step) {
-  std::set<int>& known = known_[static_cast<std::size_t>(step.unit->index())];
-  const TierMeter::SetupTraffic apart;
+void DelayedUpdate::copy(const UnitStep& step, Access way, std::set<int>* known) {
   const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.states().origin(*step.unit);
   for_unit(*step.unit, "the parameters", [&] {
     for (const Piece& piece : updated(step)) {
-      if (known.contains(piece.slot)) continue;
-      const BlockPart from = step.unit->stored({piece.begin, piece.end - piece.begin}, Access::read);
-      void* const to = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
-      from.block->read(from.at, {to, from.bytes, Dtype::u8}).wait();
-      known.insert(piece.slot);
-    }
-  });
-}
-
-void DelayedUpdate::write(const UnitStep& step) {
-  const std::int64_t size = size_of(step.unit->layout().dtype()), origin = updater_.states().origin(*step.unit);
-  for_unit(*step.unit, "the parameters", [&] {
-    for (const Piece& piece : updated(step)) {
-      const BlockPart to = step.unit->stored({piece.begin, piece.end - piece.begin}, Access::write);
-      const void* const from = at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8);
-      to.block->write(to.at, {from, to.bytes, Dtype::u8}).wait();
+      if (known != nullptr && known->contains(piece.slot)) continue;
+      const BlockPart stored = step.unit->stored({piece.begin, piece.end - piece.begin}, way);
+      const View here{at_element(step.parameters->view().data, (piece.begin - origin) * size, Dtype::u8), stored.bytes,
+                      Dtype::u8};
+      (way == Access::read ? stored.block->read(stored.at, here) : stored.block->write(stored.at, here)).wait();
+      if (known != nullptr) known->insert(piece.slot);
     }
   });
 }
@@ -113,7 +102,7 @@ void DelayedUpdate::take_over(const std::function<void(Unit&)>& written) {
   if (!done_) return;
   std::exchange(done_, std::nullopt)->wait();
   for (const UnitStep& step : std::exchange(steps_, {})) {
-    write(step);
+    copy(step, Access::write);
     written(*step.unit);
   }
 }

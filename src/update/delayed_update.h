@@ -50,8 +50,9 @@ class DelayedUpdate {
   // What this rank updates in the step, parameter by parameter: the others are nobody's to write, and what the block
   // has in their place is not theirs.
   std::vector<Piece> updated(const UnitStep& step) const;
-  void read(const UnitStep& step);
-  void write(const UnitStep& step);
+  // What is updated, from where the unit has it, but for parameters that are `known`, or to there. What an earlier step
+  // left here is the unit's, unless somebody wrote it since.
+  void copy(const UnitStep& step, Access way, std::set<int>* known = nullptr);
   void run();
   void mark_read(std::size_t steps);
 
