@@ -77,9 +77,9 @@ Json encode(const Cost& cost) {
           {"fits", cost.fits()},
           {"peak_moment", cost.moment},
           {"padding_bytes", cost.padding},
-          {"gathered_bytes", estimate.gathered},
-          {"reduction_bytes", estimate.reduction},
-          {"update_bytes", estimate.update},
+          {"gathered_bytes", estimate.held[zero::Owner::gathered].peak},
+          {"reduction_bytes", estimate.held[zero::Owner::reduction].peak},
+          {"update_bytes", estimate.held[zero::Owner::update].peak},
           {"wire_bytes_inside_hosts", cost.estimate.wire.within_host()},
           {"wire_bytes_across_hosts", cost.estimate.wire.across_hosts()}};
 }

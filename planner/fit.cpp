@@ -24,12 +24,10 @@ struct Part {
 };
 
 Part largest_part(const Cost& cost) {
-  const zero::StateBytes state = cost.estimate.on(zero::Tier::device);
-  const std::array<Part, 5> parts{{{"parameter", state.parameter, &cost.plan[zero::State::parameter]},
-                                   {"gradient", state.gradient, &cost.plan[zero::State::gradient]},
-                                   {"optimizer", state.optimizer, &cost.plan[zero::State::optimizer]},
-                                   {"activations", cost.activations.bytes},
-                                   {"buffers", cost.estimate.buffers()}}};
+  std::vector<Part> parts{{"activations", cost.activations.bytes}, {"buffers", cost.estimate.buffers()}};
+  for (const zero::State state : {zero::State::optimizer, zero::State::gradient, zero::State::parameter})
+    parts.insert(parts.begin(),
+                 {std::string(name(state)), cost.estimate.held[owner_of(state)].bytes, &cost.plan[state]});
   return *std::ranges::max_element(parts, {}, &Part::bytes);
 }
 

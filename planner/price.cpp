@@ -199,7 +199,7 @@ LargestSlices largest_slices(const std::vector<std::int64_t>& slices, std::int64
 // The state and what is kept from step to step is there all the time; a slice's sum only while its unit is reduced,
 // which is once the unit's gradients are complete: first those behind the layers, at last the embedding's.
 Peak peak_of(const zero::Estimate& estimate, const Activations& activations) {
-  const std::int64_t always = estimate.held() - estimate.largest_slice();
+  const std::int64_t always = estimate.held.peak_held - estimate.largest_slice();
   const LargestSlices slices = largest_slices(estimate.slices, activations.layers);
   const std::int64_t reducing =
       std::max({activations.in_backward + slices.behind, activations.in_layers + std::max(slices.behind, slices.layer),

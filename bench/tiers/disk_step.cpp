@@ -206,10 +206,11 @@ int main(int argc, char** argv) {
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts over
   for (int i = 0; i < 2; ++i) training.step();
   const double used = static_cast<double>(resident("VmHWM:") - before);
-  const double bytes = static_cast<double>(training.engine().estimate().on(zero::Tier::disk).optimizer);
+  const double bytes =
+      static_cast<double>(training.engine().estimate().held.on(zero::Tier::disk, zero::Owner::optimizer).bytes);
   std::printf("%lld parameters, %.0f MiB of the optimizer on disk, medians of %d rounds, %d threads\n",
               static_cast<long long>(size.parameters()), bytes / kMiB, rounds, threads);
-  expect_memory(used, static_cast<double>(training.engine().estimate().held()));
+  expect_memory(used, static_cast<double>(training.engine().estimate().held.peak_held));
 
   Training in_memory(size, world, plan, {});
   Stage stage(disk, static_cast<std::int64_t>(bytes));

@@ -43,7 +43,8 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
   const bool host = on_host(options.device);
   const std::int64_t building = std::max(largest_tensor(shape), host ? estimate.building : 0);
   const std::int64_t step =
-      (host ? peak.bytes : 0) + (saves_behind(options.saving, 0, options.steps) ? estimate.snapshot : 0);
+      (host ? peak.bytes : 0) +
+      (saves_behind(options.saving, 0, options.steps) ? estimate.held[zero::Owner::snapshot].peak : 0);
   return building > step ? Need{building, "while the model is built"} : Need{step, "within a step"};
 }
 

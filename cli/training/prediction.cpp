@@ -28,15 +28,12 @@ void predict_bytes(const zero::Estimate& estimate, const planner::Activations& a
 void predict_tiers(const zero::Plan& plan, const zero::Estimate& estimate, RunResult& result) {
   const zero::TierTraffic moved = estimate.moved.step();
   for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
-    const zero::StateBytes held = estimate.on(tier);
-    for (const auto& [state, bytes] : {std::pair(zero::State::parameter, held.parameter),
-                                       {zero::State::gradient, held.gradient},
-                                       {zero::State::optimizer, held.optimizer}}) {
+    for (const zero::State state : {zero::State::parameter, zero::State::gradient, zero::State::optimizer}) {
       const zero::TierTraffic::Entry& entry = moved.on(tier, state);
       if (plan[state].tier != tier && entry.total() == 0) continue;
       TierBytes& of =
           result.tiers.emplace_back(TierBytes{.tier = std::string(name(tier)), .state = std::string(name(state))});
-      of.held.predicted = bytes;
+      of.held.predicted = estimate.held.on(tier, owner_of(state)).bytes;
       of.read.predicted = entry.read;
       of.written.predicted = entry.written;
     }
@@ -92,7 +89,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   predict_bytes(estimate, planner::activations(micro), result);
   predict_tiers(plan, estimate, result);
   predict_wire(estimate.wire, world, result.wire);
-  result.snapshot = on_host(options.device) ? estimate.snapshot : 0;
+  result.snapshot = on_host(options.device) ? estimate.held[zero::Owner::snapshot].peak : 0;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world);
       profile && planner::missing_for_tiers(plan, *profile).empty()) {

@@ -158,9 +158,9 @@ class Run {
   void measure() {
     const zero::Ledger ledger = engine_.ledger();
     result_.steps_made = static_cast<std::int64_t>(reports_.size());
-    result_.parameter.measured = largest(world_, on_all_tiers(ledger, zero::Owner::parameter));
-    result_.gradient.measured = largest(world_, on_all_tiers(ledger, zero::Owner::gradient));
-    result_.optimizer.measured = largest(world_, on_all_tiers(ledger, zero::Owner::optimizer));
+    result_.parameter.measured = largest(world_, ledger.on_all_tiers(zero::Owner::parameter));
+    result_.gradient.measured = largest(world_, ledger.on_all_tiers(zero::Owner::gradient));
+    result_.optimizer.measured = largest(world_, ledger.on_all_tiers(zero::Owner::optimizer));
     steps_.count();
     measure_wire();
     measure_tiers(ledger);
@@ -214,13 +214,6 @@ class Run {
     for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
       if (steps_.counted() > 0)
         result_.collectives[std::string(name(collective))] = steps_.traffic()[collective].bytes / steps_.counted();
-  }
-
-  static std::int64_t on_all_tiers(const zero::Ledger& ledger, zero::Owner owner) {
-    std::int64_t bytes = 0;
-    for (const zero::Tier tier : {zero::Tier::device, zero::Tier::host, zero::Tier::disk})
-      bytes += ledger.on(tier, owner).bytes;
-    return bytes;
   }
 
   // The largest of each at its own time.
@@ -280,15 +273,6 @@ class Run {
       };
       each.read.measured = mean(moved.read);
       each.written.measured = mean(moved.written);
-    }
-  }
-
-  static zero::Owner owner_of(zero::State state) {
-    switch (state) {
-      case zero::State::parameter: return zero::Owner::parameter;
-      case zero::State::gradient: return zero::Owner::gradient;
-      case zero::State::optimizer: return zero::Owner::optimizer;
-      default: return zero::Owner::activation;
     }
   }
 

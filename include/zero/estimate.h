@@ -4,12 +4,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "zero/disk.h"
 #include "zero/layout.h"
+#include "zero/ledger.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/tier_traffic.h"
@@ -35,37 +35,28 @@ struct StateBytes {
 };
 
 struct Estimate {
-  StateBytes state;             // per rank, on all tiers
-  std::array<Tier, 3> tiers{};  // where each of them is, by State
-  // Where the optimizer is on another tier, each of the rank that has most: what is on that tier, and what is on the
-  // device all the same, which is what of whole tensors, and what a share leaves there; its gradients stay with it.
-  std::int64_t optimizer_below = 0;
-  StateBytes staying;
-  std::int64_t late = 0;             // of the parameters, what a delayed update writes in the host's memory; beside a
-                                     // model on a device, else it is on the device's tier as they are
-  std::int64_t gathered = 0;         // peak of parameters paged in, beside the shards
-  std::int64_t reduction = 0;        // flat gradients on their way to the shards: of the largest unit, and of units
-                                     // that wait for gradients around it; and the largest slice
+  // Per rank, on all tiers, each of the rank that has most.
+  StateBytes state;
+  // What a rank has at once, at most, as its own Ledger has it: `bytes` are as large as `peak`. Of a state on another
+  // tier, its part that whole tensors or a share leave on the device is there, each of the rank that has most; what a
+  // delayed update writes of parameters beside a model on a device is on the host. Flat gradients on their way to the
+  // shards are those of the largest unit, and of units that wait for gradients around it, and the largest slice. On the
+  // host, `update` is what states pass through beside a model on a device. A snapshot is this rank's part of a
+  // checkpoint, where parts are even: `peak` alone, and in no total, since it is there while a save is under way.
+  Ledger held;
   std::vector<std::int64_t> slices;  // by unit: the sum of its slice, which lives while that unit is reduced only
-  std::int64_t update = 0;           // what optimizers over whole tensors exchange of a unit, at most, and buffers that
-                                     // states on other tiers pass through, unless the model is on a device
-  std::int64_t staging = 0;          // then: those buffers, at most, of the host's memory
   std::int64_t update_traffic = 0;   // memory that a step's update reads and
                                      // writes, but for what is exchanged
   std::int64_t update_staying = 0;   // of these, of units whose state a share leaves on the device
-  std::int64_t snapshot = 0;         // beside all else while a save is under way: this rank's part of a
-                                     // checkpoint, where parts are even
   std::int64_t building = 0;         // what an engine holds of its device while it is built, at most: the states of
                                      // the units so far, and the values of the one that it takes over, whole
-  Traffic wire;                      // per rank and step (seconds stay zero)
+  Traffic wire;                      // per step, of the rank that `topologies` are seen by (seconds stay zero)
   TierMoves moved;                   // between tiers, in a step: each figure that of the rank that moves most
   int gathers = 0;                   // times a unit is paged in per step
 
   StateBytes on(Tier tier) const;
-  // Parameters gathered, gradients on their way to the shards, and `update`.
-  std::int64_t buffers() const { return gathered + reduction + update; }
-  // All that an engine holds of its device at once, at most; the program's activations come to it.
-  std::int64_t held() const { return on(Tier::device).total() + buffers(); }
+  // Parameters gathered, gradients on their way to the shards, and what an update exchanges or passes through.
+  std::int64_t buffers() const;
   std::int64_t largest_slice() const { return slices.empty() ? 0 : *std::ranges::max_element(slices); }
 };
 

@@ -22,6 +22,7 @@ enum class Owner : std::uint8_t {
 };
 inline constexpr int kOwners = 8;
 std::string_view name(Owner owner);
+Owner owner_of(State state);
 
 struct Ledger {
   struct Entry {
@@ -38,6 +39,11 @@ struct Ledger {
   const Entry& on(Tier tier, Owner owner) const {
     return tier == Tier::device ? (*this)[owner]
                                 : below[static_cast<std::size_t>(tier) - 1][static_cast<std::size_t>(owner)];
+  }
+  std::int64_t on_all_tiers(Owner owner) const {
+    std::int64_t sum = 0;
+    for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) sum += on(tier, owner).bytes;
+    return sum;
   }
   // Of the device: by all owners.
   std::int64_t total() const {

@@ -69,8 +69,8 @@ at::Tensor computed(const at::Tensor& deferred) {
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
 // reserved.
 void reserve_room(const Routes& routes, const Estimate& needed, const Accounts& accounts) {
-  const bool partial = !routes.reduces_each();
-  static_cast<void>(accounts.own_memory((partial ? needed.on(Tier::device).gradient : 0) + needed.reduction));
+  const std::int64_t partial = routes.reduces_each() ? 0 : needed.held[Owner::gradient].bytes;
+  static_cast<void>(accounts.own_memory(partial + needed.held[Owner::reduction].peak));
 }
 
 // Rank 0's values win.
@@ -110,7 +110,8 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
   accounts.set_aside(Accounts::Arena::states, device.parameter + device.optimizer, blocks);
   accounts.explaining_memory("building the engine", [&] { take_over(inventory, owner); });
   accounts.set_aside(Accounts::Arena::gradients, device.gradient, blocks);
-  accounts.set_aside(Accounts::Arena::passing, needed.gathered + needed.reduction, blocks);
+  accounts.set_aside(Accounts::Arena::passing, needed.held[Owner::gathered].peak + needed.held[Owner::reduction].peak,
+                     blocks);
   pager_ = std::make_unique<Pager>(units_, ranks.exchange(), residency(trained.resolved(), trained.layout()),
                                    micro_batch_, ranks.meter());
   renew(Exchange::Kind::setup);

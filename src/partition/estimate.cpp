@@ -48,8 +48,6 @@ class Pricing {
         topologies_(topologies) {}
 
   Estimate run(const Trace& trace, std::int64_t staging) && {
-    for (const State state : {State::parameter, State::gradient, State::optimizer})
-      estimate_.tiers[static_cast<std::size_t>(state)] = plan_[state].tier;
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
       state(unit, repeats_[i], stay_[i]);
@@ -59,10 +57,10 @@ class Pricing {
       flat(unit);
       update(unit);
     }
-    estimate_.reduction = (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice();
+    hold(Owner::reduction, (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice());
     const std::int64_t here = on_device() ? 0 : staging;
-    estimate_.update = inputs_ + steps_ + here;
-    estimate_.staging = staging - here;
+    hold(Owner::update, inputs_ + steps_ + here);
+    hold(Owner::update, staging - here, Tier::host);
     estimate_.building = building_bytes(plan_, layout_, rules_, repeats_, here);
     optimizer();
     estimate_.update_traffic += 2 * estimate_.state.optimizer;
@@ -77,6 +75,14 @@ class Pricing {
   const MeshShape& mesh() const { return layout_.mesh(); }
   bool on_device() const { return memory_ == Memory::device; }
 
+  void hold(Owner owner, std::int64_t bytes, Tier tier = Tier::device) { estimate_.held.add(owner, bytes, tier); }
+  // Of a state, of which so much stays on the device in any case.
+  void hold(State state, std::int64_t bytes, std::int64_t stays = 0) {
+    const bool here = plan_[state].tier == Tier::device;
+    hold(owner_of(state), here ? bytes : bytes - stays, plan_[state].tier);
+    if (!here) hold(owner_of(state), stays);
+  }
+
   // As much as on every other rank.
   std::int64_t held(const UnitLayout& unit, State state) const { return routes_.rest(state, unit).count; }
 
@@ -87,12 +93,15 @@ class Pricing {
   // Of so many units, of which so many stay.
   void state(const UnitLayout& unit, std::int64_t times, std::int64_t stay) {
     StateBytes& state = estimate_.state;
-    state.parameter += times * held(unit, State::parameter) * size_of(unit.dtype());
+    const std::int64_t parameters = times * held(unit, State::parameter) * size_of(unit.dtype());
+    state.parameter += parameters;
+    hold(State::parameter, parameters);
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
     const std::int64_t kept = routes_.between(State::gradient, unit).count;
-    state.gradient += times * kept * size_of(dtype) * levels_;
-    if (gradient_elsewhere()) estimate_.staying.gradient += stay * kept * size_of(dtype) * levels_;
+    const std::int64_t gradients = kept * size_of(dtype) * levels_;
+    state.gradient += times * gradients;
+    hold(State::gradient, times * gradients, stay * gradients);
     const std::int64_t updated = held(unit, State::optimizer);
     if (plan_.delays_update()) late(times * updated * size_of(unit.dtype()));
     state.optimizer += times * updated * plan_.remainder_bytes(unit.dtype());
@@ -105,7 +114,7 @@ class Pricing {
   // What a delayed update writes of parameters, beside those that are computed with.
   void late(std::int64_t bytes) {
     estimate_.state.parameter += bytes;
-    if (on_device()) estimate_.late += bytes;
+    hold(Owner::parameter, bytes, on_device() ? Tier::host : plan_[State::parameter].tier);
   }
 
   // How many ranks have the same of a unit.
@@ -120,15 +129,14 @@ class Pricing {
 
   // Each rank saves its part of what it has, which is not parameters that follow from main weights.
   void snapshot() {
-    std::int64_t alike = 1;
+    std::int64_t alike = 1, bytes = 0;
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
       if (unit.trainable() && unit.length() > 0) alike = copies(unit, State::optimizer);
       if (!has_main(unit))
-        estimate_.snapshot +=
-            repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
+        bytes += repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
     }
-    estimate_.snapshot += estimate_.state.optimizer / alike;
+    estimate_.held.entries[static_cast<std::size_t>(Owner::snapshot)].peak = bytes + estimate_.state.optimizer / alike;
   }
 
   // Moments, of the rank that has most. Ranks in the order of their slices over all.
@@ -146,10 +154,12 @@ class Pricing {
     if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; }))
       for (PerRank* const each : {&bytes, &here}) owned(*each);
     if (optimizer_elsewhere()) {
-      estimate_.optimizer_below = estimate_.state.optimizer - staying_elements_ + std::move(below).most();
-      estimate_.staying.optimizer = staying_elements_ + std::move(here).most();
+      hold(Owner::optimizer, estimate_.state.optimizer - staying_elements_ + std::move(below).most(),
+           plan_[State::optimizer].tier);
+      hold(Owner::optimizer, staying_elements_ + std::move(here).most());
     }
     estimate_.state.optimizer += std::move(bytes).most();
+    if (!optimizer_elsewhere()) hold(Owner::optimizer, estimate_.state.optimizer);
   }
 
   // What the owners of parameters keep of them.
@@ -221,7 +231,8 @@ class Pricing {
       gather(i, std::accumulate(occurrence, end, std::int64_t{0}));
       occurrence = end;
     }
-    if (memory_ != Memory::common && estimate_.gathers > 0) estimate_.gathered = paged.most + wire_room(layout_, plan_);
+    if (memory_ != Memory::common && estimate_.gathers > 0)
+      hold(Owner::gathered, paged.most + wire_room(layout_, plan_));
   }
 
   void bring(const UnitLayout& unit, std::int64_t times) {
@@ -358,6 +369,15 @@ Topologies::Topologies(const Topology& all, const MeshShape& mesh) : Topologies(
   const Topology shard{.ranks_per_host = host >= group ? 0 : host};
   const Topology replica{.ranks_per_host = host == 0 ? 0 : std::max(1, host / group)};
   *this = Topologies(all, shard, replica);
+}
+
+StateBytes Estimate::on(Tier tier) const {
+  const auto bytes = [&](Owner owner) { return held.on(tier, owner).bytes; };
+  return {bytes(Owner::parameter), bytes(Owner::gradient), bytes(Owner::optimizer)};
+}
+
+std::int64_t Estimate::buffers() const {
+  return held[Owner::gathered].peak + held[Owner::reduction].peak + held[Owner::update].peak;
 }
 
 Topologies Topologies::seen_by(int rank) const {

@@ -16,4 +16,14 @@ std::string_view name(Owner owner) {
   return "?";
 }
 
+Owner owner_of(State state) {
+  switch (state) {
+    case State::parameter: return Owner::parameter;
+    case State::gradient: return Owner::gradient;
+    case State::optimizer: return Owner::optimizer;
+    case State::activation: break;
+  }
+  return Owner::activation;
+}
+
 }  // namespace zero

@@ -32,8 +32,8 @@ class Capacity : public ModelsOnDevices, public testing::WithParamInterface<std:
     const Course<Deep> course = course_on<Deep>(accelerator::kType);
     return train_by<Deep>(job, course, [&](Deep& model, Engine& engine, Outcome& run, int) {
       const c10::DeviceIndex device = model.parameters().front().device().index();
-      accelerator::set_capacity(device,
-                                static_cast<std::int64_t>(share * static_cast<double>(engine.estimate().held())));
+      accelerator::set_capacity(
+          device, static_cast<std::int64_t>(share * static_cast<double>(engine.estimate().held.peak_held)));
       for (int step = 0; step < job.steps; ++step) run.record(train_step(model, engine));
       accelerator::set_capacity(device, kPlenty);
     });

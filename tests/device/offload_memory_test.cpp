@@ -25,14 +25,15 @@ TEST_F(MemoryOfOffloading, TakesTheBytesOfTheEstimate) {
           for (int step = 0; step < 2; ++step) train_step(model, engine);
           const Ledger ledger = engine.ledger();
           const Estimate estimate = engine.estimate();
-          EXPECT_GT(estimate.on(Tier::host).optimizer, 0);
-          EXPECT_EQ(ledger.on(Tier::host, Owner::optimizer).bytes, estimate.on(Tier::host).optimizer);
-          EXPECT_EQ(ledger.on(Tier::host, Owner::gradient).peak, estimate.on(Tier::host).gradient);
-          EXPECT_EQ(ledger.on(Tier::host, Owner::update).peak, estimate.staging);
+          EXPECT_GT(estimate.held.on(Tier::host, Owner::optimizer).bytes, 0);
+          EXPECT_EQ(ledger.on(Tier::host, Owner::optimizer).bytes,
+                    estimate.held.on(Tier::host, Owner::optimizer).bytes);
+          EXPECT_EQ(ledger.on(Tier::host, Owner::gradient).peak, estimate.held.on(Tier::host, Owner::gradient).bytes);
+          EXPECT_EQ(ledger.on(Tier::host, Owner::update).peak, estimate.held.on(Tier::host, Owner::update).peak);
           EXPECT_EQ(ledger[Owner::optimizer].peak + ledger[Owner::gradient].peak + ledger[Owner::update].peak, 0);
-          EXPECT_EQ(ledger[Owner::parameter].bytes, estimate.on(Tier::device).parameter);
-          EXPECT_EQ(ledger[Owner::reduction].peak, estimate.reduction);
-          EXPECT_LE(ledger.peak_held, estimate.held());
+          EXPECT_EQ(ledger[Owner::parameter].bytes, estimate.held.on(Tier::device, Owner::parameter).bytes);
+          EXPECT_EQ(ledger[Owner::reduction].peak, estimate.held[Owner::reduction].peak);
+          EXPECT_LE(ledger.peak_held, estimate.held.peak_held);
         });
       }
 }
@@ -74,7 +75,7 @@ void train_within(const Job& job, double share, std::int64_t beside) {
   lift_capacities();
   on_ranks<Deep>(job, course_on<Deep>(accelerator::kType), [&](Deep& model, Engine& engine, int) {
     const c10::DeviceIndex device = model.parameters().front().device().index();
-    const double needed = share * static_cast<double>(engine.estimate().held());
+    const double needed = share * static_cast<double>(engine.estimate().held.peak_held);
     accelerator::set_capacity(device, static_cast<std::int64_t>(needed) + beside);
     for (int step = 0; step < job.steps; ++step) train_step(model, engine);
     accelerator::set_capacity(device, kPlenty);
@@ -110,8 +111,8 @@ TEST_F(MemoryOfOffloading, LeavesTheDeviceTwoBytesAParameter) {
       const Ledger ledger = engine.ledger();
       EXPECT_EQ(estimate.on(Tier::device), (StateBytes{.parameter = 2 * elements(engine.layout())}));
       EXPECT_EQ(ledger[Owner::parameter].bytes, 2 * elements(engine.layout()));
-      EXPECT_LE(ledger.peak_held, 2 * elements(engine.layout()) + estimate.reduction);
-      EXPECT_LT(estimate.reduction, elements(engine.layout()) / 3);
+      EXPECT_LE(ledger.peak_held, 2 * elements(engine.layout()) + estimate.held[Owner::reduction].peak);
+      EXPECT_LT(estimate.held[Owner::reduction].peak, elements(engine.layout()) / 3);
       if (rank == 0)
         RecordProperty(
             "device_bytes_per_parameter_on_" + std::to_string(ranks),

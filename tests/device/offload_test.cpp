@@ -111,16 +111,16 @@ TEST_F(Parameters, TakeTheBytesOfTheEstimate) {
         for (int step = 0; step < 2; ++step) train_step(model, engine);
         const Ledger ledger = engine.ledger();
         const Estimate estimate = engine.estimate();
-        EXPECT_GT(estimate.on(tier).parameter, 0);
+        EXPECT_GT(estimate.held.on(tier, Owner::parameter).bytes, 0);
         EXPECT_EQ(estimate.on(Tier::device), StateBytes{});
-        EXPECT_EQ(ledger.on(tier, Owner::parameter).peak, estimate.on(tier).parameter);
-        EXPECT_EQ(ledger.on(tier, Owner::optimizer).peak, estimate.on(tier).optimizer);
+        EXPECT_EQ(ledger.on(tier, Owner::parameter).peak, estimate.held.on(tier, Owner::parameter).bytes);
+        EXPECT_EQ(ledger.on(tier, Owner::optimizer).peak, estimate.held.on(tier, Owner::optimizer).bytes);
         EXPECT_GT(ledger.on(Tier::host, Owner::update).peak, 0);
-        EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.staging);
+        EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.held.on(Tier::host, Owner::update).peak);
         EXPECT_EQ(ledger[Owner::parameter].peak + ledger[Owner::optimizer].peak + ledger[Owner::update].peak, 0);
-        EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
-        EXPECT_EQ(ledger[Owner::reduction].peak, estimate.reduction);
-        EXPECT_LE(ledger.peak_held, estimate.held());
+        EXPECT_EQ(ledger[Owner::gathered].peak, estimate.held[Owner::gathered].peak);
+        EXPECT_EQ(ledger[Owner::reduction].peak, estimate.held[Owner::reduction].peak);
+        EXPECT_LE(ledger.peak_held, estimate.held.peak_held);
       });
     }
 }
@@ -213,11 +213,11 @@ TEST_F(TwinFlow, KeepsWhatTheShareLeavesOnTheDevice) {
       EXPECT_EQ(ledger[Owner::optimizer].bytes, here.optimizer);
       EXPECT_EQ(ledger.on(Tier::host, Owner::gradient).peak, below.gradient);
       EXPECT_EQ(ledger[Owner::gradient].peak, here.gradient);
-      EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.staging);
+      EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.held.on(Tier::host, Owner::update).peak);
       EXPECT_EQ(ledger[Owner::update].peak, 0);
       EXPECT_EQ(ledger[Owner::parameter].bytes, here.parameter);
-      EXPECT_EQ(ledger[Owner::reduction].peak, estimate.reduction);
-      EXPECT_LE(ledger.peak_held, estimate.held());
+      EXPECT_EQ(ledger[Owner::reduction].peak, estimate.held[Owner::reduction].peak);
+      EXPECT_LE(ledger.peak_held, estimate.held.peak_held);
     });
   }
 }
@@ -289,12 +289,12 @@ TEST_F(DelayedOnADevice, TakesAndMovesTheBytesOfTheEstimate) {
       for (int step = 0; step < 3; ++step) train_step(model, engine);
       const Ledger ledger = engine.ledger();
       const Estimate estimate = engine.estimate();
-      EXPECT_GT(estimate.late, 0);
-      EXPECT_EQ(ledger.on(Tier::host, Owner::parameter).peak, estimate.on(Tier::host).parameter);
-      EXPECT_EQ(ledger[Owner::parameter].peak, estimate.on(Tier::device).parameter);
-      EXPECT_EQ(ledger.on(Tier::host, Owner::optimizer).peak, estimate.on(Tier::host).optimizer);
-      EXPECT_EQ(ledger.on(Tier::host, Owner::gradient).peak, estimate.on(Tier::host).gradient);
-      EXPECT_LE(ledger.peak_held, estimate.held());
+      EXPECT_GT(estimate.held.on(Tier::host, Owner::parameter).bytes, 0);
+      EXPECT_EQ(ledger.on(Tier::host, Owner::parameter).peak, estimate.held.on(Tier::host, Owner::parameter).bytes);
+      EXPECT_EQ(ledger[Owner::parameter].peak, estimate.held.on(Tier::device, Owner::parameter).bytes);
+      EXPECT_EQ(ledger.on(Tier::host, Owner::optimizer).peak, estimate.held.on(Tier::host, Owner::optimizer).bytes);
+      EXPECT_EQ(ledger.on(Tier::host, Owner::gradient).peak, estimate.held.on(Tier::host, Owner::gradient).bytes);
+      EXPECT_LE(ledger.peak_held, estimate.held.peak_held);
     });
     expect_moved_as_estimated(job, course);
   }

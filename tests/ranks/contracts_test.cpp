@@ -142,23 +142,26 @@ void expect_states_held(const Setting& setting, Tier tier, const std::vector<See
 void expect_buffers_held(const Setting& setting, const Seen& seen) {
   const Estimate& estimate = seen.estimate;
   const Ledger& ledger = seen.of_a_step;
-  EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
+  EXPECT_EQ(ledger[Owner::gathered].peak, estimate.held[Owner::gathered].peak);
   if (setting.gather_in == Wire::native) {
     EXPECT_LE(ledger[Owner::gathered].peak, seen.budget);
   }
-  EXPECT_LE(ledger[Owner::reduction].peak, estimate.reduction);
-  EXPECT_LE(ledger[Owner::update].peak, estimate.update);
-  EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.staging);
+  EXPECT_LE(ledger[Owner::reduction].peak, estimate.held[Owner::reduction].peak);
+  EXPECT_LE(ledger[Owner::update].peak, estimate.held[Owner::update].peak);
+  EXPECT_LE(ledger.on(Tier::host, Owner::update).peak, estimate.held.on(Tier::host, Owner::update).peak);
   if (setting.states_on(Tier::device).size() == 3) {
-    EXPECT_EQ(ledger[Owner::update].bytes, estimate.update);
+    EXPECT_EQ(ledger[Owner::update].bytes, estimate.held[Owner::update].peak);
   }
-  EXPECT_EQ(estimate.late > 0, setting.delays && on_devices());
-  EXPECT_LE(ledger.peak_held, estimate.held());
+  if (setting.parameter != Tier::host) {
+    EXPECT_EQ(estimate.held.on(Tier::host, Owner::parameter).bytes > 0, setting.delays && on_devices());
+  }
+  EXPECT_LE(ledger.peak_held, estimate.held.peak_held);
   // In the first backward nobody knows in which order units are completed, and more of them may wait at once: on the
   // CPU in the room of what an update passes through, which is no memory of a device.
   const std::int64_t waits = seen.from_the_start[Owner::reduction].peak - ledger[Owner::reduction].peak;
   if (setting.states_on(Tier::device).size() < 3) {
-    EXPECT_LE(seen.from_the_start.peak_held, estimate.held() + (on_devices() ? std::max<std::int64_t>(waits, 0) : 0));
+    EXPECT_LE(seen.from_the_start.peak_held,
+              estimate.held.peak_held + (on_devices() ? std::max<std::int64_t>(waits, 0) : 0));
   }
 }
 

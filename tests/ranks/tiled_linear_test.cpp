@@ -241,8 +241,8 @@ TEST(TiledBytes, AreThoseOfTheEstimate) {
       train_step(model, engine);
       const Estimate estimate = engine.estimate();
       const Ledger ledger = engine.ledger();
-      EXPECT_EQ(ledger[Owner::gathered].peak, estimate.gathered);
-      EXPECT_EQ(ledger[Owner::reduction].peak, estimate.reduction);
+      EXPECT_EQ(ledger[Owner::gathered].peak, estimate.held[Owner::gathered].peak);
+      EXPECT_EQ(ledger[Owner::reduction].peak, estimate.held[Owner::reduction].peak);
       EXPECT_EQ(ledger[Owner::parameter].bytes, estimate.state.parameter);
       EXPECT_TRUE(engine.traffic() == estimate.wire);
       if (rank == 0) peak = ledger[Owner::gathered].peak;

@@ -82,12 +82,13 @@ TEST(Estimate, ASaveIsDividedAmongAllRanks) {
   for (const int ranks : {1, 2, 4, 16})
     for (const Plan& plan : {Plan::ddp(), Plan::zero1(), Plan::zero2(), Plan::zero3()}) {
       const Layout layout(three_linears(), ranks), narrow(three_linears(Dtype::bf16), ranks);
-      EXPECT_EQ(estimate(plan, layout, kAdamW).snapshot, 12 * layout.numel() / ranks) << plan.label();
-      EXPECT_EQ(estimate(plan.bf16(), narrow, kAdamW).snapshot, 12 * narrow.numel() / ranks) << plan.label();
+      EXPECT_EQ(estimate(plan, layout, kAdamW).held[Owner::snapshot].peak, 12 * layout.numel() / ranks) << plan.label();
+      EXPECT_EQ(estimate(plan.bf16(), narrow, kAdamW).held[Owner::snapshot].peak, 12 * narrow.numel() / ranks)
+          << plan.label();
     }
   const Layout grouped(three_linears(), MeshShape{8, {.shard = 2}});
   for (const Plan& plan : {Plan::hybrid(), Plan::hybrid_zero2()})
-    EXPECT_EQ(estimate(plan, grouped, kAdamW).snapshot, 12 * grouped.numel() / 8) << plan.label();
+    EXPECT_EQ(estimate(plan, grouped, kAdamW).held[Owner::snapshot].peak, 12 * grouped.numel() / 8) << plan.label();
 }
 
 TEST(Estimate, MomentsSetTheOptimizersBytes) {
@@ -116,8 +117,8 @@ TEST(Estimate, OneRankPaysForNoWire) {
     const Estimate estimated = estimate(Plan::named(preset).accumulate(4), Layout(equal_units(3), 1), kAdamW);
     EXPECT_EQ(estimated.wire, Traffic{}) << preset;
     EXPECT_EQ(estimated.gathers, 0);
-    EXPECT_EQ(estimated.gathered, 0);
-    EXPECT_EQ(estimated.reduction, 0);
+    EXPECT_EQ(estimated.held[Owner::gathered].peak, 0);
+    EXPECT_EQ(estimated.held[Owner::reduction].peak, 0);
   }
 }
 
@@ -138,7 +139,9 @@ TEST(Estimate, ReductionIsTheLargestTrainableUnit) {
   specs[2].trainable = false;
   const Layout layout(specs, 4);
   constexpr std::int64_t flat = 4 * kUnit * 2, slice = kUnit * 4;
-  const auto reduction = [&](const Plan& plan) { return estimate(plan.bf16(), layout, kAdamW).reduction; };
+  const auto reduction = [&](const Plan& plan) {
+    return estimate(plan.bf16(), layout, kAdamW).held[Owner::reduction].peak;
+  };
   EXPECT_EQ(reduction(Plan::zero1()), slice);
   EXPECT_EQ(reduction(Plan::zero1().accumulate(2)), 0);
   EXPECT_EQ(reduction(Plan::zero2()), flat + slice);
@@ -155,7 +158,7 @@ TEST(Estimate, ReductionHasWhatWaitsAroundWhatIsInside) {
       specs.push_back(
           {.name = unit + "." + std::to_string(specs.size()), .numel = numel, .dtype = Dtype::f32, .unit = unit});
     const Estimate estimated = estimate(Plan::zero2(), Layout(specs, 4), kAdamW);
-    return estimated.reduction - estimated.largest_slice();
+    return estimated.held[Owner::reduction].peak - estimated.largest_slice();
   };
   constexpr std::int64_t k = 4 * kUnit;  // bytes
   EXPECT_EQ(flats({{"a", kUnit}, {"a", kUnit}, {"b", 4 * kUnit}}), 4 * k);
@@ -274,7 +277,7 @@ void expect_paging(std::int64_t units_of_budget, int micro_batches, int gathers,
   const Plan plan = Plan::zero3().accumulate(micro_batches).resident_budget(units_of_budget * kUnit * 4);
   const Estimate estimated = estimate(plan, layout, kAdamW);
   EXPECT_EQ(estimated.gathers, gathers) << units_of_budget << " units, " << micro_batches << " micro-batches";
-  EXPECT_EQ(estimated.gathered, peak_units * kUnit * 4);
+  EXPECT_EQ(estimated.held[Owner::gathered].peak, peak_units * kUnit * 4);
 }
 
 TEST(Paging, BudgetOfOneUnit) {
@@ -297,7 +300,7 @@ TEST(Paging, LessThanAUnitStillRuns) {
   const Plan plan = Plan::zero3().resident_budget(1);
   const Estimate estimated = estimate(plan, Layout(equal_units(3), 2), kAdamW);
   EXPECT_EQ(estimated.gathers, 5);
-  EXPECT_EQ(estimated.gathered, kUnit * 4);
+  EXPECT_EQ(estimated.held[Owner::gathered].peak, kUnit * 4);
 }
 
 TEST(Paging, OneUnitIsGatheredOnce) {
@@ -355,7 +358,7 @@ TEST(Paging, AgreesWithAPlainList) {
     const Plan plan = Plan::zero3().accumulate(micro_batches).resident_budget(budget);
     const Estimate estimated = estimate(plan, layout, kAdamW, trace);
     ASSERT_EQ(estimated.gathers, pages.gathers);
-    ASSERT_EQ(estimated.gathered, pages.peak);
+    ASSERT_EQ(estimated.held[Owner::gathered].peak, pages.peak);
   }
 }
 

@@ -102,8 +102,9 @@ TEST(Activations, NameTheMoment) {
 // Slices of an embedding, two layers, a norm and a head.
 TEST(Peak, AddsASliceOnlyToWhatLivesWhileItsUnitIsReduced) {
   zero::Estimate estimate;
-  estimate.state = {100, 100, 100};
-  estimate.reduction = 130;
+  for (const zero::Owner state : {zero::Owner::parameter, zero::Owner::gradient, zero::Owner::optimizer})
+    estimate.held.add(state, 100);
+  estimate.held.add(zero::Owner::reduction, 130);
   estimate.slices = {100, 50, 50, 1, 20};
   const auto peak = [&](std::int64_t in_backward, std::int64_t in_layers, std::int64_t in_embedding) {
     return peak_of(estimate, {1000, "start of backward", in_backward, in_layers, in_embedding, 2});

@@ -63,7 +63,7 @@ TEST(Staying, IsBesideWhatIsBelow) {
       EXPECT_EQ(divided.update_traffic, whole.update_traffic);
       EXPECT_EQ(divided.update_staying * whole.state.optimizer, whole.update_traffic * here.optimizer);
       EXPECT_EQ(whole.update_staying, 0);
-      EXPECT_EQ(divided.staging, whole.staging);
+      EXPECT_EQ(divided.held.on(Tier::host, Owner::update).peak, whole.held.on(Tier::host, Owner::update).peak);
       EXPECT_EQ(divided.moved.update.on(Tier::disk, State::gradient).read * 6, below.optimizer);
     }
 }
