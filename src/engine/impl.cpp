@@ -92,7 +92,7 @@ void Engine::Impl::drop(Unit& unit, const Buffer& before) {
   if (before) unit.write_full(before);
   let_go(unit);
   Pager& pager = parameters.pager();
-  if (!before && !pager.pinned(unit)) pager.discard(unit);
+  if (!before && !pager.pinned(unit)) pager.drop(unit);
 }
 
 void Entry::require(const char* call, const Needs& needs) const {

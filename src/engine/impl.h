@@ -36,7 +36,7 @@ class Engine::Impl final : public UnitOwner {
   // What steps have moved between tiers, when nothing is on its way.
   TierMeter& tiers();
 
-  void page_in(std::span<Unit* const> units) override { parameters.pager().touch(units); }
+  void page_in(std::span<Unit* const> units) override { parameters.pager().acquire(units); }
   MicroBatch& micro_batch() override { return parameters.micro_batch(); }
   const c10::intrusive_ptr<Float8Linears>& float8() override { return accumulation.float8(); }
   MaxNorms& max_norms() override { return parameters.max_norms(); }

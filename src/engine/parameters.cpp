@@ -76,11 +76,11 @@ void Parameters::publish(Unit& unit, Exchange::Kind kind) {
   Pending arrival =
       ranks_.exchange().submit({kind, unit.index(), all.count,
                                 [mine, all, route](const MeshGroups& groups) { groups.carry_out(route, mine, all); }});
-  part ? pager_->renew(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
+  part ? pager_->expect_barrier(std::move(arrival)) : pager_->expect(unit, std::move(arrival));
 }
 
 void Parameters::renew(Exchange::Kind kind) {
-  if (common()) pager_->renew(ranks_.exchange().barrier(kind));
+  if (common()) pager_->expect_barrier(ranks_.exchange().barrier(kind));
 }
 
 bool Parameters::common() const {
@@ -89,7 +89,7 @@ bool Parameters::common() const {
 
 void Parameters::wait_for_publication() {
   for (auto& unit : units_) pager_->wait_for_publication(*unit);
-  pager_->settle_renewed();
+  pager_->wait_for_barrier();
 }
 
 // Before a common unit is written every rank has its copy, and every rank has written before it is read.

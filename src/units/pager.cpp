@@ -7,16 +7,16 @@ namespace zero {
 namespace {
 
 // Keeps the units of one operator from releasing each other.
-class Together {
+class PinnedTogether {
  public:
-  Together(Residency& residency, std::span<Unit* const> units) : residency_(residency), units_(units) {
+  PinnedTogether(Residency& residency, std::span<Unit* const> units) : residency_(residency), units_(units) {
     for (const Unit* unit : units_) residency_.pin(unit->index());
   }
-  ~Together() {
+  ~PinnedTogether() {
     for (const Unit* unit : units_) residency_.unpin(unit->index());
   }
-  Together(const Together&) = delete;
-  Together& operator=(const Together&) = delete;
+  PinnedTogether(const PinnedTogether&) = delete;
+  PinnedTogether& operator=(const PinnedTogether&) = delete;
 
  private:
   Residency& residency_;
@@ -32,55 +32,47 @@ Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Resi
       residency_(std::move(residency)),
       micro_batch_(micro_batch),
       meter_(std::move(meter)),
-      arrivals_(units.size()),
-      begun_(units.size()),
-      pending_(units.size()),
-      in_flight_(units.size()),
-      pins_(units.size()) {}
+      pages_(units.size()) {}
 
-void Pager::touch(std::span<Unit* const> units) {
-  const Together together(residency_, units);
+void Pager::acquire(std::span<Unit* const> units) {
+  const PinnedTogether together(residency_, units);
   for (Unit* unit : units) micro_batch_.touched(unit->index());
   for (Unit* unit : units) fetch(*unit);
   bring_ahead(*units.back());
 }
 
 void Pager::fetch(Unit& unit) {
-  const int index = unit.index();
-  const auto i = static_cast<std::size_t>(index);
-  if (in_flight_[i]) settle(unit);
+  if (page(unit).way == Page::Way::in_flight) settle(unit);
   if (!unit.paged()) return;
-  if (!residency_.resident(index)) begin(unit, -1);
-  residency_.touch(index);
-  if (!begun_[i]) return;
+  if (!residency_.resident(unit.index())) begin(unit, -1);
+  residency_.touch(unit.index());
+  if (page(unit).way != Page::Way::begun) return;
   gather(unit, /*exactly=*/false);
   settle(unit);
 }
 
 void Pager::wait_for_publication(Unit& unit) {
-  if (!unit.paged() && in_flight_[static_cast<std::size_t>(unit.index())]) settle(unit);
+  if (!unit.paged() && page(unit).way == Page::Way::in_flight) settle(unit);
 }
 
 void Pager::begin(Unit& unit, int keep) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
-  const auto index = static_cast<std::size_t>(unit.index());
   try {
     unit.make_room();
-    arrivals_[index] = unit.bring();
+    page(unit).load = unit.bring();
   } catch (...) {
     evict(unit.index());
     throw;
   }
-  begun_[index] = 1;
+  page(unit).way = Page::Way::begun;
 }
 
 void Pager::gather(Unit& unit, bool exactly) {
-  const auto index = static_cast<std::size_t>(unit.index());
-  begun_[index] = 0;
+  page(unit).way = Page::Way::none;
   if (!unit.gathers()) return expect(unit, {});
   if (unit.common()) {
     if (exchange_.of_this_process()) count_in_place(unit);
-    return expect(unit, renewed_);
+    return expect(unit, barrier_);
   }
   const bool exact = exactly && !unit.gathered_exactly();
   const View full = unit.full();
@@ -89,8 +81,8 @@ void Pager::gather(Unit& unit, bool exactly) {
                            .unit = unit.index(),
                            .count = full.count,
                            .run =
-                               [&unit, full, exactly, arrival = std::move(arrivals_[index])](const MeshGroups& groups) {
-                                 if (arrival) for_unit(unit, "the parameters", [&] { arrival->follow(); });
+                               [&unit, full, exactly, load = std::move(page(unit).load)](const MeshGroups& groups) {
+                                 if (load) for_unit(unit, "the parameters", [&] { load->follow(); });
                                  unit.gather(groups, full, exactly);
                                },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
@@ -107,46 +99,40 @@ void Pager::count_in_place(const Unit& unit) {
 }
 
 void Pager::expect(Unit& unit, Pending pending) {
-  const auto index = static_cast<std::size_t>(unit.index());
-  pending_[index] = std::move(pending);
-  in_flight_[index] = 1;
+  page(unit).pending = std::move(pending);
+  page(unit).way = Page::Way::in_flight;
 }
 
 void Pager::settle(Unit& unit) {
-  const auto index = static_cast<std::size_t>(unit.index());
   const TimedScope lap(waited_);
   std::optional<ActivityScope> gathering;
   if (unit.common() || (unit.paged() && !unit.gathers())) gathering.emplace(observer_, Activity::gather, unit.index());
   try {
-    pending_[index].wait();
-    if (const auto arrival = std::move(arrivals_[index])) for_unit(unit, "the parameters", [&] { arrival->follow(); });
+    page(unit).pending.wait();
+    if (const auto load = std::move(page(unit).load)) for_unit(unit, "the parameters", [&] { load->follow(); });
   } catch (...) {
     if (unit.paged()) evict(unit.index());
     throw;
   }
-  pending_[index] = {};
-  in_flight_[index] = 0;
+  page(unit).pending = {};
+  page(unit).way = Page::Way::none;
   unit.install();
 }
 
 void Pager::evict(int unit) {
-  const auto index = static_cast<std::size_t>(unit);
   residency_.drop(unit);
-  begun_[index] = 0;
-  if (arrivals_[index]) {
-    const TimedScope lap(waited_);
-    arrivals_[index].reset();
-  }
-  if (in_flight_[index]) {
-    in_flight_[index] = 0;
-    const TimedScope lap(waited_);
+  Page& page = pages_[static_cast<std::size_t>(unit)];
+  const Page::Way way = std::exchange(page.way, Page::Way::none);
+  const TimedScope lap(waited_);
+  page.load.reset();
+  if (way == Page::Way::in_flight) {
     try {
-      std::exchange(pending_[index], Pending()).wait();
+      std::exchange(page.pending, Pending()).wait();
     } catch (const std::exception&) {
       // Nobody wants this unit any more; the exchange repeats the failure at its next operation.
     }
   }
-  units_[index]->evict();
+  units_[static_cast<std::size_t>(unit)]->evict();
 }
 
 // The next unit is gathered while this one is used, and those after it are read meanwhile. An evaluation may end sooner
@@ -160,7 +146,7 @@ void Pager::bring_ahead(const Unit& unit) {
   for (const int next : std::span(expected).first(residency_.ahead_of(keep, expected))) {
     Unit& other = *units_[static_cast<std::size_t>(next)];
     if (!residency_.resident(next)) begin(other, keep);
-    if (!alone && keep == unit.index() && begun_[static_cast<std::size_t>(next)]) gather(other, /*exactly=*/false);
+    if (!alone && keep == unit.index() && page(other).way == Page::Way::begun) gather(other, /*exactly=*/false);
     keep = next;
   }
 }
@@ -170,7 +156,7 @@ void Pager::forget() {
 }
 
 void Pager::pin(Unit& unit) {
-  if (pins_[static_cast<std::size_t>(unit.index())]++ > 0) return;
+  if (page(unit).pins++ > 0) return;
   residency_.pin(unit.index());
   try {
     fetch_exactly(unit);
@@ -188,10 +174,10 @@ void Pager::meet(const Unit& unit) {
 }
 
 void Pager::unpin(Unit& unit) {
-  if (--pins_[static_cast<std::size_t>(unit.index())] > 0) return;
+  if (--page(unit).pins > 0) return;
   residency_.unpin(unit.index());
   unit.share();
-  if (!unit.gathered_exactly()) discard(unit);
+  if (!unit.gathered_exactly()) drop(unit);
 }
 
 // For scopes that see and write what the shards hold.
@@ -203,7 +189,7 @@ void Pager::fetch_exactly(Unit& unit) {
   settle(unit);
 }
 
-void Pager::discard(Unit& unit) {
+void Pager::drop(Unit& unit) {
   if (unit.paged()) evict(unit.index());
 }
 

@@ -5,6 +5,7 @@
 // Thread-safety: runs on the thread that runs forward and backward.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,12 +28,12 @@ class Pager {
         std::shared_ptr<TrafficMeter> meter);
 
   // Makes the units readable, together; called before an operator that has them (at least one) as arguments.
-  void touch(std::span<Unit* const> units);
-  // The unit's whole is on its way; the next touch waits for it.
+  void acquire(std::span<Unit* const> units);
+  // The unit's whole is on its way; the next acquire() waits for it.
   void expect(Unit& unit, Pending pending);
   // Every rank's part of the common units will be there when `pending` is complete.
-  void renew(Pending pending) { renewed_ = std::move(pending); }
-  void settle_renewed() { renewed_.wait(); }
+  void expect_barrier(Pending pending) { barrier_ = std::move(pending); }
+  void wait_for_barrier() { barrier_.wait(); }
 
   // Waits for a replicated unit's new values, if they are on their way.
   void wait_for_publication(Unit& unit);
@@ -43,18 +44,27 @@ class Pager {
   // it serves those who have not.
   void pin(Unit& unit);
   void unpin(Unit& unit);
-  bool pinned(const Unit& unit) const { return pins_[static_cast<std::size_t>(unit.index())] > 0; }
+  bool pinned(const Unit& unit) const { return pages_[static_cast<std::size_t>(unit.index())].pins > 0; }
 
   // Hears of units that are read where they lie.
   void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
 
   // Forgets what was written to a paged unit.
-  void discard(Unit& unit);
+  void drop(Unit& unit);
 
   // Spent waiting for units since the last call.
   double take_seconds() { return std::exchange(waited_, 0.0); }
 
  private:
+  struct Page {
+    enum class Way : std::uint8_t { none, begun, in_flight };  // begun: with room, and not yet gathered
+    Way way = Way::none;
+    Pending pending = {};                 // of what is in flight
+    std::shared_ptr<TierLoad> load = {};  // of what is read, until it is gathered or used
+    int pins = 0;
+  };
+
+  Page& page(const Unit& unit) { return pages_[static_cast<std::size_t>(unit.index())]; }
   void fetch(Unit& unit);
   void fetch_exactly(Unit& unit);
   void meet(const Unit& unit);
@@ -71,12 +81,8 @@ class Pager {
   Residency residency_;
   MicroBatch& micro_batch_;
   std::shared_ptr<TrafficMeter> meter_;
-  Pending renewed_;
-  std::vector<std::shared_ptr<TierLoad>> arrivals_;  // of units that are read, until they are gathered or used
-  std::vector<char> begun_;                          // and not yet gathered
-  std::vector<Pending> pending_;
-  std::vector<char> in_flight_;
-  std::vector<int> pins_;
+  Pending barrier_;
+  std::vector<Page> pages_;  // by unit
   std::weak_ptr<EngineObserver> observer_;
   double waited_ = 0;
 };
