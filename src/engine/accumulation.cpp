@@ -165,7 +165,7 @@ void Accumulation::before_backward() {
 }
 
 void Accumulation::after_backward() noexcept {
-  if (gradients_) gradients_->show();
+  if (gradients_) gradients_->show_placeholders();
 }
 
 void Accumulation::drop_step() {
@@ -183,7 +183,7 @@ void Accumulation::drop_arrived() {
 // Not collective.
 void Accumulation::apply_zero_grad() {
   if (RunningBackward::current() == nullptr) gradients_->require_none_of_program();
-  const Gradients::Shown shown = gradients_->take_back();
+  const Gradients::Shown shown = gradients_->collect_placeholders();
   if (shown == Gradients::Shown::kept) return;
   if (stepped_ > 0)
     throw StateError("zero_grad() after backward number " + std::to_string(micro()) +
@@ -197,7 +197,7 @@ void Accumulation::apply_zero_grad() {
 void Accumulation::settle_emptied() {
   apply_zero_grad();
   agree_on_emptied();
-  if (micro() > 0) gradients_->show();
+  if (micro() > 0) gradients_->show_placeholders();
 }
 
 // Where the program has emptied some and no rank has any of the others, the step begins anew, as where all were.

@@ -158,7 +158,7 @@ void Saving::require_ready(const SaveOptions& options) {
     require_user_json(options.user);
     entry_.require("state()", {.module = true, .idle = true, .no_scope = true});
     accumulation_.apply_zero_grad();
-    if (accumulation_.micro() > 0) accumulation_.gradients().show();
+    if (accumulation_.micro() > 0) accumulation_.gradients().show_placeholders();
     if (!accumulation_.partly_emptied()) accumulation_.require_no_gradients("state()");  // else state() asks the others
     look_at_buffers();
   });

@@ -14,7 +14,7 @@ class Gather::Impl {
     try {
       for (const at::Tensor& parameter : parameters) hold(parameter);
     } catch (...) {
-      for (const Held& held : held_) held.unit->owner->let_go(*held.unit);
+      for (const Held& held : held_) held.unit->owner->end_scope(*held.unit);
       throw;
     }
   }
@@ -45,7 +45,7 @@ class Gather::Impl {
     Unit* unit = parameter.defined() ? Unit::of(parameter.unsafeGetTensorImpl()) : nullptr;
     if (unit == nullptr || holds(unit)) return;
     const bool copies = !unit->paged() || unit->owner->held(*unit);
-    unit->owner->hold(*unit, from_rank_);
+    unit->owner->begin_scope(*unit, from_rank_);
     held_.push_back({unit, unit->owner->life(), Buffer()});
     if (copies) held_.back().before = unit->copy_of_full();
   }
@@ -53,15 +53,15 @@ class Gather::Impl {
   void close(Held& held, bool unwinding) {
     if (held.engine.expired()) return held.before.orphan();
     UnitOwner& owner = *held.unit->owner;
-    if (unwinding) return owner.drop(*held.unit, held.before);
+    if (unwinding) return owner.rollback_scope(*held.unit, held.before);
     const LetGo at_end{owner, *held.unit};
-    owner.keep(*held.unit, from_rank_);
+    owner.commit_scope(*held.unit, from_rank_);
   }
 
   struct LetGo {
     UnitOwner& owner;
     Unit& unit;
-    ~LetGo() { owner.let_go(unit); }
+    ~LetGo() { owner.end_scope(unit); }
   };
 
   bool holds(const Unit* unit) const {

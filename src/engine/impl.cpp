@@ -69,7 +69,7 @@ TierMeter& Engine::Impl::tiers() {
   return ranks.accounts().tiers();
 }
 
-void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
+void Engine::Impl::begin_scope(Unit& unit, std::optional<int> from_rank) {
   entry("zero::gather", {.apart = true}, [&] {
     parameters.invalidate_state();
     if (from_rank && (*from_rank < 0 || *from_rank >= ranks.size()))
@@ -83,14 +83,14 @@ void Engine::Impl::hold(Unit& unit, std::optional<int> from_rank) {
   });
 }
 
-void Engine::Impl::keep(Unit& unit, std::optional<int> from_rank) {
+void Engine::Impl::commit_scope(Unit& unit, std::optional<int> from_rank) {
   naming_rank(ranks.rank(), [&] { parameters.keep(unit, from_rank); });
 }
 
-void Engine::Impl::drop(Unit& unit, const Buffer& before) {
+void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {
   unit.take_back(false);
   if (before) unit.write_full(before);
-  let_go(unit);
+  end_scope(unit);
   Pager& pager = parameters.pager();
   if (!before && !pager.pinned(unit)) pager.drop(unit);
 }

@@ -41,10 +41,10 @@ class Engine::Impl final : public UnitOwner {
   const c10::intrusive_ptr<Float8Linears>& float8() override { return accumulation.float8(); }
   MaxNorms& max_norms() override { return parameters.max_norms(); }
   bool held(const Unit& unit) const override { return parameters.pager().pinned(unit); }
-  void hold(Unit& unit, std::optional<int> from_rank) override;
-  void keep(Unit& unit, std::optional<int> from_rank) override;
-  void let_go(Unit& unit) override { parameters.pager().unpin(unit); }
-  void drop(Unit& unit, const Buffer& before) override;
+  void begin_scope(Unit& unit, std::optional<int> from_rank) override;
+  void commit_scope(Unit& unit, std::optional<int> from_rank) override;
+  void end_scope(Unit& unit) override { parameters.pager().unpin(unit); }
+  void rollback_scope(Unit& unit, const Buffer& before) override;
 
   Liveness life;
   Trained trained;

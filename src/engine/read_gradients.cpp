@@ -116,7 +116,7 @@ std::vector<double> GradientReader::group_norms() {
 void GradientReader::require_gradients(const char* call) {
   const Plan& plan = trained_.plan();
   accumulation_.apply_zero_grad();
-  gradients_.show();
+  gradients_.show_placeholders();
   if (accumulation_.micro() < plan.accumulate())
     throw StateError(std::string(call) + " after " + std::to_string(accumulation_.micro()) + " of a step's " +
                          std::to_string(plan.accumulate()) + " backwards: gradients are not summed over the ranks yet",

@@ -82,7 +82,7 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
 }
 
 Gradients::~Gradients() {
-  hide();
+  hide_placeholders();
 }
 
 void Gradients::renew_hooks() {

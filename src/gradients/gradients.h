@@ -67,10 +67,10 @@ class Gradients {
   // Called before what is held of a unit is written, or its memory given back.
   void before_change(std::function<void(int unit)> call) { before_change_ = std::move(call); }
 
-  // Between backwards parameters show that the engine has their gradients; see gradient_mark.h. show() is for those
-  // that have arrived in this step, and, since peers may have what this rank has not, with several ranks for all that
-  // are trained: what is emptied is so on every rank. Nothing may be computed with them then.
-  void show();
+  // Between backwards parameters show that the engine has their gradients; see grad_placeholder.h. show_placeholders()
+  // is for those that have arrived in this step, and, since peers may have what this rank has not, with several ranks
+  // for all that are trained: what is emptied is so on every rank. Nothing may be computed with them then.
+  void show_placeholders();
   // Whether the program has emptied all that is shown, and something is.
   bool all_emptied() const;
   // Some, and all that this rank has brought.
@@ -80,7 +80,7 @@ class Gradients {
   void require_none_of_program() const;
   // What the program has done to them since; what it has put there is gone.
   enum class Shown : std::uint8_t { kept, some_emptied, all_emptied };
-  Shown take_back();
+  Shown collect_placeholders();
   // Those that it has emptied then are as if they had not arrived in this step.
   void empty_some();
   // Drops everything gathered for this step.
@@ -119,7 +119,7 @@ class Gradients {
     bool in_place() const { return store.tier() == Tier::device; }
   };
 
-  void hide();
+  void hide_placeholders();
   bool shows(const UnitGradients& gradients, std::size_t slot) const;
   void empty(UnitGradients& gradients, int slot);
   bool accepts(const std::string& parameter);
@@ -184,7 +184,7 @@ class Gradients {
   bool of_others_ = false;
   std::function<void()> begin_from_outside_;
   std::function<void(int)> before_change_ = [](int) {};
-  std::vector<std::pair<UnitGradients*, int>> emptied_;  // by the latest take_back(), with their slots
+  std::vector<std::pair<UnitGradients*, int>> emptied_;  // by the latest collect_placeholders(), with their slots
 };
 
 }  // namespace zero

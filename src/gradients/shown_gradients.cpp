@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradients/gradient_mark.h"
+#include "gradients/grad_placeholder.h"
 #include "gradients/gradients.h"
 #include "gradients/unit_gradients.h"
 #include "units/for_unit.h"
@@ -15,22 +15,22 @@ namespace {
 
 // Whether zero_grad() has taken away or filled what was shown.
 bool emptied(const at::Tensor& grad) {
-  return !grad.defined() || (gradient_mark::is_one(grad) && gradient_mark::emptied(grad));
+  return !grad.defined() || (grad_placeholder::is_one(grad) && grad_placeholder::emptied(grad));
 }
 
 }  // namespace
 
-void Gradients::show() {
+void Gradients::show_placeholders() {
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->ever.size(); ++slot) {
       const at::Tensor& parameter = gradients->unit.parameters()[slot];
       if (!shows(*gradients, slot) || parameter.grad().defined()) continue;
-      at::Tensor& mark = gradients->marks[slot];
-      if (!mark.defined())
-        mark = gradient_mark::make(parameter, "rank " + std::to_string(exchange_.rank()) + ", parameter '" +
-                                                  gradients->unit.layout().slots()[slot].name + "'");
-      gradient_mark::renew(mark);
-      parameter.mutable_grad() = mark;
+      at::Tensor& placeholder = gradients->placeholders[slot];
+      if (!placeholder.defined())
+        placeholder = grad_placeholder::make(parameter, "rank " + std::to_string(exchange_.rank()) + ", parameter '" +
+                                                            gradients->unit.layout().slots()[slot].name + "'");
+      grad_placeholder::renew(placeholder);
+      parameter.mutable_grad() = placeholder;
       gradients->shown[slot] = 1;
     }
 }
@@ -41,7 +41,7 @@ bool Gradients::shows(const UnitGradients& gradients, std::size_t slot) const {
   return gradients.used && parameter.requires_grad() && parameter.numel() > 0;
 }
 
-void Gradients::hide() {
+void Gradients::hide_placeholders() {
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot)
       if (std::exchange(gradients->shown[slot], char{0})) gradients->unit.parameters()[slot].mutable_grad().reset();
@@ -74,7 +74,7 @@ void Gradients::require_none_of_program() const {
   for (const auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
       const at::Tensor& grad = gradients->unit.parameters()[slot].grad();
-      if (grad.defined() && !(gradients->shown[slot] && grad.is_same(gradients->marks[slot])))
+      if (grad.defined() && !(gradients->shown[slot] && grad.is_same(gradients->placeholders[slot])))
         throw StateError("rank " + std::to_string(exchange_.rank()) +
                              ": the program has put a gradient of its own, or one that it had emptied, to parameter '" +
                              gradients->unit.layout().slots()[slot].name + "', which an engine trains",
@@ -82,7 +82,7 @@ void Gradients::require_none_of_program() const {
     }
 }
 
-Gradients::Shown Gradients::take_back() {
+Gradients::Shown Gradients::collect_placeholders() {
   emptied_.clear();
   bool kept = false;
   std::string numbers;
@@ -93,11 +93,11 @@ Gradients::Shown Gradients::take_back() {
         kept = true;
       } else {
         emptied_.emplace_back(gradients.get(), static_cast<int>(slot));
-        gradients->marks[slot].reset();  // what the program may have kept is told from the next
+        gradients->placeholders[slot].reset();  // what the program may have kept is told from the next
         numbers += std::to_string(gradients->unit.layout().slots()[slot].index) + ' ';
       }
     }
-  hide();
+  hide_placeholders();
   if (emptied_.empty()) return Shown::kept;
   exchange_.emptied(numbers);
   return kept ? Shown::some_emptied : Shown::all_emptied;

@@ -14,8 +14,8 @@ namespace zero {
 namespace {
 
 // What an announcement's first word says.
-struct Said {
-  explicit Said(std::int64_t word)
+struct AnnouncedWord {
+  explicit AnnouncedWord(std::int64_t word)
       : kind(static_cast<Exchange::Kind>(word & 0xff)),
         variant(static_cast<Exchange::Variant>(word >> 8 & 0xff)),
         alone((word >> 32 & 0xff) != 0),
@@ -38,12 +38,14 @@ std::int64_t operation_of(std::int64_t word) {
 }
 
 bool any_rests(std::span<const std::array<std::int64_t, 4>> table) {
-  return std::ranges::any_of(table, [](const auto& each) { return Said(each[0]).kind == Exchange::Kind::rest; });
+  return std::ranges::any_of(table,
+                             [](const auto& each) { return AnnouncedWord(each[0]).kind == Exchange::Kind::rest; });
 }
 
 bool any_gathers_alone(std::span<const std::array<std::int64_t, 4>> table) {
-  return std::ranges::any_of(
-      table, [](const auto& each) { return Said(each[0]).kind == Exchange::Kind::gather && Said(each[0]).alone; });
+  return std::ranges::any_of(table, [](const auto& each) {
+    return AnnouncedWord(each[0]).kind == Exchange::Kind::gather && AnnouncedWord(each[0]).alone;
+  });
 }
 
 const char* verb(Exchange::Kind kind) {
@@ -51,7 +53,7 @@ const char* verb(Exchange::Kind kind) {
     case Exchange::Kind::gather: return "gather parameters of";
     case Exchange::Kind::reduce: return "reduce gradients of";
     case Exchange::Kind::publish: return "publish updated parameters of";
-    case Exchange::Kind::direct: return "compute the steps of";
+    case Exchange::Kind::whole_tensor: return "compute the steps of";
     case Exchange::Kind::vote: return "take a step";
     case Exchange::Kind::setup: return "build an engine";
     case Exchange::Kind::order: return "agree on the order of gradients after the first backward";
@@ -70,7 +72,7 @@ Activity activity_of(Exchange::Kind kind) {
     case Exchange::Kind::gather: return Activity::gather;
     case Exchange::Kind::reduce: return Activity::reduce;
     case Exchange::Kind::publish: return Activity::publish;
-    case Exchange::Kind::direct: return Activity::direct;
+    case Exchange::Kind::whole_tensor: return Activity::direct;
     case Exchange::Kind::vote: return Activity::vote;
     default: break;
   }
@@ -255,7 +257,7 @@ bool Exchange::agreed(const Table& table) const {
 bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
   std::set<std::pair<std::int64_t, std::int64_t>> wanted;
   for (const auto& [word, unit, count, sequence] : table)
-    if (Said(word).kind == Kind::gather) wanted.emplace(operation_of(word), unit);
+    if (AnnouncedWord(word).kind == Kind::gather) wanted.emplace(operation_of(word), unit);
   if (wanted.empty()) diverged(table, channels_.gathers);
   bool done = false;
   for (const auto& [word, unit] : wanted) {
@@ -263,7 +265,7 @@ bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
       mine->run(channels_.steps.data);
       done = true;
     } else {
-      serve_(channels_.steps.data, static_cast<int>(unit), Said(word).variant);
+      serve_(channels_.steps.data, static_cast<int>(unit), AnnouncedWord(word).variant);
     }
   }
   return done;
@@ -324,7 +326,7 @@ void Exchange::require_peers(const Operation& operation, const Table& table, Clo
   if (Clock::now() - begin < time_limit()) return;
   std::string resting;
   for (std::size_t i = 0; i < table.size(); ++i)
-    if (Said(table[i][0]).kind == Kind::rest)
+    if (AnnouncedWord(table[i][0]).kind == Kind::rest)
       resting += (resting.empty() ? "" : ", ") + std::to_string(peer(i, channels_.gathers));
   throw CommError(
       "rank " + std::to_string(rank()) + " waited " + std::to_string(time_limit().count()) + " ms to " +
@@ -336,7 +338,8 @@ void Exchange::require_peers(const Operation& operation, const Table& table, Clo
 
 std::string Exchange::wish(const Announcement& announcement) const {
   const std::int64_t unit = announcement[1];
-  return verb(Said(announcement[0]).kind) + (unit < 0 ? "" : " unit '" + unit_name_(static_cast<int>(unit)) + "'");
+  return verb(AnnouncedWord(announcement[0]).kind) +
+         (unit < 0 ? "" : " unit '" + unit_name_(static_cast<int>(unit)) + "'");
 }
 
 // The ranks of a group as those of the mesh.
@@ -351,7 +354,8 @@ void Exchange::diverged(const Table& table, Axis axis) const {
     text << (i == 0 ? ": " : "; ") << "rank " << peer(i, axis) << " wants, as operation " << sequence << ", to "
          << wish(table[i]);
     if (count > 0) text << " (" << count << " elements)";
-    if (Said(word).emptied != Said(table.front()[0]).emptied) text << ", when zero_grad() has emptied other gradients";
+    if (AnnouncedWord(word).emptied != AnnouncedWord(table.front()[0]).emptied)
+      text << ", when zero_grad() has emptied other gradients";
   }
   throw Diverged("rank " + std::to_string(rank()) + ": the ranks called different operations" + text.str(),
                  "every rank must run the same sequence of backward, zero_grad, step and gather");

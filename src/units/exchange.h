@@ -45,7 +45,7 @@ class Exchange {
     gather,
     reduce,
     publish,
-    direct,
+    whole_tensor,
     vote,
     setup,
     order,
@@ -57,7 +57,7 @@ class Exchange {
     serve
   };
   // Of a gather: as the plan's wire brings it, or as the shards hold it, where that is something else.
-  enum class Variant : std::uint8_t { wired, exact };
+  enum class Variant : std::uint8_t { as_planned, exact };
   // What ranks say to each other lies in the host's memory; data wherever the engine computes.
   enum class Lane : std::uint8_t { control, data };
 
@@ -66,7 +66,7 @@ class Exchange {
     int unit = -1;           // of the layout; -1: none
     std::int64_t count = 0;  // elements or bytes, to be equal on all ranks
     std::function<void(const MeshGroups&)> run;
-    Variant variant = Variant::wired;
+    Variant variant = Variant::as_planned;
     Axis axis = Axis::data;  // whose ranks carry it out
     Lane lane = Lane::data;
     bool alone = false;         // a gather that peers may not come to, who evaluate less

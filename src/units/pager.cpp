@@ -85,7 +85,7 @@ void Pager::gather(Unit& unit, bool exactly) {
                                  if (load) for_unit(unit, "the parameters", [&] { load->follow(); });
                                  unit.gather(groups, full, exactly);
                                },
-                           .variant = exact ? Exchange::Variant::exact : Exchange::Variant::wired,
+                           .variant = exact ? Exchange::Variant::exact : Exchange::Variant::as_planned,
                            .axis = exchange_.gathers_along(),
                            .alone = micro_batch_.evaluates()}));
 }

@@ -44,13 +44,13 @@ class UnitOwner {
   // Whether a scope holds the unit, in which it may be written.
   virtual bool held(const Unit& unit) const = 0;
   // Collective where the unit is gathered. Throws ConfigError when there is no rank `from_rank`.
-  virtual void hold(Unit& unit, std::optional<int> from_rank) = 0;
+  virtual void begin_scope(Unit& unit, std::optional<int> from_rank) = 0;
   // Takes what was written to the whole over into shards and main weights; `from_rank`'s copy wins.
-  virtual void keep(Unit& unit, std::optional<int> from_rank) = 0;
-  virtual void let_go(Unit& unit) = 0;
-  // let_go() without keep(). `before`: a copy of the whole as it was at hold(), or empty for a paged
+  virtual void commit_scope(Unit& unit, std::optional<int> from_rank) = 0;
+  virtual void end_scope(Unit& unit) = 0;
+  // end_scope() without commit_scope(). `before`: a copy of the whole as it was at begin_scope(), or empty for a paged
   // unit that no other scope holds.
-  virtual void drop(Unit& unit, const Buffer& before) = 0;
+  virtual void rollback_scope(Unit& unit, const Buffer& before) = 0;
 
   // Expires with the engine.
   std::weak_ptr<const void> life() const { return life_; }

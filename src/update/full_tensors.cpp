@@ -178,7 +178,7 @@ void FullTensors::update_owned_moments(const Unit& unit, const Factors& factors,
   if (route.hops.empty()) return;
   const View whole = view_of(inputs_.data(), wire, 0, unit.layout().length(), unit.device());
   const View mine = view_of(inputs_.data(), wire, route.from.begin, route.from.count, unit.device());
-  exchange_.run({Exchange::Kind::direct, unit.index(), whole.count,
+  exchange_.run({Exchange::Kind::whole_tensor, unit.index(), whole.count,
                  [mine, whole, route](const MeshGroups& groups) { groups.carry_out(route, mine, whole); }});
 }
 
@@ -223,7 +223,7 @@ void FullTensors::distribute(const Unit& unit) {
     return;
   }
   exchange_.run(
-      {Exchange::Kind::direct, unit.index(), sent.count, [sent, room, all, sum, back](const MeshGroups& groups) {
+      {Exchange::Kind::whole_tensor, unit.index(), sent.count, [sent, room, all, sum, back](const MeshGroups& groups) {
          groups.carry_out(back, groups.carry_out(sum, sent, room), all);
        }});
 }
@@ -277,7 +277,7 @@ void FullTensors::exchange_sums(const Unit& unit, const FullTensorUnit& work, Ax
       const auto limbs = sums[static_cast<std::size_t>(2 * slot + which)].limbs();
       mine.insert(mine.end(), limbs.begin(), limbs.end());
     }
-  const std::vector<std::int64_t> all = exchange_.table(Exchange::Kind::direct, mine, over, unit.index());
+  const std::vector<std::int64_t> all = exchange_.table(Exchange::Kind::whole_tensor, mine, over, unit.index());
   std::fill(sums.begin(), sums.end(), ExactSum{});
   for (auto limbs = all.begin(); limbs != all.end();)
     for (const int slot : work.normed)

@@ -6,14 +6,14 @@
 
 #include <string>
 
-namespace zero::gradient_mark {
+namespace zero::grad_placeholder {
 
 // `place`: the rank and the parameter, for errors.
 at::Tensor make(const at::Tensor& parameter, std::string place);
 bool is_one(const at::Tensor& tensor);
 // Whether zero_() was called on it.
-bool emptied(const at::Tensor& mark);
+bool emptied(const at::Tensor& placeholder);
 // As it was made.
-void renew(const at::Tensor& mark);
+void renew(const at::Tensor& placeholder);
 
-}  // namespace zero::gradient_mark
+}  // namespace zero::grad_placeholder

@@ -1,4 +1,4 @@
-#include "gradients/gradient_mark.h"
+#include "gradients/grad_placeholder.h"
 
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -49,32 +49,32 @@ const Mark& first_of(const c10::OperatorHandle& op, const torch::jit::Stack& sta
   const std::size_t count = op.schema().arguments().size();
   for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
     if (stack[i].isTensor())
-      if (const Mark* const mark = mark_of(stack[i].toTensor())) return *mark;
+      if (const Mark* const placeholder = mark_of(stack[i].toTensor())) return *placeholder;
     if (stack[i].isTensorList())
       for (const at::Tensor& each : stack[i].toTensorVector())
-        if (const Mark* const mark = mark_of(each)) return *mark;
+        if (const Mark* const placeholder = mark_of(each)) return *placeholder;
   }
   throw StateError(op.operator_name().name + " meets a gradient that an engine has");
 }
 
-// Whether the operator only passes the mark on, or empties it. It is its own result.
-bool passes(const c10::OperatorHandle& op, const Mark& mark) {
+// Whether the operator only passes the placeholder on, or empties it. It is its own result.
+bool passes(const c10::OperatorHandle& op, const Mark& placeholder) {
   const std::string& name = op.operator_name().name;
-  if (name == "aten::zero_") mark.noted->emptied = true;
+  if (name == "aten::zero_") placeholder.noted->emptied = true;
   return name == "aten::zero_" || name == "aten::detach" || name == "aten::detach_" || name == "aten::alias";
 }
 
 void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const Mark& mark = first_of(op, *stack);
-  if (passes(op, mark)) return;
+  const Mark& placeholder = first_of(op, *stack);
+  if (passes(op, placeholder)) return;
   throw StateError(
-      mark.noted->place + ": " + op.operator_name().name + " would compute with a gradient that is the engine's",
+      placeholder.noted->place + ": " + op.operator_name().name + " would compute with a gradient that is the engine's",
       "clip by Options::clip, and step by engine.step() or engine.optimizer()");
 }
 
 }  // namespace
 
-namespace gradient_mark {
+namespace grad_placeholder {
 
 at::Tensor make(const at::Tensor& parameter, std::string place) {
   auto noted = std::make_shared<Noted>();
@@ -87,15 +87,15 @@ bool is_one(const at::Tensor& tensor) {
   return mark_of(tensor) != nullptr;
 }
 
-bool emptied(const at::Tensor& mark) {
-  return mark_of(mark)->noted->emptied;
+bool emptied(const at::Tensor& placeholder) {
+  return mark_of(placeholder)->noted->emptied;
 }
 
-void renew(const at::Tensor& mark) {
-  mark_of(mark)->noted->emptied = false;
+void renew(const at::Tensor& placeholder) {
+  mark_of(placeholder)->noted->emptied = false;
 }
 
-}  // namespace gradient_mark
+}  // namespace grad_placeholder
 }  // namespace zero
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) {
