@@ -71,6 +71,7 @@ TEST_P(CommunicatorSuite, ReduceScatterAlongOneTree) {
       const std::int64_t n = size(), all = first + n * apiece + behind;
       const Leaves leaves{first, apiece, all};
       const GroupSum sum(leaves, size());
+      const SumParts parts(sum);
       std::vector<Array> numbers;
       for (std::int64_t leaf = 0; leaf < all; ++leaf)
         numbers.push_back(random_array(Dtype::f32, count * n, static_cast<int>(leaf)));
@@ -80,10 +81,10 @@ TEST_P(CommunicatorSuite, ReduceScatterAlongOneTree) {
           sums.push_back(reference_sum({numbers.begin() + node.begin, numbers.begin() + node.end}));
         return sums;
       };
-      const std::vector<Array> expected = sums_of(sum.sums());
+      const std::vector<Array> expected = sums_of(parts.sums);
       run([&](const Communicator& c) {
         Array whole(Dtype::f32, sum.most() * n * count), shard(Dtype::f32, std::ssize(expected) * count);
-        const Array brought = concatenated(sums_of(sum.brought(c.rank())));
+        const Array brought = concatenated(sums_of(largest_nodes(sum.leaves_of(c.rank()), all)));
         if (!brought.bytes.empty()) std::memcpy(whole.bytes.data(), brought.bytes.data(), brought.bytes.size());
         const Moved moved = completed(c.reduce_scatter(whole.view(), shard.view(), leaves));
         EXPECT_EQ(moved,
@@ -316,6 +317,8 @@ TEST_P(CommunicatorSuite, RefusesArgumentsThatContradictEachOther) {
     const std::string sizes = "the whole has " + std::to_string(5 * size() + 1) + " elements, the shard 5";
     EXPECT_NE(refusal([&] { c.all_gather(a.view(), b.view()); }).find(rank + "all_gather: " + sizes), -1ul);
     EXPECT_NE(refusal([&] { c.reduce_scatter(b.view(), a.view()); }).find(rank + "reduce_scatter: " + sizes), -1ul);
+    for (const Leaves& leaves : {Leaves{0, 2, 0}, {1, 1, 0}, {-1, 1, 9}, {0, 0, 9}, {0, 1, -1}, {1, 4, 4 * size()}})
+      EXPECT_NE(refusal([&] { c.reduce_scatter(b.view(), a.view(), leaves); }).find(rank + "reduce_scatter: "), -1ul);
     EXPECT_NE(refusal([&] { c.all_gather(a.view(), half.view()); }).find("dtype bf16 instead of fp32"), -1ul);
     EXPECT_NE(refusal([&] { c.all_reduce(bytes.view()); }).find("uint8"), -1ul);
     EXPECT_NE(refusal([&] { c.all_to_all(a.view(), b.view()); }).find("5 elements, the output"), -1ul);

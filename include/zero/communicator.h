@@ -56,11 +56,12 @@ struct CollectiveCall {
   Leaves leaves = {};  // of a reduce_scatter
 };
 
-// How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers and reduce-scatters
-// go across hosts and inside them apart.
+// How the ranks of a group are spread over hosts, as one of them sees it. Over two levels gathers go across hosts and
+// inside them apart, and so do reduce-scatters where the sums of hosts are no more bytes than what their ranks bring.
 struct Topology {
   int ranks_per_host = 0;  // that share this rank's host, itself included; 0: all of them
   bool two_levels = false;
+  int first = -1;  // of those ranks, which are neighbours; -1: each host has as many, in order
   bool operator==(const Topology&) const = default;
 };
 
@@ -119,7 +120,8 @@ class Communicator {
   // With `leaves`, along the tree of leaves.all leaves, whose nodes are [k 2^j, (k + 1) 2^j), cut off at its end: a
   // rank brings the sums of the largest nodes that cover its leaves, one whole behind the other, in room for as many as
   // the rank with most has; what comes of it are those of the largest nodes that cover all of theirs, one shard behind
-  // the other. So one order of a sum can be gone along in several reduce_scatters.
+  // the other. So one order of a sum can be gone along in several reduce_scatters. Where several sums come of it,
+  // `shard` is no part of `whole`.
   Pending reduce_scatter(ConstView whole, View shard, const Leaves& leaves = {}) const {
     return run({Collective::reduce_scatter, whole, shard, -1, leaves});
   }

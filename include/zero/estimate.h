@@ -50,7 +50,7 @@ struct Estimate {
   std::int64_t update_staying = 0;   // of these, of units whose state a share leaves on the device
   std::int64_t building = 0;         // what an engine holds of its device while it is built, at most: the states of
                                      // the units so far, and the values of the one that it takes over, whole
-  Traffic wire;                      // per step, of the rank that `topologies` are seen by (seconds stay zero)
+  Traffic wire;                      // per step, of the rank that Topologies are seen by (seconds stay zero)
   TierMoves moved;                   // between tiers, in a step: each figure that of the rank that moves most
   int gathers = 0;                   // times a unit is paged in per step
 
@@ -78,7 +78,8 @@ class Topologies {
       : tensors_{data, shard, replica}, words_(tensors_) {}
   Topologies(const Topologies& tensors, const Topologies& words) : tensors_(tensors.tensors_), words_(words.words_) {}
 
-  // The same, as this rank of the data axis sees it: sums that are not the same for all ranks are of that one.
+  // The same, as this rank of the data axis sees it: what it receives in sums to which ranks bring different amounts is
+  // of that one, else of one to which most is brought.
   Topologies seen_by(int rank) const;
   int rank() const { return rank_; }
   const Topology& of_tensors(Axis axis) const { return tensors_.along(axis); }
@@ -90,7 +91,7 @@ class Topologies {
     const Topology& along(Axis axis) const { return axis == Axis::data ? data : axis == Axis::shard ? shard : replica; }
   };
   Axes tensors_, words_;
-  int rank_ = 0;
+  int rank_ = -1;
 };
 
 // `rules` by parameter, see parameter_rules(). The layout's mesh has the ranks; where parameters of one

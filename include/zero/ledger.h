@@ -28,6 +28,7 @@ struct Ledger {
   struct Entry {
     std::int64_t bytes = 0;
     std::int64_t peak = 0;
+    bool operator==(const Entry&) const = default;
   };
   std::array<Entry, kOwners> entries{};                        // on the device
   std::array<std::array<Entry, kOwners>, kTiers - 1> below{};  // on the host and on disk
@@ -62,6 +63,7 @@ struct Ledger {
     peak_held = std::max(peak_held, held());
     peak_total = std::max(peak_total, total());
   }
+  bool operator==(const Ledger&) const = default;
 };
 
 }  // namespace zero

@@ -17,29 +17,26 @@ struct LeafRange {
   bool operator==(const LeafRange&) const = default;
 };
 
-// The largest nodes that cover the leaves, in their order: at most 2 log2 of their number.
+// The largest nodes that cover the leaves, in their order: at most 2 log2 of their number. And how many they are.
 std::vector<LeafRange> largest_nodes(const LeafRange& leaves, std::int64_t all);
+int count_nodes(const LeafRange& leaves, std::int64_t all);
 
 // How many of the nodes, which are in order and together a node of more than one leaf, are its left half.
 std::size_t left_half(std::span<const LeafRange> nodes);
 
-// What the ranks of a group bring to a sum by `leaves`, which they may, and what comes of it.
+// A sum over a group of ranks: what they bring to it by `leaves`, which they may, and what comes of it.
 class GroupSum {
  public:
   GroupSum(const Leaves& leaves, int size);
 
-  // A leaf of each rank, and their sum.
+  // A leaf of each rank, and their sum; each rank's leaves are a node.
   bool plain() const { return plain_; }
-  std::vector<LeafRange> brought(int rank) const;
-  int most() const;  // that a rank brings
-  std::vector<LeafRange> sums() const;
-
-  struct Part {
-    int rank = 0;
-    int number = 0;  // of those that the rank brings
-    LeafRange leaves;
-  };
-  std::vector<Part> parts() const;  // of all ranks, in order
+  bool single() const;
+  // Sums of nodes: of a rank, of the rank that brings most, of all ranks, and that come of it.
+  int brought(int rank) const { return count_nodes(leaves_of(rank), leaves_.all); }
+  int most() const;
+  std::int64_t brought() const;
+  int sums() const { return count_nodes(leaves_of_all(), leaves_.all); }
 
   // Whether what groups of `size` neighbours have added up, of `sum` bytes each, is no more than what ranks bring, each
   // of `bytes`.
@@ -50,10 +47,30 @@ class GroupSum {
     return {leaves_.first + leaves_.each * size * group, leaves_.each, leaves_.all};
   }
 
+  LeafRange leaves_of(int rank) const {
+    return {leaves_.first + rank * leaves_.each, leaves_.first + (rank + 1) * leaves_.each};
+  }
+  LeafRange leaves_of_all() const { return {leaves_.first, leaves_.first + size_ * leaves_.each}; }
+  int size() const { return size_; }
+  std::int64_t all() const { return leaves_.all; }
+
  private:
   Leaves leaves_;
   int size_;
   bool plain_;
+};
+
+// Node by node, in the order of the leaves: who brings them, and what comes of them.
+struct SumParts {
+  explicit SumParts(const GroupSum& sum);
+
+  struct Part {
+    int rank = 0;
+    int number = 0;  // of those that the rank brings
+  };
+  std::vector<Part> parts;
+  std::vector<LeafRange> nodes;  // by part
+  std::vector<LeafRange> sums;
 };
 
 }  // namespace zero

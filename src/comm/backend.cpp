@@ -27,7 +27,8 @@ void require_cpu(const CollectiveCall& call, const CommunicatorImpl& group) {
 Fingerprint Fingerprint::of(std::uint64_t sequence, const CollectiveCall& call) {
   const auto operation = static_cast<std::uint8_t>(call.collective);
   const auto& [first, each, all] = call.leaves;
-  const auto leaves = static_cast<std::uint8_t>(first + 7 * each + 11 * all - 7);
+  const bool plain = first == 0 && each == 1 && (all == 0 || all * call.out.count == call.in.count);
+  const auto leaves = static_cast<std::uint8_t>(plain ? 0 : 1 + (first + 7 * each + 11 * all) % 255);
   return {sequence, call.in.count, call.out.count, call.root, operation, call.in.dtype, call.out.dtype, leaves};
 }
 

@@ -71,12 +71,12 @@ class Check {
 
   void parts() const {
     const auto& [first, each, all] = call_.leaves;
-    if (first < 0 || each < 1 || all < 0 || (all > 0 && first + each * group_.size() > all))
-      reject(std::to_string(group_.size()) + " ranks with " + std::to_string(each) + " leaves each, from leaf " +
-             std::to_string(first) + " on, of a sum of " + std::to_string(all));
+    const std::int64_t size = group_.size(), most_leaves = all == 0 ? size : all;
+    if (first < 0 || each < 1 || all < 0 || each > most_leaves || first > most_leaves - each * size)
+      reject(std::to_string(size) + " ranks with " + std::to_string(each) + " leaves each, from leaf " +
+             std::to_string(first) + " on, of a sum of " + std::to_string(most_leaves));
     const GroupSum sum(call_.leaves, group_.size());
-    const auto parts = sum.plain() ? 1 : static_cast<std::int64_t>(sum.sums().size());
-    const std::int64_t most = sum.most();
+    const std::int64_t parts = sum.sums(), most = sum.most();
     if (call_.out.count % parts != 0 || call_.in.count % most != 0)
       reject("sums of " + std::to_string(most) + " nodes of a tree, which give " + std::to_string(parts) +
              ", do not divide " + std::to_string(call_.in.count) + " elements and " + std::to_string(call_.out.count));

@@ -33,10 +33,10 @@ std::vector<const void*> DirectCommunicator::to_add(std::int64_t offset, std::in
   return all;
 }
 
-void DirectCommunicator::stage(ConstView input, int slices, const Piece& piece, char* to) const {
+void DirectCommunicator::stage(ConstView input, const Cuts& slices, const Piece& piece, char* to) const {
   const std::int64_t element = size_of(input.dtype);
-  const std::int64_t length = input.count / slices;
-  for (int s = 0; s < slices; ++s)
+  const std::int64_t length = input.count / slices.all;
+  for (int s = 0; s < slices.filled; ++s)
     copy(to + s * piece.pitch, bytes_of(input.data) + (s * length + piece.begin) * element, piece.count * element);
 }
 
@@ -44,32 +44,35 @@ void DirectCommunicator::stage(ConstView input, int slices, const Piece& piece, 
 Pending DirectCommunicator::run(const CollectiveCall& call) {
   require_cpu(call, *this);
   const int slices = slices_of_input(call, size());
+  const bool reduces = call.collective == Collective::reduce_scatter;
+  const std::optional<SumParts> sum = reduces ? std::optional(SumParts(GroupSum(call.leaves, size()))) : std::nullopt;
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t length = call.in.count / slices;
   const Reach reach = enter(Fingerprint::of(next_sequence(), call), call.in);
   sources_.resize(static_cast<std::size_t>(size()));
   if (reach != Reach::staged) {
     for_ranks([&](int r) { sources_[static_cast<std::size_t>(r)] = peer(r); });
-    carry_out(call, {0, length, length * element, reach});
+    carry_out(call, {0, length, length * element, reach}, sum);
     if (reach == Reach::memory) sync();
     return Pending(tally_.take());
   }
-  const std::int64_t pitch = kStagingHalf / slices / kAlignment * kAlignment;
+  const std::int64_t room = kStagingHalf / slices, pitch = room - room % (room < kAlignment ? element : kAlignment);
   const std::int64_t step = pitch / element;
+  const int filled = reduces ? size() * GroupSum(call.leaves, size()).brought(rank()) : slices;
   for (std::int64_t begin = 0, half = 0; begin < length; begin += step, half ^= 1) {
     const Piece piece{begin, std::min(step, length - begin), pitch, reach};
     for_ranks([&](int r) { sources_[static_cast<std::size_t>(r)] = staging(r, static_cast<int>(half)); });
-    if (call.root < 0 || call.root == rank()) stage(call.in, slices, piece, source(rank()));
+    if (call.root < 0 || call.root == rank()) stage(call.in, {slices, filled}, piece, source(rank()));
     sync();
-    carry_out(call, piece);
+    carry_out(call, piece, sum);
   }
   return Pending(tally_.take());
 }
 
-void DirectCommunicator::carry_out(const CollectiveCall& call, const Piece& piece) {
-  const CollectiveRule& rule = rule_of(call.collective);
-  if (!rule.sums) return move(call, piece);
-  rule.in == Cut::slices ? reduce(call, piece) : sum(call.out, piece);
+void DirectCommunicator::carry_out(const CollectiveCall& call, const Piece& piece,
+                                   const std::optional<SumParts>& parts) {
+  if (!rule_of(call.collective).sums) return move(call, piece);
+  parts ? reduce(call, piece, *parts) : sum(call.out, piece);
 }
 
 void DirectCommunicator::move(const CollectiveCall& call, const Piece& piece) {
@@ -84,15 +87,14 @@ void DirectCommunicator::move(const CollectiveCall& call, const Piece& piece) {
   if (call.root == rank() && size() > 1) tally_.broadcast(bytes);
 }
 
-void DirectCommunicator::reduce(const CollectiveCall& call, const Piece& piece) {
-  const GroupSum sum(call.leaves, size());
+void DirectCommunicator::reduce(const CollectiveCall& call, const Piece& piece, const SumParts& sum) {
   std::vector<const void*> values;
-  for (const GroupSum::Part& part : sum.parts()) {
+  for (const SumParts::Part& part : sum.parts) {
     values.push_back(source(part.rank) + (part.number * size() + rank()) * piece.pitch);
     tally_.from(part.rank, piece.count * size_of(call.in.dtype));
   }
   char* const to = bytes_of(call.out.data) + piece.begin * size_of(call.out.dtype);
-  group_sum(sum, values, call.in.dtype, to, call.in.count / slices_of_input(call, size()), piece.count);
+  group_sum(sum, values, call.in.dtype, to, call.out.count / std::ssize(sum.sums), piece.count);
 }
 
 // Each rank sums its part of a piece where its own values were, then fetches the others' parts.

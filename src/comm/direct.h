@@ -3,8 +3,10 @@
 // a constant amount of it that all can see. Operations are complete when they return.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "base/sum_tree.h"
 #include "comm/backend.h"
 #include "comm/hosts.h"
 
@@ -48,14 +50,17 @@ class DirectCommunicator : public CommunicatorImpl {
   };
 
   // What a rank gets of a piece that all ranks show by source().
-  void carry_out(const CollectiveCall& call, const Piece& piece);
+  void carry_out(const CollectiveCall& call, const Piece& piece, const std::optional<SumParts>& parts);
   void move(const CollectiveCall& call, const Piece& piece);
-  void reduce(const CollectiveCall& call, const Piece& piece);
+  void reduce(const CollectiveCall& call, const Piece& piece, const SumParts& sum);
   void sum(View values, const Piece& piece);
   // A copy of what a peer shows; and a sum, at `offset` of what each of them does.
   void fetch(int peer, void* to, const char* from, std::int64_t bytes);
   std::vector<const void*> to_add(std::int64_t offset, std::int64_t bytes);
-  void stage(ConstView input, int slices, const Piece& piece, char* to) const;
+  struct Cuts {
+    int all, filled;  // slices of an input, of which the first have something
+  };
+  void stage(ConstView input, const Cuts& slices, const Piece& piece, char* to) const;
   char* source(int r) const { return sources_[static_cast<std::size_t>(r)]; }
   // The ranks, this one first, so that no rank is everybody's first.
   template <class Action>

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <string>
-#include <vector>
 
 #include "base/half.h"
 #include "base/targets.h"
@@ -162,17 +161,15 @@ void tree_sum(std::span<const void* const> sources, Dtype dtype, void* out, std:
   sum_nodes(sources, {}, dtype, out, count);
 }
 
-void group_sum(const GroupSum& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
+void group_sum(const SumParts& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
                std::int64_t count) {
-  if (sum.plain()) return sum_nodes(sources, {}, dtype, out, count);
-  std::vector<LeafRange> nodes;
-  for (const GroupSum::Part& part : sum.parts()) nodes.push_back(part.leaves);
+  const std::span<const LeafRange> nodes = sum.nodes;
   std::size_t first = 0;
-  for (const LeafRange& each : sum.sums()) {
+  for (const LeafRange& each : sum.sums) {
     std::size_t end = first;
     while (end < nodes.size() && nodes[end].end <= each.end) ++end;
     const std::size_t number = end - first;
-    sum_nodes(sources.subspan(first, number), std::span(nodes).subspan(first, number), dtype, out, count);
+    sum_nodes(sources.subspan(first, number), nodes.subspan(first, number), dtype, out, count);
     out = static_cast<char*>(out) + pitch * size_of(accumulation(dtype));
     first = end;
   }

@@ -19,7 +19,7 @@ void tree_sum_rounded(std::span<const void* const> sources, Dtype dtype, void* o
 
 // All that comes of a sum: `sources` by its parts. The sums, of type accumulation(dtype), are `pitch` elements apart;
 // each may be one of its sources when the types are equal.
-void group_sum(const GroupSum& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
+void group_sum(const SumParts& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
                std::int64_t count);
 
 }  // namespace zero

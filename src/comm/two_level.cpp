@@ -97,10 +97,10 @@ Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
   const GroupSum sum(call.leaves, size());
   const Leaves inside = sum.within(hosts_.host(rank()), here), across = sum.of_groups(here);
   const GroupSum of_host(inside, here), of_hosts(across, hosts_.hosts);
-  const auto results = static_cast<std::int64_t>(sum.sums().size());
+  const std::int64_t results = sum.sums();
   const std::int64_t element = size_of(call.in.dtype), kept = size_of(call.out.dtype);
   const std::int64_t slice = call.out.count / results, length = step(kept, std::max(sum.most(), of_hosts.most()));
-  const auto mine = static_cast<int>(sum.brought(rank()).size());
+  const int mine = sum.brought(rank());
   Moved moved;
   for (std::int64_t at = 0; at < slice; at += length) {
     const std::int64_t count = std::min(length, slice - at);
@@ -112,8 +112,7 @@ Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
         copy(bytes_of(all.data) + ((part * here + local) * hosts_.hosts + host) * count * element,
              bytes_of(call.in.data) + ((part * size() + rank) * slice + at) * element, count * element);
       });
-    const View of_this_host{sums.data, static_cast<std::int64_t>(of_host.sums().size()) * count * hosts_.hosts,
-                            sums.dtype};
+    const View of_this_host{sums.data, of_host.sums() * count * hosts_.hosts, sums.dtype};
     char* const to = bytes_of(call.out.data) + at * kept;
     const View sum_here = results == 1 ? View{to, count, sums.dtype} : elements(sums_, results * count, sums.dtype);
     moved += completed(levels_.inside->run({Collective::reduce_scatter, all, of_this_host, -1, inside}));

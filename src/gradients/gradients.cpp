@@ -59,7 +59,7 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
       plan_(plan),
       routes_(routes),
       order_(plan_, exchange.size(), exchange.rank()),
-      levels_(accumulation_levels(plan_, exchange.size())),
+      sums_(sums_of_step(plan_, exchange.size())),
       accounts_(accounts),
       stores_(stores),
       offloaded_(std::make_unique<Home>(accounts, stores.offloaded())),
@@ -128,7 +128,7 @@ void Gradients::open(UnitGradients& gradients) {
   HeldGradient& held = gradients.held;
   before_change_(gradients.unit.index());
   if (!held) {
-    held.take(gradients.home.store, gradients.unit.index(), levels_);
+    held.take(gradients.home.store, gradients.unit.index(), sums_.levels);
     if (!reduces_each()) clear_gaps(gradients, held);
   }
   if (micro_ > 0) held.fill_with_zeros(gradients.home.staging, held.slice());

@@ -164,7 +164,7 @@ class Gradients {
   Plan plan_;
   const Routes& routes_;
   AccumulationOrder order_;
-  int levels_;  // see accumulation_levels()
+  SumsOfStep sums_;
   Accounts& accounts_;
   const UnitStores& stores_;
   std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores

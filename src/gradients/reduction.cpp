@@ -16,8 +16,7 @@ namespace zero {
 std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
   may_wait() ? wait_for_reductions() : forget_ended_reductions();
   const auto bytes = [&](const UnitLayout& layout) {
-    const std::int64_t brought = exchange_.size() == 1 ? 1 : routes_.reduce(layout).hops.front().brought();
-    return brought * layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
+    return sums_.left * layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
   };
   if (!flat_) {
     std::int64_t largest = 0;
@@ -70,7 +69,7 @@ void Gradients::reduce(UnitGradients& gradients) {
   const UnitLayout& layout = gradients.unit.layout();
   const Route route = routes_.reduce(layout, micro_);
   const std::vector<AccumulateStep> add = reduces_each() ? order_.steps(micro_) : added_to_sum();
-  const bool added = !add.front().sources.empty() || (reduces_each() && levels_ > 1);
+  const bool added = !add.front().sources.empty() || (reduces_each() && sums_.levels > 1);
   const bool apart =
       route.several() || routes_.apart(layout, gradients.held.dtype(), !gradients.home.in_place(), added);
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.

@@ -36,6 +36,8 @@ class AccumulationOrder {
   // Sums that this rank has at once, at most; and behind its last micro-batch.
   int levels() const;
   int left() const;
+  // Whether reductions of all micro-batches are alike.
+  bool alike() const;
 
  private:
   bool tree() const;
@@ -48,6 +50,16 @@ class AccumulationOrder {
   int ranks_, rank_;
   bool reduces_each_;
 };
+
+// Sums of a gradient in a step, of the plan as it is on its mesh.
+struct SumsOfStep {
+  int levels = 1;           // on a rank at once, of the rank that has most; see accumulation_levels()
+  int left = 1;             // and behind its last micro-batch
+  int least = 0;            // a rank that has least left then, and so receives most
+  std::int64_t added = 0;   // gradients, or sums over ranks, that come
+  std::int64_t joined = 0;  // held ones that are read for it, by a rank with most left
+};
+SumsOfStep sums_of_step(const Plan& plan, int ranks);
 
 // The global index, within one step, of micro-batch `micro` on `rank`: consecutive where the plan, as it is on its
 // mesh, adds first, so that sums over micro-batches and over ranks are nodes of one tree (design: order of a sum).

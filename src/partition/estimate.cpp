@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "partition/accumulation_order.h"
 #include "partition/building.h"
 #include "partition/element_order.h"
 #include "partition/flat_gradients.h"
@@ -42,8 +43,9 @@ class Pricing {
         repeats_(repeats),
         stay_(zero::staying(plan, layout, rules, repeats)),
         uniform_(uniform_moments(rules)),
-        routes_(plan, topologies.rank()),
-        levels_(accumulation_levels(plan, layout.ranks())),
+        sums_(sums_of_step(plan, layout.ranks())),
+        routes_(plan, topologies.rank() < 0 ? sums_.least : topologies.rank()),
+        order_(plan, layout.ranks(), routes_.rank()),
         memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
         topologies_(topologies) {}
 
@@ -99,7 +101,7 @@ class Pricing {
     if (!unit.trainable()) return;
     const Dtype dtype = plan_.gradient_dtype(unit.dtype());
     const std::int64_t kept = routes_.between(State::gradient, unit).count;
-    const std::int64_t gradients = kept * size_of(dtype) * levels_;
+    const std::int64_t gradients = kept * size_of(dtype) * sums_.levels;
     state.gradient += times * gradients;
     hold(State::gradient, times * gradients, stay * gradients);
     const std::int64_t updated = held(unit, State::optimizer);
@@ -189,7 +191,7 @@ class Pricing {
     if (mesh().size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
     if (routes_.flat(unit, held, gradient_elsewhere()))
-      flats_.add(unit, brought(unit) * unit.length() * size_of(routes_.sent(unit, held)));
+      flats_.add(unit, sums_.left * unit.length() * size_of(routes_.sent(unit, held)));
   }
 
   bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
@@ -201,15 +203,9 @@ class Pricing {
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
     if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
     std::int64_t numbers = 0;
-    for (int micro = 0; micro < (routes_.reduces_each() ? plan_.accumulate() : 1); ++micro)
+    for (int micro = 0; micro < (routes_.reduces_each() && !order_.alike() ? plan_.accumulate() : 1); ++micro)
       numbers = std::max(numbers, routes_.reduce(unit, micro).numbers());
     return numbers * size_of(accumulation(unit.dtype()));
-  }
-
-  // Sums of a gradient that are sent at once.
-  std::int64_t brought(const UnitLayout& unit) const {
-    const Route route = routes_.reduce(unit);
-    return route.hops.empty() ? 1 : route.hops.front().brought();
   }
 
   void update(const UnitLayout& unit) {
@@ -280,7 +276,7 @@ class Pricing {
     const bool each = transition.when == When::gradient;
     for (int micro = 0; micro < (each ? plan_.accumulate() : 1); ++micro) {
       if (!transition.joined) announce();
-      call(each ? routes_.reduce(unit, micro) : transition.route);
+      call(each && !order_.alike() ? routes_.reduce(unit, micro) : transition.route);
     }
   }
 
@@ -334,8 +330,9 @@ class Pricing {
   const Repeats& repeats_;
   std::vector<std::int64_t> stay_;  // of them
   bool uniform_;
+  SumsOfStep sums_;
   Routes routes_;
-  int levels_;  // of gradients that are added up
+  AccumulationOrder order_;
   Memory memory_;
   Topologies topologies_;
   std::int64_t times_ = 1;               // collectives that are alike

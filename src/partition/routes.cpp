@@ -90,8 +90,7 @@ int Hop::brought() const {
 
 int Hop::sums() const {
   if (!rule_of(collective).sums) return 1;
-  const GroupSum sum(leaves, members());
-  return sum.plain() ? 1 : static_cast<int>(sum.sums().size());
+  return GroupSum(leaves, members()).sums();
 }
 
 bool Route::several() const {

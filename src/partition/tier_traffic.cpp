@@ -40,7 +40,7 @@ class Moves {
         on_device_(on_device),
         stay_(staying(plan, layout, rules, repeats)),
         routes_(plan),
-        summed_(summed(plan, layout.ranks(), routes_.reduces_each())),
+        sums_(sums_of_step(plan, layout.ranks())),
         kept_(layout.ranks()),
         kept_here_(layout.ranks()),
         gradients_here_(layout.ranks()),
@@ -63,29 +63,6 @@ class Moves {
   }
 
  private:
-  // What a rank does to make a gradient's sum.
-  struct Summed {
-    std::int64_t added = 0;   // gradients, or sums over ranks, that come
-    std::int64_t joined = 0;  // sums that are held and read for it
-    std::int64_t left = 0;    // then
-  };
-
-  // Of the rank with most left, which moves most.
-  static Summed summed(const Plan& plan, int ranks, bool reduces_each) {
-    Summed most;
-    for (int rank = 0; rank < (reduces_each ? 1 : ranks); ++rank) {
-      const AccumulationOrder order(plan, ranks, rank);
-      if (order.left() <= most.left) continue;
-      most = {0, 0, order.left()};
-      for (int micro = 0; micro < plan.accumulate(); ++micro)
-        for (const AccumulateStep& step : order.steps(micro)) {
-          ++most.added;
-          most.joined += static_cast<std::int64_t>(step.sources.size());
-        }
-    }
-    return most;
-  }
-
   // Of what is held where `state` is, by what the host computes.
   void add(TierTraffic& to, State state, const TierTraffic::Entry& moved) const {
     if (plan_[state].tier == Tier::disk) to.on(Tier::disk, state) += moved;
@@ -99,7 +76,7 @@ class Moves {
 
   // The gradient on its way between the device, where it is computed and reduced, and where it is held.
   void cross(const UnitLayout& unit, std::int64_t times) {
-    const std::int64_t added = times * summed_.added;
+    const std::int64_t added = times * sums_.added;
     const std::int64_t sum = unit.shard_length() * size_of(accumulation(unit.dtype()));
     TierTraffic::Entry& link = moves_.backward.on(Tier::host, State::gradient);
     if (routes_.reduces_each()) {
@@ -108,7 +85,7 @@ class Moves {
     }
     link.written += added * unit.numel() * size_of(unit.dtype());
     if (layout_.ranks() == 1) return;
-    link.read += times * summed_.left * unit.length() * size_of(routes_.sent(unit, plan_.gradient_dtype(unit.dtype())));
+    link.read += times * sums_.left * unit.length() * size_of(routes_.sent(unit, plan_.gradient_dtype(unit.dtype())));
     link.written += times * sum;
   }
 
@@ -117,9 +94,9 @@ class Moves {
     if (plan_[State::gradient].tier == Tier::device) return;
     if (on_device_) cross(unit, times);
     const std::int64_t slice = unit.shard_length(), added = routes_.reduces_each() ? slice : unit.numel();
-    TierTraffic::Entry elements{.read = added * summed_.joined, .written = added * summed_.added};
+    TierTraffic::Entry elements{.read = added * sums_.joined, .written = added * sums_.added};
     if (!routes_.reduces_each() && layout_.ranks() > 1)
-      elements += {.read = summed_.left * unit.length(), .written = slice};
+      elements += {.read = sums_.left * unit.length(), .written = slice};
     const std::int64_t size = times * size_of(plan_.gradient_dtype(unit.dtype()));
     add(moves_.backward, State::gradient, {.read = size * elements.read, .written = size * elements.written});
     add(moves_.vote, State::gradient, {.read = size * slice});
@@ -191,7 +168,7 @@ class Moves {
   bool on_device_;
   std::vector<std::int64_t> stay_;
   Routes routes_;
-  Summed summed_;
+  SumsOfStep sums_;  // a rank with most left moves most
   Passed kept_, kept_here_, gradients_here_, gradients_, parameters_;
   TierMoves moves_;
 };

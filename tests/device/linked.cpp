@@ -103,12 +103,12 @@ class Linked final : public CommunicatorImpl {
     return kernel;
   }
   Kernel reduce(const Addresses& inputs, const CollectiveCall& call) {
-    const GroupSum sum(call.leaves, size());
-    const std::int64_t count = call.in.count / sum.most() / size(), bytes = count * size_of(call.in.dtype);
+    const SumParts sum(GroupSum(call.leaves, size()));
+    const std::int64_t count = call.out.count / std::ssize(sum.sums), bytes = count * size_of(call.in.dtype);
     Kernel kernel;
     kernel.ranges.push_back(access(call.out.data, call.out.bytes(), true));
     Addresses slices;
-    for (const GroupSum::Part& part : sum.parts()) {
+    for (const SumParts::Part& part : sum.parts) {
       const char* const slice =
           bytes_at(inputs[static_cast<std::size_t>(part.rank)], (part.number * size() + rank()) * bytes);
       kernel.ranges.push_back(access(slice, bytes, false));

@@ -89,9 +89,7 @@ TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
     const std::int64_t of_more = hosts.bytes_sent_by(0) - began - of_four;
 
     EXPECT_EQ(few.at("losses"), on_one_host(options).at("losses"));
-    if (std::has_single_bit(static_cast<unsigned>(shape.ranks_per_host))) {
-      EXPECT_EQ(few.at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
-    }
+    EXPECT_EQ(few.at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
     const json& wire = few.at("wire_bytes_per_step");
     EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
     for (const char* link : {"within_host", "across_hosts", "in_place"})

@@ -87,6 +87,7 @@ Table whole_table(const std::vector<Tier>& tiers, const std::vector<std::size_t>
                 {.count = 4, .per_host = 2},
                 {.count = 4, .shard = 2},
                 {.count = 6, .shard = 3, .per_host = 3},
+                {.count = 6, .shard = 2, .per_host = 3},
                 {.count = 6, .shard = 2, .per_host = 2},
                 {.count = 3, .shard = 1}},
                {0, 1, 5000, std::int64_t{1} << 40});

@@ -47,15 +47,13 @@ class Held {
 
 // What comes of a reduction, each rank bringing sums of the leaves.
 std::vector<std::string> reduced(const Leaves& leaves, const std::vector<std::vector<std::string>>& brought) {
-  const GroupSum sum(leaves, static_cast<int>(brought.size()));
-  std::vector<LeafRange> nodes;
+  const SumParts sum(GroupSum(leaves, static_cast<int>(brought.size())));
+  const std::vector<LeafRange>& nodes = sum.nodes;
   std::vector<std::string> texts, sums;
-  for (const GroupSum::Part& part : sum.parts()) {
-    nodes.push_back(part.leaves);
+  for (const SumParts::Part& part : sum.parts)
     texts.push_back(brought.at(static_cast<std::size_t>(part.rank)).at(static_cast<std::size_t>(part.number)));
-  }
   std::size_t begin = 0;
-  for (const LeafRange& each : sum.sums()) {
+  for (const LeafRange& each : sum.sums) {
     std::size_t end = begin;
     while (end < nodes.size() && nodes[end].end <= each.end) ++end;
     sums.push_back(sum_of(nodes, texts, begin, end));
@@ -72,6 +70,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (int ranks = 1; ranks <= 9; ++ranks)
     for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) all.push_back({ranks, micro_batches});
+  for (const Case& each : {Case{40, 13}, {33, 7}, {5, 21}, {20, 24}}) all.push_back(each);
   return all;
 }
 
@@ -79,6 +78,8 @@ TEST(AccumulationOrder, OfPlansThatAddFirstIsOneTree) {
   for (const auto& [ranks, micro_batches] : cases()) {
     const Plan plan = Plan::zero1().accumulate(micro_batches).reproducible(true);
     std::vector<std::vector<std::string>> brought;
+    const SumsOfStep sums = sums_of_step(plan, ranks);
+    int levels = 0, left = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       const AccumulationOrder order(plan, ranks, rank);
       Held held;
@@ -89,8 +90,14 @@ TEST(AccumulationOrder, OfPlansThatAddFirstIsOneTree) {
       brought.emplace_back();
       for (int level = 0; level < order.left(); ++level) brought.back().push_back(held.at(level));
       EXPECT_EQ(held.most(), order.levels());
-      EXPECT_LE(held.most(), accumulation_levels(plan, ranks));
+      levels = std::max(levels, order.levels());
+      left = std::max(left, order.left());
+      EXPECT_GE(order.left(), AccumulationOrder(plan, ranks, sums.least).left());
     }
+    EXPECT_EQ(sums.levels, levels);
+    EXPECT_EQ(sums.left, left);
+    EXPECT_EQ(sums.added, micro_batches);
+    EXPECT_EQ(sums.joined, micro_batches - left);
     const AccumulationOrder order(plan, ranks, 0);
     EXPECT_EQ(reduced(order.reduced(micro_batches - 1), brought),
               std::vector{tree_of(std::int64_t{ranks} * micro_batches)})
@@ -103,6 +110,7 @@ TEST(AccumulationOrder, OfPlansThatReduceEachIsTheSameTree) {
     const Plan plan = Plan::zero2().accumulate(micro_batches).reproducible(true);
     const AccumulationOrder order(plan, ranks, 0);
     Held held;
+    std::int64_t added = 0;
     for (int micro = 0; micro < micro_batches; ++micro) {
       std::vector<std::vector<std::string>> brought;
       for (int rank = 0; rank < ranks; ++rank)
@@ -111,10 +119,13 @@ TEST(AccumulationOrder, OfPlansThatReduceEachIsTheSameTree) {
       const std::vector<AccumulateStep> steps = order.steps(micro);
       ASSERT_EQ(steps.size(), sums.size());
       for (std::size_t i = 0; i < steps.size(); ++i) held.add(steps[i], sums[i]);
+      added += std::ssize(steps);
     }
     EXPECT_EQ(held.at(0), tree_of(std::int64_t{ranks} * micro_batches)) << ranks << " x " << micro_batches;
     EXPECT_EQ(held.most(), accumulation_levels(plan, ranks));
     EXPECT_EQ(order.left(), 1);
+    EXPECT_EQ(sums_of_step(plan, ranks).added, added);
+    EXPECT_EQ(sums_of_step(plan, ranks).joined, added - 1);
   }
 }
 

@@ -226,7 +226,7 @@ TEST(Estimate, CommonMemoryGathersWithoutRoomOrAnnouncements) {
     const Estimate separate = estimate(plan, layout, kAdamW);
     const Estimate common = estimate(plan, layout, kAdamW, Trace::sequential(layout), Memory::common);
     EXPECT_EQ(common.state, separate.state);
-    EXPECT_EQ(common.gathered, 0);
+    EXPECT_EQ(common.held[Owner::gathered].peak, 0);
     EXPECT_EQ(common.gathers, separate.gathers);
     const auto& sent = separate.wire[Collective::all_gather];
     const auto& read = common.wire[Collective::all_gather];

@@ -48,13 +48,13 @@ TEST(HostMap, KnowsWhoIsOnAnotherHostInGroupsOfAnyShape) {
   const HostMap map(identities);
   EXPECT_FALSE(map.apart(0, 4));
   EXPECT_TRUE(map.apart(0, 1));
-  EXPECT_EQ(map.topology(0), (Topology{3, false}));
-  EXPECT_EQ(map.topology(3), (Topology{1, false}));
+  EXPECT_EQ(map.topology(0), (Topology{3, false, 0}));
+  EXPECT_EQ(map.topology(3), (Topology{1, false, 3}));
   const std::vector<int> members{3, 2, 0};
   const HostMap some = map.of(members);
   EXPECT_TRUE(some.apart(0, 1));
   EXPECT_FALSE(some.apart(1, 2));
-  EXPECT_EQ(some.topology(2), (Topology{2, false}));
+  EXPECT_EQ(some.topology(2), (Topology{2, false, 1}));
   EXPECT_FALSE(HostMap().of(members).apart(0, 1));
   EXPECT_EQ(HostMap().topology(1), Topology{});
 }

@@ -34,8 +34,10 @@ TEST(PlannerPrice, PeakIsStateActivationsAndBuffersOfOneMoment) {
   for (const Cost& cost : price(seven_billion(80'000'000'000))) {
     const zero::Estimate& e = cost.estimate;
     EXPECT_EQ(cost.peak, peak_of(e, cost.activations).bytes) << cost.plan.label();
-    EXPECT_GE(cost.peak, e.state.total() + e.reduction - e.largest_slice() + e.gathered + cost.activations.bytes);
-    EXPECT_LE(cost.peak, e.state.total() + e.reduction + e.gathered + cost.activations.bytes);
+    EXPECT_GE(cost.peak, e.held.peak_held - e.largest_slice() + cost.activations.bytes);
+    EXPECT_LE(cost.peak, e.held.peak_held + cost.activations.bytes);
+    EXPECT_EQ(e.held.peak_held,
+              e.state.total() + e.held[zero::Owner::reduction].peak + e.held[zero::Owner::gathered].peak);
     EXPECT_EQ(cost.fits(), cost.peak <= 80'000'000'000);
   }
 }

@@ -33,6 +33,7 @@ TEST(SumTree, HasTheLargestNodesThatCoverLeaves) {
               std::ranges::none_of(inside, [&](const LeafRange& outer) { return node.end <= outer.end; }))
             inside.push_back(node);
         EXPECT_EQ(largest_nodes({begin, end}, all), inside) << begin << " to " << end << " of " << all;
+        EXPECT_EQ(count_nodes({begin, end}, all), std::ssize(inside));
       }
   }
 }
@@ -53,18 +54,23 @@ TEST(SumTree, OfAGroupIsWhatItsRanksBring) {
   const GroupSum whole({}, 6);
   EXPECT_TRUE(whole.plain());
   EXPECT_EQ(whole.most(), 1);
-  EXPECT_EQ(whole.sums(), (std::vector<LeafRange>{{0, 6}}));
+  EXPECT_EQ(SumParts(whole).sums, (std::vector<LeafRange>{{0, 6}}));
   const GroupSum threes({0, 3, 12}, 4);
   EXPECT_FALSE(threes.plain());
-  EXPECT_EQ(threes.brought(1), (std::vector<LeafRange>{{3, 4}, {4, 6}}));
+  EXPECT_EQ(threes.brought(1), 2);
   EXPECT_EQ(threes.most(), 2);
-  EXPECT_EQ(threes.parts().size(), 8U);
-  EXPECT_EQ(threes.parts()[3].rank, 1);
-  EXPECT_EQ(threes.parts()[3].number, 1);
-  EXPECT_EQ(threes.sums(), (std::vector<LeafRange>{{0, 12}}));
+  EXPECT_EQ(threes.brought(), 8);
+  EXPECT_EQ(threes.sums(), 1);
+  const SumParts parts(threes);
+  EXPECT_EQ(parts.parts.size(), 8U);
+  EXPECT_EQ(parts.parts[3].rank, 1);
+  EXPECT_EQ(parts.parts[3].number, 1);
+  EXPECT_EQ(parts.nodes[3], (LeafRange{4, 6}));
+  EXPECT_EQ(parts.sums, (std::vector<LeafRange>{{0, 12}}));
   EXPECT_EQ(threes.within(1, 2), (Leaves{6, 3, 12}));
   EXPECT_EQ(threes.of_groups(2), (Leaves{0, 6, 12}));
-  EXPECT_EQ(GroupSum(threes.within(1, 2), 2).sums(), (std::vector<LeafRange>{{6, 8}, {8, 12}}));
+  EXPECT_EQ(SumParts(GroupSum(threes.within(1, 2), 2)).sums, (std::vector<LeafRange>{{6, 8}, {8, 12}}));
+  EXPECT_EQ(GroupSum({4, 4, 16}, 3).most(), 1);
 }
 
 // Three ranks a host send two sums, and so do six.

@@ -81,11 +81,8 @@ TEST(GroupSums, AreThoseOfTheLeaves) {
               sums.push_back(reference_sum({leaves.begin() + node.begin, leaves.begin() + node.end}));
             return sums;
           };
-          const GroupSum sum({first, apiece, all}, ranks);
-          std::vector<Array> brought;
-          for (int rank = 0; rank < ranks; ++rank)
-            for (Array& each : sums_of(sum.brought(rank))) brought.push_back(std::move(each));
-          const std::vector<Array> expected = sums_of(sum.sums());
+          const SumParts sum(GroupSum({first, apiece, all}, ranks));
+          const std::vector<Array> brought = sums_of(sum.nodes), expected = sums_of(sum.sums);
           Array sums(dtype, static_cast<std::int64_t>(expected.size()) * (count + 9));
           group_sum(sum, pointers(brought), dtype, sums.bytes.data(), count + 9, count);
           for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -159,7 +159,7 @@ class GlooCommunicator final : public CommunicatorImpl {
   template <class Action>
   void for_peers(Action action) const;
   void gather(const void* own, char* values, Slices slices, std::int64_t element);
-  void reduce(const char* values, Dtype dtype, Slices slices, const GroupSum& sum, const Sink& sink);
+  void reduce(const char* values, Dtype dtype, Slices slices, const SumParts& sum, const Sink& sink);
   void sum_slice(const CollectiveCall& call);
   void sum_small(View values);
   void sum_large(View values);
@@ -264,30 +264,37 @@ void GlooCommunicator::gather(const void* own, char* values, Slices slices, std:
 
 // Chunk by chunk, every rank sends each peer that peer's slice of what it brings and sums its own; one chunk ahead. A
 // rank's parts, which are whole arrays one behind the other, have rounds of their own.
-void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const GroupSum& sum, const Sink& sink) {
+void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const SumParts& sum, const Sink& sink) {
   if (slices.count == 0) return;
   const std::int64_t element = size_of(dtype);
-  const std::vector<GroupSum::Part> parts = sum.parts();
-  const auto all = static_cast<std::int64_t>(parts.size());
+  int most = 0, mine = 0;
+  for (const auto& [rank, number] : sum.parts) {
+    most = std::max(most, number + 1);
+    if (rank == rank_) ++mine;
+  }
+  const std::int64_t theirs = std::ssize(sum.parts) - mine;
   const std::int64_t chunk =
-      std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / std::max<std::int64_t>(all - 1, 1) / element));
-  const auto staging = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(2 * all * chunk * element));
+      std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / std::max<std::int64_t>(theirs, 1) / element));
+  const auto staging = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(2 * theirs * chunk * element));
   const auto extent = [&](int r, std::int64_t at) { return std::clamp<std::int64_t>(slices.extent(r) - at, 0, chunk); };
-  const auto staged = [&](std::int64_t part, std::int64_t at) {
-    return staging.get() + (at / chunk % 2 * all + part) * chunk * element;
-  };
   const auto at_slice = [&](int number, int r, std::int64_t at) {
     return values + (number * slices.count + slices.begin(r) + at) * element;
   };
-  const int most = sum.most(), mine = sum.plain() ? 1 : static_cast<int>(sum.brought(rank_).size());
+  // Where the peers' parts of a chunk come to, one behind the other.
+  const auto each_part = [&](std::int64_t at, const auto& use) {
+    char* place = staging.get() + at / chunk % 2 * theirs * chunk * element;
+    for (const SumParts::Part& part : sum.parts) {
+      use(part, place);
+      if (part.rank != rank_) place += chunk * element;
+    }
+  };
   const auto start = [&](std::int64_t at) {
     std::vector<Round> messages;
     for (int number = 0; number < most; ++number) messages.push_back(round());
-    for (std::int64_t i = 0; const auto& [rank, number, leaves] : parts) {
-      if (rank != rank_)
-        messages[static_cast<std::size_t>(number)].receive(staged(i, at), extent(rank_, at) * element, rank);
-      ++i;
-    }
+    each_part(at, [&](const SumParts::Part& part, char* place) {
+      if (part.rank == rank_) return;
+      messages[static_cast<std::size_t>(part.number)].receive(place, extent(rank_, at) * element, part.rank);
+    });
     for (int number = 0; number < mine; ++number)
       for_peers([&](int r) {
         messages[static_cast<std::size_t>(number)].send(at_slice(number, r, at), extent(r, at) * element, r);
@@ -300,18 +307,18 @@ void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, co
     if (at + chunk < slices.length()) next = start(at + chunk);
     for (Round& each : current) each.wait_received();
     std::vector<const void*> sources;
-    for (std::int64_t i = 0; const auto& [rank, number, leaves] : parts) {
-      sources.push_back(rank == rank_ ? at_slice(number, rank, at) : staged(i, at));
-      ++i;
-    }
+    each_part(at, [&](const SumParts::Part& part, const char* place) {
+      sources.push_back(part.rank == rank_ ? at_slice(part.number, rank_, at) : place);
+    });
     sink(sources, at, extent(rank_, at));
     for (Round& each : current) each.wait_sent();
   }
 }
 
 void GlooCommunicator::sum_slice(const CollectiveCall& call) {
-  const GroupSum sum(call.leaves, size_);
-  const std::int64_t whole = call.in.count / sum.most();
+  const GroupSum group(call.leaves, size_);
+  const SumParts sum(group);
+  const std::int64_t whole = call.in.count / group.most();
   reduce(bytes_of(call.in.data), call.in.dtype, {whole, size_}, sum,
          [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
            char* const to = bytes_of(call.out.data) + at * size_of(call.out.dtype);
@@ -332,7 +339,7 @@ void GlooCommunicator::sum_large(View values) {
   const Slices slices{values.count, size_};
   const auto element = size_of(values.dtype);
   char* const own = bytes_of(values.data) + slices.begin(rank_) * element;
-  reduce(bytes_of(values.data), values.dtype, slices, GroupSum({}, size_),
+  reduce(bytes_of(values.data), values.dtype, slices, SumParts(GroupSum({}, size_)),
          [&](std::span<const void* const> sources, std::int64_t at, std::int64_t count) {
            tree_sum_rounded(sources, values.dtype, own + at * element, count);
          });

@@ -142,38 +142,38 @@ class NcclCommunicator final : public CommunicatorImpl {
 
   // Chunk by chunk, every rank sends each peer that peer's slice of what it brings and sums its own.
   void reduce(const at::Tensor& brought, const at::Tensor& out, const GroupSum& sum) {
-    const auto results = static_cast<std::int64_t>(sum.sums().size()), length = out.numel() / results;
+    const SumParts parts(sum);
+    const std::int64_t results = sum.sums(), length = out.numel() / results;
     const at::Tensor slices = brought.view({sum.most(), size_, length}), sums = out.view({results, length});
-    const auto parts = static_cast<std::int64_t>(sum.parts().size());
-    const std::int64_t chunk = std::max<std::int64_t>(1, kStaging / parts / brought.element_size());
-    const auto mine = static_cast<std::int64_t>(sum.brought(rank_).size());
+    const std::int64_t chunk = std::max<std::int64_t>(1, kStaging / std::ssize(parts.parts) / brought.element_size());
     for (std::int64_t at = 0; at < length; at += chunk) {
       const std::int64_t count = std::min(chunk, length - at);
       std::vector<at::Tensor> inputs, outputs;
       for (int r = 0; r < size_; ++r) {
-        const auto theirs = static_cast<std::int64_t>(sum.brought(r).size());
-        inputs.push_back(slices.select(1, r).narrow(0, 0, mine).narrow(1, at, count).contiguous());
+        const std::int64_t theirs = sum.brought(r);
+        inputs.push_back(slices.select(1, r).narrow(0, 0, sum.brought(rank_)).narrow(1, at, count).contiguous());
         outputs.push_back(at::empty({theirs, count}, brought.options()));
         tally_.from(r, theirs * count * brought.element_size());
       }
       group_->alltoall(outputs, inputs)->wait();
-      add(sum, outputs, sums.narrow(1, at, count));
+      add(parts, outputs, sums.narrow(1, at, count));
     }
   }
 
   // `brought` by rank, a part of it a row.
-  static void add(const GroupSum& sum, std::span<const at::Tensor> brought, const at::Tensor& sums) {
+  static void add(const SumParts& sum, std::span<const at::Tensor> brought, const at::Tensor& sums) {
     std::vector<at::Tensor> sources;
-    std::vector<LeafRange> nodes;
-    std::int64_t result = 0;
-    const std::vector<LeafRange> results = sum.sums();
-    for (const auto& [rank, number, leaves] : sum.parts()) {
+    for (const auto& [rank, number] : sum.parts)
       sources.push_back(brought[static_cast<std::size_t>(rank)].select(0, number));
-      nodes.push_back(leaves);
-      if (leaves.end < results[static_cast<std::size_t>(result)].end) continue;
-      sums.select(0, result++).copy_(node_sum(sources, nodes, sum_type(sources[0])));
-      sources.clear();
-      nodes.clear();
+    const std::span<const LeafRange> nodes = sum.nodes;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < sum.sums.size(); ++i) {
+      std::size_t end = first;
+      while (end < nodes.size() && nodes[end].end <= sum.sums[i].end) ++end;
+      const at::Tensor added = node_sum(std::span(sources).subspan(first, end - first),
+                                        nodes.subspan(first, end - first), sum_type(sources[first]));
+      sums.select(0, static_cast<std::int64_t>(i)).copy_(added);
+      first = end;
     }
   }
 

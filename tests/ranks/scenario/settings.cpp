@@ -196,8 +196,7 @@ Reference reference_of(const Scenario& scenario) {
   Reference found{scenario};
   Scenario& reference = found.scenario;
   const int ranks = ranks_of(scenario), accumulate = accumulate_of(scenario);
-  const auto power = [](int n) { return std::has_single_bit(static_cast<unsigned>(n)); };
-  const bool along_a_tree = scenario.settings[Setting::reproducible] != 0 && power(ranks) && power(accumulate);
+  const bool along_a_tree = scenario.settings[Setting::reproducible] != 0;
   const bool one_order = accumulate == 1 || ranks == 1;
   const bool any_order = one_order || (along_a_tree && alike_in_any_order(scenario));
   for (std::size_t i = 0; i < scenario.plans.size(); ++i) {
