@@ -45,7 +45,6 @@ class Pricing {
         uniform_(uniform_moments(rules)),
         sums_(sums_of_step(plan, layout.ranks())),
         routes_(plan, topologies.rank() < 0 ? sums_.least : topologies.rank()),
-        order_(plan, layout.ranks(), routes_.rank()),
         memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
         topologies_(topologies) {}
 
@@ -75,6 +74,8 @@ class Pricing {
 
  private:
   const MeshShape& mesh() const { return layout_.mesh(); }
+  // Whether reductions of all micro-batches are.
+  bool alike() const { return AccumulationOrder(plan_, layout_.ranks(), 0).alike(); }
   bool on_device() const { return memory_ == Memory::device; }
 
   void hold(Owner owner, std::int64_t bytes, Tier tier = Tier::device) { estimate_.held.add(owner, bytes, tier); }
@@ -203,7 +204,7 @@ class Pricing {
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
     if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
     std::int64_t numbers = 0;
-    for (int micro = 0; micro < (routes_.reduces_each() && !order_.alike() ? plan_.accumulate() : 1); ++micro)
+    for (int micro = 0; micro < (routes_.reduces_each() && !alike() ? plan_.accumulate() : 1); ++micro)
       numbers = std::max(numbers, routes_.reduce(unit, micro).numbers());
     return numbers * size_of(accumulation(unit.dtype()));
   }
@@ -276,7 +277,7 @@ class Pricing {
     const bool each = transition.when == When::gradient;
     for (int micro = 0; micro < (each ? plan_.accumulate() : 1); ++micro) {
       if (!transition.joined) announce();
-      call(each && !order_.alike() ? routes_.reduce(unit, micro) : transition.route);
+      call(each && !alike() ? routes_.reduce(unit, micro) : transition.route);
     }
   }
 
@@ -332,7 +333,6 @@ class Pricing {
   bool uniform_;
   SumsOfStep sums_;
   Routes routes_;
-  AccumulationOrder order_;
   Memory memory_;
   Topologies topologies_;
   std::int64_t times_ = 1;               // collectives that are alike
