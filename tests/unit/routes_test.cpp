@@ -114,12 +114,33 @@ TEST(Routes, AreOfOneRank) {
                         {{Collective::all_gather, Axis::replica, own, of_group},
                          {Collective::all_gather, Axis::shard, of_group, all}}}));
   EXPECT_EQ(use.room(), all);
-  EXPECT_EQ(reduce, (Route{all,
-                           own,
-                           Wire::native,
-                           {{Collective::reduce_scatter, Axis::shard, all, of_group},
-                            {Collective::reduce_scatter, Axis::replica, of_group, own}}}));
+  EXPECT_EQ(reduce,
+            (Route{all,
+                   own,
+                   Wire::native,
+                   {{Collective::reduce_scatter, Axis::shard, all, of_group, Dtype::f32, Dtype::f32, {3, 1, 6}},
+                    {Collective::reduce_scatter, Axis::replica, of_group, own, Dtype::f32, Dtype::f32, {0, 3, 6}}}}));
   EXPECT_EQ(reduce.room(), of_group);
+  // Leaf 3, and 4 and 5; then all.
+  EXPECT_TRUE(reduce.several());
+  EXPECT_EQ(reduce.hops[0].sums(), 2);
+  EXPECT_EQ(reduce.hops[1].brought(), 2);
+  EXPECT_EQ(reduce.hops[1].sums(), 1);
+  EXPECT_EQ(reduce.numbers(), 2 * of_group.count + own.count);
+}
+
+// Each micro-batch's is another part of a tree; plans that add up first bring what they have of it.
+TEST(Routes, OfReproducibleSumsAreByMicroBatches) {
+  const Layout layout = layout_on(3);
+  const UnitLayout& unit = layout.units()[0];
+  const Plan each = Plan::zero2().accumulate(4).reproducible(true),
+             once = Plan::zero1().accumulate(5).reproducible(true);
+  for (int micro = 0; micro < 4; ++micro)
+    EXPECT_EQ(Routes(each).reduce(unit, micro).hops[0].leaves, (Leaves{3 * micro, 1, 12}));
+  EXPECT_EQ(Routes(each).reduce(unit, 1).numbers(), 2 * unit.shard_length());
+  EXPECT_EQ(Routes(once).reduce(unit).hops[0].leaves, (Leaves{0, 5, 15}));
+  EXPECT_EQ(Routes(once).reduce(unit).hops[0].brought(), 3);
+  EXPECT_TRUE(Routes(once).flat(unit, Dtype::f32, false));
 }
 
 // A group of one rank is no hop, and takes no room.
