@@ -136,7 +136,7 @@ std::vector<Unit*> Step::in_order_of_updates() const {
   std::vector<Unit*> order;
   for (const auto& unit : parameters_.units())
     if (accumulation_.gradients().held(unit->index()) != nullptr) order.push_back(unit.get());
-  std::ranges::stable_partition(order, [&](const Unit* unit) { return parameters_.updater().beside_host(*unit); });
+  std::ranges::stable_partition(order, [&](const Unit* unit) { return parameters_.updater().overlaps_host(*unit); });
   return order;
 }
 

@@ -52,8 +52,8 @@ class Pricing {
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
       state(unit, repeats_[i], stay_[i]);
-      add_slices(stay_[i], slice_of(unit, /*elsewhere=*/false));
-      add_slices(repeats_[i] - stay_[i], slice_of(unit, gradient_elsewhere()));
+      add_slices(stay_[i], slice_of(unit, /*offloaded=*/false));
+      add_slices(repeats_[i] - stay_[i], slice_of(unit, gradient_offloaded()));
       if (!unit.trainable()) continue;
       flat(unit);
       update(unit);
@@ -149,20 +149,20 @@ class Pricing {
       const UnitLayout& unit = layout_.units()[i];
       if (!unit.trainable()) continue;
       moments_of_ranks(unit, repeats_[i], bytes);
-      if (!optimizer_elsewhere()) continue;
+      if (!optimizer_offloaded()) continue;
       moments_of_ranks(unit, repeats_[i] - stay_[i], below);
       moments_of_ranks(unit, stay_[i], here);
     }
     estimate_.update_staying += 2 * (staying_elements_ + PerRank(here).most());
     if (std::ranges::any_of(rules_, [](const ParameterRule& rule) { return owned_values(rule) > 0; }))
       for (PerRank* const each : {&bytes, &here}) owned(*each);
-    if (optimizer_elsewhere()) {
+    if (optimizer_offloaded()) {
       hold(Owner::optimizer, estimate_.state.optimizer - staying_elements_ + std::move(below).most(),
            plan_[State::optimizer].tier);
       hold(Owner::optimizer, staying_elements_ + std::move(here).most());
     }
     estimate_.state.optimizer += std::move(bytes).most();
-    if (!optimizer_elsewhere()) hold(Owner::optimizer, estimate_.state.optimizer);
+    if (!optimizer_offloaded()) hold(Owner::optimizer, estimate_.state.optimizer);
   }
 
   // What the owners of parameters keep of them.
@@ -191,18 +191,18 @@ class Pricing {
   void flat(const UnitLayout& unit) {
     if (mesh().size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
-    if (routes_.flat(unit, held, gradient_elsewhere()))
+    if (routes_.flat(unit, held, gradient_offloaded()))
       flats_.add(unit, sums_.left * unit.length() * size_of(routes_.sent(unit, held)));
   }
 
-  bool gradient_elsewhere() const { return plan_[State::gradient].tier != Tier::device; }
-  bool optimizer_elsewhere() const { return plan_[State::optimizer].tier != Tier::device; }
+  bool gradient_offloaded() const { return plan_[State::gradient].tier != Tier::device; }
+  bool optimizer_offloaded() const { return plan_[State::optimizer].tier != Tier::device; }
 
-  // Where the sum is made, but where it is held as added; of a unit whose gradient is elsewhere or not.
-  std::int64_t slice_of(const UnitLayout& unit, bool elsewhere) const {
+  // Where the sum is made, but where it is held as added; of a unit whose gradient is offloaded or not.
+  std::int64_t slice_of(const UnitLayout& unit, bool offloaded) const {
     if (mesh().size(Axis::data) == 1 || !unit.trainable()) return 0;
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
-    if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), elsewhere, added)) return 0;
+    if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), offloaded, added)) return 0;
     std::int64_t numbers = 0;
     for (int micro = 0; micro < (routes_.reduces_each() && !alike() ? plan_.accumulate() : 1); ++micro)
       numbers = std::max(numbers, routes_.reduce(unit, micro).numbers());

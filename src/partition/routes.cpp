@@ -208,16 +208,16 @@ Dtype Routes::sent(const UnitLayout& unit, Dtype held) const {
   return reduces_each() || plan_->reduction() ? plan_->reduction_dtype(unit.dtype()) : held;
 }
 
-bool Routes::flat(const UnitLayout& unit, Dtype held, bool elsewhere) const {
+bool Routes::flat(const UnitLayout& unit, Dtype held, bool offloaded) const {
   const Route route = reduce(unit);
-  return reduces_each() || sent(unit, held) != held || elsewhere ||
+  return reduces_each() || sent(unit, held) != held || offloaded ||
          (!route.hops.empty() && route.hops.front().brought() > 1);
 }
 
-bool Routes::apart(const UnitLayout& unit, Dtype held, bool elsewhere, bool added) const {
+bool Routes::apart(const UnitLayout& unit, Dtype held, bool offloaded, bool added) const {
   const Route route = reduce(unit);
   const bool fits = !route.several() && route.room().count <= between(State::gradient, unit).count;
-  return elsewhere || added || held != accumulation(unit.dtype()) || !fits;
+  return offloaded || added || held != accumulation(unit.dtype()) || !fits;
 }
 
 Route table_route(const MeshShape& mesh, Axis over, std::int64_t words, int rank) {

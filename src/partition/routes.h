@@ -105,12 +105,12 @@ class Routes {
   // All that the plan itself asks for, in this order. On one rank there is none but from tier to tier.
   std::vector<Transition> of(const UnitLayout& unit) const;
 
-  // Of a gradient that is held in `held`, on another tier than the device's if `elsewhere`: in which dtype it travels;
+  // Of a gradient that is held in `held`, on another tier than the device's if `offloaded`: in which dtype it travels;
   // whether from a flat array of its own, in which all that is sent of it fits.
   Dtype sent(const UnitLayout& unit, Dtype held) const;
-  bool flat(const UnitLayout& unit, Dtype held, bool elsewhere) const;
+  bool flat(const UnitLayout& unit, Dtype held, bool offloaded) const;
   // Whether the sum of its slice is made apart from where it is held, for it does not fit there, or is `added` to it.
-  bool apart(const UnitLayout& unit, Dtype held, bool elsewhere, bool added) const;
+  bool apart(const UnitLayout& unit, Dtype held, bool offloaded, bool added) const;
 
  private:
   const Plan* plan_;

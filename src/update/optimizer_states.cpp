@@ -24,22 +24,22 @@ OptimizerStates::OptimizerStates(const Layout& layout, const Routes& routes, std
 }
 
 void OptimizerStates::check(const Slot& slot, Dtype stored) const {
-  const Store* const elsewhere = sites_.most().offloaded;
+  const Store* const offloaded = sites_.most().offloaded;
   const Optimizer& optimizer = rule(slot).optimizer;
   const std::string others = "use one of the engine's that go element by element, or keep all states on the device";
   if (sites_.on_host() && full_tensor_work(optimizer))
     throw ConfigError("optimizer " + std::string(name(optimizer)) + " computes steps of whole tensors on the device, " +
-                          "and what it takes for them is on tier " + std::string(name(elsewhere->tier())),
+                          "and what it takes for them is on tier " + std::string(name(offloaded->tier())),
                       others);
   const auto* const torch = std::get_if<TorchOptimizer>(&optimizer);
   if (torch == nullptr) return;
   if (accumulation(stored) != stored && routes_.plan().remainder(stored) != Remainder::main_weights)
     throw ConfigError("optimizer " + torch->label + " needs main weights, which " +
                       std::string(name(routes_.plan().precision())) + " does not keep");
-  if (elsewhere != nullptr)
+  if (offloaded != nullptr)
     throw ConfigError("optimizer " + torch->label +
                           " updates parameters by gradients that are in memory, and those of tier " +
-                          std::string(name(elsewhere->tier())) + " are not",
+                          std::string(name(offloaded->tier())) + " are not",
                       others);
   require_elementwise(*torch);
 }

@@ -32,7 +32,7 @@ class Sites {
   // Whether that is the host, the model being on a device.
   bool on_host() const { return on_host_; }
   // Whether the device computes the unit's step, beside the host, which computes others'.
-  bool beside_host(int unit) const { return on_host_ && &of(unit) != &most_; }
+  bool overlaps_host(int unit) const { return on_host_ && &of(unit) != &most_; }
   // What a passage over the units' stored parameters goes through: they are computed with where they lie, or, on a
   // disk, where the update is.
   Staging& of_parameters() { return on_host_ && resident_ ? resident_->staging : most_.staging; }

@@ -130,7 +130,7 @@ void Updater::step(StagedPass& passage, const UnitStep& step, std::function<void
   const Unit& unit = *step.unit;
   const std::vector<Piece> owned = states_.pieces(unit);
   std::optional<StagedPass> here;
-  if (beside_host(unit)) here.emplace(states_.site(unit).staging);
+  if (overlaps_host(unit)) here.emplace(states_.site(unit).staging);
   StagedPass& through = here ? *here : passage;
   for_unit(unit, "the update", [&] {
     update_elementwise(through, step, owned);

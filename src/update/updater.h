@@ -53,7 +53,7 @@ class Updater {
   const OptimizerStates& states() const { return states_; }
 
   // Whether the device computes its step, beside the host, which computes others'.
-  bool beside_host(const Unit& unit) const { return states_.sites().beside_host(unit.index()); }
+  bool overlaps_host(const Unit& unit) const { return states_.sites().overlaps_host(unit.index()); }
 
   // Of a parameter, by its number in the layout, from the next step on; before schedules.
   double lr(int parameter) const;
