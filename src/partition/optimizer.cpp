@@ -26,51 +26,54 @@ struct Field {
   Value Kind::*value;
   std::optional<Must> must = {};
 };
+template <class Kind, class Value>
+Field(const char*, Value Kind::*) -> Field<Kind, Value>;
+template <class Kind, class Value>
+Field(const char*, Value Kind::*, Must) -> Field<Kind, Value>;
 
 // What an optimizer has beside its learning rate and weight decay, in the order in which it is described.
 template <class Kind>
-constexpr std::tuple kFields{};
+constexpr auto kFields = std::tuple{};
 template <>
-constexpr std::tuple kFields<Sgd>{Field{"momentum", &Sgd::momentum, Must::not_be_negative},
-                                  Field{"dampening", &Sgd::dampening, Must::be_a_number},
-                                  Field{"nesterov", &Sgd::nesterov}};
+constexpr auto kFields<Sgd> =
+    std::tuple{Field{"momentum", &Sgd::momentum, Must::not_be_negative},
+               Field{"dampening", &Sgd::dampening, Must::be_a_number}, Field{"nesterov", &Sgd::nesterov}};
 template <>
-constexpr std::tuple kFields<AdaGrad>{
-    Field{"lr_decay", &AdaGrad::lr_decay, Must::not_be_negative},
-    Field{"initial_accumulator_value", &AdaGrad::initial_accumulator_value, Must::not_be_negative},
-    Field{"eps", &AdaGrad::eps, Must::not_be_negative}};
+constexpr auto kFields<AdaGrad> =
+    std::tuple{Field{"lr_decay", &AdaGrad::lr_decay, Must::not_be_negative},
+               Field{"initial_accumulator_value", &AdaGrad::initial_accumulator_value, Must::not_be_negative},
+               Field{"eps", &AdaGrad::eps, Must::not_be_negative}};
 template <>
-constexpr std::tuple kFields<RmsProp>{
-    Field{"alpha", &RmsProp::alpha, Must::be_a_fraction}, Field{"eps", &RmsProp::eps, Must::not_be_negative},
-    Field{"momentum", &RmsProp::momentum, Must::not_be_negative}, Field{"centered", &RmsProp::centered},
-    Field{"eps_inside_root", &RmsProp::eps_inside_root}};
+constexpr auto kFields<RmsProp> =
+    std::tuple{Field{"alpha", &RmsProp::alpha, Must::be_a_fraction}, Field{"eps", &RmsProp::eps, Must::not_be_negative},
+               Field{"momentum", &RmsProp::momentum, Must::not_be_negative}, Field{"centered", &RmsProp::centered},
+               Field{"eps_inside_root", &RmsProp::eps_inside_root}};
 template <class Kind>
-constexpr std::tuple kBetas{Field{"beta1", &Kind::beta1, Must::be_a_fraction},
-                            Field{"beta2", &Kind::beta2, Must::be_a_fraction}};
+constexpr auto kBetas =
+    std::tuple{Field{"beta1", &Kind::beta1, Must::be_a_fraction}, Field{"beta2", &Kind::beta2, Must::be_a_fraction}};
 template <>
-constexpr std::tuple kFields<Adam> = std::tuple_cat(kBetas<Adam>,
-                                                    std::tuple{Field{"eps", &Adam::eps, Must::not_be_negative},
-                                                               Field{"amsgrad", &Adam::amsgrad},
-                                                               Field{"moment format", &Adam::format}});
+constexpr auto kFields<Adam> = std::tuple_cat(kBetas<Adam>, std::tuple{Field{"eps", &Adam::eps, Must::not_be_negative},
+                                                                       Field{"amsgrad", &Adam::amsgrad},
+                                                                       Field{"moment format", &Adam::format}});
 template <>
-constexpr std::tuple kFields<AdamW> = std::tuple_cat(
+constexpr auto kFields<AdamW> = std::tuple_cat(
     kBetas<AdamW>, std::tuple{Field{"eps", &AdamW::eps, Must::not_be_negative}, Field{"amsgrad", &AdamW::amsgrad},
                               Field{"decay_by_lr", &AdamW::decay_by_lr}, Field{"moment format", &AdamW::format}});
 template <>
-constexpr std::tuple kFields<Lion> = kBetas<Lion>;
+constexpr auto kFields<Lion> = kBetas<Lion>;
 template <>
-constexpr std::tuple kFields<Muon>{Field{"momentum", &Muon::momentum, Must::be_a_fraction},
-                                   Field{"nesterov", &Muon::nesterov}, Field{"iterations", &Muon::iterations},
-                                   Field{"as_large_as_adamw", &Muon::as_large_as_adamw}};
+constexpr auto kFields<Muon> =
+    std::tuple{Field{"momentum", &Muon::momentum, Must::be_a_fraction}, Field{"nesterov", &Muon::nesterov},
+               Field{"iterations", &Muon::iterations}, Field{"as_large_as_adamw", &Muon::as_large_as_adamw}};
 template <>
-constexpr std::tuple kFields<Adafactor>{Field{"beta2_decay", &Adafactor::beta2_decay, Must::not_be_positive},
-                                        Field{"eps_square", &Adafactor::eps_square, Must::be_positive},
-                                        Field{"eps_step", &Adafactor::eps_step, Must::not_be_negative},
-                                        Field{"clip", &Adafactor::clip, Must::be_positive},
-                                        Field{"factored", &Adafactor::factored}};
+constexpr auto kFields<Adafactor> =
+    std::tuple{Field{"beta2_decay", &Adafactor::beta2_decay, Must::not_be_positive},
+               Field{"eps_square", &Adafactor::eps_square, Must::be_positive},
+               Field{"eps_step", &Adafactor::eps_step, Must::not_be_negative},
+               Field{"clip", &Adafactor::clip, Must::be_positive}, Field{"factored", &Adafactor::factored}};
 template <>
-constexpr std::tuple kFields<Lamb> = std::tuple_cat(kBetas<Lamb>,
-                                                    std::tuple{Field{"eps", &Lamb::eps, Must::not_be_negative}});
+constexpr auto kFields<Lamb> = std::tuple_cat(kBetas<Lamb>,
+                                              std::tuple{Field{"eps", &Lamb::eps, Must::not_be_negative}});
 
 // Calls use(field, its value) for each.
 template <class Kind, class Use>
