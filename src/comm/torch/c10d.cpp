@@ -267,14 +267,13 @@ void GlooCommunicator::gather(const void* own, char* values, Slices slices, std:
 void GlooCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const SumParts& sum, const Sink& sink) {
   if (slices.count == 0) return;
   const std::int64_t element = size_of(dtype);
-  int most = 0, mine = 0;
-  for (const auto& [rank, number] : sum.parts) {
-    most = std::max(most, number + 1);
-    if (rank == rank_) ++mine;
-  }
-  const std::int64_t theirs = std::ssize(sum.parts) - mine;
-  const std::int64_t chunk =
-      std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / std::max<std::int64_t>(theirs, 1) / element));
+  std::vector<int> brought(static_cast<std::size_t>(size_));  // by rank
+  for (const SumParts::Part& part : sum.parts) ++brought[static_cast<std::size_t>(part.rank)];
+  const auto [least, most] = std::ranges::minmax(brought);
+  const int mine = brought[static_cast<std::size_t>(rank_)];
+  // Of the rank to which most comes: chunks are the same on all.
+  const std::int64_t theirs = std::max<std::int64_t>(std::ssize(sum.parts) - least, 1);
+  const std::int64_t chunk = std::min(slices.length(), std::max(kLeastChunk, kStaging / 2 / theirs / element));
   const auto staging = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(2 * theirs * chunk * element));
   const auto extent = [&](int r, std::int64_t at) { return std::clamp<std::int64_t>(slices.extent(r) - at, 0, chunk); };
   const auto at_slice = [&](int number, int r, std::int64_t at) {
