@@ -24,10 +24,11 @@ struct Part {
 };
 
 Part largest_part(const Cost& cost) {
-  std::vector<Part> parts{{"activations", cost.activations.bytes}, {"buffers", cost.estimate.buffers()}};
-  for (const zero::State state : {zero::State::optimizer, zero::State::gradient, zero::State::parameter})
-    parts.insert(parts.begin(),
-                 {std::string(name(state)), cost.estimate.held[owner_of(state)].bytes, &cost.plan[state]});
+  std::vector<Part> parts;
+  for (const zero::State state : {zero::State::parameter, zero::State::gradient, zero::State::optimizer})
+    parts.push_back({std::string(name(state)), cost.estimate.held[owner_of(state)].bytes, &cost.plan[state]});
+  parts.push_back({"activations", cost.activations.bytes});
+  parts.push_back({"buffers", cost.estimate.buffers()});
   return *std::ranges::max_element(parts, {}, &Part::bytes);
 }
 

@@ -71,6 +71,18 @@ struct SumParts {
   std::vector<Part> parts;
   std::vector<LeafRange> nodes;  // by part
   std::vector<LeafRange> sums;
+
+  // Calls use(sum, first, number): of which parts each of the sums is.
+  template <class Use>
+  void each_sum(const Use& use) const {
+    std::size_t first = 0;
+    for (std::size_t sum = 0; sum < sums.size(); ++sum) {
+      std::size_t end = first;
+      while (end < nodes.size() && nodes[end].end <= sums[sum].end) ++end;
+      use(sum, first, end - first);
+      first = end;
+    }
+  }
 };
 
 }  // namespace zero

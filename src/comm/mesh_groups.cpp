@@ -79,12 +79,11 @@ View MeshGroups::carry_out(const Route& route, ConstView mine, View room, const 
 
 View MeshGroups::carry_out_several(const Route& route, ConstView mine, View room) const {
   for (std::size_t i = 0; i < route.hops.size(); ++i) {
+    if (i > 0) room.data = static_cast<char*>(room.data) + room.bytes();
+    room.count = route.numbers_behind(i);
     const Hop& each = route.hops[i];
-    const std::int64_t brought = i + 1 < route.hops.size() ? route.hops[i + 1].brought() : each.sums();
     hop(each, mine, {room.data, each.sums() * each.to.count, room.dtype, room.device});
-    room.count = brought * each.to.count;
     mine = room;
-    if (i + 1 < route.hops.size()) room.data = static_cast<char*>(room.data) + room.bytes();
   }
   return room;
 }

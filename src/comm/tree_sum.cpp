@@ -164,15 +164,11 @@ void tree_sum(std::span<const void* const> sources, Dtype dtype, void* out, std:
 void group_sum(const SumParts& sum, std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t pitch,
                std::int64_t count) {
   const std::span<const LeafRange> nodes = sum.nodes;
-  std::size_t first = 0;
-  for (const LeafRange& each : sum.sums) {
-    std::size_t end = first;
-    while (end < nodes.size() && nodes[end].end <= each.end) ++end;
-    const std::size_t number = end - first;
-    sum_nodes(sources.subspan(first, number), nodes.subspan(first, number), dtype, out, count);
-    out = static_cast<char*>(out) + pitch * size_of(accumulation(dtype));
-    first = end;
-  }
+  char* const sums = static_cast<char*>(out);
+  sum.each_sum([&](std::size_t which, std::size_t first, std::size_t number) {
+    sum_nodes(sources.subspan(first, number), nodes.subspan(first, number), dtype,
+              sums + static_cast<std::int64_t>(which) * pitch * size_of(accumulation(dtype)), count);
+  });
 }
 
 void tree_sum_rounded(std::span<const void* const> sources, Dtype dtype, void* out, std::int64_t count) {

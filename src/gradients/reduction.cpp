@@ -70,8 +70,7 @@ void Gradients::reduce(UnitGradients& gradients) {
   const Route route = routes_.reduce(layout, micro_);
   const std::vector<AccumulateStep> add = reduces_each() ? order_.steps(micro_) : added_to_sum();
   const bool added = !add.front().sources.empty() || (reduces_each() && sums_.levels > 1);
-  const bool apart =
-      route.several() || routes_.apart(layout, gradients.held.dtype(), !gradients.home.in_place(), added);
+  const bool apart = routes_.apart(layout, route, gradients.held.dtype(), !gradients.home.in_place(), added);
   // A flat array is on its way alone, so that here its sum may wait for room, and fail.
   if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit, route);
   const bool gathers = routes_.gathers_sum() && micro_ >= plan_.accumulate() - 1;
@@ -104,7 +103,7 @@ View Gradients::sent_of(UnitGradients& gradients, const Route& route) {
   finish_arriving();
   HeldGradient& mine = partial(gradients);
   const Slice all{0, layout.length()};
-  if (!routes_.flat(layout, held_in, !gradients.home.in_place())) return mine.view(all);
+  if (!routes_.flat(layout, route, held_in, !gradients.home.in_place())) return mine.view(all);
   gradients.flat = flat_for(gradients.unit);
   for (int sum = 0; sum < (adds_apart() ? 1 : order_.left()); ++sum)
     mine.convert_to(gradients.home.staging, sum, all, gradients.flat->block(), sum * layout.length(), sent_in);

@@ -191,7 +191,7 @@ class Pricing {
   void flat(const UnitLayout& unit) {
     if (mesh().size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
-    if (routes_.flat(unit, held, gradient_offloaded()))
+    if (routes_.flat(unit, routes_.reduce(unit), held, gradient_offloaded()))
       flats_.add(unit, sums_.left * unit.length() * size_of(routes_.sent(unit, held)));
   }
 
@@ -202,7 +202,7 @@ class Pricing {
   std::int64_t slice_of(const UnitLayout& unit, bool offloaded) const {
     if (mesh().size(Axis::data) == 1 || !unit.trainable()) return 0;
     const bool added = routes_.reduces_each() && plan_.accumulate() > 1;
-    if (!routes_.apart(unit, plan_.gradient_dtype(unit.dtype()), offloaded, added)) return 0;
+    if (!routes_.apart(unit, routes_.reduce(unit), plan_.gradient_dtype(unit.dtype()), offloaded, added)) return 0;
     std::int64_t numbers = 0;
     for (int micro = 0; micro < (routes_.reduces_each() && !alike() ? plan_.accumulate() : 1); ++micro)
       numbers = std::max(numbers, routes_.reduce(unit, micro).numbers());

@@ -97,12 +97,15 @@ bool Route::several() const {
   return std::ranges::any_of(hops, [](const Hop& hop) { return hop.brought() > 1 || hop.sums() > 1; });
 }
 
-// Each hop's in memory of their own, with room for as many as a rank brings to the next.
+std::int64_t Route::numbers_behind(std::size_t hop) const {
+  return hops[hop].to.count * (hop + 1 < hops.size() ? hops[hop + 1].brought() : hops[hop].sums());
+}
+
+// Each hop's in memory of their own.
 std::int64_t Route::numbers() const {
   if (!several()) return room().count;
   std::int64_t numbers = 0;
-  for (std::size_t i = 0; i < hops.size(); ++i)
-    numbers += hops[i].to.count * (i + 1 < hops.size() ? hops[i + 1].brought() : hops[i].sums());
+  for (std::size_t hop = 0; hop < hops.size(); ++hop) numbers += numbers_behind(hop);
   return numbers;
 }
 
@@ -208,15 +211,13 @@ Dtype Routes::sent(const UnitLayout& unit, Dtype held) const {
   return reduces_each() || plan_->reduction() ? plan_->reduction_dtype(unit.dtype()) : held;
 }
 
-bool Routes::flat(const UnitLayout& unit, Dtype held, bool offloaded) const {
-  const Route route = reduce(unit);
+bool Routes::flat(const UnitLayout& unit, const Route& reduce, Dtype held, bool offloaded) const {
   return reduces_each() || sent(unit, held) != held || offloaded ||
-         (!route.hops.empty() && route.hops.front().brought() > 1);
+         (!reduce.hops.empty() && reduce.hops.front().brought() > 1);
 }
 
-bool Routes::apart(const UnitLayout& unit, Dtype held, bool offloaded, bool added) const {
-  const Route route = reduce(unit);
-  const bool fits = !route.several() && route.room().count <= between(State::gradient, unit).count;
+bool Routes::apart(const UnitLayout& unit, const Route& reduce, Dtype held, bool offloaded, bool added) const {
+  const bool fits = !reduce.several() && reduce.room().count <= between(State::gradient, unit).count;
   return offloaded || added || held != accumulation(unit.dtype()) || !fits;
 }
 

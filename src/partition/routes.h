@@ -47,6 +47,8 @@ struct Route {
   Slice room() const;
   bool several() const;
   std::int64_t numbers() const;
+  // Of them, those for what a hop ends with, where several are on their way: as many as a rank brings to the next.
+  std::int64_t numbers_behind(std::size_t hop) const;
   // What every rank of a hop's group sends to each other one, of each sum; and that where ranks have added it up.
   std::int64_t bytes(const Hop& hop) const;
   static std::int64_t sum_bytes(const Hop& hop);
@@ -106,11 +108,11 @@ class Routes {
   std::vector<Transition> of(const UnitLayout& unit) const;
 
   // Of a gradient that is held in `held`, on another tier than the device's if `offloaded`: in which dtype it travels;
-  // whether from a flat array of its own, in which all that is sent of it fits.
+  // whether from a flat array of its own, in which all that `reduce` sends of it fits.
   Dtype sent(const UnitLayout& unit, Dtype held) const;
-  bool flat(const UnitLayout& unit, Dtype held, bool offloaded) const;
+  bool flat(const UnitLayout& unit, const Route& reduce, Dtype held, bool offloaded) const;
   // Whether the sum of its slice is made apart from where it is held, for it does not fit there, or is `added` to it.
-  bool apart(const UnitLayout& unit, Dtype held, bool offloaded, bool added) const;
+  bool apart(const UnitLayout& unit, const Route& reduce, Dtype held, bool offloaded, bool added) const;
 
  private:
   const Plan* plan_;

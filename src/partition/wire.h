@@ -38,7 +38,7 @@ inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
 
 // Of an all_gather or a reduce_scatter over `size` ranks, to the one of this number, in which each other rank has a
 // slice of `bytes` bytes for it, or several, by the leaves of a sum; of `sum` bytes where ranks have added it up, which
-// sums of two levels are when they go to another host. As many ranks are on each host, neighbours.
+// sums of two levels are when they go to another host.
 Moved moved_by(Collective collective, int size, const Topology& topology, std::int64_t bytes, std::int64_t sum,
                const Leaves& leaves = {}, int rank = 0);
 

@@ -52,13 +52,9 @@ std::vector<std::string> reduced(const Leaves& leaves, const std::vector<std::ve
   std::vector<std::string> texts, sums;
   for (const SumParts::Part& part : sum.parts)
     texts.push_back(brought.at(static_cast<std::size_t>(part.rank)).at(static_cast<std::size_t>(part.number)));
-  std::size_t begin = 0;
-  for (const LeafRange& each : sum.sums) {
-    std::size_t end = begin;
-    while (end < nodes.size() && nodes[end].end <= each.end) ++end;
-    sums.push_back(sum_of(nodes, texts, begin, end));
-    begin = end;
-  }
+  sum.each_sum([&](std::size_t, std::size_t first, std::size_t number) {
+    sums.push_back(sum_of(nodes, texts, first, first + number));
+  });
   return sums;
 }
 

@@ -140,7 +140,7 @@ TEST(Routes, OfReproducibleSumsAreByMicroBatches) {
   EXPECT_EQ(Routes(each).reduce(unit, 1).numbers(), 2 * unit.shard_length());
   EXPECT_EQ(Routes(once).reduce(unit).hops[0].leaves, (Leaves{0, 5, 15}));
   EXPECT_EQ(Routes(once).reduce(unit).hops[0].brought(), 3);
-  EXPECT_TRUE(Routes(once).flat(unit, Dtype::f32, false));
+  EXPECT_TRUE(Routes(once).flat(unit, Routes(once).reduce(unit), Dtype::f32, false));
 }
 
 // A group of one rank is no hop, and takes no room.

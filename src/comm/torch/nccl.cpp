@@ -166,15 +166,11 @@ class NcclCommunicator final : public CommunicatorImpl {
     for (const auto& [rank, number] : sum.parts)
       sources.push_back(brought[static_cast<std::size_t>(rank)].select(0, number));
     const std::span<const LeafRange> nodes = sum.nodes;
-    std::size_t first = 0;
-    for (std::size_t i = 0; i < sum.sums.size(); ++i) {
-      std::size_t end = first;
-      while (end < nodes.size() && nodes[end].end <= sum.sums[i].end) ++end;
-      const at::Tensor added = node_sum(std::span(sources).subspan(first, end - first),
-                                        nodes.subspan(first, end - first), sum_type(sources[first]));
-      sums.select(0, static_cast<std::int64_t>(i)).copy_(added);
-      first = end;
-    }
+    sum.each_sum([&](std::size_t which, std::size_t first, std::size_t number) {
+      const at::Tensor added = node_sum(std::span<const at::Tensor>(sources).subspan(first, number),
+                                        nodes.subspan(first, number), sum_type(sources[first]));
+      sums.select(0, static_cast<std::int64_t>(which)).copy_(added);
+    });
   }
 
   void sum(const at::Tensor& values) {
