@@ -57,10 +57,11 @@ HostMap HostMap::of(std::span<const int> members) const {
 
 Topology HostMap::topology(int rank) const {
   if (hosts_.empty()) return {};
-  const auto here = static_cast<int>(std::ranges::count(hosts_, host(rank)));
-  bool alike = static_cast<int>(hosts_.size()) % here == 0;
+  const auto ranks_of = [&](int of) { return static_cast<int>(std::ranges::count(hosts_, host(of))); };
+  const int here = std::max(ranks_of(rank), 1);
+  bool alike = true;
   for (int r = 0; alike && r < static_cast<int>(hosts_.size()); ++r)
-    alike = host(r) == host(r / here * here) && std::ranges::count(hosts_, host(r)) == here;
+    alike = host(r) == host(r / here * here) && ranks_of(r) == here;
   const auto first = static_cast<int>(std::ranges::find(hosts_, host(rank)) - hosts_.begin());
   return {.ranks_per_host = here, .first = alike ? -1 : first};
 }
