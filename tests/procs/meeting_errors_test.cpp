@@ -129,7 +129,7 @@ TEST_F(RanksThatDoNotMeet, AreToldThatRankZeroHasGone) {
   const auto of_three = [&](int number, const char* seconds) {
     return with(rank_variables(number, 3, port.number()), {{"ZERO_TIMEOUT", seconds}});
   };
-  const auto results = run_together(kTrain, {of_three(0, "2"), of_three(1, "4")});
+  const auto results = run_together(kTrain, {of_three(0, "6"), of_three(1, "12")});
   expect_one_line(results[0], "not all 3 ranks came to [^\\n]*");
   expect_one_line(results[1], "[^\\n]*127.0.0.1:" + port.number() + "[^\\n]*");
 }
