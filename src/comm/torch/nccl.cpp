@@ -23,9 +23,9 @@
 namespace zero {
 namespace {
 
-using Group = c10d::ProcessGroupNCCL;
+using NcclGroup = c10d::ProcessGroupNCCL;
 
-constexpr std::int64_t kStaging = 64 << 20;  // bytes for the chunks of a sum
+constexpr std::int64_t kSumBytes = 64 << 20;  // bytes for the chunks of a sum
 
 at::Tensor node_sum(std::span<const at::Tensor> sources, std::span<const LeafRange> nodes, at::ScalarType type) {
   if (sources.size() == 1) return sources[0].to(type);
@@ -61,9 +61,9 @@ class NcclCommunicator final : public CommunicatorImpl {
         tally_(options.hosts, rank),
         store_(std::move(store)),
         stream_(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(options.device))) {
-    auto nccl = Group::Options::create();
+    auto nccl = NcclGroup::Options::create();
     nccl->timeout = options.timeout;
-    group_ = c10::make_intrusive<Group>(store_, rank, size, nccl);
+    group_ = c10::make_intrusive<NcclGroup>(store_, rank, size, nccl);
   }
 
   int rank() const override { return rank_; }
@@ -145,7 +145,7 @@ class NcclCommunicator final : public CommunicatorImpl {
     const SumParts parts(sum);
     const std::int64_t results = sum.sums(), length = out.numel() / results;
     const at::Tensor slices = brought.view({sum.most(), size_, length}), sums = out.view({results, length});
-    const std::int64_t chunk = std::max<std::int64_t>(1, kStaging / std::ssize(parts.parts) / brought.element_size());
+    const std::int64_t chunk = std::max<std::int64_t>(1, kSumBytes / std::ssize(parts.parts) / brought.element_size());
     for (std::int64_t at = 0; at < length; at += chunk) {
       const std::int64_t count = std::min(chunk, length - at);
       std::vector<at::Tensor> inputs, outputs;
@@ -223,7 +223,7 @@ class NcclCommunicator final : public CommunicatorImpl {
   NcclOptions options_;
   Tally tally_;  // of the call that is being made
   c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<Group> group_;
+  c10::intrusive_ptr<NcclGroup> group_;
   c10::cuda::CUDAStream stream_;
   std::uint64_t sequence_ = 0;
 };
