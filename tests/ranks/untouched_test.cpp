@@ -13,6 +13,7 @@
 #include "covering.h"
 #include "harness.h"
 #include "memory/torch/arena_allocator.h"
+#include "settings.h"
 
 namespace zero::test::untouched_test {
 
@@ -79,9 +80,11 @@ enum class Where { device, optimizer_on_disk, delayed, parameters_too };
 
 std::optional<Plan> placed(const Plan& plan, Where where, int ranks) {
   const Plan on_disk = plan.offload(State::optimizer, Tier::disk);
+  // A delayed update reads gradients while a device computes.
+  const Plan readable = on_devices() ? on_disk.offload(State::gradient, Tier::host) : on_disk;
   const Plan result = where == Where::device              ? plan
                       : where == Where::optimizer_on_disk ? on_disk
-                      : where == Where::delayed           ? on_disk.delay_update()
+                      : where == Where::delayed           ? readable.delay_update()
                                                           : on_disk.offload(State::parameter, Tier::disk);
   return result.faults(ranks).empty() ? std::optional(result) : std::nullopt;
 }
