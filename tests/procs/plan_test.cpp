@@ -33,6 +33,19 @@ json planned(const Folder& folder, const Words& arguments) {
   return json::parse(result.out);
 }
 
+void expect_refused(const Folder& folder, const Words& arguments, const char* words) {
+  const Result result = run_apart(folder, arguments);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_TRUE(contains(result.err, words)) << result.err;
+}
+
+// What the program writes of it.
+json reported(const Folder& folder, const Words& arguments) {
+  const Result result = run_apart(folder, joined(arguments, {"--json", folder.path("out")}));
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  return folder.document("out");
+}
+
 TEST(PlanCommand, PrintsThePapersFigures) {
   const Folder folder;
   const json answer = planned(folder, {"--parameters", "7.5e9", "--ranks", "64"});
@@ -69,9 +82,8 @@ TEST(PlanCommand, PredictsWhatCompareDoes) {
                                Words{"--precision", "bf16", "--gather-in", "fp8", "--plans", "zero3"}}) {
     const Words common = joined({"--model", "micro", "--seq", "24", "--batch", "2", "--ranks", "2"}, setting);
     const json answer = planned(folder, common);
-    const Words files{"--data", folder.path("text"), "--json", folder.path("out"), "--steps", "2"};
-    ASSERT_EQ(run_apart(folder, joined(joined({"compare"}, common), files)).code, 0);
-    const json report = folder.document("out");
+    const json report =
+        reported(folder, joined(joined({"compare"}, common), {"--data", folder.path("text"), "--steps", "2"}));
     for (std::size_t i = 0; i < answer.at("plans").size(); ++i) {
       const json& plan = answer.at("plans").at(i);
       const json& measured = report.at("runs").at(i);
@@ -90,17 +102,12 @@ TEST(PlanCommand, WritesAFileThatTrainRuns) {
   const Result fit = run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--batch", "2", "--seq", "24",
                                         "--device-memory", "1GB", "--fit", "--out", file});
   ASSERT_EQ(fit.code, 0) << fit.err;
-  const Words train{"train",   "--plan", file,     "--data",          folder.path("text"),
-                    "--steps", "2",      "--json", folder.path("out")};
-  const Result trained = run_apart(folder, train);
-  EXPECT_EQ(trained.code, 0) << trained.err;
-  const json report = folder.document("out"), plan = folder.document("plan.json");
+  const Words train{"train", "--plan", file, "--data", folder.path("text"), "--steps", "2"};
+  const json report = reported(folder, train), plan = folder.document("plan.json");
   EXPECT_EQ(report.at("ranks"), 2);
   EXPECT_EQ(report.at("precision"), "bf16");
   EXPECT_EQ(report.at("runs").at(0).at("plan"), plan.at("plan"));
-  const Result contradicted = run_apart(folder, joined(train, {"--precision", "fp32"}));
-  EXPECT_EQ(contradicted.code, 2);
-  EXPECT_TRUE(contains(contradicted.err, "--precision fp32 contradicts the plan file")) << contradicted.err;
+  expect_refused(folder, joined(train, {"--precision", "fp32"}), "--precision fp32 contradicts the plan file");
 }
 
 // What models are trained with, or as much as they can be; and it says so.
@@ -129,12 +136,8 @@ TEST(PlanCommand, TakesANetworkInsteadOfTheProfiles) {
   EXPECT_EQ(slow.at("network_bandwidth"), 1e9);
   EXPECT_GT(seconds(slow), seconds(fast));
   EXPECT_TRUE(contains(fast.at("assumed").dump(), "the network: 100Gbit for each rank")) << fast.at("assumed");
-  const Result unit = run_apart(folder, joined({"plan", "--network", "100"}, options));
-  EXPECT_EQ(unit.code, 2);
-  EXPECT_TRUE(contains(unit.err, "write 100Gbit")) << unit.err;
-  const Result alone = run_apart(folder, {"plan", "--model", "7b", "--network", "100Gbit"});
-  EXPECT_EQ(alone.code, 2);
-  EXPECT_TRUE(contains(alone.err, "give --hosts")) << alone.err;
+  expect_refused(folder, joined({"plan", "--network", "100"}, options), "write 100Gbit");
+  expect_refused(folder, {"plan", "--model", "7b", "--network", "100Gbit"}, "give --hosts");
 }
 
 TEST(PlanCommand, SaysTokensASecondAndModelFlopsUtilization) {
@@ -229,9 +232,7 @@ TEST(PlanCommand, SaysThatNothingFits) {
 TEST(TrainCommand, NamesWhatIsWrongInAPlanFile) {
   const Folder folder;
   std::ofstream(folder.path("bad.json")) << R"({"plan": "zero1", "speed": 9})";
-  const Result unknown = run_apart(folder, {"train", "--plan", folder.path("bad.json")});
-  EXPECT_EQ(unknown.code, 2);
-  EXPECT_TRUE(contains(unknown.err, "bad.json: \"speed\" is not known")) << unknown.err;
+  expect_refused(folder, {"train", "--plan", folder.path("bad.json")}, "bad.json: \"speed\" is not known");
 }
 
 struct Setting {
@@ -260,12 +261,11 @@ TEST_P(Peaks, ArePredicted) {
                                                     {"num_hidden_layers", setting.layers},
                                                     {"num_attention_heads", 4},
                                                     {"vocab_size", setting.vocab}};
-  const Result result =
-      run_apart(folder, joined({"compare", "--model", folder.path("config.json"), "--data", folder.path("text"),
-                                "--ranks", "2", "--batch", "2", "--steps", "3", "--json", folder.path("out")},
-                               setting.options));
-  ASSERT_EQ(result.code, 0) << result.err << result.out;
-  for (const json& each : folder.document("out").at("runs")) {
+  const Words options{
+      "compare", "--model", folder.path("config.json"), "--data", folder.path("text"), "--ranks", "2", "--batch", "2",
+      "--steps", "3"};
+  const json report = reported(folder, joined(options, setting.options));
+  for (const json& each : report.at("runs")) {
     const std::int64_t predicted = each.at("peak").at("predicted"), measured = each.at("peak").at("measured");
     EXPECT_GE(predicted, measured) << each.at("plan");
     EXPECT_LE(static_cast<double>(predicted), 1.03 * static_cast<double>(measured)) << each.at("plan");
@@ -278,11 +278,10 @@ INSTANTIATE_TEST_SUITE_P(All, Peaks, testing::ValuesIn(kSettings),
 // Of six steps two are skipped at the usual first loss scale, all at a large one.
 TEST(CompareInFp16, LeavesOutOfTheWireWhatWasSkipped) {
   const Folder folder;
-  const Words options{"compare", "--model", "micro",   "--precision", "fp16",   "--ranks",         "2", "--batch", "1",
-                      "--seq",   "16",      "--plans", "zero1,zero3", "--json", folder.path("out")};
-  const Result some = run_apart(folder, joined(options, {"--steps", "6"}));
-  EXPECT_EQ(some.code, 0) << some.err << some.out;
-  for (const json& each : folder.document("out").at("runs")) {
+  const Words options{"compare", "--model", "micro", "--precision", "fp16",    "--ranks",    "2",
+                      "--batch", "1",       "--seq", "16",          "--plans", "zero1,zero3"};
+  const json some = reported(folder, joined(options, {"--steps", "6"}));
+  for (const json& each : some.at("runs")) {
     EXPECT_GT(std::ranges::count(each.at("grad_norms"), nullptr), 0);
     EXPECT_EQ(each.at("wire_bytes_per_step").at("measured"), each.at("wire_bytes_per_step").at("predicted"));
   }
@@ -293,12 +292,9 @@ TEST(CompareInFp16, LeavesOutOfTheWireWhatWasSkipped) {
 
 TEST(ReportFiles, AreWrittenByCompare) {
   const Folder folder;
-  const Result result =
-      run_apart(folder, joined({"compare", "--plans", "ddp,zero3"},
-                               folder.small({"--ranks", "2", "--steps", "4", "--html", folder.path("page.html"),
-                                             "--trace", folder.path("trace.json"), "--tensorboard",
-                                             folder.path("events"), "--json", folder.path("out")})));
-  ASSERT_EQ(result.code, 0) << result.err << result.out;
+  reported(folder, joined({"compare", "--plans", "ddp,zero3"},
+                          folder.small({"--ranks", "2", "--steps", "4", "--html", folder.path("page.html"), "--trace",
+                                        folder.path("trace.json"), "--tensorboard", folder.path("events")})));
   EXPECT_TRUE(contains(procs::read_all(folder.path("page.html")), "zero compare --plans ddp,zero3"));
   std::set<std::string> names;
   const json trace = folder.document("trace.json");
@@ -311,11 +307,8 @@ TEST(ReportFiles, AreWrittenByCompare) {
 // What the timeline shows at its highest is what the engine held.
 TEST(ReportFiles, ShowTheMemoryWithinAStep) {
   const Folder folder;
-  ASSERT_EQ(run_apart(folder, joined({"train", "--plan", "zero2", "--timeline"},
-                                     folder.small({"--ranks", "2", "--steps", "3", "--json", folder.path("out")})))
-                .code,
-            0);
-  const json run = folder.document("out").at("runs").at(0);
+  const Words options = folder.small({"--ranks", "2", "--steps", "3"});
+  const json run = reported(folder, joined({"train", "--plan", "zero2", "--timeline"}, options)).at("runs").at(0);
   std::int64_t most = 0;
   for (const json& sample : run.at("timeline").at("samples")) {
     std::int64_t sum = 0;
@@ -333,10 +326,9 @@ TEST(ReportFiles, ShowTheMemoryWithinAStep) {
 TEST(ReportFiles, EndTheMemoryWithinAStepWhereTheStepEnds) {
   for (const char* plan : {"zero1", "zero3"}) {
     const Folder folder;
-    const auto options =
-        folder.small({"--ranks", "2", "--steps", "3", "--eval-every", "3", "--json", folder.path("out")});
-    ASSERT_EQ(run_apart(folder, joined({"train", "--timeline", "--plan", plan}, options)).code, 0);
-    const json timeline = folder.document("out").at("runs").at(0).at("timeline");
+    const auto options = folder.small({"--ranks", "2", "--steps", "3", "--eval-every", "3"});
+    const json report = reported(folder, joined({"train", "--timeline", "--plan", plan}, options));
+    const json timeline = report.at("runs").at(0).at("timeline");
     ASSERT_EQ(timeline.at("phases").size(), 3u);
     const json step = timeline.at("phases").at(2);
     ASSERT_EQ(step.at("phase"), "step");
@@ -374,17 +366,15 @@ TEST(BenchProfile, IsWhatSecondsArePredictedBy) {
   for (const char* each : {"bench profile 0/", "copies\n", "fp32, pass 1 of 2, model", "fp32, pass 2 of 2, "})
     EXPECT_TRUE(contains(measured.err, each)) << measured.err;
   EXPECT_FALSE(contains(measured.err, "\r")) << "a bar on what is no terminal";
-  const Result trained =
-      run_apart(folder, joined({"train", "--profile", file},
-                               folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")})));
-  ASSERT_EQ(trained.code, 0) << trained.err;
-  EXPECT_GT(folder.document("out").at("runs").at(0).at("predicted_step_seconds").get<double>(), 0);
+  const Words two = folder.small({"--ranks", "2", "--steps", "2"});
+  const json trained = reported(folder, joined({"train", "--profile", file}, two));
+  EXPECT_GT(trained.at("runs").at(0).at("predicted_step_seconds").get<double>(), 0);
   const json answer = planned(folder, {"--model", "micro", "--ranks", "2", "--precision", "fp32", "--profile", file});
   for (const json& plan : answer.at("plans")) EXPECT_GT(plan.at("step_seconds").get<double>(), 0);
-  const Result unknown = run_apart(folder, joined({"train", "--profile", file, "--precision", "bf16"},
-                                                  folder.small({"--ranks", "2", "--steps", "1"})));
-  EXPECT_EQ(unknown.code, 2);
-  EXPECT_TRUE(contains(unknown.err, "does not say how fast bf16")) << unknown.err;
+  expect_refused(
+      folder,
+      joined({"train", "--profile", file, "--precision", "bf16"}, folder.small({"--ranks", "2", "--steps", "1"})),
+      "does not say how fast bf16");
 }
 
 }  // namespace plan_test

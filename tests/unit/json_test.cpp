@@ -14,7 +14,7 @@
 #include "planner/deepspeed.h"
 #include "planner/plan_file.h"
 #include "planner/profile.h"
-#include "zero/error.h"
+#include "unit/refused.h"
 
 namespace json_test {
 
@@ -34,14 +34,7 @@ std::string arrays(int depth) {
   return R"({"plan":)" + repeated("[", depth) + repeated("]", depth) + "}";
 }
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-    return {};
-  } catch (const zero::ConfigError& error) {
-    return error.what();
-  }
-}
+using planner::error_of;
 
 struct Reader {
   const char* name;

@@ -1,28 +1,14 @@
 // What would make a plan fit: each figure, planned again, does.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "planner/fit.h"
+#include "unit/planner_requests.h"
 
 namespace planner::planner_advice_test {
 
 using zero::Plan;
-
-Request request_of(const char* model, std::int64_t device_memory) {
-  Request request{.shape = shape_of(models::llama_preset(model)),
-                  .ranks = 8,
-                  .device_memory = device_memory,
-                  .profile = profile_named("h100")};
-  for (const std::string_view preset : Plan::stages()) request.plans.push_back(Plan::named(preset).bf16());
-  return request;
-}
-
-bool mentions(const std::vector<std::string>& sentences, std::string_view words) {
-  return std::ranges::any_of(sentences, [&](const auto& each) { return each.find(words) != std::string::npos; });
-}
 
 bool fits(Request request, const Plan& plan, std::int64_t batch, std::int64_t seq) {
   request.batch = batch;
@@ -31,7 +17,7 @@ bool fits(Request request, const Plan& plan, std::int64_t batch, std::int64_t se
 }
 
 TEST(PlannerAdvice, OneTokenMoreThanTheLongestSequenceDoesNotFit) {
-  Request request = request_of("7b", 40'000'000'000);
+  Request request = request_of(shape_of(models::llama_preset("7b")), 8, 40'000'000'000);
   request.seq = 4096;
   int limited = 0;
   for (const Plan& plan : request.plans) {
@@ -46,13 +32,13 @@ TEST(PlannerAdvice, OneTokenMoreThanTheLongestSequenceDoesNotFit) {
 }
 
 TEST(PlannerAdvice, NoSequenceIsLongerThanTheModelHasPositions) {
-  const Request request = request_of("micro", 1'000'000'000'000);
+  const Request request = request_of(shape_of(models::llama_preset("micro")), 8, 1'000'000'000'000);
   EXPECT_EQ(reach_of(request, price(request, request.plans[0])).longest_seq, 2048);
 }
 
 // The largest that divides the step: all that are larger do not fit.
 TEST(PlannerAdvice, ASmallerBatchWithAccumulationHasAsManyTokens) {
-  Request request = request_of("7b", 60'000'000'000);
+  Request request = request_of(shape_of(models::llama_preset("7b")), 8, 60'000'000'000);
   request.batch = 12;
   request.seq = 2048;
   int found = 0;
@@ -75,7 +61,7 @@ TEST(PlannerAdvice, ASmallerBatchWithAccumulationHasAsManyTokens) {
 }
 
 TEST(PlannerAdvice, NoShorterSequencesWhereTheStateAloneIsTooLarge) {
-  const Request request = request_of("70b", 80'000'000'000);
+  const Request request = request_of(shape_of(models::llama_preset("70b")), 8, 80'000'000'000);
   for (const Plan& plan : request.plans) {
     const Reach reach = reach_of(request, price(request, plan));
     EXPECT_EQ(reach.largest_batch + reach.longest_seq + reach.longest_seq_alone, 0);
@@ -87,7 +73,7 @@ TEST(PlannerAdvice, NoShorterSequencesWhereTheStateAloneIsTooLarge) {
 
 // Neither a smaller batch nor a shorter sequence would do by itself.
 TEST(PlannerAdvice, NamesBothBatchAndSequenceWhereOneIsNotEnough) {
-  Request request = request_of("7b", 0);
+  Request request = request_of(shape_of(models::llama_preset("7b")), 8, 0);
   request.batch = 2'000'000;
   request.seq = 2048;
   const Plan plan = Plan::zero3().bf16();

@@ -2,32 +2,20 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "expanded.h"
 #include "planner/answer_json.h"
-#include "zero/error.h"
+#include "unit/planner_requests.h"
+#include "unit/refused.h"
 
 namespace planner::planner_fit_test {
 
 using zero::Plan;
 
-Request request_of(Shape shape, int ranks, std::int64_t device_memory, int accumulate = 1) {
-  Request request{
-      .shape = std::move(shape), .ranks = ranks, .device_memory = device_memory, .profile = profile_named("h100")};
-  for (const std::string_view preset : Plan::stages())
-    request.plans.push_back(Plan::named(preset).bf16().accumulate(accumulate));
-  return request;
-}
-
 Request seven_billion(std::int64_t device_memory) {
   return request_of(shape_of(models::llama_preset("7b")), 8, device_memory);
-}
-
-bool mentions(const std::vector<std::string>& sentences, std::string_view words) {
-  return std::ranges::any_of(sentences, [&](const auto& each) { return each.find(words) != std::string::npos; });
 }
 
 TEST(PlannerPrice, PeakIsStateActivationsAndBuffersOfOneMoment) {
@@ -259,12 +247,7 @@ TEST(PlannerJson, ATrillionOnTenThousandRanksIsPriced) {
 std::string refusal(const std::function<void(Request&)>& change) {
   Request request = request_of(shape_of(models::llama_preset("micro")), 4, 1'000'000'000);
   change(request);
-  try {
-    price(request);
-  } catch (const zero::ConfigError& error) {
-    return error.what();
-  }
-  return {};
+  return error_of([&] { price(request); });
 }
 
 // No answer rather than one whose figures do not fit 64 bits, or one that takes minutes.

@@ -8,6 +8,7 @@
 #include "optimizers.h"
 #include "planner/price.h"
 #include "planner/seconds.h"
+#include "unit/planner_requests.h"
 
 namespace planner::planner_layers_test {
 
@@ -72,9 +73,8 @@ TEST(EqualLayers, ArePagedAsTheyAreOneByOne) {
 TEST(EqualLayers, ArePricedAsTheyAreOneByOne) {
   for (const Shape& shape : {shape_of(model(6)), shape_of(std::int64_t{1'000'003}), shape_of(std::int64_t{1} << 30)})
     for (const int accumulate : {1, 4}) {
-      Request request{.shape = shape, .ranks = 8, .hosts = 2, .profile = profile_named("h100")};
-      for (const std::string_view preset : Plan::stages())
-        request.plans.push_back(Plan::named(preset).bf16().accumulate(accumulate));
+      Request request = request_of(shape, 8, {}, accumulate);
+      request.hosts = 2;
       Request slow = request;
       slow.shape = expanded(shape);
       const std::vector<Cost> found = price(request), expected = price(slow);
