@@ -86,7 +86,7 @@ std::int64_t best_block(DiskSystem& system, const std::vector<DiskFile>& files, 
   std::int64_t best = kDiskBlock;
   double least = 0;
   for (std::int64_t block = kDiskBlock; block >= kDiskBlock / 4; block /= 2) {
-    const int under_way = depth > 0 ? depth : static_cast<int>(kDiskUnderWay / block);
+    const int under_way = depth > 0 ? depth : static_cast<int>(disk_depth(block));
     Measurement measurement(system, files, kind, block, under_way);
     // The first pages of a new file are written once, which takes longer.
     const auto all = kTried * static_cast<std::int64_t>(files.size());

@@ -78,7 +78,7 @@ DiskStore::DiskStore(const DiskOptions& options, Store& memory, Book book, DiskS
       memory_(memory) {
   std::vector<DiskFile> files = opened(options_, system);
   if (options_.block == 0) options_.block = measured_block(system, files, options_.queue, options_.depth);
-  if (options_.depth == 0) options_.depth = static_cast<int>(std::max<std::int64_t>(kDiskUnderWay / options_.block, 1));
+  if (options_.depth == 0) options_.depth = static_cast<int>(disk_depth(options_.block));
   const int most = options_.depth * static_cast<int>(files.size());
   const std::int64_t bytes = options_.block * most;
   buffers_ = memory_.take(bytes + kDiskPage, Owner::update);

@@ -20,7 +20,7 @@ std::int64_t lost(const StagingShape& shape) {
 std::int64_t of_store(const DiskOptions& disk) {
   const auto disks = std::max<std::int64_t>(static_cast<std::int64_t>(disk.directories.size()), 1);
   const std::int64_t block = disk.block > 0 ? disk.block : kDiskBlock;
-  const std::int64_t depth = disk.depth > 0 ? disk.depth : std::max<std::int64_t>(kDiskUnderWay / block, 1);
+  const std::int64_t depth = disk.depth > 0 ? disk.depth : disk_depth(block);
   return disks * block * depth + kDiskPage;
 }
 

@@ -2,6 +2,7 @@
 // model. What the estimate counts, and what takes them asks for. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "zero/disk.h"
@@ -34,6 +35,10 @@ inline constexpr std::int64_t kCopyBlock = std::int64_t{1} << 20;
 // Bytes of an operation on a disk and of those under way, where options leave them to be measured.
 inline constexpr std::int64_t kDiskBlock = std::int64_t{1} << 20;
 inline constexpr std::int64_t kDiskUnderWay = std::int64_t{8} << 20;
+// Operations of `block` bytes under way on each disk, likewise.
+constexpr std::int64_t disk_depth(std::int64_t block) {
+  return std::max<std::int64_t>(kDiskUnderWay / block, 1);
+}
 inline constexpr std::int64_t kDiskPage = 4096;
 
 // What of a state passes through buffers: what is on disk, and where the model is on a device, and the host computes

@@ -65,4 +65,10 @@ TEST(BuffersOfUpdates, HaveRoomForWhatStaysOnADevice) {
   EXPECT_EQ(arrays(on_disk, false), StagingShape::kArrays + 2);
 }
 
+TEST(DiskDepth, IsOneAtLeast) {
+  EXPECT_EQ(disk_depth(std::int64_t{1} << 18), 32);
+  EXPECT_EQ(disk_depth(kDiskUnderWay), 1);
+  EXPECT_EQ(disk_depth(kDiskUnderWay * 2), 1);
+}
+
 }  // namespace zero::staging_test

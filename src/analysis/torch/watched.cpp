@@ -138,11 +138,10 @@ void Watched::add(const torch::nn::Module& module) {
   require_some_here(module);
   drop_ended();
   for (const auto& item : module.named_buffers())
-    if (item.value().defined() && !units_.contains(item.value().unsafeGetTensorImpl()))
+    if (!units_.contains(item.value().unsafeGetTensorImpl()))
       put(item.value(), MemoryOwner::parameter, unit_of(item.key()));
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
-    if (!parameter.defined()) continue;
     const void* const key = parameter.unsafeGetTensorImpl();
     if (!units_.contains(key)) put(parameter, MemoryOwner::parameter, unit_of(item.key()));
     hook(parameter, units_.at(key));
