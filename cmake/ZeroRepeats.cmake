@@ -29,7 +29,7 @@ zero_repeat(programs_over_gloo "*/Programs.*" 4 8 ZERO_TEST_TRANSPORT=gloo)
 
 # With the kernels that LibTorch and oneDNN have for lesser processors. Ours of each instruction set are compared in
 # simd_test, and under the sanitizers all are those of the least processor.
-set(operators "Modules*:Recurrent/*:Parameters*:*Llama*:Float8*:Windows*:FullPrecision*:GradientsIn16Bits*:Evaluation*:Frozen*")
+set(operators "Modules*:LibTorchsModules/*:Recurrent/*:Parameters*:*Llama*:Float8*:Windows*:FullPrecision*:GradientsIn16Bits*:Evaluation*:Frozen*")
 set(matrices "All/Settings.*:*Optimizers*:*Plans*:*Splits*")
 set(least ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2)
 set(avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2)

@@ -98,6 +98,11 @@ struct Expected {
   double bf16 = 0.05;        // how far losses in bf16 may be from plain ones in fp32, of the largest
 };
 
+// Of models that are there for one thing each.
+inline Expected strictly_on(std::vector<int> ranks, int steps = 3) {
+  return {.steps = steps, .ranks = std::move(ranks), .tolerance = 1e-6};
+}
+
 struct ProgramRow {
   std::string name;
   MakeProgram make;
@@ -127,6 +132,15 @@ namespace programs_targets {
 std::vector<ProgramRow> rows();
 }
 namespace programs_weights {
+std::vector<ProgramRow> rows();
+}
+namespace modules_test {
+std::vector<ProgramRow> rows();
+}
+namespace sharing_test {
+std::vector<ProgramRow> of_shared_parameters(), of_frozen_parameters(), of_unused_parameters();
+}
+namespace max_norm_test {
 std::vector<ProgramRow> rows();
 }
 

@@ -161,5 +161,10 @@ INSTANTIATE_TEST_SUITE_P(Policies, Programs, testing::ValuesIn(programs_policies
 INSTANTIATE_TEST_SUITE_P(Recurrent, Programs, testing::ValuesIn(programs_recurrent::rows()), title_of);
 INSTANTIATE_TEST_SUITE_P(Targets, Programs, testing::ValuesIn(programs_targets::rows()), title_of);
 INSTANTIATE_TEST_SUITE_P(Weights, Programs, testing::ValuesIn(programs_weights::rows()), title_of);
+INSTANTIATE_TEST_SUITE_P(LibTorchsModules, Programs, testing::ValuesIn(modules_test::rows()), title_of);
+INSTANTIATE_TEST_SUITE_P(BoundedRows, Programs, testing::ValuesIn(max_norm_test::rows()), title_of);
+INSTANTIATE_TEST_SUITE_P(SharedParameters, Programs, testing::ValuesIn(sharing_test::of_shared_parameters()), title_of);
+INSTANTIATE_TEST_SUITE_P(FrozenParameters, Programs, testing::ValuesIn(sharing_test::of_frozen_parameters()), title_of);
+INSTANTIATE_TEST_SUITE_P(UnusedParameters, Programs, testing::ValuesIn(sharing_test::of_unused_parameters()), title_of);
 
 }  // namespace zero::test::programs_test
