@@ -1,5 +1,6 @@
 // Gradients that the program reads, changes and empties between the backwards of loops of LibTorch's own.
 #include "familiar.h"
+#include "familiar_programs.h"
 #include "zero/error.h"
 
 namespace zero::test::familiar_gradients_test {
@@ -121,69 +122,35 @@ TEST(FamiliarGradients, AreNotKept) {
   });
 }
 
-// The usual loop of a GAN, whose discriminator is emptied at the start of its own step.
-struct Pair {
-  Outcome generator, critic;
-};
-
-struct Generator : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& z) { return net(z); }
-  Linear net = register_module("net", Linear(4, 3));
-};
-struct Critic : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& x) { return net(x).square().mean(); }
-  Linear net = register_module("net", Linear(3, 1));
-};
-
-template <class CriticOptimizer, class GeneratorOptimizer>
-void adversarial(Generator& generator, Critic& critic, GeneratorOptimizer& for_generator, CriticOptimizer& for_critic,
-                 std::int64_t index) {
-  const at::Tensor z = numbers(index, {5, 4}), real = numbers(index + 5000, {5, 3});
-  critic.zero_grad();
-  (-critic.forward(real)).backward();
-  critic.forward(generator.forward(z).detach()).backward();
-  for_critic.step();
-  generator.zero_grad();
-  (-critic.forward(generator.forward(z))).backward();
-  for_generator.step();
+// The usual loop of a GAN, whose critic is emptied at the start of its own step.
+void adversarial(Generator& generator, Critic& critic, torch::optim::Optimizer& for_generator,
+                 torch::optim::Optimizer& for_critic, const Batches& data) {
+  for (const auto& [noise, real] : data) {
+    critic->zero_grad();
+    (-critic->forward(real).square().mean()).backward();
+    critic->forward(generator->forward(noise).detach()).square().mean().backward();
+    for_critic.step();
+    generator->zero_grad();
+    (-critic->forward(generator->forward(noise)).square().mean()).backward();
+    for_generator.step();
+  }
 }
 
 TEST(FamiliarLoops, TrainAdversaries) {
-  const auto run = [](const Plan& plan, int ranks, int steps) {
-    std::vector<Pair> runs(static_cast<std::size_t>(ranks));
-    run_ranks(ranks, [&](const World& world) {
-      Generator generator;
-      Critic critic;
-      initialise(generator, kSeed);
-      initialise(critic, kSeed + 100);
-      Engine of_generator(generator, world, plan, Sgd{.lr = 0.1});
-      Engine of_critic(critic, world, plan, Sgd{.lr = 0.1});
-      for (int step = 0; step < steps; ++step)
-        adversarial(generator, critic, of_generator.optimizer(), of_critic.optimizer(), step * ranks + world.rank());
-      Pair& mine = runs[static_cast<std::size_t>(world.rank())];
-      mine.generator.parameters = parameters_of(generator, of_generator);
-      mine.critic.parameters = parameters_of(critic, of_critic);
-    });
-    return runs.front();
-  };
-  constexpr int kSteps = 4;
-  Generator generator;
-  Critic critic;
-  initialise(generator, kSeed);
-  initialise(critic, kSeed + 100);
-  torch::optim::SGD for_generator(generator.parameters(), 0.1), for_critic(critic.parameters(), 0.1);
-  for (int step = 0; step < kSteps; ++step) adversarial(generator, critic, for_generator, for_critic, step);
-  Pair plain;
-  for (const auto& each : generator.named_parameters()) plain.generator.parameters[each.key()] = each.value();
-  for (const auto& each : critic.named_parameters()) plain.critic.parameters[each.key()] = each.value();
-  const Pair alone = run(Plan::ddp(), 1, kSteps), together = run(Plan::ddp(), 3, kSteps);
-  EXPECT_EQ(difference(plain.generator, alone.generator, 1e-6), "");
-  EXPECT_EQ(difference(plain.critic, alone.critic, 1e-6), "");
-  for (const Plan& plan : all_plans()) {
-    const Pair each = run(plan, 3, kSteps);
-    EXPECT_EQ(difference(together.generator, each.generator), "") << plan.label();
-    EXPECT_EQ(difference(together.critic, each.critic), "") << plan.label();
-  }
+  expect_as_plain([](int data_of, const auto&... engine) {
+    auto generator = begun<Generator>();
+    auto critic = begun<Critic>(kSeed + 100);
+    if constexpr (sizeof...(engine) == 0) {
+      torch::optim::SGD for_generator(generator->parameters(), 0.1), for_critic(critic->parameters(), 0.1);
+      adversarial(generator, critic, for_generator, for_critic, batches(data_of, 4, 3));
+    } else {
+      Engine for_generator(*generator, engine..., Sgd{.lr = 0.1}), for_critic(*critic, engine..., Sgd{.lr = 0.1});
+      adversarial(generator, critic, for_generator.optimizer(), for_critic.optimizer(), batches(data_of, 4, 3));
+      for_generator.release();
+      for_critic.release();
+    }
+    return left_by({{"generator.", generator.get()}, {"critic.", critic.get()}});
+  });
 }
 
 }  // namespace zero::test::familiar_gradients_test

@@ -99,4 +99,14 @@ void expect_as_plain(const Program& program) {
   EXPECT_EQ(difference(program(0), alone, 1e-6), "");
 }
 
+// The same of a loop over one network: loop(network, data), and by an engine loop(network, data, world, plan).
+template <class Network = Regressor, class Loop>
+void expect_loop_as_plain(const Loop& loop, std::int64_t width_of_y = 3, int count = 4) {
+  expect_as_plain([&](int data_of, const auto&... engine) {
+    auto network = begun<Network>();
+    loop(network, batches(data_of, 6, width_of_y, count), engine...);
+    return left_by({{"", network.get()}});
+  });
+}
+
 }  // namespace zero::test

@@ -45,11 +45,7 @@ void train(Regressor& net, const Batches& data, const zero::World& world, const 
 }
 
 TEST(FamiliarPrograms, ATrainerThatTakesAnOptimizer) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    train(net, batches(data_of, 6, 3), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { train(of...); });
 }
 
 void schedule(Regressor& net, const Batches& data) {
@@ -77,11 +73,7 @@ void schedule(Regressor& net, const Batches& data, const zero::World& world, con
 }
 
 TEST(FamiliarPrograms, ASchedule) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    schedule(net, batches(data_of, 6, 3, 6), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { schedule(of...); }, 3, 6);
 }
 
 void clip(Regressor& net, const Batches& data) {
@@ -106,11 +98,7 @@ void clip(Regressor& net, const Batches& data, const zero::World& world, const z
 }
 
 TEST(FamiliarPrograms, ClippingByValue) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    clip(net, batches(data_of, 6, 3), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { clip(of...); });
 }
 
 std::vector<torch::Tensor> average(Regressor& net, const Batches& data) {
@@ -270,11 +258,10 @@ torch::Generator dice() {
 }
 
 TEST(FamiliarPrograms, ProximalPolicyOptimization) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto agent = begun<Agent>();
-    play(agent, batches(data_of, 6, 1), dice(), engine...);
-    return left_by({{"", agent.get()}});
-  });
+  const auto loop = [](Agent& agent, const Batches& episodes, const auto&... engine) {
+    play(agent, episodes, dice(), engine...);
+  };
+  expect_loop_as_plain<Agent>(loop, 1);
 }
 
 }  // namespace zero::test::familiar_programs_test

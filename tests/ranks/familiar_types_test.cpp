@@ -45,11 +45,7 @@ void fit(Regressor& net, const Batches& data, const zero::World& world, const ze
 }
 
 TEST(FamiliarTypes, AReferenceInAHeader) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    fit(net, batches(data_of, 6, 3), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { fit(of...); });
 }
 
 struct PolicyImpl : torch::nn::Module {
@@ -94,11 +90,7 @@ void play(Policy& policy, const Batches& taken, const zero::World& world, const 
 }
 
 TEST(FamiliarTypes, APointer) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto policy = begun<Policy>();
-    play(policy, batches(data_of, 6, 4), engine...);
-    return left_by({{"", policy.get()}});
-  });
+  expect_loop_as_plain<Policy>([](auto&&... of) { play(of...); }, 4);
 }
 
 using PolicyOptimizer = std::shared_ptr<torch::optim::Adam>;
@@ -126,11 +118,7 @@ void learn(Policy& policy, const Batches& taken, const zero::World& world, const
 }
 
 TEST(FamiliarTypes, ASharedPointerByAnAlias) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto policy = begun<Policy>();
-    learn(policy, batches(data_of, 6, 4), engine...);
-    return left_by({{"", policy.get()}});
-  });
+  expect_loop_as_plain<Policy>([](auto&&... of) { learn(of...); }, 4);
 }
 
 // An engine as a member by value: it has what a loop calls.
@@ -291,11 +279,7 @@ void restart(Regressor& net, const Batches& data, const zero::World& world, cons
 }
 
 TEST(FamiliarTypes, AnOptimizerForEachEpoch) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    restart(net, batches(data_of, 6, 3, 2), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { restart(of...); }, 3, 2);
 }
 
 // A module's archive is written and read in a scope; an optimizer's is refused, and says what is for both.

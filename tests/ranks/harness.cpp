@@ -357,15 +357,4 @@ Outcome train_any_plain(const Job& job, const MakeModel& make) {
   return trainer.finish();
 }
 
-void expect_any_as_torch(Job job, const MakeModel& make, double tolerance) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    job.plan = Plan::ddp().precision(precision).accumulate(job.plan.accumulate());
-    const Outcome ddp = train_any(job, make);
-    if (precision == Precision::fp32) {
-      EXPECT_EQ(difference(train_any_plain(job, make), ddp, tolerance), "");
-    }
-    under_every_plan(job, [&](const Job& each) { EXPECT_EQ(difference(ddp, train_any(each, make)), ""); });
-  }
-}
-
 }  // namespace zero::test

@@ -211,12 +211,4 @@ void under_every_plan(Job job, const Body& body) {
   }
 }
 
-// Every plan gives ddp's bits in fp32 and bf16, and in fp32 what torch::optim computes.
-void expect_any_as_torch(Job job, const MakeModel& make, double tolerance);
-
-template <class Model>
-void expect_as_torch(const Job& job = {}, const Course<Model>& course = {}, double tolerance = 1e-6) {
-  expect_any_as_torch(job, any_model(course), tolerance);
-}
-
 }  // namespace zero::test

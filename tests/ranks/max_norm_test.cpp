@@ -1,7 +1,7 @@
 // Embeddings with a largest norm of rows, which LibTorch writes while a forward reads.
 #include <torch/torch.h>
 
-#include "harness.h"
+#include "programs.h"
 #include "zero/error.h"
 
 namespace zero::test::max_norm_test {
@@ -27,13 +27,12 @@ struct Tables : torch::nn::Module {
 
 const Job kJob{.optimizer = Sgd{.lr = 0.1, .momentum = 0.9}, .steps = 5};
 
-TEST(MaxNorm, IsThatOfLibTorch) {
-  for (const int ranks : {1, 2, 3}) {
-    Job job = kJob;
-    job.ranks = ranks;
-    const Course<Tables> course{.make = [ranks] { return std::make_shared<Tables>(true, ranks); }};
-    expect_as_torch<Tables>(job, course);
-  }
+std::vector<ProgramRow> rows() {
+  const MakeProgram of_the_same_rows = [](Run& run) {
+    const Course<Tables> course{.make = [lanes = run.lanes()] { return std::make_shared<Tables>(true, lanes); }};
+    return usual<Tables>(kJob.optimizer, course)(run);
+  };
+  return {{"OfTablesAndBags", of_the_same_rows, {.steps = kJob.steps, .tolerance = 1e-6}}};
 }
 
 // Ranks that look up different rows: what any of them looked up is renormalised for all.

@@ -3,7 +3,7 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include "harness.h"
+#include "programs.h"
 
 namespace zero::test::modules_test {
 
@@ -13,9 +13,6 @@ using torch::nn::Linear;
 at::Tensor squared(const at::Tensor& x) {
   return x.to(at::kFloat).square().mean();
 }
-
-// Attention, and a bias before a norm, have gradients that are zero but for rounding: AdamW would blow them up.
-const Job kSgd{.ranks = 2, .optimizer = Sgd{.lr = 0.1, .momentum = 0.9}};
 
 struct Convolutional : torch::nn::Module {
   explicit Convolutional(bool channels_last = false) {
@@ -38,14 +35,10 @@ struct Convolutional : torch::nn::Module {
   torch::nn::Sequential net;
 };
 
-TEST(Modules, ConvolutionsBatchNormAndGroupNorm) {
-  expect_as_torch<Convolutional>(kSgd);
-}
+const Course<Convolutional> kChannelsLast{.make = [] { return std::make_shared<Convolutional>(true); }};
 
 TEST(Modules, ChannelsLastWeightsKeepTheirOrder) {
-  const Course<Convolutional> course{.make = [] { return std::make_shared<Convolutional>(true); }};
-  expect_as_torch<Convolutional>(kSgd, course);
-  on_ranks<Convolutional>({.plan = Plan::zero3()}, course, [](Convolutional& model, Engine& engine, int) {
+  on_ranks<Convolutional>({.plan = Plan::zero3()}, kChannelsLast, [](Convolutional& model, Engine& engine, int) {
     const at::Tensor weight = model.net[0]->as<Conv2d>()->weight;
     EXPECT_TRUE(weight.is_contiguous(at::MemoryFormat::ChannelsLast));
     EXPECT_TRUE(engine.main_parameter(weight).is_contiguous(at::MemoryFormat::ChannelsLast));
@@ -73,10 +66,6 @@ struct Noisy : torch::nn::Module {
   Linear linear = register_module("linear", Linear(5, 4));
 };
 
-TEST(Modules, RandomOperatorsOfUndefinedTensors) {
-  expect_as_torch<Noisy>(kSgd);
-}
-
 struct TransposedConvolutional : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return squared(norm(up(torch::relu(down(numbers(index, {4, 2, 12})))))); }
   torch::nn::Conv1d down = register_module("down", torch::nn::Conv1d(torch::nn::Conv1dOptions(2, 4, 3).groups(2)));
@@ -85,19 +74,11 @@ struct TransposedConvolutional : torch::nn::Module {
   torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(3));
 };
 
-TEST(Modules, TransposedAndGroupedConvolutions) {
-  expect_as_torch<TransposedConvolutional>(kSgd);
-}
-
 struct LayerNormed : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return squared(norm(layer(norm(numbers(index, {3, 6}))))); }
   torch::nn::LayerNorm norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})));
   Linear layer = register_module("layer", Linear(6, 6));
 };
-
-TEST(Modules, LayerNormOfTheInput) {
-  expect_as_torch<LayerNormed>(kSgd);
-}
 
 template <class Recurrent, class Options>
 struct Sequence : torch::nn::Module {
@@ -107,21 +88,11 @@ struct Sequence : torch::nn::Module {
   Linear out = this->register_module("out", Linear(12, 2));
 };
 
-TEST(Modules, Lstm) {
-  expect_as_torch<Sequence<torch::nn::LSTM, torch::nn::LSTMOptions>>();
-}
-TEST(Modules, Gru) {
-  expect_as_torch<Sequence<torch::nn::GRU, torch::nn::GRUOptions>>();
-}
-TEST(Modules, Rnn) {
-  expect_as_torch<Sequence<torch::nn::RNN, torch::nn::RNNOptions>>();
-}
-
 struct Cells : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor x = numbers(index, {4, 3, 5});
-    auto state = std::make_tuple(at::zeros({3, 5}), at::zeros({3, 5}));
-    at::Tensor hidden = at::zeros({3, 5});
+    auto state = std::make_tuple(at::zeros_like(x[0]), at::zeros_like(x[0]));
+    at::Tensor hidden = at::zeros_like(x[0]);
     for (std::int64_t t = 0; t < 4; ++t) {
       state = lstm(x[t], state);
       hidden = gru(std::get<0>(state).to(at::kFloat), hidden.to(at::kFloat));
@@ -133,10 +104,6 @@ struct Cells : torch::nn::Module {
   torch::nn::GRUCell gru = register_module("gru", torch::nn::GRUCell(5, 5));
 };
 
-TEST(Modules, RecurrentCells) {
-  expect_as_torch<Cells>();
-}
-
 struct Attention : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor x = numbers(index, {5, 2, 8});
@@ -145,20 +112,12 @@ struct Attention : torch::nn::Module {
   torch::nn::MultiheadAttention attention = register_module("attention", torch::nn::MultiheadAttention(8, 2));
 };
 
-TEST(Modules, MultiheadAttention) {
-  expect_as_torch<Attention>(kSgd);
-}
-
 struct Transforming : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return squared(encoder(numbers(index, {5, 2, 8}))); }
   torch::nn::TransformerEncoder encoder = register_module(
       "encoder", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(
                      torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.0), 2)));
 };
-
-TEST(Modules, TransformerEncoder) {
-  expect_as_torch<Transforming>(kSgd);
-}
 
 struct Embedded : torch::nn::Module {
   explicit Embedded(bool sparse = true)
@@ -173,7 +132,7 @@ struct Embedded : torch::nn::Module {
 };
 
 TEST(Modules, EmbeddingsWithSparseGradientsTrainAsDense) {
-  Job job = kSgd;
+  Job job{.optimizer = kSgdMomentum};
   const Course<Embedded> dense{.make = [] { return std::make_shared<Embedded>(false); }};
   const Outcome expected = train_plain<Embedded>(job, dense);
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
@@ -195,10 +154,6 @@ struct Bilinear : torch::nn::Module {
   torch::nn::PReLU prelu = register_module("prelu", torch::nn::PReLU());
 };
 
-TEST(Modules, BilinearAndPRelu) {
-  expect_as_torch<Bilinear>(kSgd);
-}
-
 struct Lists : torch::nn::Module {
   Lists() {
     for (int i = 0; i < 3; ++i) list->append(at::zeros({5, 5}));
@@ -217,10 +172,6 @@ struct Lists : torch::nn::Module {
   torch::nn::ModuleDict layers = register_module("layers", torch::nn::ModuleDict());
 };
 
-TEST(Modules, ParameterListParameterDictAndModuleDict) {
-  expect_as_torch<Lists>(kSgd);
-}
-
 struct Layouts : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor x = numbers(index, {3, 4});
@@ -232,19 +183,11 @@ struct Layouts : torch::nn::Module {
   at::Tensor scalar = register_parameter("scalar", at::zeros({}));
 };
 
-TEST(Parameters, ThatAreNotContiguous) {
-  expect_as_torch<Layouts>(kSgd);
-}
-
 struct Tiny : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return (numbers(index, {4}) * weight + offset).square().mean(); }
   at::Tensor weight = register_parameter("weight", at::zeros({}));
   at::Tensor offset = register_parameter("offset", at::zeros({1}));
 };
-
-TEST(Parameters, FewerThanRanks) {
-  expect_as_torch<Tiny>({.ranks = 5});
-}
 
 struct Empty : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
@@ -259,16 +202,10 @@ struct Empty : torch::nn::Module {
   at::Tensor alone = register_parameter("alone", at::zeros({0}));
 };
 
-TEST(Parameters, WithoutElements) {
-  expect_as_torch<Empty>(kSgd);
-}
-
 // Whatever else is in their unit: `narrow.weight` is alone in one.
 TEST(Parameters, WithoutElementsAreStoredAsOthersAre) {
   for (const Plan& plan : all_plans()) {
-    Job job = kSgd;
-    job.plan = plan.bf16();
-    on_ranks<Empty>(job, {}, [](Empty& model, Engine& engine, int) {
+    on_ranks<Empty>({.plan = plan.bf16(), .optimizer = kSgdMomentum}, {}, [](Empty& model, Engine& engine, int) {
       train_step(model, engine);
       for (const auto& item : model.named_parameters()) {
         SCOPED_TRACE(item.key());
@@ -323,8 +260,27 @@ struct Doubles : torch::nn::Module {
   Linear layer = register_module("layer", Linear(5, 5));
 };
 
-TEST(Parameters, InFp64AreAsExactAsTorchs) {
-  expect_as_torch<Doubles>({.ranks = 3}, {}, 1e-12);
+// Attention, and a bias before a norm, have gradients that are zero but for rounding: AdamW would blow them up.
+std::vector<ProgramRow> rows() {
+  return {
+      {"ConvolutionsBatchNormAndGroupNorm", usual<Convolutional>(kSgdMomentum), strictly_on({2})},
+      {"ChannelsLastWeights", usual<Convolutional>(kSgdMomentum, kChannelsLast), strictly_on({2})},
+      {"RandomOperatorsOfUndefinedTensors", usual<Noisy>(kSgdMomentum), strictly_on({2})},
+      {"TransposedAndGroupedConvolutions", usual<TransposedConvolutional>(kSgdMomentum), strictly_on({2})},
+      {"LayerNormOfTheInput", usual<LayerNormed>(kSgdMomentum), strictly_on({2})},
+      {"Lstm", usual<Sequence<torch::nn::LSTM, torch::nn::LSTMOptions>>(), strictly_on({2})},
+      {"Gru", usual<Sequence<torch::nn::GRU, torch::nn::GRUOptions>>(), strictly_on({2})},
+      {"Rnn", usual<Sequence<torch::nn::RNN, torch::nn::RNNOptions>>(), strictly_on({2})},
+      {"RecurrentCells", usual<Cells>(), strictly_on({2})},
+      {"MultiheadAttention", usual<Attention>(kSgdMomentum), strictly_on({2})},
+      {"TransformerEncoder", usual<Transforming>(kSgdMomentum), strictly_on({2})},
+      {"BilinearAndPRelu", usual<Bilinear>(kSgdMomentum), strictly_on({2})},
+      {"ParameterListParameterDictAndModuleDict", usual<Lists>(kSgdMomentum), strictly_on({2})},
+      {"ParametersThatAreNotContiguous", usual<Layouts>(kSgdMomentum), strictly_on({2})},
+      {"ParametersFewerThanRanks", usual<Tiny>(), strictly_on({5})},
+      {"ParametersWithoutElements", usual<Empty>(kSgdMomentum), strictly_on({2})},
+      {"ParametersInFp64", usual<Doubles>(), {.steps = 3, .ranks = {3}, .tolerance = 1e-12}},
+  };
 }
 
 }  // namespace zero::test::modules_test

@@ -26,11 +26,7 @@ void train_in_turn(Regressor& net, const Batches& data) {
 }
 
 TEST(GradientRecipes, SeveralLosses) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    train_in_turn(net, batches(data_of, 6, 3), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { train_in_turn(of...); });
 }
 
 // Clipping to a norm of one part of the network alone.
@@ -149,11 +145,7 @@ void sharpness_aware(Regressor& net, const Batches& data) {
 }
 
 TEST(GradientRecipes, SharpnessAwareMinimization) {
-  expect_as_plain([](int data_of, const auto&... engine) {
-    auto net = begun<Regressor>();
-    sharpness_aware(net, batches(data_of, 6, 3), engine...);
-    return left_by({{"", net.get()}});
-  });
+  expect_loop_as_plain([](auto&&... of) { sharpness_aware(of...); });
 }
 
 }  // namespace zero::test::recipes_gradients_test

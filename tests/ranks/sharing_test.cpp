@@ -1,7 +1,7 @@
 // Parameters that are shared, used again, used elsewhere, frozen, or not used at all.
 #include <torch/torch.h>
 
-#include "harness.h"
+#include "programs.h"
 
 namespace zero::test::sharing_test {
 
@@ -30,10 +30,6 @@ struct Tied : torch::nn::Module {
   TiedHead head = register_module("head", TiedHead(embed->weight));
 };
 
-TEST(Sharing, ATiedWeightIsOneParameter) {
-  expect_as_torch<Tied>({.ranks = 3});
-}
-
 // Two weights of one storage, as flatten_parameters() of a recurrent layer makes them on a device.
 struct SideBySide : torch::nn::Module {
   explicit SideBySide(std::int64_t second_begins = 35) {
@@ -44,10 +40,6 @@ struct SideBySide : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return squared(second(torch::tanh(first(numbers(index, {3, 7}))))); }
   Linear first = register_module("first", Linear(7, 5)), second = register_module("second", Linear(5, 7));
 };
-
-TEST(Sharing, WeightsThatLieSideBySideInOneStorage) {
-  expect_as_torch<SideBySide>({.ranks = 2});
-}
 
 TEST(Sharing, WeightsThatOverlapAreRefused) {
   SideBySide module(34);
@@ -73,10 +65,6 @@ struct TwoNames : torch::nn::Module {
   Linear second = register_module("second", first);
 };
 
-TEST(Sharing, OneModuleUnderTwoNames) {
-  expect_as_torch<TwoNames>();
-}
-
 // One layer applied again and again, as in ALBERT; the number of times depends on the data.
 struct Repeated : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
@@ -88,10 +76,6 @@ struct Repeated : torch::nn::Module {
   Linear layer = register_module("layer", Linear(5, 5));
 };
 
-TEST(Sharing, TheSameModuleSeveralTimesInOneForward) {
-  expect_as_torch<Repeated>({.ranks = 3});
-}
-
 struct External : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor x = torch::tanh(inner(numbers(index, {3, 5})));
@@ -100,10 +84,6 @@ struct External : torch::nn::Module {
   Linear inner = register_module("inner", Linear(5, 6));
   Linear other = register_module("other", Linear(9, 5));
 };
-
-TEST(Sharing, AParameterUsedOutsideItsModule) {
-  expect_as_torch<External>();
-}
 
 struct ReturnsItsBias : torch::nn::Module {
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {layer(x), layer->bias}; }
@@ -116,10 +96,6 @@ struct ReturnsItsBias : torch::nn::Module {
   Linear last = register_module("last", Linear(5, 5));
 };
 
-TEST(Sharing, AParameterReturnedByItsModule) {
-  expect_as_torch<ReturnsItsBias>();
-}
-
 // Views of a parameter, taken before and used after other units.
 struct Views : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
@@ -131,10 +107,6 @@ struct Views : torch::nn::Module {
   Linear layer = register_module("layer", Linear(6, 6));
 };
 
-TEST(Sharing, ViewsOfAParameter) {
-  expect_as_torch<Views>();
-}
-
 // Two layers, of which a course freezes one.
 struct Pair : torch::nn::Module {
   at::Tensor loss(std::int64_t index) { return squared(second(torch::tanh(first(numbers(index, {3, 5}))))); }
@@ -142,53 +114,16 @@ struct Pair : torch::nn::Module {
   Linear second = register_module("second", Linear(7, 3));
 };
 
-TEST(Sharing, AHookOnAParameterChangesItsGradient) {
-  const Course<Pair> course{.make = [] {
-    auto model = std::make_shared<Pair>();
-    model->first->weight.register_hook([](const at::Tensor& gradient) { return gradient * 0.25; });
-    return model;
-  }};
-  expect_as_torch<Pair>({.optimizer = Sgd{.lr = 0.5}}, course);
-}
-
 void freeze(torch::nn::Module& module, bool frozen = true) {
   for (at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(!frozen);
 }
 
-TEST(Frozen, FromTheStart) {
-  for (const bool first : {true, false}) {
-    const Course<Pair> course{.make = [first] {
-      auto model = std::make_shared<Pair>();
-      freeze(first ? *model->first : *model->second);
-      return model;
-    }};
-    expect_as_torch<Pair>({}, course);
-  }
-}
-
-TEST(Frozen, APartOfAUnit) {
-  const Course<Pair> course{.make = [] {
+std::function<std::shared_ptr<Pair>()> prepared(const std::function<void(Pair&)>& prepare) {
+  return [prepare] {
     auto model = std::make_shared<Pair>();
-    model->first->weight.set_requires_grad(false);
+    prepare(*model);
     return model;
-  }};
-  expect_as_torch<Pair>({.ranks = 3}, course);
-}
-
-TEST(Frozen, AndUnfrozenBetweenSteps) {
-  const Course<Pair> course{.before_step = [](Pair& model, int step) { freeze(*model.first, step % 2 == 1); }};
-  expect_as_torch<Pair>({.steps = 5}, course);
-}
-
-TEST(Frozen, AtTheStartAndUnfrozenLater) {
-  const Course<Pair> course{.make =
-                                [] {
-                                  auto model = std::make_shared<Pair>();
-                                  freeze(*model->first);
-                                  return model;
-                                },
-                            .before_step = [](Pair& model, int step) { freeze(*model.first, step < 2); }};
-  expect_as_torch<Pair>({.steps = 4}, course);
+  };
 }
 
 TEST(Frozen, OneParameterOfAUnitBetweenMicroBatches) {
@@ -224,18 +159,6 @@ Course<Sometimes> where(std::function<bool(std::int64_t)> uses) {
 
 const Optimizer kDecaying = AdamW{.lr = 2e-3, .eps = 1e-4, .weight_decay = 0.5};
 
-TEST(NoGradient, OnSomeRanks) {
-  for (const int ranks : {2, 3})
-    expect_as_torch<Sometimes>({.ranks = ranks, .optimizer = kDecaying},
-                               where([ranks](std::int64_t index) { return index % ranks == 1; }));
-}
-
-TEST(NoGradient, OnSomeSteps) {
-  const auto uses = where([](std::int64_t index) { return index / 2 % 2 == 1; });
-  expect_as_torch<Sometimes>({.optimizer = kDecaying, .steps = 6}, uses);
-  expect_as_torch<Sometimes>({.optimizer = Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, .steps = 6}, uses);
-}
-
 TEST(NoGradient, OnSomeMicroBatches) {
   under_every_plan({.plan = Plan::ddp().accumulate(3), .optimizer = kDecaying}, [](const Job& job) {
     const auto uses = where([](std::int64_t index) { return index % 3 == 1; });
@@ -268,10 +191,6 @@ struct Experts : torch::nn::Module {
   torch::nn::ModuleList experts;
 };
 
-TEST(ControlFlow, RanksUseDifferentExperts) {
-  for (const int ranks : {2, 3, 4}) expect_as_torch<Experts>({.ranks = ranks, .steps = 4});
-}
-
 TEST(ControlFlow, RanksUseDifferentExpertsInTheLeastMemory) {
   const Job job{.plan = Plan::zero3().resident_budget(1), .ranks = 3, .steps = 4};
   EXPECT_EQ(difference(train<Experts>(job), train<Experts>({.ranks = 3, .steps = 4})), "");
@@ -281,6 +200,50 @@ TEST(ControlFlow, RanksUseDifferentExpertsOverMicroBatches) {
   under_every_plan({.plan = Plan::ddp().accumulate(3), .ranks = 3}, [](const Job& job) {
     EXPECT_EQ(difference(train_plain<Experts>(job), train<Experts>(job), 1e-6), "");
   });
+}
+
+std::vector<ProgramRow> of_shared_parameters() {
+  const auto weakened = prepared([](Pair& model) {
+    model.first->weight.register_hook([](const at::Tensor& gradient) { return gradient * 0.25; });
+  });
+  return {
+      {"ATiedWeightIsOneParameter", usual<Tied>(), strictly_on({3})},
+      {"WeightsThatLieSideBySideInOneStorage", usual<SideBySide>(), strictly_on({2})},
+      {"OneModuleUnderTwoNames", usual<TwoNames>(), strictly_on({2})},
+      {"TheSameModuleSeveralTimesInOneForward", usual<Repeated>(), strictly_on({3})},
+      {"AParameterUsedOutsideItsModule", usual<External>(), strictly_on({2})},
+      {"AParameterReturnedByItsModule", usual<ReturnsItsBias>(), strictly_on({2})},
+      {"ViewsOfAParameter", usual<Views>(), strictly_on({2})},
+      {"AHookOnAParameterChangesItsGradient", usual<Pair>(Sgd{.lr = 0.5}, {.make = weakened}), strictly_on({2})},
+  };
+}
+std::vector<ProgramRow> of_frozen_parameters() {
+  const auto first_frozen = prepared([](Pair& model) { freeze(*model.first); });
+  const auto last_frozen = prepared([](Pair& model) { freeze(*model.second); });
+  const auto weight_frozen = prepared([](Pair& model) { model.first->weight.set_requires_grad(false); });
+  const auto in_turn = [](Pair& model, int step) { freeze(*model.first, step % 2 == 1); };
+  const auto at_first = [](Pair& model, int step) { freeze(*model.first, step < 2); };
+  return {
+      {"FirstLayer", usual<Pair>(kAdamW, {.make = first_frozen}), strictly_on({2})},
+      {"LastLayer", usual<Pair>(kAdamW, {.make = last_frozen}), strictly_on({2})},
+      {"APartOfAUnit", usual<Pair>(kAdamW, {.make = weight_frozen}), strictly_on({3})},
+      {"AndUnfrozenBetweenSteps", usual<Pair>(kAdamW, {.before_step = in_turn}), strictly_on({2}, 5)},
+      {"AtTheStartAndUnfrozenLater", usual<Pair>(kAdamW, {.make = first_frozen, .before_step = at_first}),
+       strictly_on({2}, 4)},
+  };
+}
+
+std::vector<ProgramRow> of_unused_parameters() {
+  const auto on_one_of = [](int ranks) { return where([ranks](std::int64_t index) { return index % ranks == 1; }); };
+  const auto on_some_steps = where([](std::int64_t index) { return index / 2 % 2 == 1; });
+  const Sgd sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1};
+  return {
+      {"OnOneOfTwoRanks", usual<Sometimes>(kDecaying, on_one_of(2)), strictly_on({2})},
+      {"OnOneOfThreeRanks", usual<Sometimes>(kDecaying, on_one_of(3)), strictly_on({3})},
+      {"OnSomeSteps", usual<Sometimes>(kDecaying, on_some_steps), strictly_on({2}, 6)},
+      {"OnSomeStepsOfSgd", usual<Sometimes>(sgd, on_some_steps), strictly_on({2}, 6)},
+      {"RanksUseDifferentExperts", usual<Experts>(), strictly_on({2, 3, 4}, 4)},
+  };
 }
 
 }  // namespace zero::test::sharing_test

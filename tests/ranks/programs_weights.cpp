@@ -3,7 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test::programs_weights_test {
+namespace zero::test::programs_weights {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -15,21 +15,9 @@ at::Tensor squared_error(const at::Tensor& output, std::int64_t index) {
   return (output.to(at::kFloat) - numbers(index + 400, output.sizes())).square().mean();
 }
 
-// One loss a micro-batch, one step for each global batch.
-template <class Model>
-struct Regression : Program {
-  explicit Regression(Run& run) : trainer(run.trainer(*model, kAdamW)) {}
-  void step(Run& run, int step) override {
-    run.each(step, [&](int, std::int64_t index) { trainer.backward(model->loss(index)); });
-    trainer.step();
-  }
-  Model model;
-  Trainer& trainer;
-};
-
 // Noise is added to the weights in the forward; the first use of a parameter is the sum, or a random operator that
 // takes its shape and dtype.
-struct NoisyImpl : torch::nn::Module {
+struct Noisy : torch::nn::Module {
   virtual at::Tensor noisy(const at::Tensor& weight, std::int64_t index) {
     return weight + 0.05 * numbers(index, weight.sizes());
   }
@@ -39,17 +27,15 @@ struct NoisyImpl : torch::nn::Module {
   }
   Linear in = register_module("in", Linear(30, 44)), out = register_module("out", Linear(44, 3));
 };
-TORCH_MODULE(Noisy);
 
-struct NoisyLikeImpl : NoisyImpl {
+struct NoisyLike : Noisy {
   at::Tensor noisy(const at::Tensor& weight, std::int64_t) override {
     return weight + 0.05 * torch::randn_like(weight);
   }
 };
-TORCH_MODULE(NoisyLike);
 
 // A variational autoencoder: noise in the middle, of the shape of an activation.
-struct VaeImpl : torch::nn::Module {
+struct Vae : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor x = numbers(index, {kBatch, 20});
     const std::vector<at::Tensor> code = encoder->forward(x).chunk(2, 1);
@@ -62,11 +48,10 @@ struct VaeImpl : torch::nn::Module {
                  "encoder", Sequential(Linear(20, 44), torch::nn::ReLU(), torch::nn::Dropout(0.2), Linear(44, 16))),
              decoder = register_module("decoder", Sequential(Linear(8, 44), torch::nn::ReLU(), Linear(44, 20)));
 };
-TORCH_MODULE(Vae);
 
 // Weight normalisation (Salimans and Kingma, 2016) in one layer, spectral normalisation in the other, whose vector is a
 // buffer.
-struct NormalisedImpl : torch::nn::Module {
+struct Normalised : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor weight = torch::_weight_norm(direction, length, 0);
     const at::Tensor hidden = torch::tanh(F::linear(numbers(index, {kBatch, 30}), weight));
@@ -79,10 +64,9 @@ struct NormalisedImpl : torch::nn::Module {
   at::Tensor left = register_buffer("left", at::full({12}, 0.5));
   Linear out = register_module("out", Linear(40, 12));
 };
-TORCH_MODULE(Normalised);
 
 // Weights of one layer are made by another network.
-struct HyperImpl : torch::nn::Module {
+struct Hyper : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor weight = maker->forward(code).view({6, 20});
     return squared_error(F::linear(torch::relu(in(numbers(index, {kBatch, 9}))), weight), index);
@@ -91,13 +75,12 @@ struct HyperImpl : torch::nn::Module {
   Sequential maker = register_module("maker", Sequential(Linear(5, 30), torch::nn::Tanh(), Linear(30, 120)));
   Linear in = register_module("in", Linear(9, 20));
 };
-TORCH_MODULE(Hyper);
 
 // The norm of the parameters' gradient is part of the loss.
-struct FlatMinimumImpl : torch::nn::Module {
+struct FlatMinimum : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor error = squared_error(net->forward(numbers(index, {kBatch, 12})), index);
-    at::Tensor penalty = at::zeros({});
+    at::Tensor penalty = at::zeros({}, error.options());
     for (const at::Tensor& gradient : torch::autograd::grad({error}, net->parameters(), {}, /*retain_graph=*/true,
                                                             /*create_graph=*/true))
       penalty = penalty + gradient.to(at::kFloat).square().sum();
@@ -105,10 +88,9 @@ struct FlatMinimumImpl : torch::nn::Module {
   }
   Sequential net = register_module("net", Sequential(Linear(12, 40), torch::nn::Tanh(), Linear(40, 4)));
 };
-TORCH_MODULE(FlatMinimum);
 
 // Learning to learn (Finn et al., 2017): a step inside the forward, through which backward goes.
-struct MamlImpl : torch::nn::Module {
+struct Maml : torch::nn::Module {
   static at::Tensor forward(const std::vector<at::Tensor>& w, const at::Tensor& x) {
     return F::linear(torch::tanh(F::linear(x, w[0], w[1])), w[2], w[3]);
   }
@@ -123,10 +105,9 @@ struct MamlImpl : torch::nn::Module {
   }
   Sequential net = register_module("net", Sequential(Linear(12, 40), torch::nn::Tanh(), Linear(40, 4)));
 };
-TORCH_MODULE(Maml);
 
 // An energy and its forces, which are the energy's gradient by the positions, both learned.
-struct EnergyImpl : torch::nn::Module {
+struct Energy : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor positions = numbers(index, {kBatch, 12}).requires_grad_(true);
     const at::Tensor energy = net->forward(positions).to(at::kFloat).sum();
@@ -136,7 +117,6 @@ struct EnergyImpl : torch::nn::Module {
   Sequential net = register_module(
       "net", Sequential(Linear(12, 40), torch::nn::Softplus(), Linear(40, 36), torch::nn::Tanh(), Linear(36, 1)));
 };
-TORCH_MODULE(Energy);
 
 // Weights are disturbed before the forward and put back after the backward, the step being from where they were.
 struct Disturbed : Program {
@@ -187,41 +167,17 @@ struct NoiseAfterSteps : Program {
   Trainer& trainer;
 };
 
-TEST(WeightPrograms, NoiseInTheForward) {
-  expect_as_plain<Regression<Noisy>>();
-  expect_same_on_one_rank<Regression<Noisy>>();
-}
-TEST(WeightPrograms, NoiseOfTheEnginesGenerator) {
-  expect_as_plain<Regression<NoisyLike>>({.plain = false});
-  expect_same_on_one_rank<Regression<NoisyLike>>();
-}
-TEST(WeightPrograms, AVariationalAutoencoder) {
-  expect_as_plain<Regression<Vae>>({.plain = false});
-  expect_same_on_one_rank<Regression<Vae>>();
-}
-TEST(WeightPrograms, WeightAndSpectralNormalisation) {
-  expect_as_plain<Regression<Normalised>>();
-  expect_same_on_one_rank<Regression<Normalised>>();
-}
-TEST(WeightPrograms, WeightsMadeByANetwork) {
-  expect_as_plain<Regression<Hyper>>();
-}
-TEST(WeightPrograms, TheGradientsNormInTheLoss) {
-  expect_as_plain<Regression<FlatMinimum>>();
-  expect_same_on_one_rank<Regression<FlatMinimum>>();
-}
-TEST(WeightPrograms, LearningToLearn) {
-  expect_as_plain<Regression<Maml>>();
-}
-TEST(WeightPrograms, ForcesFromAnEnergy) {
-  expect_as_plain<Regression<Energy>>();
-}
-TEST(WeightPrograms, DisturbedAndPutBack) {
-  expect_as_plain<Disturbed>();
-}
-TEST(WeightPrograms, NoiseAfterSteps) {
-  expect_as_plain<NoiseAfterSteps>();
-  expect_same_on_one_rank<NoiseAfterSteps>();
+std::vector<ProgramRow> rows() {
+  return {{"NoiseInTheForward", usual<Noisy>()},
+          {"NoiseOfTheEnginesGenerator", usual<NoisyLike>(), {.plain = false}},
+          {"AVariationalAutoencoder", usual<Vae>(), {.plain = false}},
+          {"WeightAndSpectralNormalisation", usual<Normalised>()},
+          {"WeightsMadeByANetwork", usual<Hyper>()},
+          {"TheGradientsNormInTheLoss", usual<FlatMinimum>()},
+          {"LearningToLearn", usual<Maml>()},
+          {"ForcesFromAnEnergy", usual<Energy>()},
+          {"DisturbedAndPutBack", program<Disturbed>()},
+          {"NoiseAfterSteps", program<NoiseAfterSteps>()}};
 }
 
-}  // namespace zero::test::programs_weights_test
+}  // namespace zero::test::programs_weights

@@ -3,7 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test::programs_targets_test {
+namespace zero::test::programs_targets {
 
 namespace F = torch::nn::functional;
 using torch::nn::Linear;
@@ -25,6 +25,7 @@ struct Averaged : Program {
   explicit Averaged(Run& run) : trainer(run.trainer(*network, kAdamW)) {
     const auto scope = gather(network->parameters());
     const torch::NoGradGuard no_grad;
+    average->to(device_of_rank());
     for (std::size_t i = 0; i < average->parameters().size(); ++i)
       average->parameters()[i].copy_(network->parameters()[i]);
   }
@@ -164,22 +165,12 @@ struct Distilled : Program {
   Trainer &of_student, &of_teacher;
 };
 
-TEST(TargetPrograms, MovingAverageOfTheWeights) {
-  expect_as_plain<Averaged>();
-  expect_same_on_one_rank<Averaged>();
-}
-TEST(TargetPrograms, MovingAverageInScopesOfOneParameter) {
-  expect_as_plain<AveragedOneByOne>();
-}
-TEST(TargetPrograms, DeepQWithAClonedTarget) {
-  expect_as_plain<DeepQ>({.steps = 5});
-}
-TEST(TargetPrograms, ATeacherInsideTheEngine) {
-  expect_as_plain<Byol>();
-  expect_same_on_one_rank<Byol>();
-}
-TEST(TargetPrograms, ATeacherWithAnEngineOfItsOwn) {
-  expect_as_plain<Distilled>();
+std::vector<ProgramRow> rows() {
+  return {{"MovingAverageOfTheWeights", program<Averaged>()},
+          {"MovingAverageInScopesOfOneParameter", program<AveragedOneByOne>()},
+          {"DeepQWithAClonedTarget", program<DeepQ>(), {.steps = 5}},
+          {"ATeacherInsideTheEngine", program<Byol>()},
+          {"ATeacherWithAnEngineOfItsOwn", program<Distilled>()}};
 }
 
-}  // namespace zero::test::programs_targets_test
+}  // namespace zero::test::programs_targets

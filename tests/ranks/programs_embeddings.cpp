@@ -3,7 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test::programs_embeddings_test {
+namespace zero::test::programs_embeddings {
 
 namespace F = torch::nn::functional;
 using torch::nn::Embedding;
@@ -14,7 +14,7 @@ constexpr std::int64_t kRows = 90, kWidth = 14, kBatch = 6;
 const Sgd kPlainSgd{.lr = 0.3};  // torch::optim's others refuse sparse gradients
 
 // Skip-gram with negative samples: two tables with sparse gradients and nothing else.
-struct SkipGramImpl : torch::nn::Module {
+struct SkipGram : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor words = in(tokens(3 * index, {kBatch}, kRows)).unsqueeze(2);
     const at::Tensor near = out(tokens(3 * index + 1, {kBatch, 2}, kRows));
@@ -25,10 +25,9 @@ struct SkipGramImpl : torch::nn::Module {
   Embedding in = register_module("in", Embedding(EmbeddingOptions(kRows, kWidth).sparse(true)));
   Embedding out = register_module("out", Embedding(EmbeddingOptions(kRows, kWidth).sparse(true)));
 };
-TORCH_MODULE(SkipGram);
 
 // A siamese network: one table, looked up twice in a forward, whose sparse gradients autograd adds.
-struct SiameseImpl : torch::nn::Module {
+struct Siamese : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor left = table(tokens(2 * index, {kBatch}, kRows)),
                      right = table(tokens(2 * index + 1, {kBatch}, kRows));
@@ -38,12 +37,15 @@ struct SiameseImpl : torch::nn::Module {
   Embedding table = register_module("table", Embedding(EmbeddingOptions(kRows, kWidth).sparse(true)));
   Linear head = register_module("head", Linear(2 * kWidth, 5));
 };
-TORCH_MODULE(Siamese);
+
+at::Tensor counted(std::int64_t begin, std::int64_t end, std::int64_t step = 1) {
+  return at::arange(begin, end, step, device_of_rank());
+}
 
 // Features of a click: bags with sparse gradients beside dense layers.
-struct ClicksImpl : torch::nn::Module {
+struct Clicks : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
-    const at::Tensor rows = tokens(index, {kBatch * 3}, kRows), offsets = at::arange(0, kBatch * 3, 3);
+    const at::Tensor rows = tokens(index, {kBatch * 3}, kRows), offsets = counted(0, kBatch * 3, 3);
     const at::Tensor x = torch::cat({bag(rows, offsets).to(at::kFloat), numbers(index, {kBatch, 6})}, 1);
     const at::Tensor output = out(torch::relu(in(x))).squeeze(1).to(at::kFloat);
     return F::binary_cross_entropy_with_logits(output, tokens(index + 1, {kBatch}, 2).to(at::kFloat));
@@ -52,12 +54,11 @@ struct ClicksImpl : torch::nn::Module {
       "bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(kRows, kWidth).mode(torch::kSum).sparse(true)));
   Linear in = register_module("in", Linear(kWidth + 6, 40)), out = register_module("out", Linear(40, 1));
 };
-TORCH_MODULE(Clicks);
 
 // Rows are scaled down to the norm where they are looked up. All micro-batches of a step look the same rows up (which
 // vary from step to step), each with labels of its own; some rows twice.
 at::Tensor looked_up(int step, std::int64_t first) {
-  return at::arange(0, kBatch).mul(step + 2).add(first).remainder(kRows / 2).repeat({2});
+  return counted(0, kBatch).mul(step + 2).add(first).remainder(kRows / 2).repeat({2});
 }
 struct BoundedImpl : torch::nn::Module {
   at::Tensor loss(int step, std::int64_t index) {
@@ -82,17 +83,6 @@ struct BoundedBagImpl : torch::nn::Module {
 TORCH_MODULE(BoundedBag);
 
 template <class Model>
-struct Lookups : Program {
-  explicit Lookups(Run& run) : trainer(run.trainer(*model, kPlainSgd)) {}
-  void step(Run& run, int step) override {
-    run.each(step, [&](int, std::int64_t index) { trainer.backward(model->loss(index)); });
-    trainer.step();
-  }
-  Model model;
-  Trainer& trainer;
-};
-
-template <class Model>
 struct BoundedLookups : Program {
   explicit BoundedLookups(Run& run) : trainer(run.trainer(*model, kAdamW)) {}
   void step(Run& run, int step) override {
@@ -109,7 +99,7 @@ struct BoundedLookups : Program {
 };
 
 // Rows of each micro-batch's own, the same ones for some: what any of them looked up is scaled for all.
-struct ManyBoundedImpl : torch::nn::Module {
+struct ManyBounded : torch::nn::Module {
   at::Tensor loss(std::int64_t index) {
     const at::Tensor output = head(table(tokens(index, {kBatch}, kRows / 4))).to(at::kFloat);
     return F::cross_entropy(output, tokens(index + 1, {kBatch}, 5));
@@ -118,28 +108,14 @@ struct ManyBoundedImpl : torch::nn::Module {
       register_module("table", Embedding(EmbeddingOptions(kRows, kWidth).max_norm(0.5).norm_type(1).sparse(true)));
   Linear head = register_module("head", Linear(kWidth, 5));
 };
-TORCH_MODULE(ManyBounded);
 
-TEST(EmbeddingPrograms, SkipGramWithSparseGradients) {
-  expect_as_plain<Lookups<SkipGram>>();
-  expect_same_on_one_rank<Lookups<SkipGram>>();
-}
-TEST(EmbeddingPrograms, ASparseTableLookedUpTwice) {
-  expect_as_plain<Lookups<Siamese>>();
-}
-TEST(EmbeddingPrograms, BagsWithSparseGradients) {
-  expect_as_plain<Lookups<Clicks>>();
-  expect_same_on_one_rank<Lookups<Clicks>>();
-}
-TEST(EmbeddingPrograms, RowsOfBoundedNorm) {
-  expect_as_plain<BoundedLookups<Bounded>>();
-}
-TEST(EmbeddingPrograms, RowsOfBoundedNormThatDifferBetweenRanks) {
-  expect_as_plain<Lookups<ManyBounded>>();
-  expect_same_on_one_rank<Lookups<ManyBounded>>();
-}
-TEST(EmbeddingPrograms, BagsOfBoundedNorm) {
-  expect_as_plain<BoundedLookups<BoundedBag>>();
+std::vector<ProgramRow> rows() {
+  return {{"SkipGramWithSparseGradients", usual<SkipGram>(kPlainSgd)},
+          {"ASparseTableLookedUpTwice", usual<Siamese>(kPlainSgd)},
+          {"BagsWithSparseGradients", usual<Clicks>(kPlainSgd)},
+          {"RowsOfBoundedNorm", program<BoundedLookups<Bounded>>()},
+          {"RowsOfBoundedNormThatDifferBetweenRanks", usual<ManyBounded>(kPlainSgd)},
+          {"BagsOfBoundedNorm", program<BoundedLookups<BoundedBag>>()}};
 }
 
-}  // namespace zero::test::programs_embeddings_test
+}  // namespace zero::test::programs_embeddings

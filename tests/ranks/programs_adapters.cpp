@@ -3,7 +3,7 @@
 
 #include "programs.h"
 
-namespace zero::test::programs_adapters_test {
+namespace zero::test::programs_adapters {
 
 namespace F = torch::nn::functional;
 using torch::nn::Conv2d;
@@ -52,7 +52,7 @@ struct Adapted : Program {
 };
 
 // The head is trained first, the trunk is released after two steps.
-struct ThawedImpl : torch::nn::Module {
+struct Thawed : torch::nn::Module {
   Sequential trunk = register_module("trunk", Sequential(Linear(20, 48), torch::nn::ReLU(), Linear(48, 40)));
   Linear head = register_module("head", Linear(40, 5));
   at::Tensor loss(std::int64_t index) {
@@ -60,21 +60,12 @@ struct ThawedImpl : torch::nn::Module {
     return F::cross_entropy(output, tokens(index, {kBatch}, 5));
   }
 };
-TORCH_MODULE(Thawed);
-
-struct GradualUnfreezing : Program {
-  explicit GradualUnfreezing(Run& run) : trainer(run.trainer(*network, kAdamW)) {}
-  void step(Run& run, int step) override {
-    for (at::Tensor& parameter : network->trunk->parameters()) parameter.requires_grad_(step >= 2);
-    run.each(step, [&](int, std::int64_t index) { trainer.backward(network->loss(index)); });
-    trainer.step();
-  }
-  Thawed network;
-  Trainer& trainer;
-};
+const Course<Thawed> kThawing{.before_step = [](Thawed& network, int step) {
+  for (at::Tensor& parameter : network.trunk->parameters()) parameter.requires_grad_(step >= 2);
+}};
 
 // A U-Net with two more heads: one that nothing uses, one for deep supervision in every second step.
-struct UNetImpl : torch::nn::Module {
+struct UNet : torch::nn::Module {
   static Sequential stage(std::int64_t in, std::int64_t out) {
     return Sequential(Conv2d(Conv2dOptions(in, out, 3).padding(1)),
                       torch::nn::GroupNorm(torch::nn::GroupNormOptions(2, out)), torch::nn::SiLU());
@@ -88,6 +79,15 @@ struct UNetImpl : torch::nn::Module {
     const at::Tensor whole = fifth->forward(torch::cat({F::interpolate(risen, doubled), wide}, 1));
     return {head(whole), risen};
   }
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor labels = tokens(index, {2, 8, 8}, 3);
+    const auto [logits, deep] = forward(numbers(index, {2, 2, 8, 8}));
+    const at::Tensor loss = F::cross_entropy(logits.to(at::kFloat), labels);
+    if (!supervises_deep) return loss;
+    const at::Tensor coarse = labels.slice(1, 0, 8, 2).slice(2, 0, 8, 2);
+    return loss + 0.4 * F::cross_entropy(deep_head(deep).to(at::kFloat), coarse);
+  }
+  bool supervises_deep = false;
   Sequential first = register_module("first", stage(2, 6)), second = register_module("second", stage(6, 8)),
              third = register_module("third", stage(8, 12)), fourth = register_module("fourth", stage(16, 8)),
              fifth = register_module("fifth", stage(14, 6));
@@ -98,36 +98,18 @@ struct UNetImpl : torch::nn::Module {
   Conv2d deep_head = register_module("deep_head", Conv2d(Conv2dOptions(8, 3, 1)));
   Conv2d unused_head = register_module("unused_head", Conv2d(Conv2dOptions(6, 9, 1)));
 };
-TORCH_MODULE(UNet);
-
-struct Segmentation : Program {
-  explicit Segmentation(Run& run) : trainer(run.trainer(*network, Sgd{.lr = 0.05, .momentum = 0.9})) {}
-  void step(Run& run, int step) override {
-    run.each(step, [&](int, std::int64_t index) {
-      const at::Tensor labels = tokens(index, {2, 8, 8}, 3);
-      const auto [logits, deep] = network->forward(numbers(index, {2, 2, 8, 8}));
-      at::Tensor loss = F::cross_entropy(logits.to(at::kFloat), labels);
-      if (step % 2 == 1) {
-        const at::Tensor coarse = labels.slice(1, 0, 8, 2).slice(2, 0, 8, 2);
-        loss = loss + 0.4 * F::cross_entropy(network->deep_head(deep).to(at::kFloat), coarse);
-      }
-      trainer.backward(loss);
-    });
-    trainer.step();
-  }
-  UNet network;
-  Trainer& trainer;
-};
+const Course<UNet> kSegmentation{
+    .before_step = [](UNet& network, int step) { network.supervises_deep = step % 2 == 1; }};
 
 // A mixture of experts: what a micro-batch is routed to differs, so that ranks use different units, some none at all.
-struct MixtureImpl : torch::nn::Module {
-  MixtureImpl() {
+struct Mixture : torch::nn::Module {
+  Mixture() {
     for (int i = 0; i < 4; ++i) experts->push_back(Sequential(Linear(24, 40), torch::nn::GELU(), Linear(40, 24)));
   }
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor share = torch::softmax(router(x).to(at::kFloat), 1);
     const auto [weight, choice] = share.max(1);
-    at::Tensor output = torch::zeros({x.size(0), 24});
+    at::Tensor output = torch::zeros({x.size(0), 24}, x.options());
     for (int i = 0; i < 4; ++i) {
       const at::Tensor rows = choice.eq(i).nonzero().squeeze(1);
       if (rows.numel() == 0) continue;
@@ -137,61 +119,36 @@ struct MixtureImpl : torch::nn::Module {
     }
     return output;
   }
+  at::Tensor loss(std::int64_t index) {
+    // One direction for all rows, so that a micro-batch goes to few experts.
+    const at::Tensor x = numbers(index, {1, 24}) * 2 + 0.1 * numbers(index + 500, {kBatch, 24});
+    return (forward(x) - x).square().mean();
+  }
   Linear router = register_module("router", Linear(24, 4));
   torch::nn::ModuleList experts = register_module("experts", torch::nn::ModuleList());
 };
-TORCH_MODULE(Mixture);
-
-struct Routed : Program {
-  explicit Routed(Run& run) : trainer(run.trainer(*network, kAdamW)) {}
-  void step(Run& run, int step) override {
-    run.each(step, [&](int, std::int64_t index) {
-      // One direction for all rows, so that a micro-batch goes to few experts.
-      const at::Tensor x = numbers(index, {1, 24}) * 2 + 0.1 * numbers(index + 500, {kBatch, 24});
-      trainer.backward((network->forward(x) - x).square().mean());
-    });
-    trainer.step();
-  }
-  Mixture network;
-  Trainer& trainer;
-};
 
 // Layers left out at random (stochastic depth): another order of use in every micro-batch.
-struct Shallow : Program {
-  explicit Shallow(Run& run) : trainer(run.trainer(*layers, kAdamW)) {}
-  void step(Run& run, int step) override {
-    run.each(step, [&](int, std::int64_t index) {
-      const at::Tensor kept = tokens(index, {4}, 2);
-      at::Tensor x = numbers(index, {kBatch, 36});
-      for (std::int64_t i = 0; i < 4; ++i) {
-        if (i > 0 && kept[i].item<std::int64_t>() == 0) continue;
-        x = x + torch::tanh(layers[static_cast<std::size_t>(i)]->as<Linear>()->forward(x)).to(at::kFloat);
-      }
-      trainer.backward(x.square().mean());
-    });
-    trainer.step();
+struct Shallow : torch::nn::Module {
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor kept = tokens(index, {4}, 2);
+    at::Tensor x = numbers(index, {kBatch, 36});
+    for (std::int64_t i = 0; i < 4; ++i) {
+      if (i > 0 && kept[i].item<std::int64_t>() == 0) continue;
+      x = x + torch::tanh(layers[static_cast<std::size_t>(i)]->as<Linear>()->forward(x)).to(at::kFloat);
+    }
+    return x.square().mean();
   }
-  torch::nn::ModuleList layers{Linear(36, 36), Linear(36, 36), Linear(36, 36), Linear(36, 36)};
-  Trainer& trainer;
+  torch::nn::ModuleList layers =
+      register_module("layers", torch::nn::ModuleList(Linear(36, 36), Linear(36, 36), Linear(36, 36), Linear(36, 36)));
 };
 
-TEST(AdapterPrograms, LoraOnAFrozenBase) {
-  expect_as_plain<Adapted>();
-  expect_same_on_one_rank<Adapted>();
-}
-TEST(AdapterPrograms, ATrunkThatIsThawed) {
-  expect_as_plain<GradualUnfreezing>();
-}
-TEST(AdapterPrograms, UNetWithAnUnusedHead) {
-  expect_as_plain<Segmentation>();
-  expect_same_on_one_rank<Segmentation>();
-}
-TEST(AdapterPrograms, ExpertsThatSomeRanksDoNotUse) {
-  expect_as_plain<Routed>();
-}
-TEST(AdapterPrograms, LayersLeftOutAtRandom) {
-  expect_as_plain<Shallow>();
-  expect_same_on_one_rank<Shallow>();
+std::vector<ProgramRow> rows() {
+  return {{"LoraOnAFrozenBase", program<Adapted>()},
+          {"ATrunkThatIsThawed", usual<Thawed>(kAdamW, kThawing)},
+          {"UNetWithAnUnusedHead", usual<UNet>(Sgd{.lr = 0.05, .momentum = 0.9}, kSegmentation)},
+          {"ExpertsThatSomeRanksDoNotUse", usual<Mixture>()},
+          {"LayersLeftOutAtRandom", usual<Shallow>()}};
 }
 
-}  // namespace zero::test::programs_adapters_test
+}  // namespace zero::test::programs_adapters
