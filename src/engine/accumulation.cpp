@@ -9,7 +9,7 @@
 
 #include "backwards/autocast.h"
 #include "backwards/program_backward.h"
-#include "persist/gathered.h"
+#include "comm/gathered_texts.h"
 #include "zero/error.h"
 
 namespace zero {
