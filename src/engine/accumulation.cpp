@@ -227,8 +227,7 @@ void Accumulation::empty_step() {
 }
 
 MicroBatchNumbers::Emptied Accumulation::emptied() const {
-  if (in_backward_ || !gradients_) return {};
-  return {gradients_->all_emptied(), gradients_->own_emptied()};
+  return in_backward_ || !gradients_ ? MicroBatchNumbers::Emptied() : gradients_->emptied();
 }
 
 double Accumulation::held_times() const {
