@@ -55,19 +55,15 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   cli::add_number(*command, "-n,--ranks", options.ranks,
                   "Ranks that work at once [4, or one for each device of the kind]", 1, cli::kMostRanks)
       ->group(group);
-  command->add_option("--device", options.device, "What they compute on: cpu, cuda (a GPU a rank) or cuda:1")
-      ->check(cli::read_by(cli::device_named))
-      ->type_name("DEVICE")
-      ->capture_default_str()
-      ->group(group);
+  cli::add_read(*command, "--device", options.device, "What they compute on: cpu, cuda (a GPU a rank) or cuda:1",
+                cli::device_named, "DEVICE", group)
+      ->capture_default_str();
   cli::add_choices(*command, "--precisions", options.precisions, "Of what is computed", {"fp32", "bf16", "fp16", "fp8"})
       ->group(group);
   cli::add_number(*command, "--threads", options.threads, "Threads of an operator", 1, cli::kMostThreads)->group(group);
-  command->add_option("--network", options.network, "Between hosts, for a rank, taken as given: 100Gbit, 12.5GB/s")
-      ->check(cli::read_by(planner::bandwidth_of))
-      ->type_name("SPEED")
-      ->capture_default_str()
-      ->group(group);
+  cli::add_read(*command, "--network", options.network, "Between hosts, for a rank, taken as given: 100Gbit, 12.5GB/s",
+                planner::bandwidth_of, "SPEED", group)
+      ->capture_default_str();
   command
       ->add_option("--disk", options.disk, "Measure states on disk in these folders, between commas; nothing is left")
       ->delimiter(',')

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 
 #include "base/text.h"
@@ -30,11 +29,6 @@ bool switched_off(const Json& object) {
 bool among(std::string_view values, const std::string& value) {
   const std::string list = " " + std::string(values) + " ";
   return list.find(" " + value + " ") != std::string::npos;
-}
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 struct NamedOptimizer {
@@ -76,7 +70,7 @@ class Reader {
  private:
   void flatten(const Json& value, const std::string& path) {
     for (const auto& [key, child] : value.items()) {
-      const std::string name = path.empty() ? key : path + "." + key;
+      const std::string name = zero::path_of(path, key);
       if (switched_off(child) || (child.empty() && is_section(name))) continue;
       if (child.is_object() && !child.empty()) {
         flatten(child, name);
@@ -129,7 +123,7 @@ class Reader {
   std::optional<std::string> text(const std::string& path) {
     const auto found = values_.find(path);
     if (found == values_.end()) return {};
-    if (found->second.is_string()) return lower(found->second.get<std::string>());
+    if (found->second.is_string()) return zero::lower(found->second.get<std::string>());
     wrong(path, "a string");
     return {};
   }

@@ -83,6 +83,20 @@ std::string help_of_ranks(int ranks) {
   return "it fits on " + std::to_string(ranks) + " ranks";
 }
 
+// The one with the largest micro-batches. All are tried, since sums of gradients that are added up reproducibly grow
+// with their number.
+std::optional<Split> split_of(const Request& request, const Cost& cost) {
+  const std::int64_t sequences = request.batch * cost.plan.accumulate();
+  const std::int64_t most = std::min<std::int64_t>(sequences, most_micro_batches(request.shape));
+  Request other = request;
+  for (int accumulate = cost.plan.accumulate() + 1; accumulate <= most; ++accumulate) {
+    if (sequences % accumulate != 0) continue;
+    other.batch = sequences / accumulate;
+    if (price(other, cost.plan.accumulate(accumulate)).fits()) return Split{other.batch, accumulate};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
@@ -144,19 +158,6 @@ std::int64_t longest_seq(const Request& request, const Cost& cost, std::int64_t 
     return seq > positions ? std::numeric_limits<std::int64_t>::max() : bytes_with(request, cost, batch, seq);
   };
   return largest(*request.device_memory, bytes, request.seq, 0);
-}
-
-// All are tried, since sums of gradients that are added up reproducibly grow with their number.
-std::optional<Split> split_of(const Request& request, const Cost& cost) {
-  const std::int64_t sequences = request.batch * cost.plan.accumulate();
-  const std::int64_t most = std::min<std::int64_t>(sequences, most_micro_batches(request.shape));
-  Request other = request;
-  for (int accumulate = cost.plan.accumulate() + 1; accumulate <= most; ++accumulate) {
-    if (sequences % accumulate != 0) continue;
-    other.batch = sequences / accumulate;
-    if (price(other, cost.plan.accumulate(accumulate)).fits()) return Split{other.batch, accumulate};
-  }
-  return {};
 }
 
 std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) {

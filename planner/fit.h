@@ -47,8 +47,6 @@ std::int64_t largest_batch(const Request& request, const Cost& cost);
 // Tokens of a sequence, at most as many as the model has positions, with micro-batches of `batch`; 0 where nothing
 // fits.
 std::int64_t longest_seq(const Request& request, const Cost& cost, std::int64_t batch);
-// The one with the largest micro-batches.
-std::optional<Split> split_of(const Request& request, const Cost& cost);
 // Of decoders of usual proportions, to a thousandth, with the request's batch and sequence.
 std::int64_t largest_parameters(const Request& request, const zero::Plan& plan);
 // The fewest ranks, in hosts as large as the request's, on which the plan fits; 0 where it fits on no number of up to

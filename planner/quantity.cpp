@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -56,12 +55,6 @@ constexpr std::array<Suffix, 12> kBandwidths{{{"Tbit", kTrillion / 8},
                                               {"GB/s", kBillion},
                                               {"MB/s", kMillion}}};
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
 std::string_view trimmed(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(' ');
   return begin == text.npos ? std::string_view() : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
@@ -92,7 +85,7 @@ std::optional<std::int64_t> times(std::string_view number, std::int64_t factor) 
 
 std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, std::int64_t least, const char* example) {
   const auto [number, unit] = parted(text);
-  const auto suffix = std::ranges::find(suffixes, lower(unit), &Suffix::name);
+  const auto suffix = std::ranges::find(suffixes, zero::lower(unit), &Suffix::name);
   const auto count = suffix == suffixes.end() ? std::nullopt : times(number, suffix->factor);
   if (!count || *count < least)
     throw zero::ConfigError(zero::in_quotes(text) + " is not a size from " + std::to_string(least) + " to 1e18",
@@ -139,9 +132,7 @@ std::string three_digits(double value) {
   const double near = std::abs(rounded(value, 3));
   if (near == 0) return "0";
   const int decimals = near >= 100 ? 0 : near >= 10 ? 1 : near >= 1 ? 2 : 3;
-  char buffer[400];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, decimals).ptr;
-  return {buffer, end};
+  return zero::fixed(value, decimals);
 }
 
 std::string in_units(std::int64_t bytes) {

@@ -61,14 +61,17 @@ ByKind costs_of(const Pace& pace) {
 }
 
 // From the host's memory over its link to the device and from disks through their store, both at once.
+double moving(const zero::TierTraffic& moved, std::int64_t zero::TierTraffic::Entry::*way, double disk, double link) {
+  return std::max(static_cast<double>(moved.on(zero::Tier::disk).*way) * per_second(disk),
+                  static_cast<double>(moved.on(zero::Tier::host).*way) * per_second(link));
+}
+
 double reading(const zero::TierTraffic& moved, const Profile& profile) {
-  return std::max(static_cast<double>(moved.on(zero::Tier::disk).read) * per_second(profile.disk_read_bandwidth),
-                  static_cast<double>(moved.on(zero::Tier::host).read) * per_second(profile.host_link_bandwidth));
+  return moving(moved, &zero::TierTraffic::Entry::read, profile.disk_read_bandwidth, profile.host_link_bandwidth);
 }
 
 double writing(const zero::TierTraffic& moved, const Profile& profile) {
-  return std::max(static_cast<double>(moved.on(zero::Tier::disk).written) * per_second(profile.disk_write_bandwidth),
-                  static_cast<double>(moved.on(zero::Tier::host).written) * per_second(profile.host_link_bandwidth));
+  return moving(moved, &zero::TierTraffic::Entry::written, profile.disk_write_bandwidth, profile.host_link_bandwidth);
 }
 
 // Where what computes an update has its memory: the host, but for one that takes all from the device.

@@ -1,10 +1,9 @@
 #include "planner/theory.h"
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <vector>
 
+#include "base/text.h"
 #include "partition/routes.h"
 #include "partition/wire.h"
 #include "zero/estimate.h"
@@ -14,14 +13,8 @@ namespace {
 
 using zero::State;
 
-// Three digits at most.
-std::string number(double value) {
-  std::array<char, 32> digits{};
-  return {digits.data(), std::to_chars(digits.begin(), digits.end(), value, std::chars_format::general, 3).ptr};
-}
-
 std::string times_psi(double factor) {
-  return (factor == 1 ? "" : number(factor) + " ") + "Ψ";
+  return (factor == 1 ? "" : zero::significant(factor, 3) + " ") + "Ψ";
 }
 
 // Bytes a parameter: that every rank holds, and that the ranks of a shard group, or all of them, share.

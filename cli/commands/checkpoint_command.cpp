@@ -21,7 +21,6 @@ CLI::App& add_subcommand(CLI::App& command, const char* name, const char* text, 
   CLI::App* const added = command.add_subcommand(name, text);
   added->callback([&options, run] { options.run = run; });
   add_json(*added, options.json, "it");
-  added->set_help_flag("-h,--help", "Print this help")->group("Output");
   return *added;
 }
 
@@ -92,10 +91,6 @@ zero::Checkpoint open_checkpoint(const std::string& path) {
   } catch (const zero::CheckpointError& error) {
     throw zero::ConfigError(error.what());
   }
-}
-
-std::string counted(std::int64_t count, const std::string& what) {
-  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 std::string heading(const zero::Checkpoint& checkpoint) {

@@ -50,8 +50,6 @@ void write_json(const CheckpointOptions& options, const models::Json& json);
 void require_folder(const CheckpointOptions& options);
 // The checkpoint that a path means, in a folder the newest. Throws zero::ConfigError.
 zero::Checkpoint open_checkpoint(const std::string& path);
-// "1 file", "2,000 files"
-std::string counted(std::int64_t count, const std::string& what);
 // "runs/7/step-000100: step 100, zero3 bf16, 4 ranks"
 std::string heading(const zero::Checkpoint& checkpoint);
 

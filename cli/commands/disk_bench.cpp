@@ -110,7 +110,6 @@ CLI::App* add_disk_bench(CLI::App& bench, DiskBenchOptions& options) {
   command->add_flag("--off-pages", options.off_pages, "The store's operations lie on no pages, as those of a step may")
       ->group(group);
   add_json(*command, options.json, "it");
-  command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;
 }
 

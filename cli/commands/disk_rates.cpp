@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/huge_pages.h"
+#include "cli/report/middle.h"
 
 namespace cli {
 namespace {
@@ -22,11 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-double middle(std::vector<double> values, double quantile = 0.5) {
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(std::lround(static_cast<double>(values.size() - 1) * quantile))];
 }
 
 // Something with room for as many stretches as there are threads; each thread reads and writes its own, from its

@@ -67,7 +67,6 @@ CLI::App* add_export(CLI::App& checkpoint_command, ExportOptions& options) {
   add_choice(*command, "--dtype", options.dtype, "Of the weights", {"fp32", "bf16"})->group(group);
   add_size(*command, "--max-shard-size", options.shard_size, "Of a file of weights: 5GB, 200MiB")->group(group);
   add_json(*command, options.json);
-  command->set_help_flag("-h,--help", "Print this help")->group("Output");
   return command;
 }
 

@@ -30,7 +30,7 @@ Scale scale_of(const Answer& answer) {
   return most >= 1'000'000'000 ? Scale{"GB", 1e9} : Scale{"MB", 1e6};
 }
 
-std::string counted(std::int64_t parameters) {
+std::string size_of_model(std::int64_t parameters) {
   constexpr std::array<Scale, 4> scales{{{" T", 1e12}, {" B", 1e9}, {" M", 1e6}, {"", 1}}};
   const auto value = static_cast<double>(parameters);
   const auto scale = std::ranges::find_if(scales, [&](const Scale& each) { return value >= each.factor; });
@@ -38,20 +38,16 @@ std::string counted(std::int64_t parameters) {
   return significant(planner::rounded(value / scale->factor, 3), 3) + scale->name + what;
 }
 
-std::string plural(std::int64_t count, const char* what) {
-  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 std::string heading(const Answer& answer) {
   const planner::Request& request = answer.request;
   const zero::Plan& plan = request.plans.front();
-  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + plural(request.shape.parameters, "parameter") +
-                     ", " + plural(request.ranks, "rank");
+  std::string text = (answer.model.empty() ? "" : answer.model + ", ") +
+                     counted(request.shape.parameters, "parameter") + ", " + counted(request.ranks, "rank");
   if (request.shard > 0) text += " in groups of " + with_separators(request.shard);
-  if (request.hosts > 1) text += " on " + plural(request.hosts, "host");
+  if (request.hosts > 1) text += " on " + counted(request.hosts, "host");
   text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";
   text += plan.accumulate() == 1 ? "1 micro-batch" : with_separators(plan.accumulate()) + " micro-batches";
-  return text + " a step, of " + plural(request.batch, "sequence") + " of " + plural(request.seq, "token");
+  return text + " a step, of " + counted(request.batch, "sequence") + " of " + counted(request.seq, "token");
 }
 
 // Three digits, and all of those before the point.
@@ -176,14 +172,14 @@ std::string activations_of(const Reach& reach, std::int64_t positions) {
 
 std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer) {
   std::string text = cost.plan.label() + ": ";
-  text += reach.largest_parameters > 0 ? "models of up to " + counted(reach.largest_parameters) + " fit"
+  text += reach.largest_parameters > 0 ? "models of up to " + size_of_model(reach.largest_parameters) + " fit"
                                        : std::string("no model fits");
   text += "; this one with " + activations_of(reach, answer.request.shape.config.max_position_embeddings);
   const bool none = reach.largest_batch == 0 && reach.longest_seq == 0;
   if (reach.least_ranks == 0)
     return text + (none ? ", on however many ranks" : ", and this batch on no number of ranks");
   if (reach.least_ranks == answer.request.ranks) return text + ", and on no fewer ranks";
-  return text + ", and this batch on " + plural(reach.least_ranks, "rank") + " or more";
+  return text + ", and this batch on " + counted(reach.least_ranks, "rank") + " or more";
 }
 
 void print_reach(std::ostream& out, const Answer& answer) {

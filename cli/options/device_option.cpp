@@ -34,10 +34,8 @@ bool on_host(const std::string& device) {
 }
 
 CLI::Option* add_device(CLI::App& command, std::string& device, const std::string& group) {
-  return command.add_option("--device", device, "cpu, cuda (a GPU a rank) or cuda:1 [a GPU where there is one]")
-      ->check(read_by(device_named))
-      ->type_name("DEVICE")
-      ->group(group);
+  return add_read(command, "--device", device, "cpu, cuda (a GPU a rank) or cuda:1 [a GPU where there is one]",
+                  device_named, "DEVICE", group);
 }
 
 }  // namespace cli

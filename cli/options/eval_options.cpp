@@ -21,7 +21,6 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
   add_number(command, "--threads", options.threads, "Threads of an operator", 1, kMostThreads)->group(group);
   add_device(command, options.device, group);
   add_json(command, options.json);
-  command.set_help_flag("-h,--help", "Print this help")->group("Output");
 }
 
 }  // namespace cli

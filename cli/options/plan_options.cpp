@@ -16,11 +16,9 @@ void add_model_group(CLI::App& command, PlanOptions& options) {
   CLI::Option* const model = add_path(command, "--model", options.model,
                                       "micro, tiny, small, 125m, 350m, 1b, 7b, 70b, or a config.json", "MODEL")
                                  ->group(group);
-  command.add_option("--parameters", options.parameters, "Instead of a model, its size: 7.5e9, 7.5B, 350M, 1T")
-      ->check(read_by(planner::parameters_of))
-      ->type_name("COUNT")
-      ->excludes(model)
-      ->group(group);
+  add_read(command, "--parameters", options.parameters, "Instead of a model, its size: 7.5e9, 7.5B, 350M, 1T",
+           planner::parameters_of, "COUNT", group)
+      ->excludes(model);
   add_number(command, "--seq", options.seq, "Tokens of a sequence [4096, or the model's positions if fewer]", 1)
       ->group(group);
   add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank [4]", 1)->group(group);
@@ -32,19 +30,12 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
   add_number(command, "-n,--ranks", options.ranks, "Ranks of the run", 1, kMostRanks)->group(group);
   add_number(command, "--hosts", options.hosts, "Hosts that have as many of the ranks each", 1, kMostRanks)
       ->group(group);
-  command
-      .add_option("--device-memory", options.device_memory,
-                  "Memory for a rank: 80GB, 80GiB [that of the devices of --profile; else no "
-                  "limit]")
-      ->check(read_by([](std::string_view text) { return planner::bytes_of(text); }))
-      ->type_name("SIZE")
-      ->group(group);
+  const auto bytes = [](std::string_view text) { return planner::bytes_of(text); };
   const auto add_limit = [&](const char* option, std::string& limit, const char* what) {
-    command.add_option(option, limit, what)
-        ->check(read_by([](std::string_view text) { return planner::bytes_of(text); }))
-        ->type_name("SIZE")
-        ->group(group);
+    add_read(command, option, limit, what, bytes, "SIZE", group);
   };
+  add_limit("--device-memory", options.device_memory,
+            "Memory for a rank: 80GB, 80GiB [that of the devices of --profile; else no limit]");
   add_limit("--host-memory", options.host_memory,
             "Of each host, for what its ranks offload there; --fit may choose to [no limit, not chosen]");
   add_limit("--disk-space", options.disk_space, "Likewise, of each host's disks");
@@ -52,12 +43,9 @@ void add_machine_group(CLI::App& command, PlanOptions& options) {
            "How fast it is: a100, h100, h200 or a profile's file [what zero bench profile measured, without "
            "--device-memory; else h100]")
       ->group(group);
-  command
-      .add_option("--network", options.network,
-                  "Between hosts, for each rank: 100Gbit, 500Mbit, 12.5GB/s [the profile's]")
-      ->check(read_by(planner::bandwidth_of))
-      ->type_name("SPEED")
-      ->group(group);
+  add_read(command, "--network", options.network,
+           "Between hosts, for each rank: 100Gbit, 500Mbit, 12.5GB/s [the profile's]", planner::bandwidth_of, "SPEED",
+           group);
   add_choice(command, "--memory", options.memory,
              "Whether sharded parameters lie in memory common to the ranks; auto is common on one host without "
              "--device-memory",
@@ -86,7 +74,6 @@ void add_output_group(CLI::App& command, PlanOptions& options) {
       ->capture_default_str()
       ->group(group);
   add_json(command, options.json, "the answer");
-  command.set_help_flag("-h,--help", "Print this help")->group(group);
 }
 
 }  // namespace

@@ -62,19 +62,14 @@ void add_saving_options(CLI::App& command, SavingOptions& options) {
   CLI::Option* const folder =
       add_path(command, "--save-to", options.folder, "Save checkpoints in this folder, at the end too", "FOLDER")
           ->group(kGroup);
-  command
-      .add_option("--save-every", options.every, "Steps, or a time such as 10min, between checkpoints [the end only]")
-      ->check(read_by(save_interval))
-      ->type_name("STEPS|TIME")
-      ->needs(folder)
-      ->group(kGroup);
-  command
-      .add_option("--resume", options.resume,
-                  "Go on from the newest checkpoint there is (auto), from that of a step, or start (none)")
-      ->check(read_by([](std::string_view text) { return resume_of(text); }))
-      ->type_name("auto|none|STEP")
-      ->needs(folder)
-      ->group(kGroup);
+  add_read(command, "--save-every", options.every, "Steps, or a time such as 10min, between checkpoints [the end only]",
+           save_interval, "STEPS|TIME", kGroup)
+      ->needs(folder);
+  const auto read = [](std::string_view text) { return resume_of(text); };
+  add_read(command, "--resume", options.resume,
+           "Go on from the newest checkpoint there is (auto), from that of a step, or start (none)", read,
+           "auto|none|STEP", kGroup)
+      ->needs(folder);
   add_number(command, "--keep", options.keep, "So many of the newest checkpoints stay; 0: all", 0)
       ->needs(folder)
       ->group(kGroup);

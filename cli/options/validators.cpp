@@ -30,6 +30,7 @@ CLI::Option* add_data(CLI::App& command, std::string& data, int& tokens, const s
 void add_json(CLI::App& command, std::string& path, const std::string& what) {
   add_path(command, "--json", path, "Also write " + what + " to this file; - is standard output alone")
       ->group("Output");
+  command.set_help_flag("-h,--help", "Print this help")->group("Output");
 }
 
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& value, const std::string& text) {

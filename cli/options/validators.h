@@ -89,7 +89,7 @@ CLI::Option* add_path(CLI::App& command, const std::string& name, std::string& v
 // The text or tokens of --data, and --tokens, which says how to read them. Returns the former.
 CLI::Option* add_data(CLI::App& command, std::string& data, int& tokens, const std::string& group);
 
-// A result that is also written to a file.
+// A result that is also written to a file; and, behind it in the help, that itself.
 void add_json(CLI::App& command, std::string& path, const std::string& what = "the result");
 
 // Whatever `read` reads, which throws zero::ConfigError for all else.
@@ -105,6 +105,13 @@ CLI::Validator read_by(Read read) {
         }
       },
       "", "");
+}
+
+// A text that `read` reads.
+template <class Value, class Read>
+CLI::Option* add_read(CLI::App& command, const std::string& name, Value& value, const std::string& text, Read read,
+                      const char* type, const std::string& group) {
+  return command.add_option(name, value, text)->check(read_by(read))->type_name(type)->group(group);
 }
 
 }  // namespace cli

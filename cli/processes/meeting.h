@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/system_files.h"
+
 namespace cli {
 
 // Serves a store at the socket, which listens at `port` and which it takes over, until the result is destroyed.
@@ -15,9 +17,6 @@ using ServeStore = std::shared_ptr<void> (*)(int socket, int port);
 class Meeting {
  public:
   explicit Meeting(ServeStore serve);
-  ~Meeting();
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
 
   // Chosen by the system when it was bound: no two can clash.
   int port() const { return port_; }
@@ -27,9 +26,9 @@ class Meeting {
 
  private:
   ServeStore serve_;
-  int socket_;
   int port_ = 0;
   std::shared_ptr<void> store_;
+  zero::Descriptor socket_;
 };
 
 }  // namespace cli

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <fstream>
 
+#include "base/system_files.h"
+
 namespace cli {
 namespace {
 
@@ -38,12 +40,8 @@ void OwnSession::enter() const {
 void OwnSession::set_niceness() const {
   constexpr int tries = 100, milliseconds = 20;
   for (int i = 0; i < tries; ++i) {
-    const int group = ::open(kGroup, O_WRONLY | O_CLOEXEC);
-    if (group < 0) return;
-    const ssize_t written = ::write(group, niceness_.data(), niceness_.size());
-    const int error = errno;
-    ::close(group);
-    if (written >= 0 || error != EAGAIN) return;
+    const zero::Descriptor group(::open(kGroup, O_WRONLY | O_CLOEXEC));
+    if (!group || ::write(group.get(), niceness_.data(), niceness_.size()) >= 0 || errno != EAGAIN) return;
     ::poll(nullptr, 0, milliseconds);
   }
 }

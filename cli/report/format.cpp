@@ -1,30 +1,18 @@
 #include "cli/report/format.h"
 
-#include <charconv>
 #include <cmath>
 
 namespace cli {
-
-std::string fixed(double value, int digits) {
-  char buffer[400];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, digits).ptr};
-}
-
-std::string significant(double value, int digits) {
-  char buffer[64];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general, digits).ptr};
-}
-
-std::string shortest(double value) {
-  char buffer[64];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
-}
 
 std::string with_separators(std::int64_t value) {
   std::string text = std::to_string(value);
   const std::size_t digits_begin = value < 0 ? 1 : 0;
   for (std::size_t at = text.size(); at > digits_begin + 3;) text.insert(at -= 3, ",");
   return text;
+}
+
+std::string counted(std::int64_t count, const std::string& what) {
+  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 std::string human_bytes(std::int64_t bytes) {

@@ -110,16 +110,12 @@ EventFile::EventFile(const std::string& folder, double wall_time) {
   make_folder(folder);
   const std::string name = folder + "/events.out.tfevents." + std::to_string(static_cast<std::int64_t>(wall_time)) +
                            "." + host_name() + "." + std::to_string(::getpid());
-  for (int again = 0; fd_ < 0; ++again) {  // several of one second
+  for (int again = 0; !file_; ++again) {  // several of one second
     path_ = again ? name + "." + std::to_string(again) : name;
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    if (fd_ < 0 && errno != EEXIST) cannot_write(path_, errno);
+    file_ = zero::Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    if (!file_ && errno != EEXIST) cannot_write(path_, errno);
   }
   write(version_event(wall_time));
-}
-
-EventFile::~EventFile() {
-  ::close(fd_);
 }
 
 void EventFile::scalar(std::string_view tag, std::int64_t step, double value, double wall_time) {
@@ -129,7 +125,7 @@ void EventFile::scalar(std::string_view tag, std::int64_t step, double value, do
 void EventFile::write(std::string_view event) {
   const std::string bytes = record(event);
   for (std::string_view rest = bytes; !rest.empty();) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
     if (written < 0 && errno != EINTR) cannot_write(path_, errno);
     if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));
   }

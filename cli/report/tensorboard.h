@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/system_files.h"
+
 namespace cli {
 
 // The Castagnoli polynomial, as in RFC 3720, appendix B.4.
@@ -25,9 +27,6 @@ class EventFile {
   // `wall_time`: seconds since 1970.
   EventFile(const std::string& folder, double wall_time);
   explicit EventFile(const std::string& folder);  // now
-  ~EventFile();
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
 
   void scalar(std::string_view tag, std::int64_t step, double value, double wall_time);
   const std::string& path() const { return path_; }
@@ -36,7 +35,7 @@ class EventFile {
   void write(std::string_view event);
 
   std::string path_;
-  int fd_ = -1;
+  zero::Descriptor file_;
 };
 
 }  // namespace cli

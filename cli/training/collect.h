@@ -19,13 +19,6 @@ std::vector<T> gather(const zero::World& world, const std::vector<T>& mine) {
   return all;
 }
 
-// Of an odd number of values the median, of an even one the larger of the two in the middle.
-inline double middle(std::vector<double> values) {
-  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
-}
-
 template <class T>
 T largest(const zero::World& world, T value) {
   const std::vector<T> all = gather<T>(world, {value});

@@ -22,6 +22,18 @@ bool bytes_agree(std::ostream& out, const Report& report) {
   return agree;
 }
 
+// Plans with the same number promise the same bits: all where no two reductions of a step could be made in
+// another order, else those that reduce at the same times.
+std::vector<int> promises(const RunOptions& options, int ranks) {
+  std::vector<int> result;
+  for (const std::string& name : options.plans) {
+    const zero::Plan plan = make_plan(options, name, ranks).on(mesh_of(options, ranks));
+    const bool all = plan.accumulate() == 1 || plan.reproducible();
+    result.push_back(all ? 0 : planner::reduces_each(plan) ? 2 : 1);
+  }
+  return result;
+}
+
 bool conclude_plans(std::ostream& out, const RunOptions& options, const Report& report) {
   print_report(out, report);
   const std::vector<Difference> all = differences(report, std::vector<int>(report.runs.size()));
@@ -58,16 +70,6 @@ std::vector<Contender> contenders(const RunOptions& options) {
   for (const std::string& plan : options.plans) {
     result.push_back({plan, options});
     result.back().options.plans = {plan};
-  }
-  return result;
-}
-
-std::vector<int> promises(const RunOptions& options, int ranks) {
-  std::vector<int> result;
-  for (const std::string& name : options.plans) {
-    const zero::Plan plan = make_plan(options, name, ranks).on(mesh_of(options, ranks));
-    const bool all = plan.accumulate() == 1 || plan.reproducible();
-    result.push_back(all ? 0 : planner::reduces_each(plan) ? 2 : 1);
   }
   return result;
 }

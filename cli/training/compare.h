@@ -17,10 +17,6 @@ struct Contender {
 };
 std::vector<Contender> contenders(const RunOptions& options);
 
-// Plans with the same number promise the same bits: all where no two reductions of a step could be made in
-// another order, else those that reduce at the same times.
-std::vector<int> promises(const RunOptions& options, int ranks);
-
 // Prints the tables and, of plans, "losses identical: yes" or "no". Returns 0, or 1 where a promise was not kept, a
 // size is not the predicted one, or a run skipped every step.
 int conclude(std::ostream& out, const RunOptions& options, const Report& report);

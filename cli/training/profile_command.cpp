@@ -1,5 +1,4 @@
 // Measures what ranks of this machine can do at once, and writes it as a profile for the planner.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +11,14 @@
 #include <optional>
 #include <vector>
 
+#include "base/system_files.h"
 #include "base/text.h"
 #include "cli/commands/commands.h"
 #include "cli/options/checks.h"
 #include "cli/options/device_option.h"
 #include "cli/options/recipe.h"
 #include "cli/report/format.h"
+#include "cli/report/middle.h"
 #include "cli/report/progress.h"
 #include "cli/training/collect.h"
 #include "cli/training/disk_profile.h"
@@ -73,24 +74,20 @@ double collective_latency(const zero::World& world) {
 
 class TemporaryFile {
  public:
-  TemporaryFile() : path_(temporary_folder() + "/zero.XXXXXX") {
-    fd_ = ::mkstemp(path_.data());
-    if (fd_ < 0) throw zero::Error("cannot make " + zero::in_quotes(path_) + ": " + std::strerror(errno));
+  TemporaryFile() : path_(temporary_folder() + "/zero.XXXXXX"), file_(::mkstemp(path_.data())) {
+    if (!file_) throw zero::Error("cannot make " + zero::in_quotes(path_) + ": " + std::strerror(errno));
     ::unlink(path_.c_str());
   }
-  ~TemporaryFile() { ::close(fd_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
   // Until it is on the disk.
   void write(const std::vector<char>& bytes) const {
     const auto size = static_cast<ssize_t>(bytes.size());
-    if (::pwrite(fd_, bytes.data(), bytes.size(), 0) != size || ::fsync(fd_) != 0)
+    if (::pwrite(file_.get(), bytes.data(), bytes.size(), 0) != size || ::fsync(file_.get()) != 0)
       throw zero::Error("cannot write " + zero::in_quotes(path_) + ": " + std::strerror(errno));
   }
 
  private:
   std::string path_;
-  int fd_ = -1;
+  zero::Descriptor file_;
 };
 
 double disk_bandwidth(const zero::World& world) {

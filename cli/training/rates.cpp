@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "cli/report/middle.h"
 #include "cli/training/collect.h"
 #include "zero/engine.h"
 

@@ -13,6 +13,7 @@
 #include "cli/options/checks.h"
 #include "cli/options/recipe.h"
 #include "cli/options/saving_options.h"
+#include "cli/report/middle.h"
 #include "cli/training/collect.h"
 #include "cli/training/counted_steps.h"
 #include "cli/training/memory.h"

@@ -1,22 +1,16 @@
 // The analyzer's report as tables.
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "zero/memory_report.h"
 
 namespace zero {
 namespace {
 
 constexpr std::size_t kMostShares = 10;
-
-std::string fixed(double value, int digits) {
-  std::array<char, 400> text{};
-  return {text.data(), std::to_chars(text.begin(), text.end(), value, std::chars_format::fixed, digits).ptr};
-}
 
 std::string megabytes(std::int64_t bytes) {
   return fixed(static_cast<double>(bytes) / 1e6, 3);

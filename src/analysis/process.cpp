@@ -65,6 +65,12 @@ std::int64_t proportional_size() {
   return bytes;
 }
 
+void ask_malloc(KnownMemory& known) {
+  const struct mallinfo2 info = mallinfo2();
+  known.malloc_used = static_cast<std::int64_t>(info.uordblks);
+  known.malloc_mapped = static_cast<std::int64_t>(info.hblkhd);
+}
+
 }  // namespace
 
 std::vector<Mapping> read_mappings(std::istream& smaps) {
@@ -79,12 +85,6 @@ std::vector<Mapping> read_mappings(std::istream& smaps) {
     }
   }
   return mappings;
-}
-
-void ask_malloc(KnownMemory& known) {
-  const struct mallinfo2 info = mallinfo2();
-  known.malloc_used = static_cast<std::int64_t>(info.uordblks);
-  known.malloc_mapped = static_cast<std::int64_t>(info.hblkhd);
 }
 
 std::vector<MemoryShare> explained(const std::vector<Mapping>& mappings, const KnownMemory& known) {

@@ -29,11 +29,10 @@ struct KnownMemory {
   std::int64_t arena_waiting = 0;  // pages of the arena held for reuse
   std::int64_t tensors = 0;        // in malloc's memory
   std::int64_t state = 0;          // an engine's, in mappings of its own
-  std::int64_t malloc_used = 0;    // in malloc's heaps
+  // Malloc's own word.
+  std::int64_t malloc_used = 0;    // in its heaps
   std::int64_t malloc_mapped = 0;  // in mappings of its own
 };
-// The last two are malloc's own word.
-void ask_malloc(KnownMemory& known);
 
 // The parts by kind, with what is in none of them left out.
 std::vector<MemoryShare> explained(const std::vector<Mapping>& mappings, const KnownMemory& known);

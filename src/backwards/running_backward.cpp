@@ -12,11 +12,10 @@ namespace {
 // Those that were built last first, and at the end those that do not hear of this thread's backwards.
 std::vector<TakesGradients*> in_turn(const std::vector<TakesGradients*>& parts) {
   std::vector<TakesGradients*> turn;
-  if (EnginesHere* const here = ThreadShared<EnginesHere>::here(); here != nullptr) {
-    const std::lock_guard lock(here->mutex);
-    std::copy_if(here->engines.rbegin(), here->engines.rend(), std::back_inserter(turn),
+  with_engines_here([&](const std::vector<TakesGradients*>& engines) {
+    std::copy_if(engines.rbegin(), engines.rend(), std::back_inserter(turn),
                  [&](TakesGradients* engine) { return std::ranges::find(parts, engine) != parts.end(); });
-  }
+  });
   std::ranges::copy_if(parts, std::back_inserter(turn),
                        [&](TakesGradients* part) { return std::ranges::find(turn, part) == turn.end(); });
   return turn;
@@ -40,10 +39,9 @@ RunningBackward::RunningBackward(TakesGradients* leader, double scale, bool draw
 }
 
 bool RunningBackward::heard() {
-  EnginesHere* const here = ThreadShared<EnginesHere>::here();
-  if (here == nullptr) return false;
-  const std::lock_guard lock(here->mutex);
-  return !here->engines.empty();
+  bool any = false;
+  with_engines_here([&](const auto& engines) { any = !engines.empty(); });
+  return any;
 }
 
 bool RunningBackward::concerns(const TakesGradients& engine) {
@@ -75,32 +73,29 @@ void RunningBackward::finish(const at::Tensor& loss) {
 
 void RunningBackward::drop() {
   for (TakesGradients* const part : parts_) part->drop_step();
-  EnginesHere* const here = ThreadShared<EnginesHere>::here();
-  if (here == nullptr) return;
-  const std::lock_guard lock(here->mutex);
-  for (TakesGradients* const engine : here->engines)
-    if (std::ranges::find(parts_, engine) == parts_.end()) engine->drop_arrived();
+  with_engines_here([this](const auto& engines) {
+    for (TakesGradients* const engine : engines)
+      if (std::ranges::find(parts_, engine) == parts_.end()) engine->drop_arrived();
+  });
 }
 
 // Where one refuses, those before it are as they were.
 void RunningBackward::Guard::before() {
-  EnginesHere* const here = ThreadShared<EnginesHere>::here();
-  if (here == nullptr) return;
-  const std::lock_guard lock(here->mutex);
-  std::size_t ready = 0;
-  try {
-    for (; ready < here->engines.size(); ++ready) here->engines[ready]->before_backward();
-  } catch (...) {
-    for (std::size_t i = 0; i < ready; ++i) here->engines[i]->after_backward();
-    throw;
-  }
+  with_engines_here([](const auto& engines) {
+    std::size_t ready = 0;
+    try {
+      for (; ready < engines.size(); ++ready) engines[ready]->before_backward();
+    } catch (...) {
+      for (std::size_t i = 0; i < ready; ++i) engines[i]->after_backward();
+      throw;
+    }
+  });
 }
 
 void RunningBackward::Guard::after() noexcept {
-  EnginesHere* const here = ThreadShared<EnginesHere>::here();
-  if (here == nullptr) return;
-  const std::lock_guard lock(here->mutex);
-  for (TakesGradients* const engine : here->engines) engine->after_backward();
+  with_engines_here([](const auto& engines) {
+    for (TakesGradients* const engine : engines) engine->after_backward();
+  });
 }
 
 HearsOfBackwards::HearsOfBackwards(TakesGradients& engine) : engine_(engine), here_(ThreadShared<EnginesHere>::own()) {

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/lifetimes.h"
+
 namespace zero {
 
 class RandomNumbers;
@@ -137,6 +139,13 @@ struct EnginesHere {
   std::mutex mutex;
   std::vector<TakesGradients*> engines;
 };
+// This thread's, where it has had any; none ends meanwhile.
+void with_engines_here(const auto& use) {
+  EnginesHere* const here = ThreadShared<EnginesHere>::here();
+  if (here == nullptr) return;
+  const std::lock_guard lock(here->mutex);
+  use(here->engines);
+}
 
 // As long as it lives, the engine hears of the backwards of the thread that made it. It may end on any thread, and
 // waits while a backward there is being told of.

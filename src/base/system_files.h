@@ -40,6 +40,13 @@ class Descriptor {
   int fd_;
 };
 
+// Until it is not interrupted.
+auto uninterrupted(const auto& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
 // What lies at a path where a file is wanted, in words; null where it is a regular file.
 inline const char* other_than_file(mode_t mode) {
   switch (mode & S_IFMT) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <span>
@@ -18,6 +19,17 @@ inline std::string shortest(double value) {
   return {digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr};
 }
 
+inline std::string fixed(double value, int digits) {
+  std::array<char, 400> text{};
+  return {text.data(), std::to_chars(text.begin(), text.end(), value, std::chars_format::fixed, digits).ptr};
+}
+
+// So many digits at most.
+inline std::string significant(double value, int digits) {
+  std::array<char, 64> text{};
+  return {text.data(), std::to_chars(text.begin(), text.end(), value, std::chars_format::general, digits).ptr};
+}
+
 // "a, b, c".
 std::string joined(const auto& words, std::string_view separator = ", ") {
   std::string text;
@@ -28,11 +40,30 @@ std::string joined(const auto& words, std::string_view separator = ", ") {
   return text;
 }
 
+// "0.5, 1".
+inline std::string shortest(std::span<const double> values) {
+  std::vector<std::string> words;
+  for (const double value : values) words.push_back(shortest(value));
+  return joined(words);
+}
+
 // "[1, 2, 3]".
 inline std::string listed(std::span<const std::int64_t> numbers) {
   std::vector<std::string> words;
   for (const std::int64_t number : numbers) words.push_back(std::to_string(number));
   return "[" + joined(words) + "]";
+}
+
+// Of ASCII's letters.
+inline std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+// The path of what a module, or a section, at `path` has by that name; that of the root is empty.
+inline std::string path_of(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
 }
 
 namespace text_detail {

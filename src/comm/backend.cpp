@@ -60,14 +60,6 @@ void require_same(std::span<const Fingerprint> calls, int rank, int first_rank) 
       "every rank must make the same calls in the same order with the same shapes and dtypes");
 }
 
-std::vector<SplitCall> gather_split_calls(CommunicatorImpl& all, const SplitCall& mine) {
-  std::vector<SplitCall> calls(static_cast<std::size_t>(all.size()));
-  constexpr std::int64_t kBytes = sizeof(SplitCall);
-  const View every{calls.data(), kBytes * all.size(), Dtype::u8};
-  all.run({Collective::all_gather, {&mine, kBytes, Dtype::u8}, every}).wait();
-  return calls;
-}
-
 std::vector<int> split_group(std::span<const SplitCall> calls, int rank) {
   const auto key = [&](int r) { return calls[static_cast<std::size_t>(r)].key; };
   std::vector<int> members;

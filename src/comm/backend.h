@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "zero/communicator.h"
@@ -70,14 +71,23 @@ inline Moved completed(Pending operation) {
   return operation.moved();
 }
 
+// One of every rank, by rank. Collective.
+template <class Part>
+std::vector<Part> gather_each(CommunicatorImpl& ranks, const Part& mine) {
+  static_assert(std::is_trivially_copyable_v<Part>);
+  std::vector<Part> all(static_cast<std::size_t>(ranks.size()));
+  constexpr std::int64_t kBytes = sizeof(Part);
+  const View every{all.data(), kBytes * ranks.size(), Dtype::u8};
+  ranks.run({Collective::all_gather, {&mine, kBytes, Dtype::u8}, every}).wait();
+  return all;
+}
+
 // The color and key that a rank gave to split().
 struct SplitCall {
   std::int32_t color = 0;
   std::int32_t key = 0;
 };
 
-// What every rank gave, by rank. Collective.
-std::vector<SplitCall> gather_split_calls(CommunicatorImpl& all, const SplitCall& mine);
 // The ranks of `rank`'s group, in the group's order.
 std::vector<int> split_group(std::span<const SplitCall> calls, int rank);
 

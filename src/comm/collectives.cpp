@@ -1,9 +1,9 @@
 // Of numbers and bytes.
 #include "zero/collectives.h"
 
-#include <algorithm>
 #include <array>
 
+#include "comm/gathered_texts.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -35,20 +35,7 @@ void barrier(const World& world) {
 }
 
 std::vector<std::string> all_gather_bytes(std::string_view bytes, const World& world) {
-  const Communicator& ranks = world.communicator();
-  const auto mine = static_cast<std::int64_t>(bytes.size());
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather({&mine, 1, Dtype::i64}, {lengths.data(), ranks.size(), Dtype::i64}).wait();
-  const std::int64_t longest = *std::ranges::max_element(lengths);
-  std::string padded(bytes);
-  padded.resize(static_cast<std::size_t>(longest));
-  std::string all(static_cast<std::size_t>(longest * ranks.size()), '\0');
-  if (longest > 0)
-    ranks.all_gather({padded.data(), longest, Dtype::u8}, {all.data(), longest * ranks.size(), Dtype::u8}).wait();
-  std::vector<std::string> parts;
-  for (std::size_t rank = 0; rank < lengths.size(); ++rank)
-    parts.push_back(all.substr(rank * padded.size(), static_cast<std::size_t>(lengths[rank])));
-  return parts;
+  return gather_texts(world.communicator(), std::string(bytes));
 }
 
 std::string broadcast_bytes(std::string_view bytes, const World& world, int root) {

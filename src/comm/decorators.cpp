@@ -84,11 +84,9 @@ class Checked final : public Decorated {
 
  private:
   void compare(const Fingerprint& own) {
-    constexpr std::int64_t kBytes = sizeof(Fingerprint);
-    std::vector<Fingerprint> calls(static_cast<std::size_t>(size()));
-    const View all{calls.data(), kBytes * size(), Dtype::u8};
+    std::vector<Fingerprint> calls;
     try {
-      host_->run({Collective::all_gather, {&own, kBytes, Dtype::u8}, all}).wait();
+      calls = gather_each(*host_, own);
     } catch (const CommError& error) {
       throw CommError("rank " + std::to_string(rank()) + ": " + own.text() + ": comparing the calls: " + error.what());
     }
@@ -155,10 +153,7 @@ class ReachingDevices final : public Decorated {
   std::shared_ptr<CommunicatorImpl> on_device(int device) override {
     const std::string name = next_name();
     const Seat mine{std::hash<std::string>()(host_identity()), reach_.identity(device)};
-    std::vector<Seat> seats(static_cast<std::size_t>(size()));
-    constexpr std::int64_t kBytes = sizeof(Seat);
-    const View all{seats.data(), kBytes * size(), Dtype::u8};
-    inner().run({Collective::all_gather, {&mine, kBytes, Dtype::u8}, all}).wait();
+    const std::vector<Seat> seats = gather_each(inner(), mine);
     if (std::set<Seat>(seats.begin(), seats.end()).size() < seats.size()) return nullptr;
     std::vector<std::string> hosts;
     for (const Seat& seat : seats) hosts.push_back(std::to_string(seat[0]));

@@ -13,6 +13,7 @@
 #include <limits>
 #include <string>
 
+#include "base/elements.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -23,12 +24,8 @@ constexpr std::int64_t kLeastRoom = std::int64_t{1} << 30;
 constexpr std::int64_t kMostRoom = std::int64_t{1} << 44;
 constexpr std::int64_t kPiece = std::int64_t{16} << 20;
 
-std::int64_t pages(std::int64_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
-}
-
 std::int64_t before_rooms(const Segment::Shape& shape) {
-  return pages(shape.control) + shape.ranks * pages(shape.staging);
+  return round_up(shape.control, kPage) + shape.ranks * round_up(shape.staging, kPage);
 }
 
 // How long a file may be made (ulimit -f): who makes one longer gets a signal that ends the process.
@@ -40,7 +37,7 @@ std::int64_t longest_file() {
 
 // The host's memory, of the address space no more than an eighth in all, and what the limit of a file's size leaves.
 std::int64_t room_for(const Segment::Shape& shape) {
-  const std::int64_t memory = pages(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE));
+  const std::int64_t memory = round_up(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE), kPage);
   const std::int64_t most = std::min(kMostRoom, longest_file() - before_rooms(shape));
   return std::min(std::max(memory, kLeastRoom), most / (1 + shape.ranks) / kPage * kPage);
 }
@@ -58,7 +55,7 @@ struct flock lock_of(int rank) {
 }  // namespace
 
 std::int64_t Heap::take(std::int64_t bytes) {
-  const std::int64_t length = pages(std::max<std::int64_t>(bytes, 1));
+  const std::int64_t length = round_up(std::max<std::int64_t>(bytes, 1), kPage);
   const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& part) { return part.second >= length; });
   if (found == free_.end()) return -1;
   const auto [offset, room] = *found;
@@ -68,7 +65,7 @@ std::int64_t Heap::take(std::int64_t bytes) {
 }
 
 void Heap::give(std::int64_t offset, std::int64_t bytes) {
-  std::int64_t length = pages(std::max<std::int64_t>(bytes, 1));
+  std::int64_t length = round_up(std::max<std::int64_t>(bytes, 1), kPage);
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + length) {
     length += next->second;
@@ -99,7 +96,7 @@ Descriptor Segment::create(const Shape& shape) {
 Segment::Segment(const Descriptor& file, int rank, const Shape& shape)
     : file_(open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDWR | O_CLOEXEC)),
       rank_(rank),
-      shape_{shape.ranks, pages(shape.control), pages(shape.staging)} {
+      shape_{shape.ranks, round_up(shape.control, kPage), round_up(shape.staging, kPage)} {
   struct stat info {};
   if (!file_ || fstat(file_.get(), &info) != 0) fail_sharing("the anonymous file cannot be opened");
   size_ = info.st_size;
@@ -132,7 +129,7 @@ std::int64_t Segment::offset_of(const void* data) const {
 // Without this a page for which the host has no room would end the process with SIGBUS. In pieces, since
 // a signal may end a call with nothing done.
 void Segment::reserve(std::int64_t offset, std::int64_t bytes) const {
-  const std::int64_t end = offset + pages(std::max<std::int64_t>(bytes, 1));
+  const std::int64_t end = offset + round_up(std::max<std::int64_t>(bytes, 1), kPage);
   while (offset < end) {
     const std::int64_t piece = std::min(kPiece, end - offset);
     if (fallocate(file_.get(), 0, offset, piece) == 0) {

@@ -125,7 +125,7 @@ Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
 
 // Two levels again where everybody stays together in the same order; shared memory where no group leaves its host.
 std::shared_ptr<CommunicatorImpl> TwoLevelCommunicator::split(int color, int key) {
-  const std::vector<SplitCall> calls = gather_split_calls(*levels_.all, {color, key});
+  const std::vector<SplitCall> calls = gather_each<SplitCall>(*levels_.all, {color, key});
   const std::vector<int> members = split_group(calls, rank());
   bool same = static_cast<int>(members.size()) == size();
   for (int r = 0; same && r < size(); ++r) same = members[static_cast<std::size_t>(r)] == r;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "operators/batch_norm.h"
 #include "operators/dispatch.h"
 #include "zero/error.h"
@@ -33,8 +34,7 @@ void add_layers(const torch::nn::Module& module, const std::string& name, Layers
   add_if<torch::nn::BatchNorm1d>(module, name, layers);
   add_if<torch::nn::BatchNorm2d>(module, name, layers);
   add_if<torch::nn::BatchNorm3d>(module, name, layers);
-  for (const auto& child : module.named_children())
-    add_layers(*child.value(), name.empty() ? child.key() : name + "." + child.key(), layers);
+  for (const auto& child : module.named_children()) add_layers(*child.value(), path_of(name, child.key()), layers);
 }
 
 Layers layers_of(const torch::nn::Module& module) {

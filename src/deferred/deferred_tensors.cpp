@@ -9,11 +9,10 @@
 
 #include "base/text.h"
 #include "deferred/deferred_storage.h"
+#include "deferred/read_stretches.h"
 
 namespace zero::deferred_tensors {
 namespace {
-
-constexpr std::int64_t kReadAtOnce = std::int64_t{4} << 20;  // elements
 
 thread_local int scopes = 0;
 
@@ -114,15 +113,9 @@ void read_into(const at::Tensor& tensor, std::int64_t begin, const at::Tensor& p
   const at::NoGradGuard no_grad;
   const auto& read = source_of(tensor)->read;
   const auto size = static_cast<std::int64_t>(tensor.element_size());
-  const auto bytes_at = [&](std::int64_t element) { return (begin + element) * size; };
-  if (tensor.scalar_type() == place.scalar_type())
-    return read(bytes_at(0), bytes_at(place.numel()), place.mutable_data_ptr());
-  const at::Tensor values = at::empty({std::min(kReadAtOnce, place.numel())}, tensor.scalar_type());
-  for (std::int64_t at = 0; at < place.numel(); at += kReadAtOnce) {
-    const std::int64_t count = std::min(kReadAtOnce, place.numel() - at);
-    read(bytes_at(at), bytes_at(at + count), values.mutable_data_ptr());
-    place.narrow(0, at, count).copy_(values.narrow(0, 0, count));
-  }
+  read_stretches(place, tensor.scalar_type(), [&](std::int64_t first, std::int64_t last, void* memory) {
+    read((begin + first) * size, (begin + last) * size, memory);
+  });
 }
 
 void name(const at::Tensor& tensor, const std::string& name) {

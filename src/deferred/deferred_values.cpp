@@ -17,6 +17,10 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
+c10::Storage memory_for(std::int64_t bytes, at::Device device) {
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device)).storage();
+}
+
 c10::Storage copy_of(const c10::Storage& storage, std::int64_t bytes, at::Device device) {
   c10::Storage copy = memory_for(bytes, device);
   const auto as_bytes = at::TensorOptions().dtype(at::kByte).device(device);
@@ -58,10 +62,6 @@ c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tenso
 at::Tensor tensor_in(const c10::Storage& storage, const at::Tensor& like) {
   return at::empty({0}, at::TensorOptions().dtype(like.scalar_type()).device(storage.device()))
       .set_(storage, like.storage_offset(), like.sizes(), like.strides());
-}
-
-c10::Storage memory_for(std::int64_t bytes, at::Device device) {
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device)).storage();
 }
 
 DrawsFrom::DrawsFrom(const at::Generator& like)

@@ -81,7 +81,6 @@ c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tenso
 
 // A tensor of `like`'s dtype, sizes, strides and place in a storage.
 at::Tensor tensor_in(const c10::Storage& storage, const at::Tensor& like);
-c10::Storage memory_for(std::int64_t bytes, at::Device device);
 
 // The default generator of a device is where another was, as long as it lives.
 class DrawsFrom {

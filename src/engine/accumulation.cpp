@@ -9,7 +9,7 @@
 
 #include "backwards/autocast.h"
 #include "backwards/program_backward.h"
-#include "persist/gathered.h"
+#include "comm/gathered_texts.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -227,8 +227,7 @@ void Accumulation::empty_step() {
 }
 
 MicroBatchNumbers::Emptied Accumulation::emptied() const {
-  if (in_backward_ || !gradients_) return {};
-  return {gradients_->all_emptied(), gradients_->own_emptied()};
+  return in_backward_ || !gradients_ ? MicroBatchNumbers::Emptied() : gradients_->emptied();
 }
 
 double Accumulation::held_times() const {

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "comm/gathered_texts.h"
 #include "engine/adapted_source.h"
 #include "engine/engine_saving.h"
 #include "partition/tiles.h"

@@ -1,17 +1,12 @@
 #include "engine/engine_optimizer.h"
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <utility>
+#include <variant>
 
 #include "base/text.h"
+#include "update/torch_classes.h"
 #include "update/torch_steps.h"
 #include "zero/error.h"
 
@@ -64,25 +59,20 @@ class Standing final : public Class {
   std::function<void()> step_;
 };
 
-template <class Class, class Options>
 std::unique_ptr<optim::Optimizer> standing(const Optimizer& given, const std::vector<EngineOptimizer::Group>& groups,
                                            std::function<void()> step) {
-  return std::make_unique<Standing<Class>>(std::move(step), groups, static_cast<Options&>(*torch_options(given)));
-}
-
-std::unique_ptr<optim::Optimizer> standing(const Optimizer& given, const std::vector<EngineOptimizer::Group>& groups,
-                                           std::function<void()> step) {
-  if (std::holds_alternative<AdamW>(given))
-    return standing<optim::AdamW, optim::AdamWOptions>(given, groups, std::move(step));
-  if (std::holds_alternative<Adam>(given))
-    return standing<optim::Adam, optim::AdamOptions>(given, groups, std::move(step));
-  if (std::holds_alternative<Sgd>(given))
-    return standing<optim::SGD, optim::SGDOptions>(given, groups, std::move(step));
-  if (std::holds_alternative<AdaGrad>(given))
-    return standing<optim::Adagrad, optim::AdagradOptions>(given, groups, std::move(step));
-  if (std::holds_alternative<RmsProp>(given))
-    return standing<optim::RMSprop, optim::RMSpropOptions>(given, groups, std::move(step));
-  return std::make_unique<Standing<optim::Optimizer>>(std::move(step), groups, torch_options(given));
+  std::unique_ptr<optim::OptimizerOptions> options = torch_options(given);
+  return std::visit(
+      [&]<class Ours>(const Ours&) -> std::unique_ptr<optim::Optimizer> {
+        if constexpr (HasTorchClass<Ours>) {
+          using Torchs = TorchClass<Ours>;
+          return std::make_unique<Standing<typename Torchs::Class>>(std::move(step), groups,
+                                                                    static_cast<typename Torchs::Options&>(*options));
+        } else {
+          return std::make_unique<Standing<optim::Optimizer>>(std::move(step), groups, std::move(options));
+        }
+      },
+      given);
 }
 
 }  // namespace

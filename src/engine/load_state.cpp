@@ -9,6 +9,7 @@
 #include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "base/text.h"
+#include "comm/gathered_texts.h"
 #include "engine/engine_saving.h"
 #include "partition/state_pieces.h"
 #include "partition/tiles.h"

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "backwards/micro_batch.h"
+#include "gradients/gradients.h"
 #include "partition/accumulation_order.h"
 #include "zero/plan.h"
 
@@ -17,9 +18,7 @@ class MicroBatchNumbers {
  public:
   // Whether the program has emptied all gradients of the step that are shown, which the next backward heeds; and
   // whether that is all that this rank has brought: others may have brought nothing, and the step begins anew.
-  struct Emptied {
-    bool all = false, own = false;
-  };
+  using Emptied = Gradients::Emptied;
 
   // Numbers the forwards of `micro_batch`. `plan`, as it is on its mesh, stays.
   MicroBatchNumbers(const Plan& plan, int ranks, int rank, MicroBatch& micro_batch, std::function<Emptied()> emptied)

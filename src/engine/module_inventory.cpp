@@ -317,23 +317,25 @@ class Collector {
   std::vector<Refused> refused_;  // tensors
 };
 
-}  // namespace
-
-Inventory take_inventory(const Module& module, const Plan& plan, const InventoryChoices& choices) {
+template <class Any>
+Inventory collected(const Any& module, const Plan& plan, const InventoryChoices& choices) {
   Collector collector(plan, choices);
   collector.visit(module);
   Inventory inventory = collector.result();
-  inventory.tiles = tiles_of(module);
   inventory.module = view_of(module);
   return inventory;
 }
 
-Inventory take_inventory(const Scripted& module, const Plan& plan, const InventoryChoices& choices) {
-  Collector collector(plan, choices);
-  collector.visit(module);
-  Inventory inventory = collector.result();
-  inventory.module = view_of(module);
+}  // namespace
+
+Inventory take_inventory(const Module& module, const Plan& plan, const InventoryChoices& choices) {
+  Inventory inventory = collected(module, plan, choices);
+  inventory.tiles = tiles_of(module);
   return inventory;
+}
+
+Inventory take_inventory(const Scripted& module, const Plan& plan, const InventoryChoices& choices) {
+  return collected(module, plan, choices);
 }
 
 }  // namespace zero

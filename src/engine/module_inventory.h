@@ -15,25 +15,10 @@
 #include "zero/plan.h"
 #include "zero/units.h"
 
-namespace torch::nn {
-class Module;
-}
-
 namespace zero {
 
 // Which parameters of a module are rows of what would be one, in every TiledLinear in it.
 Tiles tiles_of(const torch::nn::Module& module);
-
-}  // namespace zero
-
-namespace torch::nn {
-class Module;
-}
-namespace torch::jit {
-struct Module;
-}
-
-namespace zero {
 
 // Parameters that several modules share appear once, under the first name.
 struct Inventory {

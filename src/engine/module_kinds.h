@@ -45,9 +45,4 @@ bool is_persistent(const torch::jit::Module& module, const std::string& buffer);
 std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> children_of(const torch::nn::Module& module);
 std::vector<std::pair<std::string, std::shared_ptr<torch::jit::Module>>> children_of(const torch::jit::Module& module);
 
-// The path of what a module at `path` has by that name; that of the root is empty.
-inline std::string path_of(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
-}
-
 }  // namespace zero

@@ -176,7 +176,7 @@ std::vector<char> Parameters::read_in_parts() {
 
 // The unit's values as rank 0 has them; `in_part`: as all have them, this rank's part at rest of what is deferred.
 Buffer Parameters::values_of(const Unit& unit, bool in_part) {
-  Buffer values = in_part ? unit.flatten_part() : unit.flatten();
+  Buffer values = unit.flatten(in_part);
   if (!in_part) {
     broadcast(ranks_.exchange(), values.tensor(), unit.index());
     return values;

@@ -71,10 +71,12 @@ class Gradients {
   // is for those that have arrived in this step, and, since peers may have what this rank has not, with several ranks
   // for all that are trained: what is emptied is so on every rank. Nothing may be computed with them then.
   void show_placeholders();
-  // Whether the program has emptied all that is shown, and something is.
-  bool all_emptied() const;
-  // Some, and all that this rank has brought.
-  bool own_emptied() const;
+  // Whether the program has emptied all that is shown, and something is; and whether some, and all that this rank has
+  // brought.
+  struct Emptied {
+    bool all = false, own = false;
+  };
+  Emptied emptied() const;
   // Throws StateError where the program has put another gradient in place of one, or to a parameter that shows none.
   // Not within a backward, where gradients lie there on their way.
   void require_none_of_program() const;

@@ -89,16 +89,7 @@ HeldGradient HeldGradient::widened(Staging& staging, Store& store, int unit, Dty
   if (levels_.empty()) return wide;
   wide.take(store, unit, static_cast<int>(levels_.size()));
   for (std::size_t level = 0; level < levels_.size(); ++level)
-    each_stretch(
-        staging, slice_.count,
-        [&](std::int64_t first, std::int64_t count) {
-          const Slice some{slice_.begin + first, count};
-          return std::vector{part(levels_[level], dtype_, some, Access::read),
-                             part(wide.levels_[level], dtype, some, Access::write)};
-        },
-        [this, dtype](std::span<void* const> at, std::int64_t, std::int64_t count) {
-          device_->run(Accumulate{{}, at[1], dtype, at[0], dtype_, count});
-        });
+    convert_to(staging, static_cast<int>(level), slice_, wide.levels_[level], 0, dtype);
   return wide;
 }
 

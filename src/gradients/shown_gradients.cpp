@@ -14,7 +14,7 @@ namespace zero {
 namespace {
 
 // Whether zero_grad() has taken away or filled what was shown.
-bool emptied(const at::Tensor& grad) {
+bool was_emptied(const at::Tensor& grad) {
   return !grad.defined() || (grad_placeholder::is_one(grad) && grad_placeholder::emptied(grad));
 }
 
@@ -47,27 +47,17 @@ void Gradients::hide_placeholders() {
       if (std::exchange(gradients->shown[slot], char{0})) gradients->unit.parameters()[slot].mutable_grad().reset();
 }
 
-bool Gradients::all_emptied() const {
-  bool any = false;
+Gradients::Emptied Gradients::emptied() const {
+  bool any = false, all = true;
   for (const auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
       if (!gradients->shown[slot]) continue;
-      if (!emptied(gradients->unit.parameters()[slot].grad())) return false;
-      any = true;
-    }
-  return any;
-}
-
-bool Gradients::own_emptied() const {
-  bool any = false;
-  for (const auto& gradients : by_unit_)
-    for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
-      if (!gradients->shown[slot]) continue;
-      const bool gone = emptied(gradients->unit.parameters()[slot].grad());
-      if (!gone && gradients->ever[slot]) return false;
+      const bool gone = was_emptied(gradients->unit.parameters()[slot].grad());
+      if (!gone && gradients->ever[slot]) return {};
       any = any || gone;
+      all = all && gone;
     }
-  return any;
+  return {any && all, any};
 }
 
 void Gradients::require_none_of_program() const {
@@ -89,7 +79,7 @@ Gradients::Shown Gradients::collect_placeholders() {
   for (auto& gradients : by_unit_)
     for (std::size_t slot = 0; slot < gradients->shown.size(); ++slot) {
       if (!gradients->shown[slot]) continue;
-      if (!emptied(gradients->unit.parameters()[slot].grad())) {
+      if (!was_emptied(gradients->unit.parameters()[slot].grad())) {
         kept = true;
       } else {
         emptied_.emplace_back(gradients.get(), static_cast<int>(slot));

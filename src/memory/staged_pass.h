@@ -47,7 +47,6 @@ class Staging {
   const StagingShape& shape() const { return shape_; }
   // Whether what is computed finds the part where it lies; null lies everywhere.
   bool reachable(const BlockPart& part) const { return part.block == nullptr || part.block->lies_on(device_); }
-  std::int64_t elements() const { return shape_.elements(); }
   // Begins with a page.
   char* buffer(std::size_t which);
 

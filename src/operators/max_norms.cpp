@@ -58,6 +58,12 @@ void adjust_lookup(OperatorCall& call) {
   call.proceed();
 }
 
+// Null where it is none of the tables.
+auto* found(auto& tables, int parameter) {
+  const auto table = std::ranges::find_if(tables, [&](const auto& each) { return each.table.parameter == parameter; });
+  return table == tables.end() ? nullptr : &*table;
+}
+
 }  // namespace
 
 MaxNorms::MaxNorms(const std::vector<Table>& tables, c10::Device where) {
@@ -65,19 +71,9 @@ MaxNorms::MaxNorms(const std::vector<Table>& tables, c10::Device where) {
     tables_.push_back({table, at::zeros({table.rows}, at::TensorOptions().dtype(at::kByte).device(where))});
 }
 
-const MaxNorms::State* MaxNorms::find(int parameter) const {
-  const auto found =
-      std::ranges::find_if(tables_, [&](const State& state) { return state.table.parameter == parameter; });
-  return found == tables_.end() ? nullptr : &*found;
-}
-
-MaxNorms::State* MaxNorms::find(int parameter) {
-  return const_cast<State*>(std::as_const(*this).find(parameter));
-}
-
 void MaxNorms::note(int parameter, const std::string& name, const at::Tensor& indices, double max_norm,
                     double norm_type) {
-  State* const state = find(parameter);
+  State* const state = found(tables_, parameter);
   if (state == nullptr)
     throw StateError("a lookup would renormalise rows of parameter '" + name + "', of which the engine does not know",
                      "set max_norm in the options of the torch::nn::Embedding or EmbeddingBag that owns it");
@@ -89,7 +85,7 @@ void MaxNorms::note(int parameter, const std::string& name, const at::Tensor& in
 }
 
 at::Tensor MaxNorms::seen(int parameter, const at::Tensor& weight) const {
-  const State* const state = find(parameter);
+  const State* const state = found(tables_, parameter);
   if (state == nullptr || !state->pending) return weight;
   const Unwatched unwatched;
   at::Tensor values = weight.detach().clone();

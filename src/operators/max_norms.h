@@ -53,9 +53,6 @@ class MaxNorms {
     at::Tensor looked_up;  // u8, by row
     bool pending = false;
   };
-  State* find(int parameter);
-  const State* find(int parameter) const;
-
   std::vector<State> tables_;
 };
 

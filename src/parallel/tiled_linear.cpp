@@ -11,6 +11,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -37,10 +38,6 @@ std::vector<std::int64_t> borders_of(std::int64_t rows, std::int64_t tiles) {
 void take_over(at::Tensor& part, const at::Tensor& whole, std::int64_t begin, std::int64_t end) {
   part.set_data(whole.detach().narrow(0, begin, end - begin).clone(at::MemoryFormat::Contiguous));
   part.set_requires_grad(whole.requires_grad());
-}
-
-std::string path_of(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
 }
 
 }  // namespace

@@ -62,6 +62,12 @@ std::int64_t product(std::vector<std::int64_t>::const_iterator begin, std::vecto
   return std::accumulate(begin, end, std::int64_t{1}, std::multiplies<>());
 }
 
+// Adafactor's: the last two dimensions.
+Matrix last_two(const std::vector<std::int64_t>& shape) {
+  if (shape.size() < 2) return {1, product(shape.begin(), shape.end())};
+  return {shape[shape.size() - 2], shape.back()};
+}
+
 }  // namespace
 
 std::optional<FullTensorWork> full_tensor_work(const Optimizer& optimizer) {
@@ -79,11 +85,6 @@ int passes(const Optimizer& optimizer) {
 
 Matrix hidden_shape(const std::vector<std::int64_t>& shape) {
   return shape.empty() ? Matrix{} : Matrix{shape.front(), product(shape.begin() + 1, shape.end())};
-}
-
-Matrix last_two(const std::vector<std::int64_t>& shape) {
-  if (shape.size() < 2) return {1, product(shape.begin(), shape.end())};
-  return {shape[shape.size() - 2], shape.back()};
 }
 
 FactorShapes factor_shapes(const std::vector<std::int64_t>& shape) {

@@ -30,9 +30,8 @@ struct Matrix {
   std::int64_t rows = 1;
   std::int64_t columns = 1;
 };
-// Muon's: everything behind the first dimension in one. Adafactor's: the last two dimensions.
+// Muon's: everything behind the first dimension in one.
 Matrix hidden_shape(const std::vector<std::int64_t>& shape);
-Matrix last_two(const std::vector<std::int64_t>& shape);
 
 // Shapes of the means over columns and over rows that stand for the squares of a tensor of that shape (Adafactor).
 struct FactorShapes {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -16,8 +17,7 @@ bool power_of_two(double value) {
 }
 
 LossScale checked(const LossScale& policy) {
-  std::string text;
-  for (const std::string& fault : faults(policy)) text += (text.empty() ? "" : "; ") + fault;
+  const std::string text = joined(faults(policy), "; ");
   if (!text.empty()) throw ConfigError("no loss scale: " + text);
   return policy;
 }

@@ -27,15 +27,10 @@ class Walk {
   std::int64_t length() const { return static_cast<std::int64_t>(touches_.size()); }  // of a repetition
   int operator[](std::int64_t i) const { return touches_[static_cast<std::size_t>(i) % touches_.size()]; }
 
-  // Which follow position i: neighbours differ, as they do but where the trace starts over. -1: none.
+  // Which follow position i, within one repetition.
   Expected next(std::int64_t i) const {
-    Expected expected;
-    expected.fill(-1);
-    int before = (*this)[i];
-    std::size_t found = 0;
-    for (std::int64_t j = i + 1; j < size_ && found < expected.size() && j <= i + length(); ++j)
-      if ((*this)[j] != before) expected[found++] = before = (*this)[j];
-    return expected;
+    return following(touches_, static_cast<std::size_t>(i),
+                     static_cast<std::size_t>(std::min(size_, i + length() + 1)));
   }
 
  private:

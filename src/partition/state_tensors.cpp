@@ -189,13 +189,8 @@ std::vector<std::string> lines_of(const std::vector<StateTensor>& tensors, const
                     ", left " + std::to_string(scaler->overflows_left));
   for (const auto& [name, count] : scalars.updates) lines.push_back(name + ": updates " + std::to_string(count));
   for (const auto& [name, optimizer] : scalars.optimizers) lines.push_back(name + ": updated by " + optimizer);
-  const auto words = [](const std::vector<double>& numbers) {
-    std::vector<std::string> all;
-    for (const double number : numbers) all.push_back(shortest(number));
-    return joined(all);
-  };
   for (const auto& [name, history] : scalars.float8)
-    lines.push_back(name + ": inputs " + words(history.inputs) + ", gradients " + words(history.gradients));
+    lines.push_back(name + ": inputs " + shortest(history.inputs) + ", gradients " + shortest(history.gradients));
   for (const StateTensor& each : tensors) lines.push_back(sentence(each));
   return lines;
 }

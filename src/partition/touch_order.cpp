@@ -11,6 +11,16 @@ constexpr std::size_t kLongestTrace = 1 << 16;
 
 }  // namespace
 
+Expected following(std::span<const int> touches, std::size_t at, std::size_t end) {
+  Expected expected;
+  expected.fill(-1);
+  std::size_t found = 0;
+  int before = touches.empty() ? -1 : touches[at % touches.size()];
+  for (std::size_t i = at + 1; i < end && found < expected.size(); ++i)
+    if (const int unit = touches[i % touches.size()]; unit != before) expected[found++] = before = unit;
+  return expected;
+}
+
 void TouchOrder::touched(int unit) {
   if (!current_.touches.empty() && current_.touches.back() == unit) return;
   if (current_.touches.size() >= kLongestTrace) current_.touches.clear();
@@ -38,18 +48,9 @@ std::size_t TouchOrder::place_of(int unit, bool first) const {
 }
 
 Expected TouchOrder::next() const {
-  Expected expected;
-  expected.fill(-1);
-  if (lost_ || !last_) return expected;
+  if (lost_ || !last_) return following({}, 0, 0);
   const auto& touches = last_->touches;
-  const std::size_t known = more_to_come_ ? 2 * touches.size() : touches.size();
-  int before = touches[cursor_];
-  std::size_t found = 0;
-  for (std::size_t at = cursor_ + 1; at < known && found < expected.size(); ++at) {
-    const int unit = touches[at % touches.size()];
-    if (unit != before) expected[found++] = before = unit;
-  }
-  return expected;
+  return following(touches, cursor_, more_to_come_ ? 2 * touches.size() : touches.size());
 }
 
 // Evaluations of one unit foresee nothing.

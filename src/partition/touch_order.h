@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "zero/estimate.h"
 
@@ -13,6 +14,10 @@ namespace zero {
 
 inline constexpr std::size_t kMostAhead = 2;
 using Expected = std::array<int, kMostAhead>;
+
+// Which units follow the one that is `at` in touches over and over, before the place `end`: the next one first;
+// neighbours differ. -1: none.
+Expected following(std::span<const int> touches, std::size_t at, std::size_t end);
 
 class TouchOrder {
  public:

@@ -225,12 +225,7 @@ class Comparison {
   }
 
   static std::string magnitudes(const StateScalars::Float8History& history) {
-    const auto text = [](const std::vector<double>& values) {
-      std::vector<std::string> words;
-      for (const double value : values) words.push_back(shortest(value));
-      return "[" + joined(words) + "]";
-    };
-    return "inputs " + text(history.inputs) + ", gradients " + text(history.gradients);
+    return "inputs [" + shortest(history.inputs) + "], gradients [" + shortest(history.gradients) + "]";
   }
 
   const Checkpoint &a_, &b_;

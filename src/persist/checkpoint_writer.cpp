@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "comm/descriptor_passing.h"
+#include "comm/gathered_texts.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/folders.h"
 #include "persist/gathered.h"

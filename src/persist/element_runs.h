@@ -28,12 +28,6 @@ struct ElementRun {
 // Ascending, and apart from each other.
 using ElementRuns = std::vector<ElementRun>;
 
-inline std::int64_t count_of(const ElementRuns& runs) {
-  std::int64_t count = 0;
-  for (const ElementRun& run : runs) count += run.count();
-  return count;
-}
-
 inline std::int64_t below(const ElementRuns& runs, std::int64_t element) {
   std::int64_t count = 0;
   for (const ElementRun& run : runs) {

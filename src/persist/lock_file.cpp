@@ -38,10 +38,7 @@ bool does_without() {
 }
 
 int open_again(const std::string& path, int flags) {
-  int fd = -1;
-  do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-  while (fd < 0 && errno == EINTR);
-  return fd;
+  return uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
 }
 
 // For others who save into the folder: what the process does not let them by its mask.
@@ -73,10 +70,7 @@ Opened open(const std::string& path) {
 
 Env::Lock lock_file(const std::string& path, Flock flock) {
   auto opened = std::make_shared<Opened>(open(path));
-  int result = -1;
-  do result = flock(opened->file.get(), LOCK_EX | LOCK_NB);
-  while (result != 0 && errno == EINTR);
-  if (result == 0) return opened;
+  if (uninterrupted([&] { return flock(opened->file.get(), LOCK_EX | LOCK_NB); }) == 0) return opened;
   const int error = errno;
   if (error == EWOULDBLOCK) return nullptr;
   if (error == EBADF && !opened->writes)

@@ -30,14 +30,6 @@ constexpr std::int64_t kWriteBack = std::int64_t{8} << 20;
   throw CheckpointError(std::string(call) + " of " + in_quotes(path) + " failed: " + std::strerror(error));
 }
 
-// Until it is not interrupted.
-template <class Call>
-auto uninterrupted(Call&& call) {
-  auto result = call();
-  while (result == -1 && errno == EINTR) result = call();
-  return result;
-}
-
 Descriptor open_or_fail(const std::string& path, int flags) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
   if (fd < 0) fail("open", path);

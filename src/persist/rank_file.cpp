@@ -13,6 +13,13 @@ constexpr std::int64_t kAtOnce = std::int64_t{256} << 10;  // bytes that are add
 constexpr std::int64_t kDirect = std::int64_t{8} << 20;    // past the page cache; less in all does not go there
 constexpr std::int64_t kHeaderAlignment = 8;               // of a file that does not
 
+// "rank-00003.safetensors"
+std::string rank_file_name(int rank) {
+  std::array<char, 40> name{};
+  std::snprintf(name.data(), name.size(), "rank-%05d.safetensors", rank);
+  return name.data();
+}
+
 // Whether there is a copy that can go to the disk from where it lies.
 bool is_on_pages(const Snapshot& snapshot) {
   return snapshot.copy() != nullptr && reinterpret_cast<std::uintptr_t>(snapshot.copy()) % kDirectPage == 0;
@@ -31,28 +38,12 @@ TensorEntry entry_of(const StateTensor& tensor, const Snapshot::Slice& slice) {
 // Of elements, those from the `first` on, before the `last` of them.
 ElementRuns cut(const ElementRuns& runs, std::int64_t first, std::int64_t last) {
   ElementRuns part;
-  std::int64_t passed = 0;
-  for (const ElementRun& run : runs) {
-    const std::int64_t from = std::max(first - passed, std::int64_t{0}) / run.length;
-    const std::int64_t to = std::min((last - passed + run.length - 1) / run.length, run.times);
-    for (std::int64_t i = from; i < to; ++i) {
-      const std::int64_t skipped = std::max(first - passed - i * run.length, std::int64_t{0});
-      const std::int64_t kept = std::min(last - passed - i * run.length, run.length);
-      append(part, run.begin + i * run.step + skipped, run.begin + i * run.step + kept);
-    }
-    passed += run.count();
-    if (passed >= last) break;
-  }
+  each_range(runs, element_at(runs, first), element_at(runs, last - 1) + 1,
+             [&](std::int64_t begin, std::int64_t end) { append(part, begin, end); });
   return part;
 }
 
 }  // namespace
-
-std::string rank_file_name(int rank) {
-  std::array<char, 40> name{};
-  std::snprintf(name.data(), name.size(), "rank-%05d.safetensors", rank);
-  return name.data();
-}
 
 RankFile::RankFile(Env& env, const std::string& folder, const Snapshot& snapshot) : snapshot_(snapshot) {
   for (std::size_t i = 0; i < snapshot.slices().size(); ++i) {

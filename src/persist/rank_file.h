@@ -13,9 +13,6 @@
 
 namespace zero {
 
-// "rank-00003.safetensors"
-std::string rank_file_name(int rank);
-
 class RankFile {
  public:
   // Bytes that a checksum covers, at most: what is verified where a few of them are wanted.

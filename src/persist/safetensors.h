@@ -67,7 +67,6 @@ struct SafetensorsHeader {
   std::int64_t data_begin = 0;  // in the file
 
   std::int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
-  std::int64_t file_bytes() const { return data_begin + data_bytes(); }
   bool operator==(const SafetensorsHeader&) const = default;
 };
 

@@ -56,23 +56,14 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   return found != by_name_.end() && name_of(*found) == name ? &entries()[*found] : nullptr;
 }
 
-std::int64_t SafetensorsFile::place(const TensorEntry& tensor, std::int64_t begin, std::int64_t end) const {
+void SafetensorsFile::read(const TensorEntry& tensor, std::int64_t begin, std::span<char> to) const {
+  std::int64_t end = 0;
+  if (__builtin_add_overflow(begin, std::ssize(to), &end)) end = -1;
   const bool ours = tensor.begin >= 0 && tensor.begin <= tensor.end && tensor.end <= header_.data_bytes();
   if (!ours || begin < 0 || begin > end || end > tensor.bytes())
     throw StateError(shown(path()) + ": bytes [" + std::to_string(begin) + ", " + std::to_string(end) + ") of tensor " +
                      in_quotes(tensor.name, '"') + ", which has " + std::to_string(tensor.bytes()));
-  return header_.data_begin + tensor.begin + begin;
-}
-
-std::span<const char> SafetensorsFile::bytes(const TensorEntry& tensor, std::int64_t begin, std::int64_t end) const {
-  return file_.bytes().subspan(static_cast<std::size_t>(place(tensor, begin, end)),
-                               static_cast<std::size_t>(end - begin));
-}
-
-void SafetensorsFile::read(const TensorEntry& tensor, std::int64_t begin, std::span<char> to) const {
-  std::int64_t end = 0;
-  if (__builtin_add_overflow(begin, std::ssize(to), &end)) end = -1;
-  file_.read(place(tensor, begin, end), to);
+  file_.read(header_.data_begin + tensor.begin + begin, to);
 }
 
 }  // namespace zero

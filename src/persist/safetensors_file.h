@@ -43,23 +43,15 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const SafetensorsHeader& header() const { return header_; }
   const std::vector<TensorEntry>& entries() const { return header_.tensors; }
   // Null where there is none.
   const TensorEntry* find(std::string_view name) const;
 
-  // The bytes of a tensor of this file, mapped as long as it is open, or bytes [begin, end) of them. They need not be
-  // aligned. Throw StateError for what the tensor has not.
-  std::span<const char> bytes(const TensorEntry& tensor) const { return bytes(tensor, 0, tensor.bytes()); }
-  std::span<const char> bytes(const TensorEntry& tensor, std::int64_t begin, std::int64_t end) const;
   // Copies bytes of a tensor from its byte `begin` on, without mapping them into this process's memory. Throws
   // StateError for what the tensor has not, and CheckpointError where they are no longer in the file.
   void read(const TensorEntry& tensor, std::int64_t begin, std::span<char> to) const;
 
  private:
-  // Where bytes [begin, end) of a tensor lie in the file, or throws StateError.
-  std::int64_t place(const TensorEntry& tensor, std::int64_t begin, std::int64_t end) const;
-
   MappedFile file_;
   SafetensorsHeader header_;
   std::vector<std::size_t> by_name_;  // of tensors

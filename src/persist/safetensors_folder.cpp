@@ -127,11 +127,6 @@ SafetensorsFolder::SafetensorsFolder(const std::string& path) {
   }
 }
 
-const SafetensorsFolder::Tensor* SafetensorsFolder::find(std::string_view name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &found->second;
-}
-
 void SafetensorsFolder::add_file(const std::string& path) {
   const SafetensorsFile& file = files_.emplace_back(path);
   for (const TensorEntry& entry : file.entries()) tensors_.emplace(entry.name, Tensor{&file, &entry});

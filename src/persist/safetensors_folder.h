@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +32,6 @@ class SafetensorsFolder {
   struct Tensor {
     const SafetensorsFile* file;
     const TensorEntry* entry;
-
-    std::span<const char> bytes() const { return file->bytes(*entry); }
   };
 
   // A folder, of which model.safetensors is taken or else what model.safetensors.index.json lists; or one file: a
@@ -45,10 +42,7 @@ class SafetensorsFolder {
   SafetensorsFolder(const SafetensorsFolder&) = delete;
   SafetensorsFolder& operator=(const SafetensorsFolder&) = delete;
 
-  const std::deque<SafetensorsFile>& files() const { return files_; }
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
-  // Null where there is none.
-  const Tensor* find(std::string_view name) const;
 
  private:
   void add_file(const std::string& path);

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "backwards/running_backward.h"
-#include "base/lifetimes.h"
 #include "units/unit.h"
 
 namespace zero {
@@ -48,14 +47,12 @@ std::unordered_set<const TakesGradients*> reached_by(at::TensorList roots, std::
 }  // namespace
 
 void RunningBackward::foresee(at::TensorList roots) {
-  EnginesHere* const here = ThreadShared<EnginesHere>::here();
   std::vector<TakesGradients*> possible;
   const auto leads = [this](const TakesGradients* engine) { return !parts_.empty() && parts_.front() == engine; };
-  if (here != nullptr) {
-    const std::lock_guard lock(here->mutex);
-    std::copy_if(here->engines.rbegin(), here->engines.rend(), std::back_inserter(possible),
+  with_engines_here([&](const std::vector<TakesGradients*>& engines) {
+    std::copy_if(engines.rbegin(), engines.rend(), std::back_inserter(possible),
                  [&](const TakesGradients* each) { return of_program_ || leads(each) || each->joins_others(); });
-  }
+  });
   if (possible.size() < 2) return;
   const auto reached = reached_by(roots, possible.size());
   std::erase_if(possible, [&](const TakesGradients* each) { return !leads(each) && !reached.contains(each); });

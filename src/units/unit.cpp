@@ -54,21 +54,22 @@ Unit::~Unit() {
   }
 }
 
-Buffer Unit::room_for_values() const {
+Buffer Unit::flatten(bool in_part) const {
+  const Unwatched unwatched;
+  at::NoGradGuard no_grad;
   Buffer values =
       accounts_.buffer({Owner::gathered, index_}, layout_.length(), scalar_type(accumulation(layout_.dtype())));
   for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
-  return values;
-}
-
-Buffer Unit::flatten() const {
-  const Unwatched unwatched;
-  at::NoGradGuard no_grad;
-  Buffer values = room_for_values();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor place = slot_view(values.tensor(), layout_.slots()[i], parameters_[i]);
+    const Slot& slot = layout_.slots()[i];
+    const at::Tensor place = slot_view(values.tensor(), slot, parameters_[i]);
     if (!deferred_tensors::deferred(parameters_[i])) {
       place.copy_(parameters_[i].detach());
+    } else if (in_part) {
+      const std::int64_t begin = std::max(slot.begin, shard_.begin),
+                         end = std::min(slot.end(), shard_.begin + shard_.count);
+      if (begin < end)
+        deferred_tensors::read_into(parameters_[i], begin - slot.begin, values.tensor().narrow(0, begin, end - begin));
     } else if (rank() == 0) {
       deferred_tensors::compute_into(parameters_[i], place);
     }
@@ -86,24 +87,6 @@ std::int64_t Unit::sources() const {
     mark = derived(mark ^ source->mark, i) | 1;
   }
   return static_cast<std::int64_t>(mark);
-}
-
-Buffer Unit::flatten_part() const {
-  const Unwatched unwatched;
-  at::NoGradGuard no_grad;
-  Buffer values = room_for_values();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Slot& slot = layout_.slots()[i];
-    if (!deferred_tensors::deferred(parameters_[i])) {
-      slot_view(values.tensor(), slot, parameters_[i]).copy_(parameters_[i].detach());
-      continue;
-    }
-    const std::int64_t begin = std::max(slot.begin, shard_.begin),
-                       end = std::min(slot.end(), shard_.begin + shard_.count);
-    if (begin >= end) continue;
-    deferred_tensors::read_into(parameters_[i], begin - slot.begin, values.tensor().narrow(0, begin, end - begin));
-  }
-  return values;
 }
 
 void Unit::adopt(Buffer values, Staging& staging) {

@@ -80,13 +80,11 @@ class Unit {
   }
 
   // The parameters' values as one flat array in the accumulation dtype, gaps zero. Of those that are deferred rank 0
-  // has them, the others memory for them.
-  Buffer flatten() const;
+  // has them, the others memory for them; or, `in_part`, each rank has its part at rest alone, read by itself.
+  Buffer flatten(bool in_part) const;
   // Of a unit of which this rank has a part at rest, where what is deferred of it comes from elsewhere: the same for
   // the same sources; else 0.
   std::int64_t sources() const;
-  // The same array; but of what is deferred this rank's part at rest alone, read by itself.
-  Buffer flatten_part() const;
   // Puts the parameters into the unit's memory, with these values (see flatten). Collective. What they were is kept
   // until settle(), and put back by restore().
   void adopt(Buffer values, Staging& staging);
@@ -113,8 +111,6 @@ class Unit {
   // The first element of this rank's slice over all.
   std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank()).begin; }
 
-  // True when operators may read the unit.
-  bool ready() const { return ready_; }
   // Memory for the whole unit on its way in; to be filled from every rank's shard.
   View make_room();
   // Begins to bring to that memory what this rank has on another tier; null: there is none.
@@ -162,11 +158,11 @@ class Unit {
   // or with its own. Throws StateError, all being back, where values have another shape.
   void take_back(bool with_values);
   bool adopted() const { return adopted_; }
-  // Ends the unit: parameters keep `ready()` values as ordinary tensors, if told so, else their shapes only: to read
-  // them throws and says what to do.
+  // Ends the unit: parameters keep values that operators may read as ordinary tensors, if told so, else their shapes
+  // only: to read them throws and says what to do.
   void abandon(bool with_values = true);
-  // Ends it, when it is ready() or was cast: parameters get these values of the flat array, or its own where there are
-  // none, in the dtypes that they had before the unit.
+  // Ends it, when operators may read it or it was cast: parameters get these values of the flat array, or its own where
+  // there are none, in the dtypes that they had before the unit.
   void give_back(const at::Tensor& values = {});
 
   UnitOwner* owner = nullptr;
@@ -186,7 +182,6 @@ class Unit {
   }
   c10::StorageImpl& storage_of(const Place& place) const;
   at::DataPtr pointer_to(Place& place, void* whole) const;
-  Buffer room_for_values() const;
   void make_shard();
   std::shared_ptr<TierLoad> bring_to(Buffer& whole);
   // `values`, of the device, are those of all elements; staging is where the tier is computed with.

@@ -14,30 +14,15 @@
 
 namespace zero {
 
+namespace {
+
+// The root of the sum of the squares, exact before the root.
 double frobenius_norm(const at::Tensor& tensor) {
   const at::Tensor values = tensor.contiguous();
   SquareSums squares(device_at(values.device()), 1);
   squares.add(0, values.const_data_ptr(), dtype_of(values.scalar_type()).value(), values.numel());
   return std::sqrt(squares.read().front().value());
 }
-
-// Jordan, 2024: the polynomial a x + b x^3 + c x^5 brings every singular value in (0, 1] near 1; the product is formed
-// on the shorter side.
-at::Tensor orthogonalised(const at::Tensor& input, int iterations) {
-  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
-  const auto [rows, columns] = hidden_shape(input.sizes().vec());
-  const at::Tensor matrix = input.reshape({rows, columns});
-  const bool tall = rows > columns;
-  at::Tensor x = matrix.to(at::kFloat).div(frobenius_norm(matrix) + 1e-7).to(at::kBFloat16);
-  if (tall) x = x.t().contiguous();
-  for (int i = 0; i < iterations; ++i) {
-    const at::Tensor gram = at::mm(x, x.t());
-    x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1);
-  }
-  return (tall ? x.t() : x).reshape(input.sizes());
-}
-
-namespace {
 
 // Of `rows`, [..., rows, 1], over the rows: one after the other, so that no number of threads shows. On the host.
 at::Tensor mean_of_rows(const at::Tensor& rows) {
@@ -54,6 +39,22 @@ at::Tensor mean_of_rows(const at::Tensor& rows) {
 }
 
 }  // namespace
+
+// Jordan, 2024: the polynomial a x + b x^3 + c x^5 brings every singular value in (0, 1] near 1; the product is formed
+// on the shorter side.
+at::Tensor orthogonalised(const at::Tensor& input, int iterations) {
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+  const auto [rows, columns] = hidden_shape(input.sizes().vec());
+  const at::Tensor matrix = input.reshape({rows, columns});
+  const bool tall = rows > columns;
+  at::Tensor x = matrix.to(at::kFloat).div(frobenius_norm(matrix) + 1e-7).to(at::kBFloat16);
+  if (tall) x = x.t().contiguous();
+  for (int i = 0; i < iterations; ++i) {
+    const at::Tensor gram = at::mm(x, x.t());
+    x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1);
+  }
+  return (tall ? x.t() : x).reshape(input.sizes());
+}
 
 at::Tensor factored_step(const Adafactor& optimizer, const at::Tensor& g, const at::Tensor& rows,
                          const at::Tensor& columns, std::int64_t step) {

@@ -9,9 +9,6 @@
 
 namespace zero {
 
-// The root of the sum of the squares, exact before the root.
-double frobenius_norm(const at::Tensor& tensor);
-
 // The nearest orthogonal matrix, roughly: Newton-Schulz in bf16 with Jordan's coefficients. bf16, of the input's shape.
 at::Tensor orthogonalised(const at::Tensor& input, int iterations);
 

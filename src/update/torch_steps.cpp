@@ -1,16 +1,10 @@
 #include "update/torch_steps.h"
 
 #include <ATen/Functions.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 #include <optional>
 #include <sstream>
-#include <tuple>
 #include <typeinfo>
 #include <variant>
 
@@ -18,6 +12,7 @@
 #include "device/torch/torch_device.h"
 #include "memory/torch/arena_allocator.h"
 #include "memory/torch/device_reports.h"
+#include "update/torch_classes.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -67,8 +62,8 @@ torch::optim::OptimizerParamState* state_of(torch::optim::Optimizer& made, const
   return found == made.state().end() ? nullptr : found->second.get();
 }
 
-}  // namespace
-
+// Of a parameter that it has, of `numel` elements; none where it keeps nothing. Throws ConfigError for what is neither
+// a tensor as long as the parameter nor a number.
 TorchFields fields_of(torch::optim::Optimizer& made, const at::Tensor& parameter, std::int64_t numel,
                       const std::string& label) {
   TorchFields fields;
@@ -96,6 +91,7 @@ void set_fields(torch::optim::Optimizer& made, const at::Tensor& parameter, cons
   state->serialize(archive);
 }
 
+// Makes an optimizer of `parameter`, a leaf, and lets it step once without a gradient, so that its state is there.
 std::unique_ptr<torch::optim::Optimizer> begun(const TorchOptimizer& optimizer, at::Tensor& parameter) {
   auto made = optimizer.make({parameter});
   parameter.mutable_grad() = at::zeros_like(parameter);
@@ -103,6 +99,8 @@ std::unique_ptr<torch::optim::Optimizer> begun(const TorchOptimizer& optimizer, 
   parameter.mutable_grad() = at::Tensor();
   return made;
 }
+
+}  // namespace
 
 std::vector<TorchField> fields_kept(const TorchOptimizer& optimizer, Dtype wide) {
   at::Tensor parameter = at::ones({kFieldsTried}, at::TensorOptions().dtype(scalar_type(wide))).requires_grad_(true);
@@ -129,42 +127,11 @@ class RateOptions final : public optim::OptimizerCloneableOptions<RateOptions> {
   double lr_;
 };
 
-template <class Of>
-TorchOptions copied_options(const Of& options) {
-  return std::make_unique<Of>(options);
-}
-
-TorchOptions torch_options_of(const Sgd& o) {
-  return copied_options(optim::SGDOptions(o.lr)
-                            .momentum(o.momentum)
-                            .dampening(o.dampening)
-                            .weight_decay(o.weight_decay)
-                            .nesterov(o.nesterov));
-}
-TorchOptions torch_options_of(const AdaGrad& o) {
-  return copied_options(optim::AdagradOptions(o.lr)
-                            .lr_decay(o.lr_decay)
-                            .weight_decay(o.weight_decay)
-                            .initial_accumulator_value(o.initial_accumulator_value)
-                            .eps(o.eps));
-}
-TorchOptions torch_options_of(const RmsProp& o) {
-  return copied_options(optim::RMSpropOptions(o.lr)
-                            .alpha(o.alpha)
-                            .eps(o.eps)
-                            .weight_decay(o.weight_decay)
-                            .momentum(o.momentum)
-                            .centered(o.centered));
-}
-template <class Of, class Adams>
-TorchOptions torch_options_of_adams(const Adams& o) {
-  return copied_options(Of(o.lr).betas({o.beta1, o.beta2}).eps(o.eps).weight_decay(o.weight_decay).amsgrad(o.amsgrad));
-}
-TorchOptions torch_options_of(const Adam& o) {
-  return torch_options_of_adams<optim::AdamOptions>(o);
-}
-TorchOptions torch_options_of(const AdamW& o) {
-  return torch_options_of_adams<optim::AdamWOptions>(o);
+template <HasTorchClass Ours>
+TorchOptions torch_options_of(const Ours& o) {
+  auto options = std::make_unique<typename TorchClass<Ours>::Options>(o.lr);
+  TorchClass<Ours>::each_option(o, *options, [](const auto& ours, auto& theirs) { theirs = ours; });
+  return options;
 }
 TorchOptions torch_options_of(const TorchOptimizer& o) {
   const auto made = o.make({at::zeros({1}).requires_grad_(true)});
@@ -178,43 +145,13 @@ TorchOptions torch_options_of(const Other& o) {
   return std::make_unique<RateOptions>(o.lr);
 }
 
-void follow_options(Sgd& o, const optim::OptimizerOptions& said) {
-  const auto& options = static_cast<const optim::SGDOptions&>(said);
-  o.momentum = options.momentum();
-  o.dampening = options.dampening();
-  o.weight_decay = options.weight_decay();
-  o.nesterov = options.nesterov();
+template <class Ours>
+void follow_options(Ours&, const optim::OptimizerOptions&) {}
+template <HasTorchClass Ours>
+void follow_options(Ours& o, const optim::OptimizerOptions& said) {
+  const auto& options = static_cast<const typename TorchClass<Ours>::Options&>(said);
+  TorchClass<Ours>::each_option(o, options, [](auto& ours, const auto& theirs) { ours = theirs; });
 }
-void follow_options(AdaGrad& o, const optim::OptimizerOptions& said) {
-  const auto& options = static_cast<const optim::AdagradOptions&>(said);
-  o.lr_decay = options.lr_decay();
-  o.weight_decay = options.weight_decay();
-  o.initial_accumulator_value = options.initial_accumulator_value();
-  o.eps = options.eps();
-}
-void follow_options(RmsProp& o, const optim::OptimizerOptions& said) {
-  const auto& options = static_cast<const optim::RMSpropOptions&>(said);
-  o.alpha = options.alpha();
-  o.eps = options.eps();
-  o.weight_decay = options.weight_decay();
-  o.momentum = options.momentum();
-  o.centered = options.centered();
-}
-template <class Of, class Adams>
-void follow_adams(Adams& o, const Of& options) {
-  std::tie(o.beta1, o.beta2) = options.betas();
-  o.eps = options.eps();
-  o.weight_decay = options.weight_decay();
-  o.amsgrad = options.amsgrad();
-}
-void follow_options(Adam& o, const optim::OptimizerOptions& said) {
-  follow_adams(o, static_cast<const optim::AdamOptions&>(said));
-}
-void follow_options(AdamW& o, const optim::OptimizerOptions& said) {
-  follow_adams(o, static_cast<const optim::AdamWOptions&>(said));
-}
-template <class Other>
-void follow_options(Other&, const optim::OptimizerOptions&) {}
 
 const char* value_with_state(const Sgd& before, const Sgd& now) {
   return (before.momentum != 0) != (now.momentum != 0) ? "momentum" : "";
@@ -226,14 +163,9 @@ const char* value_with_state(const RmsProp& before, const RmsProp& now) {
   if ((before.momentum != 0) != (now.momentum != 0)) return "momentum";
   return before.centered != now.centered ? "centered" : "";
 }
-const char* value_with_state(const Adam& before, const Adam& now) {
-  return before.amsgrad != now.amsgrad ? "amsgrad" : "";
-}
-const char* value_with_state(const AdamW& before, const AdamW& now) {
-  return before.amsgrad != now.amsgrad ? "amsgrad" : "";
-}
 template <class Other>
-const char* value_with_state(const Other&, const Other&) {
+const char* value_with_state(const Other& before, const Other& now) {
+  if constexpr (requires { before.amsgrad; }) return before.amsgrad != now.amsgrad ? "amsgrad" : "";
   return "";
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "deferred/deferred_tensors.h"
+#include "deferred/read_stretches.h"
 #include "engine/module_tensors.h"
 #include "persist/checksum.h"
 #include "weights/load_weights.h"
@@ -18,7 +19,6 @@
 namespace zero {
 namespace {
 
-constexpr std::int64_t kElementsAtOnce = std::int64_t{4} << 20;
 constexpr std::int64_t kElementsSeen = 8, kPlacesSeen = 16;
 
 std::string words_of(std::string_view type, at::IntArrayRef shape) {
@@ -41,16 +41,9 @@ struct Origin {
 
 // `to` has one dimension.
 void copy_stretches(Weights& weights, const Origin& from, const at::Tensor& to) {
-  const auto read = [&](std::int64_t begin, std::int64_t end, const at::Tensor& place) {
-    weights.read(from.tensor, from.first + begin, from.first + end, place.mutable_data_ptr());
-  };
-  if (to.is_cpu() && to.scalar_type() == from.type) return read(0, to.numel(), to);
-  const at::Tensor values = at::empty({std::min(kElementsAtOnce, to.numel())}, from.type);
-  for (std::int64_t at = 0; at < to.numel(); at += kElementsAtOnce) {
-    const std::int64_t count = std::min(kElementsAtOnce, to.numel() - at);
-    read(at, at + count, values);
-    to.narrow(0, at, count).copy_(values.narrow(0, 0, count));
-  }
+  read_stretches(to, from.type, [&](std::int64_t begin, std::int64_t end, void* memory) {
+    weights.read(from.tensor, from.first + begin, from.first + end, memory);
+  });
 }
 
 // Of `count` elements in whole bytes: what they are, and their values at places spread over all of them, for files of
@@ -131,8 +124,8 @@ class SafetensorsLoading {
     const WeightTensor& first = weights_->tensors()[a];
     if (first.type != weights_->tensors()[b].type) return false;
     std::vector<char> left, right;
-    for (std::int64_t at = 0; at < first.numel(); at += kElementsAtOnce) {
-      const std::int64_t count = std::min(kElementsAtOnce, first.numel() - at);
+    for (std::int64_t at = 0; at < first.numel(); at += kReadAtOnce) {
+      const std::int64_t count = std::min(kReadAtOnce, first.numel() - at);
       left.resize(static_cast<std::size_t>(count * bits_of(first.type) / 8));
       right.resize(left.size());
       weights_->read(a, at, at + count, left.data());

@@ -73,7 +73,7 @@ class Linked final : public CommunicatorImpl {
     }
   }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override {
-    const std::vector<int> members = split_group(gather_split_calls(*host_, {color, key}), rank());
+    const std::vector<int> members = split_group(gather_each<SplitCall>(*host_, {color, key}), rank());
     return std::make_shared<Linked>(host_->split(color, key), device_, tally_.hosts().of(members));
   }
 

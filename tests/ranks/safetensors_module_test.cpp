@@ -82,11 +82,11 @@ TEST_F(SafetensorsModule, WhatIsSharedIsWrittenOnceAndFoundUnderAnyOfItsNames) {
   const Tied saved(1);
   save_safetensors(saved, path("first"));
   const SafetensorsFolder first(path("first"));
-  EXPECT_TRUE(first.find("embed.weight"));
-  EXPECT_FALSE(first.find("head.weight"));
+  EXPECT_TRUE(first.tensors().contains("embed.weight"));
+  EXPECT_FALSE(first.tensors().contains("head.weight"));
   save_safetensors(saved, path("second"),
                    {.names = [](const std::string& name) { return name == "embed.weight" ? std::string() : name; }});
-  EXPECT_FALSE(SafetensorsFolder(path("second")).find("embed.weight"));
+  EXPECT_FALSE(SafetensorsFolder(path("second")).tensors().contains("embed.weight"));
   Tied loaded(2);
   load_safetensors(loaded, path("second"));
   expect_equal(values_of(loaded), values_of(saved));
@@ -96,7 +96,7 @@ TEST_F(SafetensorsModule, NamesThatDifferAreMapped) {
   const Tied saved(1);
   const std::map<std::string, std::string> names{{"turned", "model.turned"}, {"norm.weight", "ln.gamma"}};
   save_safetensors(saved, path("mapped"), {.names = names});
-  EXPECT_TRUE(SafetensorsFolder(path("mapped")).find("ln.gamma"));
+  EXPECT_TRUE(SafetensorsFolder(path("mapped")).tensors().contains("ln.gamma"));
   Tied loaded(2);
   EXPECT_THROW(load_safetensors(loaded, path("mapped")), ConfigError);
   load_safetensors(loaded, path("mapped"), names);
@@ -121,8 +121,8 @@ TEST_F(SafetensorsModule, FloatingPointTypesAreConverted) {
     const std::string folder = path(std::string(name(dtype)));
     save_safetensors(saved, folder, {.dtype = dtype});
     const SafetensorsFolder written(folder);
-    EXPECT_EQ(written.find("turned")->entry->bytes(), 20 * size_of(dtype));
-    EXPECT_EQ(written.find("norm.num_batches_tracked")->entry->type, TensorType::i64);
+    EXPECT_EQ(written.tensors().at("turned").entry->bytes(), 20 * size_of(dtype));
+    EXPECT_EQ(written.tensors().at("norm.num_batches_tracked").entry->type, TensorType::i64);
     Tied loaded(2);
     load_safetensors(loaded, folder);
     const at::ScalarType type = dtype == Dtype::bf16 ? at::kBFloat16 : dtype == Dtype::f16 ? at::kHalf : at::kDouble;

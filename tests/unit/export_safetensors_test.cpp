@@ -53,8 +53,10 @@ class ExportedWeights : public testing::Test {
     return text.str();
   }
   static std::string values(const SafetensorsFolder& folder, const std::string& name) {
-    const auto bytes = folder.find(name)->bytes();
-    return {bytes.data(), bytes.size()};
+    const auto& [file, entry] = folder.tensors().at(name);
+    std::string bytes(static_cast<std::size_t>(entry->bytes()), '\0');
+    file->read(*entry, 0, bytes);
+    return bytes;
   }
   template <class Work>
   static std::string fault(const Work& work) {
@@ -79,10 +81,10 @@ TEST_F(ExportedWeights, AreTheMainWeightsToTheBit) {
                                             }});
   const SafetensorsFolder folder(path("out"));
   ASSERT_EQ(folder.tensors().size(), 3u);
-  EXPECT_EQ(folder.find("w")->entry->type, TensorType::f32);
-  EXPECT_EQ(folder.find("w")->entry->shape, (std::vector<std::int64_t>{300, 7}));
+  EXPECT_EQ(folder.tensors().at("w").entry->type, TensorType::f32);
+  EXPECT_EQ(folder.tensors().at("w").entry->shape, (std::vector<std::int64_t>{300, 7}));
   EXPECT_EQ(values(folder, "w"), made_.tensors[0].values);
-  EXPECT_EQ(folder.find("norm")->entry->type, TensorType::bf16);
+  EXPECT_EQ(folder.tensors().at("norm").entry->type, TensorType::bf16);
   EXPECT_EQ(values(folder, "norm"), made_.tensors[2].values);
   EXPECT_EQ(values(folder, "count"), made_.tensors[3].values);
   EXPECT_EQ(text_of(path("out/config.json")), "{}");
@@ -94,7 +96,7 @@ TEST_F(ExportedWeights, AreTheMainWeightsToTheBit) {
 TEST_F(ExportedWeights, AreRoundedWhereANarrowerTypeIsAskedFor) {
   export_safetensors(saved(), path("out"), {.dtype = Dtype::bf16});
   const SafetensorsFolder folder(path("out"));
-  EXPECT_EQ(folder.find("w")->entry->type, TensorType::bf16);
+  EXPECT_EQ(folder.tensors().at("w").entry->type, TensorType::bf16);
   const std::string wide = made_.tensors[0].values, narrow = values(folder, "w");
   ASSERT_EQ(narrow.size() * 2, wide.size());
   for (std::size_t i = 0; i < narrow.size() / 2; ++i) {
@@ -106,7 +108,7 @@ TEST_F(ExportedWeights, AreRoundedWhereANarrowerTypeIsAskedFor) {
     ASSERT_EQ(found.bits, rounded.bits) << value;
   }
   EXPECT_EQ(values(folder, "norm"), made_.tensors[2].values);
-  EXPECT_EQ(folder.find("count")->entry->type, TensorType::i64);
+  EXPECT_EQ(folder.tensors().at("count").entry->type, TensorType::i64);
 }
 
 TEST_F(ExportedWeights, AreWidenedExactly) {

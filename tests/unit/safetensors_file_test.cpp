@@ -60,14 +60,10 @@ class SafetensorsDisk : public testing::Test {
   std::string folder_ = (fs::temp_directory_path() / "zero_safetensors.XXXXXX").string();
 };
 
-std::string text(std::span<const char> bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string copied(const SafetensorsFile& file, const TensorEntry& tensor, std::int64_t begin, std::int64_t end) {
-  std::vector<char> bytes(static_cast<std::size_t>(end - begin));
+  std::string bytes(static_cast<std::size_t>(end - begin), '\0');
   file.read(tensor, begin, bytes);
-  return text(bytes);
+  return bytes;
 }
 
 TEST_F(SafetensorsDisk, HaveTensorsByName) {
@@ -77,7 +73,6 @@ TEST_F(SafetensorsDisk, HaveTensorsByName) {
   for (const char* name : {"weight", "", "bias", "größe"}) {
     const TensorEntry* const entry = file.find(name);
     ASSERT_NE(entry, nullptr) << name;
-    EXPECT_EQ(text(file.bytes(*entry)), name);
     EXPECT_EQ(copied(file, *entry, 0, entry->bytes()), name);
   }
   for (const char* name : {"weigh", "weights", "c", "~"}) EXPECT_EQ(file.find(name), nullptr);
@@ -86,28 +81,24 @@ TEST_F(SafetensorsDisk, HaveTensorsByName) {
 TEST_F(SafetensorsDisk, HaveRangesOfTensors) {
   const SafetensorsFile file(write_names("a.safetensors", {"before", "weight", "behind"}));
   const TensorEntry& weight = *file.find("weight");
-  EXPECT_EQ(text(file.bytes(weight, 2, 5)), "igh");
   EXPECT_EQ(copied(file, weight, 2, 5), "igh");
-  EXPECT_EQ(text(file.bytes(weight, 6, 6)), "");
   EXPECT_EQ(copied(file, weight, 6, 6), "");
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  const std::pair<std::int64_t, std::int64_t> outside[] = {{-1, 2}, {0, 7},           {7, 7},
-                                                           {3, 2},  {most - 1, most}, {0, most}};
-  for (const auto& [begin, end] : outside) EXPECT_THROW(file.bytes(weight, begin, end), StateError) << begin;
+  const std::pair<std::int64_t, std::int64_t> outside[] = {{-1, 2}, {0, 7}, {7, 7}, {most - 1, most}, {most, most}};
+  for (const auto& [begin, end] : outside) EXPECT_THROW(copied(file, weight, begin, end), StateError) << begin;
   std::vector<char> to(2);
   for (const std::int64_t begin : {std::int64_t{-1}, std::int64_t{5}, std::int64_t{7}, most, most - 1})
     EXPECT_THROW(file.read(weight, begin, to), StateError) << begin;
   TensorEntry other = weight;
   other.end = most;
-  EXPECT_THROW(file.bytes(other), StateError) << "another file's";
-  EXPECT_THROW(file.read(other, 100, to), StateError);
+  for (const std::int64_t begin : {0, 100}) EXPECT_THROW(file.read(other, begin, to), StateError) << "another file's";
 }
 
 TEST_F(SafetensorsDisk, MoveWithTheirBytes) {
   std::vector<SafetensorsFile> files;
   files.emplace_back(write_names("a.safetensors", {"weight"}));
   files.emplace_back(write_names("b.safetensors", {"bias"}));
-  EXPECT_EQ(text(files[0].bytes(*files[0].find("weight"))), "weight");
+  EXPECT_EQ(copied(files[0], *files[0].find("weight"), 0, 6), "weight");
   EXPECT_EQ(copied(files[1], *files[1].find("bias"), 0, 4), "bias");
 }
 
@@ -124,7 +115,7 @@ TEST_F(SafetensorsDisk, WhatIsNoneIsNamed) {
 
 TEST_F(SafetensorsDisk, ThatBecomeShorterAreAnErrorToRead) {
   const SafetensorsFile file(write_names("a.safetensors", {"weight"}));
-  fs::resize_file(file.path(), static_cast<std::uintmax_t>(file.header().data_begin + 4));
+  fs::resize_file(file.path(), fs::file_size(file.path()) - 2);
   const TensorEntry& weight = *file.find("weight");
   EXPECT_EQ(copied(file, weight, 0, 4), "weig");
   EXPECT_NE(fault_of([&] { copied(file, weight, 0, 6); }).find("it ends before byte"), std::string::npos);
@@ -133,7 +124,6 @@ TEST_F(SafetensorsDisk, ThatBecomeShorterAreAnErrorToRead) {
 TEST_F(SafetensorsDisk, ThatAreReplacedStayWhatTheyWere) {
   const SafetensorsFile file(write_names("a.safetensors", {"weight"}));
   fs::rename(write_names("b.safetensors", {"bias"}), path("a.safetensors"));
-  EXPECT_EQ(text(file.bytes(*file.find("weight"))), "weight");
   EXPECT_EQ(copied(file, *file.find("weight"), 0, 6), "weight");
   fs::remove(path("a.safetensors"));
   EXPECT_EQ(copied(file, *file.find("weight"), 0, 6), "weight");
@@ -142,11 +132,9 @@ TEST_F(SafetensorsDisk, ThatAreReplacedStayWhatTheyWere) {
 std::vector<std::string> names_of(const SafetensorsFolder& folder) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : folder.tensors()) {
-    EXPECT_EQ(text(tensor.bytes()), name);
-    EXPECT_EQ(folder.find(name), &tensor);
+    EXPECT_EQ(copied(*tensor.file, *tensor.entry, 0, tensor.entry->bytes()), name);
     names.push_back(name);
   }
-  EXPECT_EQ(folder.find("no such tensor"), nullptr);
   return names;
 }
 
@@ -166,7 +154,7 @@ TEST_F(SafetensorsDisk, SeveralAreAllTensorsOfAFolder) {
   for (const std::string& given : {folder_, folder_ + "/", path("model.safetensors.index.json")}) {
     const SafetensorsFolder folder(given);
     EXPECT_EQ(names_of(folder), (std::vector<std::string>{"a", "b", "c"}));
-    EXPECT_EQ(folder.find("b")->file->path(), path("./sub/two.safetensors"));
+    EXPECT_EQ(folder.tensors().at("b").file->path(), path("./sub/two.safetensors"));
   }
 }
 

@@ -150,7 +150,7 @@ TEST_P(Stores, AreUpdatedByPassages) {
   const auto of = store();
   AddressableStore memory(Tier::device, from_malloc, into(booked_));
   Staging staging(memory, {LateStore::kTransfer});
-  EXPECT_EQ(staging.elements(), 256);
+  EXPECT_EQ(staging.shape().elements(), 256);
   for (const std::int64_t count : {1, 255, 256, 257, 700, 5000}) {
     const auto size = static_cast<std::size_t>(count);
     Block sums = of->take(count * 4, Owner::optimizer), addends = of->take(count * 4, Owner::optimizer);
@@ -159,7 +159,7 @@ TEST_P(Stores, AreUpdatedByPassages) {
     addends.write(0, view(b)).wait();
     const std::int64_t before = watch_->operations;
     StagedPass passage(staging);
-    add(passage, sums, addends, count, staging.elements());
+    add(passage, sums, addends, count, staging.shape().elements());
     passage.finish();
     const std::int64_t stretches = (count + 255) / 256;
     EXPECT_EQ(watch_->operations - before, addressable() ? 0 : 4 * stretches);
@@ -182,7 +182,7 @@ TEST(Passages, HaveAConstantNumberOfBytesUnderWay) {
     Staging staging(memory, staging_for(store));
     Block sums = store.take(count * 4, Owner::optimizer), addends = store.take(count * 4, Owner::optimizer);
     StagedPass passage(staging);
-    add(passage, sums, addends, count, staging.elements());
+    add(passage, sums, addends, count, staging.shape().elements());
     passage.finish();
     most.push_back(watch->most);
     EXPECT_EQ((booked[{Owner::update, -1, Tier::device}]), 3 * staging.shape().allocated());
@@ -342,7 +342,7 @@ TEST(Passages, TellOfEveryFailure) {
     watch->fails_at = failures;
     try {
       StagedPass passage(staging);
-      add(passage, sums, addends, kCount, staging.elements());
+      add(passage, sums, addends, kCount, staging.shape().elements());
       passage.finish();
       done = true;
     } catch (const StoreError& error) {

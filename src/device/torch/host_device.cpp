@@ -53,14 +53,6 @@ Pending HostDevice::send(void* to, const void* host, std::int64_t bytes) {
   return {};
 }
 
-void HostDevice::to_host(void* host, const void* from, std::int64_t bytes) {
-  std::memcpy(host, from, static_cast<std::size_t>(bytes));
-}
-
-void HostDevice::from_host(void* to, const void* host, std::int64_t bytes) {
-  std::memcpy(to, host, static_cast<std::size_t>(bytes));
-}
-
 void HostDevice::copy(void* to, const void* from, std::int64_t bytes) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }

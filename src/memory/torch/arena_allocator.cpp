@@ -158,6 +158,13 @@ class ArenaAllocator final : public c10::Allocator {
 std::atomic<std::int64_t> lasting = 0;
 std::atomic<std::int64_t> elsewhere = 0;
 
+// As long as it lives, the memory is part of the sum.
+std::shared_ptr<void> counted_in(std::atomic<std::int64_t>& sum, std::shared_ptr<void> memory, std::size_t bytes) {
+  void* const data = memory.get();
+  sum += static_cast<std::int64_t>(bytes);
+  return {data, [&sum, memory = std::move(memory), bytes](void*) { sum -= static_cast<std::int64_t>(bytes); }};
+}
+
 }  // namespace
 
 void use_reporting_allocator() {
@@ -194,16 +201,11 @@ std::shared_ptr<void> host_memory(std::size_t bytes) {
 std::shared_ptr<void> lasting_memory(std::size_t bytes) {
   if (bytes < kHugePage) return host_memory(bytes);
   ask_probe(bytes);
-  std::shared_ptr<void> memory = filled(huge_page_memory(bytes), bytes);
-  void* const data = memory.get();
-  lasting += static_cast<std::int64_t>(bytes);
-  return {data, [memory = std::move(memory), bytes](void*) { lasting -= static_cast<std::int64_t>(bytes); }};
+  return counted_in(lasting, filled(huge_page_memory(bytes), bytes), bytes);
 }
 
 std::shared_ptr<void> counted(std::shared_ptr<void> memory, std::size_t bytes) {
-  void* const data = memory.get();
-  elsewhere += static_cast<std::int64_t>(bytes);
-  return {data, [memory = std::move(memory), bytes](void*) { elsewhere -= static_cast<std::int64_t>(bytes); }};
+  return counted_in(elsewhere, std::move(memory), bytes);
 }
 
 void trim_arena() {
