@@ -13,5 +13,7 @@ namespace zero::program_functions {
 // parameters such a function has used, unless one is open.
 void before_operator(std::span<const c10::IValue> arguments);
 void behind_operator();
+// Whether an operator that runs with gradients disabled may be part of one.
+bool inside();
 
 }  // namespace zero::program_functions
