@@ -218,6 +218,7 @@ std::span<c10::IValue> OperatorCall::results() const {
 
 Watch::Watch() : watchers_(ThreadShared<Watchers>::own()) {
   if (watchers_->count++ == 0) ++watched_threads;
+  program_functions::behind_operator();
   c10::impl::tls_set_dispatch_key_included(kWatchKey, true);
 }
 
