@@ -18,19 +18,20 @@ std::vector<at::Tensor> tensors_of(const py::sequence& objects) {
   return tensors;
 }
 
-void run(const py::sequence& roots, const py::sequence& gradients, const py::function& backward) {
+void run(const py::sequence& roots, const py::sequence& gradients, const py::function& backward, bool create_graph) {
   const std::vector<at::Tensor> losses = tensors_of(roots), seeds = tensors_of(gradients);
   const py::gil_scoped_release released;
-  around_backward(losses, seeds, [&] {
-    const py::gil_scoped_acquire held;
+  const auto held = [&] {
+    const py::gil_scoped_acquire python;
     backward();
-  });
+  };
+  around_backward(losses, seeds, held, create_graph);
 }
 
 }  // namespace
 
 void bind_backward(py::module_& module) {
-  module.def("around_backward", &run, "roots"_a, "gradients"_a, "backward"_a);
+  module.def("around_backward", &run, "roots"_a, "gradients"_a, "backward"_a, "create_graph"_a);
 }
 
 }  // namespace zero::python

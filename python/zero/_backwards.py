@@ -16,14 +16,25 @@ from . import _native
 
 
 class _Heard(torch._C._ImperativeEngine):
-    def run_backward(self, roots: Any, gradients: Any, *rest: Any, accumulate_grad: bool = False, **named: Any) -> Any:
-        run = super().run_backward
+    def run_backward(
+        self,
+        roots: Any,
+        gradients: Any,
+        keep_graph: bool,
+        create_graph: bool,
+        *rest: Any,
+        accumulate_grad: bool = False,
+        **named: Any,
+    ) -> Any:
+        def run() -> Any:
+            return super(_Heard, self).run_backward(
+                roots, gradients, keep_graph, create_graph, *rest, accumulate_grad=accumulate_grad, **named
+            )
+
         if not accumulate_grad:
-            return run(roots, gradients, *rest, accumulate_grad=False, **named)
+            return run()
         results: list[Any] = []
-        _native.around_backward(
-            roots, gradients, lambda: results.append(run(roots, gradients, *rest, accumulate_grad=True, **named))
-        )
+        _native.around_backward(roots, gradients, lambda: results.append(run()), bool(create_graph))
         return results[0]
 
 

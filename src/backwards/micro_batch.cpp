@@ -16,6 +16,7 @@ namespace zero {
 
 struct OpenHere {
   MicroBatch* micro_batch = nullptr;
+  MicroBatch* latest = nullptr;  // that was in a forward
 };
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
@@ -27,6 +28,8 @@ MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocas
 
 MicroBatch::~MicroBatch() {
   end_forward();
+  if (open_on_ && open_on_->latest == this) open_on_->latest = nullptr;
+  RunningBackward::forget(*this);
   random_.numbers->remove(*this);
 }
 
@@ -35,8 +38,20 @@ MicroBatch* MicroBatch::open() {
   return here == nullptr ? nullptr : here->micro_batch;
 }
 
-void MicroBatch::used() {
-  if (RunningBackward::current() != nullptr || phase_ == Phase::backward) return refuse_recomputation();
+MicroBatch* MicroBatch::computing() {
+  if (MicroBatch* const here = open()) return here;
+  const RunningBackward* const running = RunningBackward::current();
+  return running != nullptr && running->recomputes() ? running->forward() : nullptr;
+}
+
+MicroBatch* MicroBatch::latest() {
+  const OpenHere* const here = ThreadShared<OpenHere>::here();
+  return here == nullptr ? nullptr : here->latest;
+}
+
+void MicroBatch::used(bool in_function) {
+  if (RunningBackward* const running = RunningBackward::current()) return running->uses(*this);
+  if (phase_ == Phase::backward) return;
   const bool trains = at::GradMode::is_enabled();
   if (!trains && phase_ == Phase::forward && over()) end_forward();
   if (is_open()) return;
@@ -46,15 +61,21 @@ void MicroBatch::used() {
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
   kept_open_ = false;
-  if (trains) random_.numbers->begin_forward();
+  in_function_ = in_function;
+  if (trains || in_function) random_.numbers->begin_forward();
   program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   acting_.emplace(observer_, Activity::forward);
   open_on_ = ThreadShared<OpenHere>::own();
   open_on_->micro_batch = this;
+  if (trains) open_on_->latest = this;
+}
+
+bool MicroBatch::draws() const {
+  return at::GradMode::is_enabled() || phase_ == Phase::forward || in_function_;
 }
 
 std::uint64_t MicroBatch::next_seed() {
-  if (random_.unseeded && (at::GradMode::is_enabled() || phase_ == Phase::forward)) {
+  if (random_.unseeded) {
     if (before_.seeding) before_.seeding();
     const Numbered now = *std::exchange(random_.unseeded, std::nullopt);
     random_.stream = derived(random_.seed, static_cast<std::uint64_t>(now.index));
@@ -75,13 +96,6 @@ void MicroBatch::begin_numbers() {
 
 void MicroBatch::next_step() {
   random_.numbers->step_of(*this);
-}
-
-// Autograd disables gradients in backward; who enables them runs a forward inside it.
-void MicroBatch::refuse_recomputation() const {
-  if (!autocast_ || !at::GradMode::is_enabled()) return;
-  throw StateError("a forward runs inside backward while the engine computes in 16 bits",
-                   "recomputing activations in backward works in fp32 only in this version");
 }
 
 void MicroBatch::keep_open_for(const c10::TensorImpl& result) {
@@ -135,7 +149,8 @@ void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
-  random_.under_hooks = false;
+  attention_.forget();
+  random_.again = false;
   order_.complete();
 }
 
@@ -144,7 +159,8 @@ void MicroBatch::abort() {
   phase_ = Phase::none;
   acting_.reset();
   recorder_.stop();
-  random_.under_hooks = false;
+  attention_.forget();
+  random_.again = false;
   order_.forget();
 }
 

@@ -48,9 +48,14 @@ class MicroBatch {
 
   // The one in a forward or an evaluation on this thread: at most one, of the engine used last.
   static MicroBatch* open();
+  // That, or in a backward the one whose forward is computed again.
+  static MicroBatch* computing();
+  // The one that was in a forward last, over or not.
+  static MicroBatch* latest();
 
-  // An operator is about to use parameters: begins a forward or an evaluation, unless one is open.
-  void used();
+  // An operator is about to use parameters: begins a forward or an evaluation, unless one is open or this is a
+  // backward. `in_function`: of the program's own, in which gradients are disabled, and which may be part of a forward.
+  void used(bool in_function = false);
   // Called before an evaluation begins.
   void before_evaluation(std::function<void()> call) { before_.evaluation = std::move(call); }
   // Called before a forward first draws by the number of next(), which may be called once more there.
@@ -88,10 +93,13 @@ class MicroBatch {
   void reseed(std::uint64_t seed) { random_.seed = seed; }
   // Of the next draw in a forward.
   std::uint64_t next_seed();
-  // Numbers were drawn under hooks of the program that what is saved for backward goes through, as a checkpoint of
-  // activations has them, which runs the operators again in backward.
-  void draw_under_hooks() { random_.under_hooks = true; }
-  bool drawn() const { return random_.under_hooks; }
+  // Whether operators draw from the engine's generator: in a forward, with gradients disabled too, and in functions of
+  // the program's own.
+  bool draws() const;
+  // Numbers were drawn with gradients disabled, or under hooks of the program that what is saved for backward goes
+  // through, as in checkpoints of activations, which run the operators again in backward.
+  void may_draw_again() { random_.again = true; }
+  bool drawn() const { return random_.again; }
   // How an operator is cast, one with parameters or another. Where the program has autocast on itself, what
   // has no parameters is cast only where it is still on.
   std::optional<Cast> autocast(bool with_parameters) const;
@@ -126,14 +134,13 @@ class MicroBatch {
     std::optional<Numbered> unseeded = Numbered{};
     std::uint64_t stream = 0;  // of the micro-batch
     std::uint64_t count = 0;   // of draws in it
-    bool under_hooks = false;  // some were drawn under the program's
+    bool again = false;        // some may be drawn again in backward
   };
   // Is told before an evaluation begins, and before the first draw of a micro-batch.
   struct Before {
     std::function<void()> evaluation, seeding;
   };
 
-  void refuse_recomputation() const;
   void drop_ended_graphs();
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
 
@@ -146,6 +153,7 @@ class MicroBatch {
   AttentionScores attention_;
   Random random_;
   bool kept_open_ = false;
+  bool in_function_ = false;  // it is an evaluation as far as is known
   bool program_casts_ = false;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   ActivationRecorder recorder_;

@@ -98,8 +98,9 @@ class Hooks final : public at::impl::VariableHooksInterface {
 
   void _backward(const at::Tensor& root, at::TensorList inputs, const std::optional<at::Tensor>& gradient,
                  std::optional<bool> keep_graph, bool create_graph) const override {
-    around_backward(root, gradient.value_or(at::Tensor()),
-                    [&] { torchs_._backward(root, inputs, gradient, keep_graph, create_graph); });
+    around_backward(
+        root, gradient.value_or(at::Tensor()),
+        [&] { torchs_._backward(root, inputs, gradient, keep_graph, create_graph); }, create_graph);
   }
 
   at::TensorBase tensor_data(const at::TensorBase& t) const override { return torchs_.tensor_data(t); }
@@ -138,11 +139,12 @@ class Hooks final : public at::impl::VariableHooksInterface {
 
 }  // namespace
 
-void around_backward(at::TensorList roots, at::TensorList gradients, const std::function<void()>& backward) {
+void around_backward(at::TensorList roots, at::TensorList gradients, const std::function<void()>& backward,
+                     bool create_graph) {
   if (RunningBackward::current() != nullptr || !RunningBackward::heard()) return backward();
   const double scale = scale_of(roots);
   const MicroBatch* const open = MicroBatch::open();
-  const auto running = std::make_shared<RunningBackward>(nullptr, scale, open != nullptr && open->drawn());
+  const auto running = std::make_shared<RunningBackward>(nullptr, scale, MicroBatch::latest(), create_graph);
   running->foresee(roots);
   const RunningBackward::Ends ends(*running);
   const RunningBackward::Guard guard(running);

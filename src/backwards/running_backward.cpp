@@ -1,8 +1,12 @@
 #include "backwards/running_backward.h"
 
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <iterator>
 
+#include "backwards/micro_batch.h"
 #include "backwards/random_numbers.h"
 #include "base/lifetimes.h"
 
@@ -21,6 +25,12 @@ std::vector<TakesGradients*> in_turn(const std::vector<TakesGradients*>& parts) 
   return turn;
 }
 
+// How many scopes of autocast the program is in on this thread, on or off.
+int autocast_nesting() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting();
+}
+
 }  // namespace
 
 RunningBackward* RunningBackward::outermost() {
@@ -29,13 +39,27 @@ RunningBackward* RunningBackward::outermost() {
   return running;
 }
 
-RunningBackward::RunningBackward(TakesGradients* leader, double scale, bool drawn)
+RunningBackward::RunningBackward(TakesGradients* leader, double scale, MicroBatch* forward, bool creates_graph)
     : of_program_(leader == nullptr),
-      drawn_(drawn),
+      creates_graph_(creates_graph),
+      drawn_(forward != nullptr && forward->drawn()),
+      forward_(forward),
+      nesting_(autocast_nesting()),
       numbers_(ThreadShared<RandomNumbers>::own()),
       scale_(scale),
       around_(current()) {
   if (leader != nullptr) parts_.push_back(leader);
+}
+
+// Threads of devices begin it in no scope.
+bool RunningBackward::recomputes() const {
+  const int around = std::this_thread::get_id() == thread_ ? nesting_ : 0;
+  return autocast_nesting() > around || (at::GradMode::is_enabled() && !creates_graph_);
+}
+
+void RunningBackward::forget(const MicroBatch& engines) {
+  for (RunningBackward* each = current(); each != nullptr; each = each->around_)
+    if (each->forward_ == &engines) each->forward_ = nullptr;
 }
 
 bool RunningBackward::heard() {

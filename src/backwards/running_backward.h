@@ -6,10 +6,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 
 namespace zero {
 
+class MicroBatch;
 class RandomNumbers;
 
 // An engine, as backwards meet it.
@@ -44,9 +47,8 @@ class TakesGradients {
 class RunningBackward final : public c10::DebugInfoBase {
  public:
   // Of an engine, or of the program where `leader` is null. `scale`: the loss scale that its gradients have.
-  // `drawn`: in the forward that ends with it, numbers were drawn under hooks of the program; see
-  // MicroBatch::drawn().
-  RunningBackward(TakesGradients* leader, double scale, bool drawn);
+  // `forward`: the latest on this thread, null where there was none. `creates_graph`: it runs with gradients enabled.
+  RunningBackward(TakesGradients* leader, double scale, MicroBatch* forward, bool creates_graph = false);
 
   // The innermost that this thread works for, and the outermost; null where it is none.
   static RunningBackward* current() { return static_cast<RunningBackward*>(c10::ThreadLocalDebugInfo::get(kKind)); }
@@ -58,7 +60,17 @@ class RunningBackward final : public c10::DebugInfoBase {
   static bool heard();
 
   bool of_program() const { return of_program_; }
+  // In the forward numbers were drawn that may be drawn again; see MicroBatch::drawn().
   bool drawn() const { return drawn_; }
+  // Whether what runs on this thread is a forward inside the backward, which computes activations again: of
+  // torch.utils.checkpoint, which enters autocast for it, with gradients enabled or, where checkpoints are nested, not;
+  // of others, which enable gradients.
+  bool recomputes() const;
+  // Of the engine whose parameters were used last, before it or in it. Null where there is none.
+  MicroBatch* forward() const { return forward_; }
+  void uses(MicroBatch& engines) { forward_ = &engines; }
+  // That one has ended.
+  static void forget(const MicroBatch& engines);
   // Of the thread that began it.
   RandomNumbers* numbers() const { return numbers_.get(); }
   // Whether an engine takes part.
@@ -123,7 +135,11 @@ class RunningBackward final : public c10::DebugInfoBase {
   static constexpr c10::DebugInfoKind kKind{&kName};
 
   bool of_program_;
+  bool creates_graph_;
   bool drawn_;
+  std::atomic<MicroBatch*> forward_;
+  std::thread::id thread_ = std::this_thread::get_id();
+  int nesting_;  // of autocast, where it began
   std::shared_ptr<RandomNumbers> numbers_;
   double scale_;
   RunningBackward* around_;

@@ -95,7 +95,7 @@ void Accumulation::require_no_gradients(const char* call) const {
 }
 
 std::shared_ptr<RunningBackward> Accumulation::new_backward() {
-  return std::make_shared<RunningBackward>(this, scaler_.value(), parameters_.micro_batch().drawn());
+  return std::make_shared<RunningBackward>(this, scaler_.value(), &parameters_.micro_batch());
 }
 
 void Accumulation::backward(const std::shared_ptr<RunningBackward>& run, const at::Tensor& loss) {

@@ -8,6 +8,7 @@
 #include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "engine/memory_needs.h"
+#include "operators/program_functions.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -70,6 +71,7 @@ void Engine::backward(const at::Tensor& loss) {
   engine.ranks.accounts().explaining_memory("backward", [&] {
     engine.entry("backward()", {.idle = true, .unchanged = true}, [&] { engine.accumulation.backward(run, loss); });
   });
+  program_functions::behind_operator();
 }
 StepReport Engine::step() {
   return self().take_step();
@@ -82,7 +84,9 @@ const StepReport& Engine::last_step() const {
 }
 at::Tensor Engine::scale(const at::Tensor& loss) {
   Impl& engine = self();
-  return engine.entry("scale()", {}, [&] { return engine.accumulation.scale(loss); });
+  const at::Tensor scaled = engine.entry("scale()", {}, [&] { return engine.accumulation.scale(loss); });
+  program_functions::behind_operator();
+  return scaled;
 }
 void Engine::discard() {
   Impl& engine = self();

@@ -8,8 +8,8 @@ namespace zero {
 namespace {
 
 AttentionScores* attention_here() {
-  MicroBatch* const open = MicroBatch::open();
-  return open == nullptr ? nullptr : open->attention();
+  MicroBatch* const computing = MicroBatch::computing();
+  return computing == nullptr ? nullptr : computing->attention();
 }
 
 void note_projections(AttentionScores& attention, const OperatorCall& call) {

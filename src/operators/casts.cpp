@@ -118,8 +118,9 @@ void change_what_is_read(const OperatorCall& call, const Change& change) {
 }
 
 void choose_cast(OperatorCall& call) {
-  const MicroBatch* const open = MicroBatch::open();
-  if (open != nullptr && call.takes_values && !call.within_cast) call.autocast = open->autocast(!call.units.empty());
+  const MicroBatch* const computing = MicroBatch::computing();
+  if (computing != nullptr && call.takes_values && !call.within_cast)
+    call.autocast = computing->autocast(!call.units.empty());
   if (call.autocast && call.units.wide()) call.compute_in_fp32();
   call.proceed();
 }

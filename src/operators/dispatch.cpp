@@ -123,8 +123,8 @@ Rules::Rules() {
 }
 
 std::uint32_t rules_of(const c10::OperatorHandle& op, const UnitSet& units) {
-  const MicroBatch* const open = MicroBatch::open();
-  const bool in_16_bits = !units.empty() || (open != nullptr && open->cast());
+  const MicroBatch* const computing = MicroBatch::computing();
+  const bool in_16_bits = !units.empty() || (computing != nullptr && computing->cast());
   return Rules::all().of(op, (units.empty() ? 0U : OperatorRule::with_units) |
                                  (in_16_bits ? OperatorRule::in_16_bits : 0U) |
                                  (op.hasTag(at::Tag::nondeterministic_seeded) ? OperatorRule::drawing : 0U));
@@ -218,6 +218,7 @@ std::span<c10::IValue> OperatorCall::results() const {
 
 Watch::Watch() : watchers_(ThreadShared<Watchers>::own()) {
   if (watchers_->count++ == 0) ++watched_threads;
+  program_functions::behind_operator();
   c10::impl::tls_set_dispatch_key_included(kWatchKey, true);
 }
 

@@ -1,6 +1,7 @@
 #include "operators/program_functions.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
@@ -68,6 +69,10 @@ void before_operator(std::span<const c10::IValue> arguments) {
       micro_batch.used();
       micro_batch.keep_open_for(*tensor);
     });
+}
+
+bool inside() {
+  return !at::GradMode::is_enabled() && at::sequence_number::peek() > between.behind_latest;
 }
 
 void behind_operator() {

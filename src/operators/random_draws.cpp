@@ -46,6 +46,11 @@ std::uint64_t hash_of(const c10::OperatorHandle& op, std::span<const c10::IValue
   return hash;
 }
 
+// Whether backward may run what runs now once more.
+bool may_come_again() {
+  return !at::GradMode::is_enabled() || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+}
+
 // Whether it is asked to draw nothing, as dropout is in evaluation.
 bool draws_nothing(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   const auto& formal = op.schema().arguments();
@@ -93,15 +98,14 @@ class Draw {
     given_ = generator_ != nullptr && generator_->isGenerator() && generator_->toGenerator().defined();
     if (given_ && generator_->toGenerator() != at::globalContext().defaultGenerator(device_)) return;
     remembered_ = watched_threads == 1;
-    const bool trains = at::GradMode::is_enabled();
-    if (trains && running == nullptr) forward_ = MicroBatch::open();
-    const bool recomputes = trains && running != nullptr;
+    if (running == nullptr) forward_ = MicroBatch::open();
+    if (forward_ != nullptr && !forward_->draws()) forward_ = nullptr;
+    const bool recomputes = running != nullptr && running->recomputes();
     if (generator_ == nullptr && (device_.is_cpu() || composite(op))) {
       inside_ = remembered_ || forward_ != nullptr || recomputes;
       return;
     }
-    const bool under_hooks = forward_ != nullptr && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
-    if (under_hooks && !draws_nothing(op, arguments)) forward_->draw_under_hooks();
+    if (forward_ != nullptr && may_come_again() && !draws_nothing(op, arguments)) forward_->may_draw_again();
     find_before(op, arguments, recomputes);
     if (again_ && again_->seed) {
       from_engines(*again_);

@@ -11,6 +11,7 @@
 #include "backwards/micro_batch.h"
 #include "backwards/unwatched.h"
 #include "operators/operator_rule.h"
+#include "operators/program_functions.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -77,7 +78,7 @@ std::vector<std::vector<Unit*>> by_owner(const std::vector<Unit*>& units) {
 
 void page_in(std::span<Unit* const> units) {
   UnitOwner& owner = *units.front()->owner;
-  owner.micro_batch().used();
+  owner.micro_batch().used(program_functions::inside());
   owner.page_in(units);
 }
 

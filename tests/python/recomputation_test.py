@@ -1,0 +1,97 @@
+"""Checkpoints of activations: the bits of doing without, in every precision, with dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import zero
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from trained import STAGES, Block, Case
+
+Run = Callable[..., Tensor]
+WIDTH = 24
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 4, dropout=0.1, batch_first=True)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.block(x))
+        return x + self.attention(x, x, x, need_weights=False)[0]
+
+
+class Stack(nn.Module):
+    """Its layers run by `self.again`, where that is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor, again: Callable[[Stack, Tensor], Tensor]) -> Tensor:
+        return self.head(again(self, x))
+
+
+def kept(stack: Stack, x: Tensor) -> Tensor:
+    x = stack.first(x)
+    for layer in stack.layers:
+        x = layer(x)
+    return x
+
+
+def each(**how: object) -> Callable[[Stack, Tensor], Tensor]:
+    def run(stack: Stack, x: Tensor) -> Tensor:
+        x = stack.first(x)
+        for layer in stack.layers:
+            x = checkpoint(layer, x, **how)
+        return x
+
+    return run
+
+
+def first_too(**how: object) -> Callable[[Stack, Tensor], Tensor]:
+    def run(stack: Stack, x: Tensor) -> Tensor:
+        return checkpoint(lambda y: kept(stack, y), x.clone().requires_grad_(), **how)
+
+    return run
+
+
+def nested(**how: object) -> Callable[[Stack, Tensor], Tensor]:
+    def run(stack: Stack, x: Tensor) -> Tensor:
+        def inner(y: Tensor) -> Tensor:
+            for layer in stack.layers[:2]:
+                y = checkpoint(layer, y, **how)
+            return y
+
+        return stack.layers[2](checkpoint(inner, stack.first(x), **how))
+
+    return run
+
+
+class Recomputation(Case):
+    def trained(self, plan: zero.Plan, again: Callable[[Stack, Tensor], Tensor]) -> dict[str, Tensor]:
+        torch.manual_seed(4)
+        stack = Stack()
+        with zero.Engine(stack, plan, zero.AdamW(1e-3)) as engine:
+            for _ in range(2):
+                torch.manual_seed(engine.micro_batch)
+                stack(torch.randn(3, 7, 6), again).float().square().mean().backward()
+                self.assertTrue(engine.step().applied)
+            with zero.gather(stack.parameters()):
+                return {name: each.detach().clone() for name, each in stack.named_parameters()}
+
+    def test_has_the_bits_of_doing_without(self) -> None:
+        for number, precision in enumerate(("fp32", "bf16", "fp16", "fp8")):
+            plan = zero.Plan(STAGES[(number + 3) % 4], precision=precision)
+            expected = self.trained(plan, kept)
+            for way in (each, first_too, nested):
+                for reentrant in (False, True):
+                    with self.subTest(precision=precision, way=way.__name__, reentrant=reentrant):
+                        self.expect_same(expected, self.trained(plan, way(use_reentrant=reentrant)))
