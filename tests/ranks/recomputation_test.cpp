@@ -22,7 +22,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using torch::nn::LayerNorm;
 using torch::nn::Linear;
-using Function = std::function<at::Tensor(const at::Tensor&)>;
+using Part = std::function<at::Tensor(const at::Tensor&)>;
 
 constexpr std::int64_t kWidth = 16;
 
@@ -49,8 +49,8 @@ struct InAutocast {
 // Keeps its input alone.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   struct Called : torch::CustomClassHolder {
-    explicit Called(Function f) : function(std::move(f)) {}
-    Function function;
+    explicit Called(Part f) : function(std::move(f)) {}
+    Part function;
   };
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const c10::intrusive_ptr<Called>& called) {
     context->saved_data["function"] = c10::IValue::make_capsule(called);
@@ -73,7 +73,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
-at::Tensor checkpoint(const Function& function, const at::Tensor& x) {
+at::Tensor checkpoint(const Part& function, const at::Tensor& x) {
   return Checkpoint::apply(x, c10::make_intrusive<Checkpoint::Called>(function));
 }
 
@@ -95,7 +95,7 @@ struct Block : torch::nn::Module {
 };
 
 struct Net : torch::nn::Module {
-  Net(Again parts, double dropped) : again(parts) {
+  explicit Net(Again parts = Again::nothing, double dropped = 0) : again(parts) {
     for (int i = 0; i < 3; ++i)
       blocks.push_back(register_module("b" + std::to_string(i), std::make_shared<Block>(dropped)));
   }
