@@ -70,10 +70,6 @@ void MicroBatch::used(bool in_function) {
   if (trains) open_on_->latest = this;
 }
 
-bool MicroBatch::draws() const {
-  return at::GradMode::is_enabled() || phase_ == Phase::forward || in_function_;
-}
-
 std::uint64_t MicroBatch::next_seed() {
   if (random_.unseeded) {
     if (before_.seeding) before_.seeding();

@@ -93,9 +93,9 @@ class MicroBatch {
   void reseed(std::uint64_t seed) { random_.seed = seed; }
   // Of the next draw in a forward.
   std::uint64_t next_seed();
-  // Whether operators draw from the engine's generator: in a forward, with gradients disabled too, and in functions of
-  // the program's own.
-  bool draws() const;
+  // Whether what runs with gradients disabled may be part of a forward: in one, or where a function of the program's own
+  // began what is open.
+  bool may_compute_for_graph() const { return phase_ == Phase::forward || in_function_; }
   // Numbers were drawn with gradients disabled, or under hooks of the program that what is saved for backward goes
   // through, as in checkpoints of activations, which run the operators again in backward.
   void may_draw_again() { random_.again = true; }

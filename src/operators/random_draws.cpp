@@ -17,6 +17,7 @@
 #include "base/lifetimes.h"
 #include "base/random.h"
 #include "operators/operator_rule.h"
+#include "operators/program_functions.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -99,7 +100,7 @@ class Draw {
     if (given_ && generator_->toGenerator() != at::globalContext().defaultGenerator(device_)) return;
     remembered_ = watched_threads == 1;
     if (running == nullptr) forward_ = MicroBatch::open();
-    if (forward_ != nullptr && !forward_->draws()) forward_ = nullptr;
+    if (forward_ != nullptr && !at::GradMode::is_enabled() && !in_function()) forward_ = nullptr;
     const bool recomputes = running != nullptr && running->recomputes();
     if (generator_ == nullptr && (device_.is_cpu() || composite(op))) {
       inside_ = remembered_ || forward_ != nullptr || recomputes;
@@ -151,6 +152,9 @@ class Draw {
     at::Generator default_;
     at::Tensor before_;
   };
+
+  // In a function of the program's own, which is part of a forward, and whose backward may draw once more.
+  bool in_function() const { return remembered_ && forward_->may_compute_for_graph() && program_functions::inside(); }
 
   // What was drawn from here before.
   void find_before(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, bool also_over) {
