@@ -2,6 +2,7 @@
 // zero/described_module.h.
 #pragma once
 
+#include "zero/activations.h"
 #include "zero/agreement.h"
 #include "zero/backward.h"
 #include "zero/checkpoint.h"

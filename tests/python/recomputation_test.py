@@ -79,10 +79,11 @@ class Recomputation(Case):
     def trained(self, plan: zero.Plan, again: Callable[[Stack, Tensor], Tensor]) -> dict[str, Tensor]:
         torch.manual_seed(4)
         stack = Stack()
-        with zero.Engine(stack, plan, zero.AdamW(1e-3)) as engine:
+        with zero.Engine(stack, plan, zero.AdamW(1e-3), loss_scale=zero.LossScale(initial=64)) as engine:
             for _ in range(2):
                 torch.manual_seed(engine.micro_batch)
-                stack(torch.randn(3, 7, 6), again).float().square().mean().backward()
+                loss = stack(torch.randn(3, 7, 6), again).float().square().mean()
+                engine.scale(loss).backward()
                 self.assertTrue(engine.step().applied)
             with zero.gather(stack.parameters()):
                 return {name: each.detach().clone() for name, each in stack.named_parameters()}
