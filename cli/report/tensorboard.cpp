@@ -51,7 +51,7 @@ enum class Wire : std::uint8_t { varint = 0, fixed64 = 1, counted = 2, fixed32 =
 std::string field(unsigned number, Wire wire, const std::string& value) {
   return varint(number << 3 | static_cast<unsigned>(wire)) + value;
 }
-std::string counted(unsigned number, std::string_view bytes) {
+std::string sized(unsigned number, std::string_view bytes) {
   return field(number, Wire::counted, varint(bytes.size()).append(bytes));
 }
 
@@ -94,14 +94,14 @@ std::string record(std::string_view data) {
 }
 
 std::string version_event(double wall_time) {
-  return wall_time_field(wall_time) + counted(3, "brain.Event:2");
+  return wall_time_field(wall_time) + sized(3, "brain.Event:2");
 }
 
 std::string scalar_event(std::string_view tag, std::int64_t step, double value, double wall_time) {
   const auto single = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  const std::string scalar = counted(1, tag) + field(2, Wire::fixed32, fixed_bytes(single));
+  const std::string scalar = sized(1, tag) + field(2, Wire::fixed32, fixed_bytes(single));
   return wall_time_field(wall_time) + field(2, Wire::varint, varint(static_cast<std::uint64_t>(step))) +
-         counted(5, counted(1, scalar));
+         sized(5, sized(1, scalar));
 }
 
 EventFile::EventFile(const std::string& folder) : EventFile(folder, now()) {}
