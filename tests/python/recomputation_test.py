@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import transformers
 import zero
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -96,3 +97,28 @@ class Recomputation(Case):
                 for reentrant in (False, True):
                     with self.subTest(precision=precision, way=way.__name__, reentrant=reentrant):
                         self.expect_same(expected, self.trained(plan, way(use_reentrant=reentrant)))
+
+    def test_of_transformers_has_the_bits_of_doing_without(self) -> None:
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+        config = transformers.LlamaConfig(
+            **sizes, vocab_size=61, attention_dropout=0.1, attn_implementation="eager", use_cache=False
+        )
+
+        def trained(reentrant: bool | None) -> dict[str, Tensor]:
+            torch.manual_seed(4)
+            model = transformers.LlamaForCausalLM(config).train()
+            if reentrant is not None:
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            with zero.Engine(model, zero.Plan("zero3", precision="bf16"), zero.AdamW(1e-3)) as engine:
+                for _ in range(2):
+                    torch.manual_seed(engine.micro_batch)
+                    tokens = torch.randint(61, (2, 11))
+                    model(input_ids=tokens, labels=tokens).loss.backward()
+                    self.assertTrue(engine.step().applied)
+                with zero.gather(model.parameters()):
+                    return {name: each.detach().clone() for name, each in model.named_parameters()}
+
+        expected = trained(None)
+        for reentrant in (False, True):
+            with self.subTest(reentrant=reentrant):
+                self.expect_same(expected, trained(reentrant))
