@@ -60,10 +60,9 @@ void MicroBatch::used(bool in_function) {
   recorder_.forget();
   recorder_.start();
   phase_ = trains ? Phase::forward : Phase::evaluation;
-  kept_open_ = false;
-  in_function_ = in_function;
   if (trains || in_function) random_.numbers->begin_forward();
-  program_casts_ = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
+  const bool program_casts = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
+  opened_ = {.in_function = in_function, .program_casts = program_casts};
   acting_.emplace(observer_, Activity::forward);
   open_on_ = ThreadShared<OpenHere>::own();
   open_on_->micro_batch = this;
@@ -108,7 +107,7 @@ void MicroBatch::drop_ended_graphs() {
 
 bool MicroBatch::over() {
   if (phase_ == Phase::evaluation) return true;
-  if (kept_open_) return false;
+  if (opened_.kept) return false;
   drop_ended_graphs();
   return graphs_.empty();
 }
@@ -161,7 +160,7 @@ void MicroBatch::abort() {
 }
 
 std::optional<Cast> MicroBatch::autocast(bool with_parameters) const {
-  const bool casts = with_parameters || !program_casts_ || at::autocast::is_autocast_enabled(autocast_->device);
+  const bool casts = with_parameters || !opened_.program_casts || at::autocast::is_autocast_enabled(autocast_->device);
   return casts ? autocast_ : std::nullopt;
 }
 

@@ -66,7 +66,7 @@ class MicroBatch {
   bool under_way() { return phase_ == Phase::backward || (is_open() && !over()); }
   // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
   void keep_open_for(const c10::TensorImpl& result);
-  void keep_open() { kept_open_ = true; }
+  void keep_open() { opened_.kept = true; }
   // Whether what is open is over, now that gradients are enabled: an evaluation, or a forward that nothing keeps.
   bool over();
   void end_forward();
@@ -93,9 +93,9 @@ class MicroBatch {
   void reseed(std::uint64_t seed) { random_.seed = seed; }
   // Of the next draw in a forward.
   std::uint64_t next_seed();
-  // Whether what runs with gradients disabled may be part of a forward: in one, or where a function of the program's own
-  // began what is open.
-  bool may_compute_for_graph() const { return phase_ == Phase::forward || in_function_; }
+  // Whether what runs with gradients disabled may be part of a forward: in one, or where a function of the program's
+  // own began what is open.
+  bool may_compute_for_graph() const { return phase_ == Phase::forward || opened_.in_function; }
   // Numbers were drawn with gradients disabled, or under hooks of the program that what is saved for backward goes
   // through, as in checkpoints of activations, which run the operators again in backward.
   void may_draw_again() { random_.again = true; }
@@ -136,6 +136,12 @@ class MicroBatch {
     std::uint64_t count = 0;   // of draws in it
     bool again = false;        // some may be drawn again in backward
   };
+  // What holds of the forward or evaluation that is open, or was last.
+  struct Opened {
+    bool in_function = false;    // begun in one of the program's own, where a forward looks like an evaluation
+    bool program_casts = false;  // under the program's autocast
+    bool kept = false;           // a frozen parameter was used
+  };
   // Is told before an evaluation begins, and before the first draw of a micro-batch.
   struct Before {
     std::function<void()> evaluation, seeding;
@@ -152,9 +158,7 @@ class MicroBatch {
   std::optional<Cast> autocast_;
   AttentionScores attention_;
   Random random_;
-  bool kept_open_ = false;
-  bool in_function_ = false;  // it is an evaluation as far as is known
-  bool program_casts_ = false;
+  Opened opened_;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
   ActivationRecorder recorder_;
   Before before_;
