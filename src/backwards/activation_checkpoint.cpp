@@ -82,15 +82,15 @@ class Again {
   Surroundings now_;
 };
 
-struct Call final : torch::CustomClassHolder {
-  Call(TensorFunction given, c10::Device device) : function(std::move(given)), surroundings(device) {}
+struct CheckpointedCall final : torch::CustomClassHolder {
+  CheckpointedCall(TensorFunction given, c10::Device device) : function(std::move(given)), surroundings(device) {}
   TensorFunction function;
   Surroundings surroundings;
 };
 
-struct Checkpoint : torch::autograd::Function<Checkpoint> {
+struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   // `trains`: makes the results parts of a graph, whatever the inputs are.
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Call>& call,
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<CheckpointedCall>& call,
                                const at::Tensor& /*trains*/, at::TensorList inputs) {
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     context->save_for_backward(inputs.vec());
@@ -106,7 +106,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     if (at::GradMode::is_enabled())
       throw StateError("a backward with create_graph goes through zero::checkpoint, whose gradients have no graph",
                        "keep the activations of what gradients of gradients go through");
-    const auto call = c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
+    const auto call = c10::static_intrusive_pointer_cast<CheckpointedCall>(context->saved_data["call"].toCapsule());
     const variable_list given = context->get_saved_variables();
     variable_list inputs;
     for (const at::Tensor& each : given)
@@ -118,7 +118,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 
  private:
-  static variable_list computed_again(const Call& call, const variable_list& inputs) {
+  static variable_list computed_again(const CheckpointedCall& call, const variable_list& inputs) {
     const Again again(call.surroundings);
     const at::AutoGradMode enabled(true);
     return call.function(inputs);
@@ -146,8 +146,8 @@ c10::Device device_of(const std::vector<at::Tensor>& tensors) {
 std::vector<at::Tensor> checkpoint_tensors(TensorFunction function, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
   const at::Tensor trains = at::empty({0}).requires_grad_();
-  return Checkpoint::apply(c10::make_intrusive<Call>(std::move(function), device_of(inputs)), trains,
-                           at::TensorList(inputs));
+  return CheckpointFunction::apply(c10::make_intrusive<CheckpointedCall>(std::move(function), device_of(inputs)),
+                                   trains, at::TensorList(inputs));
 }
 
 }  // namespace zero

@@ -17,6 +17,10 @@ namespace zero {
 struct OpenHere {
   MicroBatch* micro_batch = nullptr;
   MicroBatch* latest = nullptr;  // that was in a forward
+  // It is opened elsewhere now, or has ended.
+  void forget(const MicroBatch& engines) {
+    if (latest == &engines) latest = nullptr;
+  }
 };
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
@@ -28,7 +32,7 @@ MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocas
 
 MicroBatch::~MicroBatch() {
   end_forward();
-  if (open_on_ && open_on_->latest == this) open_on_->latest = nullptr;
+  if (open_on_) open_on_->forget(*this);
   RunningBackward::forget(*this);
   random_.numbers->remove(*this);
 }
@@ -64,7 +68,9 @@ void MicroBatch::used(bool in_function) {
   const bool program_casts = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
   opened_ = {.in_function = in_function, .program_casts = program_casts};
   acting_.emplace(observer_, Activity::forward);
-  open_on_ = ThreadShared<OpenHere>::own();
+  const std::shared_ptr<OpenHere> here = ThreadShared<OpenHere>::own();
+  if (open_on_ && open_on_ != here) open_on_->forget(*this);
+  open_on_ = here;
   open_on_->micro_batch = this;
   if (trains) open_on_->latest = this;
 }

@@ -123,8 +123,8 @@ Rules::Rules() {
 }
 
 std::uint32_t rules_of(const c10::OperatorHandle& op, const UnitSet& units) {
-  const MicroBatch* const computing = MicroBatch::computing();
-  const bool in_16_bits = !units.empty() || (computing != nullptr && computing->cast());
+  const auto casts = [](const MicroBatch* computing) { return computing != nullptr && computing->cast(); };
+  const bool in_16_bits = !units.empty() || casts(MicroBatch::computing());
   return Rules::all().of(op, (units.empty() ? 0U : OperatorRule::with_units) |
                                  (in_16_bits ? OperatorRule::in_16_bits : 0U) |
                                  (op.hasTag(at::Tag::nondeterministic_seeded) ? OperatorRule::drawing : 0U));
