@@ -93,6 +93,21 @@ TEST_P(SettingsOfEachKind, TrainUnitsThatAreUnfrozenLate) {
       << reference.title();
 }
 
+// Where units are used in backward once more, by operators that need not be those of its order.
+TEST_P(SettingsOfEachKind, ComputeActivationsAgainToTheBit) {
+  const Course<Lm> again{.make = [] {
+    const auto model = std::make_shared<Lm>();
+    model->checkpoints = true;
+    return model;
+  }};
+  const Delays delays(GetParam().states_on(Tier::disk));
+  const Setting reference = GetParam().reference();
+  EXPECT_EQ(difference(trained_late(reference.job(), lm_with_dropout(0), false),
+                       trained_late(GetParam().job(), delays.on(again), false)),
+            "")
+      << reference.title();
+}
+
 // The steps after so many.
 Outcome after(Outcome outcome, std::ptrdiff_t steps) {
   for (std::vector<double>* const values : {&outcome.losses, &outcome.norms})

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "harness.h"
+#include "zero/activations.h"
 
 namespace zero::test {
 
@@ -33,8 +34,16 @@ struct Lm : torch::nn::Module {
     for (at::Tensor& parameter : fixed->parameters()) parameter.set_requires_grad(false);
   }
 
+  at::Tensor hidden(at::Tensor x) {
+    for (std::size_t i = 0; i < blocks->size(); ++i) {
+      const auto block = blocks->ptr<BlockImpl>(i);
+      x = checkpoints ? checkpoint(block, x) : block->forward(x);
+    }
+    return x;
+  }
+
   at::Tensor logits(const at::Tensor& ids) {
-    return torch::nn::functional::linear(norm(blocks->forward(fixed(embed(ids)))), embed->weight, bias);
+    return torch::nn::functional::linear(norm(hidden(fixed(embed(ids)))), embed->weight, bias);
   }
 
   at::Tensor loss(std::int64_t index) {
@@ -47,6 +56,7 @@ struct Lm : torch::nn::Module {
   torch::nn::Sequential blocks;
   torch::nn::LayerNorm norm;
   at::Tensor bias;
+  bool checkpoints = false;  // blocks are computed again in backward
 };
 
 inline Course<Lm> lm_with_dropout(double dropout) {
