@@ -28,6 +28,11 @@ namespace zero {
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 std::vector<at::Tensor> checkpoint_tensors(TensorFunction function, const std::vector<at::Tensor>& inputs);
 
+// Under an activation budget the tensor's memory stays where it is from here on, with its values, as long as the tensor
+// lives: for what is read or written past operators, by data_ptr() or by another library. Of a dropped one it computes
+// the values again first. Otherwise it does nothing. Of the thread that made the tensor. Returns it.
+at::Tensor keep(const at::Tensor& tensor);
+
 // Has a forward behind ->, as a module's holder and a shared pointer have.
 template <class Part>
 concept HasForward = requires(Part part, const at::Tensor& input) {

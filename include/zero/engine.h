@@ -42,6 +42,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "zero/activation_report.h"
 #include "zero/checkpoint.h"
 #include "zero/disk.h"
 #include "zero/estimate.h"
@@ -261,6 +262,8 @@ class Engine {
   Topologies topologies() const;                    // which the estimate is of
   std::optional<Trace> trace() const;               // of the last complete micro-batch
   Ledger ledger() const;
+  // What the plan's budget for activations has done in the last micro-batch. Throws nothing.
+  ActivationReport activations() const;
   Ledger building() const;  // as it was when the engine was built, with its peaks until then
   void reset_peaks();
   Traffic traffic() const;  // of the steps since construction or reset_traffic()

@@ -76,6 +76,19 @@ struct Row {
   bool operator==(const Row&) const = default;
 };
 
+// Of a rank, for what operators allocate in a micro-batch: so many bytes, or a share of what the largest micro-batch so
+// far takes without a budget. Of neither: no budget.
+struct ActivationBudget {
+  std::int64_t bytes = 0;
+  double share = 0;
+
+  // "2GiB", "500M", "50%"; "": none. Throws ConfigError for another text.
+  static ActivationBudget named(std::string_view text);
+  std::string text() const;
+  explicit operator bool() const { return bytes > 0 || share > 0; }
+  bool operator==(const ActivationBudget&) const = default;
+};
+
 class Plan {
  public:
   static Plan ddp();    // stage 0
@@ -136,6 +149,12 @@ class Plan {
   [[nodiscard]] Plan delay_update(bool on = true) const { return with(&Plan::delays_update_, on); }
   // For parameters paged in; 0: that of the two largest units, of the three largest where they are on another tier.
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const { return with(&Plan::resident_budget_, bytes); }
+  // Activations are kept within so much (ZeRO-R, section 6.1, for any model): what is cheapest to compute again loses
+  // its memory, and has it back when an operator touches it, with the same bits. See docs/activations.md. Of a model on
+  // the host.
+  [[nodiscard]] Plan activation_budget(ActivationBudget budget) const {
+    return with(&Plan::activation_budget_, budget);
+  }
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }
@@ -143,6 +162,7 @@ class Plan {
   bool delays_update() const { return delays_update_; }
   std::optional<Dtype> reduction() const;  // as chosen by reduce_in()
   std::int64_t resident_budget() const { return resident_budget_; }
+  const ActivationBudget& activation_budget() const { return activation_budget_; }
 
   bool float8() const { return precision_ == Precision::fp8; }
   // The dtype in which a parameter of `dtype` is stored for computing.
@@ -189,6 +209,7 @@ class Plan {
   bool reproducible_ = false;
   bool delays_update_ = false;
   std::int64_t resident_budget_ = 0;
+  ActivationBudget activation_budget_;
 };
 
 }  // namespace zero

@@ -11,20 +11,32 @@ void ActivationRecorder::stop() {
 }
 
 void ActivationRecorder::forget() {
-  for (const auto& [data, bytes] : sizes_) accounts_.add(Owner::activation, -bytes);
+  accounts_.add(Owner::activation, -held_);
+  held_ = 0;
   sizes_.clear();
+}
+
+std::int64_t ActivationRecorder::bytes_of(const void* data) const {
+  const auto found = sizes_.find(data);
+  return found == sizes_.end() ? 0 : found->second;
+}
+
+void ActivationRecorder::allocating(std::size_t bytes) {
+  if (before_) before_(static_cast<std::int64_t>(bytes));
 }
 
 // A block that another thread freed comes again unseen.
 void ActivationRecorder::allocated(void* data, std::size_t bytes) {
   freed(data);
   sizes_[data] = static_cast<std::int64_t>(bytes);
+  held_ += static_cast<std::int64_t>(bytes);
   accounts_.add(Owner::activation, static_cast<std::int64_t>(bytes));
 }
 
 void ActivationRecorder::freed(void* data) {
   const auto found = sizes_.find(data);
   if (found == sizes_.end()) return;
+  held_ -= found->second;
   accounts_.add(Owner::activation, -found->second);
   sizes_.erase(found);
 }

@@ -4,7 +4,10 @@
 // Thread-safety: one thread.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <unordered_map>
+#include <utility>
 
 #include "backwards/accounts.h"
 #include "memory/torch/arena_allocator.h"
@@ -24,12 +27,23 @@ class ActivationRecorder final : public MemoryObserver {
   // What was seen so far and still lives counts no more: what follows is another micro-batch.
   void forget();
 
+  // Whether it can: of an engine on the host.
+  bool observes() const { return accounts_.device().is_host(); }
+  // What lives of it, in bytes; and of one block, 0 where it was not seen.
+  std::int64_t held() const { return held_; }
+  std::int64_t bytes_of(const void* data) const;
+  // Asked before memory is taken; null: nobody.
+  void ask(std::function<void(std::int64_t bytes)> before) { before_ = std::move(before); }
+
+  void allocating(std::size_t bytes) override;
   void allocated(void* data, std::size_t bytes) override;
   void freed(void* data) override;
 
  private:
   Accounts& accounts_;
-  std::unordered_map<void*, std::int64_t> sizes_;  // of what was seen coming
+  std::unordered_map<const void*, std::int64_t> sizes_;  // of what was seen coming
+  std::int64_t held_ = 0;
+  std::function<void(std::int64_t)> before_;
 };
 
 }  // namespace zero

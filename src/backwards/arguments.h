@@ -1,7 +1,10 @@
 // The tensors among what an operator is given or gives.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+
+#include <functional>
 
 namespace zero {
 
@@ -17,5 +20,19 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
     }
   }
 }
+
+// Calls visit(tensor) for every tensor that is defined, of lists with gaps too.
+template <typename Visit>
+void for_each_defined(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& item : value.toListRef())
+      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
+  }
+}
+
+// The tensors of a value, alone or in a list, become what `change` makes of them.
+c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& change);
 
 }  // namespace zero

@@ -24,7 +24,7 @@ struct OpenHere {
 };
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : accounts_(accounts), random_{seed, ThreadShared<RandomNumbers>::own()}, recorder_(accounts) {
+    : accounts_(accounts), random_{seed, ThreadShared<RandomNumbers>::own()}, activations_(accounts) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
   random_.numbers->add_device(accounts.where());
   random_.numbers->add(*this);
@@ -61,8 +61,7 @@ void MicroBatch::used(bool in_function) {
   if (is_open()) return;
   if (!trains && before_.evaluation) before_.evaluation();
   if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
-  recorder_.forget();
-  recorder_.start();
+  activations_.begin_forward(trains);
   phase_ = trains ? Phase::forward : Phase::evaluation;
   if (trains || in_function) random_.numbers->begin_forward();
   const bool program_casts = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
@@ -126,7 +125,7 @@ void MicroBatch::end_forward() {
   attention_.forget();
   graphs_.clear();
   acting_.reset();
-  recorder_.stop();
+  activations_.end_forward();
 }
 
 void MicroBatch::enter_backward() {
@@ -134,7 +133,7 @@ void MicroBatch::enter_backward() {
   phase_ = Phase::backward;
   evaluated_.foresee(order_.current());
   acting_.emplace(observer_, Activity::backward);
-  recorder_.start();
+  activations_.begin_backward();
 }
 
 void MicroBatch::leave_backward() {
@@ -149,7 +148,7 @@ void MicroBatch::begin_backward(bool more_to_come) {
 void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
-  recorder_.stop();
+  activations_.end_backward(/*complete=*/true);
   attention_.forget();
   random_.again = false;
   order_.complete();
@@ -159,7 +158,7 @@ void MicroBatch::abort() {
   end_forward();
   phase_ = Phase::none;
   acting_.reset();
-  recorder_.stop();
+  activations_.end_backward(/*complete=*/false);
   attention_.forget();
   random_.again = false;
   order_.forget();
@@ -176,6 +175,7 @@ bool MicroBatch::evaluates() const {
 }
 
 void MicroBatch::touched(int unit) {
+  if (ActivationWindow::paging_in()) return;
   if (phase_ == Phase::backward || at::GradMode::is_enabled())
     order_.touched(unit);
   else if (evaluates())

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "backwards/activation_recorder.h"
+#include "backwards/activations.h"
 #include "backwards/attention.h"
 #include "backwards/autocast.h"
 #include "backwards/observer.h"
@@ -111,10 +111,11 @@ class MicroBatch {
   void add_attention(std::vector<std::string> projections) { attention_ = AttentionScores(std::move(projections)); }
 
   const Accounts& accounts() const { return accounts_; }
+  Activations& activations() { return activations_; }
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
-  // Whether what uses units now does so without gradients.
-  bool evaluates() const;
+  // Whether what uses units now may do so on this rank alone: without gradients, or to compute activations again.
+  bool alone() const { return evaluates() || ActivationWindow::paging_in(); }
   Expected expected() const;                                           // the units that are used next
   const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
 
@@ -148,6 +149,7 @@ class MicroBatch {
   };
 
   void drop_ended_graphs();
+  bool evaluates() const;
   bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
 
   Accounts& accounts_;
@@ -160,7 +162,7 @@ class MicroBatch {
   Random random_;
   Opened opened_;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
-  ActivationRecorder recorder_;
+  Activations activations_;
   Before before_;
   std::weak_ptr<EngineObserver> observer_;
   std::optional<ActivityScope> acting_;

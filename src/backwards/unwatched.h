@@ -10,6 +10,9 @@ namespace zero {
 // The fallback's own: no tensor has it; threads include and exclude it.
 inline constexpr c10::DispatchKey kWatchKey = c10::DispatchKey::DeferredInit;
 
+// The other fallback's, below autograd (deferred/deferred_hook.cpp): deferred tensors have it, threads include it.
+inline constexpr c10::DispatchKey kBelowKey = c10::DispatchKey::Fake;
+
 // Threads of the process whose operators the fallback sees.
 inline std::atomic<int> watched_threads = 0;
 

@@ -6,6 +6,11 @@
 #include <utility>
 
 namespace zero {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenCalls{1};
+
+}  // namespace
 
 class Worker::Task final : public Pending::State {
  public:
@@ -87,20 +92,30 @@ bool Worker::has_tasks() const {
   return !queue_.empty();
 }
 
+void Worker::idle_at_once(bool on) {
+  {
+    const std::lock_guard lock(mutex_);
+    idle_at_once_ += on ? 1 : -1;
+  }
+  ready_.notify_all();
+}
+
 std::shared_ptr<Worker::Task> Worker::next() {
   std::unique_lock lock(mutex_);
   const auto told = [this] { return stopping_ || !queue_.empty(); };
   while (!told()) {
     if (!idle_) {
       ready_.wait(lock);
-    } else if (!ready_.wait_for(lock, idle_after_, told)) {
-      const std::function<bool()> call = idle_;
-      for (bool again = true; again && !told();) {
-        lock.unlock();
-        again = call();
-        lock.lock();
-      }
+      continue;
     }
+    ready_.wait_for(lock, idle_after_, [&] { return told() || idle_at_once_ > 0; });
+    const std::function<bool()> call = idle_;
+    for (bool again = true; again && !told();) {
+      lock.unlock();
+      again = call();
+      lock.lock();
+    }
+    if (idle_at_once_ > 0) ready_.wait_for(lock, kBetweenCalls, told);
   }
   if (queue_.empty()) return nullptr;
   auto task = std::move(queue_.front());

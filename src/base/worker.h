@@ -30,6 +30,8 @@ class Worker {
   // `call`, on the worker's thread, whenever it has had no task for so long; again at once where it returns true.
   // Throws nothing.
   void when_idle(std::chrono::milliseconds after, std::function<bool()> call);
+  // As often as it is on, more than off, it need not have had no task for so long.
+  void idle_at_once(bool on);
   // Whether tasks wait for their turn.
   bool has_tasks() const;
 
@@ -45,6 +47,7 @@ class Worker {
   bool stopping_ = false;
   std::chrono::milliseconds idle_after_{};
   std::function<bool()> idle_;  // empty: none
+  int idle_at_once_ = 0;
   std::thread thread_;
 };
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "backwards/activations.h"
 #include "base/text.h"
 #include "deferred/deferred_operators.h"
 #include "deferred/deferred_storage.h"
@@ -323,10 +324,19 @@ class NotedCall {
   bool tensors_ = false, writes_values_ = false, writes_deferred_ = false;
 };
 
+bool any_deferred(const Handle& op, const Stack& stack) {
+  bool any = false;
+  for (std::size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
+    for_each_defined(stack[i], [&](const at::Tensor& tensor) { any = any || tensor.key_set().has(kDeferredKey); });
+  return any;
+}
+
 void note(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const bool inside = deferred_tensors::under_way();
+  if (!inside && Activations::seen() && !any_deferred(op, *stack))
+    return Activations::run(op, keys & NotedCall::below(), stack);
   NotedCall call(op, keys, stack);
   if (taken_apart(op)) return call.take_apart();
-  const bool inside = deferred_tensors::under_way();
   if (!call.on_deferred()) return inside && !call.on_tensors() && !random(op) ? call.make_later() : call.run();
   const bool constant = !inside && !call.on_module();  // what a constructor left in a member that is not registered
   if (needs_values(op)) return constant ? call.settle() : call.refuse("needs the values of");

@@ -6,11 +6,12 @@
 
 #include <string>
 
+#include "backwards/unwatched.h"
 #include "deferred/deferred_values.h"
 
 namespace zero {
 
-inline constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::Fake;
+inline constexpr c10::DispatchKey kDeferredKey = kBelowKey;
 
 struct DeferredStorage {
   // Null where a tensor is another's.

@@ -50,15 +50,6 @@ void call_drawing(const c10::OperatorHandle& op, const at::Generator& from, Stac
 
 }  // namespace
 
-c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& change) {
-  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(change(value.toTensor())) : value;
-  if (!value.isList()) return value;
-  const c10::List<c10::IValue> from = value.toList();
-  c10::impl::GenericList to(from.elementType());
-  for (const c10::IValue& item : from) to.push_back(with_tensors(item, change));
-  return to;
-}
-
 at::Tensor tensor_in(const c10::Storage& storage, const at::Tensor& like) {
   return at::empty({0}, at::TensorOptions().dtype(like.scalar_type()).device(storage.device()))
       .set_(storage, like.storage_offset(), like.sizes(), like.strides());

@@ -11,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "backwards/arguments.h"
+
 namespace zero {
 
 class DeferredValues;
@@ -75,9 +77,6 @@ class DeferredValues {
   at::Tensor like_;
   mutable DeferredPointer before_;
 };
-
-// The tensors of a value, alone or in a list, become what `change` makes of them.
-c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& change);
 
 // A tensor of `like`'s dtype, sizes, strides and place in a storage.
 at::Tensor tensor_in(const c10::Storage& storage, const at::Tensor& like);

@@ -177,6 +177,10 @@ Memory Engine::memory() const {
 std::optional<Trace> Engine::trace() const {
   return self().micro_batch().trace();
 }
+ActivationReport Engine::activations() const {
+  return self().micro_batch().activations().report();
+}
+
 Ledger Engine::ledger() const {
   return self().ranks.accounts().snapshot();
 }

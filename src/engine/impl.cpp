@@ -1,6 +1,7 @@
 #include "engine/impl.h"
 
 #include "backwards/program_backward.h"
+#include "operators/parameters_again.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -15,6 +16,10 @@ Engine::Impl::Impl(const Inventory& inventory, const Mesh& mesh, const Plan& pla
       entry(trained, ranks, life, parameters, accumulation, step),
       saving(trained, ranks, life, parameters, accumulation, step, entry, inventory.replicated) {
   parameters.settle();
+  if (const ActivationBudget& budget = plan.activation_budget()) {
+    micro_batch().activations().limit(budget, std::make_unique<UnitsAgain>(*this));
+    Exchange::in_any_order();
+  }
   watch_.emplace();
   program_backward::watch();
 }
@@ -50,6 +55,7 @@ EngineOptimizer& Engine::Impl::optimizer() {
 
 void Engine::Impl::release(ReleaseAs as) {
   entry("release()", {.module = true, .idle = true, .no_scope = true, .latest = true}, [&] {
+    micro_batch().activations().settle();
     parameters.release(as, [&] { accumulation.release(); });
     watch_.reset();
     life.release();
@@ -84,7 +90,10 @@ void Engine::Impl::begin_scope(Unit& unit, std::optional<int> from_rank) {
 }
 
 void Engine::Impl::commit_scope(Unit& unit, std::optional<int> from_rank) {
-  naming_rank(ranks.rank(), [&] { parameters.keep(unit, from_rank); });
+  naming_rank(ranks.rank(), [&] {
+    micro_batch().activations().settle();
+    parameters.keep(unit, from_rank);
+  });
 }
 
 void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {

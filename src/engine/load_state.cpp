@@ -157,6 +157,7 @@ void Saving::take_over(StateSource& source) {
 
 void Saving::read_over(StateSource& source) {
   parameters_.wait_for_publication();
+  parameters_.micro_batch().activations().settle();
   const StateFit fit = agree_on_state(source);
   const Exchange::Changing changing(ranks_.exchange());
   parameters_.invalidate_state();

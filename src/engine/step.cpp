@@ -92,6 +92,7 @@ StepReport Step::attempt(bool& save_ended) {
   parameters_.require_unchanged();
   gradients().require_float8();
   parameters_.micro_batch().end_forward();
+  parameters_.micro_batch().activations().settle();
   const StepDecision decision = [&] {
     const TimedScope lap(report.vote_seconds);
     return vote(ended_here);
@@ -221,6 +222,7 @@ void Step::finish_delayed_update(const char* call) {
   if (accumulation_.micro() > 0 || parameters_.micro_batch().under_way())
     throw StateError(std::string(call) + " within a step, which computes with the parameters of the step before",
                      "call it between step() and the next forward, or do without Plan::delay_update()");
+  parameters_.micro_batch().activations().settle();
   parameters_.invalidate_state();
   meet_before_writing();
   write_delayed();

@@ -64,4 +64,18 @@ void narrow(std::span<c10::IValue> values, at::ScalarType dtype) {
     });
 }
 
+std::vector<std::vector<Unit*>> by_owner(const std::vector<Unit*>& units) {
+  std::vector<std::vector<Unit*>> groups;
+  for (Unit* unit : units) {
+    const auto group = std::find_if(groups.begin(), groups.end(),
+                                    [&](const std::vector<Unit*>& g) { return g.front()->owner == unit->owner; });
+    if (group == groups.end()) {
+      groups.push_back({unit});
+    } else {
+      group->push_back(unit);
+    }
+  }
+  return groups;
+}
+
 }  // namespace zero

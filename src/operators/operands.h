@@ -43,6 +43,9 @@ class UnitSet {
   bool others_ = false;
 };
 
+// Units of several engines may meet in one operator; each pages its own.
+std::vector<std::vector<Unit*>> by_owner(const std::vector<Unit*>& units);
+
 bool has_unit(const c10::IValue& value);
 
 // Whether the operator consists of others, for the dispatcher too.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "backwards/micro_batch.h"
+#include "backwards/operator_kind.h"
 #include "backwards/random_numbers.h"
 #include "backwards/running_backward.h"
 #include "backwards/unwatched.h"
@@ -50,18 +51,6 @@ std::uint64_t hash_of(const c10::OperatorHandle& op, std::span<const c10::IValue
 // Whether backward may run what runs now once more.
 bool may_come_again() {
   return !at::GradMode::is_enabled() || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
-}
-
-// Whether it is asked to draw nothing, as dropout is in evaluation.
-bool draws_nothing(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const auto& formal = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& name = formal[i].name();
-    const bool share = name == "p" || name == "dropout" || name == "dropout_p";
-    if (share && arguments[i].isDouble() && arguments[i].toDouble() == 0) return true;
-    if ((name == "train" || name == "training") && arguments[i].isBool() && !arguments[i].toBool()) return true;
-  }
-  return false;
 }
 
 c10::IValue* generator_among(const c10::OperatorHandle& op, std::span<c10::IValue> arguments) {

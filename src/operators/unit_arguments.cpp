@@ -61,21 +61,6 @@ bool needs_values(OperatorCall& call) {
   return true;
 }
 
-// Units of several engines may meet in one operator; each pages its own.
-std::vector<std::vector<Unit*>> by_owner(const std::vector<Unit*>& units) {
-  std::vector<std::vector<Unit*>> groups;
-  for (Unit* unit : units) {
-    const auto group = std::find_if(groups.begin(), groups.end(),
-                                    [&](const std::vector<Unit*>& g) { return g.front()->owner == unit->owner; });
-    if (group == groups.end()) {
-      groups.push_back({unit});
-    } else {
-      group->push_back(unit);
-    }
-  }
-  return groups;
-}
-
 void page_in(std::span<Unit* const> units) {
   UnitOwner& owner = *units.front()->owner;
   owner.micro_batch().used(program_functions::inside());

@@ -57,7 +57,7 @@ Plan with_gathers(const Plan& plan, const std::string& text) {
   throw ConfigError("parameters cannot travel as " + in_quotes(text), "one of " + joined(names));
 }
 
-constexpr std::array<PlanSetting, 8> kSettings{{
+constexpr std::array<PlanSetting, 9> kSettings{{
     {.name = "precision",
      .help = "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
              "with a remainder (kahan), or neither (pure)",
@@ -81,6 +81,14 @@ constexpr std::array<PlanSetting, 8> kSettings{{
      .get = [](const Plan& plan) -> SettingValue { return plan.resident_budget(); },
      .set = [](const Plan& plan, const SettingValue& to) { return plan.resident_budget(number(to)); },
      .bytes = true,
+     .told = false},
+    {.name = "activation_budget",
+     .help = "For activations of a micro-batch: 2GiB, or 50% of what they take without; what is dropped is computed "
+             "again, with the same bits",
+     .get = [](const Plan& plan) -> SettingValue { return plan.activation_budget().text(); },
+     .set = [](const Plan& plan,
+               const SettingValue& to) { return plan.activation_budget(ActivationBudget::named(word(to))); },
+     .form = "BYTES|SHARE%",
      .told = false},
     {.name = "reduce_in",
      .help = "Dtype in which gradients travel [their own]",

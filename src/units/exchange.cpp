@@ -82,11 +82,12 @@ Activity activity_of(Exchange::Kind kind) {
 // What the exchange's thread has done, and queued.
 class Exchanged final : public Pending::State {
  public:
-  Exchanged(Pending ran, std::shared_ptr<SideStream::Work> work) : ran_(std::move(ran)), work_(std::move(work)) {}
+  Exchanged(Pending ran, std::shared_ptr<SideStream::Work> work, const Exchange& exchange)
+      : ran_(std::move(ran)), work_(std::move(work)), exchange_(exchange) {}
 
   void wait() override {
     try {
-      ran_.wait();
+      if (!ran_.done()) wait_serving();
     } catch (...) {
       work_->join();
       throw;
@@ -96,8 +97,14 @@ class Exchanged final : public Pending::State {
   bool done() override { return ran_.done(); }
 
  private:
+  void wait_serving() {
+    const Exchange::OthersServe others(exchange_);
+    ran_.wait();
+  }
+
   Pending ran_;
   std::shared_ptr<SideStream::Work> work_;
+  const Exchange& exchange_;
 };
 
 class Diverged : public CommError {
@@ -114,8 +121,40 @@ Exchange::Exchange(Device& device, Channels channels, std::function<std::string(
   worker_ = std::make_unique<Worker>();
 }
 
+// That serve, of a thread.
+struct Exchange::StandingByHere {
+  void remove(const Exchange* exchange) {
+    const std::lock_guard lock(mutex);
+    std::erase(exchanges, exchange);
+  }
+  std::mutex mutex;
+  std::vector<const Exchange*> exchanges;
+  std::atomic<bool> in_any_order = false;
+};
+
+void Exchange::others_serve(const Exchange& but, bool on) {
+  StandingByHere* const here = ThreadShared<StandingByHere>::here();
+  if (here == nullptr || !here->in_any_order) return;
+  const std::lock_guard lock(here->mutex);
+  for (const Exchange* const each : here->exchanges)
+    if (each != &but) each->worker_->idle_at_once(on);
+}
+
+void Exchange::in_any_order() {
+  ThreadShared<StandingByHere>::own()->in_any_order = true;
+}
+
+Exchange::OthersServe::OthersServe(const Exchange& exchange) : exchange_(exchange) {
+  others_serve(exchange_, true);
+}
+
+Exchange::OthersServe::~OthersServe() {
+  others_serve(exchange_, false);
+}
+
 // What nobody waited for is done, too, before its memory goes.
 void Exchange::stop() noexcept {
+  if (here_) here_->remove(this);
   worker_.reset();
   if (const auto latest = std::exchange(latest_, nullptr)) latest->join();
   if (const auto served = std::exchange(at_rest_, nullptr)) served->join();
@@ -149,7 +188,7 @@ Pending Exchange::submit(Operation operation) {
           }
         });
       });
-  return Pending(std::make_shared<Exchanged>(std::move(ran), latest_));
+  return Pending(std::make_shared<Exchanged>(std::move(ran), latest_, *this));
 }
 
 void Exchange::confer(Kind kind, const std::function<void(const Communicator& all)>& talk) {
@@ -275,6 +314,11 @@ void Exchange::stand_by() {
   if (!worker_) return;
   at_rest_ = stream_->work();
   stands_by_ = true;
+  here_ = ThreadShared<StandingByHere>::own();
+  {
+    const std::lock_guard lock(here_->mutex);
+    here_->exchanges.push_back(this);
+  }
   const auto after = std::max<std::chrono::milliseconds>(time_limit() / 100, std::chrono::milliseconds(1));
   worker_->when_idle(after, [this, worker = worker_.get()] { return rest(*worker); });
 }

@@ -123,6 +123,20 @@ class Exchange {
   // From here on the ranks serve each other's evaluations once they have had nothing to exchange for a hundredth of
   // the time limit.
   void stand_by();
+  // From here on ranks may come to the engines of this thread in different orders, to gather for themselves: while it
+  // waits for one, what others are asked for is served at once.
+  static void in_any_order();
+  // While one lives, the thread that made it waits for `exchange`.
+  class OthersServe {
+   public:
+    explicit OthersServe(const Exchange& exchange);
+    ~OthersServe();
+    OthersServe(const OthersServe&) = delete;
+    OthersServe& operator=(const OthersServe&) = delete;
+
+   private:
+    const Exchange& exchange_;
+  };
   // No more, on any rank. Collective where they did.
   void end_standing_by();
   // While one lives this rank's shards may change, and what it takes no part in itself it does not serve. May be
@@ -176,6 +190,9 @@ class Exchange {
   int peer(std::size_t place, Axis axis) const;
   [[noreturn]] void diverged(const Table& table, Axis axis) const;
 
+  struct StandingByHere;
+  static void others_serve(const Exchange& but, bool on);
+
   Channels channels_;
   Serve serve_;
   std::function<std::string(int)> unit_name_;
@@ -185,6 +202,7 @@ class Exchange {
   std::exception_ptr failure_;  // the first: after it the peers can no longer be trusted to be in step
   ProcessOfOrigin origin_;
   std::atomic<bool> stands_by_ = false;
+  std::shared_ptr<StandingByHere> here_;       // with it, of the thread that began to
   std::recursive_mutex shards_;                // held while they change, or are served unasked
   bool behind_ = false;                        // with them
   std::shared_ptr<SideStream::Work> at_rest_;  // behind what changed them last; null where nothing is served so

@@ -87,7 +87,7 @@ void Pager::gather(Unit& unit, bool exactly) {
                                },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::as_planned,
                            .axis = exchange_.gathers_along(),
-                           .alone = micro_batch_.evaluates()}));
+                           .alone = micro_batch_.alone()}));
 }
 
 // Not in a forked process, where a thread that is not there may have the meter.
@@ -139,7 +139,7 @@ void Pager::evict(int unit) {
 // than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
 void Pager::bring_ahead(const Unit& unit) {
   if (!unit.paged()) return;
-  const bool alone = micro_batch_.evaluates();
+  const bool alone = micro_batch_.alone();
   if (alone && !unit.brings()) return;
   const Expected expected = micro_batch_.expected();
   int keep = unit.index();

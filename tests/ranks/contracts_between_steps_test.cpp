@@ -2,6 +2,7 @@
 // checkpoints.
 #include <torch/torch.h>
 
+#include "activation_trials.h"
 #include "contracts.h"
 #include "folder.h"
 
@@ -106,6 +107,18 @@ TEST_P(SettingsOfEachKind, ComputeActivationsAgainToTheBit) {
                        trained_late(GetParam().job(), delays.on(again), false)),
             "")
       << reference.title();
+}
+
+// What is dropped and comes back is what it was, whatever else is on its way.
+TEST_P(SettingsOfEachKind, KeepActivationsWithinABudgetToTheBit) {
+  if (on_devices()) GTEST_SKIP() << "of models on the host";
+  const Delays delays(GetParam().states_on(Tier::disk));
+  Job within = GetParam().job();
+  const Outcome without = trained_late(within, delays.on(lm_with_dropout(.1)), false);
+  within.plan = within.plan.activation_budget({.share = .3});
+  const Trials trials;
+  EXPECT_EQ(difference(without, trained_late(within, delays.on(lm_with_dropout(.1)), false)), "");
+  EXPECT_GT(trials.recomputed(), 0);
 }
 
 // The steps after so many.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "activation_trials.h"
 #include "programs.h"
 
 namespace zero::test::programs_test {
@@ -152,6 +153,24 @@ TEST_P(Programs, AreThoseOfOneRank) {
 
 std::string title_of(const testing::TestParamInfo<ProgramRow>& tested) {
   return tested.param.name;
+}
+
+// Activations that are dropped come back with the same bits: by what is cheapest, and by chance.
+TEST_P(Programs, HaveTheSameBitsWithinAnActivationBudget) {
+  std::int64_t recomputed = 0;
+  for (const Precision precision : kPrecisions)
+    for (const Plan& plan : {Plan::ddp(), Plan::zero3()}) {
+      Job job{.plan = plan.precision(precision), .ranks = expected().ranks.back(), .steps = 5};
+      const std::vector<Outcome> without = run_on_ranks(job, make());
+      for (const std::uint32_t seed : {0U, 1U, 2U})
+        for (const double share : {.75, .5, .25, .01}) {
+          job.plan = plan.precision(precision).activation_budget({.share = share});
+          const Trials trials(seed);
+          in_case(job, [&] { expect_same(without, run_on_ranks(job, make())); });
+          recomputed += trials.recomputed();
+        }
+    }
+  EXPECT_GT(recomputed, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, Programs, testing::ValuesIn(programs_adapters::rows()), title_of);

@@ -15,6 +15,7 @@ const Plan& plan() {
                               .accumulate(4)
                               .reproducible(true)
                               .resident_budget(1 << 20)
+                              .activation_budget({.share = .5})
                               .reduce_in(Dtype::f32)
                               .gather_in(Wire::fp8)
                               .offload(State::optimizer, Tier::host)

@@ -91,6 +91,7 @@ class ArenaAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     ask_probe(bytes);
+    if (observer != nullptr) observer->allocating(bytes);
     void* data = take(bytes);
     const bool large = data != nullptr;
     if (!large) data = c10::alloc_cpu(bytes);

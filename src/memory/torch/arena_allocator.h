@@ -41,6 +41,8 @@ void trim_arena();
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
+  // About to be taken: what lives may be freed here.
+  virtual void allocating(std::size_t bytes) { static_cast<void>(bytes); }
   virtual void allocated(void* data, std::size_t bytes) = 0;
   virtual void freed(void* data) = 0;
 };

@@ -1,0 +1,235 @@
+#include "backwards/activations.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "backwards/arguments.h"
+#include "backwards/operator_kind.h"
+#include "backwards/unwatched.h"
+#include "base/lifetimes.h"
+#include "base/random.h"
+#include "zero/activations.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// Micro-batches of other shapes, of which a plan or a record is kept.
+constexpr std::size_t kMostShapes = 8;
+// Of a budget, for blocks of malloc, which are now so large, now so. Bytes; at most 1/256 of it.
+constexpr std::int64_t kMostSlack = 16 * 1024;
+constexpr std::int64_t kUnlimited = INT64_MAX / 4;
+
+std::uint64_t signature(const OperatorTrace& trace) {
+  std::uint64_t all = trace.operators.size();
+  for (const TracedOperator& each : trace.operators) all = derived(all, each.identity);
+  return all;
+}
+
+// The first time is slow.
+void take_least_times(OperatorTrace& trace, const OperatorTrace& before) {
+  for (std::size_t i = 0; i < trace.operators.size(); ++i)
+    trace.operators[i].nanoseconds = std::min(trace.operators[i].nanoseconds, before.operators[i].nanoseconds);
+}
+
+}  // namespace
+
+// Of a thread.
+struct Activations::Here {
+  std::atomic<int> seeing = 0;
+  ActivationWindow* window = nullptr;  // which records
+  ParametersAgain* parameters = nullptr;  // of an engine; any may page in for all
+};
+
+at::Tensor keep(const at::Tensor& tensor) {
+  if (ActivationWindow* const window = ActivationWindow::of(tensor)) window->keep(tensor);
+  return tensor;
+}
+
+Activations::Seeing::Seeing(std::shared_ptr<Here> here) : here_(std::move(here)) {
+  ++here_->seeing;
+  c10::impl::tls_set_dispatch_key_included(kBelowKey, true);
+}
+
+// From another thread, the key stays until that one's next operator.
+Activations::Seeing::~Seeing() {
+  if (--here_->seeing == 0 && here_.get() == ThreadShared<Here>::here())
+    c10::impl::tls_set_dispatch_key_included(kBelowKey, false);
+}
+
+// To compute what is missing might take other ranks, which need not be there. Who reads it is told.
+Activations::~Activations() {
+  memory_.ask({});
+  if (here_ && here_->window == window_.get()) here_->window = nullptr;
+  if (here_ && here_->parameters == parameters_.get()) here_->parameters = nullptr;
+  if (window_) window_->abandon();
+  for (const auto& each : past_) each->abandon();
+}
+
+void Activations::limit(const ActivationBudget& budget, std::unique_ptr<ParametersAgain> parameters) {
+  if (!memory_.observes())
+    throw ConfigError("activations have a budget where the model is on the host, not on a device",
+                      "leave activation_budget out");
+  use_reporting_allocator();
+  budget_ = budget;
+  bytes_ = report_.budget_bytes = budget.bytes;
+  parameters_ = std::move(parameters);
+}
+
+bool Activations::seen() {
+  const Here* const here = ThreadShared<Here>::here();
+  return here != nullptr && here->seeing > 0;
+}
+
+void Activations::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Here* const here = ThreadShared<Here>::here();
+  if (here->window != nullptr) return here->window->run(op, keys, stack);
+  const OperatorKind& kind = OperatorKind::of(op);
+  if (kind.composite) return op.redispatchBoxed(keys, stack);
+  const std::size_t count = op.schema().arguments().size();
+  const std::span<const c10::IValue> arguments{stack->data() + (stack->size() - count), count};
+  if (!kind.views)
+    for (const c10::IValue& value : arguments)
+      for_each_defined(value, [&](const at::Tensor& tensor) {
+        if (ActivationWindow* const window = ActivationWindow::of(tensor)) window->touch(tensor);
+      });
+  if (!kind.views && ActivationWindow::has_paged_in() && here->parameters != nullptr) ActivationWindow::page_in(*here->parameters, arguments);
+  const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
+  op.redispatchBoxed(keys, stack);
+}
+
+void Activations::begin_forward(bool trains) {
+  if (trains && !fault_.empty())
+    throw ConfigError(std::exchange(fault_, {}), "give it so much, or take smaller micro-batches");
+  const bool goes_on = trains && window_ && !complete_ && window_->anything_living();
+  if (!goes_on) {
+    pause();
+    memory_.forget();
+  }
+  memory_.start();
+  if (trains && parameters_) open();
+}
+
+void Activations::open() {
+  const auto here = ThreadShared<Here>::own();
+  if (!window_) {
+    std::vector<std::shared_ptr<PlannedMicroBatch>> plans;
+    if (!std::exchange(record_anew_, false)) plans.assign(plans_.begin(), plans_.end());
+    window_ = std::make_shared<ActivationWindow>(memory_, *parameters_, bytes_ > 0 ? bytes_ : kUnlimited,
+                                                 std::move(plans));
+    complete_ = false;
+  }
+  if (here_ != here) window_->move_here();
+  if (!seeing_ || here_ != here) seeing_ = std::make_unique<Seeing>(here);
+  here_ = here;
+  here_->window = window_.get();
+  here_->parameters = parameters_.get();
+  memory_.ask([window = window_.get()](std::int64_t bytes) { window->allocating(bytes); });
+}
+
+void Activations::end_forward() {
+  if (here_ && here_->window == window_.get()) here_->window = nullptr;
+  memory_.stop();
+}
+
+void Activations::begin_backward() {
+  memory_.start();
+  if (window_) open();
+}
+
+void Activations::end_backward(bool complete) {
+  end_forward();
+  if (!window_ || !complete || complete_) return;
+  complete_ = true;
+  learn();
+}
+
+// Nothing is recorded of it any more.
+void Activations::pause() {
+  memory_.ask({});
+  std::erase_if(past_, [](const auto& each) { return !each->anything_living(); });
+  if (!window_) return;
+  if (here_ && here_->window == window_.get()) here_->window = nullptr;
+  const std::shared_ptr<ActivationWindow> window = std::exchange(window_, nullptr);
+  if (window->anything_missing())
+    past_.push_back(window);
+  else
+    window->close();
+  if (past_.empty()) seeing_.reset();
+}
+
+void Activations::settle() {
+  pause();
+  for (const auto& each : past_) each->close();
+  past_.clear();
+  seeing_.reset();
+}
+
+void Activations::learn() {
+  const std::shared_ptr<PlannedMicroBatch> followed = window_->plan();
+  report_.peak_bytes = window_->peak();
+  report_.operators = window_->operators();
+  report_.recomputations = window_->recomputations();
+  report_.planned_bytes = followed ? followed->plan.peak : 0;
+  if (window_->kept_to_plan()) {
+    followed->proven = true;
+    std::erase(plans_, followed);
+    plans_.push_front(followed);
+  } else if (window_->recorded_all()) {
+    learn(window_->trace());
+  } else {
+    record_anew_ = true;
+  }
+}
+
+void Activations::learn(OperatorTrace trace) {
+  if (report_.unlimited_bytes == 0 || budget_.share > 0) set_budget(trace);
+  const auto before = std::ranges::find(seen_once_, signature(trace), signature);
+  if (before != seen_once_.end()) {
+    take_least_times(trace, *before);
+    seen_once_.erase(before);
+  } else if (report_.peak_bytes <= bytes_ || budget_.share > 0) {
+    seen_once_.push_front(std::move(trace));
+    if (seen_once_.size() > kMostShapes) seen_once_.pop_back();
+    return;
+  }
+  plan(std::move(trace));
+}
+
+void Activations::set_budget(const OperatorTrace& trace) {
+  const std::int64_t all = unlimited_peak(trace);
+  report_.unlimited_bytes = std::max(report_.unlimited_bytes, all);
+  if (budget_.share > 0)
+    bytes_ = static_cast<std::int64_t>(budget_.share * static_cast<double>(report_.unlimited_bytes));
+  report_.budget_bytes = bytes_;
+}
+
+void Activations::plan(OperatorTrace trace) {
+  const auto began = std::chrono::steady_clock::now();
+  level_times(trace);
+  auto plan = activation_plan(trace, bytes_ - std::min(kMostSlack, bytes_ / 256), activation_trials().seed);
+  report_.planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (!plan) {
+    if (activation_trials().refuses) fault_ = refusal(trace);
+    return;
+  }
+  std::int64_t all = 1;
+  for (const TracedOperator& each : trace.operators) all += each.nanoseconds;
+  report_.recomputation_share = static_cast<double>(plan->nanoseconds) / static_cast<double>(all);
+  plans_.push_front(std::make_shared<PlannedMicroBatch>(PlannedMicroBatch{std::move(trace), *std::move(plan)}));
+  if (plans_.size() > kMostShapes) plans_.pop_back();
+}
+
+std::string Activations::refusal(const OperatorTrace& trace) const {
+  const LargestNeed largest = largest_need(trace);
+  return "an activation budget of " + std::to_string(bytes_) + " bytes cannot be met: the least for this micro-batch is " +
+         std::to_string(least_budget(trace)) + ", of " + std::to_string(unlimited_peak(trace)) +
+         " without a budget; most alone needs " + window_->describe(largest.op) + ", " +
+         std::to_string(largest.bytes);
+}
+
+}  // namespace zero

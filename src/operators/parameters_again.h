@@ -1,0 +1,22 @@
+// Parameters of operators that compute dropped activations again (backwards/activation_window.h): their units are paged
+// in, as for any operator.
+#pragma once
+
+#include "backwards/activation_window.h"
+#include "units/unit.h"
+
+namespace zero {
+
+class UnitsAgain final : public ParametersAgain {
+ public:
+  // Of the engine whose micro-batches they are.
+  explicit UnitsAgain(UnitOwner& owner) : owner_(owner) {}
+
+  void page_in(std::span<const c10::IValue> arguments) override;
+  std::optional<std::vector<int>> units(std::span<const c10::IValue> arguments) override;
+
+ private:
+  UnitOwner& owner_;
+};
+
+}  // namespace zero

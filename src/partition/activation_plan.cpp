@@ -1,0 +1,277 @@
+#include "partition/activation_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <unordered_map>
+#include <utility>
+
+#include "partition/residue.h"
+
+namespace zero {
+namespace {
+
+// What goes first: what costs least for its bytes and for how far off its next use is, to a power. Of the budget a
+// forward may fill a share, so that what it leaves is kept until backward has room for its own.
+struct DropRule {
+  double share;
+  double exponent;
+  bool for_results;  // the next use is also that of what was dropped and comes of it
+};
+
+constexpr std::array kShares{1.0, .85, .7, .55, .4};
+constexpr std::array kExponents{0.0, .25, .5, 1.0, 2.0};
+// Recomputations of all operators together, for each: more is running in circles.
+constexpr std::int64_t kMostRecomputations = 4;
+
+// From the first operator that uses a unit in forward, or in backward, to the last: there it is gathered.
+class UnitUses {
+ public:
+  explicit UnitUses(const OperatorTrace& trace) {
+    for (std::size_t i = 0; i < trace.operators.size(); ++i)
+      for (const int unit : trace.operators[i].units) add(unit, static_cast<int>(i), trace.operators[i].backward);
+  }
+  bool gathered(int unit, int at) const {
+    for (const auto& [first, last] : uses_[static_cast<std::size_t>(unit)])
+      if (first <= at && at <= last) return true;
+    return false;
+  }
+
+ private:
+  using Stretch = std::pair<int, int>;
+
+  void add(int unit, int at, bool backward) {
+    if (static_cast<std::size_t>(unit) >= uses_.size()) uses_.resize(static_cast<std::size_t>(unit) + 1, kNone);
+    auto& [first, last] = uses_[static_cast<std::size_t>(unit)][backward ? 1 : 0];
+    first = std::min(first, at);
+    last = std::max(last, at);
+  }
+
+  static constexpr std::array<Stretch, 2> kNone{Stretch{INT_MAX, -1}, Stretch{INT_MAX, -1}};
+  std::vector<std::array<Stretch, 2>> uses_;
+};
+
+// One run through the trace.
+class Foretold final : public Residue {
+ public:
+  Foretold(OperatorTrace& trace, const UnitUses& units, const std::vector<std::vector<int>>& deaths,
+           std::int64_t budget, DropRule rule, std::uint32_t seed = 0)
+      : Residue(trace, budget, seed), units_(units), deaths_(deaths), whole_budget_(budget), rule_(rule) {
+    exponent_ = rule.exponent;
+    plan_.needed.resize(trace.operators.size());
+  }
+
+  // None where it ran in circles, or went above the budget.
+  std::optional<ActivationPlan> run();
+  // Without a budget: what was there at most.
+  std::int64_t peak_of_all() {
+    go_through();
+    return peak();
+  }
+
+ private:
+  void dropped(int storage) override;
+  void recompute(int op, int storage, bool first) override;
+  void made(int, Key, bool) override {}
+  void forgotten(Key) override {}
+  void freed(int) override {}
+  void may_be_made(int storage, int version) override {
+    begin_walk();
+    mark(storage, version, /*first=*/true);
+  }
+  void make_room(std::int64_t bytes) override { evict(bytes); }
+  double distance(int storage) override;
+  bool gives_up() override {
+    circles_ = circles_ || recomputations() > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
+    return circles_;
+  }
+  bool readable_later(int op, int storage) override;
+  std::int64_t held() const override { return bytes_ + other_; }
+
+  void go_through();
+  void execute(const TracedOperator& its);
+  void mark(int storage, int version, bool first);
+  int next_use(int storage) const;
+
+  const UnitUses& units_;
+  const std::vector<std::vector<int>>& deaths_;
+  std::int64_t whole_budget_;
+  DropRule rule_;
+  ActivationPlan plan_;
+  std::int64_t other_ = 0;
+  bool circles_ = false;
+  std::vector<int> arguments_;
+};
+
+std::vector<std::vector<int>> deaths_of(const OperatorTrace& trace) {
+  std::vector<std::vector<int>> deaths(trace.operators.size() + 1);
+  for (std::size_t i = 0; i < trace.storages.size(); ++i)
+    if (const int at = trace.storages[i].death; at <= static_cast<int>(trace.operators.size()))
+      deaths[static_cast<std::size_t>(at)].push_back(static_cast<int>(i));
+  return deaths;
+}
+
+void Foretold::dropped(int storage) {
+  const auto at = static_cast<std::size_t>(executions());
+  if (plan_.drops.size() <= at) plan_.drops.resize(at + 1);
+  plan_.drops[at].push_back(storage);
+  may_be_made(storage, state(storage).version);
+}
+
+void Foretold::recompute(int number, int, bool) {
+  plan_.needed[static_cast<std::size_t>(number)] = 1;
+  for (const int unit : op(number).units)
+    if (!units_.gathered(unit, now_)) ++plan_.gathers;
+}
+
+void Foretold::mark(int storage, int version, bool first) {
+  if (!first && state(storage).present && state(storage).version == version) return;
+  const int from = walk_from(storage, version);
+  const auto& writers = trace_.storages[static_cast<std::size_t>(storage)].writers;
+  for (int k = from; k < version; ++k)
+    plan_.needed[static_cast<std::size_t>(writers[static_cast<std::size_t>(k)])] = 1;
+  each_use(storage, from, version, [&](const StorageUse& use) { mark(use.storage, use.version, /*first=*/false); });
+}
+
+int Foretold::next_use(int number) const {
+  const auto& readers = storage(number).readers;
+  const auto at = std::upper_bound(readers.begin(), readers.end(), now_);
+  return at == readers.end() ? static_cast<int>(trace_.operators.size()) : *at;
+}
+
+double Foretold::distance(int number) {
+  int next = next_use(number);
+  if (rule_.for_results)
+    for (const int reader : storage(number).readers) {
+      if (reader > now_) break;
+      for (const int result : op(reader).results)
+        if (known(result) && state(result).live && !state(result).present) next = std::min(next, next_use(result));
+    }
+  return next - now_ + 1;
+}
+
+bool Foretold::readable_later(int number, int for_storage) {
+  const int next = next_use(for_storage);
+  if (next == static_cast<int>(trace_.operators.size()) && storage(for_storage).death != TracedStorage::kLives)
+    return true;
+  for (const int unit : op(number).units)
+    if (!units_.gathered(unit, next)) return false;
+  return true;
+}
+
+void Foretold::execute(const TracedOperator& its) {
+  arguments_.clear();
+  for (const StorageUse& use : its.uses)
+    if (std::find(arguments_.begin(), arguments_.end(), use.storage) == arguments_.end())
+      arguments_.push_back(use.storage);
+  const std::vector<int> arguments = arguments_;
+  bring(arguments);
+  make_room(its.result_bytes + its.scratch_bytes);
+  need(its.result_bytes + its.scratch_bytes);
+  ran();
+  for (const int number : arguments)
+    if (std::any_of(its.uses.begin(), its.uses.end(),
+                    [&](const StorageUse& use) { return use.storage == number && use.written; })) {
+      if (!missing_results(readers_so_far(number)).empty()) may_be_made(number, state(number).version);
+      written(number);
+    }
+  for (const int result : its.results) born(result);
+  unpin(arguments);
+}
+
+void Foretold::go_through() {
+  const auto count = static_cast<int>(trace_.operators.size());
+  for (now_ = 0; now_ < count; ++now_) {
+    for (const int number : deaths_[static_cast<std::size_t>(now_)]) die(number);
+    const TracedOperator& its = op(now_);
+    other_ = its.other_bytes;
+    budget_ = its.backward ? whole_budget_
+                           : static_cast<std::int64_t>(static_cast<double>(whole_budget_) * rule_.share);
+    execute(its);
+  }
+  plan_.executions = executions();
+  budget_ = whole_budget_;
+  for (const int number : deaths_[static_cast<std::size_t>(count)]) die(number);
+  std::vector<int> living;  // is there in the end, all together
+  for (std::size_t i = 0; i < trace_.storages.size(); ++i)
+    if (state(static_cast<int>(i)).live) living.push_back(static_cast<int>(i));
+  bring(living);
+  unpin(living);
+}
+
+std::optional<ActivationPlan> Foretold::run() {
+  go_through();
+  if (circles_ || peak() > whole_budget_) return {};
+  plan_.peak = peak();
+  plan_.nanoseconds = recomputed_nanoseconds();
+  plan_.recomputations = recomputations();
+  plan_.drops.resize(static_cast<std::size_t>(executions()) + 1);
+  return std::move(plan_);
+}
+
+bool better(const ActivationPlan& one, const ActivationPlan& other) {
+  return std::pair(one.gathers, one.nanoseconds) < std::pair(other.gathers, other.nanoseconds);
+}
+
+}  // namespace
+
+std::int64_t unlimited_peak(const OperatorTrace& trace) {
+  OperatorTrace copy = trace;
+  const UnitUses units(trace);
+  const auto deaths = deaths_of(trace);
+  return Foretold(copy, units, deaths, INT64_MAX / 4, {1, 1, false}).peak_of_all();
+}
+
+LargestNeed largest_need(const OperatorTrace& trace) {
+  LargestNeed largest;
+  for (std::size_t i = 0; i < trace.operators.size(); ++i) {
+    const TracedOperator& its = trace.operators[i];
+    std::int64_t bytes = its.other_bytes + its.result_bytes + its.scratch_bytes;
+    for (auto use = its.uses.begin(); use != its.uses.end(); ++use)
+      if (std::none_of(its.uses.begin(), use, [&](const StorageUse& each) { return each.storage == use->storage; }))
+        bytes += trace.storages[static_cast<std::size_t>(use->storage)].bytes;
+    if (bytes > largest.bytes) largest = {static_cast<int>(i), bytes};
+  }
+  return largest;
+}
+
+void level_times(OperatorTrace& trace) {
+  std::unordered_map<std::uint64_t, std::vector<TracedOperator*>> groups;
+  for (TracedOperator& each : trace.operators) groups[each.alike].push_back(&each);
+  for (auto& [alike, group] : groups) {
+    std::vector<std::int64_t> times;
+    for (const TracedOperator* each : group) times.push_back(each->nanoseconds);
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+    for (TracedOperator* each : group) each->nanoseconds = times[times.size() / 2];
+  }
+}
+
+std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::int64_t budget, std::uint32_t seed) {
+  OperatorTrace copy = trace;
+  const UnitUses units(trace);
+  const auto deaths = deaths_of(trace);
+  std::optional<ActivationPlan> best;
+  for (const double share : kShares)
+    for (const double exponent : kExponents)
+      for (const bool for_results : {false, true}) {
+        auto plan = Foretold(copy, units, deaths, budget, {share, exponent, for_results}, seed).run();
+        if (plan && (!best || better(*plan, *best))) best = std::move(plan);
+        if (best && best->recomputations == 0) return best;
+      }
+  return best;
+}
+
+std::int64_t least_budget(const OperatorTrace& trace) {
+  const std::int64_t all = unlimited_peak(trace);
+  std::int64_t none = largest_need(trace).bytes, met = all;
+  while (met - none > all / 100 + 1) {
+    const std::int64_t middle = none + (met - none) / 2;
+    if (const auto plan = activation_plan(trace, middle))
+      met = plan->peak;
+    else
+      none = middle;
+  }
+  return met;
+}
+
+}  // namespace zero

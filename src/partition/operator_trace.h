@@ -1,0 +1,51 @@
+// What the operators of a micro-batch did to storages: which they made, read and wrote, what that took, and for how
+// long. Storages and operators are numbers in the order in which they came. A storage has versions, as many as
+// operators have written it; the first made it.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace zero {
+
+// Of a version of a storage, by an operator, which may write the next.
+struct StorageUse {
+  int storage;
+  int version;
+  bool written;
+};
+
+struct TracedOperator {
+  std::uint64_t identity = 0;    // the same where the same operator does the same to the same storages
+  std::uint64_t alike = 0;      // the same for operators that take equally long
+  std::vector<StorageUse> uses;  // one for each argument
+  std::vector<int> results;      // that it made
+  std::vector<int> units;        // of parameters that it reads, which are gathered for it
+  std::int64_t nanoseconds = 0;  // that it took
+  std::int64_t work = 0;         // about as many, by its bytes alone: the same on all ranks
+  std::int64_t result_bytes = 0;
+  std::int64_t scratch_bytes = 0;  // beside the results, for its own time
+  std::int64_t other_bytes = 0;    // that were held before it, and that are none of the trace's storages
+  bool again = false;              // it can be run once more, with the same results
+  bool backward = false;
+};
+
+struct TracedStorage {
+  static constexpr int kLives = INT_MAX, kNever = INT_MAX;
+
+  std::int64_t bytes = 0;
+  std::vector<int> writers = {};  // operators, the one that made it first
+  std::vector<int> readers = {};  // and those that wrote it
+  int death = kLives;             // before which operator
+  int whole_from = 1;             // the first version of which operators have written all
+  bool kept = false;              // it must not be dropped
+};
+
+struct OperatorTrace {
+  std::vector<TracedOperator> operators;
+  std::deque<TracedStorage> storages;
+};
+
+}  // namespace zero

@@ -1,0 +1,237 @@
+#include "partition/residue.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// So long a way back is never worth it.
+constexpr int kMostVersions = 400;
+// Of running an operator again, whatever it computes.
+constexpr std::int64_t kOverhead = 1000;
+
+}  // namespace
+
+void Residue::begin_walk() {
+  walked_.resize(trace_.storages.size());
+  ++walk_;
+}
+
+int Residue::walk_from(int storage, int version) {
+  Walked& walked = walked_[static_cast<std::size_t>(storage)];
+  const int from = walked.walk == walk_ ? walked.version : 0;
+  walked = {walk_, std::max(from, version)};
+  return from;
+}
+
+std::int64_t Residue::cost(int storage) {
+  begin_walk();
+  int left = kMostVersions;
+  return cost_of(storage, state(storage).version, /*first=*/true, storage, left);
+}
+
+std::int64_t Residue::cost_of(int storage, int version, bool first, int for_storage, int& left) {
+  if (!first && state(storage).present && state(storage).version == version) return 0;
+  const int from = walk_from(storage, version);
+  const TracedStorage& its = this->storage(storage);
+  if (--left < 0 || version < its.whole_from) return kImpossible;
+  std::int64_t sum = 0;
+  for (int k = from; k < version; ++k) {
+    const int number = its.writers[static_cast<std::size_t>(k)];
+    if (!op(number).again || (for_storage >= 0 && !readable_later(number, for_storage))) return kImpossible;
+    sum += price(op(number)) + kOverhead;
+    for (const StorageUse& use : op(number).uses) {
+      if (use.storage == storage) continue;
+      const std::int64_t more = cost_of(use.storage, use.version, /*first=*/false, for_storage, left);
+      if (more < 0) return kImpossible;
+      sum += more;
+    }
+  }
+  return sum;
+}
+
+bool Residue::feasible(int storage, int version) {
+  begin_walk();
+  int left = INT_MAX;
+  return cost_of(storage, version, /*first=*/true, /*for_storage=*/-1, left) >= 0;
+}
+
+void Residue::drop(int number) {
+  state(number).present = false;
+  bytes_ -= storage(number).bytes;
+  dropped(number);
+}
+
+void Residue::keep(int number) {
+  storage(number).kept = true;
+  bring({number});
+  unpin({number});
+}
+
+void Residue::evict(std::int64_t bytes) {
+  if (held() + bytes <= budget_ || gives_up()) return;
+  std::vector<std::pair<double, int>> candidates;
+  for (const int number : alive_) {
+    const State& each = state(number);
+    if (!each.live || !each.present || storage(number).kept || each.pins > 0) continue;
+    const std::int64_t nanoseconds = cost(number);
+    if (nanoseconds < 0) continue;
+    const double score = static_cast<double>(nanoseconds) / static_cast<double>(storage(number).bytes);
+    candidates.emplace_back(chance_() * score / std::pow(distance(number), exponent_), number);
+  }
+  std::sort(candidates.begin(), candidates.end());
+  for (const auto& [score, number] : candidates) {
+    if (held() + bytes <= budget_) break;
+    if (cost(number) >= 0) drop(number);  // others went since
+  }
+}
+
+void Residue::born(int number) {
+  if (alive_.size() > 64 && alive_.size() > 2 * living_)
+    std::erase_if(alive_, [&](int each) { return !state(each).live; });
+  if (!known(number)) states_.resize(static_cast<std::size_t>(number) + 1);
+  alive_.push_back(number);
+  ++living_;
+  state(number) = {.live = true, .present = true, .version = 1, .last_use = now_};
+  bytes_ += storage(number).bytes;
+}
+
+// Pins what is there, and puts what is not into the order in which it is made, behind what it is made of.
+void Residue::require(int storage, int version) {
+  State& its = state(storage);
+  if (its.present && its.version == version) {
+    ++its.pins;
+    return;
+  }
+  const auto [at, fresh] = versions_.try_emplace(key(storage, version), Version{storage, version});
+  if (!fresh) {
+    ++at->second.uses;
+    return;
+  }
+  const auto& writers = trace_.storages[static_cast<std::size_t>(storage)].writers;
+  for (int k = 0; k < version; ++k)
+    if (!op(writers[static_cast<std::size_t>(k)]).again)
+      throw StateError("an activation that was dropped cannot be computed again: operator " +
+                           std::to_string(writers[static_cast<std::size_t>(k)]) + " of the micro-batch",
+                       "report this, with the model; train it without an activation budget");
+  each_use(storage, 0, version, [&](const StorageUse& use) { require(use.storage, use.version); });
+  order_.push_back(key(storage, version));
+}
+
+void Residue::release(int number, int version) {
+  const auto at = versions_.find(key(number, version));
+  if (at == versions_.end() || !at->second.apart) {
+    --state(number).pins;
+    return;
+  }
+  if (--at->second.uses > 0) return;
+  forgotten(at->first);
+  bytes_ -= storage(number).bytes;
+  versions_.erase(at);
+}
+
+void Residue::run_again(int number, int target, bool first) {
+  const TracedOperator& its = op(number);
+  std::int64_t bytes = its.scratch_bytes + (first ? its.result_bytes : 0);
+  for (const StorageUse& use : its.uses)
+    if (use.written && use.storage != target) bytes += storage(use.storage).bytes;  // into a copy
+  make_room(bytes);
+  need(bytes);
+  ++executions_;
+  ++recomputations_;
+  recomputed_nanoseconds_ += its.nanoseconds;
+  recompute(number, target, first);
+  if (!first) return;
+  bytes_ += storage(target).bytes;
+  for (const int other : its.results)
+    if (State& each = state(other); other != target && each.live && !each.present && each.version == 1) {
+      each.present = true;
+      bytes_ += storage(other).bytes;
+    }
+}
+
+void Residue::make(Key which) {
+  Version& made_now = versions_.at(which);
+  const int number = made_now.storage, version = made_now.version;
+  State& its = state(number);
+  const bool in_place = its.live && its.version == version;
+  if (!in_place || !its.present) {
+    for (int k = 0; k < version; ++k)
+      run_again(storage(number).writers[static_cast<std::size_t>(k)], number, /*first=*/k == 0);
+    its.present = its.present || in_place;
+    made_now.apart = !in_place;
+    made(number, which, in_place);
+  }
+  if (in_place) {
+    its.pins += made_now.uses;
+    versions_.erase(which);
+  }
+  each_use(number, 0, version, [&](const StorageUse& use) { release(use.storage, use.version); });
+}
+
+void Residue::bring(const std::vector<int>& storages) {
+  bool all = true;
+  for (const int number : storages) {
+    if (state(number).present)
+      ++state(number).pins;
+    else
+      all = false;
+  }
+  if (all) return;
+  order_.clear();
+  for (const int number : storages)
+    if (!state(number).present) require(number, state(number).version);
+  for (std::size_t i = 0; i < order_.size(); ++i) make(order_[i]);
+}
+
+void Residue::unpin(const std::vector<int>& storages) {
+  for (const int number : storages) --state(number).pins;
+}
+
+std::vector<int> Residue::readers_so_far(int number) const {
+  std::vector<int> readers;
+  for (const int reader : storage(number).readers)
+    if (reader < now_ && op(reader).again) readers.push_back(reader);
+  return readers;
+}
+
+std::vector<int> Residue::missing_results(std::vector<int> operators) {
+  std::vector<int> missing;
+  begin_walk();
+  const auto look = [&](int number) {
+    if (!known(number) || walked(number)) return;
+    walk_from(number, 1);
+    const State& its = state(number);
+    if (its.live && !its.present) missing.push_back(number);
+    if (its.present && its.version == 1) return;
+    for (const int reader : readers_so_far(number)) operators.push_back(reader);
+  };
+  while (!operators.empty()) {
+    const int number = operators.back();
+    operators.pop_back();
+    for (const int result : op(number).results) look(result);
+    for (const StorageUse& use : op(number).uses)
+      if (use.written) look(use.storage);
+  }
+  return missing;
+}
+
+void Residue::die(int number) {
+  State& its = state(number);
+  its.live = false;
+  --living_;
+  if (!its.present) return;
+  const bool needed = !missing_results(readers_so_far(number)).empty();
+  if (needed && !feasible(number, its.version)) return;  // it is held
+  if (needed) may_be_made(number, its.version);
+  its.present = false;
+  bytes_ -= storage(number).bytes;
+  freed(number);
+}
+
+}  // namespace zero

@@ -1,0 +1,171 @@
+// Which storages of a micro-batch have their memory and which have lost it, and what is run again, in which order, when
+// an operator touches one that has: the rules alone. The micro-batch itself goes by them (backwards/
+// activation_window.h), and so does whoever foretells it from its trace (partition/activation_plan.h): one code, so that
+// what is foretold is what happens.
+//
+// A storage that is missing is made again by the operators that wrote it, in order, from the versions that these read:
+// such as are there no more are made before, in memory of their own, and forgotten when the last that needs them has
+// run. What died but is needed so, and cannot be made again, stays (it is held).
+//
+// Thread-safety: none.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "partition/operator_trace.h"
+
+namespace zero {
+
+// A factor of scores: 1, or for tests, where there is a seed, anything.
+class Chance {
+ public:
+  explicit Chance(std::uint32_t seed = 0) : seed_(seed), random_(seed) {}
+  double operator()() { return seed_ == 0 ? 1 : std::exp(std::normal_distribution<double>(0, 2)(random_)); }
+
+ private:
+  std::uint32_t seed_;
+  std::mt19937 random_;
+};
+
+class Residue {
+ public:
+  explicit Residue(OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0)
+      : trace_(trace), budget_(budget), chance_(seed) {}
+  virtual ~Residue() = default;
+  Residue(const Residue&) = delete;
+  Residue& operator=(const Residue&) = delete;
+
+  // Largest sum of what was there, with what each operator needed beside; runs of operators, those again included, and
+  // those alone with the time of the trace.
+  std::int64_t peak() const { return peak_; }
+  std::int64_t executions() const { return executions_; }
+  std::int64_t recomputations() const { return recomputations_; }
+  std::int64_t recomputed_nanoseconds() const { return recomputed_nanoseconds_; }
+
+ protected:
+  struct State {
+    bool live = false;     // somebody has it
+    bool present = false;  // with its memory
+    int version = 0;
+    int pins = 0;
+    int last_use = 0;
+  };
+  // A version of a storage.
+  using Key = std::int64_t;
+  static Key key(int storage, int version) {
+    return static_cast<Key>(storage) << kVersionBits | static_cast<Key>(version);
+  }
+  static constexpr int kVersionBits = 24;
+  static constexpr std::int64_t kImpossible = -1;
+
+  // -- What the two do in their own ways.
+  // Storage `storage` has lost its memory.
+  virtual void dropped(int storage) = 0;
+  // Runs the operator for the storage, which is its first writer (`first`) or has what the one before has written.
+  virtual void recompute(int op, int storage, bool first) = 0;
+  // What recompute() made is the storage's memory, or that of a version which is forgotten later.
+  virtual void made(int storage, Key version, bool in_place) = 0;
+  virtual void forgotten(Key version) = 0;
+  // A storage that died has no more use.
+  virtual void freed(int storage) = 0;
+  // This version may have to be made again: of what was dropped, died or was written over.
+  virtual void may_be_made(int storage, int version) = 0;
+  // Room for so many bytes more, before an operator or one that is run again.
+  virtual void make_room(std::int64_t bytes) = 0;
+  // What it costs to run it again, in nanoseconds.
+  virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
+  // How far from now the storage's next use is, or its last one.
+  virtual double distance(int storage) = 0;
+  // Whether nothing is dropped any more, since it would be made again over and over.
+  virtual bool gives_up() = 0;
+  // Whether what the operator reads is there when the storage is used next: else it is not dropped.
+  virtual bool readable_later(int /*op*/, int /*storage*/) { return true; }
+  // Bytes that are there, with those that the trace knows nothing of.
+  virtual std::int64_t held() const = 0;
+
+  // -- What goes on in a micro-batch, operator by operator.
+  // Arguments of the operator `now_` are there from here to unpin().
+  void bring(const std::vector<int>& storages);
+  void unpin(const std::vector<int>& storages);
+  void born(int storage);
+  void written(int storage) { ++state(storage).version; }
+  void die(int storage);
+  void drop(int storage);
+  // It is there, and is never dropped from here on.
+  void keep(int storage);
+  // Drops what is cheapest for its bytes and its distance until `bytes` more are within the budget.
+  void evict(std::int64_t bytes);
+  void need(std::int64_t bytes) { peak_ = std::max(peak_, held() + bytes); }
+
+  // Whether a version can be made again from what is there.
+  bool feasible(int storage, int version);
+  // What has lost its memory and comes of these operators.
+  std::vector<int> missing_results(std::vector<int> operators);
+  // Those of its readers, before now, that can be run again.
+  std::vector<int> readers_so_far(int storage) const;
+
+  State& state(int storage) { return states_[static_cast<std::size_t>(storage)]; }
+  const State& state(int storage) const { return states_[static_cast<std::size_t>(storage)]; }
+  TracedOperator& op(int number) const { return trace_.operators[static_cast<std::size_t>(number)]; }
+  TracedStorage& storage(int number) const { return trace_.storages[static_cast<std::size_t>(number)]; }
+  bool known(int storage) const { return static_cast<std::size_t>(storage) < states_.size(); }
+  void ran() { ++executions_; }
+  std::size_t living() const { return living_; }
+
+  // Calls visit(op, use) for all uses of other storages by which a version came, from a version on.
+  template <class Visit>
+  void each_use(int of, int from, int version, const Visit& visit) {
+    const auto& writers = storage(of).writers;
+    for (int k = from; k < version; ++k)
+      for (const StorageUse& use : op(writers[static_cast<std::size_t>(k)]).uses)
+        if (use.storage != of) visit(use);
+  }
+  // -- A walk over versions, each from where it has come.
+  void begin_walk();
+  // From which version on the storage was not yet walked over; it is now, up to `version`.
+  int walk_from(int storage, int version);
+  bool walked(int storage) const { return walked_[static_cast<std::size_t>(storage)].walk == walk_; }
+
+  OperatorTrace& trace_;
+  std::int64_t budget_;
+  std::int64_t bytes_ = 0;  // of storages that are there, versions and held ones included
+  std::int64_t peak_ = 0;
+  int now_ = 0;          // the operator that runs or is next
+  double exponent_ = 1;  // of the distance
+  Chance chance_;
+
+ private:
+  struct Version {
+    int storage, version;
+    int uses = 1;
+    bool apart = false;  // in memory of its own
+  };
+  struct Walked {
+    int walk = 0, version = 0;
+  };
+
+  // Nanoseconds to make the storage again, all that is missing included, or kImpossible.
+  std::int64_t cost(int storage);
+  std::int64_t cost_of(int storage, int version, bool first, int for_storage, int& left);
+  void require(int storage, int version);
+  void make(Key key);
+  void run_again(int number, int storage, bool first);
+  void release(int storage, int version);
+
+  std::vector<State> states_;
+  std::vector<int> alive_;  // storages that live, and some that did
+  std::size_t living_ = 0;
+  std::unordered_map<Key, Version> versions_;  // to be made, or apart
+  std::vector<Key> order_;
+  std::vector<Walked> walked_;
+  int walk_ = 0;
+  std::int64_t executions_ = 0, recomputations_ = 0, recomputed_nanoseconds_ = 0;
+};
+
+}  // namespace zero

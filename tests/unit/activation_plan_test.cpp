@@ -1,0 +1,265 @@
+// Plans for activations, from traces written by hand.
+#include "partition/activation_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace zero::activation_plan_test {
+
+// Operators of a micro-batch one by one. Storages are numbers; each is read by name of its number.
+class Trace {
+ public:
+  // An operator that makes one storage of so many bytes of others.
+  int makes(std::int64_t bytes, const std::vector<int>& of, std::int64_t nanoseconds = 1000, bool again = true) {
+    const int number = static_cast<int>(trace_.storages.size());
+    TracedOperator& op = add(of, nanoseconds, again);
+    trace_.storages.push_back({.bytes = bytes, .writers = {last()}});
+    op.results = {number};
+    op.result_bytes = bytes;
+    return number;
+  }
+  // One that reads some and keeps nothing.
+  void reads(const std::vector<int>& of, bool backward = true) {
+    add(of, 1000, /*again=*/false).backward = backward;
+  }
+  void writes(int storage, const std::vector<int>& of = {}) {
+    TracedOperator& op = add(of, 1000, /*again=*/true);
+    op.uses.push_back({storage, version(storage), /*written=*/true});
+    its(storage).writers.push_back(last());
+    its(storage).readers.push_back(last());
+  }
+  void ends(int storage) { its(storage).death = static_cast<int>(trace_.operators.size()); }
+  TracedOperator& last_operator() { return trace_.operators.back(); }
+  const OperatorTrace& get() const { return trace_; }
+
+ private:
+  int last() const { return static_cast<int>(trace_.operators.size()) - 1; }
+  TracedStorage& its(int storage) { return trace_.storages[static_cast<std::size_t>(storage)]; }
+  int version(int storage) { return static_cast<int>(its(storage).writers.size()); }
+  TracedOperator& add(const std::vector<int>& of, std::int64_t nanoseconds, bool again) {
+    TracedOperator& op = trace_.operators.emplace_back();
+    op.nanoseconds = nanoseconds;
+    op.again = again;
+    for (const int storage : of) {
+      op.uses.push_back({storage, version(storage), /*written=*/false});
+      its(storage).readers.push_back(last());
+    }
+    return op;
+  }
+
+  OperatorTrace trace_;
+};
+
+// A chain of layers, whose results backward reads in reverse.
+OperatorTrace chain(int layers, std::int64_t bytes = 100) {
+  Trace trace;
+  std::vector<int> made{trace.makes(bytes, {})};
+  for (int i = 1; i < layers; ++i) made.push_back(trace.makes(bytes, {made.back()}));
+  for (; !made.empty(); made.pop_back()) {
+    trace.reads({made.back()});
+    trace.ends(made.back());
+  }
+  return trace.get();
+}
+
+TEST(ActivationPlans, DropNothingWithinTheBudget) {
+  const OperatorTrace trace = chain(8);
+  EXPECT_EQ(unlimited_peak(trace), 800);
+  const auto plan = activation_plan(trace, 800);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->peak, 800);
+  EXPECT_EQ(plan->recomputations, 0);
+}
+
+TEST(ActivationPlans, KeepWithinEachBudgetThatTheyMeet) {
+  const OperatorTrace trace = chain(32);
+  std::int64_t before = 0;
+  for (const std::int64_t budget : {2400, 1600, 800, 500}) {
+    const auto plan = activation_plan(trace, budget);
+    ASSERT_TRUE(plan) << budget;
+    EXPECT_LE(plan->peak, budget);
+    EXPECT_GT(plan->nanoseconds, before);  // less memory takes more time
+    before = plan->nanoseconds;
+  }
+}
+
+TEST(ActivationPlans, ThereIsNoneBelowWhatAnOperatorNeeds) {
+  Trace trace;
+  const int one = trace.makes(100, {});
+  const int two = trace.makes(300, {one});
+  trace.last_operator().scratch_bytes = 50;
+  trace.reads({two});
+  trace.ends(two);
+  trace.reads({one});
+  const LargestNeed largest = largest_need(trace.get());
+  EXPECT_EQ(largest.op, 1);
+  EXPECT_EQ(largest.bytes, 450);
+  EXPECT_FALSE(activation_plan(trace.get(), 449));
+  EXPECT_TRUE(activation_plan(trace.get(), 450));
+  EXPECT_EQ(least_budget(trace.get()), 450);
+}
+
+// The dear one of two is kept.
+TEST(ActivationPlans, DropWhatCostsLeast) {
+  Trace trace;
+  const int seed = trace.makes(10, {});
+  const int dear = trace.makes(100, {seed}, 1'000'000);
+  const int cheap = trace.makes(100, {seed}, 1000);
+  const int last = trace.makes(100, {seed}, 1000);
+  trace.reads({last});
+  trace.ends(last);
+  trace.reads({cheap});
+  trace.ends(cheap);
+  trace.reads({dear});
+  const auto plan = activation_plan(trace.get(), 220);
+  ASSERT_TRUE(plan);
+  EXPECT_LT(plan->nanoseconds, 1'000'000);
+  for (const auto& drops : plan->drops) EXPECT_EQ(std::ranges::count(drops, dear), 0);
+}
+
+// What an operator that cannot be run again has made stays, and so does what alone it can be made of.
+TEST(ActivationPlans, KeepWhatCannotBeMadeAgain) {
+  Trace trace;
+  const int drawn = trace.makes(100, {}, 1000, /*again=*/false);
+  const int of_it = trace.makes(100, {drawn});
+  const int other = trace.makes(100, {});
+  trace.ends(drawn);
+  trace.reads({other});
+  trace.reads({of_it});
+  const auto plan = activation_plan(trace.get(), 200);
+  ASSERT_FALSE(plan) << "of three of a hundred bytes, one can go, and what it is made of is needed for it";
+}
+
+// A version that was written over is made in memory of its own.
+TEST(ActivationPlans, CountOlderVersionsTwice) {
+  Trace trace;
+  const int seed = trace.makes(10, {});
+  const int written = trace.makes(100, {seed});
+  const int of_first = trace.makes(100, {written});
+  trace.writes(written);
+  const int other = trace.makes(150, {seed});
+  trace.reads({other});
+  trace.ends(other);
+  trace.reads({of_first});
+  trace.ends(of_first);
+  trace.reads({written});
+  EXPECT_EQ(unlimited_peak(trace.get()), 360);
+  const auto plan = activation_plan(trace.get(), 310);
+  ASSERT_TRUE(plan);
+  EXPECT_LE(plan->peak, 310);
+}
+
+// Memory that was only allocated has values that nobody can make again, until operators have written all of it.
+TEST(ActivationPlans, KeepMemoryThatNoOperatorHasWritten) {
+  Trace trace;
+  const int allocated = trace.makes(100, {});
+  const int other = trace.makes(100, {});
+  trace.reads({other});
+  trace.ends(other);
+  trace.reads({allocated});
+  OperatorTrace unwritten = trace.get();
+  unwritten.storages[static_cast<std::size_t>(allocated)].whole_from = TracedStorage::kNever;
+  EXPECT_FALSE(activation_plan(unwritten, 150));
+  EXPECT_TRUE(activation_plan(trace.get(), 150));
+}
+
+// Of a layer whose unit is not gathered when it is read.
+TEST(ActivationPlans, GatherNoUnitOnceMore) {
+  Trace trace;
+  std::vector<int> made{trace.makes(100, {})};
+  for (int i = 1; i < 9; ++i) {
+    made.push_back(trace.makes(100, {made.back()}));
+    trace.last_operator().units = {i};
+    made.push_back(trace.makes(100, {made.back()}));  // of the layer, without parameters
+  }
+  for (int i = 8; i > 0; --i) {
+    trace.reads({made.back()});
+    trace.last_operator().units = {i};
+    trace.ends(made.back());
+    made.pop_back();
+    trace.reads({made.back()});
+    trace.last_operator().units = {i};
+    trace.ends(made.back());
+    made.pop_back();
+  }
+  trace.reads({made.back()});
+  const auto plan = activation_plan(trace.get(), 1200);
+  ASSERT_TRUE(plan);
+  EXPECT_GT(plan->recomputations, 0);
+  EXPECT_EQ(plan->gathers, 0);
+}
+
+// What lives on is there in the end.
+TEST(ActivationPlans, BringBackWhatLivesOn) {
+  Trace trace;
+  const int seed = trace.makes(10, {});
+  const int result = trace.makes(100, {seed});
+  const int other = trace.makes(100, {seed});
+  trace.reads({other});
+  trace.ends(other);
+  const auto plan = activation_plan(trace.get(), 150);
+  ASSERT_TRUE(plan);
+  EXPECT_GE(plan->recomputations, 1);
+  EXPECT_GE(plan->nanoseconds, 1000);
+  static_cast<void>(result);
+}
+
+TEST(ActivationPlans, LevelTheTimesOfWhatIsAlike) {
+  OperatorTrace trace;
+  for (const std::int64_t took : {5, 1, 100}) {
+    trace.operators.emplace_back().nanoseconds = took;
+    trace.operators.back().alike = 7;
+  }
+  trace.operators.emplace_back().nanoseconds = 9;
+  level_times(trace);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(trace.operators[static_cast<std::size_t>(i)].nanoseconds, 5);
+  EXPECT_EQ(trace.operators[3].nanoseconds, 9);
+}
+
+// Of micro-batches drawn at random a plan keeps within its budget, whatever goes first.
+TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
+  int met = 0;
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };
+    Trace trace;
+    std::vector<int> living{trace.makes(64, {})};
+    std::map<int, bool> again{{living[0], true}};  // with all that it is made of
+    for (int i = 0; i < 40; ++i) {
+      std::vector<int> of{living[below(living.size())], living[below(living.size())]};
+      if (of[0] == of[1]) of.pop_back();
+      if (random() % 5 == 0) {
+        if (again[of[0]]) trace.writes(of[0]);  // else whoever records it says that its readers cannot run again
+      } else {
+        const bool repeats = random() % 8 != 0;
+        living.push_back(trace.makes(static_cast<std::int64_t>(16 + random() % 100), of,
+                                     static_cast<std::int64_t>(random() % 5000), repeats));
+        again[living.back()] = repeats && std::ranges::all_of(of, [&](int each) { return again[each]; });
+      }
+      if (living.size() > 4 && random() % 4 == 0) {
+        const std::size_t gone = below(living.size());
+        trace.ends(living[gone]);
+        living.erase(living.begin() + static_cast<std::ptrdiff_t>(gone));
+      }
+    }
+    while (!living.empty()) {
+      trace.reads({living.back()});
+      trace.ends(living.back());
+      living.pop_back();
+    }
+    const std::int64_t all = unlimited_peak(trace.get());
+    for (const std::int64_t percent : {90, 70, 50, 30})
+      if (const auto plan = activation_plan(trace.get(), all * percent / 100, seed)) {
+        EXPECT_LE(plan->peak, all * percent / 100) << seed;
+        ++met;
+      }
+  }
+  EXPECT_GT(met, 200);
+}
+
+}  // namespace zero::activation_plan_test
