@@ -105,11 +105,11 @@ class ActivationWindow::Call {
 
   const OperatorKind& kind;
   TracedOperator its;
-  std::vector<int> storages;                  // that are traced, among the arguments
-  std::vector<c10::StorageImpl*> others;      // that are not
-  std::vector<c10::StorageImpl*> written;     // of these
-  bool plain = true;                          // nothing keeps it from running again
-  bool kept = !kind.of_library;               // others may read its arguments later
+  std::vector<int> storages;                            // that are traced, among the arguments
+  std::vector<c10::StorageImpl*> others;                // that are not
+  std::vector<c10::StorageImpl*> written;               // of these
+  bool plain = true;                                    // nothing keeps it from running again
+  bool kept = !kind.of_library;                         // others may read its arguments later
   std::vector<std::pair<int, std::size_t>> overwrites;  // bytes that it writes of a storage
 
  private:
@@ -159,7 +159,8 @@ std::optional<int> ActivationWindow::number_of(const at::Tensor& tensor) const {
   return tag.window.get() == this ? std::optional(tag.number) : std::nullopt;
 }
 
-// ---- Storages that end -----------------------------------------------------------------------------------------------
+// ---- Storages that end
+// -----------------------------------------------------------------------------------------------
 
 void ActivationWindow::end(void* context) {
   const std::unique_ptr<Tag> tag(static_cast<Tag*>(context));
@@ -192,7 +193,8 @@ void ActivationWindow::bury() {
   for (const int number : numbers) ended(number);
 }
 
-// ---- Memory that goes and comes ----------------------------------------------------------------------------------------
+// ---- Memory that goes and comes
+// ----------------------------------------------------------------------------------------
 
 void ActivationWindow::dropped(int number) {
   Paged& its = paged(number);
@@ -225,7 +227,8 @@ void ActivationWindow::give(int number, const c10::Storage& from) {
 void ActivationWindow::check(int number) {
   const auto digest = std::exchange(paged(number).digest, std::nullopt);
   if (!digest || *digest == digest_of(paged(number).memory.get(), paged(number).checked)) return;
-  throw StateError("an activation of " + std::to_string(storage(number).bytes) + " bytes that was dropped came back with other " +
+  throw StateError("an activation of " + std::to_string(storage(number).bytes) +
+                       " bytes that was dropped came back with other " +
                        "values: " + describe(storage(number).writers.back()) +
                        " made it, and something has written it past operators, or it does not repeat",
                    kKeep);
@@ -248,8 +251,8 @@ c10::Storage ActivationWindow::storage_for(const StorageUse& use, int target) {
   else if (auto strong = its.storage.lock())
     found = c10::Storage(std::move(strong));
   else  // it is held
-    found = c10::Storage(c10::Storage::use_byte_size_t(), its.bytes, c10::DataPtr(its.memory.get(), its.memory.device()),
-                         nullptr, /*resizable=*/false);
+    found = c10::Storage(c10::Storage::use_byte_size_t(), its.bytes,
+                         c10::DataPtr(its.memory.get(), its.memory.device()), nullptr, /*resizable=*/false);
   return use.written ? copy_of(found) : found;
 }
 
@@ -324,7 +327,8 @@ bool ActivationWindow::gives_up() {
   return recomputations() > 4 * static_cast<std::int64_t>(trace_.operators.size()) + kAtLeast;
 }
 
-// ---- What cannot be run again ------------------------------------------------------------------------------------------
+// ---- What cannot be run again
+// ------------------------------------------------------------------------------------------
 
 // These operators from now on: what they are needed for is made before.
 void ActivationWindow::stale(const std::vector<int>& operators) {
@@ -348,7 +352,8 @@ void ActivationWindow::before_write(const c10::StorageImpl* storage) {
   stale(operators);
 }
 
-// ---- Plans ---------------------------------------------------------------------------------------------------------------
+// ---- Plans
+// ---------------------------------------------------------------------------------------------------------------
 
 void ActivationWindow::stop_following() {
   following_ = nullptr;
@@ -381,10 +386,12 @@ bool ActivationWindow::kept_to_plan() const {
 std::string ActivationWindow::describe(int number) const {
   const TracedOperator& its = op(number);
   return "operator " + std::to_string(number) + " of the micro-batch (" +
-         handles_[static_cast<std::size_t>(number)].operator_name().name + ")" + (its.backward ? ", in backward" : ", in forward");
+         handles_[static_cast<std::size_t>(number)].operator_name().name + ")" +
+         (its.backward ? ", in backward" : ", in forward");
 }
 
-// ---- Operators -------------------------------------------------------------------------------------------------------------
+// ---- Operators
+// -------------------------------------------------------------------------------------------------------------
 
 void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OperatorKind& kind = OperatorKind::of(handle);
@@ -398,7 +405,8 @@ void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySe
   Call call(*this, handle, arguments);
   const int number = now_ = static_cast<int>(trace_.operators.size());
   call.its.backward = torch::autograd::get_current_graph_task_id() != -1;
-  if (number > 0) call.its.identity = derived(call.its.identity, static_cast<std::uint64_t>(op(number - 1).result_bytes));
+  if (number > 0)
+    call.its.identity = derived(call.its.identity, static_cast<std::uint64_t>(op(number - 1).result_bytes));
   follow(call.its.identity, number);
   prepare(call, handle, keys, arguments);
   execute(call, handle, keys, stack);
@@ -465,7 +473,8 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
   written_by(call, number);
   const std::size_t returned = std::min(handle.schema().returns().size(), stack->size());
   if (call.kind.of_library) trace_results({stack->data() + (stack->size() - returned), returned}, call, number);
-  its.work = (its.result_bytes + bytes_of(call.storages)) / kBytesANanosecond * (call.kind.multiplies ? kOfProducts : 1);
+  its.work =
+      (its.result_bytes + bytes_of(call.storages)) / kBytesANanosecond * (call.kind.multiplies ? kOfProducts : 1);
   its.nanoseconds = trials.refuses ? took : its.work;
   its.scratch_bytes = std::max<std::int64_t>(0, running.most - its.result_bytes);
   unpin(call.storages);
@@ -510,7 +519,9 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
       c10::StorageImpl* const storage = storage_impl(tensor);
       const c10::DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
       const auto bytes = static_cast<std::int64_t>(storage->nbytes());
-      if (memory_.bytes_of(pointer.get()) == 0 || bytes < trials.traced_from || pointer.get_deleter() != c10::GetAllocator(storage->device_type())->raw_deleter()) return;
+      if (memory_.bytes_of(pointer.get()) == 0 || bytes < trials.traced_from ||
+          pointer.get_deleter() != c10::GetAllocator(storage->device_type())->raw_deleter())
+        return;
       if (std::find(call.others.begin(), call.others.end(), storage) != call.others.end()) return;
       trace(*storage, bytes, number, call.kind.allocates);
       paged_.back().checked = checked_bytes(tensor);
@@ -527,8 +538,8 @@ void ActivationWindow::trace(c10::StorageImpl& storage, std::int64_t bytes, int 
   paged.bytes = storage.nbytes();
   paged.unwritten = allocated ? paged.bytes : 0;
   const c10::DataPtr& pointer = storage._mutable_data_ptr_no_checks();
-  paged.memory = storage.set_data_ptr(
-      c10::DataPtr(pointer.get(), new Tag{shared_from_this(), its}, &end, pointer.device()));
+  paged.memory =
+      storage.set_data_ptr(c10::DataPtr(pointer.get(), new Tag{shared_from_this(), its}, &end, pointer.device()));
   op(number).results.push_back(its);
   op(number).result_bytes += bytes;
   born(its);
@@ -559,7 +570,8 @@ void ActivationWindow::keep(const at::Tensor& tensor) {
   Residue::keep(*number);
 }
 
-// ---- The end -----------------------------------------------------------------------------------------------------------------
+// ---- The end
+// -----------------------------------------------------------------------------------------------------------------
 
 void ActivationWindow::close() {
   if (closed_) return;

@@ -3,8 +3,8 @@
 // an operator touches them (partition/residue.h). Autograd's saved tensors, views, and what the program refers to share
 // these storages, and need no attention.
 //
-// A storage that is traced is known by its data pointer, whose deleter and context are the window's. Without memory, what
-// reads it past operators, by data_ptr(), throws and says what to do.
+// A storage that is traced is known by its data pointer, whose deleter and context are the window's. Without memory,
+// what reads it past operators, by data_ptr(), throws and says what to do.
 //
 // Thread-safety: one thread; a storage may end on any.
 #pragma once
@@ -48,9 +48,9 @@ class ParametersAgain {
 
 // For tests: what small models give no occasion for.
 struct ActivationTrials {
-  std::int64_t traced_from = 1024;  // bytes of a storage; smaller ones are not worth it
-  std::uint32_t seed = 0;           // not 0: what is dropped first is chance
-  bool refuses = true;              // false: a budget that cannot be met is kept to as far as that goes
+  std::int64_t traced_from = 1024;                  // bytes of a storage; smaller ones are not worth it
+  std::uint32_t seed = 0;                           // not 0: what is dropped first is chance
+  bool refuses = true;                              // false: a budget that cannot be met is kept to as far as that goes
   std::atomic<std::int64_t>* recomputed = nullptr;  // counts operators that run again
 };
 void set_activation_trials(const ActivationTrials& trials);
@@ -84,8 +84,8 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   static ActivationWindow* of(const at::Tensor& tensor);
   // It has its values from here on, for whoever reads them past operators.
   void keep(const at::Tensor& tensor);
-  // Everything that lives has its values, and is LibTorch's own again: nothing of the window is left. Before what it was
-  // made of changes. Throws what recomputing throws.
+  // Everything that lives has its values, and is LibTorch's own again: nothing of the window is left. Before what it
+  // was made of changes. Throws what recomputing throws.
   void close();
   // The same where that fails: what is missing throws when it is read.
   void abandon() noexcept;
@@ -115,10 +115,10 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   // A storage that is traced.
   struct Paged {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
-    c10::DataPtr memory;                 // what the storage points at, or what is held
-    std::size_t bytes = 0;               // of the storage
-    std::size_t checked = 0;             // of these, what has to come back
-    std::size_t unwritten = 0;           // of memory that was allocated alone, what no operator has written
+    c10::DataPtr memory;                  // what the storage points at, or what is held
+    std::size_t bytes = 0;                // of the storage
+    std::size_t checked = 0;              // of these, what has to come back
+    std::size_t unwritten = 0;            // of memory that was allocated alone, what no operator has written
     std::optional<std::uint64_t> digest;  // of what was dropped, where that is checked
   };
   // An operator that is under way.

@@ -41,7 +41,7 @@ void take_least_times(OperatorTrace& trace, const OperatorTrace& before) {
 // Of a thread.
 struct Activations::Here {
   std::atomic<int> seeing = 0;
-  ActivationWindow* window = nullptr;  // which records
+  ActivationWindow* window = nullptr;     // which records
   ParametersAgain* parameters = nullptr;  // of an engine; any may page in for all
 };
 
@@ -97,7 +97,8 @@ void Activations::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
       for_each_defined(value, [&](const at::Tensor& tensor) {
         if (ActivationWindow* const window = ActivationWindow::of(tensor)) window->touch(tensor);
       });
-  if (!kind.views && ActivationWindow::has_paged_in() && here->parameters != nullptr) ActivationWindow::page_in(*here->parameters, arguments);
+  if (!kind.views && ActivationWindow::has_paged_in() && here->parameters != nullptr)
+    ActivationWindow::page_in(*here->parameters, arguments);
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   op.redispatchBoxed(keys, stack);
 }
@@ -119,8 +120,8 @@ void Activations::open() {
   if (!window_) {
     std::vector<std::shared_ptr<PlannedMicroBatch>> plans;
     if (!std::exchange(record_anew_, false)) plans.assign(plans_.begin(), plans_.end());
-    window_ = std::make_shared<ActivationWindow>(memory_, *parameters_, bytes_ > 0 ? bytes_ : kUnlimited,
-                                                 std::move(plans));
+    window_ =
+        std::make_shared<ActivationWindow>(memory_, *parameters_, bytes_ > 0 ? bytes_ : kUnlimited, std::move(plans));
     complete_ = false;
   }
   if (here_ != here) window_->move_here();
@@ -226,10 +227,10 @@ void Activations::plan(OperatorTrace trace) {
 
 std::string Activations::refusal(const OperatorTrace& trace) const {
   const LargestNeed largest = largest_need(trace);
-  return "an activation budget of " + std::to_string(bytes_) + " bytes cannot be met: the least for this micro-batch is " +
-         std::to_string(least_budget(trace)) + ", of " + std::to_string(unlimited_peak(trace)) +
-         " without a budget; most alone needs " + window_->describe(largest.op) + ", " +
-         std::to_string(largest.bytes);
+  return "an activation budget of " + std::to_string(bytes_) +
+         " bytes cannot be met: the least for this micro-batch is " + std::to_string(least_budget(trace)) + ", of " +
+         std::to_string(unlimited_peak(trace)) + " without a budget; most alone needs " +
+         window_->describe(largest.op) + ", " + std::to_string(largest.bytes);
 }
 
 }  // namespace zero

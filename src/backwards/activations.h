@@ -75,9 +75,9 @@ class Activations {
   std::unique_ptr<ParametersAgain> parameters_;
   std::shared_ptr<Here> here_;
   std::unique_ptr<Seeing> seeing_;
-  std::shared_ptr<ActivationWindow> window_;             // of the micro-batch
-  bool complete_ = true;                                 // its backward is over
-  std::vector<std::shared_ptr<ActivationWindow>> past_;  // something of which may be missing
+  std::shared_ptr<ActivationWindow> window_;              // of the micro-batch
+  bool complete_ = true;                                  // its backward is over
+  std::vector<std::shared_ptr<ActivationWindow>> past_;   // something of which may be missing
   std::deque<std::shared_ptr<PlannedMicroBatch>> plans_;  // used last first
   std::deque<OperatorTrace> seen_once_;
   bool record_anew_ = false;  // the next one, without a plan

@@ -24,8 +24,9 @@ bool of_tensors(const c10::Argument& argument) {
 }
 
 bool only_allocates(std::string_view name) {
-  constexpr std::array kNames{"aten::empty",       "aten::empty_like",      "aten::empty_strided", "aten::empty_permuted",
-                              "aten::new_empty",   "aten::new_empty_strided", "aten::empty_quantized"};
+  constexpr std::array kNames{"aten::empty",          "aten::empty_like", "aten::empty_strided",
+                              "aten::empty_permuted", "aten::new_empty",  "aten::new_empty_strided",
+                              "aten::empty_quantized"};
   for (const std::string_view each : kNames)
     if (each == name) return true;
   return false;

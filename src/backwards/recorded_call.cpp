@@ -106,8 +106,7 @@ torch::jit::Stack RecordedCall::run(std::span<const c10::Storage> storages) {
   const Lent lent(shells_, storages);
   torch::jit::Stack stack = arguments_;
   for (const std::size_t i : copied_) stack[i] = stack[i].toTensor().clone();
-  if (generator_.defined())
-    stack[static_cast<std::size_t>(OperatorKind::of(op_).generator)] = generator_.clone();
+  if (generator_.defined()) stack[static_cast<std::size_t>(OperatorKind::of(op_).generator)] = generator_.clone();
   const Surroundings surroundings(*this);
   op_.redispatchBoxed(keys_, &stack);
   return stack;

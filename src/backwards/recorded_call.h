@@ -47,7 +47,7 @@ class RecordedCall {
   c10::DispatchKeySet keys_;
   torch::jit::Stack arguments_;
   std::vector<Shell> shells_;
-  std::vector<std::size_t> copied_;       // numbers of arguments
+  std::vector<std::size_t> copied_;  // numbers of arguments
   std::vector<int> places_;
   c10::impl::LocalDispatchKeySet local_;  // kernels call operators
   at::DeviceType device_ = at::kCPU;

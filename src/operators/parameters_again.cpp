@@ -9,8 +9,7 @@
 namespace zero {
 
 void UnitsAgain::page_in(std::span<const c10::IValue> arguments) {
-  for (const std::vector<Unit*>& group : by_owner(UnitSet(arguments).all()))
-    group.front()->owner->page_in(group);
+  for (const std::vector<Unit*>& group : by_owner(UnitSet(arguments).all())) group.front()->owner->page_in(group);
 }
 
 std::optional<std::vector<int>> UnitsAgain::units(std::span<const c10::IValue> arguments) {

@@ -128,8 +128,7 @@ void Foretold::mark(int storage, int version, bool first) {
   if (!first && state(storage).present && state(storage).version == version) return;
   const int from = walk_from(storage, version);
   const auto& writers = trace_.storages[static_cast<std::size_t>(storage)].writers;
-  for (int k = from; k < version; ++k)
-    plan_.needed[static_cast<std::size_t>(writers[static_cast<std::size_t>(k)])] = 1;
+  for (int k = from; k < version; ++k) plan_.needed[static_cast<std::size_t>(writers[static_cast<std::size_t>(k)])] = 1;
   each_use(storage, from, version, [&](const StorageUse& use) { mark(use.storage, use.version, /*first=*/false); });
 }
 
@@ -185,8 +184,8 @@ void Foretold::go_through() {
     for (const int number : deaths_[static_cast<std::size_t>(now_)]) die(number);
     const TracedOperator& its = op(now_);
     other_ = its.other_bytes;
-    budget_ = its.backward ? whole_budget_
-                           : static_cast<std::int64_t>(static_cast<double>(whole_budget_) * rule_.share);
+    budget_ =
+        its.backward ? whole_budget_ : static_cast<std::int64_t>(static_cast<double>(whole_budget_) * rule_.share);
     execute(its);
   }
   plan_.executions = executions();

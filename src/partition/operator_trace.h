@@ -19,7 +19,7 @@ struct StorageUse {
 
 struct TracedOperator {
   std::uint64_t identity = 0;    // the same where the same operator does the same to the same storages
-  std::uint64_t alike = 0;      // the same for operators that take equally long
+  std::uint64_t alike = 0;       // the same for operators that take equally long
   std::vector<StorageUse> uses;  // one for each argument
   std::vector<int> results;      // that it made
   std::vector<int> units;        // of parameters that it reads, which are gathered for it

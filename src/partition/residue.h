@@ -1,7 +1,7 @@
 // Which storages of a micro-batch have their memory and which have lost it, and what is run again, in which order, when
 // an operator touches one that has: the rules alone. The micro-batch itself goes by them (backwards/
-// activation_window.h), and so does whoever foretells it from its trace (partition/activation_plan.h): one code, so that
-// what is foretold is what happens.
+// activation_window.h), and so does whoever foretells it from its trace (partition/activation_plan.h): one code, so
+// that what is foretold is what happens.
 //
 // A storage that is missing is made again by the operators that wrote it, in order, from the versions that these read:
 // such as are there no more are made before, in memory of their own, and forgotten when the last that needs them has

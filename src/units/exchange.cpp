@@ -88,6 +88,7 @@ class Exchanged final : public Pending::State {
   void wait() override {
     try {
       if (!ran_.done()) wait_serving();
+      ran_.wait();  // throws what it has thrown
     } catch (...) {
       work_->join();
       throw;

@@ -1,4 +1,5 @@
-// Activations within a budget: what is dropped, what it is read by, what becomes of it where the program does otherwise.
+// Activations within a budget: what is dropped, what it is read by, what becomes of it where the program does
+// otherwise.
 #include <torch/torch.h>
 
 #include <sstream>
@@ -56,7 +57,8 @@ std::vector<float> losses(const Plan& plan, int steps, const std::function<at::T
 }
 
 std::vector<float> plain_losses(const Plan& plan, int steps, ActivationReport* report = nullptr) {
-  return losses(plan, steps, [](Deep& model, int step) { return model.loss(input(step)); }, report);
+  return losses(
+      plan, steps, [](Deep& model, int step) { return model.loss(input(step)); }, report);
 }
 
 TEST(ActivationBudgets, AreKeptToFromTheFirstMicroBatch) {
@@ -253,7 +255,7 @@ TEST(ActivationBudgets, GoOnBehindAForwardThatThrows) {
 
 TEST(ActivationBudgets, GoThroughARetainedGraphAgain) {
   const auto run = [](const Plan& plan) {
-      auto model = std::make_shared<Deep>();
+    auto model = std::make_shared<Deep>();
     Engine engine(*model, World(), plan.accumulate(2), AdamW{});
     std::vector<float> all;
     for (int step = 0; step < 4; ++step) {
@@ -296,7 +298,7 @@ TEST(ActivationBudgets, HaveAPlanForEachShape) {
   int planned = 0;
   const auto run = [&](const Plan& plan) {
     planned = 0;
-      auto model = std::make_shared<Deep>();
+    auto model = std::make_shared<Deep>();
     Engine engine(*model, World(), plan, AdamW{});
     std::vector<float> all;
     for (int step = 0; step < 12; ++step) {
@@ -345,7 +347,7 @@ TEST(ActivationBudgets, MayBeMetDifferentlyByEachRank) {
   const auto run = [](const Plan& plan) {
     std::vector<std::vector<float>> all(2);
     run_ranks(2, [&](const World& world) {
-          auto model = std::make_shared<Deep>();
+      auto model = std::make_shared<Deep>();
       Engine engine(*model, world, plan, AdamW{});
       for (int step = 0; step < 5; ++step) {
         const at::Tensor loss = model->loss(input(step, world.rank() == 0 ? 24 : 56));

@@ -8,8 +8,8 @@
 
 namespace zero::test {
 
-// As long as it lives. `seed`: what goes first is chance. Unless it `refuses`, a budget that cannot be met is kept to as
-// far as that goes.
+// As long as it lives. `seed`: what goes first is chance. Unless it `refuses`, a budget that cannot be met is kept to
+// as far as that goes.
 class Trials {
  public:
   explicit Trials(std::uint32_t seed = 0, bool refuses = false) {

@@ -24,9 +24,7 @@ class Trace {
     return number;
   }
   // One that reads some and keeps nothing.
-  void reads(const std::vector<int>& of, bool backward = true) {
-    add(of, 1000, /*again=*/false).backward = backward;
-  }
+  void reads(const std::vector<int>& of, bool backward = true) { add(of, 1000, /*again=*/false).backward = backward; }
   void writes(int storage, const std::vector<int>& of = {}) {
     TracedOperator& op = add(of, 1000, /*again=*/true);
     op.uses.push_back({storage, version(storage), /*written=*/true});
