@@ -423,15 +423,15 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   for (const c10::StorageImpl* const written : call.written) before_write(written);
   if (call.kept)
     for (const int each : call.storages) Residue::keep(each);
-  const auto units = recorded ? parameters_.units(arguments) : std::nullopt;
+  const auto units = parameters_.units(arguments);
   call.its.again = recorded && call.plain && call.kind.repeatable && units;
+  if (units) call.its.units = *units;
   if (!following_) stale(read_before_overwriting(call));
   bring(call.storages);
   if (paged_in_) page_in(arguments);  // others were, since the fallback above has seen to it
   make_room(0);
   std::unique_ptr<RecordedCall> again;
   if (call.its.again) {
-    call.its.units = *units;
     for (const c10::StorageImpl* const each : call.others) outside_[each].push_back(now_);
     again = std::make_unique<RecordedCall>(handle, keys, arguments,
                                            [this](const at::Tensor& tensor) { return number_of(tensor).has_value(); });

@@ -24,37 +24,45 @@ constexpr std::array kExponents{0.0, .25, .5, 1.0, 2.0};
 // Recomputations of all operators together, for each: more is running in circles.
 constexpr std::int64_t kMostRecomputations = 4;
 
-// From the first operator that uses a unit in forward, or in backward, to the last: there it is gathered.
-class UnitUses {
+// Which units are there when: those of the operator that used some last, and of the next one that uses others, which
+// are gathered ahead.
+class GatheredUnits {
  public:
-  explicit UnitUses(const OperatorTrace& trace) {
-    for (std::size_t i = 0; i < trace.operators.size(); ++i)
-      for (const int unit : trace.operators[i].units) add(unit, static_cast<int>(i), trace.operators[i].backward);
+  explicit GatheredUnits(const OperatorTrace& trace)
+      : trace_(trace), latest_(trace.operators.size() + 1, kNone), next_(trace.operators.size() + 1, kNone) {
+    const auto count = static_cast<int>(trace.operators.size());
+    for (int i = 0; i <= count; ++i)
+      latest_[at(i)] = i < count && !units(i).empty() ? i : i > 0 ? latest_[at(i - 1)] : kNone;
+    for (int i = count - 1; i >= 0; --i) {
+      const int after = units_differ(i + 1, latest_[at(i)]) ? i + 1 : next_[at(i + 1)];
+      next_[at(i)] = after;
+      while (next_[at(i)] != kNone && !units_differ(next_[at(i)], latest_[at(i)]))
+        next_[at(i)] = next_[at(next_[at(i)])];
+    }
   }
-  bool gathered(int unit, int at) const {
-    for (const auto& [first, last] : uses_[static_cast<std::size_t>(unit)])
-      if (first <= at && at <= last) return true;
-    return false;
-  }
+  bool has(int unit, int when) const { return among(unit, latest_[at(when)]) || among(unit, next_[at(when)]); }
 
  private:
-  using Stretch = std::pair<int, int>;
-
-  void add(int unit, int at, bool backward) {
-    if (static_cast<std::size_t>(unit) >= uses_.size()) uses_.resize(static_cast<std::size_t>(unit) + 1, kNone);
-    auto& [first, last] = uses_[static_cast<std::size_t>(unit)][backward ? 1 : 0];
-    first = std::min(first, at);
-    last = std::max(last, at);
+  static constexpr int kNone = -1;
+  static std::size_t at(int number) { return static_cast<std::size_t>(number); }
+  const std::vector<int>& units(int op) const { return trace_.operators[at(op)].units; }
+  bool among(int unit, int op) const {
+    return op != kNone && std::find(units(op).begin(), units(op).end(), unit) != units(op).end();
+  }
+  // Whether an operator uses units, and others than another one.
+  bool units_differ(int op, int from) const {
+    if (op >= static_cast<int>(trace_.operators.size()) || units(op).empty()) return false;
+    return from == kNone || units(op) != units(from);
   }
 
-  static constexpr std::array<Stretch, 2> kNone{Stretch{INT_MAX, -1}, Stretch{INT_MAX, -1}};
-  std::vector<std::array<Stretch, 2>> uses_;
+  const OperatorTrace& trace_;
+  std::vector<int> latest_, next_;  // operators
 };
 
 // One run through the trace.
 class Foretold final : public Residue {
  public:
-  Foretold(OperatorTrace& trace, const UnitUses& units, const std::vector<std::vector<int>>& deaths,
+  Foretold(OperatorTrace& trace, const GatheredUnits& units, const std::vector<std::vector<int>>& deaths,
            std::int64_t budget, DropRule rule, std::uint32_t seed = 0)
       : Residue(trace, budget, seed), units_(units), deaths_(deaths), whole_budget_(budget), rule_(rule) {
     exponent_ = rule.exponent;
@@ -93,7 +101,7 @@ class Foretold final : public Residue {
   void mark(int storage, int version, bool first);
   int next_use(int storage) const;
 
-  const UnitUses& units_;
+  const GatheredUnits& units_;
   const std::vector<std::vector<int>>& deaths_;
   std::int64_t whole_budget_;
   DropRule rule_;
@@ -121,7 +129,7 @@ void Foretold::dropped(int storage) {
 void Foretold::recompute(int number, int, bool) {
   plan_.needed[static_cast<std::size_t>(number)] = 1;
   for (const int unit : op(number).units)
-    if (!units_.gathered(unit, now_)) ++plan_.gathers;
+    if (!units_.has(unit, now_)) ++plan_.gathers;
 }
 
 void Foretold::mark(int storage, int version, bool first) {
@@ -154,7 +162,7 @@ bool Foretold::readable_later(int number, int for_storage) {
   if (next == static_cast<int>(trace_.operators.size()) && storage(for_storage).death != TracedStorage::kLives)
     return true;
   for (const int unit : op(number).units)
-    if (!units_.gathered(unit, next)) return false;
+    if (!units_.has(unit, next)) return false;
   return true;
 }
 
@@ -216,7 +224,7 @@ bool better(const ActivationPlan& one, const ActivationPlan& other) {
 
 std::int64_t unlimited_peak(const OperatorTrace& trace) {
   OperatorTrace copy = trace;
-  const UnitUses units(trace);
+  const GatheredUnits units(trace);
   const auto deaths = deaths_of(trace);
   return Foretold(copy, units, deaths, INT64_MAX / 4, {1, 1, false}).peak_of_all();
 }
@@ -247,7 +255,7 @@ void level_times(OperatorTrace& trace) {
 
 std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::int64_t budget, std::uint32_t seed) {
   OperatorTrace copy = trace;
-  const UnitUses units(trace);
+  const GatheredUnits units(trace);
   const auto deaths = deaths_of(trace);
   std::optional<ActivationPlan> best;
   for (const double share : kShares)
