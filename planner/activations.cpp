@@ -59,12 +59,22 @@ class Sum final : public StepListener {
   Activations result_;
 };
 
+// What goes beyond the budget is dropped, and computed again.
+Activations within(const zero::ActivationBudget& budget, Activations all) {
+  if (!budget) return all;
+  const std::int64_t most =
+      budget.share > 0 ? static_cast<std::int64_t>(budget.share * static_cast<double>(all.bytes)) : budget.bytes;
+  for (std::int64_t* const each : {&all.bytes, &all.in_backward, &all.in_layers, &all.in_embedding})
+    *each = std::min(*each, most);
+  return all;
+}
+
 }  // namespace
 
 Activations activations(const MicroBatch& work) {
   Sum sum;
   walk(work, sum);
-  return sum.result();
+  return within(work.budget, sum.result());
 }
 
 }  // namespace planner

@@ -18,7 +18,8 @@ struct Activations {
 };
 
 // By going through the micro-batch operator by operator: see llama_step.h. As LibTorch 2.13 on a CPU holds them, with
-// one thread an operator; never less but for FP8, whose linear layers keep codes beside.
+// one thread an operator; never less but for FP8, whose linear layers keep codes beside. Within the budget, where there
+// is one, whether it can be met or not.
 Activations activations(const MicroBatch& work);
 
 }  // namespace planner

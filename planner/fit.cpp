@@ -62,7 +62,12 @@ void add_help_of_batches(const Request& request, const Cost& cost, const Reach& 
 
 // Of micro-batches of another size under the plan.
 std::int64_t bytes_with(const Request& request, const Cost& cost, std::int64_t batch, std::int64_t seq) {
-  return peak_of(cost.estimate, activations({request.shape.config, batch, seq, cost.plan.precision()})).bytes;
+  return peak_of(cost.estimate, activations({.config = request.shape.config,
+                                             .batch = batch,
+                                             .seq = seq,
+                                             .precision = cost.plan.precision(),
+                                             .budget = cost.plan.activation_budget()}))
+      .bytes;
 }
 
 void add_help_of_memory(const Request& request, const Cost& cost, const Reach& reach,

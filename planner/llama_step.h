@@ -18,6 +18,7 @@ struct MicroBatch {
   std::int64_t seq = 1;    // tokens of each
   zero::Precision precision = zero::Precision::fp32;
   bool wide_results = false;  // keeps_wide_results() of the processor that computes it
+  zero::ActivationBudget budget = {};
 };
 
 class StepListener {

@@ -213,7 +213,8 @@ int most_micro_batches(const Shape& shape) {
 }
 
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
-  return {request.shape.config, request.batch, request.seq, plan.precision(), request.wide_results};
+  return {request.shape.config, request.batch,        request.seq,
+          plan.precision(),     request.wide_results, plan.activation_budget()};
 }
 
 Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,

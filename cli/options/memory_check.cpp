@@ -38,8 +38,11 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
   const zero::Estimate estimate =
       planner::estimate(shape, plan, make_optimizer(options), mesh_of(options, ranks),
                         wire == zero::Wire::native ? zero::Memory::common : zero::Memory::separate);
-  const planner::Peak peak =
-      planner::peak_of(estimate, planner::activations({model, options.batch, options.seq, plan.precision()}));
+  const planner::Peak peak = planner::peak_of(estimate, planner::activations({.config = model,
+                                                                              .batch = options.batch,
+                                                                              .seq = options.seq,
+                                                                              .precision = plan.precision(),
+                                                                              .budget = plan.activation_budget()}));
   const bool host = on_host(options.device);
   const std::int64_t building = std::max(largest_tensor(shape), host ? estimate.building : 0);
   const std::int64_t step =

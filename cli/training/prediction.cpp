@@ -74,7 +74,21 @@ double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::E
   return static_cast<double>(estimate.state.optimizer) * among / static_cast<double>(layout.length());
 }
 
+planner::MicroBatch micro_batch(const zero::Plan& plan, const RunOptions& options, const Work& work) {
+  return {work.config,
+          options.batch,
+          options.seq,
+          plan.precision(),
+          on_host(options.device) && planner::keeps_wide_results(),
+          plan.activation_budget()};
+}
+
 }  // namespace
+
+zero::Plan with_budget_in_bytes(const zero::Plan& plan, const RunOptions& options, const Work& work) {
+  if (plan.activation_budget().share == 0) return plan;
+  return plan.activation_budget({.bytes = planner::activations(micro_batch(plan, options, work)).bytes});
+}
 
 void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, const zero::World& world,
              RunResult& result) {
@@ -84,16 +98,14 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const zero::Estimate estimate =
       zero::estimate(engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
                      engine.topologies(), {.directories = {options.disk.begin(), options.disk.end()}});
-  const planner::MicroBatch micro{work.config, options.batch, options.seq, plan.precision(),
-                                  on_host(options.device) && planner::keeps_wide_results()};
-  predict_bytes(estimate, planner::activations(micro), result);
+  predict_bytes(estimate, planner::activations(micro_batch(plan, options, work)), result);
   predict_tiers(plan, estimate, result);
   predict_wire(estimate.wire, world, result.wire);
   result.snapshot = on_host(options.device) ? estimate.held[zero::Owner::snapshot].peak : 0;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world);
       profile && planner::missing_for_tiers(plan, *profile).empty()) {
-    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh);
+    result.predicted_seconds = step_seconds(micro_batch(plan, options, work), plan, estimate, *profile, mesh);
     result.profile = profile->name;
     result.profile_estimated = profile->estimated;
   }

@@ -13,4 +13,8 @@ namespace cli {
 void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, const zero::World& world,
              RunResult& result);
 
+// The plan whose budget for activations, where it is a share, is of what they are foreseen to take: so that the first
+// micro-batch keeps to it too.
+zero::Plan with_budget_in_bytes(const zero::Plan& plan, const RunOptions& options, const Work& work);
+
 }  // namespace cli

@@ -71,8 +71,9 @@ class Run {
         device_(device_of(world, options.device)),
         saving_(world, options, work, listener),
         model_(build(options, work, device_)),
-        engine_(*model_, {world, {.shard = options.shard_ranks}}, make_plan(options, plan, world.size()),
-                make_optimizer(options), engine_options(options)) {
+        engine_(*model_, {world, {.shard = options.shard_ranks}},
+                with_budget_in_bytes(make_plan(options, plan, world.size()), options, work), make_optimizer(options),
+                engine_options(options)) {
     result_.plan = engine_.plan().label();
     result_.optimizer_name = options.optimizer;
     result_.lr = learning_rate(make_optimizer(options));

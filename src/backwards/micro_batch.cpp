@@ -23,6 +23,19 @@ struct OpenHere {
   }
 };
 
+namespace {
+
+bool is_open(MicroBatch::Phase phase) {
+  return phase == MicroBatch::Phase::forward || phase == MicroBatch::Phase::evaluation;
+}
+
+// Not where a backward uses parameters, with gradients disabled too.
+bool evaluates(MicroBatch::Phase phase) {
+  return is_open(phase) && !at::GradMode::is_enabled();
+}
+
+}  // namespace
+
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
     : accounts_(accounts), random_{seed, ThreadShared<RandomNumbers>::own()}, activations_(accounts) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
@@ -58,7 +71,7 @@ void MicroBatch::used(bool in_function) {
   if (phase_ == Phase::backward) return;
   const bool trains = at::GradMode::is_enabled();
   if (!trains && phase_ == Phase::forward && over()) end_forward();
-  if (is_open()) return;
+  if (is_open(phase_)) return;
   if (!trains && before_.evaluation) before_.evaluation();
   if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
   activations_.begin_forward(trains);
@@ -119,7 +132,7 @@ bool MicroBatch::over() {
 
 void MicroBatch::end_forward() {
   if (open_on_ && open_on_->micro_batch == this) open_on_->micro_batch = nullptr;
-  if (!is_open()) return;
+  if (!is_open(phase_)) return;
   phase_ = Phase::none;
   evaluated_.complete();
   attention_.forget();
@@ -169,21 +182,20 @@ std::optional<Cast> MicroBatch::autocast(bool with_parameters) const {
   return casts ? autocast_ : std::nullopt;
 }
 
-// Not where a backward uses parameters, with gradients disabled too.
-bool MicroBatch::evaluates() const {
-  return is_open() && !at::GradMode::is_enabled();
+bool MicroBatch::alone() const {
+  return evaluates(phase_) || ActivationWindow::paging_in();
 }
 
 void MicroBatch::touched(int unit) {
   if (ActivationWindow::paging_in()) return;
   if (phase_ == Phase::backward || at::GradMode::is_enabled())
     order_.touched(unit);
-  else if (evaluates())
+  else if (evaluates(phase_))
     evaluated_.touched(unit);
 }
 
 Expected MicroBatch::expected() const {
-  return evaluates() ? evaluated_.next() : order_.next();
+  return evaluates(phase_) ? evaluated_.next() : order_.next();
 }
 
 }  // namespace zero

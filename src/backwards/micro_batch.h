@@ -21,10 +21,10 @@
 #include <utility>
 #include <vector>
 
-#include "backwards/activations.h"
 #include "backwards/attention.h"
 #include "backwards/autocast.h"
 #include "backwards/observer.h"
+#include "backwards/paged_activations.h"
 #include "partition/touch_order.h"
 
 namespace torch::autograd {
@@ -63,7 +63,7 @@ class MicroBatch {
   // Whether a backward is under way, of which the forward that was open may be part.
   bool in_backward() const { return phase_ == Phase::backward; }
   // A forward that something keeps, or a backward.
-  bool under_way() { return phase_ == Phase::backward || (is_open() && !over()); }
+  bool under_way() { return phase_ == Phase::backward || (phase_ != Phase::none && !over()); }
   // What keeps a forward open: the graph of a result, or that a frozen parameter was used.
   void keep_open_for(const c10::TensorImpl& result);
   void keep_open() { opened_.kept = true; }
@@ -115,7 +115,7 @@ class MicroBatch {
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
   // Whether what uses units now may do so on this rank alone: without gradients, or to compute activations again.
-  bool alone() const { return evaluates() || ActivationWindow::paging_in(); }
+  bool alone() const;
   Expected expected() const;                                           // the units that are used next
   const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
 
@@ -149,8 +149,6 @@ class MicroBatch {
   };
 
   void drop_ended_graphs();
-  bool evaluates() const;
-  bool is_open() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
 
   Accounts& accounts_;
   Phase phase_ = Phase::none;

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backwards/activations.h"
+#include "backwards/paged_activations.h"
 #include "base/text.h"
 #include "deferred/deferred_operators.h"
 #include "deferred/deferred_storage.h"

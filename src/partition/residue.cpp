@@ -142,9 +142,9 @@ void Residue::run_again(int number, int target, bool first) {
     if (use.written && use.storage != target) bytes += storage(use.storage).bytes;  // into a copy
   make_room(bytes);
   need(bytes);
-  ++executions_;
-  ++recomputations_;
-  recomputed_nanoseconds_ += its.nanoseconds;
+  ++ran_.all;
+  ++ran_.again;
+  ran_.nanoseconds += its.nanoseconds;
   recompute(number, target, first);
   if (!first) return;
   bytes_ += storage(target).bytes;

@@ -33,38 +33,15 @@ class Chance {
   std::mt19937 random_;
 };
 
-class Residue {
+// What a micro-batch, and whoever foretells it, do in their own ways.
+class ResidueSteps {
  public:
-  explicit Residue(OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0)
-      : trace_(trace), budget_(budget), chance_(seed) {}
-  virtual ~Residue() = default;
-  Residue(const Residue&) = delete;
-  Residue& operator=(const Residue&) = delete;
-
-  // Largest sum of what was there, with what each operator needed beside; runs of operators, those again included, and
-  // those alone with the time of the trace.
-  std::int64_t peak() const { return peak_; }
-  std::int64_t executions() const { return executions_; }
-  std::int64_t recomputations() const { return recomputations_; }
-  std::int64_t recomputed_nanoseconds() const { return recomputed_nanoseconds_; }
+  virtual ~ResidueSteps() = default;
 
  protected:
-  struct State {
-    bool live = false;     // somebody has it
-    bool present = false;  // with its memory
-    int version = 0;
-    int pins = 0;
-    int last_use = 0;
-  };
   // A version of a storage.
   using Key = std::int64_t;
-  static Key key(int storage, int version) {
-    return static_cast<Key>(storage) << kVersionBits | static_cast<Key>(version);
-  }
-  static constexpr int kVersionBits = 24;
-  static constexpr std::int64_t kImpossible = -1;
 
-  // -- What the two do in their own ways.
   // Storage `storage` has lost its memory.
   virtual void dropped(int storage) = 0;
   // Runs the operator for the storage, which is its first writer (`first`) or has what the one before has written.
@@ -88,6 +65,35 @@ class Residue {
   virtual bool readable_later(int /*op*/, int /*storage*/) { return true; }
   // Bytes that are there, with those that the trace knows nothing of.
   virtual std::int64_t held() const = 0;
+};
+
+class Residue : public ResidueSteps {
+ public:
+  explicit Residue(OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0)
+      : trace_(trace), budget_(budget), chance_(seed) {}
+  Residue(const Residue&) = delete;
+  Residue& operator=(const Residue&) = delete;
+
+  // Largest sum of what was there, with what each operator needed beside; runs of operators, those again included, and
+  // those alone with the time of the trace.
+  std::int64_t peak() const { return peak_; }
+  std::int64_t executions() const { return ran_.all; }
+  std::int64_t recomputations() const { return ran_.again; }
+  std::int64_t recomputed_nanoseconds() const { return ran_.nanoseconds; }
+
+ protected:
+  struct State {
+    bool live = false;     // somebody has it
+    bool present = false;  // with its memory
+    int version = 0;
+    int pins = 0;
+    int last_use = 0;
+  };
+  static Key key(int storage, int version) {
+    return static_cast<Key>(storage) << kVersionBits | static_cast<Key>(version);
+  }
+  static constexpr int kVersionBits = 24;
+  static constexpr std::int64_t kImpossible = -1;
 
   // -- What goes on in a micro-batch, operator by operator.
   // Arguments of the operator `now_` are there from here to unpin().
@@ -115,7 +121,7 @@ class Residue {
   TracedOperator& op(int number) const { return trace_.operators[static_cast<std::size_t>(number)]; }
   TracedStorage& storage(int number) const { return trace_.storages[static_cast<std::size_t>(number)]; }
   bool known(int storage) const { return static_cast<std::size_t>(storage) < states_.size(); }
-  void ran() { ++executions_; }
+  void ran() { ++ran_.all; }
   std::size_t living() const { return living_; }
 
   // Calls visit(op, use) for all uses of other storages by which a version came, from a version on.
@@ -149,6 +155,9 @@ class Residue {
   struct Walked {
     int walk = 0, version = 0;
   };
+  struct Ran {
+    std::int64_t all = 0, again = 0, nanoseconds = 0;
+  };
 
   // Nanoseconds to make the storage again, all that is missing included, or kImpossible.
   std::int64_t cost(int storage);
@@ -165,7 +174,7 @@ class Residue {
   std::vector<Key> order_;
   std::vector<Walked> walked_;
   int walk_ = 0;
-  std::int64_t executions_ = 0, recomputations_ = 0, recomputed_nanoseconds_ = 0;
+  Ran ran_;
 };
 
 }  // namespace zero

@@ -155,7 +155,7 @@ Exchange::OthersServe::~OthersServe() {
 
 // What nobody waited for is done, too, before its memory goes.
 void Exchange::stop() noexcept {
-  if (here_) here_->remove(this);
+  if (standing_.here) standing_.here->remove(this);
   worker_.reset();
   if (const auto latest = std::exchange(latest_, nullptr)) latest->join();
   if (const auto served = std::exchange(at_rest_, nullptr)) served->join();
@@ -314,11 +314,11 @@ bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
 void Exchange::stand_by() {
   if (!worker_) return;
   at_rest_ = stream_->work();
-  stands_by_ = true;
-  here_ = ThreadShared<StandingByHere>::own();
+  standing_.on = true;
+  standing_.here = ThreadShared<StandingByHere>::own();
   {
-    const std::lock_guard lock(here_->mutex);
-    here_->exchanges.push_back(this);
+    const std::lock_guard lock(standing_.here->mutex);
+    standing_.here->exchanges.push_back(this);
   }
   const auto after = std::max<std::chrono::milliseconds>(time_limit() / 100, std::chrono::milliseconds(1));
   worker_->when_idle(after, [this, worker = worker_.get()] { return rest(*worker); });
@@ -326,14 +326,14 @@ void Exchange::stand_by() {
 
 // A rank that rests until then hears the others' last announcement.
 void Exchange::end_standing_by() {
-  if (stands_by_.exchange(false)) meet();
+  if (standing_.on.exchange(false)) meet();
 }
 
 // On the exchange's thread, which has nothing to do: true where more is to be expected. Between the ranks' two
 // announcements an operation may have been submitted, or shards begun to change, here.
 bool Exchange::rest(const Worker& worker) {
   try {
-    if (failure_ || !stands_by_) return false;
+    if (failure_ || !standing_.on) return false;
     for (Table table = announce_none(Kind::rest); any_gathers_alone(table);) {
       if (worker.has_tasks()) return false;
       const std::unique_lock unchanged(shards_, std::try_to_lock);

@@ -191,6 +191,10 @@ class Exchange {
   [[noreturn]] void diverged(const Table& table, Axis axis) const;
 
   struct StandingByHere;
+  struct StandingBy {
+    std::atomic<bool> on = false;
+    std::shared_ptr<StandingByHere> here = {};  // of the thread that began to
+  };
   static void others_serve(const Exchange& but, bool on);
 
   Channels channels_;
@@ -201,8 +205,7 @@ class Exchange {
   std::uint32_t emptied_ = 0;
   std::exception_ptr failure_;  // the first: after it the peers can no longer be trusted to be in step
   ProcessOfOrigin origin_;
-  std::atomic<bool> stands_by_ = false;
-  std::shared_ptr<StandingByHere> here_;       // with it, of the thread that began to
+  StandingBy standing_;
   std::recursive_mutex shards_;                // held while they change, or are served unasked
   bool behind_ = false;                        // with them
   std::shared_ptr<SideStream::Work> at_rest_;  // behind what changed them last; null where nothing is served so

@@ -1,4 +1,4 @@
-#include "backwards/activations.h"
+#include "backwards/paged_activations.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
