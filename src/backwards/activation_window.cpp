@@ -23,11 +23,8 @@ namespace zero {
 namespace {
 
 ActivationTrials trials;
-// Micro-batches of other shapes are told apart by so many operators.
-constexpr int kTellTale = 32;
 // About what operators do in that time, element by element; and how many times as long products take.
 constexpr std::int64_t kBytesANanosecond = 4, kOfProducts = 8;
-constexpr const char* kKeep = "give the tensor to zero::keep() in the forward, which keeps it as it is";
 
 std::int64_t nanoseconds_now() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -48,30 +45,6 @@ c10::Storage copy_of(const c10::Storage& from) {
   return to;
 }
 
-// Of all bytes, in words of eight, along four chains.
-std::uint64_t digest_of(const void* data, std::size_t bytes) {
-  constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15;
-  std::array<std::uint64_t, 4> chains{1, 2, 3, 4};
-  const auto* const from = static_cast<const unsigned char*>(data);
-  std::size_t i = 0;
-  for (; i + sizeof chains <= bytes; i += sizeof chains) {
-    std::array<std::uint64_t, 4> words;
-    std::memcpy(words.data(), from + i, sizeof words);
-    for (std::size_t k = 0; k < chains.size(); ++k) chains[k] = (chains[k] ^ words[k]) * kFactor;
-  }
-  std::uint64_t digest = bytes;
-  for (const std::uint64_t chain : chains) digest = derived(digest, chain);
-  for (; i < bytes; ++i) digest = derived(digest, from[i]);
-  return digest;
-}
-
-// Of a result's storage, those that have values: not what a kernel used before, nor the workspaces of libraries.
-std::size_t checked_bytes(const at::Tensor& result) {
-  if (result.scalar_type() == at::kByte || result.storage_offset() != 0 || !result.is_non_overlapping_and_dense())
-    return 0;
-  return result.nbytes();
-}
-
 template <class Number>
 void add_once(std::vector<Number>& numbers, Number number) {
   if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
@@ -86,12 +59,6 @@ void set_activation_trials(const ActivationTrials& given) {
 const ActivationTrials& activation_trials() {
   return trials;
 }
-
-// What a traced storage's data pointer has as context.
-struct ActivationWindow::Tag {
-  std::shared_ptr<ActivationWindow> window;
-  int number;
-};
 
 // One operator on its way through the window.
 class ActivationWindow::Call {
@@ -119,7 +86,7 @@ class ActivationWindow::Call {
       kept = true;
       return;
     }
-    if (const auto number = window.number_of(tensor)) {
+    if (const auto number = window.storages_.number_of(tensor)) {
       const int version = window.state(*number).version;
       its.uses.push_back({*number, version, writes});
       its.identity = derived(its.identity, static_cast<std::uint64_t>(key(*number, version)));
@@ -138,100 +105,33 @@ class ActivationWindow::Call {
 };
 
 ActivationWindow::ActivationWindow(ActivationRecorder& memory, ParametersAgain& parameters, std::int64_t budget,
-                                   std::vector<std::shared_ptr<PlannedMicroBatch>> plans)
-    : Residue(recorded_, budget, trials.seed), memory_(memory), parameters_(parameters), candidates_(std::move(plans)) {
-  if (!candidates_.empty()) following_ = candidates_.front();
-}
-
-ActivationWindow::~ActivationWindow() = default;
-
-ActivationWindow* ActivationWindow::of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-  const c10::DataPtr& pointer = storage_impl(tensor)->_mutable_data_ptr_no_checks();
-  return pointer.get_deleter() == &end ? static_cast<const Tag*>(pointer.get_context())->window.get() : nullptr;
-}
-
-std::optional<int> ActivationWindow::number_of(const at::Tensor& tensor) const {
-  if (!tensor.unsafeGetTensorImpl()->has_storage()) return {};
-  const c10::DataPtr& pointer = storage_impl(tensor)->_mutable_data_ptr_no_checks();
-  if (pointer.get_deleter() != &end) return {};
-  const Tag& tag = *static_cast<const Tag*>(pointer.get_context());
-  return tag.window.get() == this ? std::optional(tag.number) : std::nullopt;
-}
-
-// ---- Storages that end
-// -----------------------------------------------------------------------------------------------
-
-void ActivationWindow::end(void* context) {
-  const std::unique_ptr<Tag> tag(static_cast<Tag*>(context));
-  tag->window->ended(tag->number);
-}
+                                   FollowedPlan::Plans plans)
+    : Residue(recorded_, budget, trials.seed),
+      memory_(memory),
+      parameters_(parameters),
+      plan_(std::move(plans)),
+      storages_(*this) {}
 
 void ActivationWindow::ended(int number) {
-  if (std::this_thread::get_id() != thread_) {
-    const std::lock_guard lock(mutex_);
-    ended_elsewhere_.push_back(number);
-    any_ended_elsewhere_ = true;
-    return;
-  }
-  Paged& its = paged(number);
-  its.storage.reset();
-  if (closed_) return its.memory.clear();
-  if (!state(number).present) --missing_;
   storage(number).death = static_cast<int>(trace_.operators.size());
   die(number);
-}
-
-void ActivationWindow::bury() {
-  if (!any_ended_elsewhere_) return;
-  std::vector<int> numbers;
-  {
-    const std::lock_guard lock(mutex_);
-    numbers.swap(ended_elsewhere_);
-    any_ended_elsewhere_ = false;
-  }
-  for (const int number : numbers) ended(number);
 }
 
 // ---- Memory that goes and comes
 // ----------------------------------------------------------------------------------------
 
 void ActivationWindow::dropped(int number) {
-  Paged& its = paged(number);
-  if (!following_ || !following_->proven) its.digest = digest_of(its.memory.get(), its.checked);
-  if (const auto storage = its.storage.lock()) {
-    void* const tag = storage->_mutable_data_ptr_no_checks().get_context();
-    storage->set_data_ptr(c10::DataPtr(nullptr, tag, &end, storage->device())).release_context();
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-        "zero: an activation that was dropped to keep within the activation budget is read without an operator (" +
-        std::string(kKeep) + ")");
-  }
-  ++missing_;
-  if (running_) running_->before -= memory_.bytes_of(its.memory.get());
-  its.memory.clear();
+  if (running_) running_->before -= memory_.bytes_of(storages_.memory(number));
+  storages_.drop(number, /*checks=*/!plan_.proven());
 }
 
 void ActivationWindow::give(int number, const c10::Storage& from) {
-  Paged& its = paged(number);
-  if (from.nbytes() != its.bytes) throw StateError("an activation came back in another size", kKeep);
-  its.memory = from.unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, from.device()));
-  if (const auto storage = its.storage.lock()) {
-    void* const tag = storage->_mutable_data_ptr_no_checks().get_context();
-    storage->set_data_ptr(c10::DataPtr(its.memory.get(), tag, &end, its.memory.device())).release_context();
-    storage->clear_data_ptr_access_error_msg_();
-  }
-  --missing_;
-  check(number);
-}
-
-void ActivationWindow::check(int number) {
-  const auto digest = std::exchange(paged(number).digest, std::nullopt);
-  if (!digest || *digest == digest_of(paged(number).memory.get(), paged(number).checked)) return;
-  throw StateError("an activation of " + std::to_string(storage(number).bytes) +
-                       " bytes that was dropped came back with other " +
-                       "values: " + describe(storage(number).writers.back()) +
-                       " made it, and something has written it past operators, or it does not repeat",
-                   kKeep);
+  if (storages_.give(number, from)) return;
+  throw StateError(
+      "an activation of " + std::to_string(storage(number).bytes) +
+          " bytes that was dropped came back with other values: " + describe(storage(number).writers.back()) +
+          " made it, and something has written it past operators, or it does not repeat",
+      TracedStorages::kKeep);
 }
 
 void ActivationWindow::made(int number, Key version, bool in_place) {
@@ -244,15 +144,8 @@ void ActivationWindow::made(int number, Key version, bool in_place) {
 
 c10::Storage ActivationWindow::storage_for(const StorageUse& use, int target) {
   if (use.storage == target) return made_;
-  Paged& its = paged(use.storage);
-  c10::Storage found;
-  if (const auto at = apart_.find(key(use.storage, use.version)); at != apart_.end())
-    found = at->second;
-  else if (auto strong = its.storage.lock())
-    found = c10::Storage(std::move(strong));
-  else  // it is held
-    found = c10::Storage(c10::Storage::use_byte_size_t(), its.bytes,
-                         c10::DataPtr(its.memory.get(), its.memory.device()), nullptr, /*resizable=*/false);
+  const auto at = apart_.find(key(use.storage, use.version));
+  const c10::Storage found = at != apart_.end() ? at->second : storages_.get(use.storage);
   return use.written ? copy_of(found) : found;
 }
 
@@ -270,7 +163,7 @@ void ActivationWindow::recompute(int number, int target, bool first) {
     storages.push_back(same < i ? storages[same] : storage_for(use, first ? -1 : target));
   }
   RecordedCall& call = *calls_[static_cast<std::size_t>(number)];
-  page_in(call.arguments());
+  page_in(parameters_, call.arguments());
   if (trials.recomputed != nullptr) ++*trials.recomputed;
   const torch::jit::Stack results = call.run(storages);
   if (!first) return;
@@ -302,16 +195,14 @@ void ActivationWindow::page_in(ParametersAgain& parameters, std::span<const c10:
 
 void ActivationWindow::make_room(std::int64_t bytes) {
   if (keeping_all_) return;
-  if (!following_) return evict(bytes);
-  const auto& drops = following_->plan.drops;
-  if (static_cast<std::size_t>(executions()) >= drops.size()) return;
-  for (const int number : drops[static_cast<std::size_t>(executions())])
+  if (!plan_) return evict(bytes);
+  for (const int number : plan_.drops(executions()))
     if (const State& each = state(number); each.live && each.present && each.pins == 0) drop(number);
 }
 
 void ActivationWindow::allocating(std::int64_t bytes) {
-  if (closed_ || std::this_thread::get_id() != thread_) return;
-  if (!following_ && !keeping_all_) evict(bytes);
+  if (storages_.gone() || !storages_.here()) return;
+  if (!plan_ && !keeping_all_) evict(bytes);
   need(bytes);
   if (running_) running_->most = std::max(running_->most, held() + bytes - running_->before);
 }
@@ -352,37 +243,6 @@ void ActivationWindow::before_write(const c10::StorageImpl* storage) {
   stale(operators);
 }
 
-// ---- Plans
-// ---------------------------------------------------------------------------------------------------------------
-
-void ActivationWindow::stop_following() {
-  following_ = nullptr;
-  candidates_.clear();
-}
-
-void ActivationWindow::follow(std::uint64_t identity, int at) {
-  if (!following_) return;
-  const auto number = static_cast<std::size_t>(at);
-  std::erase_if(candidates_, [&](const auto& each) {
-    return number >= each->trace.operators.size() || each->trace.operators[number].identity != identity;
-  });
-  if (std::find(candidates_.begin(), candidates_.end(), following_) != candidates_.end()) return;
-  const auto nothing_dropped = [&](const ActivationPlan& plan) {
-    const auto until = std::min(plan.drops.size(), static_cast<std::size_t>(executions()) + 1);
-    return std::all_of(plan.drops.begin(), plan.drops.begin() + static_cast<std::ptrdiff_t>(until),
-                       [](const std::vector<int>& drops) { return drops.empty(); });
-  };
-  if (candidates_.empty() || recomputations() > 0 || !nothing_dropped(following_->plan) ||
-      !nothing_dropped(candidates_.front()->plan))
-    return stop_following();
-  following_ = candidates_.front();
-}
-
-bool ActivationWindow::kept_to_plan() const {
-  return following_ && trace_.operators.size() == following_->trace.operators.size() &&
-         executions() == following_->plan.executions;
-}
-
 std::string ActivationWindow::describe(int number) const {
   const TracedOperator& its = op(number);
   return "operator " + std::to_string(number) + " of the micro-batch (" +
@@ -401,13 +261,13 @@ void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySe
     return handle.redispatchBoxed(keys, stack);
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   if (kind.views) return handle.redispatchBoxed(keys, stack);
-  bury();
+  storages_.bury();
   Call call(*this, handle, arguments);
   const int number = now_ = static_cast<int>(trace_.operators.size());
   call.its.backward = torch::autograd::get_current_graph_task_id() != -1;
   if (number > 0)
     call.its.identity = derived(call.its.identity, static_cast<std::uint64_t>(op(number - 1).result_bytes));
-  follow(call.its.identity, number);
+  plan_.meet(call.its.identity, number, executions(), recomputations());
   prepare(call, handle, keys, arguments);
   execute(call, handle, keys, stack);
 }
@@ -415,10 +275,9 @@ void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySe
 void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                                std::span<const c10::IValue> arguments) {
   bool recorded = !call.its.backward || at::GradMode::is_enabled();
-  if (following_ && candidates_.size() == 1 && now_ >= kTellTale) {
-    const bool needed = following_->plan.needed[static_cast<std::size_t>(now_)] != 0;
-    recorded_all_ = recorded_all_ && (needed || !recorded);
-    recorded = recorded && needed;
+  if (plan_.decided(now_)) {
+    recorded_all_ = recorded_all_ && (plan_.needs(now_) || !recorded);
+    recorded = recorded && plan_.needs(now_);
   }
   for (const c10::StorageImpl* const written : call.written) before_write(written);
   if (call.kept)
@@ -426,15 +285,15 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   const auto units = parameters_.units(arguments);
   call.its.again = recorded && call.plain && call.kind.repeatable && units;
   if (units) call.its.units = *units;
-  if (!following_) stale(read_before_overwriting(call));
+  if (!plan_) stale(read_before_overwriting(call));
   bring(call.storages);
-  if (paged_in_) page_in(arguments);  // others were, since the fallback above has seen to it
+  if (paged_in_) page_in(parameters_, arguments);  // others were, since the fallback above has seen to it
   make_room(0);
   std::unique_ptr<RecordedCall> again;
   if (call.its.again) {
     for (const c10::StorageImpl* const each : call.others) outside_[each].push_back(now_);
-    again = std::make_unique<RecordedCall>(handle, keys, arguments,
-                                           [this](const at::Tensor& tensor) { return number_of(tensor).has_value(); });
+    again = std::make_unique<RecordedCall>(
+        handle, keys, arguments, [this](const at::Tensor& tensor) { return storages_.number_of(tensor).has_value(); });
   }
   call.its.other_bytes = held() - bytes_;
   trace_.operators.push_back(std::move(call.its));
@@ -473,18 +332,13 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
   written_by(call, number);
   const std::size_t returned = std::min(handle.schema().returns().size(), stack->size());
   if (call.kind.of_library) trace_results({stack->data() + (stack->size() - returned), returned}, call, number);
-  its.work =
-      (its.result_bytes + bytes_of(call.storages)) / kBytesANanosecond * (call.kind.multiplies ? kOfProducts : 1);
+  std::int64_t moved = its.result_bytes;
+  for (const int each : call.storages) moved += storage(each).bytes;
+  its.work = moved / kBytesANanosecond * (call.kind.multiplies ? kOfProducts : 1);
   its.nanoseconds = trials.refuses ? took : its.work;
   its.scratch_bytes = std::max<std::int64_t>(0, running.most - its.result_bytes);
   unpin(call.storages);
   now_ = number + 1;  // what it has made goes before the next one, if it does: till then it may be read by pointer
-}
-
-std::int64_t ActivationWindow::bytes_of(const std::vector<int>& storages) const {
-  std::int64_t bytes = 0;
-  for (const int number : storages) bytes += storage(number).bytes;
-  return bytes;
 }
 
 void ActivationWindow::written_by(const Call& call, int number) {
@@ -498,12 +352,8 @@ void ActivationWindow::written_by(const Call& call, int number) {
     written(each);
     storage(each).writers.push_back(number);
   }
-  for (const auto& [each, bytes] : call.overwrites) {
-    Paged& its = paged(each);
-    if (its.unwritten == 0) continue;
-    its.unwritten -= std::min(its.unwritten, bytes);
-    if (its.unwritten == 0) storage(each).whole_from = state(each).version;
-  }
+  for (const auto& [each, bytes] : call.overwrites)
+    if (storages_.written(each, bytes)) storage(each).whole_from = state(each).version;
 }
 
 void ActivationWindow::trace_results(std::span<const c10::IValue> results, const Call& call, int number) {
@@ -515,7 +365,7 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
         for (const int each : call.storages) storage(each).kept = true;
         return;
       }
-      if (number_of(tensor)) return;
+      if (storages_.number_of(tensor)) return;
       c10::StorageImpl* const storage = storage_impl(tensor);
       const c10::DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
       const auto bytes = static_cast<std::int64_t>(storage->nbytes());
@@ -523,63 +373,46 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
           pointer.get_deleter() != c10::GetAllocator(storage->device_type())->raw_deleter())
         return;
       if (std::find(call.others.begin(), call.others.end(), storage) != call.others.end()) return;
-      trace(*storage, bytes, number, call.kind.allocates);
-      paged_.back().checked = checked_bytes(tensor);
-      if (calls_[static_cast<std::size_t>(number)]) calls_[static_cast<std::size_t>(number)]->add_place(place);
+      const int its = static_cast<int>(trace_.storages.size());
+      trace_.storages.push_back({.bytes = bytes, .writers = {number}});
+      if (call.kind.allocates) trace_.storages.back().whole_from = TracedStorage::kNever;
+      storages_.add(tensor, call.kind.allocates, shared_from_this());
+      op(number).results.push_back(its);
+      op(number).result_bytes += bytes;
+      born(its);
+      if (const auto& again = calls_[static_cast<std::size_t>(number)]) again->add_place(place);
     });
 }
 
-void ActivationWindow::trace(c10::StorageImpl& storage, std::int64_t bytes, int number, bool allocated) {
-  const int its = static_cast<int>(trace_.storages.size());
-  trace_.storages.push_back({.bytes = bytes, .writers = {number}});
-  if (allocated) trace_.storages.back().whole_from = TracedStorage::kNever;
-  Paged& paged = paged_.emplace_back();
-  paged.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
-  paged.bytes = storage.nbytes();
-  paged.unwritten = allocated ? paged.bytes : 0;
-  const c10::DataPtr& pointer = storage._mutable_data_ptr_no_checks();
-  paged.memory =
-      storage.set_data_ptr(c10::DataPtr(pointer.get(), new Tag{shared_from_this(), its}, &end, pointer.device()));
-  op(number).results.push_back(its);
-  op(number).result_bytes += bytes;
-  born(its);
-}
-
 void ActivationWindow::touch(const at::Tensor& tensor) {
-  const auto number = number_of(tensor);
+  const auto number = storages_.number_of(tensor);
   if (!number || state(*number).present) return;
-  require_thread();
-  bury();
-  stop_following();
+  storages_.require_here();
+  storages_.bury();
+  plan_.leave();
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   bring({*number});
   unpin({*number});
 }
 
-void ActivationWindow::require_thread() const {
-  if (std::this_thread::get_id() != thread_)
-    throw StateError("an activation that was dropped to keep within the activation budget is read on another thread",
-                     kKeep);
-}
-
 void ActivationWindow::keep(const at::Tensor& tensor) {
-  const auto number = number_of(tensor);
+  const auto number = storages_.number_of(tensor);
   if (!number) return;
-  if (!state(*number).present) require_thread();
+  if (!state(*number).present) storages_.require_here();
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   Residue::keep(*number);
 }
 
 // ---- The end
-// -----------------------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------------
 
 void ActivationWindow::close() {
-  if (closed_) return;
-  bury();
-  stop_following();
+  if (storages_.gone()) return;
+  storages_.bury();
+  plan_.leave();
   keeping_all_ = true;
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
-  for (std::size_t i = 0; i < paged_.size(); ++i) {
+  for (std::size_t i = 0; i < trace_.storages.size(); ++i) {
     const int number = static_cast<int>(i);
     if (!state(number).live || state(number).present) continue;
     bring({number});
@@ -589,15 +422,7 @@ void ActivationWindow::close() {
 }
 
 void ActivationWindow::abandon() noexcept {
-  closed_ = true;
-  for (Paged& its : paged_) {
-    if (const auto storage = its.storage.lock()) {
-      const std::unique_ptr<Tag> tag(static_cast<Tag*>(storage->_mutable_data_ptr_no_checks().get_context()));
-      storage->set_data_ptr(std::move(its.memory)).release_context();
-    }
-    its.storage.reset();
-    its.memory.clear();
-  }
+  storages_.let_go();
   calls_.clear();
   apart_.clear();
 }

@@ -3,9 +3,6 @@
 // an operator touches them (partition/residue.h). Autograd's saved tensors, views, and what the program refers to share
 // these storages, and need no attention.
 //
-// A storage that is traced is known by its data pointer, whose deleter and context are the window's. Without memory,
-// what reads it past operators, by data_ptr(), throws and says what to do.
-//
 // Thread-safety: one thread; a storage may end on any.
 #pragma once
 
@@ -17,19 +14,17 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "backwards/activation_recorder.h"
+#include "backwards/followed_plan.h"
 #include "backwards/recorded_call.h"
-#include "partition/activation_plan.h"
+#include "backwards/traced_storages.h"
 #include "partition/residue.h"
 
 namespace zero {
@@ -56,20 +51,12 @@ struct ActivationTrials {
 void set_activation_trials(const ActivationTrials& trials);
 const ActivationTrials& activation_trials();
 
-// A plan, and the micro-batch that it is for.
-struct PlannedMicroBatch {
-  OperatorTrace trace;
-  ActivationPlan plan;
-  bool proven = false;  // what came back once was what had been dropped
-};
-
 class ActivationWindow final : private Residue, public std::enable_shared_from_this<ActivationWindow> {
  public:
   // Within `budget` bytes, by one of `plans`, of which the first is likeliest; as long as none fits, what is cheapest
   // goes first.
   ActivationWindow(ActivationRecorder& memory, ParametersAgain& parameters, std::int64_t budget,
-                   std::vector<std::shared_ptr<PlannedMicroBatch>> plans);
-  ~ActivationWindow() override;
+                   FollowedPlan::Plans plans);
 
   // Carries out an operator of the thread; `keys` below autograd.
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
@@ -81,7 +68,7 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   void allocating(std::int64_t bytes);
 
   // The window that a tensor's storage is of, or null.
-  static ActivationWindow* of(const at::Tensor& tensor);
+  static ActivationWindow* of(const at::Tensor& tensor) { return TracedStorages::window_of(tensor); }
   // It has its values from here on, for whoever reads them past operators.
   void keep(const at::Tensor& tensor);
   // Everything that lives has its values, and is LibTorch's own again: nothing of the window is left. Before what it
@@ -90,17 +77,18 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   // The same where that fails: what is missing throws when it is read.
   void abandon() noexcept;
   // Another thread goes on with it.
-  void move_here() { thread_ = std::this_thread::get_id(); }
+  void move_here() { storages_.move_here(); }
+  // A storage has ended. For TracedStorages.
+  void ended(int number);
 
-  bool anything_missing() const { return missing_ > 0; }
+  bool anything_missing() const { return storages_.missing() > 0; }
   // Whether it went by a plan to the end.
-  bool kept_to_plan() const;
-  const std::shared_ptr<PlannedMicroBatch>& plan() const { return following_; }
+  bool kept_to_plan() const { return plan_.kept(trace_.operators.size(), executions()); }
+  const std::shared_ptr<PlannedMicroBatch>& plan() const { return plan_.get(); }
   // Whether everything that can be run again was recorded so.
   bool recorded_all() const { return recorded_all_; }
   bool anything_living() const { return living() > 0; }
   const OperatorTrace& trace() const { return trace_; }
-  std::int64_t operators() const { return static_cast<std::int64_t>(trace_.operators.size()); }
   std::string describe(int op) const;
   // Whether any ever were on this thread, so that what an operator has been given before may be gone again.
   static bool has_paged_in() { return paged_in_; }
@@ -111,16 +99,6 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   using Residue::recomputations;
 
  private:
-  struct Tag;
-  // A storage that is traced.
-  struct Paged {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
-    c10::DataPtr memory;                  // what the storage points at, or what is held
-    std::size_t bytes = 0;                // of the storage
-    std::size_t checked = 0;              // of these, what has to come back
-    std::size_t unwritten = 0;            // of memory that was allocated alone, what no operator has written
-    std::optional<std::uint64_t> digest;  // of what was dropped, where that is checked
-  };
   // An operator that is under way.
   struct Running {
     std::int64_t before = 0;  // bytes held
@@ -128,15 +106,11 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   };
   class Call;
 
-  static void end(void* tag);
-  void ended(int number);
-  void bury();
-
   void dropped(int storage) override;
   void recompute(int op, int storage, bool first) override;
   void made(int storage, Key version, bool in_place) override;
   void forgotten(Key version) override { apart_.erase(version); }
-  void freed(int storage) override { paged(storage).memory.clear(); }
+  void freed(int storage) override { storages_.free(storage); }
   void may_be_made(int, int) override {}
   void make_room(std::int64_t bytes) override;
   // Where the ranks' micro-batches are alike, they drop the same, and come to the same units.
@@ -145,9 +119,6 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   bool gives_up() override;
   std::int64_t held() const override { return memory_.held(); }
 
-  Paged& paged(int storage) { return paged_[static_cast<std::size_t>(storage)]; }
-  std::optional<int> number_of(const at::Tensor& tensor) const;
-  void page_in(std::span<const c10::IValue> arguments) { page_in(parameters_, arguments); }
   void give(int storage, const c10::Storage& from);
   c10::Storage storage_for(const StorageUse& use, int target);
   void prepare(Call& call, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -156,23 +127,16 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   std::vector<int> read_before_overwriting(const Call& call);
   void written_by(const Call& call, int number);
   void trace_results(std::span<const c10::IValue> results, const Call& call, int number);
-  void trace(c10::StorageImpl& storage, std::int64_t bytes, int number, bool allocated);
-  void require_thread() const;
-  std::int64_t bytes_of(const std::vector<int>& storages) const;
   void stale(const std::vector<int>& operators);
   void before_write(const c10::StorageImpl* storage);
-  void follow(std::uint64_t identity, int at);
-  void stop_following();
-  void check(int storage);
 
   static inline thread_local bool paging_in_ = false;
   static inline thread_local bool paged_in_ = false;  // ever
   ActivationRecorder& memory_;
   ParametersAgain& parameters_;
-  std::vector<std::shared_ptr<PlannedMicroBatch>> candidates_;  // whose operators were the same so far
-  std::shared_ptr<PlannedMicroBatch> following_;
+  FollowedPlan plan_;
   OperatorTrace recorded_;
-  std::deque<Paged> paged_;
+  TracedStorages storages_;
   std::vector<std::unique_ptr<RecordedCall>> calls_;
   std::vector<c10::OperatorHandle> handles_;
   std::unordered_map<const c10::StorageImpl*, std::vector<int>> outside_;  // read by which operators
@@ -181,12 +145,6 @@ class ActivationWindow final : private Residue, public std::enable_shared_from_t
   std::optional<Running> running_;
   bool recorded_all_ = true;
   bool keeping_all_ = false;  // nothing is dropped meanwhile
-  int missing_ = 0;
-  bool closed_ = false;
-  std::thread::id thread_ = std::this_thread::get_id();
-  std::mutex mutex_;
-  std::vector<int> ended_elsewhere_;
-  std::atomic<bool> any_ended_elsewhere_ = false;
 };
 
 }  // namespace zero

@@ -173,7 +173,7 @@ void Activations::settle() {
 void Activations::learn() {
   const std::shared_ptr<PlannedMicroBatch> followed = window_->plan();
   report_.peak_bytes = window_->peak();
-  report_.operators = window_->operators();
+  report_.operators = static_cast<std::int64_t>(window_->trace().operators.size());
   report_.recomputations = window_->recomputations();
   report_.planned_bytes = followed ? followed->plan.peak : 0;
   if (window_->kept_to_plan()) {
