@@ -162,8 +162,8 @@ TEST_P(Programs, HaveTheSameBitsWithinAnActivationBudget) {
     for (const Plan& plan : {Plan::ddp(), Plan::zero3()}) {
       Job job{.plan = plan.precision(precision), .ranks = expected().ranks.back(), .steps = 5};
       const std::vector<Outcome> without = run_on_ranks(job, make());
-      for (const std::uint32_t seed : {0U, 1U, 2U})
-        for (const double share : {.75, .5, .25, .01}) {
+      for (const std::uint32_t seed : {0U, 1U})
+        for (const double share : seed == 0 ? std::vector{.75, .5, .25, .01} : std::vector{.5, .01}) {
           job.plan = plan.precision(precision).activation_budget({.share = share});
           const Trials trials(seed);
           in_case(job, [&] { expect_same(without, run_on_ranks(job, make())); });
