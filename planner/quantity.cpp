@@ -11,37 +11,20 @@
 #include <utility>
 
 #include "base/number.h"
+#include "base/suffixes.h"
 #include "base/text.h"
 #include "zero/error.h"
 
 namespace planner {
 namespace {
 
-struct Suffix {
-  std::string_view name;
-  std::int64_t factor;
-};
-
 constexpr std::int64_t kThousand = 1000, kMillion = 1'000'000, kBillion = 1'000'000'000, kTrillion = 1'000'000'000'000;
-constexpr double kMost = 1e18;
+using zero::parted, zero::Suffix, zero::trimmed;
+
+constexpr double kMost = zero::kMostCounted;
 
 constexpr std::array<Suffix, 6> kCounts{
     {{"", 1}, {"k", kThousand}, {"m", kMillion}, {"b", kBillion}, {"g", kBillion}, {"t", kTrillion}}};
-constexpr std::array<Suffix, 14> kBytes{{{"", 1},
-                                         {"b", 1},
-                                         {"k", kThousand},
-                                         {"kb", kThousand},
-                                         {"kib", std::int64_t{1} << 10},
-                                         {"m", kMillion},
-                                         {"mb", kMillion},
-                                         {"mib", std::int64_t{1} << 20},
-                                         {"g", kBillion},
-                                         {"gb", kBillion},
-                                         {"gib", std::int64_t{1} << 30},
-                                         {"t", kTrillion},
-                                         {"tb", kTrillion},
-                                         {"tib", std::int64_t{1} << 40}}};
-
 constexpr std::array<Suffix, 12> kBandwidths{{{"Tbit", kTrillion / 8},
                                               {"Tbit/s", kTrillion / 8},
                                               {"Gbit", kBillion / 8},
@@ -55,38 +38,7 @@ constexpr std::array<Suffix, 12> kBandwidths{{{"Tbit", kTrillion / 8},
                                               {"GB/s", kBillion},
                                               {"MB/s", kMillion}}};
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(' ');
-  return begin == text.npos ? std::string_view() : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
-}
-
-// "80" and "GB". An "e" between digits is the number's.
-std::pair<std::string_view, std::string_view> parted(std::string_view text) {
-  text = trimmed(text);
-  double ignored = 0;
-  const char* const end = std::from_chars(text.data(), text.data() + text.size(), ignored).ptr;
-  const auto length = static_cast<std::size_t>(end - text.data());
-  return {text.substr(0, length), trimmed(text.substr(length))};
-}
-
-// Integers are counted exactly.
-std::optional<std::int64_t> times(std::string_view number, std::int64_t factor) {
-  constexpr auto most = static_cast<std::int64_t>(kMost);
-  std::int64_t count = 0;
-  if (const auto integer = zero::read_number<std::int64_t>(number, 0, most); integer.fault.empty()) {
-    if (__builtin_mul_overflow(integer.value, factor, &count) || count > most) return {};
-    return count;
-  }
-  const auto real = zero::read_number<double>(number, 0, kMost);
-  const double product = real.value * static_cast<double>(factor);
-  if (!real.fault.empty() || product > kMost || (product > 0 && product < 1)) return {};
-  return std::llround(product);
-}
-
-std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, std::int64_t least, const char* example) {
-  const auto [number, unit] = parted(text);
-  const auto suffix = std::ranges::find(suffixes, zero::lower(unit), &Suffix::name);
-  const auto count = suffix == suffixes.end() ? std::nullopt : times(number, suffix->factor);
+std::int64_t whole(std::optional<std::int64_t> count, std::string_view text, std::int64_t least, const char* example) {
   if (!count || *count < least)
     throw zero::ConfigError(zero::in_quotes(text) + " is not a size from " + std::to_string(least) + " to 1e18",
                             example);
@@ -96,12 +48,12 @@ std::int64_t whole(std::string_view text, std::span<const Suffix> suffixes, std:
 }  // namespace
 
 std::int64_t parameters_of(std::string_view text) {
-  return whole(text, kCounts, 1, "write 7.5e9, 7.5B, 350M or 1T");
+  return whole(zero::read_count(text, kCounts), text, 1, "write 7.5e9, 7.5B, 350M or 1T");
 }
 
 std::int64_t bytes_of(std::string_view text, std::int64_t least) {
   constexpr const char* example = "write 80GB for 80e9 bytes, or 80GiB";
-  const std::int64_t bytes = whole(text, kBytes, least, example);
+  const std::int64_t bytes = whole(zero::read_bytes(text), text, least, example);
   if (bytes > 0 && bytes < kMillion && parted(text).second.empty())
     throw zero::ConfigError(
         zero::in_quotes(text) + " has no unit, so it is " + in_units(bytes),

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -16,7 +15,7 @@
 #include "backwards/operator_kind.h"
 #include "backwards/unwatched.h"
 #include "base/random.h"
-#include "base/text.h"
+#include "base/restore.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -32,10 +31,6 @@ std::int64_t nanoseconds_now() {
 
 bool strided(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->has_storage() && tensor.layout() == at::kStrided;
-}
-
-c10::StorageImpl* storage_impl(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
 c10::Storage copy_of(const c10::Storage& from) {
@@ -63,8 +58,9 @@ const ActivationTrials& activation_trials() {
 // One operator on its way through the window.
 class ActivationWindow::Call {
  public:
-  Call(ActivationWindow& window, const c10::OperatorHandle& op, std::span<const c10::IValue> arguments)
-      : kind(OperatorKind::of(op)) {
+  Call(ActivationWindow& window, const c10::OperatorHandle& op, const OperatorKind& its_kind,
+       std::span<const c10::IValue> arguments)
+      : kind(its_kind) {
     its.identity = its.alike = std::hash<c10::OperatorHandle>()(op);
     for (std::size_t i = 0; i < arguments.size(); ++i)
       for_each_defined(arguments[i], [&](const at::Tensor& tensor) { look(window, tensor, kind.writes[i] != 0); });
@@ -97,7 +93,7 @@ class ActivationWindow::Call {
     }
     if (ActivationWindow* const another = ActivationWindow::of(tensor)) another->keep(tensor);
     its.identity = derived(its.identity, 1);
-    others.push_back(storage_impl(tensor));
+    others.push_back(impl_of(tensor));
     if (!writes) return;
     written.push_back(others.back());
     plain = plain && kind.statistics;
@@ -117,8 +113,7 @@ void ActivationWindow::ended(int number) {
   die(number);
 }
 
-// ---- Memory that goes and comes
-// ----------------------------------------------------------------------------------------
+// -- Memory that goes and comes.
 
 void ActivationWindow::dropped(int number) {
   if (running_) running_->before -= memory_.bytes_of(storages_.memory(number));
@@ -183,14 +178,8 @@ void ActivationWindow::recompute(int number, int target, bool first) {
 // Peers may have dropped other activations, and not come to it.
 void ActivationWindow::page_in(ParametersAgain& parameters, std::span<const c10::IValue> arguments) {
   paged_in_ = true;
-  const bool before = std::exchange(paging_in_, true);
-  try {
-    parameters.page_in(arguments);
-  } catch (...) {
-    paging_in_ = before;
-    throw;
-  }
-  paging_in_ = before;
+  const Restore paging(paging_in_, true);
+  parameters.page_in(arguments);
 }
 
 void ActivationWindow::make_room(std::int64_t bytes) {
@@ -218,18 +207,16 @@ bool ActivationWindow::gives_up() {
   return recomputations() > 4 * static_cast<std::int64_t>(trace_.operators.size()) + kAtLeast;
 }
 
-// ---- What cannot be run again
-// ------------------------------------------------------------------------------------------
+// -- What cannot be run again.
 
 // These operators from now on: what they are needed for is made before.
 void ActivationWindow::stale(const std::vector<int>& operators) {
   if (operators.empty()) return;
-  keeping_all_ = true;  // or more of their results might go meanwhile
+  const Restore keeping(keeping_all_, true);  // or more of their results might go meanwhile
   for (const int number : missing_results(operators)) {
     bring({number});
     unpin({number});
   }
-  keeping_all_ = false;
   for (const int number : operators) op(number).again = false;
 }
 
@@ -250,8 +237,7 @@ std::string ActivationWindow::describe(int number) const {
          (its.backward ? ", in backward" : ", in forward");
 }
 
-// ---- Operators
-// -------------------------------------------------------------------------------------------------------------
+// -- Operators.
 
 void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OperatorKind& kind = OperatorKind::of(handle);
@@ -262,7 +248,7 @@ void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySe
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   if (kind.views) return handle.redispatchBoxed(keys, stack);
   storages_.bury();
-  Call call(*this, handle, arguments);
+  Call call(*this, handle, kind, arguments);
   const int number = now_ = static_cast<int>(trace_.operators.size());
   call.its.backward = torch::autograd::get_current_graph_task_id() != -1;
   if (number > 0)
@@ -366,7 +352,7 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
         return;
       }
       if (storages_.number_of(tensor)) return;
-      c10::StorageImpl* const storage = storage_impl(tensor);
+      c10::StorageImpl* const storage = impl_of(tensor);
       const c10::DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
       const auto bytes = static_cast<std::int64_t>(storage->nbytes());
       if (memory_.bytes_of(pointer.get()) == 0 || bytes < trials.traced_from ||
@@ -403,8 +389,7 @@ void ActivationWindow::keep(const at::Tensor& tensor) {
   Residue::keep(*number);
 }
 
-// ---- The end
-// ----------------------------------------------------------------------------------------------------------
+// -- The end.
 
 void ActivationWindow::close() {
   if (storages_.gone()) return;

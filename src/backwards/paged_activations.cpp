@@ -3,7 +3,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -40,7 +39,6 @@ void take_least_times(OperatorTrace& trace, const OperatorTrace& before) {
 
 // Of a thread.
 struct Activations::Here {
-  std::atomic<int> seeing = 0;
   ActivationWindow* window = nullptr;     // which records
   ParametersAgain* parameters = nullptr;  // of an engine; any may page in for all
 };
@@ -48,17 +46,6 @@ struct Activations::Here {
 at::Tensor keep(const at::Tensor& tensor) {
   if (ActivationWindow* const window = ActivationWindow::of(tensor)) window->keep(tensor);
   return tensor;
-}
-
-Activations::Seeing::Seeing(std::shared_ptr<Here> here) : here_(std::move(here)) {
-  ++here_->seeing;
-  c10::impl::tls_set_dispatch_key_included(kBelowKey, true);
-}
-
-// From another thread, the key stays until that one's next operator.
-Activations::Seeing::~Seeing() {
-  if (--here_->seeing == 0 && here_.get() == ThreadShared<Here>::here())
-    c10::impl::tls_set_dispatch_key_included(kBelowKey, false);
 }
 
 // To compute what is missing might take other ranks, which need not be there. Who reads it is told.
@@ -80,14 +67,10 @@ void Activations::limit(const ActivationBudget& budget, std::unique_ptr<Paramete
   parameters_ = std::move(parameters);
 }
 
-bool Activations::seen() {
-  const Here* const here = ThreadShared<Here>::here();
-  return here != nullptr && here->seeing > 0;
-}
-
 void Activations::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  Here* const here = ThreadShared<Here>::here();
-  if (here->window != nullptr) return here->window->run(op, keys, stack);
+  SeesThread<kBelowKey>::stop_if_none();
+  const Here* const here = ThreadShared<Here>::here();
+  if (here != nullptr && here->window != nullptr) return here->window->run(op, keys, stack);
   const OperatorKind& kind = OperatorKind::of(op);
   if (kind.composite) return op.redispatchBoxed(keys, stack);
   const std::size_t count = op.schema().arguments().size();
@@ -97,7 +80,7 @@ void Activations::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
       for_each_defined(value, [&](const at::Tensor& tensor) {
         if (ActivationWindow* const window = ActivationWindow::of(tensor)) window->touch(tensor);
       });
-  if (!kind.views && ActivationWindow::has_paged_in() && here->parameters != nullptr)
+  if (!kind.views && ActivationWindow::has_paged_in() && here != nullptr && here->parameters != nullptr)
     ActivationWindow::page_in(*here->parameters, arguments);
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   op.redispatchBoxed(keys, stack);
@@ -118,14 +101,14 @@ void Activations::begin_forward(bool trains) {
 void Activations::open() {
   const auto here = ThreadShared<Here>::own();
   if (!window_) {
-    std::vector<std::shared_ptr<PlannedMicroBatch>> plans;
+    FollowedPlan::Plans plans;
     if (!std::exchange(record_anew_, false)) plans.assign(plans_.begin(), plans_.end());
     window_ =
         std::make_shared<ActivationWindow>(memory_, *parameters_, bytes_ > 0 ? bytes_ : kUnlimited, std::move(plans));
     complete_ = false;
   }
   if (here_ != here) window_->move_here();
-  if (!seeing_ || here_ != here) seeing_ = std::make_unique<Seeing>(here);
+  if (!seeing_ || here_ != here) seeing_.emplace();
   here_ = here;
   here_->window = window_.get();
   here_->parameters = parameters_.get();
@@ -221,6 +204,7 @@ void Activations::plan(OperatorTrace trace) {
   std::int64_t all = 1;
   for (const TracedOperator& each : trace.operators) all += each.nanoseconds;
   report_.recomputation_share = static_cast<double>(plan->nanoseconds) / static_cast<double>(all);
+  std::erase_if(plans_, [its = signature(trace)](const auto& each) { return signature(each->trace) == its; });
   plans_.push_front(std::make_shared<PlannedMicroBatch>(PlannedMicroBatch{std::move(trace), *std::move(plan)}));
   if (plans_.size() > kMostShapes) plans_.pop_back();
 }

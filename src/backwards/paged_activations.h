@@ -12,11 +12,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backwards/activation_recorder.h"
 #include "backwards/activation_window.h"
+#include "backwards/sees_thread.h"
+#include "backwards/unwatched.h"
 #include "zero/activation_report.h"
 #include "zero/plan.h"
 
@@ -43,24 +46,11 @@ class Activations {
 
   ActivationReport report() const { return report_; }
 
-  // Whether operators of this thread are to be seen below autograd; and one of them, with its keys from there.
-  static bool seen();
+  // Carries out an operator that the fallback below autograd sees, with its keys from there.
   static void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
   struct Here;
-  // As long as it lives, operators of the thread that made it come to run(). It may end on any thread.
-  class Seeing {
-   public:
-    explicit Seeing(std::shared_ptr<Here> here);
-    ~Seeing();
-    Seeing(const Seeing&) = delete;
-    Seeing& operator=(const Seeing&) = delete;
-
-   private:
-    std::shared_ptr<Here> here_;
-  };
-
   void open();
   void pause();
   void learn();
@@ -74,7 +64,7 @@ class Activations {
   std::int64_t bytes_ = 0;  // of the budget; 0: not known yet
   std::unique_ptr<ParametersAgain> parameters_;
   std::shared_ptr<Here> here_;
-  std::unique_ptr<Seeing> seeing_;
+  std::optional<SeesThread<kBelowKey>> seeing_;
   std::shared_ptr<ActivationWindow> window_;              // of the micro-batch
   bool complete_ = true;                                  // its backward is over
   std::vector<std::shared_ptr<ActivationWindow>> past_;   // something of which may be missing

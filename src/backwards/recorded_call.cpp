@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -25,31 +24,16 @@ const c10::Storage& no_storage() {
 }  // namespace
 
 // What held where the operator was called.
-class RecordedCall::Surroundings {
- public:
+struct RecordedCall::Surroundings {
   explicit Surroundings(const RecordedCall& call)
-      : keys_(call.local_.included_, call.local_.excluded_.add(kBelowKey).add(kWatchKey)),
-        gradients_(call.gradients_),
-        device_(call.device_),
-        dtype_(at::autocast::get_autocast_dtype(device_)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_dtype(device_, call.cast_);
-    at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~Surroundings() {
-    at::autocast::set_autocast_dtype(device_, dtype_);
-    at::autocast::set_autocast_cache_enabled(cache_);
-  }
-  Surroundings(const Surroundings&) = delete;
-  Surroundings& operator=(const Surroundings&) = delete;
+      : autocast(call.cast_),
+        keys(call.local_.included_, call.local_.excluded_.add(kBelowKey).add(kWatchKey)),
+        gradients(call.gradients_) {}
 
- private:
-  at::DisableRecordFunctionGuard unseen_;
-  c10::impl::ForceDispatchKeyGuard keys_;
-  at::AutoGradMode gradients_;
-  at::DeviceType device_;
-  at::ScalarType dtype_;
-  bool cache_;
+  at::DisableRecordFunctionGuard unseen;
+  AutocastScope autocast;  // its dtype, and no cache; whether it is on the keys say
+  c10::impl::ForceDispatchKeyGuard keys;
+  at::AutoGradMode gradients;
 };
 
 RecordedCall::RecordedCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -62,7 +46,7 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const OperatorKind& kind = OperatorKind::of(op);
   for (std::size_t i = 0; i < arguments_.size(); ++i)
     arguments_[i] = with_tensors(arguments_[i], [&](const at::Tensor& tensor) {
-      if (!tensor.is_cpu()) device_ = tensor.device().type();
+      if (!tensor.is_cpu()) cast_.device = tensor.device().type();
       if (!traced(tensor)) {
         if (kind.writes[i] != 0) copied_.push_back(i);
         return tensor;
@@ -72,11 +56,11 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, c10::DispatchKeySet ke
       shells_.push_back({shell, tensor.requires_grad()});
       return shell;
     });
-  cast_ = at::autocast::get_autocast_dtype(device_);
+  cast_.dtype = at::autocast::get_autocast_dtype(cast_.device);
   if (kind.random && kind.generator >= 0 && !draws_nothing(op, arguments_)) {
     const c10::IValue& given = arguments_[static_cast<std::size_t>(kind.generator)];
     generator_ = given.isGenerator() ? given.toGenerator().clone()
-                                     : at::globalContext().defaultGenerator(c10::Device(device_)).clone();
+                                     : at::globalContext().defaultGenerator(c10::Device(cast_.device)).clone();
   }
 }
 

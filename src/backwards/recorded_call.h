@@ -16,6 +16,8 @@
 #include <span>
 #include <vector>
 
+#include "backwards/autocast.h"
+
 namespace zero {
 
 class RecordedCall {
@@ -40,7 +42,7 @@ class RecordedCall {
     at::Tensor tensor;
     bool requires_grad;  // kernels ask
   };
-  class Surroundings;
+  struct Surroundings;
   class Lent;
 
   c10::OperatorHandle op_;
@@ -50,8 +52,7 @@ class RecordedCall {
   std::vector<std::size_t> copied_;  // numbers of arguments
   std::vector<int> places_;
   c10::impl::LocalDispatchKeySet local_;  // kernels call operators
-  at::DeviceType device_ = at::kCPU;
-  at::ScalarType cast_;
+  Cast cast_{at::kCPU, at::kFloat};
   bool gradients_;
   at::Generator generator_;  // as it was, where it draws
 };

@@ -15,10 +15,6 @@
 namespace zero {
 namespace {
 
-c10::StorageImpl* impl_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
 // Of a result's storage, those bytes that have values: not what a kernel used before, nor the workspaces of libraries.
 std::size_t checked_bytes(const at::Tensor& result) {
   if (result.scalar_type() == at::kByte || result.storage_offset() != 0 || !result.is_non_overlapping_and_dense())

@@ -21,6 +21,11 @@ namespace zero {
 
 class ActivationWindow;
 
+// Of a tensor that has one.
+inline c10::StorageImpl* impl_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
 class TracedStorages {
  public:
   // What to do about a tensor that has to stay.

@@ -333,8 +333,7 @@ bool any_deferred(const Handle& op, const Stack& stack) {
 
 void note(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
   const bool inside = deferred_tensors::under_way();
-  if (!inside && Activations::seen() && !any_deferred(op, *stack))
-    return Activations::run(op, keys & NotedCall::below(), stack);
+  if (!inside && !any_deferred(op, *stack)) return Activations::run(op, keys & NotedCall::below(), stack);
   NotedCall call(op, keys, stack);
   if (taken_apart(op)) return call.take_apart();
   if (!call.on_deferred()) return inside && !call.on_tensors() && !random(op) ? call.make_later() : call.run();

@@ -5,8 +5,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
+#include "backwards/sees_thread.h"
 #include "base/text.h"
 #include "deferred/deferred_storage.h"
 #include "deferred/read_stretches.h"
@@ -14,7 +17,7 @@
 namespace zero::deferred_tensors {
 namespace {
 
-thread_local int scopes = 0;
+thread_local std::vector<std::unique_ptr<SeesThread<kDeferredKey>>> seeing;  // of each scope
 
 void give(const at::Tensor& tensor, const c10::Storage& memory) {
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
@@ -40,15 +43,15 @@ Off::~Off() {
 }
 
 void begin() {
-  if (scopes++ == 0) c10::impl::tls_set_dispatch_key_included(kDeferredKey, true);
+  seeing.push_back(std::make_unique<SeesThread<kDeferredKey>>());
 }
 
 void end() {
-  if (--scopes == 0) c10::impl::tls_set_dispatch_key_included(kDeferredKey, false);
+  seeing.pop_back();
 }
 
 bool under_way() {
-  return scopes > 0;
+  return !seeing.empty();
 }
 
 bool deferred(const at::Tensor& tensor) {

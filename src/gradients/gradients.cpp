@@ -10,6 +10,7 @@
 #include "base/elements.h"
 #include "gradients/unit_gradients.h"
 #include "units/for_unit.h"
+#include "zero/activations.h"
 #include "zero/error.h"
 #include "zero/estimate.h"
 
@@ -197,7 +198,7 @@ void Gradients::take(int unit, int slot) {
                                     : "nested backward passes need precision fp32 or Plan::accumulate above 1");
   before_change_(unit);
   at::NoGradGuard no_grad;
-  const at::Tensor gradient = in_order_of(parameter, arrived_gradient);
+  const at::Tensor gradient = keep(in_order_of(parameter, arrived_gradient));  // it is read past operators
   if (reduces_each()) {
     collect(gradients, slot, &gradient);
   } else {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <span>
 #include <string_view>
@@ -18,14 +17,11 @@
 #include "backwards/micro_batch.h"
 #include "backwards/unwatched.h"
 #include "base/lifetimes.h"
+#include "base/restore.h"
 #include "operators/operator_rule.h"
 #include "operators/program_functions.h"
 
 namespace zero {
-
-struct Watchers {
-  std::atomic<int> count = 0;
-};
 
 namespace {
 
@@ -67,20 +63,6 @@ std::span<c10::IValue> uppermost(Stack* stack, std::size_t count) {
 thread_local int watched_inside = 0;
 // Inside an operator that autocast has cast the arguments of.
 thread_local bool cast_already = false;
-
-// A value for as long as this lives.
-template <class T>
-class Restore {
- public:
-  Restore(T& place, T value) : place_(place), before_(std::exchange(place, value)) {}
-  ~Restore() { place_ = before_; }
-  Restore(const Restore&) = delete;
-  Restore& operator=(const Restore&) = delete;
-
- private:
-  T& place_;
-  T before_;
-};
 
 // The rules that concern a call, as bits: those of its operator, of which some apply to other calls.
 class Rules {
@@ -175,14 +157,8 @@ void watch_inside(OperatorCall& call) {
 
 constexpr auto kBackward = std::to_array<OperatorName>({{"aten::_backward"}});
 
-// All who watched this thread have ended, the last of them on another one.
-void stop_if_unwatched() {
-  const Watchers* const watchers = ThreadShared<Watchers>::here();
-  if (watchers != nullptr && watchers->count == 0) c10::impl::tls_set_dispatch_key_included(kWatchKey, false);
-}
-
 void see(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) try {
-  stop_if_unwatched();
+  SeesThread<kWatchKey>::stop_if_none();
   const bool of_program = of_program_with_gradients();
   if (of_program) begin_and_end(uppermost(stack, op.schema().arguments().size()));
   OperatorCall(op, keys, stack).proceed();
@@ -216,17 +192,13 @@ std::span<c10::IValue> OperatorCall::results() const {
   return uppermost(stack, std::min(op.schema().returns().size(), stack->size()));
 }
 
-Watch::Watch() : watchers_(ThreadShared<Watchers>::own()) {
-  if (watchers_->count++ == 0) ++watched_threads;
+Watch::Watch() {
+  if (sees_.first()) ++watched_threads;
   program_functions::behind_operator();
-  c10::impl::tls_set_dispatch_key_included(kWatchKey, true);
 }
 
-// From another thread, the key stays until that one's next operator.
 Watch::~Watch() {
-  if (--watchers_->count > 0) return;
-  --watched_threads;
-  if (watchers_.get() == ThreadShared<Watchers>::here()) c10::impl::tls_set_dispatch_key_included(kWatchKey, false);
+  if (sees_.last()) --watched_threads;
 }
 
 }  // namespace zero

@@ -2,11 +2,10 @@
 // of a thread before it runs, and asks the engines of the units among its arguments for their values.
 #pragma once
 
-#include <memory>
+#include "backwards/sees_thread.h"
+#include "backwards/unwatched.h"
 
 namespace zero {
-
-struct Watchers;
 
 // While it lives, the fallback sees the operators of the thread that made it (and of the autograd threads that inherit
 // its keys). Counted: engines on one thread share it. It may end on any thread.
@@ -18,7 +17,7 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
  private:
-  std::shared_ptr<Watchers> watchers_;
+  SeesThread<kWatchKey> sees_;
 };
 
 }  // namespace zero

@@ -23,10 +23,6 @@ at::Tensor plain(const at::Tensor& tensor) {
   return (known ? tensor : tensor.to(at::kFloat)).contiguous();
 }
 
-Float8Matrix weight_of(Device& device, const at::Tensor& matrix) {
-  return {device, Float8Format::e4m3, matrix};
-}
-
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& matrix,
                             const std::optional<at::Tensor>& bias, const c10::intrusive_ptr<Float8Linears>& linears,
@@ -34,7 +30,7 @@ struct Product : torch::autograd::Function<Product> {
     const at::Tensor rows = plain(x).reshape({-1, matrix.size(0)});
     const Float8Matrix input =
         linears->cast(static_cast<std::size_t>(parameter), Float8Linears::input, rows, /*recorded=*/training);
-    const Float8Matrix weight = weight_of(linears->device(), matrix);
+    const Float8Matrix weight = weight_paged_in(linears->device(), matrix);
     const at::Tensor y = multiply({input}, {weight}, bias);
     if (training) {
       context->save_for_backward({input.codes(), input.scale(), matrix});
@@ -81,7 +77,7 @@ struct Product : torch::autograd::Function<Product> {
  private:
   static Float8Matrix weight_paged_in(Device& device, const at::Tensor& matrix) {
     if (Unit* unit = Unit::of(matrix.unsafeGetTensorImpl())) unit->owner->page_in(std::span(&unit, 1));
-    return weight_of(device, matrix);
+    return {device, Float8Format::e4m3, matrix};
   }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/torch/dtypes.h"
+#include "zero/activations.h"
 
 namespace zero {
 namespace {
@@ -40,6 +41,7 @@ Float8Matrix::Float8Matrix(Device& device, Float8Format format, const at::Tensor
       scale_(at::empty({sizeof(Float8Scale) / sizeof(float)}, matrix.options().dtype(at::kFloat))) {
   auto* const scale = static_cast<Float8Scale*>(scale_.mutable_data_ptr());
   const Dtype dtype = *dtype_of(matrix.scalar_type());
+  keep(matrix);  // it is read past operators
   device.zero(&scale->largest, sizeof(float));
   device.run(FindLargest{matrix.const_data_ptr(), dtype, matrix.numel(), &scale->largest, noted});
   device.run(ToFloat8{format, matrix.const_data_ptr(), dtype, matrix.numel(), given, scale,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <unordered_map>
 #include <utility>
 
@@ -108,7 +107,6 @@ class Foretold final : public Residue {
   ActivationPlan plan_;
   std::int64_t other_ = 0;
   bool circles_ = false;
-  std::vector<int> arguments_;
 };
 
 std::vector<std::vector<int>> deaths_of(const OperatorTrace& trace) {
@@ -167,11 +165,9 @@ bool Foretold::readable_later(int number, int for_storage) {
 }
 
 void Foretold::execute(const TracedOperator& its) {
-  arguments_.clear();
+  std::vector<int> arguments;
   for (const StorageUse& use : its.uses)
-    if (std::find(arguments_.begin(), arguments_.end(), use.storage) == arguments_.end())
-      arguments_.push_back(use.storage);
-  const std::vector<int> arguments = arguments_;
+    if (std::find(arguments.begin(), arguments.end(), use.storage) == arguments.end()) arguments.push_back(use.storage);
   bring(arguments);
   make_room(its.result_bytes + its.scratch_bytes);
   need(its.result_bytes + its.scratch_bytes);

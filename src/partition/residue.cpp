@@ -1,7 +1,6 @@
 #include "partition/residue.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 
@@ -35,10 +34,10 @@ std::int64_t Residue::cost(int storage) {
   return cost_of(storage, state(storage).version, /*first=*/true, storage, left);
 }
 
-std::int64_t Residue::cost_of(int storage, int version, bool first, int for_storage, int& left) {
-  if (!first && state(storage).present && state(storage).version == version) return 0;
-  const int from = walk_from(storage, version);
-  const TracedStorage& its = this->storage(storage);
+std::int64_t Residue::cost_of(int made, int version, bool first, int for_storage, int& left) {
+  if (!first && state(made).present && state(made).version == version) return 0;
+  const int from = walk_from(made, version);
+  const TracedStorage& its = storage(made);
   if (--left < 0 || version < its.whole_from) return kImpossible;
   std::int64_t sum = 0;
   for (int k = from; k < version; ++k) {
@@ -46,7 +45,7 @@ std::int64_t Residue::cost_of(int storage, int version, bool first, int for_stor
     if (!op(number).again || (for_storage >= 0 && !readable_later(number, for_storage))) return kImpossible;
     sum += price(op(number)) + kOverhead;
     for (const StorageUse& use : op(number).uses) {
-      if (use.storage == storage) continue;
+      if (use.storage == made) continue;
       const std::int64_t more = cost_of(use.storage, use.version, /*first=*/false, for_storage, left);
       if (more < 0) return kImpossible;
       sum += more;
@@ -102,25 +101,24 @@ void Residue::born(int number) {
 }
 
 // Pins what is there, and puts what is not into the order in which it is made, behind what it is made of.
-void Residue::require(int storage, int version) {
-  State& its = state(storage);
+void Residue::require(int needed, int version) {
+  State& its = state(needed);
   if (its.present && its.version == version) {
     ++its.pins;
     return;
   }
-  const auto [at, fresh] = versions_.try_emplace(key(storage, version), Version{storage, version});
+  const auto [at, fresh] = versions_.try_emplace(key(needed, version), Version{needed, version});
   if (!fresh) {
     ++at->second.uses;
     return;
   }
-  const auto& writers = trace_.storages[static_cast<std::size_t>(storage)].writers;
   for (int k = 0; k < version; ++k)
-    if (!op(writers[static_cast<std::size_t>(k)]).again)
-      throw StateError("an activation that was dropped cannot be computed again: operator " +
-                           std::to_string(writers[static_cast<std::size_t>(k)]) + " of the micro-batch",
+    if (const int writer = storage(needed).writers[static_cast<std::size_t>(k)]; !op(writer).again)
+      throw StateError("an activation that was dropped cannot be computed again: operator " + std::to_string(writer) +
+                           " of the micro-batch",
                        "report this, with the model; train it without an activation budget");
-  each_use(storage, 0, version, [&](const StorageUse& use) { require(use.storage, use.version); });
-  order_.push_back(key(storage, version));
+  each_use(needed, 0, version, [&](const StorageUse& use) { require(use.storage, use.version); });
+  order_.push_back(key(needed, version));
 }
 
 void Residue::release(int number, int version) {

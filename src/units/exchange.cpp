@@ -1,6 +1,7 @@
 #include "units/exchange.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -87,8 +88,9 @@ class Exchanged final : public Pending::State {
 
   void wait() override {
     try {
-      if (!ran_.done()) wait_serving();
-      ran_.wait();  // throws what it has thrown
+      std::optional<Exchange::OthersServe> others;
+      if (!ran_.done()) others.emplace(exchange_);
+      ran_.wait();
     } catch (...) {
       work_->join();
       throw;
@@ -98,11 +100,6 @@ class Exchanged final : public Pending::State {
   bool done() override { return ran_.done(); }
 
  private:
-  void wait_serving() {
-    const Exchange::OthersServe others(exchange_);
-    ran_.wait();
-  }
-
   Pending ran_;
   std::shared_ptr<SideStream::Work> work_;
   const Exchange& exchange_;

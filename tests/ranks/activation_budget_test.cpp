@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "activation_trials.h"
+#include "folder.h"
 #include "harness.h"
 #include "lm.h"
 #include "zero/activations.h"
@@ -361,6 +362,75 @@ TEST(ActivationBudgets, MayBeMetDifferentlyByEachRank) {
   const auto without = run(Plan::zero3());
   const Trials trials;
   EXPECT_EQ(run(within({.share = .3})), without);
+  EXPECT_GT(trials.recomputed(), 0);
+}
+
+// Products in FP8 read past operators what may have been dropped.
+TEST(ActivationBudgets, KeepToTheBitsOfFloat8) {
+  const Plan plan = Plan::zero3().precision(Precision::fp8);
+  const std::vector<float> without = plain_losses(plan, 5);
+  for (const std::uint32_t seed : {0U, 1U, 2U}) {
+    const Trials trials(seed);
+    EXPECT_EQ(plain_losses(plan.activation_budget({.share = .01}), 5), without);
+    EXPECT_GT(trials.recomputed(), 0);
+  }
+}
+
+// The same key of the dispatcher: neither ends the other's.
+TEST(ActivationBudgets, StandBesideModulesWithoutMemory) {
+  const auto run = [](const Plan& plan) {
+    return losses(plan, 4, [](Deep& model, int step) {
+      return model.loss(input(step), [](int layer, at::Tensor&) {
+        if (layer != 5) return;
+        const Deferring deferring;
+        static_cast<void>(torch::nn::Linear(64, 64));
+      });
+    });
+  };
+  const std::vector<float> without = run(Plan::zero3());
+  const Trials trials;
+  EXPECT_EQ(run(within({.share = .01})), without);
+  EXPECT_GT(trials.recomputed(), 0);
+}
+
+// Saved, loaded, written in scopes, without data, released, with a graph that is kept across all of it.
+TEST(ActivationBudgets, GoThroughWhatChangesParameters) {
+  const auto run = [](const Plan& plan) {
+    const Folder folder;
+    auto model = std::make_shared<Deep>();
+    std::vector<float> all;
+    at::Tensor kept;
+    {
+      Engine engine(*model, World(), plan, AdamW{});
+      for (int step = 0; step < 6; ++step) {
+        at::Tensor held;
+        const at::Tensor loss = model->loss(input(step), [&](int layer, at::Tensor& y) {
+          if (layer == 2) held = y.detach();
+        });
+        loss.backward({}, /*retain_graph=*/step == 4);
+        if (step == 1) engine.discard();
+        if (step == 2) engine.zero_grad();
+        if (step != 1 && step != 2) engine.step();
+        if (step == 3) engine.save(folder.path());
+        if (step == 4) engine.load(folder.path());
+        if (step == 5) {
+          const auto scope = gather(model->parameters());
+          const at::NoGradGuard no_grad;
+          for (const at::Tensor& each : model->parameters()) each.mul_(.5);
+        }
+        all.push_back(loss.item<float>());
+        all.push_back(held.sum().item<float>());
+        kept = held;
+      }
+      engine.release();
+    }
+    all.push_back(kept.sum().item<float>());
+    for (const at::Tensor& each : model->parameters()) all.push_back(each.detach().sum().item<float>());
+    return all;
+  };
+  const std::vector<float> without = run(Plan::zero3());
+  const Trials trials;
+  EXPECT_EQ(run(within({.share = .01})), without);
   EXPECT_GT(trials.recomputed(), 0);
 }
 
