@@ -3,17 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "planner/block_sizes.h"
+
 namespace planner {
 namespace {
-
-// LibTorch's small blocks come from malloc, which gives a little more than it is asked for.
-constexpr std::int64_t kSmall = 128 << 10;
-constexpr std::int64_t kSlack = 48;
-constexpr std::int64_t kScalars = 512;
-
-std::int64_t given(std::int64_t bytes) {
-  return bytes < kSmall ? bytes + kSlack : bytes;
-}
 
 class Sum final : public StepListener {
  public:
@@ -21,14 +14,18 @@ class Sum final : public StepListener {
     moment_ = moment;
     if (moment == "backward") begin(result_.in_backward);
   }
-  void hold(std::int64_t bytes) override {
-    now_ += given(bytes);
+  void hold(const Block& made) override {
+    now_ += given(made.bytes);
     for (std::int64_t* const sum : reducing_) *sum = std::max(*sum, now_);
     if (now_ <= result_.bytes) return;
     result_.bytes = now_;
     result_.moment = moment_;
   }
-  void drop(std::int64_t bytes) override { now_ -= given(bytes); }
+  void scratch(std::int64_t bytes) override {
+    hold({.bytes = bytes});
+    drop({.bytes = bytes});
+  }
+  void drop(const Block& block) override { now_ -= given(block.bytes); }
   void completes_layer() override {
     if (result_.layers++ == 0) begin(result_.in_layers);
   }
@@ -62,8 +59,7 @@ class Sum final : public StepListener {
 // What goes beyond the budget is dropped, and computed again.
 Activations within(const zero::ActivationBudget& budget, Activations all) {
   if (!budget) return all;
-  const std::int64_t most =
-      budget.share > 0 ? static_cast<std::int64_t>(budget.share * static_cast<double>(all.bytes)) : budget.bytes;
+  const std::int64_t most = in_bytes(budget, all.bytes);
   for (std::int64_t* const each : {&all.bytes, &all.in_backward, &all.in_layers, &all.in_embedding})
     *each = std::min(*each, most);
   return all;
@@ -75,6 +71,10 @@ Activations activations(const MicroBatch& work) {
   Sum sum;
   walk(work, sum);
   return within(work.budget, sum.result());
+}
+
+std::int64_t in_bytes(const zero::ActivationBudget& budget, std::int64_t all) {
+  return budget.share > 0 ? static_cast<std::int64_t>(budget.share * static_cast<double>(all)) : budget.bytes;
 }
 
 }  // namespace planner

@@ -19,7 +19,10 @@ struct Activations {
 
 // By going through the micro-batch operator by operator: see llama_step.h. As LibTorch 2.13 on a CPU holds them, with
 // one thread an operator; never less but for FP8, whose linear layers keep codes beside. Within the budget, where there
-// is one, whether it can be met or not.
+// is one, whether it can be met or not: see recomputation.h.
 Activations activations(const MicroBatch& work);
+
+// Of what is there without one.
+std::int64_t in_bytes(const zero::ActivationBudget& budget, std::int64_t all);
 
 }  // namespace planner

@@ -9,6 +9,8 @@
 #include "base/text.h"
 #include "models/schema.h"
 #include "partition/plan_settings.h"
+#include "planner/activation_choice.h"
+#include "planner/activation_theory.h"
 #include "planner/quantity.h"
 
 namespace planner {
@@ -76,12 +78,22 @@ Json encode(const Cost& cost) {
           {"mfu", cost.speed.utilization ? Json(*cost.speed.utilization) : Json()},
           {"fits", cost.fits()},
           {"peak_moment", cost.moment},
+          {"batch", cost.batch},
+          {"accumulate", cost.plan.accumulate()},
           {"padding_bytes", cost.padding},
           {"gathered_bytes", estimate.held[zero::Owner::gathered].peak},
           {"reduction_bytes", estimate.held[zero::Owner::reduction].peak},
           {"update_bytes", estimate.held[zero::Owner::update].peak},
           {"wire_bytes_inside_hosts", cost.estimate.wire.within_host()},
           {"wire_bytes_across_hosts", cost.estimate.wire.across_hosts()}};
+}
+
+// Of plans whose activations have a budget.
+void add_budget(Json& json, const Cost& cost) {
+  if (!cost.plan.activation_budget()) return;
+  add_setting(json, zero::plan_setting("activation_budget"), cost.plan);
+  json["recomputation_seconds"] = cost.priced() ? Json(cost.plan.accumulate() * cost.again.seconds) : Json();
+  json["recomputation_share"] = cost.again.share;
 }
 
 void add_reach(Json& json, const Cost& cost, const Reach& reach) {
@@ -97,6 +109,20 @@ void add_reach(Json& json, const Cost& cost, const Reach& reach) {
   json["least_ranks"] = reach.least_ranks > 0 ? Json(reach.least_ranks) : Json();
 }
 
+// Bytes of all layers.
+Json encode_theory(const Request& request) {
+  const models::LlamaConfig& config = request.shape.config;
+  const Transformer model{.heads = static_cast<double>(config.num_attention_heads),
+                          .hidden = static_cast<double>(config.hidden_size),
+                          .seq = static_cast<double>(request.seq),
+                          .batch = static_cast<double>(request.batch)};
+  const auto bytes = [&](Recompute recompute) {
+    return std::llround(layer_activations(model, 1, false, recompute) * static_cast<double>(config.num_hidden_layers));
+  };
+  return {
+      {"none", bytes(Recompute::none)}, {"selective", bytes(Recompute::selective)}, {"full", bytes(Recompute::full)}};
+}
+
 Json encode(const DeepSpeed& read) {
   return {{"taken", read.taken}, {"not_needed", read.not_needed}, {"automatic", read.automatic}};
 }
@@ -106,6 +132,7 @@ Json encode_plans(const Answer& answer) {
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     plans.push_back(encode(answer.costs[i]));
     add_tiers(plans.back(), answer.costs[i]);
+    add_budget(plans.back(), answer.costs[i]);
     if (!answer.reach.empty()) add_reach(plans.back(), answer.costs[i], answer.reach[i]);
   }
   return plans;
@@ -123,7 +150,12 @@ Answer answer(Request request, std::string model, std::string optimizer) {
   Answer result{.request = std::move(request), .model = std::move(model), .optimizer = std::move(optimizer)};
   result.costs = price(result.request);
   if (!result.request.device_memory) return result;
-  for (const Cost& cost : result.costs) result.reach.push_back(reach_of(result.request, cost));
+  choose_activations(result.request, result.costs);
+  Request asked = result.request;
+  for (const Cost& cost : result.costs) {
+    asked.batch = cost.batch;
+    result.reach.push_back(reach_of(asked, cost));
+  }
   return result;
 }
 
@@ -165,6 +197,7 @@ std::string to_json(const Answer& answer) {
   json["optimizer"] = answer.optimizer;
   json["batch"] = request.batch;
   json["seq"] = request.seq;
+  json["activation_theory_bytes"] = encode_theory(request);
   json["device_memory"] = request.device_memory ? Json(*request.device_memory) : Json();
   if (request.host_memory) json["host_memory"] = *request.host_memory;
   if (request.disk_space) json["disk_space"] = *request.disk_space;

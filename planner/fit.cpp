@@ -60,14 +60,19 @@ void add_help_of_batches(const Request& request, const Cost& cost, const Reach& 
     sentences.push_back("no batch and no sequence is small enough: without activations it is " + in_units(without));
 }
 
-// Of micro-batches of another size under the plan.
+// Of micro-batches of another size under the plan. So many bytes would be too few for larger ones: a budget is of them
+// the share that it is of the request's.
 std::int64_t bytes_with(const Request& request, const Cost& cost, std::int64_t batch, std::int64_t seq) {
-  return peak_of(cost.estimate, activations({.config = request.shape.config,
-                                             .batch = batch,
-                                             .seq = seq,
-                                             .precision = cost.plan.precision(),
-                                             .budget = cost.plan.activation_budget()}))
-      .bytes;
+  MicroBatch work{
+      .config = request.shape.config, .batch = request.batch, .seq = request.seq, .precision = cost.plan.precision()};
+  if (zero::ActivationBudget budget = cost.plan.activation_budget()) {
+    if (budget.share == 0)
+      budget = {.share = static_cast<double>(budget.bytes) / static_cast<double>(activations(work).bytes)};
+    work.budget = {.share = std::min(budget.share, 1.0)};
+  }
+  work.batch = batch;
+  work.seq = seq;
+  return peak_of(cost.estimate, activations(work)).bytes;
 }
 
 void add_help_of_memory(const Request& request, const Cost& cost, const Reach& reach,
@@ -88,20 +93,6 @@ std::string help_of_ranks(int ranks) {
   return "it fits on " + std::to_string(ranks) + " ranks";
 }
 
-// The one with the largest micro-batches. All are tried, since sums of gradients that are added up reproducibly grow
-// with their number.
-std::optional<Split> split_of(const Request& request, const Cost& cost) {
-  const std::int64_t sequences = request.batch * cost.plan.accumulate();
-  const std::int64_t most = std::min<std::int64_t>(sequences, most_micro_batches(request.shape));
-  Request other = request;
-  for (int accumulate = cost.plan.accumulate() + 1; accumulate <= most; ++accumulate) {
-    if (sequences % accumulate != 0) continue;
-    other.batch = sequences / accumulate;
-    if (price(other, cost.plan.accumulate(accumulate)).fits()) return Split{other.batch, accumulate};
-  }
-  return {};
-}
-
 }  // namespace
 
 std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
@@ -120,10 +111,23 @@ Reach reach_of(const Request& request, const Cost& cost) {
               .largest_batch = largest_batch(request, cost),
               .longest_seq = longest_seq(request, cost, request.batch),
               .longest_seq_alone = longest_seq(request, cost, 1),
-              .split = cost.fits() ? std::nullopt : split_of(request, cost),
+              .split = cost.fits() ? std::nullopt : split_of(request, cost.plan),
               .least_ranks = least_ranks(request, cost.plan)};
   reach.reasons = reasons(request, cost, reach);
   return reach;
+}
+
+// All are tried, since sums of gradients that are added up reproducibly grow with their number.
+std::optional<Split> split_of(const Request& request, const zero::Plan& plan) {
+  const std::int64_t sequences = request.batch * plan.accumulate();
+  const std::int64_t most = std::min<std::int64_t>(sequences, most_micro_batches(request.shape));
+  Request other = request;
+  for (int accumulate = plan.accumulate() + 1; accumulate <= most; ++accumulate) {
+    if (sequences % accumulate != 0) continue;
+    other.batch = sequences / accumulate;
+    if (price_bytes(other, plan.accumulate(accumulate)).fits()) return Split{other.batch, accumulate};
+  }
+  return {};
 }
 
 std::vector<std::string> reasons(const Request& request, const Cost& cost, const Reach& reach) {
@@ -169,9 +173,10 @@ std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) 
   Request other = request;
   const auto bytes = [&](std::int64_t parameters) {
     other.shape = shape_of(parameters);
-    return price(other, plan).peak;
+    return price_bytes(other, plan).peak;
   };
-  const double part = static_cast<double>(*request.device_memory) / static_cast<double>(price(request, plan).peak);
+  const double part =
+      static_cast<double>(*request.device_memory) / static_cast<double>(price_bytes(request, plan).peak);
   const double guess = part * static_cast<double>(request.shape.parameters);
   return largest(*request.device_memory, bytes, std::llround(guess), kThousandth);
 }
@@ -184,7 +189,7 @@ int least_ranks(const Request& request, const zero::Plan& plan) {
   const auto fits = [&](int count) {
     other.ranks = count * step;
     other.hosts = several ? other.ranks / host : 1;
-    return price(other, plan).fits();
+    return price_bytes(other, plan).fits();
   };
   // Padding may let the largest number of ranks need a little more than fewer do.
   const int most = std::max(kMostRanks / step, 1), given = request.ranks / step;

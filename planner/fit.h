@@ -20,6 +20,8 @@ struct Split {
   int accumulate = 1;
   bool operator==(const Split&) const = default;
 };
+// The one with the largest micro-batches that fits; none: no other than the request's does.
+std::optional<Split> split_of(const Request& request, const zero::Plan& plan);
 
 // How far a plan goes in the request's device memory. Counts of 0: none fits.
 struct Reach {

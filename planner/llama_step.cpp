@@ -1,11 +1,12 @@
 #include "planner/llama_step.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "planner/step_operators.h"
 
 namespace planner {
 namespace {
-
-constexpr std::int64_t kWide = 4;  // bytes of fp32
 
 // Rows of queries and of keys that LibTorch's attention on the CPU takes at a time.
 std::int64_t query_rows(std::int64_t seq) {
@@ -16,29 +17,44 @@ std::int64_t key_rows(std::int64_t seq) {
   return std::min<std::int64_t>(512, seq);
 }
 
-class Walk {
+// What a norm keeps for backward, and its result. In fp32 its input is kept as it is.
+struct Normed {
+  Block input, scale, ratio, result;
+};
+
+struct Attended {
+  Block value, key, query, result, sums;
+};
+
+// What a layer keeps for backward.
+struct Layer {
+  int unit = StepOperator::kNoUnit;
+  Normed first;
+  Attended attended;
+  Normed second;
+  Block up, gate, activated, inner;
+};
+
+class Walk final : StepOperators {
  public:
   Walk(const MicroBatch& work, StepListener& listener)
-      : c_(work.config),
-        to_(listener),
-        seq_(work.seq),
-        tokens_(work.batch * work.seq),
-        narrow_(work.precision != zero::Precision::fp32),
-        wide_results_(work.wide_results && narrow_ && work.precision != zero::Precision::fp16),
-        size_(narrow_ ? 2 : kWide) {}
+      : StepOperators(work, listener), c_(work.config), seq_(work.seq) {}
 
   void run() {
+    const auto layers = static_cast<int>(c_.num_hidden_layers);
+    norm_unit_ = layers + 1;
+    head_unit_ = c_.tie_word_embeddings ? 0 : layers + 2;
     to_.at("forward");
     embed();
-    to_.repeat(c_.num_hidden_layers, [&] { layer(); });
-    norm();
-    if (narrow_) to_.drop(stream());
+    to_.repeat(layers, [&] { layer(); });
+    last_ = norm(stream_, norm_unit_);
+    if (narrow_) drop(stream_);
     to_.at("loss");
     loss();
     to_.at("start of backward");
     loss_backward();
-    norm_backward(false);
-    to_.repeat(c_.num_hidden_layers - 1, [&] { layer_backward(false); });
+    norm_backward(last_, norm_unit_);
+    to_.repeat(layers - 1, [&] { layer_backward(false); });
     layer_backward(true);
     embed_backward();
   }
@@ -46,98 +62,80 @@ class Walk {
  private:
   std::int64_t query_width() const { return c_.num_attention_heads * c_.head_size(); }
   std::int64_t key_width() const { return c_.num_key_value_heads * c_.head_size(); }
-  std::int64_t bytes(std::int64_t width) const { return tokens_ * width * size_; }
   std::int64_t stream() const { return bytes(c_.hidden_size); }
-  std::int64_t wide_stream() const { return tokens_ * c_.hidden_size * kWide; }
+  std::int64_t wide_stream() const { return wide(c_.hidden_size); }
   std::int64_t queries() const { return bytes(query_width()); }
   std::int64_t keys() const { return bytes(key_width()); }
   std::int64_t inner() const { return bytes(c_.intermediate_size); }
-  std::int64_t per_token() const { return tokens_ * kWide; }  // one fp32 a token
+  std::int64_t per_token() const { return wide(1); }
   std::int64_t angles() const { return seq_ * c_.head_size() * size_; }
   std::int64_t table() const { return c_.vocab_size * c_.hidden_size * size_; }
-  std::int64_t wide_logits() const { return tokens_ * c_.vocab_size * kWide; }
-
-  // An operator that makes a new block of `made` bytes and reads `operands` as large.
-  void make(std::int64_t made, int operands = 1) {
-    to_.hold(made);
-    to_.sweep(made / size_, made * (1 + operands));
-  }
-
-  void product(std::int64_t width, std::int64_t from) {
-    to_.hold(bytes(width));
-    to_.product(tokens_, width, from);
-    if (narrow_)
-      transient(std::max({blocks_of_inputs(from), copy_of_weight(width * from), wide_result(tokens_ * width)}));
-  }
-
-  // What oneDNN takes beside a product in 16 bits, at most, on the processors on which it was looked at: blocks of its
-  // operands in another order; with AMX a weight, as far as it is kept for all tokens; with AVX-512 alone the result in
-  // fp32.
-  static std::int64_t blocks_of_inputs(std::int64_t from) {
-    return std::min<std::int64_t>(200'000, 84'000 + 96 * from);
-  }
-  std::int64_t copy_of_weight(std::int64_t elements) const {
-    return std::min(elements * size_, 720'000 + 2'600 * tokens_) + 6'000;
-  }
-
-  std::int64_t wide_result(std::int64_t elements) const { return wide_results_ ? elements * kWide : 0; }
+  std::int64_t wide_logits() const { return wide(c_.vocab_size); }
 
   void embed() {
-    make(stream());
-    to_.hold(angles());  // cosines
-    to_.hold(angles());  // sines
+    stream_ = make("embedding", stream(), {}, 1, 0);
+    cosines_ = small("cosines", angles(), {stream_});
+    sines_ = small("sines", angles(), {stream_});
   }
 
-  // Leaves the normed values, and behind them what backward needs.
-  void norm() {
-    const std::int64_t wide = wide_stream();
-    if (narrow_) make(wide);
-    make(wide);  // squares
-    to_.hold(per_token());
-    to_.hold(per_token());
-    to_.drop(per_token());
-    to_.drop(wide);
-    make(wide, 1);
-    make(wide, 1);
-    if (!narrow_) return;
-    make(stream(), 2);
-    to_.drop(wide);
+  Normed norm(const Block& of, int unit) {
+    const std::int64_t whole = wide_stream();
+    const Block input = narrow_ ? make("cast", whole, {of}) : of;
+    const Block squares = make("squares", whole, {input});
+    const Block mean = small("mean", per_token(), {squares});
+    const Block scale = small("scale of the norm", per_token(), {mean});
+    drop(mean, squares);
+    const Block ratio = make("norm", whole, {input, scale}, 1);
+    const Block product = make("weighted norm", whole, {ratio}, 1, unit);
+    if (!narrow_) return {input, scale, ratio, product};
+    const Block result = make("cast", stream(), {product}, 2);
+    drop(product);
+    return {input, scale, ratio, result};
   }
 
   void layer() {
-    norm();
-    attention();
-    norm();
-    mlp();
-    if (narrow_) to_.drop(2 * stream());
+    Layer its;
+    its.unit = ++layer_;
+    const Block before = stream_;
+    its.first = norm(before, its.unit);
+    const Block middle = attention(its, before);
+    its.second = norm(middle, its.unit);
+    stream_ = mlp(its, middle);
+    if (narrow_) drop(before, middle);
+    layers_.push_back(its);
   }
 
   // The rotated copy of a block of `width` columns.
-  void rotate(std::int64_t width) {
+  Block rotate(std::int64_t width, const Block& of) {
     const std::int64_t whole = bytes(width);
-    make(whole / 2);
-    make(whole);
-    make(whole);
-    make(whole);
-    make(whole, 2);
-    to_.drop(3 * whole + whole / 2);
+    const Block half = make("negative", whole / 2, {of});
+    const Block turned = make("turned halves", whole, {of, half});
+    const Block along = make("times cosines", whole, {of, cosines_});
+    const Block across = make("times sines", whole, {turned, sines_});
+    const Block sum = make("rotation", whole, {along, across}, 2);
+    drop(half, turned, along, across);
+    return sum;
   }
 
-  void attention() {
+  Block attention(Layer& its, const Block& before) {
     const std::int64_t hidden = c_.hidden_size;
-    product(key_width(), hidden);
-    product(key_width(), hidden);
-    rotate(key_width());
-    product(query_width(), hidden);
-    rotate(query_width());
-    to_.hold(queries());
-    to_.hold(tokens_ * c_.num_attention_heads * kWide);
-    transient(attention_room(1));
+    const Block& normed = its.first.result;
+    Attended& of = its.attended;
+    of.value = product(key_width(), hidden, normed, its.unit);
+    const Block key = product(key_width(), hidden, normed, its.unit);
+    of.key = rotate(key_width(), key);
+    const Block query = product(query_width(), hidden, normed, its.unit);
+    of.query = rotate(query_width(), query);
+    runs("attention", {of.query, of.key, of.value});
+    of.result = hold(queries());
+    of.sums = hold(tokens_ * c_.num_attention_heads * kWide);
+    to_.scratch(attention_room(1));
     to_.attention(attention_flops(), false);
-    to_.drop(queries() + keys());  // unrotated
-    product(hidden, query_width());
-    make(stream(), 2);
-    to_.drop(stream());
+    drop(query, key);
+    const Block projected = product(hidden, query_width(), of.result, its.unit);
+    const Block sum = make("sum", stream(), {before, projected}, 2);
+    drop(projected);
+    return sum;
   }
 
   double attention_flops() const {
@@ -151,158 +149,162 @@ class Walk {
     return wide * kWide + (narrow_ ? blocks * scores * size_ : 0);
   }
 
-  void transient(std::int64_t room) {
-    to_.hold(room);
-    to_.drop(room);
-  }
-
-  void mlp() {
-    product(c_.intermediate_size, c_.hidden_size);
-    product(c_.intermediate_size, c_.hidden_size);
-    make(inner());
-    make(inner(), 2);
-    product(c_.hidden_size, c_.intermediate_size);
-    make(stream(), 2);
-    to_.drop(stream());
+  Block mlp(Layer& its, const Block& before) {
+    its.up = product(c_.intermediate_size, c_.hidden_size, its.second.result, its.unit);
+    its.gate = product(c_.intermediate_size, c_.hidden_size, its.second.result, its.unit);
+    its.activated = make("silu", inner(), {its.gate});
+    its.inner = make("gated", inner(), {its.activated, its.up}, 2);
+    const Block projected = product(c_.hidden_size, c_.intermediate_size, its.inner, its.unit);
+    const Block sum = make("sum", stream(), {before, projected}, 2);
+    drop(projected);
+    return sum;
   }
 
   void loss() {
-    const std::int64_t logits = bytes(c_.vocab_size);
-    product(c_.vocab_size, c_.hidden_size);
-    if (narrow_) make(wide_logits());
-    make(wide_logits());
-    to_.drop(wide_logits());
-    if (narrow_) to_.drop(logits);
+    const Block logits = product(c_.vocab_size, c_.hidden_size, last_.result, head_unit_);
+    const Block wide = narrow_ ? make("cast", wide_logits(), {logits}) : logits;
+    logarithms_ = make("log softmax", wide_logits(), {wide});
+    drop(wide);
+    if (narrow_) drop(logits);
   }
 
   void loss_backward() {
-    const std::int64_t logits = bytes(c_.vocab_size);
-    make(wide_logits());
-    make(wide_logits(), 2);
-    to_.drop(2 * wide_logits());
+    const Block of_loss = make("backward of the loss", wide_logits(), {logarithms_});
+    Block gradient = make("backward of log softmax", wide_logits(), {of_loss, logarithms_}, 2);
+    drop(of_loss, logarithms_);
     if (narrow_) {
-      make(logits, 2);
-      to_.drop(wide_logits());
+      const Block wide = gradient;
+      gradient = make("cast", bytes(c_.vocab_size), {wide}, 2);
+      drop(wide);
     }
-    product_backward(c_.vocab_size, c_.hidden_size);
-    to_.drop(logits + stream());
+    const Gradients of = product_backward(c_.vocab_size, c_.hidden_size, gradient, last_.result, head_unit_);
+    drop(gradient, last_.result);
+    flow_ = of.input;
+    of_table_ = of.weight;
     to_.at("backward");
-    if (!c_.tie_word_embeddings) to_.drop(table());  // when it is complete it is still there
+    if (!c_.tie_word_embeddings) drop(of_table_);  // when it is complete it is still there
   }
 
-  // The gradients of a product's weight [to, from], which is taken away later, and of its input.
-  void product_backward(std::int64_t to, std::int64_t from) {
-    to_.hold(to * from * size_);
-    to_.product(to, from, tokens_);
-    if (narrow_)
-      transient(std::max(std::min<std::int64_t>(1'400'000, 64'000 + 1'000 * tokens_), wide_result(to * from)));
-    product(from, to);
-  }
-
-  // From the gradient of the normed values; leaves that of what was normed, or adds it to the one that is there.
-  void norm_backward(bool adds) {
-    const std::int64_t wide = wide_stream();
+  // From the gradient of the normed values; leaves that of what was normed, or adds it to the one of `beside`.
+  void norm_backward(const Normed& of, int unit, const Block* beside = nullptr) {
+    const std::int64_t whole = wide_stream();
+    Block gradient = flow_;
     if (narrow_) {
-      make(wide);
-      to_.drop(stream());
+      gradient = make("cast", whole, {flow_});
+      drop(flow_);
     }
-    make(wide, 2);
-    make(wide, 1);
-    to_.drop(3 * wide);
-    make(wide, 2);
-    make(wide, 1);
-    to_.drop(2 * wide);
-    to_.drop(per_token());
-    if (adds && !narrow_) to_.drop(wide);
-    make(wide, 0);
-    make(wide);
-    make(wide);
-    make(wide, 2);
-    to_.drop(3 * wide);
-    to_.drop(2 * wide);
-    to_.sweep(tokens_ * c_.hidden_size, 3 * wide);
+    const Block weighted = make("gradient of a norm's weight", whole, {gradient, of.ratio}, 2);
+    const Block inside = make("backward of the weighted norm", whole, {gradient}, 1, unit);
+    drop(gradient, weighted, of.ratio);
+    const Block scaled = make("gradient of the scale", whole, {inside, of.input}, 2);
+    const Block direct = make("backward of the norm", whole, {inside, of.scale}, 1);
+    drop(inside, scaled, of.scale);
+    if (beside != nullptr && !narrow_) drop(direct);
+    const Block spread = make("backward of the mean", whole, {}, 0);
+    const Block twice = make("twice the input", whole, {of.input});
+    const Block power = make("power", whole, {twice});
+    const Block through = make("backward of squares", whole, {spread, power}, 2);
+    drop(spread, twice, power, through);
+    if (!narrow_) drop(of.input);
+    to_.sweep(tokens_ * c_.hidden_size, 3 * whole);
+    flow_ = beside != nullptr ? *beside : direct;
     if (!narrow_) return;
-    make(stream(), 2);
-    to_.drop(wide);
-    if (adds) to_.drop(stream());
+    drop(of.input);
+    const Block narrowed = make("cast", stream(), {direct}, 2);
+    drop(direct);
+    if (beside != nullptr)
+      drop(narrowed);
+    else
+      flow_ = narrowed;
   }
 
   void layer_backward(bool first) {
-    mlp_backward();
-    norm_backward(true);
-    attention_backward(first);
+    const Layer its = layers_.back();
+    if (layers_.size() > 1) layers_.pop_back();  // who does not hear of each layer hears of the same one again
+    const Block after = flow_;
+    mlp_backward(its);
+    norm_backward(its.second, its.unit, &after);
+    attention_backward(its, first);
     to_.completes_layer();
-    norm_backward(true);
+    norm_backward(its.first, its.unit, &after);
   }
 
-  void mlp_backward() {
+  void mlp_backward(const Layer& its) {
     const std::int64_t hidden = c_.hidden_size, inside = c_.intermediate_size;
-    const std::int64_t weight = hidden * inside * size_;
-    product_backward(hidden, inside);
-    to_.drop(inner() + weight);
-    make(inner(), 2);
-    make(inner(), 2);
-    to_.drop(3 * inner());
-    make(inner(), 2);
-    to_.drop(2 * inner());
-    product_backward(inside, hidden);
-    to_.drop(inner() + weight);
-    product_backward(inside, hidden);
-    to_.drop(inner() + stream());
-    make(stream(), 2);
-    to_.drop(2 * stream() + weight);
+    const Gradients down = product_backward(hidden, inside, flow_, its.inner, its.unit);
+    drop(its.inner, down.weight);
+    const Block of_activated = make("backward of the gate", inner(), {down.input, its.up}, 2);
+    const Block of_up = make("backward of the gate", inner(), {down.input, its.activated}, 2);
+    drop(down.input, its.up, its.activated);
+    const Block of_gate = make("backward of silu", inner(), {of_activated, its.gate}, 2);
+    drop(of_activated, its.gate);
+    const Gradients gate = product_backward(inside, hidden, of_gate, its.second.result, its.unit);
+    drop(of_gate, gate.weight);
+    const Gradients up = product_backward(inside, hidden, of_up, its.second.result, its.unit);
+    drop(of_up, its.second.result);
+    flow_ = make("sum", stream(), {gate.input, up.input}, 2);
+    drop(gate.input, up.input, up.weight);
   }
 
-  // From the gradient of a rotated block to that of the input of its product.
-  void rotate_backward(std::int64_t width, bool last) {
+  // From the gradient of a rotated block to those of its product.
+  Gradients rotate_backward(std::int64_t width, const Layer& its, const Block& gradient, bool last) {
     const std::int64_t whole = bytes(width);
-    make(whole);
-    make(whole);
-    to_.drop(whole);
-    if (last) to_.drop(2 * angles());
-    make(whole / 2);
-    make(whole);
-    to_.drop(2 * whole + whole / 2);
+    const Block along = make("times cosines", whole, {gradient, cosines_});
+    const Block across = make("times sines", whole, {gradient, sines_});
+    drop(gradient);
+    if (last) drop(cosines_, sines_);
+    const Block half = make("negative", whole / 2, {across});
+    const Block turned = make("turned halves", whole, {across, half});
+    drop(across, half, along);
     to_.sweep(whole / size_, 3 * whole);
-    product_backward(width, c_.hidden_size);
-    to_.drop(whole);
+    const Gradients of = product_backward(width, c_.hidden_size, turned, its.first.result, its.unit);
+    drop(turned);
+    return of;
   }
 
-  void attention_backward(bool first) {
+  void attention_backward(const Layer& its, bool first) {
     const std::int64_t hidden = c_.hidden_size;
-    product_backward(hidden, query_width());
-    to_.drop(hidden * query_width() * size_);
-    to_.hold(queries() + 2 * keys());
-    transient(attention_room(2));
+    const Attended& of = its.attended;
+    const Gradients projected = product_backward(hidden, query_width(), flow_, of.result, its.unit);
+    drop(projected.weight);
+    runs("backward of attention", {projected.input, of.query, of.key, of.value, of.result, of.sums});
+    const Block query = hold(queries()), key = hold(keys()), value = hold(keys());
+    to_.scratch(attention_room(2));
     to_.attention(2.5 * attention_flops(), true);
-    to_.drop(queries());
-    to_.drop(2 * queries() + 2 * keys() + tokens_ * c_.num_attention_heads * kWide);
-    rotate_backward(query_width(), false);
-    to_.drop(hidden * query_width() * size_);
-    rotate_backward(key_width(), first);
-    make(stream(), 2);
-    to_.drop(2 * stream() + hidden * key_width() * size_);
-    product_backward(key_width(), hidden);
-    to_.drop(keys() + 2 * stream() + hidden * key_width() * size_);
+    drop(projected.input, of.query, of.result, of.key, of.value, of.sums);
+    const Gradients of_query = rotate_backward(query_width(), its, query, false);
+    drop(of_query.weight);
+    const Gradients of_key = rotate_backward(key_width(), its, key, first);
+    flow_ = make("sum", stream(), {of_query.input, of_key.input}, 2);
+    drop(of_query.input, of_key.input, of_key.weight);
+    const Gradients of_value = product_backward(key_width(), hidden, value, its.first.result, its.unit);
+    drop(value, its.first.result, of_value.input, of_value.weight);
     to_.sweep(tokens_ * hidden, 3 * stream());
   }
 
   void embed_backward() {
-    make(table(), 0);
-    to_.drop(stream());
-    if (c_.tie_word_embeddings) {
-      make(table(), 2);
-      to_.drop(2 * table());
+    const Block of_embedding = make("backward of the embedding", table(), {flow_}, 0);
+    drop(flow_);
+    if (!c_.tie_word_embeddings) {
+      to_.completes_embedding();
+      drop(of_embedding);
+      return;
     }
+    const Block sum = make("sum", table(), {of_embedding, of_table_}, 2);
+    drop(of_embedding, of_table_);
     to_.completes_embedding();
-    to_.drop(table());
+    drop(sum);
   }
 
   const models::LlamaConfig& c_;
-  StepListener& to_;
-  std::int64_t seq_, tokens_;
-  bool narrow_, wide_results_;
-  std::int64_t size_;
+  std::int64_t seq_;
+  int norm_unit_ = 0, head_unit_ = 0, layer_ = 0;
+  Block stream_;  // forward's, so far
+  Block flow_;    // its gradient, or that of what was made of it
+  Block cosines_, sines_;
+  std::vector<Layer> layers_;  // whose backward is to come
+  Normed last_;
+  Block logarithms_, of_table_;
 };
 
 }  // namespace

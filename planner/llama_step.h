@@ -1,10 +1,11 @@
-// One micro-batch of models::Llama, operator by operator, as LibTorch computes it on a CPU: what is allocated and
-// given back in which order, and how much each operator works. Forward and backward, gradients of parameters included;
-// what the engine holds itself (parameters, their sums of gradients, moments) is not. No torch.
+// One micro-batch of models::Llama, operator by operator, as LibTorch computes it on a CPU: which blocks of memory each
+// reads and makes, when they are given back, and how much it works. Forward and backward, gradients of parameters
+// included; what the engine holds itself (parameters, their sums of gradients, moments) is not. No torch.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 
 #include "models/llama_config.h"
@@ -19,6 +20,22 @@ struct MicroBatch {
   zero::Precision precision = zero::Precision::fp32;
   bool wide_results = false;  // keeps_wide_results() of the processor that computes it
   zero::ActivationBudget budget = {};
+  bool gathers = false;  // parameters are there while they are used, unit by unit
+};
+
+// A result of an operator, in memory of its own. Numbers count up, and tell blocks apart where each layer is told of.
+struct Block {
+  int number = -1;
+  std::int64_t bytes = 0;
+};
+
+struct StepOperator {
+  static constexpr int kNoUnit = -1;
+
+  std::string_view name;
+  std::span<const Block> reads;
+  int unit =
+      kNoUnit;  // whose parameters it reads: the embedding's, which is 0, those of layers, the norm's, the head's
 };
 
 class StepListener {
@@ -33,9 +50,12 @@ class StepListener {
   // The gradients of a layer, or of the embedding, will be complete now.
   virtual void completes_layer() {}
   virtual void completes_embedding() {}
-  // Bytes of one block.
-  virtual void hold(std::int64_t bytes) { static_cast<void>(bytes); }
-  virtual void drop(std::int64_t bytes) { static_cast<void>(bytes); }
+  // An operator runs. What it makes and how it works is told until the next one does.
+  virtual void runs(const StepOperator& its) { static_cast<void>(its); }
+  virtual void hold(const Block& made) { static_cast<void>(made); }
+  // So much beside what it makes, for its own time.
+  virtual void scratch(std::int64_t bytes) { static_cast<void>(bytes); }
+  virtual void drop(const Block& block) { static_cast<void>(block); }
   // A product of matrices [m, k] and [k, n].
   virtual void product(std::int64_t m, std::int64_t n, std::int64_t k) { static_cast<void>(m + n + k); }
   // Causal attention, or its backward, of `flops` floating-point operations.

@@ -134,6 +134,7 @@ zero::Memory memory_of(const Request& request, const zero::Plan& plan) {
   return beside ? zero::Memory::device : request.memory;
 }
 
+// With the budget's price.
 void add_seconds(const Request& request, Cost& cost) {
   const MicroBatch work = micro_batch(request, cost.plan);
   const zero::MeshShape mesh = request.mesh();
@@ -143,16 +144,18 @@ void add_seconds(const Request& request, Cost& cost) {
     return;
   }
   cost.tiers = tier_seconds(cost.plan, cost.estimate, request.profile, mesh);
-  cost.seconds = step_seconds(work, cost.plan, cost.estimate, request.profile, mesh);
+  cost.seconds = step_seconds(work, cost.plan, cost.estimate, request.profile, mesh, cost.again.seconds);
   cost.speed = speed_of(work, cost.plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
 }
 
-Cost price(const Request& request, const zero::Plan& plan, const Activations& kept) {
+Cost price(const Request& request, const zero::Plan& plan, const Activations& kept, const Recomputation& again) {
   const zero::MeshShape mesh = request.mesh();
   const Arrangement arrangement(request.shape, plan, request.optimizer, mesh);
   Cost cost{.plan = plan,
             .estimate = estimate(plan, arrangement, memory_of(request, plan), request.hosts),
-            .activations = kept};
+            .activations = kept,
+            .batch = request.batch,
+            .again = again};
   cost.padding = Padding(plan.on(mesh), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;
@@ -175,6 +178,24 @@ std::vector<zero::Tier> tiers_to_choose(const Request& request) {
   if (request.disk_space) tiers.push_back(zero::Tier::disk);
   return tiers;
 }
+
+// What the plans' budgets cost: mostly the same for all that gather parameters, and for all that do not.
+class Budgets {
+ public:
+  explicit Budgets(const Request& request) : request_(request) {}
+
+  Recomputation of(const zero::Plan& plan) {
+    const MicroBatch work = micro_batch(request_, plan);
+    for (const auto& [other, known] : known_)
+      if (other.gathers == work.gathers && other.precision == work.precision && other.budget == work.budget)
+        return known;
+    return known_.emplace_back(work, price_of_budget(work, pace_for(request_.profile, work.precision))).second;
+  }
+
+ private:
+  const Request& request_;
+  std::vector<std::pair<MicroBatch, Recomputation>> known_;
+};
 
 }  // namespace
 
@@ -213,8 +234,22 @@ int most_micro_batches(const Shape& shape) {
 }
 
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
-  return {request.shape.config, request.batch,        request.seq,
-          plan.precision(),     request.wide_results, plan.activation_budget()};
+  return {request.shape.config,
+          request.batch,
+          request.seq,
+          plan.precision(),
+          request.wide_results,
+          plan.activation_budget(),
+          gathers_parameters(plan, request.mesh())};
+}
+
+bool gathers_parameters(const zero::Plan& plan, const zero::MeshShape& mesh) {
+  const zero::Plan here = plan.on(mesh);
+  return here[State::parameter].tier != zero::Tier::device || divided_among(here, State::parameter, mesh) > 1;
+}
+
+Pace pace_for(const Profile& profile, zero::Precision precision) {
+  return profile.knows(precision) ? profile.pace(precision) : profile_named("h100").pace(precision);
 }
 
 Arrangement::Arrangement(const Shape& shape, const zero::Plan& plan, const zero::Optimizer& optimizer,
@@ -233,18 +268,25 @@ zero::Estimate estimate(const Shape& shape, const zero::Plan& plan, const zero::
 
 Cost price(const Request& request, const zero::Plan& plan) {
   check(request);
-  return price(request, plan, activations(micro_batch(request, plan)));
+  const MicroBatch work = micro_batch(request, plan);
+  return price(request, plan, activations(work), price_of_budget(work, pace_for(request.profile, work.precision)));
+}
+
+Cost price_bytes(const Request& request, const zero::Plan& plan) {
+  check(request);
+  return price(request, plan, activations(micro_batch(request, plan)), {});
 }
 
 std::vector<Cost> price(const Request& request) {
   check(request);
+  Budgets budgets(request);
   std::vector<Cost> costs;
   for (const zero::Plan& plan : request.plans) {
     const Activations kept = activations(micro_batch(request, plan));
-    costs.push_back(price(request, plan, kept));
+    costs.push_back(price(request, plan, kept, budgets.of(plan)));
     if (costs.back().fits() || !request.chooses_tiers) continue;
     for (const zero::Plan& choice : tier_choices(plan, tiers_to_choose(request), request.mesh())) {
-      Cost cost = price(request, choice, kept);
+      Cost cost = price(request, choice, kept, budgets.of(choice));
       if (!cost.fits()) continue;
       costs.back() = std::move(cost);
       break;

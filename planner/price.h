@@ -8,6 +8,7 @@
 
 #include "planner/activations.h"
 #include "planner/profile.h"
+#include "planner/recomputation.h"
 #include "planner/seconds.h"
 #include "planner/shape.h"
 #include "zero/estimate.h"
@@ -27,6 +28,8 @@ struct Request {
   std::optional<std::int64_t> disk_space = {};
   // Plans that do not fit may have states on the tiers whose limits are given.
   bool chooses_tiers = false;
+  // Where no plan fits, they may have an activation budget, and more and smaller micro-batches.
+  bool chooses_activations = false;
   std::int64_t batch = 4;  // sequences of a micro-batch
   std::int64_t seq = 128;  // tokens of a sequence
   zero::Optimizer optimizer = zero::AdamW{};
@@ -46,6 +49,8 @@ struct Cost {
   zero::Plan plan;
   zero::Estimate estimate;
   Activations activations;
+  std::int64_t batch = 1;    // sequences of a micro-batch
+  Recomputation again = {};  // of a micro-batch, where the plan has an activation budget
   std::int64_t padding = 0;  // of the state, what belongs to no parameter: the mean over the ranks
   std::int64_t peak = 0;
   std::string moment = {};  // of the peak
@@ -89,9 +94,15 @@ int most_micro_batches(const Shape& shape);
 // Throws zero::ConfigError for a plan that cannot work on the request's ranks, hosts that do not divide the ranks, and
 // sequences longer than the model's positions.
 Cost price(const Request& request, const zero::Plan& plan);
+// But for the time that an activation budget takes, and whether it can be met, which is long to find out.
+Cost price_bytes(const Request& request, const zero::Plan& plan);
 // Of all its plans; where tiers are chosen, of the first choice that fits.
 std::vector<Cost> price(const Request& request);
 
 MicroBatch micro_batch(const Request& request, const zero::Plan& plan);
+// Whether parameters are there only while they are used.
+bool gathers_parameters(const zero::Plan& plan, const zero::MeshShape& mesh);
+// How fast ranks compute so, for what is computed again.
+Pace pace_for(const Profile& profile, zero::Precision precision);
 
 }  // namespace planner

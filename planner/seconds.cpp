@@ -15,21 +15,11 @@ using ByKind = std::array<double, kKinds.size()>;
 
 class Counter final : public StepListener {
  public:
-  explicit Counter(zero::Precision precision) : size_(precision == zero::Precision::fp32 ? 4 : 2) {}
+  explicit Counter(zero::Precision precision) : precision_(precision) {}
 
-  void product(std::int64_t m, std::int64_t n, std::int64_t k) override {
-    labour_.matrix_flops += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-    labour_.matrix_bytes += size_ * static_cast<double>(m * n + n * k + m * k);
-    ++labour_.operators;
-  }
-  void attention(double flops, bool) override {
-    labour_.attention_flops += flops;
-    ++labour_.operators;
-  }
-  void sweep(std::int64_t, std::int64_t bytes) override {
-    labour_.sweep_bytes += static_cast<double>(bytes);
-    ++labour_.operators;
-  }
+  void product(std::int64_t m, std::int64_t n, std::int64_t k) override { labour_.add_product(precision_, m, n, k); }
+  void attention(double flops, bool) override { labour_.add_attention(flops); }
+  void sweep(std::int64_t, std::int64_t bytes) override { labour_.add_sweep(bytes); }
   // Exact, since these are sums of integers.
   void repeat(std::int64_t times, const std::function<void()>& once) override {
     if (times == 0) return;
@@ -41,7 +31,7 @@ class Counter final : public StepListener {
   const Labour& labour() const { return labour_; }
 
  private:
-  double size_;  // bytes of an element
+  zero::Precision precision_;
   Labour labour_;
 };
 
@@ -90,6 +80,23 @@ double rate_of(double cost) {
 
 }  // namespace
 
+void Labour::add_product(zero::Precision precision, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const double size = precision == zero::Precision::fp32 ? 4 : 2;  // bytes of an element
+  matrix_flops += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  matrix_bytes += size * static_cast<double>(m * n + n * k + m * k);
+  ++operators;
+}
+
+void Labour::add_attention(double flops) {
+  attention_flops += flops;
+  ++operators;
+}
+
+void Labour::add_sweep(std::int64_t bytes) {
+  sweep_bytes += static_cast<double>(bytes);
+  ++operators;
+}
+
 Labour labour_of(const MicroBatch& work) {
   Counter counter(work.precision);
   walk(work, counter);
@@ -113,10 +120,10 @@ double collective_seconds(const zero::Estimate& estimate, const Profile& profile
          static_cast<double>(wire.across_hosts()) * per_second(profile.network_bandwidth);
 }
 
-double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace,
-                         const zero::MeshShape& mesh) {
+double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, const zero::MeshShape& mesh,
+                         double again) {
   const int unreduced = reduces_each(plan.on(mesh)) ? 0 : plan.accumulate() - 1;
-  return (plan.accumulate() - pace.waiting * unreduced) * labour_of(work).seconds(pace);
+  return (plan.accumulate() - pace.waiting * unreduced) * labour_of(work).seconds(pace) + plan.accumulate() * again;
 }
 
 TierSeconds tier_seconds(const zero::Plan& plan, const zero::Estimate& estimate, const Profile& profile,
@@ -153,8 +160,8 @@ std::vector<std::string> missing_for_tiers(const zero::Plan& plan, const Profile
 }
 
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
-                    const Profile& profile, const zero::MeshShape& mesh) {
-  const double computing = computing_seconds(work, plan, profile.pace(work.precision), mesh);
+                    const Profile& profile, const zero::MeshShape& mesh, double again) {
+  const double computing = computing_seconds(work, plan, profile.pace(work.precision), mesh, again);
   const TierSeconds tiers = tier_seconds(plan, estimate, profile, mesh);
   const double collectives = collective_seconds(estimate, profile);
   const double update = plan.delays_update() ? std::max(0.0, tiers.update() - computing) : tiers.update();

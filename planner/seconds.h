@@ -22,12 +22,19 @@ struct Labour {
   double sweep_bytes = 0;
   double operators = 0;
 
+  // Of operators: see StepListener.
+  void add_product(zero::Precision precision, std::int64_t m, std::int64_t n, std::int64_t k);
+  void add_attention(double flops);
+  void add_sweep(std::int64_t bytes);
+
   double seconds(const Pace& pace) const;
 };
 Labour labour_of(const MicroBatch& work);
 
-// Of a step's micro-batches. Those after which gradients are not reduced wait for nobody.
-double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, const zero::MeshShape& mesh);
+// Of a step's micro-batches, each with so many seconds of what is computed again. Those after which gradients are not
+// reduced wait for nobody.
+double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, const zero::MeshShape& mesh,
+                         double again = 0);
 
 // What between tiers takes a step's time, by when it happens. Of the update, of which reading, updating and writing go
 // on at once, the slowest counts.
@@ -44,9 +51,9 @@ TierSeconds tier_seconds(const zero::Plan& plan, const zero::Estimate& estimate,
 std::vector<std::string> missing_for_tiers(const zero::Plan& plan, const Profile& profile);
 
 // `estimate` of the same plan. Sums up computing, the update, and of the collectives and of what moves between tiers
-// what computing does not hide. Not meant where something is missing for its tiers.
+// what computing does not hide. Not meant where something is missing for its tiers. `again`: see computing_seconds().
 double step_seconds(const MicroBatch& work, const zero::Plan& plan, const zero::Estimate& estimate,
-                    const Profile& profile, const zero::MeshShape& mesh);
+                    const Profile& profile, const zero::MeshShape& mesh, double again = 0);
 
 // Floating-point operations for a token of a sequence, forward and backward, as PaLM counts them: 6 Psi, and for
 // attention to all tokens of the sequence 12 L H Q T, of L layers, H heads of size Q and T tokens (Chowdhery et al.,

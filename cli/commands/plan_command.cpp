@@ -155,6 +155,7 @@ planner::Request request_of(const PlanOptions& options, const std::string& profi
   request.wide_results = on_this_host && planner::keeps_wide_results();
   if (!options.host_memory.empty()) request.host_memory = planner::bytes_of(options.host_memory);
   if (!options.disk_space.empty()) request.disk_space = planner::bytes_of(options.disk_space);
+  request.chooses_activations = options.fit && options.settings.text("activation_budget").empty();
   request.chooses_tiers = options.fit && options.settings.text("offload").empty();
   if (options.fit && !request.device_memory)
     throw UsageError("--fit: give --device-memory, or a --profile of devices, which has their memory");
@@ -192,7 +193,7 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const planner::Answer
           .ranks = options.ranks,
           .shard_ranks = options.shard_ranks,
           .model = options.model,
-          .batch = *options.batch,
+          .batch = answer.costs.front().batch,
           .seq = answer.request.seq,
           .command = options.command};
 }
@@ -206,7 +207,7 @@ int fit(const PlanOptions& options, const planner::Answer& answer, std::ostream*
   }
   const planner::PlanFile file = plan_file_of(options, answer);
   write_file(options.out, to_json(file));
-  if (text) *text << "\nWrote " << options.out << ": " << answer.costs.front().plan.label() << ".\n";
+  if (text) *text << "\nWrote " << options.out << ": " << label_of(answer, answer.costs.front()) << ".\n";
   return 0;
 }
 

@@ -41,6 +41,8 @@ void add_plan_options(CLI::App& command, PlanOptions& options);
 // Returns 1 where --fit finds no plan that fits.
 int plan(const PlanOptions& options);
 
+// The plan's, and what else was chosen for it.
+std::string label_of(const planner::Answer& answer, const planner::Cost& cost);
 // What each plan costs, how far it goes, and what was assumed.
 void print_plans(std::ostream& out, const planner::Answer& answer);
 // The plans that fit, in order, and why the others do not.

@@ -79,9 +79,9 @@ void print_memory(std::ostream& out, const Answer& answer) {
   table.add(head);
   for (const Cost& cost : answer.costs) {
     const zero::StateBytes& state = cost.estimate.state;
-    std::vector<std::string> row{
-        cost.plan.label(),   cell(state.parameter),        cell(state.gradient),          cell(state.optimizer),
-        cell(state.total()), cell(cost.activations.bytes), cell(cost.estimate.buffers()), cell(cost.peak)};
+    std::vector<std::string> row{label_of(answer, cost),        cell(state.parameter), cell(state.gradient),
+                                 cell(state.optimizer),         cell(state.total()),   cell(cost.activations.bytes),
+                                 cell(cost.estimate.buffers()), cell(cost.peak)};
     if (limited) row.emplace_back(cost.fits() ? "yes" : "no");
     table.add(row);
   }
@@ -98,7 +98,7 @@ void print_step(std::ostream& out, const Answer& answer) {
   for (const char* each : {"s/step", "tokens/s", "MFU"}) head.emplace_back(each);
   table.add(head);
   for (const Cost& cost : answer.costs) {
-    std::vector<std::string> row{cost.plan.label(), cell(cost.wire())};
+    std::vector<std::string> row{label_of(answer, cost), cell(cost.wire())};
     if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
     row.push_back(cost.priced() ? significant(cost.seconds, 3) : "-");
     row.push_back(cost.priced() ? speed(cost.speed.tokens_per_second) : "-");
@@ -116,7 +116,7 @@ void print_tiers(std::ostream& out, const Answer& answer) {
   table.add({"plan", "tier", "parameter", "gradient", "optimizer", "read", "written"});
   bool any = false;
   for (const Cost& cost : answer.costs) {
-    std::string plan = cost.plan.label();
+    std::string plan = label_of(answer, cost);
     for (const zero::Tier tier : {zero::Tier::host, zero::Tier::disk}) {
       const zero::StateBytes state = cost.estimate.on(tier);
       const zero::TierTraffic::Entry moved = cost.estimate.moved.step().on(tier);
@@ -137,7 +137,7 @@ void print_tier_seconds(std::ostream& out, const Answer& answer) {
   bool any = false;
   for (const Cost& cost : answer.costs) {
     if (!cost.priced() || zero::offload_of(cost.plan).empty()) continue;
-    std::vector<std::string> row{cost.plan.label()};
+    std::vector<std::string> row{label_of(answer, cost)};
     const planner::TierSeconds& of = cost.tiers;
     for (const double seconds : {of.alone + of.reading, of.updating, of.writing, of.beside})
       row.push_back(significant(seconds, 3));
@@ -156,7 +156,7 @@ void print_moments(std::ostream& out, const Answer& answer) {
   out << "\nMoment of the peak: ";
   if (same) out << first;
   for (std::size_t i = 0; !same && i < answer.costs.size(); ++i)
-    out << (i ? "; " : "") << "of " << answer.costs[i].plan.label() << ", " << answer.costs[i].moment;
+    out << (i ? "; " : "") << "of " << label_of(answer, answer.costs[i]) << ", " << answer.costs[i].moment;
   out << ".\n";
 }
 
@@ -171,7 +171,7 @@ std::string activations_of(const Reach& reach, std::int64_t positions) {
 }
 
 std::string sentence(const Cost& cost, const Reach& reach, const Answer& answer) {
-  std::string text = cost.plan.label() + ": ";
+  std::string text = label_of(answer, cost) + ": ";
   text += reach.largest_parameters > 0 ? "models of up to " + size_of_model(reach.largest_parameters) + " fit"
                                        : std::string("no model fits");
   text += "; this one with " + activations_of(reach, answer.request.shape.config.max_position_embeddings);
@@ -203,7 +203,37 @@ void print_assumed(std::ostream& out, const Answer& answer) {
   print_list(out, "Not needed:", answer.deepspeed->not_needed);
 }
 
+// What was chosen, as options.
+std::string options_of(const Answer& answer, const Cost& cost) {
+  std::string text;
+  const std::string offload = zero::offload_of(cost.plan);
+  if (!offload.empty())
+    text += " --offload " + offload + (offload.find("=disk") < offload.npos ? " --disk DIR" : "") +
+            (cost.plan.delays_update() ? " --delay-update" : "");
+  if (cost.batch != answer.request.batch)
+    text += " --batch " + std::to_string(cost.batch) + " --accumulate " + std::to_string(cost.plan.accumulate());
+  if (answer.request.chooses_activations && cost.plan.activation_budget())
+    text += " --activation-budget " + cost.plan.activation_budget().text();
+  return text;
+}
+
+std::string price_of_budget(const Cost& cost) {
+  if (!cost.plan.activation_budget() || !cost.priced()) return {};
+  return "   Of its step " + significant(cost.plan.accumulate() * cost.again.seconds, 3) +
+         " s are activations that are computed again, " + planner::three_digits(100 * cost.again.share) +
+         " % of the computing.\n";
+}
+
 }  // namespace
+
+std::string label_of(const Answer& answer, const Cost& cost) {
+  std::string text = cost.plan.label();
+  if (cost.batch != answer.request.batch)
+    text += ", " + with_separators(cost.plan.accumulate()) + " micro-batches of " + with_separators(cost.batch);
+  const zero::ActivationBudget& budget = cost.plan.activation_budget();
+  if (!budget) return text;
+  return text + ", activations within " + (budget.share > 0 ? budget.text() : planner::in_units(budget.bytes));
+}
 
 void print_plans(std::ostream& out, const Answer& answer) {
   out << heading(answer) << '\n';
@@ -221,18 +251,15 @@ void print_fit(std::ostream& out, const Answer& answer) {
   for (const std::size_t i : planner::ranking(answer.costs)) {
     const Cost& cost = answer.costs[i];
     if (place == 0) out << '\n';
-    out << ++place << ". " << cost.plan.label()
+    out << ++place << ". " << label_of(answer, cost)
         << " fits: " << (cost.priced() ? significant(cost.seconds, 3) + " s a step, " : "")
         << planner::in_units(-cost.excess) << " to spare";
-    const std::string offload = zero::offload_of(cost.plan);
-    if (!offload.empty())
-      out << "; --offload " << offload << (offload.find("=disk") < offload.npos ? " --disk DIR" : "")
-          << (cost.plan.delays_update() ? " --delay-update" : "");
-    out << ".\n";
+    const std::string options = options_of(answer, cost);
+    out << (options.empty() ? "" : ";" + options) << ".\n" << price_of_budget(cost);
   }
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     if (answer.costs[i].fits()) continue;
-    print_list(out, answer.costs[i].plan.label() + " does not fit:", answer.reach[i].reasons);
+    print_list(out, label_of(answer, answer.costs[i]) + " does not fit:", answer.reach[i].reasons);
   }
 }
 

@@ -54,6 +54,18 @@ void check_tiers(const RunOptions& options) {
                        ": the model is trained on the CPU, whose memory the host's is: use disk, or --device cuda");
 }
 
+void check_activation_budgets(const RunOptions& options, int ranks) {
+  if (options.settings.text("activation_budget").empty()) return;
+  RunOptions each = options;
+  for (const std::string& precision : precisions_of(options)) {
+    each.settings.set("precision", precision);
+    for (const std::string& plan : options.plans) {
+      each.plans = {plan};
+      check_activation_budget(each, load_model(options.model), ranks);
+    }
+  }
+}
+
 std::vector<std::string> optimizers_of(const RunOptions& options) {
   return options.optimizers.empty() ? std::vector{options.optimizer} : options.optimizers;
 }
@@ -61,6 +73,7 @@ std::vector<std::string> optimizers_of(const RunOptions& options) {
 }  // namespace
 
 void check_room(const RunOptions& options, int ranks, int here) {
+  check_activation_budgets(options, ranks);
   if (!options.memory_check) return;
   auto room = planner::room_of_host();
   const auto limited = planner::room_of_processes(here, planner::limits_of_process());

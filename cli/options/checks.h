@@ -24,8 +24,12 @@ std::string output_of(const ProfileOptions& options);
 // Throws UsageError where the tokens of a run on so many ranks are more than 64 bits count.
 void check_count(const RunOptions& options, int ranks);
 
+// Throws zero::ConfigError where the activations of the first of the options' plans cannot keep to their budget.
+void check_activation_budget(const RunOptions& options, const models::LlamaConfig& model, int ranks);
+
 // Throws zero::Error where `here` of the ranks, those of this host, will not find the memory that a run needs, unless
-// the options say that it is not to be checked. The options name the device.
+// the options say that it is not to be checked, and zero::ConfigError as check_activation_budget(). The options name
+// the device.
 void check_room(const RunOptions& options, int ranks, int here);
 // The same of the first of the options' plans and of so much room: says what the ranks need and what would fit. What is
 // counted is what the run is certain to hold.

@@ -121,6 +121,18 @@ std::string advice(const std::vector<std::string>& changes) {
 
 }  // namespace
 
+void check_activation_budget(const RunOptions& options, const models::LlamaConfig& model, int ranks) {
+  const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
+  if (!plan.activation_budget() || !on_host(options.device)) return;
+  const planner::MicroBatch work{.config = model,
+                                 .batch = options.batch,
+                                 .seq = options.seq,
+                                 .precision = plan.precision(),
+                                 .budget = plan.activation_budget(),
+                                 .gathers = planner::gathers_parameters(plan, mesh_of(options, ranks))};
+  planner::price_of_budget(work, planner::pace_for({}, plan.precision()));
+}
+
 void check_room(const RunOptions& options, const models::LlamaConfig& model, int ranks, int here,
                 const planner::Room& room) {
   const Need need = need_of(options, model, ranks);

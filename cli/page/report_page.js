@@ -171,6 +171,18 @@ function tiersSection() {
     asTable("Other tiers", ["run", "state", "bytes", "predicted", "measured", "difference"], rows, 3)];
 }
 
+// What activation budgets did.
+function recomputationSection() {
+  const known = runs.filter((run) => run.recomputation);
+  if (!known.length) return null;
+  const rows = known.map(({ name, recomputation: use }) =>
+    [name, separated(use.unlimited_bytes), separated(use.budget_bytes), shown(use.planned_bytes || null, separated),
+      separated(use.peak_bytes), separated(use.operators), separated(use.operators_again),
+      `${(100 * use.share_of_time).toFixed(1)} %`]);
+  return [asTable("Activations within a budget",
+    ["run", "without, bytes", "budget", "planned", "peak", "operators", "run again", "of their time"], rows)];
+}
+
 function wireParts(run) {
   const named = Object.entries(run.wire_bytes_by_collective ?? {}).filter(([, bytes]) => isNumber(bytes));
   const entries = named.length ? named : [["wire", run.wire_bytes_per_step.measured]];
@@ -278,6 +290,7 @@ section("runs", runsTable());
 section("state", stateSection());
 section("theory", theorySection());
 section("memory", timelineSection());
+section("recomputation", recomputationSection());
 section("tiers", tiersSection());
 section("wire", wireSection());
 section("time", timeSection());

@@ -115,6 +115,22 @@ void print_bytes(std::ostream& out, const Report& report) {
   table.print(out);
 }
 
+// Of runs with an activation budget.
+void print_recomputation(std::ostream& out, const Report& report) {
+  Table table(1);
+  table.add({"plan", "activations without", "budget", "planned", "peak", "operators", "again", "of their time"});
+  for (const RunResult& run : report.runs) {
+    const BudgetUse& use = run.recomputation;
+    if (use.empty()) continue;
+    table.add({run.plan, with_separators(use.unlimited), with_separators(use.budget),
+               use.planned > 0 ? with_separators(use.planned) : "-", with_separators(use.peak),
+               with_separators(use.operators), with_separators(use.again), fixed(100 * use.share, 1) + " %"});
+  }
+  if (std::ranges::all_of(report.runs, [](const RunResult& run) { return run.recomputation.empty(); })) return;
+  out << '\n';
+  table.print(out);
+}
+
 void print_memory(std::ostream& out, const Report& report) {
   const auto first = static_cast<double>(state_bytes(report.runs.front()));
   Table table(1);
@@ -169,6 +185,7 @@ void add_optimizer(Table& table, const Report& report, const std::string& optimi
 void print_report(std::ostream& out, const Report& report) {
   out << heading(report) << "\n\n";
   print_bytes(out, report);
+  print_recomputation(out, report);
   out << '\n';
   print_memory(out, report);
   out << '\n';

@@ -70,6 +70,15 @@ struct Share {
   std::int64_t bytes = 0;
 };
 
+// What an activation budget has done, of the last micro-batch of the first rank: zero/activation_report.h.
+struct BudgetUse {
+  std::int64_t budget = 0, unlimited = 0, peak = 0;  // bytes
+  std::int64_t planned = 0;                          // bytes that the plan foretold; 0: it went by none
+  std::int64_t operators = 0, again = 0;             // that ran; of these once more
+  double share = 0;                                  // foretold: of the operators' time
+  bool empty() const { return budget == 0; }
+};
+
 struct RunResult {
   std::string plan;
   std::string optimizer_name;
@@ -85,6 +94,7 @@ struct RunResult {
   // Per rank, at their largest. Activations, and with them the peak, are measured on a device in a step with a timeline
   // only, there at the peak, and not where LibTorch's allocator was left in place (ZERO_ARENA=0).
   Bytes activation, buffers, peak;
+  BudgetUse recomputation;
   std::string moment;                    // of the predicted peak
   std::int64_t steps_made = 0;           // by the run itself; 0: none was left, and so little is measured
   std::int64_t peak_bytes = 0;           // the largest resident size of a rank's process while the run went on

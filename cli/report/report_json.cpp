@@ -48,6 +48,16 @@ void each_field(Share& share, auto& visit) {
   visit("bytes", share.bytes);
 }
 
+void each_field(BudgetUse& use, auto& visit) {
+  visit("budget_bytes", use.budget);
+  visit("unlimited_bytes", use.unlimited);
+  visit("peak_bytes", use.peak);
+  visit("planned_bytes", use.planned);
+  visit("operators", use.operators);
+  visit("operators_again", use.again);
+  visit("share_of_time", use.share);
+}
+
 void each_field(Seconds& seconds, auto& visit) {
   visit("compute", seconds.compute, kMeasured);
   visit("gather", seconds.gather, kMeasured);
@@ -70,6 +80,7 @@ void each_field(RunResult& run, auto& visit) {
     state("optimizer", run.optimizer);
   });
   visit("activation_bytes", run.activation);
+  visit("recomputation", run.recomputation, kSparse);
   visit("buffer_bytes", run.buffers);
   visit.group("peak", [&](auto& peak) {
     each_field(run.peak, peak);

@@ -74,13 +74,15 @@ double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::E
   return static_cast<double>(estimate.state.optimizer) * among / static_cast<double>(layout.length());
 }
 
-planner::MicroBatch micro_batch(const zero::Plan& plan, const RunOptions& options, const Work& work) {
+planner::MicroBatch micro_batch(const zero::Plan& plan, const RunOptions& options, const Work& work,
+                                bool gathers = false) {
   return {work.config,
           options.batch,
           options.seq,
           plan.precision(),
           on_host(options.device) && planner::keeps_wide_results(),
-          plan.activation_budget()};
+          plan.activation_budget(),
+          gathers};
 }
 
 }  // namespace
@@ -105,7 +107,10 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world);
       profile && planner::missing_for_tiers(plan, *profile).empty()) {
-    result.predicted_seconds = step_seconds(micro_batch(plan, options, work), plan, estimate, *profile, mesh);
+    const planner::MicroBatch micro =
+        micro_batch(plan, options, work, planner::gathers_parameters(engine.plan(), mesh));
+    const auto again = micro.budget ? recomputation(micro, profile->pace(micro.precision)) : std::nullopt;
+    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh, again ? again->seconds : 0);
     result.profile = profile->name;
     result.profile_estimated = profile->estimated;
   }

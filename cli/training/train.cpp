@@ -167,6 +167,9 @@ class Run {
     measure_wire();
     measure_tiers(ledger);
     measure_peak(ledger);
+    const zero::ActivationReport kept = engine_.activations();
+    result_.recomputation = {kept.budget_bytes, kept.unlimited_bytes, kept.peak_bytes,         kept.planned_bytes,
+                             kept.operators,    kept.recomputations,  kept.recomputation_share};
     result_.buffers.measured = largest(world_, buffers(ledger));
     if (result_.steps_made == 0) return leave_unmeasured();
     result_.step_seconds = median_of_later(seconds_);

@@ -171,7 +171,7 @@ TEST(PlanCommand, TakesTheMemoryOfTheDevicesThatAProfileIsOf) {
 TEST(PlanCommand, OffersTheDiskWhereNothingElseFits) {
   const Folder folder;
   const Words words{
-      "plan",   "--model",         "7b",   "--ranks", "2",     "--device-memory", "60GB",  "--batch",
+      "plan",   "--model",         "7b",   "--ranks", "2",     "--device-memory", "50GB",  "--batch",
       "1",      "--seq",           "1024", "--plans", "zero3", "--fit",           "--out", folder.path("plan.json"),
       "--json", folder.path("out")};
   EXPECT_EQ(run_apart(folder, words).code, 1);
@@ -227,6 +227,66 @@ TEST(PlanCommand, SaysThatNothingFits) {
   EXPECT_EQ(result.code, 1);
   EXPECT_TRUE(contains(result.out, "No plan fits.")) << result.out;
   EXPECT_FALSE(folder.has("plan.json"));
+}
+
+TEST(PlanCommand, ChoosesSmallerMicroBatchesAndABudgetWhereNoPlanFits) {
+  const Folder folder;
+  const auto fit = [&](const char* memory, const char* batch) {
+    const Result result =
+        run_apart(folder, {"plan", "--model", "small", "--ranks", "8", "--device-memory", memory, "--batch", batch,
+                           "--seq", "256", "--plans", "zero3", "--fit", "--out", folder.path("plan.json")});
+    EXPECT_EQ(result.code, 0) << result.err << result.out;
+    return result.out;
+  };
+  const std::string within = fit("110MB", "1");
+  EXPECT_TRUE(contains(within, "1. zero3, activations within 75% fits: ")) << within;
+  EXPECT_TRUE(contains(within, " to spare; --activation-budget 75%.\n   Of its step ")) << within;
+  EXPECT_TRUE(contains(within, " s are activations that are computed again, ")) << within;
+  EXPECT_EQ(folder.document("plan.json").at("activation_budget"), "75%");
+  const std::string split = fit("150MB", "6");
+  EXPECT_EQ(
+      folder.document("plan.json").at("batch").get<int>() * folder.document("plan.json").at("accumulate").get<int>(),
+      6);
+  EXPECT_TRUE(contains(split, " --accumulate ") || contains(split, "--activation-budget")) << split;
+}
+
+// With both numbers, and what holds it.
+TEST(ActivationBudgets, BelowTheLeastAreRefusedBeforeAnythingRuns) {
+  const Folder folder;
+  const Words options{"--model", "micro", "--ranks", "2", "--batch", "2", "--seq", "32", "--activation-budget",
+                      "100000"};
+  for (const Words& command : {Words{"plan", "--plans", "zero3"}, {"train", "--plan", "zero3"}, {"compare"}}) {
+    const Result result = run_apart(folder, joined(command, options));
+    EXPECT_EQ(result.code, 2) << command.front();
+    EXPECT_TRUE(contains(result.err,
+                         "an activation budget of 100000 bytes cannot be met: the least for this micro-batch "
+                         "is about "))
+        << result.err;
+    EXPECT_TRUE(contains(result.err, " without a budget; most alone needs the ")) << result.err;
+    EXPECT_TRUE(contains(result.err, "take smaller micro-batches")) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST(ActivationBudgets, AreForeseen) {
+  const Folder folder;
+  const json report =
+      reported(folder, joined({"compare", "--model", "micro", "--ranks", "2", "--plans", "ddp,zero3", "--batch", "4"},
+                              {"--seq", "64", "--steps", "5", "--activation-budget", "50%"}));
+  for (const json& each : report.at("runs")) {
+    const std::int64_t predicted = each.at("activation_bytes").at("predicted"),
+                       measured = each.at("activation_bytes").at("measured");
+    EXPECT_LE(measured, predicted) << each.at("plan");
+    EXPECT_LE(static_cast<double>(predicted), 1.005 * static_cast<double>(measured)) << each.at("plan");
+    const json& use = each.at("recomputation");
+    EXPECT_EQ(use.at("budget_bytes"), predicted);
+    EXPECT_NEAR(use.at("unlimited_bytes").get<double>(), 2 * static_cast<double>(predicted),
+                .01 * 2 * static_cast<double>(predicted));
+    EXPECT_LE(use.at("planned_bytes"), predicted);
+    EXPECT_GT(use.at("planned_bytes"), 0);
+    EXPECT_GT(use.at("operators_again"), 0);
+    EXPECT_EQ(each.at("losses"), report.at("runs").at(0).at("losses"));
+  }
 }
 
 TEST(TrainCommand, NamesWhatIsWrongInAPlanFile) {

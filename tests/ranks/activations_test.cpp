@@ -6,6 +6,7 @@
 #include "models/llama.h"
 #include "planner/price.h"
 #include "planner/processor.h"
+#include "planner/recomputation.h"
 
 namespace zero::test::activations_test {
 
@@ -62,6 +63,37 @@ TEST_P(ActivationsOf, AreWhatIsAllocated) {
   const std::int64_t predicted = planner::activations(micro).bytes;
   EXPECT_GE(predicted, measured);
   EXPECT_LE(static_cast<double>(predicted + state), 1.03 * static_cast<double>(measured + state));
+}
+
+ActivationReport within(const planner::MicroBatch& micro) {
+  use_arena();
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  models::Llama model(micro.config);
+  Engine engine(*model, World(), Plan::ddp().precision(micro.precision).activation_budget(micro.budget), AdamW{});
+  for (int step = 0; step < 5; ++step) {
+    const auto ids = [&] { return torch::randint(micro.config.vocab_size, {micro.batch, micro.seq}, torch::kLong); };
+    engine.backward(model->loss(ids(), ids()));
+    engine.step();
+  }
+  return engine.activations();
+}
+
+// The engine replays its own record, with the times that it measured, and finds as much as the planner of its list.
+TEST(ActivationBudgets, AreMetWhereThePlannerSaysSo) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    planner::MicroBatch micro{sizes(128, 4, 4, 2, 300), 4, 96, precision, planner::keeps_wide_results()};
+    const std::int64_t all = planner::activations(micro).bytes;
+    const planner::Pace pace = planner::pace_for({}, precision);
+    micro.budget.bytes = planner::least_activation_budget(micro, pace) + all / 50;
+    EXPECT_LT(micro.budget.bytes, all / 2);
+    EXPECT_TRUE(planner::recomputation(micro, pace));
+    const ActivationReport report = within(micro);
+    EXPECT_LE(report.unlimited_bytes, all);
+    EXPECT_NEAR(static_cast<double>(report.unlimited_bytes), static_cast<double>(all), .005 * static_cast<double>(all));
+    EXPECT_LE(report.peak_bytes, micro.budget.bytes);
+    EXPECT_GT(report.planned_bytes, 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ActivationsOf,

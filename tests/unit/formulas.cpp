@@ -18,13 +18,6 @@ double devices(const DeepSpeedSetting& setting) {
 
 }  // namespace
 
-double layer_activations(const Transformer& model, int tensor_parallel, bool sequence_parallel, Recompute recompute) {
-  const double input = model.seq * model.batch * model.hidden, t = tensor_parallel;
-  if (recompute == Recompute::full) return 2 * input;
-  const double scores = recompute == Recompute::none ? 5 * model.heads * model.seq / model.hidden : 0;
-  return input * (sequence_parallel ? (34 + scores) / t : 10 + (24 + scores) / t);
-}
-
 double saved_by_selective_recompute(const Transformer& model) {
   const double scores = 5 * model.heads * model.seq / model.hidden;
   return scores / (34 + scores);
@@ -33,14 +26,6 @@ double saved_by_selective_recompute(const Transformer& model) {
 double operations_of_selective_recompute(const Transformer& model, double vocabulary) {
   const double scores = model.seq / (6 * model.hidden), logits = vocabulary / (12 * model.hidden * model.layers);
   return (1 + 2 * scores + logits) / (1 + scores + logits);
-}
-
-double zero_activations(const Transformer& model) {
-  return 2 * 12 * model.hidden * model.batch * model.seq * model.layers;
-}
-
-double zero_checkpoints(const Transformer& model, int parts) {
-  return 2 * model.hidden * model.batch * model.seq * model.layers / parts;
 }
 
 double infinity_parameters(const Transformer& model) {

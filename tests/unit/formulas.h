@@ -4,31 +4,17 @@
 
 #include <cstdint>
 
+#include "planner/activation_theory.h"
+
 namespace planner {
 
 inline constexpr double kGiB = 0x1p30;
 
-// Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", sections 4 and 5.
-struct Transformer {
-  double heads = 0;   // a
-  double hidden = 0;  // h
-  double layers = 1;  // L
-  double seq = 0;     // s
-  double batch = 1;   // b, sequences of a micro-batch
-};
-enum class Recompute : std::uint8_t { none, selective, full };
-// Bytes of activations of one layer in 16 bits on one of `tensor_parallel` ranks (table 2). Full recomputation keeps
-// the layer's input on every rank, whole.
-double layer_activations(const Transformer& model, int tensor_parallel, bool sequence_parallel, Recompute recompute);
-// Share of a layer's activations that selective recomputation does not keep: attention's scores (section 5).
+// Korthikanti et al., 2022: share of a layer's activations that selective recomputation does not keep: attention's
+// scores (section 5).
 double saved_by_selective_recompute(const Transformer& model);
 // And the operations of a step with it over those without, for a vocabulary of that size (section 6).
 double operations_of_selective_recompute(const Transformer& model, double vocabulary);
-
-// Rajbhandari et al., 2020, "ZeRO", section 3.2 and 6.1: bytes of activations of L layers as 12 h b s each in 16 bits,
-// and of the layers' inputs alone, which checkpointing keeps; with P_a each of `parts` ranks keeps a part of these.
-double zero_activations(const Transformer& model);
-double zero_checkpoints(const Transformer& model, int parts);
 
 // Rajbhandari et al., 2021, "ZeRO-Infinity", section 3: parameters, bytes of model states (20 a parameter: 16-bit
 // parameters and gradients, fp32 gradients, weights and two moments), and the working memory that the largest linear

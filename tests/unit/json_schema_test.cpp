@@ -50,6 +50,8 @@ TEST(JsonSchema, OfReports) {
   Schema documented = schema("zero.report/2");
   cli::RunResult on_disk = run_of("adamw", 1e-3);
   on_disk.tiers = {{.tier = "disk", .state = "optimizer", .held = {8, 8}, .read = {8, cli::kUnmeasured}}};
+  on_disk.recomputation = {
+      .budget = 5, .unlimited = 9, .peak = 5, .planned = 4, .operators = 3, .again = 2, .share = .1};
   documented.check(Json::parse(to_json(report_of({run_of("adamw", 1e-3), on_disk}))));
   EXPECT_EQ(documented.missing("runs[].timeline"), "");
 }
@@ -67,6 +69,7 @@ TEST(JsonSchema, ReportsHaveWhatTheirRunsHaveInCommon) {
 TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
   cli::RunResult whole = run_of("adamw", 1e-3);
   whole.tiers = {{.tier = "disk", .state = "optimizer", .held = {8, 8}, .read = {8, cli::kUnmeasured}}};
+  whole.recomputation = {.budget = 5, .unlimited = 9, .peak = 5, .planned = 4, .operators = 3, .again = 2, .share = .1};
   whole.predicted_seconds = 2;
   whole.profile = "mine";
   whole.timeline["samples"] = {1, 2};
@@ -80,7 +83,7 @@ TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
 }
 
 planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> memory, std::int64_t batch,
-                          std::optional<std::int64_t> below = {}) {
+                          std::optional<std::int64_t> below = {}, double budget = 0) {
   planner::Request request{.shape = planner::shape_of(parameters),
                            .ranks = 8,
                            .device_memory = memory,
@@ -90,6 +93,8 @@ planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> m
                            .seq = 512,
                            .profile = planner::profile_named("h100"),
                            .plans = {zero::Plan::ddp().bf16(), zero::Plan::zero3().bf16()}};
+  for (zero::Plan& plan : request.plans)
+    if (budget > 0) plan = plan.activation_budget({.share = budget});
   if (below)
     for (zero::Plan& plan : request.plans) plan = plan.offload(zero::State::optimizer, zero::Tier::disk);
   planner::Answer answer = planner::answer(std::move(request), "config.json", "adamw");
@@ -104,6 +109,7 @@ TEST(JsonSchema, OfPlans) {
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, std::nullopt, 4))));
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 64))));
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 4, 1'000'000))));
+  documented.check(Json::parse(to_json(answer_of(1'000'000'000, std::nullopt, 4, {}, .75))));
   EXPECT_EQ(documented.missing("plans[].excess_host_bytes"), "");
 }
 

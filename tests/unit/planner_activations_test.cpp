@@ -19,9 +19,9 @@ MicroBatch work(std::int64_t layers, std::int64_t batch, std::int64_t seq, Preci
 
 class Balance final : public StepListener {
  public:
-  void hold(std::int64_t bytes) override { sum += bytes; }
-  void drop(std::int64_t bytes) override {
-    sum -= bytes;
+  void hold(const Block& made) override { sum += made.bytes; }
+  void drop(const Block& block) override {
+    sum -= block.bytes;
     EXPECT_GE(sum, 0);
   }
   std::int64_t sum = 0;

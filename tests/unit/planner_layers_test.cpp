@@ -101,14 +101,18 @@ struct EveryLayer : StepListener {
     embedding = true;
     in_embedding = now;
   }
-  void hold(std::int64_t bytes) override {
-    now += given(bytes);
+  void hold(const Block& made) override {
+    now += given(made.bytes);
     if (moment == "backward") in_backward = std::max(in_backward, now);
     if (layers > 0) in_layers = std::max(in_layers, now);
     if (embedding) in_embedding = std::max(in_embedding, now);
     if (now > most) std::tie(most, where) = std::tuple(now, moment);
   }
-  void drop(std::int64_t bytes) override { now -= given(bytes); }
+  void scratch(std::int64_t bytes) override {
+    hold({.bytes = bytes});
+    drop({.bytes = bytes});
+  }
+  void drop(const Block& block) override { now -= given(block.bytes); }
   void product(std::int64_t m, std::int64_t n, std::int64_t k) override {
     flops += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     ++operators;
@@ -162,7 +166,7 @@ struct Events : StepListener {
     repeated += times;
     if (times > 0) once();
   }
-  void hold(std::int64_t) override { ++holds; }
+  void hold(const Block&) override { ++holds; }
   std::int64_t holds = 0, repeated = 0;
 };
 

@@ -1,0 +1,32 @@
+// What it takes to keep the activations of a micro-batch within a budget: the time of what is computed again, and the
+// least budget. By the replay that the engine's own plan comes of (partition/activation_plan.h). No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "planner/llama_step.h"
+#include "planner/profile.h"
+
+namespace planner {
+
+// Layers of a model that is gone through whole. Of a deeper one so many of its layers are, and half as many; what each
+// layer more takes is the difference of the two.
+inline constexpr std::int64_t kReplayedLayers = 8;
+
+struct Recomputation {
+  double seconds = 0;  // of a micro-batch
+  double share = 0;    // of the time of all its operators
+};
+// Within the micro-batch's budget, which there is; none where it cannot be met.
+std::optional<Recomputation> recomputation(const MicroBatch& work, const Pace& pace);
+
+// Bytes, to about a hundredth of what is there without a budget.
+std::int64_t least_activation_budget(const MicroBatch& work, const Pace& pace);
+
+// recomputation(), or zeros without a budget. Throws zero::ConfigError where it cannot be met: by how much, and what
+// needs most.
+Recomputation price_of_budget(const MicroBatch& work, const Pace& pace);
+
+}  // namespace planner

@@ -1,0 +1,59 @@
+#include "planner/step_operators.h"
+
+namespace planner {
+
+StepOperators::StepOperators(const MicroBatch& work, StepListener& listener)
+    : to_(listener),
+      tokens_(work.batch * work.seq),
+      narrow_(work.precision != zero::Precision::fp32),
+      size_(narrow_ ? 2 : kWide),
+      wide_results_(work.wide_results && narrow_ && work.precision != zero::Precision::fp16) {}
+
+Block StepOperators::hold(std::int64_t bytes) {
+  const Block made{blocks_++, bytes};
+  to_.hold(made);
+  return made;
+}
+
+Block StepOperators::make(std::string_view name, std::int64_t made, Reads reads, std::int64_t operands, int unit) {
+  runs(name, reads, unit);
+  const Block block = hold(made);
+  sweep(made, operands);
+  return block;
+}
+
+Block StepOperators::small(std::string_view name, std::int64_t made, Reads reads) {
+  runs(name, reads);
+  return hold(made);
+}
+
+Block StepOperators::product(std::int64_t to, std::int64_t from, const Block& input, int unit) {
+  runs("product", {input}, unit);
+  const Block result = hold(bytes(to));
+  to_.product(tokens_, to, from);
+  if (narrow_) to_.scratch(beside_product(to, from));
+  return result;
+}
+
+// Blocks of its operands in another order, at most, on the processors on which it was looked at; with AMX a weight, as
+// far as it is kept for all tokens; with AVX-512 alone the result in fp32.
+std::int64_t StepOperators::beside_product(std::int64_t to, std::int64_t from) const {
+  const std::int64_t inputs = std::min<std::int64_t>(200'000, 84'000 + 96 * from);
+  const std::int64_t weight = std::min(to * from * size_, 720'000 + 2'600 * tokens_) + 6'000;
+  return std::max({inputs, weight, wide_result(tokens_ * to)});
+}
+
+std::int64_t StepOperators::beside_gradient(std::int64_t elements) const {
+  return std::max(std::min<std::int64_t>(1'400'000, 64'000 + 1'000 * tokens_), wide_result(elements));
+}
+
+StepOperators::Gradients StepOperators::product_backward(std::int64_t to, std::int64_t from, const Block& gradient,
+                                                         const Block& input, int unit) {
+  runs("gradient of a weight", {gradient, input});
+  const Block weight = hold(to * from * size_);
+  to_.product(to, from, tokens_);
+  if (narrow_) to_.scratch(beside_gradient(to * from));
+  return {weight, product(from, to, gradient, unit)};
+}
+
+}  // namespace planner

@@ -1,0 +1,153 @@
+// Activation budgets as they are foreseen. What the engine makes of them: tests/ranks/activations_test.cpp.
+#include "planner/recomputation.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+#include "partition/activation_plan.h"
+#include "planner/activation_trace.h"
+#include "planner/activations.h"
+#include "planner/price.h"
+#include "planner/seconds.h"
+#include "unit/refused.h"
+
+namespace planner::planner_recomputation_test {
+
+using zero::Precision;
+
+const Pace kPace{.matrix_flops = 1e11,
+                 .matrix_bandwidth = 2e10,
+                 .attention_flops = 5e10,
+                 .sweep_bandwidth = 1e10,
+                 .operator_seconds = 3e-6};
+
+MicroBatch work(std::int64_t layers, Precision precision = Precision::fp32) {
+  models::LlamaConfig config = models::llama_preset("small");
+  config.num_hidden_layers = layers;
+  return {config, 2, 64, precision};
+}
+
+MicroBatch within(MicroBatch of, double share) {
+  of.budget = {.share = share};
+  return of;
+}
+
+// The trace is of the blocks and the operators that the estimate is of.
+TEST(ActivationTraces, AreOfTheSameMicroBatch) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const bool tied : {false, true})
+      for (const std::int64_t layers : {1, 3}) {
+        MicroBatch of = work(layers, precision);
+        of.config.tie_word_embeddings = tied;
+        const zero::OperatorTrace trace = activation_trace(of, kPace).operators;
+        EXPECT_EQ(zero::unlimited_peak(trace), activations(of).bytes);
+        double seconds = 0;
+        for (const zero::TracedOperator& each : trace.operators)
+          seconds += 1e-9 * static_cast<double>(each.nanoseconds);
+        EXPECT_NEAR(seconds, labour_of(of).seconds(kPace), 1e-6);
+      }
+}
+
+// What is read was made before, and dies behind its last use; what lives at the end would be a leak.
+TEST(ActivationTraces, HaveEachBlockFromItsMakerToItsLastReader) {
+  const zero::OperatorTrace trace = activation_trace(work(2, Precision::bf16), kPace).operators;
+  for (const zero::TracedStorage& each : trace.storages) {
+    ASSERT_EQ(each.writers.size(), 1);
+    for (const int reader : each.readers) EXPECT_GT(reader, each.writers.front());
+    EXPECT_GT(each.death, each.readers.empty() ? each.writers.front() : each.readers.back());
+    EXPECT_LE(each.death, static_cast<int>(trace.operators.size()));
+  }
+}
+
+TEST(ActivationTraces, KnowUnitsWhereTheseAreGathered) {
+  MicroBatch of = work(2);
+  const auto uses = [&] {
+    int sum = 0;
+    for (const zero::TracedOperator& each : activation_trace(of, kPace).operators.operators)
+      sum += static_cast<int>(each.units.size());
+    return sum;
+  };
+  EXPECT_EQ(uses(), 0);
+  of.gathers = true;
+  EXPECT_GT(uses(), 2 * 2 * 9);
+}
+
+TEST(Recomputations, CostMoreTheLessThereIs) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    double before = 0;
+    for (const double share : {1.0, .75, .5, .25}) {
+      const auto found = recomputation(within(work(8, precision), share), kPace);
+      ASSERT_TRUE(found) << share;
+      if (share == 1)
+        EXPECT_EQ(found->seconds, 0);
+      else
+        EXPECT_GT(found->share, before);
+      EXPECT_NEAR(found->seconds, found->share * labour_of(work(8, precision)).seconds(kPace), 1e-9);
+      before = found->share;
+    }
+    EXPECT_LT(before, .6);
+  }
+}
+
+// Of a deep model few layers are gone through.
+TEST(Recomputations, OfADeepModelAreThoseOfGoingThroughItWhole) {
+  const MicroBatch deep = work(2 * kReplayedLayers);
+  const zero::OperatorTrace trace = activation_trace(deep, kPace).operators;
+  const std::int64_t all = zero::unlimited_peak(trace);
+  double seconds = 0;
+  for (const zero::TracedOperator& each : trace.operators) seconds += 1e-9 * static_cast<double>(each.nanoseconds);
+  for (const double share : {.75, .5, .25}) {
+    const auto whole = zero::activation_plan(trace, static_cast<std::int64_t>(share * static_cast<double>(all)));
+    const auto found = recomputation(within(deep, share), kPace);
+    ASSERT_TRUE(whole && found);
+    EXPECT_NEAR(found->share, 1e-9 * static_cast<double>(whole->nanoseconds) / seconds, .015) << share;
+  }
+}
+
+TEST(Recomputations, AreMetByTheLeastBudgetAndByNoneMuchBelow) {
+  MicroBatch of = work(4);
+  const std::int64_t least = least_activation_budget(of, kPace), all = activations(of).bytes;
+  EXPECT_LT(least, all / 2);
+  of.budget = {.bytes = least};
+  EXPECT_TRUE(recomputation(of, kPace));
+  of.budget = {.bytes = least - all / 50};
+  EXPECT_FALSE(recomputation(of, kPace));
+}
+
+// What few layers have too little for, all of them may have enough for.
+TEST(Recomputations, OfADeepModelAreMetByItsLeastBudget) {
+  MicroBatch of = work(3 * kReplayedLayers);
+  of.budget = {.bytes = least_activation_budget(of, kPace)};
+  EXPECT_LT(of.budget.bytes, activations(work(3 * kReplayedLayers)).bytes / 3);
+  EXPECT_TRUE(recomputation(of, kPace));
+  of.budget.bytes /= 4;
+  EXPECT_FALSE(recomputation(of, kPace));
+}
+
+TEST(Recomputations, SayWhatCannotBeMet) {
+  MicroBatch of = work(3);
+  EXPECT_EQ(price_of_budget(of, kPace).seconds, 0);
+  of.budget = {.bytes = 1'000'000};
+  const std::string said = error_of([&] { price_of_budget(of, kPace); });
+  for (const std::string& each : {std::string("1000000"), std::to_string(least_activation_budget(of, kPace)),
+                                  std::string("without a budget"), std::string("gradient of a weight, in backward")})
+    EXPECT_NE(said.find(each), said.npos) << said;
+}
+
+TEST(Recomputations, AreInTheSecondsOfAStep) {
+  Request request{
+      .shape = shape_of(models::llama_preset("small")), .batch = 2, .seq = 64, .profile = profile_named("h100")};
+  const zero::Plan plan = zero::Plan::ddp().accumulate(3);
+  const Cost without = price(request, plan), cost = price(request, plan.activation_budget({.share = .5}));
+  EXPECT_GT(cost.again.seconds, 0);
+  EXPECT_NEAR(cost.seconds - without.seconds, 3 * cost.again.seconds, 1e-9);
+  EXPECT_EQ(price_bytes(request, plan.activation_budget({.share = .5})).peak, cost.peak);
+  EXPECT_FALSE(micro_batch(request, zero::Plan::zero3()).gathers);
+  request.ranks = 2;
+  EXPECT_TRUE(micro_batch(request, zero::Plan::zero3()).gathers);
+  EXPECT_FALSE(micro_batch(request, zero::Plan::zero2()).gathers);
+}
+
+}  // namespace planner::planner_recomputation_test
