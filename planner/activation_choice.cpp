@@ -75,7 +75,10 @@ std::optional<Cost> with_less_activations(const Request& request, const zero::Pl
 void choose_activations(const Request& request, std::vector<Cost>& costs) {
   if (!request.chooses_activations || std::ranges::any_of(costs, &Cost::fits)) return;
   for (Cost& cost : costs)
-    if (std::optional<Cost> other = with_less_activations(request, cost.plan)) cost = *std::move(other);
+    if (std::optional<Cost> other = with_less_activations(request, cost.plan)) {
+      if (other->priced()) other->dearer = other->seconds - cost.seconds;
+      cost = *std::move(other);
+    }
 }
 
 }  // namespace planner

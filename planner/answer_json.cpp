@@ -88,8 +88,9 @@ Json encode(const Cost& cost) {
           {"wire_bytes_across_hosts", cost.estimate.wire.across_hosts()}};
 }
 
-// Of plans whose activations have a budget.
+// Of plans whose activations have a budget, or that were given smaller micro-batches.
 void add_budget(Json& json, const Cost& cost) {
+  if (cost.dearer != 0) json["seconds_more"] = cost.dearer;
   if (!cost.plan.activation_budget()) return;
   add_setting(json, zero::plan_setting("activation_budget"), cost.plan);
   json["recomputation_seconds"] = cost.priced() ? Json(cost.plan.accumulate() * cost.again.seconds) : Json();

@@ -56,6 +56,7 @@ struct Cost {
   std::string moment = {};  // of the peak
   double seconds = 0;       // of a step; not a number: not known, as its speed
   Speed speed = {};
+  double dearer = 0;                      // by so many of them than with memory for what was asked for
   std::vector<std::string> missing = {};  // keys of the profile, without which it is not known
   TierSeconds tiers = {};
   std::int64_t excess = 0;                        // of the peak over the device's memory; not positive: it fits

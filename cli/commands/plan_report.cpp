@@ -254,6 +254,7 @@ void print_fit(std::ostream& out, const Answer& answer) {
     out << ++place << ". " << label_of(answer, cost)
         << " fits: " << (cost.priced() ? significant(cost.seconds, 3) + " s a step, " : "")
         << planner::in_units(-cost.excess) << " to spare";
+    if (cost.dearer > 0) out << ", " << significant(cost.dearer, 3) << " s more than with room for what was asked for";
     const std::string options = options_of(answer, cost);
     out << (options.empty() ? "" : ";" + options) << ".\n" << price_of_budget(cost);
   }

@@ -94,7 +94,7 @@ class Run {
       } else {
         train_step();
       }
-      if (step == done + 1 && options_.steps > step) steps_.leave_out();
+      if (went_without_plan() || (step == done + 1 && options_.steps > step)) steps_.leave_out();
       if (options_.eval_every && step % options_.eval_every == 0) evaluate(step);
       result_.stopped = saving_.after_step(engine_, result_, reports_.back());
     }
@@ -175,6 +175,12 @@ class Run {
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
     result_.tokens_per_second = tokens_per_step() / result_.step_seconds;
+  }
+
+  // Of activations within a budget: until there is one, what is computed again may gather more.
+  bool went_without_plan() const {
+    const zero::ActivationReport kept = engine_.activations();
+    return kept.budget_bytes > 0 && kept.planned_bytes == 0;
   }
 
   // What only a step shows.

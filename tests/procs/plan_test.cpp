@@ -240,7 +240,9 @@ TEST(PlanCommand, ChoosesSmallerMicroBatchesAndABudgetWhereNoPlanFits) {
   };
   const std::string within = fit("110MB", "1");
   EXPECT_TRUE(contains(within, "1. zero3, activations within 75% fits: ")) << within;
-  EXPECT_TRUE(contains(within, " to spare; --activation-budget 75%.\n   Of its step ")) << within;
+  EXPECT_TRUE(
+      contains(within, " s more than with room for what was asked for; --activation-budget 75%.\n   Of its step "))
+      << within;
   EXPECT_TRUE(contains(within, " s are activations that are computed again, ")) << within;
   EXPECT_EQ(folder.document("plan.json").at("activation_budget"), "75%");
   const std::string split = fit("150MB", "6");

@@ -83,12 +83,13 @@ TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
 }
 
 planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> memory, std::int64_t batch,
-                          std::optional<std::int64_t> below = {}, double budget = 0) {
+                          std::optional<std::int64_t> below = {}, double budget = 0, bool chooses = false) {
   planner::Request request{.shape = planner::shape_of(parameters),
                            .ranks = 8,
                            .device_memory = memory,
                            .host_memory = below,
                            .disk_space = below,
+                           .chooses_activations = chooses,
                            .batch = batch,
                            .seq = 512,
                            .profile = planner::profile_named("h100"),
@@ -110,6 +111,7 @@ TEST(JsonSchema, OfPlans) {
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 64))));
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 4, 1'000'000))));
   documented.check(Json::parse(to_json(answer_of(1'000'000'000, std::nullopt, 4, {}, .75))));
+  documented.check(Json::parse(to_json(answer_of(1'000'000'000, 20'000'000'000, 64, {}, 0, true))));
   EXPECT_EQ(documented.missing("plans[].excess_host_bytes"), "");
 }
 

@@ -53,7 +53,8 @@ TEST(ActivationChoices, AreTheLargestBudgetThatFitsOfOneSequence) {
     EXPECT_TRUE(cost.fits());
     EXPECT_EQ(cost.plan.activation_budget().share, share);
     EXPECT_GT(cost.again.seconds, 0);
-    EXPECT_GT(cost.seconds, whole.seconds);
+    EXPECT_GT(cost.dearer, 0);
+    EXPECT_NEAR(cost.dearer, cost.seconds - whole.seconds, 1e-12);
     EXPECT_FALSE(chosen(request)[0].fits());
   }
 }
@@ -107,6 +108,7 @@ TEST(ActivationChoices, AreInTheAnswer) {
   EXPECT_EQ(plan["accumulate"], 1);
   EXPECT_GT(plan["recomputation_seconds"], 0);
   EXPECT_LT(plan["recomputation_share"], .1);
+  EXPECT_NEAR(plan["seconds_more"].get<double>(), plan["recomputation_seconds"].get<double>(), 1e-9);
   EXPECT_EQ(json["fitting"], nlohmann::json::array({"zero3"}));
   EXPECT_FALSE(json["plans"][0].contains("activation_budget"));
 }
