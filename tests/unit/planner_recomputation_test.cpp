@@ -50,14 +50,20 @@ TEST(ActivationTraces, AreOfTheSameMicroBatch) {
       }
 }
 
-// What is read was made before, and dies behind its last use; what lives at the end would be a leak.
+// What is read was made before, and dies behind its last use; what lives at the end would be a leak, and what is kept
+// for backward without being read there, a reader that was forgotten.
 TEST(ActivationTraces, HaveEachBlockFromItsMakerToItsLastReader) {
-  const zero::OperatorTrace trace = activation_trace(work(2, Precision::bf16), kPace).operators;
-  for (const zero::TracedStorage& each : trace.storages) {
-    ASSERT_EQ(each.writers.size(), 1);
-    for (const int reader : each.readers) EXPECT_GT(reader, each.writers.front());
-    EXPECT_GT(each.death, each.readers.empty() ? each.writers.front() : each.readers.back());
-    EXPECT_LE(each.death, static_cast<int>(trace.operators.size()));
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const zero::OperatorTrace trace = activation_trace(work(2, precision), kPace).operators;
+    const auto in_backward = [&](int op) { return trace.operators[static_cast<std::size_t>(op)].backward; };
+    for (const zero::TracedStorage& each : trace.storages) {
+      ASSERT_EQ(each.writers.size(), 1);
+      for (const int reader : each.readers) EXPECT_GT(reader, each.writers.front());
+      const int last = each.readers.empty() ? each.writers.front() : each.readers.back();
+      EXPECT_GT(each.death, last);
+      ASSERT_LE(each.death, static_cast<int>(trace.operators.size()));
+      EXPECT_EQ(in_backward(each.death - 1), in_backward(last)) << trace.storages.size();
+    }
   }
 }
 
