@@ -238,7 +238,7 @@ TEST(PlanCommand, ChoosesSmallerMicroBatchesAndABudgetWhereNoPlanFits) {
     EXPECT_EQ(result.code, 0) << result.err << result.out;
     return result.out;
   };
-  const std::string within = fit("110MB", "1");
+  const std::string within = fit("135MB", "1");
   EXPECT_TRUE(contains(within, "1. zero3, activations within 75% fits: ")) << within;
   EXPECT_TRUE(
       contains(within, " s more than with room for what was asked for; --activation-budget 75%.\n   Of its step "))
