@@ -1,19 +1,26 @@
 #include "backwards/activation_recorder.h"
 
+#include "memory/torch/small_blocks.h"
+
 namespace zero {
 
 void ActivationRecorder::start() {
-  if (accounts_.device().is_host() && memory_observer() == nullptr) observe_memory(this);
+  if (!accounts_.device().is_host() || memory_observer() != nullptr) return;
+  observe_memory(this);
+  small_blocks::resume();
 }
 
 void ActivationRecorder::stop() {
-  if (memory_observer() == this) observe_memory(nullptr);
+  if (memory_observer() != this) return;
+  observe_memory(nullptr);
+  small_blocks::pause();
 }
 
 void ActivationRecorder::forget() {
   accounts_.add(Owner::activation, -held_);
   held_ = 0;
   sizes_.clear();
+  if (observes()) small_blocks::begin();
 }
 
 std::int64_t ActivationRecorder::bytes_of(const void* data) const {

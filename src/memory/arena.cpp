@@ -16,10 +16,11 @@ std::size_t Arena::system_page() {
 }
 
 // The system aligns to pages of its own; room for a larger one is reserved with it.
-Arena::Arena(std::size_t address_space, std::size_t page)
+Arena::Arena(std::size_t address_space, std::size_t page, std::size_t beside)
     : page_(page),
       size_(round_up(std::max<std::size_t>(address_space, 1), page)),
-      mapped_(size_ + page - std::min(page, system_page())) {
+      beside_(beside),
+      mapped_(size_ + beside + page - std::min(page, system_page())) {
   mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) throw std::bad_alloc();
   madvise(mapping_, mapped_, MADV_DONTDUMP);  // a core dump would walk through all of it

@@ -14,8 +14,9 @@ namespace zero {
 
 class Arena {
  public:
-  // Reserves address space only. `page` is what the system can give back one of, or a multiple. Throws std::bad_alloc.
-  explicit Arena(std::size_t address_space, std::size_t page = system_page());
+  // Reserves address space only, and `beside` bytes more, of whole pages, which are not the arena's own. `page` is what
+  // the system can give back one of, or a multiple. Throws std::bad_alloc.
+  explicit Arena(std::size_t address_space, std::size_t page = system_page(), std::size_t beside = 0);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -26,8 +27,10 @@ class Arena {
   std::size_t give(void* data);
   bool owns(const void* data) const { return data >= base_ && data < base_ + size_; }
 
+  // Of all that is reserved.
   const void* begin() const { return base_; }
-  const void* end() const { return base_ + size_; }
+  const void* end() const { return base_ + size_ + beside_; }
+  char* beside() const { return base_ + size_; }
 
   // Gives all waiting pages back to the system, and forgets the peak.
   void trim();
@@ -64,6 +67,7 @@ class Arena {
 
   std::size_t page_;
   std::size_t size_;
+  std::size_t beside_;
   std::size_t mapped_;
   void* mapping_;
   char* base_;

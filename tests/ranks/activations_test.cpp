@@ -1,8 +1,10 @@
-// The planner's account of a micro-batch against what LibTorch allocates in one.
+// The planner's account of a micro-batch against what LibTorch allocates in one; where the small ones of its blocks
+// lie.
 #include <torch/torch.h>
 
 #include "harness.h"
 #include "memory/torch/arena_allocator.h"
+#include "memory/torch/small_blocks.h"
 #include "models/llama.h"
 #include "planner/price.h"
 #include "planner/processor.h"
@@ -102,5 +104,121 @@ INSTANTIATE_TEST_SUITE_P(All, ActivationsOf,
                            return std::string(std::get<0>(each.param).name) + "_" +
                                   std::string(name(std::get<1>(each.param)));
                          });
+
+// A training whose activations are small; `rows` of the input by the number of the micro-batch.
+struct Small : torch::nn::Module {
+  Small() {
+    for (int i = 0; i < 6; ++i) layers->push_back(torch::nn::Linear(32, 32));
+  }
+  at::Tensor loss(std::int64_t index) {
+    at::Tensor x = numbers(index, {rows(index), 32});
+    for (auto& layer : *layers) x = torch::gelu(layer.forward<at::Tensor>(x));
+    if (disturbed) torch::ones({index + 1});
+    return x.square().mean();
+  }
+
+  torch::nn::Sequential layers = register_module("layers", torch::nn::Sequential());
+  std::function<std::int64_t(std::int64_t)> rows = [](std::int64_t) { return 16; };
+  bool disturbed = false;  // no micro-batch allocates what another does
+};
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<bool> planned;  // by step
+};
+
+Trained trained(const Plan& plan, int ranks, int steps, const std::function<std::int64_t(std::int64_t)>& rows,
+                bool disturbed = false) {
+  use_arena();
+  Trained run;
+  on_ranks<Small>({.plan = plan, .ranks = ranks, .options = {.seed = 3}}, {},
+                  [&](Small& model, Engine& engine, int rank) {
+                    model.rows = rows;
+                    model.disturbed = disturbed;
+                    for (int step = 0; step < steps; ++step) {
+                      engine.backward(model.loss(engine.micro_batch()));
+                      const bool planned = small_blocks::planned();
+                      const double loss = engine.step().loss;
+                      if (rank != 0) continue;
+                      run.losses.push_back(loss);
+                      run.planned.push_back(planned);
+                    }
+                  });
+  return run;
+}
+
+class SmallBlocksUnder : public testing::TestWithParam<std::tuple<Plan, int>> {};
+
+bool all_from(const std::vector<bool>& planned, std::size_t step) {
+  return std::all_of(planned.begin() + static_cast<std::ptrdiff_t>(step), planned.end(),
+                     [](bool each) { return each; });
+}
+
+// To the bit as without a plan, once micro-batches repeat.
+TEST_P(SmallBlocksUnder, LieWhereTheyWerePlanned) {
+  const auto& [plan, ranks] = GetParam();
+  const auto rows = [](std::int64_t) { return 16; };
+  const Trained planned = trained(plan, ranks, 10, rows), not_planned = trained(plan, ranks, 10, rows, true);
+  EXPECT_TRUE(all_from(planned.planned, 7));
+  EXPECT_FALSE(planned.planned[0]);
+  EXPECT_EQ(std::count(not_planned.planned.begin(), not_planned.planned.end(), true), 0);
+  EXPECT_EQ(planned.losses, not_planned.losses);
+}
+
+TEST_P(SmallBlocksUnder, OfShapesThatAlternateDoToo) {
+  const auto& [plan, ranks] = GetParam();
+  const auto rows = [ranks = ranks](std::int64_t index) { return 8 + index / ranks % 3 * 8; };
+  const Trained planned = trained(plan, ranks, 24, rows), not_planned = trained(plan, ranks, 24, rows, true);
+  EXPECT_TRUE(all_from(planned.planned, 18));
+  EXPECT_EQ(planned.losses, not_planned.losses);
+}
+
+// As the first without a plan.
+TEST_P(SmallBlocksUnder, OfShapesThatDoNotRepeatAreAsTheyCome) {
+  const auto& [plan, ranks] = GetParam();
+  const auto rows = [](std::int64_t index) { return 1 + (index * 7919) % 1009; };
+  EXPECT_EQ(trained(plan, ranks, 12, rows).losses, trained(plan, ranks, 12, rows, true).losses);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SmallBlocksUnder,
+                         testing::Combine(testing::Values(Plan::ddp(), Plan::zero3(), Plan::zero3().bf16(),
+                                                          Plan::zero3().activation_budget({.share = .6})),
+                                          testing::Values(1, 2)));
+
+// Micro-batches of random lengths: what is held for reuse stays within what one needs.
+TEST(SmallBlocks, OfManyMicroBatchesHoldNoMore) {
+  use_arena();
+  auto model = std::make_shared<Small>();
+  Engine engine(*model, World(), Plan::zero3(), AdamW{});
+  std::int64_t most = 0;
+  for (int step = 0; step < 1000; ++step) {
+    model->rows = [&](std::int64_t) { return step % 3 == 0 ? 1 + (step * 7919) % 200 : 200; };
+    engine.backward(model->loss(step));
+    engine.step();
+    if (step == 100) most = host_usage().arena_waiting;
+  }
+  EXPECT_GT(most, 0);
+  EXPECT_LE(host_usage().arena_waiting, most);
+}
+
+// M_D of ZeRO-R: pages that wait for the next micro-batch, when it is planned, beside the largest sum of what lives.
+TEST(SmallBlocks, ArePlannedAsHighAsWhatLives) {
+  use_arena();
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  models::Llama model(models::llama_preset("micro"));
+  const std::int64_t before = host_usage().arena_waiting;
+  Engine engine(*model, World(), Plan::ddp(), AdamW{});
+  const at::Tensor ids = torch::randint(model->config().vocab_size, {2, 32}, torch::kLong);
+  for (int step = 0; step < 6; ++step) {
+    engine.backward(model->loss(ids, ids));
+    engine.step();
+  }
+  ASSERT_TRUE(small_blocks::planned());
+  const auto peak = static_cast<double>(engine.ledger()[Owner::activation].peak);
+  const auto held = static_cast<double>(host_usage().arena_waiting - before);
+  EXPECT_GT(held, .5 * peak) << "nothing is held";
+  EXPECT_LE(held, 1.05 * peak);
+}
 
 }  // namespace zero::test::activations_test

@@ -16,12 +16,15 @@
 
 #include "base/huge_pages.h"
 #include "memory/arena.h"
+#include "memory/planned_blocks.h"
+#include "memory/planned_range.h"
+#include "memory/torch/small_blocks.h"
 
 namespace zero {
 namespace {
 
 constexpr std::size_t kLeastBlock = 128 * 1024;
-constexpr std::size_t kTimesMemory = 4;  // address space, so that ranges are easy to find
+constexpr std::size_t kTimesMemory = 4;  // address space, so that ranges are easy to find; once more for planned ones
 
 std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
@@ -31,6 +34,22 @@ thread_local MemoryObserver* observer = nullptr;
 std::atomic<AllocationProbe> probe = nullptr;
 constexpr int kNotFilled = -1;
 std::atomic<int> new_byte = kNotFilled;
+
+// Of the thread's small blocks.
+thread_local PlannedBlocks* taking_small = nullptr;  // while what it takes is of its stretch
+thread_local bool no_more_small = false;             // it ends
+
+struct SmallBlocks {
+  explicit SmallBlocks(AddressLots& lots) : blocks(lots) {}
+  ~SmallBlocks() {
+    taking_small = nullptr;
+    no_more_small = true;
+  }
+  SmallBlocks(const SmallBlocks&) = delete;
+  SmallBlocks& operator=(const SmallBlocks&) = delete;
+
+  PlannedBlocks blocks;
+};
 
 void fill_new(void* data, std::size_t bytes) {
   const int byte = new_byte.load(std::memory_order_relaxed);
@@ -76,13 +95,18 @@ class ArenaAllocator final : public c10::Allocator {
   }
 
   void use_arena() {
-    static Arena* const arena = new Arena(kTimesMemory * physical_memory());
+    const std::size_t planned = physical_memory() / Arena::system_page() * Arena::system_page();
+    static Arena* const arena = new Arena(kTimesMemory * physical_memory(), Arena::system_page(), planned);
+    static AddressLots* const lots = new AddressLots(arena->beside(), planned, Arena::system_page());
+    lots_ = lots;
     arena_.store(arena, std::memory_order_release);
     static const int failed = pthread_atfork(before_fork, after_fork, after_fork);
     if (failed != 0) throw std::bad_alloc();
   }
   // Null while it is not used.
   Arena* arena() const { return arena_.load(std::memory_order_acquire); }
+  // Null likewise.
+  AddressLots* lots() const { return arena() == nullptr ? nullptr : lots_.load(std::memory_order_relaxed); }
   // Null for what is small.
   void* take(std::size_t bytes) {
     Arena* const arena = this->arena();
@@ -93,10 +117,12 @@ class ArenaAllocator final : public c10::Allocator {
     ask_probe(bytes);
     if (observer != nullptr) observer->allocating(bytes);
     void* data = take(bytes);
-    const bool large = data != nullptr;
-    if (!large) data = c10::alloc_cpu(bytes);
+    if (data == nullptr && taking_small != nullptr) data = taking_small->take(bytes);
+    const bool ours = data != nullptr;
+    if (!ours) data = c10::alloc_cpu(bytes);
     fill_new(data, bytes);
-    if (data != nullptr) tell_allocated(data, bytes, large ? bytes : malloc_usable_size(data), large);
+    if (!ours && taking_small != nullptr) taking_small->took(data);
+    if (data != nullptr) tell_allocated(data, bytes, ours ? bytes : malloc_usable_size(data), ours);
     return {data, data, &free, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free; }
@@ -120,9 +146,12 @@ class ArenaAllocator final : public c10::Allocator {
     if (data == nullptr) return;
     ArenaAllocator& self = instance();
     if (observer != nullptr) observer->freed(data);
+    if (taking_small != nullptr) taking_small->freed(data);
     self.listeners_.tell(data);
     if (Arena* const arena = self.arena(); arena != nullptr && arena->owns(data)) {
       self.report_end(data, static_cast<std::int64_t>(arena->give(data)));
+    } else if (AddressLots* const lots = self.lots(); lots != nullptr && lots->owns(data)) {
+      self.report_end(data, static_cast<std::int64_t>(lots->give(data)));
     } else {
       const auto bytes = static_cast<std::int64_t>(malloc_usable_size(data));
       self.small_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -132,9 +161,9 @@ class ArenaAllocator final : public c10::Allocator {
   }
 
   // To LibTorch's profiler the size with which the block will end, to others the one that was asked for.
-  void tell_allocated(void* data, std::size_t asked, std::size_t bytes, bool large) {
+  void tell_allocated(void* data, std::size_t asked, std::size_t bytes, bool ours) {
     if (observer != nullptr) observer->allocated(data, bytes);
-    if (!large) small_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+    if (!ours) small_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
     const auto total = total_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
     if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == nullptr) return;
     report(data, static_cast<std::int64_t>(c10::memoryProfilingEnabled() ? bytes : asked),
@@ -151,10 +180,19 @@ class ArenaAllocator final : public c10::Allocator {
   }
 
   std::atomic<Arena*> arena_ = nullptr;
+  std::atomic<AddressLots*> lots_ = nullptr;
   Listeners listeners_;
   std::atomic<std::int64_t> total_ = 0;
-  std::atomic<std::int64_t> small_ = 0;  // of total_, not in the arena
+  std::atomic<std::int64_t> small_ = 0;  // of total_, from malloc
 };
+
+// Null before the arena is used.
+PlannedBlocks* small_of_thread() {
+  AddressLots* const lots = ArenaAllocator::instance().lots();
+  if (lots == nullptr || no_more_small) return nullptr;
+  static thread_local SmallBlocks here(*lots);
+  return &here.blocks;
+}
 
 std::atomic<std::int64_t> lasting = 0;
 std::atomic<std::int64_t> elsewhere = 0;
@@ -230,8 +268,28 @@ HostUsage host_usage() {
     const Arena::Usage pages = arena->usage();
     usage.arena_live = static_cast<std::int64_t>(pages.live);
     usage.arena_waiting = static_cast<std::int64_t>(pages.waiting);
+    const AddressLots::Usage planned = allocator.lots()->usage();
+    usage.arena_live += planned.live;
+    usage.arena_waiting += planned.held - planned.live;
   }
   return usage;
+}
+
+void small_blocks::begin() {
+  if (PlannedBlocks* const blocks = small_of_thread()) blocks->begin();
+}
+
+void small_blocks::resume() {
+  taking_small = small_of_thread();
+}
+
+void small_blocks::pause() {
+  taking_small = nullptr;
+}
+
+bool small_blocks::planned() {
+  const PlannedBlocks* const blocks = small_of_thread();
+  return blocks != nullptr && blocks->follows();
 }
 
 MemoryObserver* memory_observer() {
