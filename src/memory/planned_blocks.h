@@ -1,8 +1,7 @@
 // Blocks of micro-batches that come again and again, laid out by plan: what a micro-batch takes and gives back is
 // recorded, one that came twice is planned (address_plan.h), and those like it get their blocks where the plan says. As
 // soon as one takes another block than its plan has, or takes a place in which something lives, the rest of it gets
-// none. What lives beyond its
-// micro-batch is in no plan. No torch.
+// none. What lives beyond its micro-batch is in no plan. No torch.
 //
 // Thread-safety: one thread at a time.
 #pragma once

@@ -68,8 +68,8 @@ std::shared_ptr<void> counted(std::shared_ptr<void> memory, std::size_t bytes);
 struct HostUsage {
   const void* arena_begin = nullptr;  // of its address space; null: it is not used
   const void* arena_end = nullptr;
-  std::int64_t arena_live = 0;     // pages
-  std::int64_t arena_waiting = 0;  // pages held for reuse
+  std::int64_t arena_live = 0;     // pages, and blocks that lie where they were planned
+  std::int64_t arena_waiting = 0;  // pages held for reuse, of ranges for such blocks too
   std::int64_t small = 0;          // of tensors, from malloc
   std::int64_t lasting = 0;        // in mappings of lasting_memory()'s own
   std::int64_t elsewhere = 0;      // counted(), and of host_memory() what is from malloc
