@@ -1,15 +1,16 @@
 #include "models/llama.h"
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 #include <torch/nn/functional/linear.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
 
 #include <string>
+#include <vector>
 
+#include "zero/activations.h"
+#include "zero/cross_entropy.h"
 #include "zero/error.h"
 
 namespace models {
@@ -81,16 +82,25 @@ class AttentionImpl : public nn::Module {
 };
 TORCH_MODULE(Attention);
 
+std::vector<at::Tensor> gated(const std::vector<at::Tensor>& gate_and_up) {
+  return {at::silu(gate_and_up[0]) * gate_and_up[1]};
+}
+
 class MlpImpl : public nn::Module {
  public:
   explicit MlpImpl(const LlamaConfig& config)
-      : gate_(register_module("gate_proj", projection(config.hidden_size, config.intermediate_size))),
+      : again_(config.activations.recompute == Recompute::selective),
+        gate_(register_module("gate_proj", projection(config.hidden_size, config.intermediate_size))),
         up_(register_module("up_proj", projection(config.hidden_size, config.intermediate_size))),
         down_(register_module("down_proj", projection(config.intermediate_size, config.hidden_size))) {}
 
-  at::Tensor forward(const at::Tensor& x) { return down_(at::silu(gate_(x)) * up_(x)); }
+  at::Tensor forward(const at::Tensor& x) {
+    const std::vector<at::Tensor> inner{gate_(x), up_(x)};
+    return down_((again_ ? zero::checkpoint(gated, inner) : gated(inner)).front());
+  }
 
  private:
+  bool again_;
   nn::Linear gate_, up_, down_;
 };
 TORCH_MODULE(Mlp);
@@ -116,6 +126,10 @@ class LlamaLayerImpl : public nn::Module {
 };
 TORCH_MODULE(LlamaLayer);
 
+at::Tensor computed_again(const std::shared_ptr<LlamaLayerImpl>& layer, const at::Tensor& x, const Rotary& rotary) {
+  return zero::checkpoint([layer, rotary](const at::Tensor& given) { return layer->forward(given, rotary); }, x);
+}
+
 void initialize(const nn::Module& module, double range) {
   torch::NoGradGuard no_grad;
   for (at::Tensor& parameter : module.parameters())
@@ -137,7 +151,11 @@ class LlamaBodyImpl : public nn::Module {
   at::Tensor forward(const at::Tensor& ids) {
     at::Tensor x = embed_(ids);
     const Rotary rotary(config_, ids.size(-1), x);
-    for (const auto& layer : *layers_) x = layer->as<LlamaLayerImpl>()->forward(x, rotary);
+    const bool again = config_.activations.recompute == Recompute::layers;
+    for (std::size_t i = 0; i < layers_->size(); ++i) {
+      const auto layer = layers_->ptr<LlamaLayerImpl>(i);
+      x = again ? computed_again(layer, x, rotary) : layer->forward(x, rotary);
+    }
     return norm_(x);
   }
 
@@ -158,18 +176,24 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config) : config_(config) {
   initialize(*this, config.initializer_range);
 }
 
-at::Tensor LlamaImpl::forward(const at::Tensor& ids) {
+at::Tensor LlamaImpl::hidden(const at::Tensor& ids) {
   if (ids.size(-1) > config_.max_position_embeddings)
     throw zero::ConfigError("a sequence of " + std::to_string(ids.size(-1)) + " tokens exceeds the model's " +
                                 std::to_string(config_.max_position_embeddings) + " positions",
                             "shorten the sequence or raise max_position_embeddings");
-  const at::Tensor hidden = model_->forward(ids);
-  return lm_head_ ? lm_head_(hidden) : nn::functional::linear(hidden, model_->table());
+  return model_->forward(ids);
+}
+
+const at::Tensor& LlamaImpl::head() const {
+  return lm_head_ ? lm_head_->weight : model_->table();
+}
+
+at::Tensor LlamaImpl::forward(const at::Tensor& ids) {
+  return nn::functional::linear(hidden(ids), head());
 }
 
 at::Tensor LlamaImpl::loss(const at::Tensor& ids, const at::Tensor& targets) {
-  const at::Tensor logits = forward(ids).flatten(0, 1);
-  return nn::functional::cross_entropy(logits.to(at::toOpMathType(logits.scalar_type())), targets.flatten());
+  return zero::cross_entropy(hidden(ids), head(), targets, {.pieces = config_.activations.loss_pieces});
 }
 
 }  // namespace models

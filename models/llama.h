@@ -31,6 +31,9 @@ class LlamaImpl : public torch::nn::Module {
   const LlamaConfig& config() const { return config_; }
 
  private:
+  at::Tensor hidden(const at::Tensor& ids);
+  const at::Tensor& head() const;
+
   LlamaConfig config_;
   std::shared_ptr<LlamaBodyImpl> model_;
   torch::nn::Linear lm_head_{nullptr};  // empty when tied

@@ -188,7 +188,8 @@ void check_positive(const LlamaConfig& config, std::vector<std::string>& faults)
                                                          {"num_attention_heads", config.num_attention_heads},
                                                          {"num_key_value_heads", config.num_key_value_heads},
                                                          {"vocab_size", config.vocab_size},
-                                                         {"max_position_embeddings", config.max_position_embeddings}};
+                                                         {"max_position_embeddings", config.max_position_embeddings},
+                                                         {"loss_pieces", config.activations.loss_pieces}};
   for (const auto& [key, value] : counts)
     if (value < 1) faults.push_back(std::string(key) + " is " + std::to_string(value) + ", not positive");
   const std::pair<const char*, double> reals[] = {{"rope_theta", config.rope_theta},
@@ -270,6 +271,23 @@ std::vector<std::string_view> llama_presets() {
   std::vector<std::string_view> names;
   for (const Preset& preset : presets()) names.push_back(preset.name);
   return names;
+}
+
+std::vector<std::string_view> recomputes() {
+  return {"none", "layers", "selective"};
+}
+
+std::string_view name(Recompute recompute) {
+  return recomputes()[static_cast<std::size_t>(recompute)];
+}
+
+Recompute recompute_named(std::string_view name) {
+  const std::vector<std::string_view> names = recomputes();
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    throw zero::ConfigError("nothing to compute again is called " + zero::in_quotes(name),
+                            "use one of " + zero::joined(names));
+  return static_cast<Recompute>(found - names.begin());
 }
 
 LlamaConfig llama_from_file(const std::filesystem::path& path) {

@@ -22,6 +22,22 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+// What of the layers is computed again in backward instead of being kept: nothing; each layer, of which its input is
+// kept; what is large and cheap, SwiGLU. Of attention there is nothing to gain: its kernel keeps no scores. Norms apart
+// from what else is added to their input's gradient would have it added up in another order.
+enum class Recompute : std::uint8_t { none, layers, selective };
+
+// How a model computes, for its activations' sake. Sizes and weights have nothing to do with it, and no config.json.
+struct ActivationOptions {
+  Recompute recompute = Recompute::none;
+  std::int64_t loss_pieces = 1;  // of the tokens, for zero::cross_entropy
+
+  bool operator==(const ActivationOptions&) const = default;
+};
+
+// A planner goes through each; what is beyond them is a slip.
+inline constexpr std::int64_t kMostLossPieces = 4096;
+
 // Named as in Hugging Face's config.json.
 struct LlamaConfig {
   std::int64_t hidden_size = 0;
@@ -37,6 +53,7 @@ struct LlamaConfig {
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
+  ActivationOptions activations = {};
 
   std::int64_t head_size() const { return head_dim ? head_dim : hidden_size / num_attention_heads; }
   // By how much each pair of a head turns from one position to the next: head_size() / 2 angles.
@@ -54,6 +71,11 @@ void validate(const LlamaConfig& config, std::string_view source);
 // micro, tiny, small, 125m, 350m, 1b, 7b, 70b. Throws zero::ConfigError for another name, listing these.
 LlamaConfig llama_preset(std::string_view name);
 std::vector<std::string_view> llama_presets();
+
+// none, layers, selective. Throws zero::ConfigError for another name, listing these.
+Recompute recompute_named(std::string_view name);
+std::vector<std::string_view> recomputes();
+std::string_view name(Recompute recompute);
 
 // Reads a config.json. Throws zero::ConfigError, naming file and key, for what is missing, malformed,
 // or asks for something that models::Llama does not compute.

@@ -25,6 +25,7 @@ bool fits_with_none(const Request& request, const zero::Plan& plan) {
 std::optional<Cost> within_a_budget(const Request& request, const zero::Plan& plan) {
   if (!fits_with_none(request, plan)) return {};
   const MicroBatch work = micro_batch(request, plan);
+  if (!foresees_budget(work)) return {};
   const Pace pace = pace_for(request.profile, work.precision);
   const auto met = [&](const zero::ActivationBudget& budget) {
     MicroBatch within = work;

@@ -198,6 +198,8 @@ std::string to_json(const Answer& answer) {
   json["optimizer"] = answer.optimizer;
   json["batch"] = request.batch;
   json["seq"] = request.seq;
+  json["recompute"] = name(request.shape.config.activations.recompute);
+  json["loss_pieces"] = request.shape.config.activations.loss_pieces;
   json["activation_theory_bytes"] = encode_theory(request);
   json["device_memory"] = request.device_memory ? Json(*request.device_memory) : Json();
   if (request.host_memory) json["host_memory"] = *request.host_memory;

@@ -8,6 +8,8 @@
 namespace planner {
 namespace {
 
+constexpr std::int64_t kGenerator = 5056;  // bytes of the state that a checkpoint notes
+
 // Rows of queries and of keys that LibTorch's attention on the CPU takes at a time.
 std::int64_t query_rows(std::int64_t seq) {
   const std::int64_t rows = seq >= 768 ? 256 : seq >= 192 ? 64 : 32;
@@ -29,6 +31,7 @@ struct Attended {
 // What a layer keeps for backward.
 struct Layer {
   int unit = StepOperator::kNoUnit;
+  Block before;  // its input
   Normed first;
   Attended attended;
   Normed second;
@@ -54,12 +57,18 @@ class Walk final : StepOperators {
     to_.at("start of backward");
     loss_backward();
     norm_backward(last_, norm_unit_);
-    to_.repeat(layers - 1, [&] { layer_backward(false); });
-    layer_backward(true);
+    to_.repeat(layers - 1, [&] { part_backward(false); });
+    part_backward(true);
     embed_backward();
+    for (const Block& block : to_end_) drop(block);
   }
 
  private:
+  using Recompute = models::Recompute;
+
+  bool again(Recompute what) const { return c_.activations.recompute == what; }
+  bool in_pieces() const { return std::min(c_.activations.loss_pieces, tokens_) > 1; }
+
   std::int64_t query_width() const { return c_.num_attention_heads * c_.head_size(); }
   std::int64_t key_width() const { return c_.num_key_value_heads * c_.head_size(); }
   std::int64_t stream() const { return bytes(c_.hidden_size); }
@@ -67,7 +76,6 @@ class Walk final : StepOperators {
   std::int64_t queries() const { return bytes(query_width()); }
   std::int64_t keys() const { return bytes(key_width()); }
   std::int64_t inner() const { return bytes(c_.intermediate_size); }
-  std::int64_t per_token() const { return wide(1); }
   std::int64_t angles() const { return seq_ * c_.head_size() * size_; }
   std::int64_t table() const { return c_.vocab_size * c_.hidden_size * size_; }
   std::int64_t wide_logits() const { return wide(c_.vocab_size); }
@@ -76,14 +84,18 @@ class Walk final : StepOperators {
     stream_ = make("embedding", stream(), {}, 1, 0);
     cosines_ = small("cosines", angles(), {stream_});
     sines_ = small("sines", angles(), {stream_});
+    if (again(Recompute::layers)) to_end_ = {cosines_, sines_};
   }
+
+  // A checkpoint has it for as long as there is a graph.
+  void note_generator() { to_end_.push_back(small("state of a generator", kGenerator, {})); }
 
   Normed norm(const Block& of, int unit) {
     const std::int64_t whole = wide_stream();
     const Block input = narrow_ ? make("cast", whole, {of}) : of;
     const Block squares = make("squares", whole, {input});
-    const Block mean = small("mean", per_token(), {squares});
-    const Block scale = small("scale of the norm", per_token(), {mean});
+    const Block mean = small("mean", wide(1), {squares});
+    const Block scale = small("scale of the norm", wide(1), {mean});
     drop(mean, squares);
     const Block ratio = make("norm", whole, {input, scale}, 1);
     const Block product = make("weighted norm", whole, {ratio}, 1, unit);
@@ -93,16 +105,36 @@ class Walk final : StepOperators {
     return {input, scale, ratio, result};
   }
 
-  void layer() {
+  // With all that backward needs; its input stays.
+  Layer computed(const Block& before, int unit) {
     Layer its;
-    its.unit = ++layer_;
-    const Block before = stream_;
-    its.first = norm(before, its.unit);
+    its.unit = unit;
+    its.before = before;
+    its.first = norm(before, unit);
     const Block middle = attention(its, before);
-    its.second = norm(middle, its.unit);
+    its.second = norm(middle, unit);
     stream_ = mlp(its, middle);
-    if (narrow_) drop(before, middle);
-    layers_.push_back(its);
+    if (narrow_) drop(middle);
+    return its;
+  }
+
+  void layer() {
+    if (again(Recompute::layers)) note_generator();
+    layers_.push_back(computed(stream_, ++layer_));
+    const Layer& its = layers_.back();
+    if (again(Recompute::layers))
+      drop_all_but_input(its);
+    else if (narrow_)
+      drop(its.before);
+  }
+
+  void drop_all_but_input(const Layer& its) {
+    const Attended& of = its.attended;
+    if (narrow_) drop(its.first.input);  // else it is the layer's
+    drop(its.first.scale, its.first.ratio, its.first.result);
+    drop(of.value, of.key, of.query, of.result, of.sums);
+    drop(its.second.input, its.second.scale, its.second.ratio, its.second.result);
+    drop(its.up, its.gate, its.activated, its.inner);
   }
 
   // The rotated copy of a block of `width` columns.
@@ -152,37 +184,96 @@ class Walk final : StepOperators {
   Block mlp(Layer& its, const Block& before) {
     its.up = product(c_.intermediate_size, c_.hidden_size, its.second.result, its.unit);
     its.gate = product(c_.intermediate_size, c_.hidden_size, its.second.result, its.unit);
-    its.activated = make("silu", inner(), {its.gate});
-    its.inner = make("gated", inner(), {its.activated, its.up}, 2);
+    if (again(Recompute::selective)) note_generator();
+    gated(its);
+    if (again(Recompute::selective)) drop(its.activated);
     const Block projected = product(c_.hidden_size, c_.intermediate_size, its.inner, its.unit);
     const Block sum = make("sum", stream(), {before, projected}, 2);
     drop(projected);
     return sum;
   }
 
+  void gated(Layer& its) {
+    its.activated = make("silu", inner(), {its.gate});
+    its.inner = make("gated", inner(), {its.activated, its.up}, 2);
+  }
+
   void loss() {
+    if (!in_pieces()) {
+      logarithms_ = logarithms();
+      return;
+    }
+    note_generator();
+    each_piece(c_.activations.loss_pieces, [&] { drop(logarithms()); });
+  }
+
+  // Of the tokens that are looked at.
+  Block logarithms() {
     const Block logits = product(c_.vocab_size, c_.hidden_size, last_.result, head_unit_);
     const Block wide = narrow_ ? make("cast", wide_logits(), {logits}) : logits;
-    logarithms_ = make("log softmax", wide_logits(), {wide});
+    const Block result = make("log softmax", wide_logits(), {wide});
     drop(wide);
     if (narrow_) drop(logits);
+    return result;
   }
 
   void loss_backward() {
-    const Block of_loss = make("backward of the loss", wide_logits(), {logarithms_});
-    Block gradient = make("backward of log softmax", wide_logits(), {of_loss, logarithms_}, 2);
-    drop(of_loss, logarithms_);
+    const Gradients of = in_pieces() ? pieces_backward() : logits_backward(logarithms_);
+    drop(last_.result);
+    flow_ = of.input;
+    of_table_ = of.weight;
+    to_.at("backward");
+    if (!c_.tie_word_embeddings) drop(of_table_);  // when it is complete it is still there
+  }
+
+  Gradients logits_backward(const Block& logarithms) {
+    const Block of_loss = make("backward of the loss", wide_logits(), {logarithms});
+    Block gradient = make("backward of log softmax", wide_logits(), {of_loss, logarithms}, 2);
+    drop(of_loss, logarithms);
     if (narrow_) {
       const Block wide = gradient;
       gradient = make("cast", bytes(c_.vocab_size), {wide}, 2);
       drop(wide);
     }
     const Gradients of = product_backward(c_.vocab_size, c_.hidden_size, gradient, last_.result, head_unit_);
-    drop(gradient, last_.result);
-    flow_ = of.input;
-    of_table_ = of.weight;
-    to_.at("backward");
-    if (!c_.tie_word_embeddings) drop(of_table_);  // when it is complete it is still there
+    drop(gradient);
+    return of;
+  }
+
+  // Each is computed again. The head's gradient is their sum in fp32.
+  Gradients pieces_backward() {
+    std::vector<Block> of_tokens;
+    Block sum;
+    each_piece(c_.activations.loss_pieces, [&] {
+      const Gradients of = logits_backward(logarithms());
+      of_tokens.push_back(of.input);
+      sum = of_tokens.size() == 1 ? first_of_pieces(of.weight) : with_next_of_pieces(sum, of.weight);
+    });
+    const Block wide = sum;
+    if (narrow_) {
+      sum = make("cast", table(), {wide}, 2);
+      drop(wide);
+    }
+    const Block input = make("gradients of pieces", stream(), {of_tokens.front()});
+    for (const Block& each : of_tokens) drop(each);
+    return {sum, input};
+  }
+
+  Block first_of_pieces(const Block& gradient) {
+    if (!narrow_) return gradient;
+    const Block sum = make("cast", kWide * table() / size_, {gradient});
+    drop(gradient);
+    return sum;
+  }
+
+  // In its place, in 16 bits a sixteenth after the other.
+  Block with_next_of_pieces(const Block& sum, const Block& gradient) {
+    constexpr std::int64_t parts = 16;
+    runs("sum over pieces", {sum, gradient});
+    if (narrow_) to_.scratch(sum.bytes / parts);
+    to_.sweep(c_.vocab_size * c_.hidden_size, 3 * sum.bytes);
+    drop(gradient);
+    return sum;
   }
 
   // From the gradient of the normed values; leaves that of what was normed, or adds it to the one of `beside`.
@@ -218,9 +309,19 @@ class Walk final : StepOperators {
       flow_ = narrowed;
   }
 
-  void layer_backward(bool first) {
-    const Layer its = layers_.back();
+  // With what is computed again for it, whose result is there until its end.
+  void part_backward(bool first) {
+    Layer its = layers_.back();
     if (layers_.size() > 1) layers_.pop_back();  // who does not hear of each layer hears of the same one again
+    if (!again(Recompute::layers)) return layer_backward(its, first);
+    its = computed(its.before, its.unit);
+    const Block result = stream_;
+    layer_backward(its, first);
+    drop(result);
+    if (narrow_) drop(its.before);
+  }
+
+  void layer_backward(Layer& its, bool first) {
     const Block after = flow_;
     mlp_backward(its);
     norm_backward(its.second, its.unit, &after);
@@ -229,15 +330,17 @@ class Walk final : StepOperators {
     norm_backward(its.first, its.unit, &after);
   }
 
-  void mlp_backward(const Layer& its) {
+  void mlp_backward(Layer& its) {
     const std::int64_t hidden = c_.hidden_size, inside = c_.intermediate_size;
     const Gradients down = product_backward(hidden, inside, flow_, its.inner, its.unit);
     drop(its.inner, down.weight);
+    if (again(Recompute::selective)) gated(its);
     const Block of_activated = make("backward of the gate", inner(), {down.input, its.up}, 2);
     const Block of_up = make("backward of the gate", inner(), {down.input, its.activated}, 2);
     drop(down.input, its.up, its.activated);
     const Block of_gate = make("backward of silu", inner(), {of_activated, its.gate}, 2);
     drop(of_activated, its.gate);
+    if (again(Recompute::selective)) drop(its.inner);
     const Gradients gate = product_backward(inside, hidden, of_gate, its.second.result, its.unit);
     drop(of_gate, gate.weight);
     const Gradients up = product_backward(inside, hidden, of_up, its.second.result, its.unit);
@@ -252,7 +355,7 @@ class Walk final : StepOperators {
     const Block along = make("times cosines", whole, {gradient, cosines_});
     const Block across = make("times sines", whole, {gradient, sines_});
     drop(gradient);
-    if (last) drop(cosines_, sines_);
+    if (last && !again(Recompute::layers)) drop(cosines_, sines_);
     const Block half = make("negative", whole / 2, {across});
     const Block turned = make("turned halves", whole, {across, half});
     drop(across, half, along);
@@ -290,8 +393,12 @@ class Walk final : StepOperators {
       drop(of_embedding);
       return;
     }
-    const Block sum = make("sum", table(), {of_embedding, of_table_}, 2);
-    drop(of_embedding, of_table_);
+    Block sum = of_table_;  // to which the other is added where nothing else has it
+    if (!in_pieces()) {
+      sum = make("sum", table(), {of_embedding, of_table_}, 2);
+      drop(of_table_);
+    }
+    drop(of_embedding);
     to_.completes_embedding();
     drop(sum);
   }
@@ -305,6 +412,7 @@ class Walk final : StepOperators {
   std::vector<Layer> layers_;  // whose backward is to come
   Normed last_;
   Block logarithms_, of_table_;
+  std::vector<Block> to_end_;  // what is there until there is no graph
 };
 
 }  // namespace

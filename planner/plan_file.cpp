@@ -1,6 +1,7 @@
 #include "planner/plan_file.h"
 
 #include "models/fields.h"
+#include "models/llama_config.h"
 #include "models/schema.h"
 
 namespace planner {
@@ -16,6 +17,8 @@ void each_field(PlanFile& file, auto& visit) {
   visit("model", file.model);
   visit("batch", file.batch, {.least = 1});
   visit("seq", file.seq, {.least = 1});
+  visit("recompute", file.recompute, {.choices = models::recomputes});
+  visit("loss_pieces", file.loss_pieces, {.least = 1, .most = models::kMostLossPieces});
   visit("command", file.command);
 }
 

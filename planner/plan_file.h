@@ -18,6 +18,8 @@ struct PlanFile {
   std::string model = {};  // a preset or a config.json; empty: not said
   std::int64_t batch = 4;
   std::int64_t seq = 128;
+  std::string recompute = "none";  // as --recompute names it
+  std::int64_t loss_pieces = 1;
   std::string command = {};  // that wrote it; empty: not said
 
   bool operator==(const PlanFile&) const = default;

@@ -70,7 +70,12 @@ std::string refusal(const MicroBatch& work, const Pace& pace) {
 
 }  // namespace
 
+bool foresees_budget(const MicroBatch& work) {
+  return work.config.activations == models::ActivationOptions{};
+}
+
 std::optional<Recomputation> recomputation(const MicroBatch& work, const Pace& pace) {
+  if (!foresees_budget(work)) return {};
   const std::int64_t layers = work.config.num_hidden_layers;
   const auto again = layers > kReplayedLayers ? again_in_deep(work, pace) : again_in(work, pace, layers, 0);
   if (!again) return {};
@@ -87,6 +92,10 @@ std::int64_t least_activation_budget(const MicroBatch& work, const Pace& pace) {
 
 Recomputation price_of_budget(const MicroBatch& work, const Pace& pace) {
   if (!work.budget) return {};
+  if (!foresees_budget(work))
+    throw zero::ConfigError(
+        "an activation budget beside layers that are computed again, or the loss in pieces, cannot be foreseen",
+        "plan with one of them; to train with both is possible");
   if (const auto found = recomputation(work, pace)) return *found;
   throw zero::ConfigError(refusal(work, pace), "give it so much, or take smaller micro-batches");
 }

@@ -19,14 +19,18 @@ struct Recomputation {
   double seconds = 0;  // of a micro-batch
   double share = 0;    // of the time of all its operators
 };
-// Within the micro-batch's budget, which there is; none where it cannot be met.
+// Whether the list of operators says what could be dropped: not where the program itself computes layers again, or the
+// loss in pieces.
+bool foresees_budget(const MicroBatch& work);
+
+// Within the micro-batch's budget, which there is; none where it cannot be met, or is not foreseen.
 std::optional<Recomputation> recomputation(const MicroBatch& work, const Pace& pace);
 
 // Bytes, to about a hundredth of what is there without a budget.
 std::int64_t least_activation_budget(const MicroBatch& work, const Pace& pace);
 
-// recomputation(), or zeros without a budget. Throws zero::ConfigError where it cannot be met: by how much, and what
-// needs most.
+// recomputation(), or zeros without a budget. Throws zero::ConfigError where it is not foreseen, or cannot be met: by
+// how much, and what needs most.
 Recomputation price_of_budget(const MicroBatch& work, const Pace& pace);
 
 }  // namespace planner

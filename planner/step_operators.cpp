@@ -56,4 +56,13 @@ StepOperators::Gradients StepOperators::product_backward(std::int64_t to, std::i
   return {weight, product(from, to, gradient, unit)};
 }
 
+void StepOperators::each_piece(std::int64_t pieces, const std::function<void()>& once) {
+  const std::int64_t all = tokens_, count = std::min(pieces, all), most = (all + count - 1) / count;
+  for (std::int64_t begin = 0; begin < all; begin += most) {
+    tokens_ = std::min(most, all - begin);
+    once();
+  }
+  tokens_ = all;
+}
+
 }  // namespace planner

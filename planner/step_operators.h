@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 
 #include "planner/llama_step.h"
@@ -43,6 +44,9 @@ class StepOperators {
     Block weight, input;
   };
   Gradients product_backward(std::int64_t to, std::int64_t from, const Block& gradient, const Block& input, int unit);
+
+  // The tokens are those of one piece after the other, as zero::cross_entropy takes them.
+  void each_piece(std::int64_t pieces, const std::function<void()>& once);
 
   template <class... Blocks>
   void drop(const Blocks&... blocks) {

@@ -78,9 +78,13 @@ PlanOptions completed(PlanOptions options) {
 }
 
 planner::Shape shape_of(const PlanOptions& options) {
-  if (!options.parameters.empty()) return planner::shape_of(planner::parameters_of(options.parameters));
+  if (!options.parameters.empty()) {
+    planner::Shape shape = planner::shape_of(planner::parameters_of(options.parameters));
+    shape.config.activations = activations_of(options);
+    return shape;
+  }
   if (options.model.empty()) throw UsageError("plan: give --model or --parameters");
-  return planner::shape_of(load_model(options.model));
+  return planner::shape_of(load_model(options.model, options));
 }
 
 // What ranks of this machine can do may have been measured; devices that are asked about may be elsewhere.
@@ -195,6 +199,8 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const planner::Answer
           .model = options.model,
           .batch = answer.costs.front().batch,
           .seq = answer.request.seq,
+          .recompute = options.recompute,
+          .loss_pieces = options.loss_pieces,
           .command = options.command};
 }
 

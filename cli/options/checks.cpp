@@ -79,7 +79,7 @@ void check_room(const RunOptions& options, int ranks, int here) {
   const auto limited = planner::room_of_processes(here, planner::limits_of_process());
   if (limited && (!room || limited->bytes < room->bytes)) room = limited;
   if (!room) return;
-  const models::LlamaConfig model = load_model(options.model);
+  const models::LlamaConfig model = load_model(options.model, options);
   RunOptions each = options;
   for (const std::string& plan : options.plans)
     for (const std::string& optimizer : optimizers_of(options))

@@ -100,7 +100,8 @@ class Fitting {
     std::string name;
     std::int64_t most = 0;
     for (const std::string_view preset : models::llama_presets()) {
-      const models::LlamaConfig other = models::llama_preset(preset);
+      models::LlamaConfig other = models::llama_preset(preset);
+      other.activations = model_.activations;
       const std::int64_t count = models::parameter_count(other);
       if (count <= most || options_.seq > other.max_position_embeddings || !fits(options_, other)) continue;
       most = count;
@@ -130,7 +131,7 @@ void check_activation_budget(const RunOptions& options, const models::LlamaConfi
                                  .precision = plan.precision(),
                                  .budget = plan.activation_budget(),
                                  .gathers = planner::gathers_parameters(plan, mesh_of(options, ranks))};
-  planner::price_of_budget(work, planner::pace_for({}, plan.precision()));
+  if (planner::foresees_budget(work)) planner::price_of_budget(work, planner::pace_for({}, plan.precision()));
 }
 
 void check_room(const RunOptions& options, const models::LlamaConfig& model, int ranks, int here,

@@ -45,6 +45,16 @@ models::LlamaConfig load_model(const std::string& name) {
                    zero::did_you_mean(name, std::vector<std::string>(presets.begin(), presets.end())));
 }
 
+models::LlamaConfig load_model(const std::string& name, const SharedOptions& options) {
+  models::LlamaConfig config = load_model(name);
+  config.activations = activations_of(options);
+  return config;
+}
+
+models::ActivationOptions activations_of(const SharedOptions& options) {
+  return {models::recompute_named(options.recompute), options.loss_pieces};
+}
+
 models::TokenSource open_data(const std::string& path, int bits) {
   return models::TokenSource::open(path, format_of(bits));
 }

@@ -15,6 +15,10 @@ namespace cli {
 // A preset, a config.json, or a folder with one. Throws UsageError for a name that is neither a preset nor a path,
 // zero::ConfigError for a file that cannot be used.
 models::LlamaConfig load_model(const std::string& name);
+// The same, computing as the options say.
+models::LlamaConfig load_model(const std::string& name, const SharedOptions& options);
+
+models::ActivationOptions activations_of(const SharedOptions& options);
 
 // Throws zero::ConfigError for a file or folder that is missing or not of the format that it should have.
 // `bits`: of a token in a token file; 0: by the file's name.

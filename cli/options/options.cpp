@@ -41,6 +41,7 @@ void add_model_group(CLI::App& command, RunOptions& options) {
   add_number(command, "--seq", options.seq, "Tokens of a sequence", 1)->group(group);
   add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank", 1)->group(group);
   add_setting(command, options.settings, "accumulate", group);
+  add_activation_options(command, options, group);
 }
 
 void add_training_group(CLI::App& command, RunOptions& options) {

@@ -33,6 +33,8 @@ inline constexpr const char* kNoProfile = "none";
 struct SharedOptions {
   int shard_ranks = 0;  // of a shard group; 0: all
   zero::PlanSettings settings;
+  std::string recompute = "none";  // of the model's activations
+  std::int64_t loss_pieces = 1;
 };
 
 // An option's name and a value that it was given.

@@ -23,6 +23,7 @@ void add_model_group(CLI::App& command, PlanOptions& options) {
       ->group(group);
   add_number(command, "--batch", options.batch, "Sequences of a micro-batch, on each rank [4]", 1)->group(group);
   add_setting(command, options.settings, "accumulate", group);
+  add_activation_options(command, options, group);
 }
 
 void add_machine_group(CLI::App& command, PlanOptions& options) {

@@ -128,6 +128,8 @@ models::Json setting_of(const RunOptions& options) {
   for (const zero::PlanSetting& each : zero::plan_settings())
     if (!std::ranges::count(kApart, each.name)) add(each.name);
   json["shard_ranks"] = options.shard_ranks;
+  json["recompute"] = options.recompute;
+  json["loss_pieces"] = options.loss_pieces;
   add("resident_budget");
   json["eval_every"] = options.eval_every;
   return json;

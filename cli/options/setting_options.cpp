@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "cli/options/validators.h"
+#include "models/llama_config.h"
 #include "planner/plan_file.h"
 #include "planner/quantity.h"
 
@@ -62,6 +63,8 @@ class Taking {
     if (!file.model.empty()) take("--model", options_.model, file.model);
     take("--batch", options_.batch, file.batch);
     take("--seq", options_.seq, file.seq);
+    take("--recompute", options_.recompute, file.recompute);
+    take("--loss-pieces", options_.loss_pieces, file.loss_pieces);
   }
 
  private:
@@ -108,6 +111,16 @@ void add_exchange_options(CLI::App& command, SharedOptions& options, const std::
       ->group(group);
   for (const PlanSetting& each : zero::plan_settings())
     if (!std::ranges::count(kElsewhere, each.name)) add_setting(command, options.settings, each.name, group);
+}
+
+void add_activation_options(CLI::App& command, SharedOptions& options, const std::string& group) {
+  add_choice(command, "--recompute", options.recompute,
+             "What backward computes again: nothing, each layer, or its SwiGLU alone", texts(models::recomputes()))
+      ->group(group);
+  add_number(command, "--loss-pieces", options.loss_pieces,
+             "Of the tokens, of which the loss takes one after the other: less memory for a large vocabulary", 1,
+             models::kMostLossPieces)
+      ->group(group);
 }
 
 bool is_setting(std::string_view option) {

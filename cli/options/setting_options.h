@@ -19,6 +19,8 @@ CLI::Option* add_setting(CLI::App& command, zero::PlanSettings& settings, std::s
                          const std::string& group, const std::string& help = {});
 // --shard-ranks, and all settings but those that stand elsewhere in a command's help: how computing is done.
 void add_exchange_options(CLI::App& command, SharedOptions& options, const std::string& group);
+// --recompute and --loss-pieces, which are the model's.
+void add_activation_options(CLI::App& command, SharedOptions& options, const std::string& group);
 
 // Whether this is the name of such an option.
 bool is_setting(std::string_view option);

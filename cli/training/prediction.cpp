@@ -109,6 +109,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
       profile && planner::missing_for_tiers(plan, *profile).empty()) {
     const planner::MicroBatch micro =
         micro_batch(plan, options, work, planner::gathers_parameters(engine.plan(), mesh));
+    if (micro.budget && !foresees_budget(micro)) return;
     const auto again = micro.budget ? recomputation(micro, profile->pace(micro.precision)) : std::nullopt;
     result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh, again ? again->seconds : 0);
     result.profile = profile->name;

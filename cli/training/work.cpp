@@ -24,7 +24,7 @@ void check_fit(const Work& work, const RunOptions& options) {
 }  // namespace
 
 Work load(const RunOptions& options) {
-  const models::LlamaConfig config = load_model(options.model);
+  const models::LlamaConfig config = load_model(options.model, options);
   Work work{config, models::Corpus(load_tokens(options), {.vocab = config.vocab_size, .seed = options.seed})};
   check_fit(work, options);
   return work;

@@ -8,6 +8,7 @@
 #include "zero/checkpoint.h"
 #include "zero/collectives.h"
 #include "zero/communicator.h"
+#include "zero/cross_entropy.h"
 #include "zero/deferred.h"
 #include "zero/devices.h"
 #include "zero/dtype.h"

@@ -404,6 +404,24 @@ def around_backward(
     roots: Sequence[object], gradients: Sequence[Tensor | None], backward: Callable[[], object], create_graph: bool
 ) -> None: ...
 
+def cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Literal["mean", "sum"] = "mean",
+    pieces: int = 0,
+    piece_bytes: int = ...,
+) -> Tensor:
+    """The cross entropy of linear(hidden, weight, bias), over pieces of the tokens, whose logits never exist at once.
+
+    hidden [..., size], weight [classes, size], targets [...] of int64. Of each piece logits are computed again in
+    backward. pieces: how many; 0: so many that one's logits take no more than piece_bytes, in fp32.
+    """
+
 class Gather:
     def __init__(self, parameters: Iterable[Tensor], from_rank: int | None = None) -> None: ...
     def __enter__(self) -> None: ...

@@ -1,14 +1,17 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "zero/activations.h"
+#include "backwards/checkpointed_pieces.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -82,10 +85,51 @@ class Again {
   Surroundings now_;
 };
 
+// A function of pieces, each of which is given inputs of its own and then those that all share.
 struct CheckpointedCall final : torch::CustomClassHolder {
-  CheckpointedCall(TensorFunction given, c10::Device device) : function(std::move(given)), surroundings(device) {}
+  CheckpointedCall(TensorFunction given, std::size_t own_inputs, std::size_t count, c10::Device where)
+      : function(std::move(given)), own(own_inputs), pieces(count), surroundings(where) {}
+
+  // `all`: of each piece, and behind them what they share.
+  variable_list inputs_of(std::size_t piece, const variable_list& all) const {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(piece * own);
+    variable_list inputs(begin, begin + static_cast<std::ptrdiff_t>(own));
+    inputs.insert(inputs.end(), all.begin() + static_cast<std::ptrdiff_t>(pieces * own), all.end());
+    return inputs;
+  }
+
   TensorFunction function;
+  std::size_t own, pieces;
+  std::vector<std::size_t> results = {};  // how many, of each piece
   Surroundings surroundings;
+};
+
+// Adds up gradients of what pieces share.
+class SharedGradient {
+ public:
+  void add(const at::Tensor& gradient) {
+    if (!gradient.defined()) return;
+    dtype_ = gradient.scalar_type();
+    if (!sum_.defined())
+      sum_ = gradient.to(at::toOpMathType(dtype_));
+    else if (sum_.scalar_type() == dtype_)
+      sum_.add_(gradient);
+    else
+      add_in_parts(gradient);
+  }
+  at::Tensor sum() && { return sum_.defined() ? sum_.to(dtype_) : sum_; }
+
+ private:
+  // LibTorch makes a wide copy of what it adds.
+  void add_in_parts(const at::Tensor& gradient) {
+    constexpr std::int64_t parts = 16;
+    if (gradient.dim() == 0) return static_cast<void>(sum_.add_(gradient));
+    const variable_list into = sum_.chunk(parts), from = gradient.chunk(parts);
+    for (std::size_t i = 0; i < into.size(); ++i) into[i].add_(from[i]);
+  }
+
+  at::Tensor sum_;
+  at::ScalarType dtype_ = at::kFloat;
 };
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
@@ -93,8 +137,14 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<CheckpointedCall>& call,
                                const at::Tensor& /*trains*/, at::TensorList inputs) {
     context->saved_data["call"] = c10::IValue::make_capsule(call);
-    context->save_for_backward(inputs.vec());
-    variable_list results = call->function(inputs.vec()), others;
+    const variable_list all = inputs.vec();
+    context->save_for_backward(all);
+    variable_list results, others;
+    for (std::size_t piece = 0; piece < call->pieces; ++piece) {
+      variable_list made = call->function(call->inputs_of(piece, all));
+      call->results.push_back(made.size());
+      std::ranges::move(made, std::back_inserter(results));
+    }
     for (const at::Tensor& each : results)
       if (each.defined() && !each.is_floating_point() && !each.is_complex()) others.push_back(each);
     context->mark_non_differentiable(others);
@@ -108,16 +158,32 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
                        "keep the activations of what gradients of gradients go through");
     const auto call = c10::static_intrusive_pointer_cast<CheckpointedCall>(context->saved_data["call"].toCapsule());
     const variable_list given = context->get_saved_variables();
-    variable_list inputs;
-    for (const at::Tensor& each : given)
-      inputs.push_back(each.defined() ? each.detach().set_requires_grad(each.requires_grad()) : each);
-    differentiate(computed_again(*call, inputs), gradients);
     variable_list result(2);
-    for (const at::Tensor& each : inputs) result.push_back(each.defined() ? each.grad() : at::Tensor());
+    std::vector<SharedGradient> sums(given.size() - call->pieces * call->own);
+    auto next = gradients.begin();
+    for (std::size_t piece = 0; piece < call->pieces; ++piece) {
+      const auto end = next + static_cast<std::ptrdiff_t>(call->results[piece]);
+      const variable_list made = gradients_of(*call, piece, given, {std::exchange(next, end), end});
+      result.insert(result.end(), made.begin(), made.begin() + static_cast<std::ptrdiff_t>(call->own));
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i].add(made[call->own + i]);
+    }
+    for (SharedGradient& each : sums) result.push_back(std::move(each).sum());
     return result;
   }
 
  private:
+  // Of a piece's inputs.
+  static variable_list gradients_of(const CheckpointedCall& call, std::size_t piece, const variable_list& given,
+                                    const variable_list& gradients) {
+    variable_list inputs = call.inputs_of(piece, given);
+    for (at::Tensor& each : inputs)
+      if (each.defined()) each = each.detach().set_requires_grad(each.requires_grad());
+    differentiate(computed_again(call, inputs), gradients);
+    for (at::Tensor& each : inputs)
+      if (each.defined()) each = each.grad();
+    return inputs;
+  }
+
   static variable_list computed_again(const CheckpointedCall& call, const variable_list& inputs) {
     const Again again(call.surroundings);
     const at::AutoGradMode enabled(true);
@@ -143,11 +209,23 @@ c10::Device device_of(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
+std::vector<at::Tensor> checkpoint_pieces(TensorFunction function, const std::vector<std::vector<at::Tensor>>& pieces,
+                                          const std::vector<at::Tensor>& shared) {
+  std::vector<at::Tensor> inputs;
+  for (const std::vector<at::Tensor>& piece : pieces) inputs.insert(inputs.end(), piece.begin(), piece.end());
+  inputs.insert(inputs.end(), shared.begin(), shared.end());
+  const auto call = c10::make_intrusive<CheckpointedCall>(std::move(function), pieces.front().size(), pieces.size(),
+                                                          device_of(inputs));
+  if (at::GradMode::is_enabled())
+    return CheckpointFunction::apply(call, at::empty({0}).requires_grad_(), at::TensorList(inputs));
+  std::vector<at::Tensor> results;
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece)
+    std::ranges::move(call->function(call->inputs_of(piece, inputs)), std::back_inserter(results));
+  return results;
+}
+
 std::vector<at::Tensor> checkpoint_tensors(TensorFunction function, const std::vector<at::Tensor>& inputs) {
-  if (!at::GradMode::is_enabled()) return function(inputs);
-  const at::Tensor trains = at::empty({0}).requires_grad_();
-  return CheckpointFunction::apply(c10::make_intrusive<CheckpointedCall>(std::move(function), device_of(inputs)),
-                                   trains, at::TensorList(inputs));
+  return checkpoint_pieces(std::move(function), {inputs}, {});
 }
 
 }  // namespace zero

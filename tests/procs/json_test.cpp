@@ -77,6 +77,10 @@ TEST(JsonOfCommands, AReportSaysHowToRepeatItsRuns) {
                     "delayed",
                     "--resident-budget",
                     "1MB",
+                    "--recompute",
+                    "selective",
+                    "--loss-pieces",
+                    "3",
                     "--json",
                     folder.path("out")};
   const Result trained = run_apart(folder, joined({"train"}, folder.small(given)));
@@ -97,6 +101,8 @@ TEST(JsonOfCommands, AReportSaysHowToRepeatItsRuns) {
                       {"threads", 2},
                       {"fp8_scaling", "delayed"},
                       {"resident_budget", 1'000'000},
+                      {"recompute", "selective"},
+                      {"loss_pieces", 3},
                       {"data", folder.path("text")},
                       {"tokens", 0},
                       {"eval_every", 0},

@@ -59,8 +59,9 @@ TEST(Help, SaysEveryDefaultAndEveryChoice) {
   std::istringstream words(result.out);
   std::string text;  // without the ends of lines
   for (std::string word; words >> word;) text += word + " ";
-  for (const char* part : {"--steps INT Steps to train [20]", "adamw-8bit", "bf16-kahan", "[cosine]", "-n,--ranks INT",
-                           "--resident-budget SIZE", "--tensorboard FOLDER"})
+  for (const char* part :
+       {"--steps INT Steps to train [20]", "adamw-8bit", "bf16-kahan", "[cosine]", "-n,--ranks INT",
+        "--resident-budget SIZE", "--tensorboard FOLDER", "none, layers, selective [none]", "--loss-pieces INT"})
     EXPECT_TRUE(contains(text, part)) << part << " in " << text;
 }
 

@@ -99,13 +99,16 @@ TEST(PlanCommand, PredictsWhatCompareDoes) {
 TEST(PlanCommand, WritesAFileThatTrainRuns) {
   const Folder folder;
   const std::string file = folder.path("plan.json");
-  const Result fit = run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--batch", "2", "--seq", "24",
-                                        "--device-memory", "1GB", "--fit", "--out", file});
+  const Result fit =
+      run_apart(folder, {"plan", "--model", "micro", "--ranks", "2", "--batch", "2", "--seq", "24", "--device-memory",
+                         "1GB", "--recompute", "layers", "--loss-pieces", "2", "--fit", "--out", file});
   ASSERT_EQ(fit.code, 0) << fit.err;
   const Words train{"train", "--plan", file, "--data", folder.path("text"), "--steps", "2"};
   const json report = reported(folder, train), plan = folder.document("plan.json");
   EXPECT_EQ(report.at("ranks"), 2);
   EXPECT_EQ(report.at("precision"), "bf16");
+  EXPECT_EQ(report.at("recompute"), "layers");
+  EXPECT_EQ(report.at("loss_pieces"), 2);
   EXPECT_EQ(report.at("runs").at(0).at("plan"), plan.at("plan"));
   expect_refused(folder, joined(train, {"--precision", "fp32"}), "--precision fp32 contradicts the plan file");
 }

@@ -98,6 +98,31 @@ class Recomputation(Case):
                     with self.subTest(precision=precision, way=way.__name__, reentrant=reentrant):
                         self.expect_same(expected, self.trained(plan, way(use_reentrant=reentrant)))
 
+    def test_of_losses_in_pieces_is_close_to_the_whole(self) -> None:
+        x, y = torch.randn(3, 7, WIDTH), torch.randint(50, (3, 7))
+        y[1, 2] = -100
+
+        def trained(loss_of: Callable[[nn.Linear, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            torch.manual_seed(4)
+            layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 50))
+            with zero.Engine(layers, zero.Plan("zero3"), zero.AdamW(1e-3)) as engine:
+                loss = loss_of(layers[1], layers[0](x))
+                loss.backward()
+                self.assertTrue(engine.step().applied)
+                with zero.gather(layers.parameters()):
+                    return loss.detach(), layers[1].weight.detach().clone()
+
+        def whole(head: nn.Linear, hidden: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(head(hidden).flatten(0, 1), y.flatten())
+
+        def parts(head: nn.Linear, hidden: Tensor) -> Tensor:
+            return zero.cross_entropy(hidden, head.weight, y, bias=head.bias, pieces=4)
+
+        for expected, found in zip(trained(whole), trained(parts), strict=True):
+            torch.testing.assert_close(expected, found)
+        with self.assertRaisesRegex(zero.ConfigError, "no reduction 'none'"):
+            zero.cross_entropy(x, torch.zeros(50, WIDTH), y, reduction="none")
+
     def test_of_transformers_has_the_bits_of_doing_without(self) -> None:
         sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
         config = transformers.LlamaConfig(

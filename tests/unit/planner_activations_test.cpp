@@ -29,11 +29,15 @@ class Balance final : public StepListener {
 
 TEST(LlamaStep, GivesBackWhatItTakes) {
   for (const Precision precision : {Precision::fp32, Precision::bf16})
-    for (const char* model : {"micro", "125m", "1b"}) {
-      Balance balance;
-      walk({models::llama_preset(model), 3, 77, precision}, balance);
-      EXPECT_EQ(balance.sum, 0) << model;
-    }
+    for (const char* model : {"micro", "125m", "1b"})
+      for (const std::string_view recompute : models::recomputes())
+        for (const std::int64_t pieces : {1, 2, 10}) {
+          models::LlamaConfig config = models::llama_preset(model);
+          config.activations = {models::recompute_named(recompute), pieces};
+          Balance balance;
+          walk({config, 3, 77, precision}, balance);
+          EXPECT_EQ(balance.sum, 0) << model << ", " << recompute << ", " << pieces;
+        }
 }
 
 // Each layer more holds as much as any other; the published formula counts less for a layer of GPT, which normalises in

@@ -20,7 +20,9 @@ PlanFile example() {
           .ranks = 8,
           .model = "7b",
           .batch = 2,
-          .seq = 4096};
+          .seq = 4096,
+          .recompute = "layers",
+          .loss_pieces = 8};
 }
 
 TEST(PlanFile, ReadsWhatItWrote) {

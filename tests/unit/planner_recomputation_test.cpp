@@ -50,6 +50,16 @@ TEST(ActivationTraces, AreOfTheSameMicroBatch) {
       }
 }
 
+// Also of what the program computes again.
+TEST(ActivationTraces, AreOfTheSameMicroBatchInPieces) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const std::string_view recompute : models::recomputes()) {
+      MicroBatch of = work(3, precision);
+      of.config.activations = {models::recompute_named(recompute), 3};
+      EXPECT_EQ(zero::unlimited_peak(activation_trace(of, kPace).operators), activations(of).bytes) << recompute;
+    }
+}
+
 // What is read was made before, and dies behind its last use; what lives at the end would be a leak, and what is kept
 // for backward without being read there, a reader that was forgotten.
 TEST(ActivationTraces, HaveEachBlockFromItsMakerToItsLastReader) {

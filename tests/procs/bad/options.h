@@ -16,14 +16,14 @@ inline Rows of_integers() {
     const char* words;
     std::vector<std::string> options;
   };
-  const Command commands[] = {
-      {"train --model micro",
-       {"--ranks", "--steps", "--seq", "--batch", "--accumulate", "--warmup", "--seed", "--threads", "--eval-every"}},
-      {"compare --model micro", {"--ranks", "--steps", "--accumulate"}},
-      {"plan --model micro", {"--ranks", "--hosts", "--seq", "--batch", "--accumulate"}},
-      {"bench profile", {"--ranks", "--threads"}},
-      {"checkpoint prune .", {"--keep", "--keep-every"}},
-      {"launch", {"--ranks"}}};
+  const Command commands[] = {{"train --model micro",
+                               {"--ranks", "--steps", "--seq", "--batch", "--accumulate", "--warmup", "--seed",
+                                "--threads", "--eval-every", "--loss-pieces"}},
+                              {"compare --model micro", {"--ranks", "--steps", "--accumulate"}},
+                              {"plan --model micro", {"--ranks", "--hosts", "--seq", "--batch", "--accumulate"}},
+                              {"bench profile", {"--ranks", "--threads"}},
+                              {"checkpoint prune .", {"--keep", "--keep-every"}},
+                              {"launch", {"--ranks"}}};
   Rows rows;
   for (const Command& command : commands)
     for (const std::string& option : command.options) {
@@ -34,12 +34,13 @@ inline Rows of_integers() {
     }
   for (const char* text : {"x", " 7", "7 ", "+7", "0x10", "1e3", "7,000", "--lr", "٣"})
     rows.push_back(value("train --model micro", "--steps", text, "is not an integer"));
-  for (const char* option : {"--steps", "--ranks", "--seq", "--batch", "--accumulate", "--threads"})
+  for (const char* option : {"--steps", "--ranks", "--seq", "--batch", "--accumulate", "--threads", "--loss-pieces"})
     rows.push_back(value("train --model micro", option, "0", "'0' is below 1"));
   add(rows, {value("train", "--threads", "100000", "'100000' is above 4096"),
              value("bench profile", "--threads", "4097", "'4097' is above 4096"),
              value("train", "--ranks", "1048577", "'1048577' is above 1048576"),
              value("train", "--accumulate", "2147483648", "'2147483648' is above 2147483647"),
+             value("plan", "--loss-pieces", "4097", "'4097' is above 4096"),
              value("train", "--steps", "9223372036854775808", "'9223372036854775808' is above 9223372036854775807")});
   return rows;
 }
@@ -227,6 +228,7 @@ inline Rows of_contradictions() {
           row("train --model micro --ranks 2 --steps 2305843009213693952", {"on 2 ranks are more tokens"}),
           row("train --plan plan.json --precision fp32", {"--precision fp32 contradicts the plan file plan.json"}),
           row("train --plan plan.json --seq 7", {"--seq 7 contradicts the plan file"}),
+          row("train --model micro --recompute all", {"--recompute", "all", "none, layers, selective"}),
           row("train --model micro --profile profile.json --precision fp16", {"does not say how fast fp16"})};
 }
 
