@@ -133,13 +133,14 @@ class SharedGradient {
 };
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  // `trains`: makes the results parts of a graph, whatever the inputs are.
+  // `trained`: makes the results parts of a graph, whatever the inputs are.
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<CheckpointedCall>& call,
-                               const at::Tensor& /*trains*/, at::TensorList inputs) {
+                               const at::Tensor& /*trained*/, at::TensorList inputs) {
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     const variable_list all = inputs.vec();
     context->save_for_backward(all);
     variable_list results, others;
+    const CheckpointedForward trains;
     for (std::size_t piece = 0; piece < call->pieces; ++piece) {
       variable_list made = call->function(call->inputs_of(piece, all));
       call->results.push_back(made.size());
@@ -180,8 +181,13 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       if (each.defined()) each = each.detach().set_requires_grad(each.requires_grad());
     differentiate(computed_again(call, inputs), gradients);
     for (at::Tensor& each : inputs)
-      if (each.defined()) each = each.grad();
+      if (each.defined()) each = gradient_taken_from(each);
     return inputs;
+  }
+
+  // An operator that is recorded within an activation budget may refer to the input for long.
+  static at::Tensor gradient_taken_from(const at::Tensor& input) {
+    return input.requires_grad() ? std::exchange(input.mutable_grad(), {}) : at::Tensor();
   }
 
   static variable_list computed_again(const CheckpointedCall& call, const variable_list& inputs) {

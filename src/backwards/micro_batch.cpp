@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "backwards/checkpointed_pieces.h"
 #include "backwards/random_numbers.h"
 #include "backwards/running_backward.h"
 #include "base/lifetimes.h"
@@ -29,8 +30,9 @@ bool is_open(MicroBatch::Phase phase) {
   return phase == MicroBatch::Phase::forward || phase == MicroBatch::Phase::evaluation;
 }
 
-// Not where a backward uses parameters, with gradients disabled too.
+// Not where a backward uses parameters, with gradients disabled too, nor in a checkpoint of a forward that trains.
 bool evaluates(MicroBatch::Phase phase) {
+  if (phase == MicroBatch::Phase::forward && CheckpointedForward::runs()) return false;
   return is_open(phase) && !at::GradMode::is_enabled();
 }
 
@@ -188,10 +190,10 @@ bool MicroBatch::alone() const {
 
 void MicroBatch::touched(int unit) {
   if (ActivationWindow::paging_in()) return;
-  if (phase_ == Phase::backward || at::GradMode::is_enabled())
-    order_.touched(unit);
-  else if (evaluates(phase_))
+  if (evaluates(phase_))
     evaluated_.touched(unit);
+  else if (phase_ != Phase::none || at::GradMode::is_enabled())
+    order_.touched(unit);
 }
 
 Expected MicroBatch::expected() const {

@@ -152,6 +152,20 @@ TEST(Recomputations, SayWhatCannotBeMet) {
     EXPECT_NE(said.find(each), said.npos) << said;
 }
 
+// The program computes again itself, and what a budget would do beside that is not known.
+TEST(Recomputations, AreNotForeseenBesideOthers) {
+  for (const models::ActivationOptions& options :
+       {models::ActivationOptions{.recompute = models::Recompute::selective}, {.loss_pieces = 2}}) {
+    MicroBatch of = work(3);
+    of.config.activations = options;
+    EXPECT_EQ(price_of_budget(of, kPace).seconds, 0);
+    of.budget = {.share = .9};
+    EXPECT_FALSE(recomputation(of, kPace));
+    const std::string said = error_of([&] { price_of_budget(of, kPace); });
+    EXPECT_NE(said.find("cannot be foreseen"), said.npos) << said;
+  }
+}
+
 TEST(Recomputations, AreInTheSecondsOfAStep) {
   Request request{
       .shape = shape_of(models::llama_preset("small")), .batch = 2, .seq = 64, .profile = profile_named("h100")};
