@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import time
@@ -51,6 +52,32 @@ class DeepSpeedTrainer:
         self.engine.backward(loss)
         self.engine.step()
         return loss.detach()
+
+
+def recompute(model: LanguageModel, which: str) -> None:
+    """Layers compute their activations again in backward: all of them, every other one, or of all of them what is no
+    product (as torchtitan does it: attention is kept, and every other product)."""
+    from torch.utils import checkpoint as library
+
+    products = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+    def contexts() -> Any:
+        count = 0
+
+        def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            if op in products:
+                count += not context.is_recompute
+            keeps = op == attention or (op in products and count % 2 == 0)
+            choices = library.CheckpointPolicy
+            return choices.MUST_SAVE if keeps else choices.PREFER_RECOMPUTE
+
+        return library.create_selective_checkpoint_contexts(policy)
+
+    options: dict[str, Any] = {"context_fn": contexts} if which == "selective" else {}
+    for layer in model.layers[:: 2 if which == "half" else 1]:
+        layer.forward = functools.partial(library.checkpoint, layer.forward, use_reentrant=False, **options)
 
 
 def replicate(model: nn.Module) -> DistributedDataParallel:
@@ -123,6 +150,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", required=True, choices=MODES)
     parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--recompute", default="none", choices=["none", "half", "layers", "selective"])
     sizes = dict(layers=8, dim=512, heads=8, ffn=1408, vocab=4096, seq=128, batch=2, steps=5, warmup=2)
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -188,6 +216,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     shape = Shape(options.layers, options.dim, options.heads, options.ffn, options.vocab, options.seq)
     model = LanguageModel(shape)
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    if options.recompute != "none":
+        recompute(model, options.recompute)
     seconds, losses, window = train(MODES[options.mode](model, options), options)
     return dict(
         mode=options.mode,

@@ -29,6 +29,7 @@ struct RunOptions {
   int steps = 5;
   int warmup = 2;
   int growth = 0;
+  std::string activation_budget;
 };
 
 // Of the monotonic clock, as Python's time.monotonic().
@@ -68,7 +69,10 @@ class Run {
         options_(options),
         base_pss_(settled_pss(world)),
         model_(seeded_model(options.shape)),
-        engine_(*model_, world, zero::Plan::named(options.plan).precision(precision(options.dtype)),
+        engine_(*model_, world,
+                zero::Plan::named(options.plan)
+                    .precision(precision(options.dtype))
+                    .activation_budget(zero::ActivationBudget::named(options.activation_budget)),
                 zero::AdamW{.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1}),
         random_(at::make_generator<at::CPUGeneratorImpl>(kSeedOfData + static_cast<std::uint64_t>(world.rank()))) {}
 
@@ -89,7 +93,8 @@ class Run {
             {"base_pss", gathered(world_, base_pss_)},
             {"pids", gathered(world_, ::getpid())},
             {"window", {begin, end}},
-            {"ledger_peak", gathered(world_, engine_.ledger().peak_total)}};
+            {"ledger_peak", gathered(world_, engine_.ledger().peak_total)},
+            {"activations", gathered(world_, engine_.activations().unlimited_bytes)}};
   }
 
   // Shares of memory after the first steps and at the end, and the largest change of any rank.
@@ -154,6 +159,7 @@ void add_options(CLI::App& app, RunOptions& options) {
   add("--batch", options.batch);
   add("--steps", options.steps);
   add("--warmup", options.warmup);
+  app.add_option("--activation-budget", options.activation_budget, "Bytes, or a share, as 50%");
   app.add_option("--growth", options.growth, "Train this many steps and tell how memory grows")
       ->check(CLI::Range(kSettled + 1, 1 << 20));
 }

@@ -12,6 +12,7 @@ struct ActivationReport {
   std::int64_t planned_bytes = 0;    // that the plan foretold; 0: it went by none
   std::int64_t operators = 0;
   std::int64_t recomputations = 0;  // operators that ran again
+  std::int64_t moved_bytes = 0;     // to where they were stored, and back
   double recomputation_share = 0;   // foretold: their time, of that of all operators
   double planning_seconds = 0;      // of the last plan
 };

@@ -26,7 +26,8 @@ enum class Placement : std::uint8_t {
 };
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int kTiers = 3;
-// How values travel. fp8: E4M3 in blocks of 32 with a power of two each. fp64 values travel as they are.
+// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks. fp64 values
+// travel as they are.
 enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4 };
 // fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
 // these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
@@ -150,11 +151,15 @@ class Plan {
   // For parameters paged in; 0: that of the two largest units, of the three largest where they are on another tier.
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const { return with(&Plan::resident_budget_, bytes); }
   // Activations are kept within so much (ZeRO-R, section 6.1, for any model): what is cheapest to compute again loses
-  // its memory, and has it back when an operator touches it, with the same bits. See docs/activations.md. Of a model on
-  // the host.
+  // its memory, and has it back when an operator touches it, with the same bits. See docs/activations.md. On a device,
+  // what operators return counts. With offload(State::activation, tier), what costs less to bring from there than to
+  // compute again goes there: to the host, of a model on a device, or to disks, of one on the host.
   [[nodiscard]] Plan activation_budget(ActivationBudget budget) const {
     return with(&Plan::activation_budget_, budget);
   }
+  // Within that budget, what products of a forward read may be kept in 8 bits, fp8 or int8, until backward reads it:
+  // all of it is rounded so, whatever the budget is, and gradients with it. Native: as it is.
+  [[nodiscard]] Plan activations_in(Wire wire) const;
 
   Precision precision() const { return precision_; }
   int accumulate() const { return accumulate_; }

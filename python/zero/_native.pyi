@@ -55,7 +55,8 @@ class Plan:
     reduce_in: what gradients travel in ("fp32", "bf16", "fp16"). gather_in: what parameters travel in.
     offload: the tier of a state, {"optimizer": "disk"}, or that and how much of it, {"optimizer": ("host", 0.8)}.
     delay_update: updates beside the next step's forward. resident_budget: bytes of parameters paged in; 0: two units.
-    activation_budget: of a micro-batch's activations, "2GiB" or "50%"; what is dropped is computed again.
+    activation_budget: of a micro-batch's activations, "2GiB" or "50%"; what is dropped is computed again, or comes from
+    the tier of {"activation": "disk"}. activations_in: what products keep for backward within it, in 8 bits.
     Raises ConfigError for a name that there is not; what a plan cannot do on a world is told when an engine is built.
     """
 
@@ -68,9 +69,10 @@ class Plan:
         reproducible: bool = False,
         resident_budget: int = 0,
         activation_budget: str | None = None,
+        activations_in: Literal["native", "fp8", "int8"] | None = None,
         reduce_in: Literal["fp32", "bf16", "fp16"] | None = None,
         gather_in: Literal["native", "fp32", "bf16", "fp16", "fp8", "int8", "int4"] | None = None,
-        offload: Mapping[Literal["parameter", "gradient", "optimizer"], _Tier | tuple[_Tier, float]] = ...,
+        offload: Mapping[Literal["parameter", "gradient", "optimizer", "activation"], _Tier | tuple[_Tier, float]] = ...,
         delay_update: bool = False,
     ) -> None: ...
     @staticmethod

@@ -20,7 +20,14 @@ void ActivationRecorder::forget() {
   accounts_.add(Owner::activation, -held_);
   held_ = 0;
   sizes_.clear();
+  ++micro_batch_;
   if (observes()) small_blocks::begin();
+}
+
+void ActivationRecorder::hold(std::int64_t micro_batch, std::int64_t bytes) {
+  if (micro_batch != micro_batch_) return;
+  accounts_.add(Owner::activation, bytes - held_);
+  held_ = bytes;
 }
 
 std::int64_t ActivationRecorder::bytes_of(const void* data) const {

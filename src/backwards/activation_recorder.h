@@ -1,5 +1,6 @@
 // Sees what LibTorch's operators allocate and free on this thread, and books it as activations. By the
-// allocator that init() installs: where that is not in use nothing is seen, nor on a device.
+// allocator that init() installs: where that is not in use nothing is seen, nor on a device, of which whoever knows
+// says what is held.
 //
 // Thread-safety: one thread.
 #pragma once
@@ -27,7 +28,11 @@ class ActivationRecorder final : public MemoryObserver {
   // What was seen so far and still lives counts no more: what follows is another micro-batch.
   void forget();
 
-  // Whether it can: of an engine on the host.
+  // On a device: what is held now, for who has counted it since the micro-batch began.
+  void hold(std::int64_t micro_batch, std::int64_t bytes);
+  std::int64_t micro_batch() const { return micro_batch_; }  // its number
+
+  // Whether it sees for itself: of an engine on the host.
   bool observes() const { return accounts_.device().is_host(); }
   // What lives of it, in bytes; and of one block, 0 where it was not seen.
   std::int64_t held() const { return held_; }
@@ -43,6 +48,7 @@ class ActivationRecorder final : public MemoryObserver {
   Accounts& accounts_;
   std::unordered_map<const void*, std::int64_t> sizes_;  // of what was seen coming
   std::int64_t held_ = 0;
+  std::int64_t micro_batch_ = 0;
   std::function<void(std::int64_t)> before_;
 };
 

@@ -21,7 +21,6 @@
 namespace zero {
 namespace {
 
-ActivationTrials trials;
 // About what operators do in that time, element by element; and how many times as long products take.
 constexpr std::int64_t kBytesANanosecond = 4, kOfProducts = 8;
 
@@ -33,27 +32,12 @@ bool strided(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->has_storage() && tensor.layout() == at::kStrided;
 }
 
-c10::Storage copy_of(const c10::Storage& from) {
-  c10::Storage to(c10::Storage::use_byte_size_t(), from.nbytes(), c10::GetAllocator(from.device_type()),
-                  /*resizable=*/false);
-  std::memcpy(to.mutable_data(), from.data(), from.nbytes());
-  return to;
-}
-
 template <class Number>
 void add_once(std::vector<Number>& numbers, Number number) {
   if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
 }
 
 }  // namespace
-
-void set_activation_trials(const ActivationTrials& given) {
-  trials = given;
-}
-
-const ActivationTrials& activation_trials() {
-  return trials;
-}
 
 // One operator on its way through the window.
 class ActivationWindow::Call {
@@ -100,111 +84,25 @@ class ActivationWindow::Call {
   }
 };
 
-ActivationWindow::ActivationWindow(ActivationRecorder& memory, ParametersAgain& parameters, std::int64_t budget,
-                                   FollowedPlan::Plans plans)
-    : Residue(recorded_, budget, trials.seed),
-      memory_(memory),
-      parameters_(parameters),
-      plan_(std::move(plans)),
-      storages_(*this) {}
+void ActivationWindow::move_here() {
+  const std::lock_guard lock(mutex_);
+  storages_.move_here();
+}
 
 void ActivationWindow::ended(int number) {
+  const std::lock_guard lock(mutex_);
   storage(number).death = static_cast<int>(trace_.operators.size());
   die(number);
-}
-
-// -- Memory that goes and comes.
-
-void ActivationWindow::dropped(int number) {
-  if (running_) running_->before -= memory_.bytes_of(storages_.memory(number));
-  storages_.drop(number, /*checks=*/!plan_.proven());
-}
-
-void ActivationWindow::give(int number, const c10::Storage& from) {
-  if (storages_.give(number, from)) return;
-  throw StateError(
-      "an activation of " + std::to_string(storage(number).bytes) +
-          " bytes that was dropped came back with other values: " + describe(storage(number).writers.back()) +
-          " made it, and something has written it past operators, or it does not repeat",
-      TracedStorages::kKeep);
-}
-
-void ActivationWindow::made(int number, Key version, bool in_place) {
-  if (in_place)
-    give(number, made_);
-  else
-    apart_[version] = made_;
-  made_ = {};
-}
-
-c10::Storage ActivationWindow::storage_for(const StorageUse& use, int target) {
-  if (use.storage == target) return made_;
-  const auto at = apart_.find(key(use.storage, use.version));
-  const c10::Storage found = at != apart_.end() ? at->second : storages_.get(use.storage);
-  return use.written ? copy_of(found) : found;
-}
-
-void ActivationWindow::recompute(int number, int target, bool first) {
-  const TracedOperator& its = op(number);
-  std::vector<c10::Storage> storages;
-  for (std::size_t i = 0; i < its.uses.size(); ++i) {
-    const auto before = std::find_if(its.uses.begin(), its.uses.begin() + static_cast<std::ptrdiff_t>(i),
-                                     [&](const StorageUse& use) { return use.storage == its.uses[i].storage; });
-    const auto same = static_cast<std::size_t>(before - its.uses.begin());
-    StorageUse use = its.uses[i];
-    use.written = use.written || std::any_of(its.uses.begin(), its.uses.end(), [&](const StorageUse& each) {
-                    return each.storage == use.storage && each.written;
-                  });
-    storages.push_back(same < i ? storages[same] : storage_for(use, first ? -1 : target));
-  }
-  RecordedCall& call = *calls_[static_cast<std::size_t>(number)];
-  page_in(parameters_, call.arguments());
-  if (trials.recomputed != nullptr) ++*trials.recomputed;
-  const torch::jit::Stack results = call.run(storages);
-  if (!first) return;
-  std::vector<c10::Storage> made;
-  for (const c10::IValue& value : results)
-    for_each_defined(value, [&](const at::Tensor& tensor) { made.push_back(tensor.storage()); });
-  for (std::size_t i = 0; i < its.results.size(); ++i) {
-    const int result = its.results[i];
-    const c10::Storage& from = made[static_cast<std::size_t>(call.places()[i])];
-    if (result == target)
-      made_ = from;
-    else if (const State& each = state(result); each.live && !each.present && each.version == 1)
-      give(result, from);
-  }
-}
-
-// Peers may have dropped other activations, and not come to it.
-void ActivationWindow::page_in(ParametersAgain& parameters, std::span<const c10::IValue> arguments) {
-  paged_in_ = true;
-  const Restore paging(paging_in_, true);
-  parameters.page_in(arguments);
-}
-
-void ActivationWindow::make_room(std::int64_t bytes) {
-  if (keeping_all_) return;
-  if (!plan_) return evict(bytes);
-  for (const int number : plan_.drops(executions()))
-    if (const State& each = state(number); each.live && each.present && each.pins == 0) drop(number);
+  book();
 }
 
 void ActivationWindow::allocating(std::int64_t bytes) {
-  if (storages_.gone() || !storages_.here()) return;
+  if (!storages_.here()) return;
+  const std::lock_guard lock(mutex_);
+  if (storages_.gone()) return;
   if (!plan_ && !keeping_all_) evict(bytes);
   need(bytes);
   if (running_) running_->most = std::max(running_->most, held() + bytes - running_->before);
-}
-
-// As long as nothing is known of when units are there, what has to be gathered for goes last.
-std::int64_t ActivationWindow::price(const TracedOperator& op) const {
-  constexpr std::int64_t kOfAGather = 100;
-  return op.work * (op.units.empty() ? 1 : kOfAGather);
-}
-
-bool ActivationWindow::gives_up() {
-  constexpr std::int64_t kAtLeast = 50;
-  return recomputations() > 4 * static_cast<std::int64_t>(trace_.operators.size()) + kAtLeast;
 }
 
 // -- What cannot be run again.
@@ -230,13 +128,6 @@ void ActivationWindow::before_write(const c10::StorageImpl* storage) {
   stale(operators);
 }
 
-std::string ActivationWindow::describe(int number) const {
-  const TracedOperator& its = op(number);
-  return "operator " + std::to_string(number) + " of the micro-batch (" +
-         handles_[static_cast<std::size_t>(number)].operator_name().name + ")" +
-         (its.backward ? ", in backward" : ", in forward");
-}
-
 // -- Operators.
 
 void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -247,7 +138,10 @@ void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySe
     return handle.redispatchBoxed(keys, stack);
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   if (kind.views) return handle.redispatchBoxed(keys, stack);
+  const std::lock_guard lock(mutex_);
+  if (!storages_.here()) storages_.move_here();
   storages_.bury();
+  if (!stored_.exact()) round_arguments(handle, arguments);
   Call call(*this, handle, kind, arguments);
   const int number = now_ = static_cast<int>(trace_.operators.size());
   call.its.backward = torch::autograd::get_current_graph_task_id() != -1;
@@ -271,9 +165,9 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   const auto units = parameters_.units(arguments);
   call.its.again = recorded && call.plain && call.kind.repeatable && units;
   if (units) call.its.units = *units;
-  if (!plan_) stale(read_before_overwriting(call));
+  if (!plan_) stale(read_before_overwriting(call.its.uses));
   bring(call.storages);
-  if (paged_in_) page_in(parameters_, arguments);  // others were, since the fallback above has seen to it
+  if (has_paged_in()) page_in(parameters_, arguments);  // others were, since the fallback above has seen to it
   make_room(0);
   std::unique_ptr<RecordedCall> again;
   if (call.its.again) {
@@ -283,14 +177,13 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   }
   call.its.other_bytes = held() - bytes_;
   trace_.operators.push_back(std::move(call.its));
-  calls_.push_back(std::move(again));
-  handles_.push_back(handle);
+  calls_.push_back({handle, std::move(again)});
 }
 
 // Readers of what it writes, where the version that they have read cannot be made again.
-std::vector<int> ActivationWindow::read_before_overwriting(const Call& call) {
+std::vector<int> ActivationWindow::read_before_overwriting(const std::vector<StorageUse>& uses) {
   std::vector<int> readers;
-  for (const StorageUse& use : call.its.uses)
+  for (const StorageUse& use : uses)
     if (use.written && !feasible(use.storage, use.version))
       for (const int reader : storage(use.storage).readers)
         if (op(reader).again) add_once(readers, reader);
@@ -321,9 +214,12 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
   std::int64_t moved = its.result_bytes;
   for (const int each : call.storages) moved += storage(each).bytes;
   its.work = moved / kBytesANanosecond * (call.kind.multiplies ? kOfProducts : 1);
-  its.nanoseconds = trials.refuses ? took : its.work;
+  its.nanoseconds =
+      activation_trials().refuses && memory_.observes() ? took : its.work;  // devices are asked for no clock
   its.scratch_bytes = std::max<std::int64_t>(0, running.most - its.result_bytes);
+  if (!memory_.observes()) need(0);  // else each allocation was
   unpin(call.storages);
+  book();
   now_ = number + 1;  // what it has made goes before the next one, if it does: till then it may be read by pointer
 }
 
@@ -355,25 +251,33 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
       c10::StorageImpl* const storage = impl_of(tensor);
       const c10::DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
       const auto bytes = static_cast<std::int64_t>(storage->nbytes());
-      if (memory_.bytes_of(pointer.get()) == 0 || bytes < trials.traced_from ||
+      if ((memory_.observes() && memory_.bytes_of(pointer.get()) == 0) || bytes < activation_trials().traced_from ||
           pointer.get_deleter() != c10::GetAllocator(storage->device_type())->raw_deleter())
         return;
       if (std::find(call.others.begin(), call.others.end(), storage) != call.others.end()) return;
       const int its = static_cast<int>(trace_.storages.size());
       trace_.storages.push_back({.bytes = bytes, .writers = {number}});
       if (call.kind.allocates) trace_.storages.back().whole_from = TracedStorage::kNever;
+      if (stored_) may_be_stored(tensor, its);
       storages_.add(tensor, call.kind.allocates, shared_from_this());
       op(number).results.push_back(its);
       op(number).result_bytes += bytes;
       born(its);
-      if (const auto& again = calls_[static_cast<std::size_t>(number)]) again->add_place(place);
+      if (RecordedCall* const call_again = again(number)) call_again->add_place(place);
     });
 }
 
+// On a device a backward goes on on another thread.
+void ActivationWindow::require_here() {
+  if (!memory_.observes()) storages_.move_here();
+  storages_.require_here();
+}
+
 void ActivationWindow::touch(const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
   const auto number = storages_.number_of(tensor);
   if (!number || state(*number).present) return;
-  storages_.require_here();
+  require_here();
   storages_.bury();
   plan_.leave();
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
@@ -382,9 +286,10 @@ void ActivationWindow::touch(const at::Tensor& tensor) {
 }
 
 void ActivationWindow::keep(const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
   const auto number = storages_.number_of(tensor);
   if (!number) return;
-  if (!state(*number).present) storages_.require_here();
+  if (!state(*number).present) require_here();
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
   Residue::keep(*number);
 }
@@ -392,6 +297,7 @@ void ActivationWindow::keep(const at::Tensor& tensor) {
 // -- The end.
 
 void ActivationWindow::close() {
+  const std::lock_guard lock(mutex_);
   if (storages_.gone()) return;
   storages_.bury();
   plan_.leave();
@@ -407,9 +313,7 @@ void ActivationWindow::close() {
 }
 
 void ActivationWindow::abandon() noexcept {
-  storages_.let_go();
-  calls_.clear();
-  apart_.clear();
+  forget_all();
 }
 
 }  // namespace zero

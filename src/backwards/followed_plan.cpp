@@ -12,7 +12,13 @@ constexpr int kTellTale = 32;
 bool drops_nothing(const ActivationPlan& plan, std::int64_t executions) {
   const auto until = std::min(plan.drops.size(), static_cast<std::size_t>(executions) + 1);
   return std::all_of(plan.drops.begin(), plan.drops.begin() + static_cast<std::ptrdiff_t>(until),
-                     [](const std::vector<int>& drops) { return drops.empty(); });
+                     [](const auto& drops) { return drops.empty(); });
+}
+
+template <class What>
+std::span<const What> before(const std::vector<std::vector<What>>& all, std::int64_t executions) {
+  if (static_cast<std::size_t>(executions) >= all.size()) return {};
+  return all[static_cast<std::size_t>(executions)];
 }
 
 }  // namespace
@@ -43,10 +49,12 @@ bool FollowedPlan::decided(int number) const {
   return followed_ != nullptr && candidates_.size() == 1 && number >= kTellTale;
 }
 
-std::span<const int> FollowedPlan::drops(std::int64_t executions) const {
-  const auto& drops = followed_->plan.drops;
-  if (static_cast<std::size_t>(executions) >= drops.size()) return {};
-  return drops[static_cast<std::size_t>(executions)];
+std::span<const ActivationPlan::Drop> FollowedPlan::drops(std::int64_t executions) const {
+  return before(followed_->plan.drops, executions);
+}
+
+std::span<const ActivationPlan::Move> FollowedPlan::moves(std::int64_t executions) const {
+  return before(followed_->plan.moves, executions);
 }
 
 bool FollowedPlan::kept(std::size_t operators, std::int64_t executions) const {

@@ -37,7 +37,9 @@ class FollowedPlan {
   bool decided(int number) const;
   bool needs(int number) const { return followed_->plan.needed[static_cast<std::size_t>(number)] != 0; }
   // Storages that are dropped before the next execution.
-  std::span<const int> drops(std::int64_t executions) const;
+  std::span<const ActivationPlan::Drop> drops(std::int64_t executions) const;
+  // What begins to be moved then.
+  std::span<const ActivationPlan::Move> moves(std::int64_t executions) const;
   // Whether a micro-batch of so many operators went by it to the end.
   bool kept(std::size_t operators, std::int64_t executions) const;
 

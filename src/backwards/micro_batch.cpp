@@ -6,7 +6,10 @@
 
 #include <utility>
 
+#include "backwards/accounts.h"
+#include "backwards/activation_window.h"
 #include "backwards/checkpointed_pieces.h"
+#include "backwards/paged_activations.h"
 #include "backwards/random_numbers.h"
 #include "backwards/running_backward.h"
 #include "base/lifetimes.h"
@@ -39,7 +42,9 @@ bool evaluates(MicroBatch::Phase phase) {
 }  // namespace
 
 MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocast, std::uint64_t seed)
-    : accounts_(accounts), random_{seed, ThreadShared<RandomNumbers>::own()}, activations_(accounts) {
+    : accounts_(accounts),
+      random_{seed, ThreadShared<RandomNumbers>::own()},
+      activations_(std::make_unique<Activations>(accounts)) {
   if (autocast) autocast_ = Cast{accounts.where().type(), *autocast};
   random_.numbers->add_device(accounts.where());
   random_.numbers->add(*this);
@@ -76,7 +81,7 @@ void MicroBatch::used(bool in_function) {
   if (is_open(phase_)) return;
   if (!trains && before_.evaluation) before_.evaluation();
   if (MicroBatch* const before = open(); before != nullptr) before->end_forward();
-  activations_.begin_forward(trains);
+  activations_->begin_forward(trains);
   phase_ = trains ? Phase::forward : Phase::evaluation;
   if (trains || in_function) random_.numbers->begin_forward();
   const bool program_casts = autocast_ && at::autocast::is_autocast_enabled(autocast_->device);
@@ -140,7 +145,7 @@ void MicroBatch::end_forward() {
   attention_.forget();
   graphs_.clear();
   acting_.reset();
-  activations_.end_forward();
+  activations_->end_forward();
 }
 
 void MicroBatch::enter_backward() {
@@ -148,7 +153,7 @@ void MicroBatch::enter_backward() {
   phase_ = Phase::backward;
   evaluated_.foresee(order_.current());
   acting_.emplace(observer_, Activity::backward);
-  activations_.begin_backward();
+  activations_->begin_backward();
 }
 
 void MicroBatch::leave_backward() {
@@ -163,7 +168,7 @@ void MicroBatch::begin_backward(bool more_to_come) {
 void MicroBatch::end_backward() {
   phase_ = Phase::none;
   acting_.reset();
-  activations_.end_backward(/*complete=*/true);
+  activations_->end_backward(/*complete=*/true);
   attention_.forget();
   random_.again = false;
   order_.complete();
@@ -173,7 +178,7 @@ void MicroBatch::abort() {
   end_forward();
   phase_ = Phase::none;
   acting_.reset();
-  activations_.end_backward(/*complete=*/false);
+  activations_->end_backward(/*complete=*/false);
   attention_.forget();
   random_.again = false;
   order_.forget();

@@ -24,7 +24,6 @@
 #include "backwards/attention.h"
 #include "backwards/autocast.h"
 #include "backwards/observer.h"
-#include "backwards/paged_activations.h"
 #include "partition/touch_order.h"
 
 namespace torch::autograd {
@@ -33,6 +32,8 @@ struct Node;
 
 namespace zero {
 
+class Accounts;
+class Activations;
 struct OpenHere;
 class RandomNumbers;
 
@@ -111,7 +112,7 @@ class MicroBatch {
   void add_attention(std::vector<std::string> projections) { attention_ = AttentionScores(std::move(projections)); }
 
   const Accounts& accounts() const { return accounts_; }
-  Activations& activations() { return activations_; }
+  Activations& activations() { return *activations_; }
   // An operator that forward or backward consists of touches the unit.
   void touched(int unit);
   // Whether what uses units now may do so on this rank alone: without gradients, or to compute activations again.
@@ -160,7 +161,7 @@ class MicroBatch {
   Random random_;
   Opened opened_;
   std::vector<c10::weak_intrusive_ptr<torch::autograd::Node>> graphs_;  // of results
-  Activations activations_;
+  std::unique_ptr<Activations> activations_;
   Before before_;
   std::weak_ptr<EngineObserver> observer_;
   std::optional<ActivityScope> acting_;

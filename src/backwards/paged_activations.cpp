@@ -8,6 +8,7 @@
 
 #include "backwards/arguments.h"
 #include "backwards/operator_kind.h"
+#include "backwards/running_backward.h"
 #include "backwards/unwatched.h"
 #include "base/lifetimes.h"
 #include "base/random.h"
@@ -37,11 +38,12 @@ void take_least_times(OperatorTrace& trace, const OperatorTrace& before) {
 
 }  // namespace
 
-// Of a thread.
-struct Activations::Here {
-  ActivationWindow* window = nullptr;     // which records
-  ParametersAgain* parameters = nullptr;  // of an engine; any may page in for all
-};
+const ActivationsHere* ActivationsHere::current() {
+  const ActivationsHere* const here = ThreadShared<ActivationsHere>::here();
+  if (here != nullptr && here->window != nullptr) return here;
+  const RunningBackward* const running = RunningBackward::current();
+  return running != nullptr ? running->activations() : here;
+}
 
 at::Tensor keep(const at::Tensor& tensor) {
   if (ActivationWindow* const window = ActivationWindow::of(tensor)) window->keep(tensor);
@@ -57,19 +59,17 @@ Activations::~Activations() {
   for (const auto& each : past_) each->abandon();
 }
 
-void Activations::limit(const ActivationBudget& budget, std::unique_ptr<ParametersAgain> parameters) {
-  if (!memory_.observes())
-    throw ConfigError("activations have a budget where the model is on the host, not on a device",
-                      "leave activation_budget out");
-  use_reporting_allocator();
-  budget_ = budget;
-  bytes_ = report_.budget_bytes = budget.bytes;
+void Activations::limit(const Plan& plan, std::unique_ptr<ParametersAgain> parameters) {
+  if (memory_.observes()) use_reporting_allocator();
+  store_ = ActivationStore::make(plan[State::activation], accounts_);
+  budget_ = plan.activation_budget();
+  bytes_ = report_.budget_bytes = budget_.bytes;
   parameters_ = std::move(parameters);
 }
 
 void Activations::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   SeesThread<kBelowKey>::stop_if_none();
-  const Here* const here = ThreadShared<Here>::here();
+  const ActivationsHere* const here = ActivationsHere::current();
   if (here != nullptr && here->window != nullptr) return here->window->run(op, keys, stack);
   const OperatorKind& kind = OperatorKind::of(op);
   if (kind.composite) return op.redispatchBoxed(keys, stack);
@@ -99,15 +99,15 @@ void Activations::begin_forward(bool trains) {
 }
 
 void Activations::open() {
-  const auto here = ThreadShared<Here>::own();
+  const auto here = ThreadShared<ActivationsHere>::own();
   if (!window_) {
     FollowedPlan::Plans plans;
-    if (!std::exchange(record_anew_, false)) plans.assign(plans_.begin(), plans_.end());
-    window_ =
-        std::make_shared<ActivationWindow>(memory_, *parameters_, bytes_ > 0 ? bytes_ : kUnlimited, std::move(plans));
+    if (!std::exchange(known_.record_anew, false)) plans.assign(known_.plans.begin(), known_.plans.end());
+    window_ = std::make_shared<ActivationWindow>(
+        ActivationSetting{memory_, *parameters_, store_.get(), bytes_ > 0 ? bytes_ : kUnlimited}, std::move(plans));
     complete_ = false;
   }
-  if (here_ != here) window_->move_here();
+  window_->move_here();
   if (!seeing_ || here_ != here) seeing_.emplace();
   here_ = here;
   here_->window = window_.get();
@@ -127,6 +127,7 @@ void Activations::begin_backward() {
 
 void Activations::end_backward(bool complete) {
   end_forward();
+  if (window_) window_->move_here();  // threads of devices had it
   if (!window_ || !complete || complete_) return;
   complete_ = true;
   learn();
@@ -158,27 +159,28 @@ void Activations::learn() {
   report_.peak_bytes = window_->peak();
   report_.operators = static_cast<std::int64_t>(window_->trace().operators.size());
   report_.recomputations = window_->recomputations();
+  report_.moved_bytes = window_->moved_bytes();
   report_.planned_bytes = followed ? followed->plan.peak : 0;
   if (window_->kept_to_plan()) {
     followed->proven = true;
-    std::erase(plans_, followed);
-    plans_.push_front(followed);
+    std::erase(known_.plans, followed);
+    known_.plans.push_front(followed);
   } else if (window_->recorded_all()) {
     learn(window_->trace());
   } else {
-    record_anew_ = true;
+    known_.record_anew = true;
   }
 }
 
 void Activations::learn(OperatorTrace trace) {
   if (report_.unlimited_bytes == 0 || budget_.share > 0) set_budget(trace);
-  const auto before = std::ranges::find(seen_once_, signature(trace), signature);
-  if (before != seen_once_.end()) {
+  const auto before = std::ranges::find(known_.seen_once, signature(trace), signature);
+  if (before != known_.seen_once.end()) {
     take_least_times(trace, *before);
-    seen_once_.erase(before);
+    known_.seen_once.erase(before);
   } else if (report_.peak_bytes <= bytes_ || budget_.share > 0) {
-    seen_once_.push_front(std::move(trace));
-    if (seen_once_.size() > kMostShapes) seen_once_.pop_back();
+    known_.seen_once.push_front(std::move(trace));
+    if (known_.seen_once.size() > kMostShapes) known_.seen_once.pop_back();
     return;
   }
   plan(std::move(trace));
@@ -195,7 +197,8 @@ void Activations::set_budget(const OperatorTrace& trace) {
 void Activations::plan(OperatorTrace trace) {
   const auto began = std::chrono::steady_clock::now();
   level_times(trace);
-  auto plan = activation_plan(trace, bytes_ - std::min(kMostSlack, bytes_ / 256), activation_trials().seed);
+  const StoredWay way = store_ ? store_->way() : StoredWay();
+  auto plan = activation_plan(trace, bytes_ - std::min(kMostSlack, bytes_ / 256), activation_trials().seed, way);
   report_.planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (!plan) {
     if (activation_trials().refuses) fault_ = refusal(trace);
@@ -204,15 +207,16 @@ void Activations::plan(OperatorTrace trace) {
   std::int64_t all = 1;
   for (const TracedOperator& each : trace.operators) all += each.nanoseconds;
   report_.recomputation_share = static_cast<double>(plan->nanoseconds) / static_cast<double>(all);
-  std::erase_if(plans_, [its = signature(trace)](const auto& each) { return signature(each->trace) == its; });
-  plans_.push_front(std::make_shared<PlannedMicroBatch>(PlannedMicroBatch{std::move(trace), *std::move(plan)}));
-  if (plans_.size() > kMostShapes) plans_.pop_back();
+  std::erase_if(known_.plans, [its = signature(trace)](const auto& each) { return signature(each->trace) == its; });
+  known_.plans.push_front(std::make_shared<PlannedMicroBatch>(PlannedMicroBatch{std::move(trace), *std::move(plan)}));
+  if (known_.plans.size() > kMostShapes) known_.plans.pop_back();
 }
 
 std::string Activations::refusal(const OperatorTrace& trace) const {
   const LargestNeed largest = largest_need(trace);
   return "an activation budget of " + std::to_string(bytes_) +
-         " bytes cannot be met: the least for this micro-batch is " + std::to_string(least_budget(trace)) + ", of " +
+         " bytes cannot be met: the least for this micro-batch is " +
+         std::to_string(least_budget(trace, store_ ? store_->way() : StoredWay())) + ", of " +
          std::to_string(unlimited_peak(trace)) + " without a budget; most alone needs " +
          window_->describe(largest.op) + ", " + std::to_string(largest.bytes);
 }

@@ -2,7 +2,7 @@
 // paged within it (backwards/activation_window.h). The first micro-batches drop what is cheapest as they come; what was
 // recorded of one that came twice gives a plan (partition/activation_plan.h), which those like it then go by.
 //
-// Thread-safety: runs on the thread that runs forward and backward.
+// Thread-safety: runs on the thread that runs forward and backward; operators of its backwards on any.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -25,15 +25,25 @@
 
 namespace zero {
 
+// What a thread's operators go through.
+struct ActivationsHere {
+  ActivationWindow* window = nullptr;     // which records
+  ParametersAgain* parameters = nullptr;  // of an engine; any may page in for all
+
+  // Of this thread, or of the one whose backward it carries out, as devices' threads do; null: none so far.
+  static const ActivationsHere* current();
+};
+
 class Activations {
  public:
-  explicit Activations(Accounts& accounts) : memory_(accounts) {}
+  explicit Activations(Accounts& accounts) : accounts_(accounts), memory_(accounts) {}
   ~Activations();
   Activations(const Activations&) = delete;
   Activations& operator=(const Activations&) = delete;
 
-  // From the next micro-batch on. Throws ConfigError on a device.
-  void limit(const ActivationBudget& budget, std::unique_ptr<ParametersAgain> parameters);
+  // By the plan's budget, and its row of activations, from the next micro-batch on. Throws ConfigError where they do
+  // not go with the device.
+  void limit(const Plan& plan, std::unique_ptr<ParametersAgain> parameters);
 
   // A forward begins, with gradients or an evaluation; it is over; the same of a backward, with which the micro-batch
   // is, or is not, complete.
@@ -50,7 +60,12 @@ class Activations {
   static void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
-  struct Here;
+  // Of micro-batches before.
+  struct Known {
+    std::deque<std::shared_ptr<PlannedMicroBatch>> plans = {};  // used last first
+    std::deque<OperatorTrace> seen_once = {};
+    bool record_anew = false;  // the next one, without a plan
+  };
   void open();
   void pause();
   void learn();
@@ -59,19 +74,19 @@ class Activations {
   void plan(OperatorTrace trace);
   std::string refusal(const OperatorTrace& trace) const;
 
+  Accounts& accounts_;
   ActivationRecorder memory_;
+  std::unique_ptr<ActivationStore> store_;  // null: all is computed again
   ActivationBudget budget_;
   std::int64_t bytes_ = 0;  // of the budget; 0: not known yet
   std::unique_ptr<ParametersAgain> parameters_;
-  std::shared_ptr<Here> here_;
+  std::shared_ptr<ActivationsHere> here_;
   std::optional<SeesThread<kBelowKey>> seeing_;
-  std::shared_ptr<ActivationWindow> window_;              // of the micro-batch
-  bool complete_ = true;                                  // its backward is over
-  std::vector<std::shared_ptr<ActivationWindow>> past_;   // something of which may be missing
-  std::deque<std::shared_ptr<PlannedMicroBatch>> plans_;  // used last first
-  std::deque<OperatorTrace> seen_once_;
-  bool record_anew_ = false;  // the next one, without a plan
-  std::string fault_;         // of the budget
+  std::shared_ptr<ActivationWindow> window_;             // of the micro-batch
+  bool complete_ = true;                                 // its backward is over
+  std::vector<std::shared_ptr<ActivationWindow>> past_;  // something of which may be missing
+  Known known_;
+  std::string fault_;  // of the budget
   ActivationReport report_;
 };
 

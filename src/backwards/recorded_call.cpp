@@ -44,9 +44,10 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, c10::DispatchKeySet ke
       local_(c10::impl::tls_local_dispatch_key_set()),
       gradients_(at::GradMode::is_enabled()) {
   const OperatorKind& kind = OperatorKind::of(op);
+  c10::Device where = at::kCPU;
   for (std::size_t i = 0; i < arguments_.size(); ++i)
     arguments_[i] = with_tensors(arguments_[i], [&](const at::Tensor& tensor) {
-      if (!tensor.is_cpu()) cast_.device = tensor.device().type();
+      if (!tensor.is_cpu()) where = tensor.device();
       if (!traced(tensor)) {
         if (kind.writes[i] != 0) copied_.push_back(i);
         return tensor;
@@ -56,11 +57,12 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, c10::DispatchKeySet ke
       shells_.push_back({shell, tensor.requires_grad()});
       return shell;
     });
+  cast_.device = where.type();
   cast_.dtype = at::autocast::get_autocast_dtype(cast_.device);
   if (kind.random && kind.generator >= 0 && !draws_nothing(op, arguments_)) {
     const c10::IValue& given = arguments_[static_cast<std::size_t>(kind.generator)];
     generator_ = given.isGenerator() ? given.toGenerator().clone()
-                                     : at::globalContext().defaultGenerator(c10::Device(cast_.device)).clone();
+                                     : at::globalContext().defaultGenerator(where).clone();
   }
 }
 

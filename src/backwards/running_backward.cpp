@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "backwards/micro_batch.h"
+#include "backwards/paged_activations.h"
 #include "backwards/random_numbers.h"
 #include "base/lifetimes.h"
 
@@ -46,6 +47,7 @@ RunningBackward::RunningBackward(TakesGradients* leader, double scale, MicroBatc
       forward_(forward),
       nesting_(autocast_nesting()),
       numbers_(ThreadShared<RandomNumbers>::own()),
+      activations_(ThreadShared<ActivationsHere>::own()),
       scale_(scale),
       around_(current()) {
   if (leader != nullptr) parts_.push_back(leader);

@@ -19,6 +19,7 @@
 
 namespace zero {
 
+struct ActivationsHere;
 class MicroBatch;
 class RandomNumbers;
 
@@ -73,6 +74,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   static void forget(const MicroBatch& engines);
   // Of the thread that began it.
   RandomNumbers* numbers() const { return numbers_.get(); }
+  const ActivationsHere* activations() const { return activations_.get(); }
   // Whether an engine takes part.
   bool taken() const { return !parts_.empty(); }
   double scale() const { return scale_; }
@@ -141,6 +143,7 @@ class RunningBackward final : public c10::DebugInfoBase {
   std::thread::id thread_ = std::this_thread::get_id();
   int nesting_;  // of autocast, where it began
   std::shared_ptr<RandomNumbers> numbers_;
+  std::shared_ptr<ActivationsHere> activations_;
   double scale_;
   RunningBackward* around_;
   // That can take part, those that were built last first; none: no other than one.

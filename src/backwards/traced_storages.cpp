@@ -67,6 +67,7 @@ void TracedStorages::add(const at::Tensor& result, bool allocated, std::shared_p
   Traced& its = all_.emplace_back();
   its.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
   its.bytes = storage.nbytes();
+  its.dtype = result.scalar_type();
   its.checked = checked_bytes(result);
   its.unwritten = allocated ? its.bytes : 0;
   const c10::DataPtr& pointer = storage._mutable_data_ptr_no_checks();

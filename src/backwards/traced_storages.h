@@ -49,7 +49,9 @@ class TracedStorages {
   [[nodiscard]] bool give(int number, const c10::Storage& from);
   // One with its memory: itself, or where nobody has it any more, another.
   c10::Storage get(int number) const;
-  const void* memory(int number) const { return at(number).memory.get(); }
+  void* memory(int number) const { return at(number).memory.get(); }
+  // Of the result that it was traced for.
+  at::ScalarType dtype(int number) const { return at(number).dtype; }
   void free(int number) { at(number).memory.clear(); }
   // An operator has written so many bytes: true where with them all that was allocated alone is written.
   bool written(int number, std::size_t bytes);
@@ -71,8 +73,9 @@ class TracedStorages {
   struct Tag;
   struct Traced {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
-    c10::DataPtr memory;                  // what the storage points at, or what is held
-    std::size_t bytes = 0;                // of the storage
+    c10::DataPtr memory;    // what the storage points at, or what is held
+    std::size_t bytes = 0;  // of the storage
+    at::ScalarType dtype = at::kByte;
     std::size_t checked = 0;              // of these, what has to come back
     std::size_t unwritten = 0;            // of memory that was allocated alone, what no operator has written
     std::optional<std::uint64_t> digest;  // of what was dropped
@@ -88,7 +91,7 @@ class TracedStorages {
   std::deque<Traced> all_;
   int missing_ = 0;
   bool gone_ = false;
-  std::thread::id thread_ = std::this_thread::get_id();
+  std::atomic<std::thread::id> thread_ = std::this_thread::get_id();
   std::mutex mutex_;
   std::vector<int> ended_elsewhere_;
   std::atomic<bool> any_ended_elsewhere_ = false;

@@ -14,11 +14,12 @@
 #include <tuple>
 
 #include "base/float8_blocks.h"
+#include "base/int8_blocks.h"
 #include "zero/plan.h"
 
 namespace zero {
 
-using Codecs = std::tuple<Float8Blocks>;
+using Codecs = std::tuple<Float8Blocks, Int8Blocks>;
 
 // Calls use(codec), a value of the wire's type, where it has one: whether it has.
 template <class Use>

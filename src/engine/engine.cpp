@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "backwards/paged_activations.h"
 #include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "engine/memory_needs.h"

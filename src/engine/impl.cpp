@@ -1,5 +1,6 @@
 #include "engine/impl.h"
 
+#include "backwards/paged_activations.h"
 #include "backwards/program_backward.h"
 #include "operators/parameters_again.h"
 #include "zero/error.h"
@@ -16,9 +17,9 @@ Engine::Impl::Impl(const Inventory& inventory, const Mesh& mesh, const Plan& pla
       entry(trained, ranks, life, parameters, accumulation, step),
       saving(trained, ranks, life, parameters, accumulation, step, entry, inventory.replicated) {
   parameters.settle();
-  if (const ActivationBudget& budget = plan.activation_budget()) {
-    micro_batch().activations().limit(budget, std::make_unique<UnitsAgain>(*this));
-    Exchange::in_any_order();
+  if (plan.activation_budget()) {
+    micro_batch().activations().limit(plan, std::make_unique<UnitsAgain>(*this));
+    if (micro_batch().accounts().device().is_host()) Exchange::in_any_order();  // see UnitsAgain::units
   }
   watch_.emplace();
   program_backward::watch();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backwards/paged_activations.h"
 #include "backwards/unwatched.h"
 #include "base/elements.h"
 #include "base/text.h"

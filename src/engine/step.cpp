@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backwards/paged_activations.h"
 #include "backwards/unwatched.h"
 #include "base/random.h"
 #include "base/text.h"

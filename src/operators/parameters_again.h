@@ -2,7 +2,7 @@
 // in, as for any operator.
 #pragma once
 
-#include "backwards/activation_window.h"
+#include "backwards/activation_memory.h"
 #include "units/unit.h"
 
 namespace zero {
@@ -13,6 +13,7 @@ class UnitsAgain final : public ParametersAgain {
   explicit UnitsAgain(UnitOwner& owner) : owner_(owner) {}
 
   void page_in(std::span<const c10::IValue> arguments) override;
+  // On a device, where a thread has several engines, nothing is gathered out of turn: their exchanges go in one order.
   std::optional<std::vector<int>> units(std::span<const c10::IValue> arguments) override;
 
  private:

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <unordered_map>
 #include <utility>
 
+#include "partition/overlapped_moves.h"
 #include "partition/residue.h"
 
 namespace zero {
@@ -16,10 +18,12 @@ struct DropRule {
   double share;
   double exponent;
   bool for_results;  // the next use is also that of what was dropped and comes of it
+  double moves = 1;  // what it costs to store, of what it takes: it goes on beside operators
 };
 
 constexpr std::array kShares{1.0, .85, .7, .55, .4};
 constexpr std::array kExponents{0.0, .25, .5, 1.0, 2.0};
+constexpr std::array kMoves{1.0, .2, .02};
 // Recomputations of all operators together, for each: more is running in circles.
 constexpr std::int64_t kMostRecomputations = 4;
 
@@ -62,14 +66,17 @@ class GatheredUnits {
 class Foretold final : public Residue {
  public:
   Foretold(OperatorTrace& trace, const GatheredUnits& units, const std::vector<std::vector<int>>& deaths,
-           std::int64_t budget, DropRule rule, std::uint32_t seed = 0)
-      : Residue(trace, budget, seed), units_(units), deaths_(deaths), whole_budget_(budget), rule_(rule) {
+           std::int64_t budget, DropRule rule, std::uint32_t seed = 0, StoredWay way = {})
+      : Residue(trace, budget, seed, way), units_(units), deaths_(deaths), whole_budget_(budget), rule_(rule) {
     exponent_ = rule.exponent;
     plan_.needed.resize(trace.operators.size());
+    if (!this->way()) return;
+    ready_.resize(trace.storages.size());
+    this->way().nanoseconds_a_byte *= rule.moves;
   }
 
   // None where it ran in circles, or went above the budget.
-  std::optional<ActivationPlan> run();
+  std::optional<ActivationPlan> run(StoredWay real);
   // Without a budget: what was there at most.
   std::int64_t peak_of_all() {
     go_through();
@@ -77,9 +84,18 @@ class Foretold final : public Residue {
   }
 
  private:
-  void dropped(int storage) override;
+  void dropped(int storage, bool stored) override;
+  void fetch(int storage) override;
+  void discard(int) override {}
+  bool inexact_next(int storage) override {
+    const int next = next_use(storage);
+    return next < static_cast<int>(trace_.operators.size()) && op(next).rounds;
+  }
   void recompute(int op, int storage, bool first) override;
-  void made(int, Key, bool) override {}
+  void made(int storage, Key, bool in_place) override {
+    if (in_place) ready(storage);
+  }
+  void needs(std::int64_t bytes) override;
   void forgotten(Key) override {}
   void freed(int) override {}
   void may_be_made(int storage, int version) override {
@@ -89,7 +105,7 @@ class Foretold final : public Residue {
   void make_room(std::int64_t bytes) override { evict(bytes); }
   double distance(int storage) override;
   bool gives_up() override {
-    circles_ = circles_ || recomputations() > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
+    circles_ = circles_ || executions() - now_ > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
     return circles_;
   }
   bool readable_later(int op, int storage) override;
@@ -99,6 +115,11 @@ class Foretold final : public Residue {
   void execute(const TracedOperator& its);
   void mark(int storage, int version, bool first);
   int next_use(int storage) const;
+  // It has its values from here on.
+  void ready(int storage) {
+    if (way()) ready_[static_cast<std::size_t>(storage)] = executions();
+  }
+  void price_moves(StoredWay real);
 
   const GatheredUnits& units_;
   const std::vector<std::vector<int>>& deaths_;
@@ -107,6 +128,9 @@ class Foretold final : public Residue {
   ActivationPlan plan_;
   std::int64_t other_ = 0;
   bool circles_ = false;
+  std::int64_t clock_ = 0;
+  PlannedRun run_;                   // where something may be stored
+  std::vector<std::int64_t> ready_;  // executions, by storage
 };
 
 std::vector<std::vector<int>> deaths_of(const OperatorTrace& trace) {
@@ -117,22 +141,39 @@ std::vector<std::vector<int>> deaths_of(const OperatorTrace& trace) {
   return deaths;
 }
 
-void Foretold::dropped(int storage) {
+void Foretold::dropped(int storage, bool stored) {
   const auto at = static_cast<std::size_t>(executions());
   if (plan_.drops.size() <= at) plan_.drops.resize(at + 1);
-  plan_.drops[at].push_back(storage);
-  may_be_made(storage, state(storage).version);
+  plan_.drops[at].push_back({storage, stored});
+  if (stored) run_.stored.push_back({storage, ready_[static_cast<std::size_t>(storage)], executions()});
+  if (!stored || !way().exact) may_be_made(storage, state(storage).version);
+}
+
+void Foretold::needs(std::int64_t bytes) {
+  if (!way()) return;
+  const auto at = static_cast<std::size_t>(executions());
+  run_.needs.resize(std::max(run_.needs.size(), at + 1));
+  run_.begins.resize(run_.needs.size(), clock_);
+  run_.needs[at] = std::max(run_.needs[at], bytes);
+}
+
+// From the execution on in which it was dropped.
+void Foretold::fetch(int storage) {
+  const auto dropped = std::ranges::find(run_.stored | std::views::reverse, storage, &PlannedRun::Moved::storage);
+  run_.fetched.push_back({storage, dropped->until + 1, executions() - 1});
 }
 
 void Foretold::recompute(int number, int, bool) {
+  clock_ += op(number).nanoseconds;
   plan_.needed[static_cast<std::size_t>(number)] = 1;
   for (const int unit : op(number).units)
     if (!units_.has(unit, now_)) ++plan_.gathers;
 }
 
 void Foretold::mark(int storage, int version, bool first) {
-  if (!first && state(storage).present && state(storage).version == version) return;
-  const int from = walk_from(storage, version);
+  const State& its = state(storage);
+  if (!first && its.version == version && (its.present || (its.stored && way().exact))) return;
+  const int from = walk_.from(storage, version);
   const auto& writers = trace_.storages[static_cast<std::size_t>(storage)].writers;
   for (int k = from; k < version; ++k) plan_.needed[static_cast<std::size_t>(writers[static_cast<std::size_t>(k)])] = 1;
   each_use(storage, from, version, [&](const StorageUse& use) { mark(use.storage, use.version, /*first=*/false); });
@@ -150,7 +191,8 @@ double Foretold::distance(int number) {
     for (const int reader : storage(number).readers) {
       if (reader > now_) break;
       for (const int result : op(reader).results)
-        if (known(result) && state(result).live && !state(result).present) next = std::min(next, next_use(result));
+        if (known(result) && state(result).live && !state(result).present && !state(result).stored)
+          next = std::min(next, next_use(result));
     }
   return next - now_ + 1;
 }
@@ -172,13 +214,18 @@ void Foretold::execute(const TracedOperator& its) {
   make_room(its.result_bytes + its.scratch_bytes);
   need(its.result_bytes + its.scratch_bytes);
   ran();
+  clock_ += its.nanoseconds;
   for (const int number : arguments)
     if (std::any_of(its.uses.begin(), its.uses.end(),
                     [&](const StorageUse& use) { return use.storage == number && use.written; })) {
       if (!missing_results(readers_so_far(number)).empty()) may_be_made(number, state(number).version);
       written(number);
+      ready(number);
     }
-  for (const int result : its.results) born(result);
+  for (const int result : its.results) {
+    born(result);
+    ready(result);
+  }
   unpin(arguments);
 }
 
@@ -202,14 +249,37 @@ void Foretold::go_through() {
   unpin(living);
 }
 
-std::optional<ActivationPlan> Foretold::run() {
+void Foretold::price_moves(StoredWay real) {
+  if (!real) return;
+  const double one_way = real.nanoseconds_a_byte / 2;
+  if (real.exact)
+    overlap_moves(plan_, std::move(run_), trace_, whole_budget_, one_way);
+  else
+    plan_.nanoseconds += static_cast<std::int64_t>(static_cast<double>(plan_.moved) * one_way);
+}
+
+std::optional<ActivationPlan> Foretold::run(StoredWay real) {
   go_through();
   if (circles_ || peak() > whole_budget_) return {};
   plan_.peak = peak();
+  plan_.moved = moved_bytes();
   plan_.nanoseconds = recomputed_nanoseconds();
   plan_.recomputations = recomputations();
   plan_.drops.resize(static_cast<std::size_t>(executions()) + 1);
+  price_moves(real);
   return std::move(plan_);
+}
+
+std::vector<DropRule> drop_rules(StoredWay way) {
+  std::vector<DropRule> rules;
+  for (const double share : kShares)
+    for (const double exponent : kExponents)
+      for (const bool for_results : {false, true})
+        for (const double moves : kMoves) {
+          rules.push_back({share, exponent, for_results, moves});
+          if (!way || !way.exact) break;
+        }
+  return rules;
 }
 
 bool better(const ActivationPlan& one, const ActivationPlan& other) {
@@ -249,27 +319,26 @@ void level_times(OperatorTrace& trace) {
   }
 }
 
-std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::int64_t budget, std::uint32_t seed) {
+std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::int64_t budget, std::uint32_t seed,
+                                              StoredWay way) {
   OperatorTrace copy = trace;
   const GatheredUnits units(trace);
   const auto deaths = deaths_of(trace);
   std::optional<ActivationPlan> best;
-  for (const double share : kShares)
-    for (const double exponent : kExponents)
-      for (const bool for_results : {false, true}) {
-        auto plan = Foretold(copy, units, deaths, budget, {share, exponent, for_results}, seed).run();
-        if (plan && (!best || better(*plan, *best))) best = std::move(plan);
-        if (best && best->recomputations == 0) return best;
-      }
+  for (const DropRule& rule : drop_rules(way)) {
+    auto plan = Foretold(copy, units, deaths, budget, rule, seed, way).run(way);
+    if (plan && (!best || better(*plan, *best))) best = std::move(plan);
+    if (best && best->recomputations == 0 && best->moved == 0) return best;
+  }
   return best;
 }
 
-std::int64_t least_budget(const OperatorTrace& trace) {
+std::int64_t least_budget(const OperatorTrace& trace, StoredWay way) {
   const std::int64_t all = unlimited_peak(trace);
   std::int64_t none = largest_need(trace).bytes, met = all;
   while (met - none > all / 100 + 1) {
     const std::int64_t middle = none + (met - none) / 2;
-    if (const auto plan = activation_plan(trace, middle))
+    if (const auto plan = activation_plan(trace, middle, 0, way))
       met = plan->peak;
     else
       none = middle;

@@ -11,16 +11,27 @@
 #include <vector>
 
 #include "partition/operator_trace.h"
+#include "partition/stored_way.h"
 
 namespace zero {
 
 struct ActivationPlan {
-  std::vector<std::vector<int>> drops;  // storages, before each execution of an operator, those again included
-  std::vector<char> needed;             // operators that may be run again
-  std::int64_t peak = 0;                // bytes
-  std::int64_t nanoseconds = 0;         // of what is run again
+  struct Drop {
+    int storage;
+    bool stores;
+  };
+  std::vector<std::vector<Drop>> drops;  // before each execution of an operator, those again and fetches included
+  struct Move {
+    int storage;
+    bool fetches;  // else it is stored
+  };
+  std::vector<std::vector<Move>> moves;  // what begins before each execution, to be over when it is waited for
+  std::vector<char> needed;              // operators that may be run again
+  std::int64_t peak = 0;                 // bytes
+  std::int64_t nanoseconds = 0;          // of what is run again
   std::int64_t executions = 0, recomputations = 0;
   std::int64_t gathers = 0;  // of units, more than without
+  std::int64_t moved = 0;    // bytes, to where they are stored and back
 };
 
 // What the micro-batch holds at most if nothing is dropped, in bytes.
@@ -38,8 +49,9 @@ void level_times(OperatorTrace& trace);
 
 // Within `budget` bytes; none where no rule meets it. At most one second for 2,500 operators. `seed`: for tests, of
 // what goes first by chance.
-std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0);
+std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0,
+                                              StoredWay way = {});
 // The least budget for which there is one, to a hundredth of what is unlimited.
-std::int64_t least_budget(const OperatorTrace& trace);
+std::int64_t least_budget(const OperatorTrace& trace, StoredWay way = {});
 
 }  // namespace zero

@@ -30,17 +30,22 @@ struct TracedOperator {
   std::int64_t other_bytes = 0;    // that were held before it, and that are none of the trace's storages
   bool again = false;              // it can be run once more, with the same results
   bool backward = false;
+  bool rounds = false;  // it is none of the program's: it rounds what it touches
 };
 
 struct TracedStorage {
   static constexpr int kLives = INT_MAX, kNever = INT_MAX;
 
   std::int64_t bytes = 0;
-  std::vector<int> writers = {};  // operators, the one that made it first
-  std::vector<int> readers = {};  // and those that wrote it
-  int death = kLives;             // before which operator
-  int whole_from = 1;             // the first version of which operators have written all
-  bool kept = false;              // it must not be dropped
+  std::vector<int> writers = {};           // operators, the one that made it first
+  std::vector<int> readers = {};           // and those that wrote it
+  int death = kLives;                      // before which operator
+  int whole_from = 1;                      // the first version of which operators have written all
+  bool kept = false;                       // it must not be dropped
+  std::int64_t stored_bytes = kNotStored;  // that it takes while its values are stored
+
+  static constexpr std::int64_t kNotStored = -1;  // they cannot be
+  bool storable() const { return stored_bytes != kNotStored; }
 };
 
 struct OperatorTrace {

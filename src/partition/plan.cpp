@@ -166,6 +166,13 @@ class Inspection {
     const Row& row = plan_[State::activation];
     const bool replicated = row.rest == kWhole && row.between == kWhole;
     expect(replicated, "activation cannot be partitioned yet: only replicated is supported");
+    const bool goes = row.tier != Tier::device || row.wire != Wire::native;
+    expect(!goes || plan_.activation_budget(),
+           "activation on tier " + std::string(name(row.tier)) + " and wire " + std::string(name(row.wire)) +
+               " needs an activation budget: without one nothing goes there");
+    expect(row.tier == Tier::device || row.wire == Wire::native,
+           "activation on tier " + std::string(name(row.tier)) + " goes there as it is, on wire native, not " +
+               std::string(name(row.wire)));
   }
 
   void columns() {
@@ -179,6 +186,7 @@ class Inspection {
                "parameter on wire " + std::string(name(row.wire)) + " must be sharded: else nothing is gathered");
         continue;
       }
+      if (state == State::activation && has_codec(row.wire)) continue;
       expect(row.wire == Wire::native || (state == State::gradient && plan_.reduction()),
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
@@ -188,7 +196,6 @@ class Inspection {
     const std::string where = std::string(name(state)) + " on tier " + std::string(name(row.tier));
     share(state, row, where);
     if (row.tier == Tier::device) return;
-    expect(state != State::activation, where + " is not supported yet: only device is");
     expect(state != State::parameter || !Routes(plan_.on(mesh_)).publishes(),
            where + " needs ranks that update all that they hold of them: zero3 or hybrid");
     const bool slices = plan_.on(mesh_)[State::gradient].rest == kSlices;
@@ -321,6 +328,14 @@ Plan Plan::offload(State state, Tier tier, double share) const {
 Plan Plan::gather_in(Wire wire) const {
   Plan plan = *this;
   plan[State::parameter].wire = wire;
+  return plan;
+}
+
+Plan Plan::activations_in(Wire wire) const {
+  if (wire != Wire::native && !has_codec(wire))
+    throw ConfigError("activations can be kept as native, fp8 or int8, not in " + std::string(zero::name(wire)));
+  Plan plan = *this;
+  plan[State::activation].wire = wire;
   return plan;
 }
 

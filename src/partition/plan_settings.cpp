@@ -42,22 +42,22 @@ Plan with_reduction(Plan plan, const std::string& text) {
   throw ConfigError("gradients cannot be reduced in " + in_quotes(text), "fp32, bf16 or fp16");
 }
 
-std::vector<std::string_view> gathers() {
+std::vector<std::string_view> codecs() {
   std::vector<std::string_view> names{name(Wire::native)};
   std::apply([&](auto... codec) { (names.push_back(name(decltype(codec)::kWire)), ...); }, Codecs());
   return names;
 }
 
-Plan with_gathers(const Plan& plan, const std::string& text) {
+Wire wire_named(const std::string& what, const std::string& text) {
   std::vector<std::string_view> names;
   for (int i = 0; i <= static_cast<int>(Wire::int4); ++i) {
     names.push_back(name(static_cast<Wire>(i)));
-    if (names.back() == text) return plan.gather_in(static_cast<Wire>(i));
+    if (names.back() == text) return static_cast<Wire>(i);
   }
-  throw ConfigError("parameters cannot travel as " + in_quotes(text), "one of " + joined(names));
+  throw ConfigError(what + in_quotes(text), "one of " + joined(names));
 }
 
-constexpr std::array<PlanSetting, 9> kSettings{{
+constexpr std::array<PlanSetting, 10> kSettings{{
     {.name = "precision",
      .help = "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
              "with a remainder (kahan), or neither (pure)",
@@ -90,6 +90,15 @@ constexpr std::array<PlanSetting, 9> kSettings{{
                const SettingValue& to) { return plan.activation_budget(ActivationBudget::named(word(to))); },
      .form = "BYTES|SHARE%",
      .told = false},
+    {.name = "activations_in",
+     .help = "What products keep for backward within that budget: as it is, or in 8 bits",
+     .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::activation].wire)); },
+     .set =
+         [](const Plan& plan, const SettingValue& to) {
+           return plan.activations_in(wire_named("activations cannot be kept in ", word(to)));
+         },
+     .choices = codecs,
+     .told = false},
     {.name = "reduce_in",
      .help = "Dtype in which gradients travel [their own]",
      .get = [](const Plan& plan) -> SettingValue { return reduction_of(plan); },
@@ -101,14 +110,15 @@ constexpr std::array<PlanSetting, 9> kSettings{{
            return "gradients reduced in " + (dtype.empty() ? "their own dtype" : dtype);
          }},
     {.name = "gather_in",
-     .help = "How sharded parameters travel: as they are, or in FP8",
+     .help = "How sharded parameters travel: as they are, or in 8 bits",
      .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::parameter].wire)); },
-     .set = [](const Plan& plan, const SettingValue& to) { return with_gathers(plan, word(to)); },
-     .choices = gathers,
+     .set = [](const Plan& plan,
+               const SettingValue& to) { return plan.gather_in(wire_named("parameters cannot travel as ", word(to))); },
+     .choices = codecs,
      .told = false},
     {.name = "offload",
      .help = "States that are kept elsewhere, between commas: parameter=disk, gradient=host, optimizer=host, or a "
-             "share: optimizer=host:0.8",
+             "share: optimizer=host:0.8; within a budget also activation=disk",
      .get = [](const Plan& plan) -> SettingValue { return offload_of(plan); },
      .set = [](const Plan& plan, const SettingValue& to) { return offloaded(plan, word(to)); },
      .form = "STATE=TIER",
@@ -119,6 +129,8 @@ constexpr std::array<PlanSetting, 9> kSettings{{
      .set = [](const Plan& plan, const SettingValue& to) { return plan.delay_update(flag(to)); },
      .label = "delayed update"},
 }};
+
+constexpr std::array kTieredStates{State::optimizer, State::gradient, State::parameter, State::activation};
 
 double share_in(const std::string& part, const std::string& text) {
   const auto read = read_number<double>(text, 0, 1);
@@ -170,7 +182,7 @@ bool PlanSettings::operator==(const PlanSettings& other) const {
 }
 
 Plan offloaded(Plan plan, const std::string& text) {
-  for (const State state : kOffloadOrder) plan = plan.offload(state, Tier::device);
+  for (const State state : kTieredStates) plan = plan.offload(state, Tier::device);
   std::istringstream parts(text);
   std::set<State> said;
   for (std::string part; std::getline(parts, part, ',');) {
@@ -190,7 +202,7 @@ Plan offloaded(Plan plan, const std::string& text) {
 
 std::string offload_of(const Plan& plan) {
   std::string text;
-  for (const State state : kOffloadOrder)
+  for (const State state : kTieredStates)
     if (const Row& row = plan[state]; row.tier != Tier::device)
       text += (text.empty() ? "" : ",") + std::string(name(state)) + "=" + std::string(name(row.tier)) +
               (row.share == 1 ? "" : ":" + shortest(row.share));

@@ -16,18 +16,6 @@ constexpr std::int64_t kOverhead = 1000;
 
 }  // namespace
 
-void Residue::begin_walk() {
-  walked_.resize(trace_.storages.size());
-  ++walk_;
-}
-
-int Residue::walk_from(int storage, int version) {
-  Walked& walked = walked_[static_cast<std::size_t>(storage)];
-  const int from = walked.walk == walk_ ? walked.version : 0;
-  walked = {walk_, std::max(from, version)};
-  return from;
-}
-
 std::int64_t Residue::cost(int storage) {
   begin_walk();
   int left = kMostVersions;
@@ -35,8 +23,11 @@ std::int64_t Residue::cost(int storage) {
 }
 
 std::int64_t Residue::cost_of(int made, int version, bool first, int for_storage, int& left) {
-  if (!first && state(made).present && state(made).version == version) return 0;
-  const int from = walk_from(made, version);
+  if (const State& there = state(made); !first && there.version == version) {
+    if (there.present) return 0;
+    if (there.stored && way_.exact) return price_to_store(made) + kOverhead;
+  }
+  const int from = walk_.from(made, version);
   const TracedStorage& its = storage(made);
   if (--left < 0 || version < its.whole_from) return kImpossible;
   std::int64_t sum = 0;
@@ -60,10 +51,31 @@ bool Residue::feasible(int storage, int version) {
   return cost_of(storage, version, /*first=*/true, /*for_storage=*/-1, left) >= 0;
 }
 
-void Residue::drop(int number) {
+// All of it, though half of it is over then: what is foreseen is that it comes back.
+std::int64_t Residue::price_to_store(int number) const {
+  return static_cast<std::int64_t>(way_.nanoseconds_a_byte * static_cast<double>(storage(number).bytes));
+}
+
+// Other values than it had are not there for what comes of it, which might be missing.
+bool Residue::may_be_stored(int number) {
+  if (!way_ || !storage(number).storable()) return false;
+  if (way_.exact) return true;
+  return inexact_next(number) &&
+         (missing_results(readers_so_far(number)).empty() || feasible(number, state(number).version));
+}
+
+void Residue::drop(int number, bool stores) {
   state(number).present = false;
-  bytes_ -= storage(number).bytes;
-  dropped(number);
+  state(number).stored = stores;
+  bytes_ -= storage(number).bytes - (stores ? storage(number).stored_bytes : 0);
+  if (stores) ran_.moved += storage(number).bytes;
+  dropped(number, stores);
+}
+
+void Residue::forget_stored(int number) {
+  if (!std::exchange(state(number).stored, false)) return;
+  bytes_ -= storage(number).stored_bytes;
+  discard(number);
 }
 
 void Residue::keep(int number) {
@@ -72,21 +84,40 @@ void Residue::keep(int number) {
   unpin({number});
 }
 
+// By which way it costs least for what it frees.
+std::optional<Residue::Candidate> Residue::candidate(int number) {
+  const State& each = state(number);
+  if (!each.live || !each.present || storage(number).kept || each.pins > 0) return {};
+  if (!versions_.empty() && versions_.contains(key(number, each.version))) return {};  // it has just come for others
+  const auto for_bytes = [](std::int64_t nanoseconds, std::int64_t bytes) {
+    return static_cast<double>(nanoseconds) / static_cast<double>(bytes);
+  };
+  std::optional<Candidate> best;
+  if (const std::int64_t again = cost(number); again >= 0)
+    best = {chance_() * for_bytes(again, storage(number).bytes), number, /*stores=*/false};
+  if (way_ && storage(number).storable()) {
+    const double stored =
+        chance_() * for_bytes(price_to_store(number) + kOverhead, storage(number).bytes - storage(number).stored_bytes);
+    if ((!best || stored < best->score) && may_be_stored(number)) best = {stored, number, /*stores=*/true};
+  }
+  return best;
+}
+
 void Residue::evict(std::int64_t bytes) {
   if (held() + bytes <= budget_ || gives_up()) return;
-  std::vector<std::pair<double, int>> candidates;
-  for (const int number : alive_) {
-    const State& each = state(number);
-    if (!each.live || !each.present || storage(number).kept || each.pins > 0) continue;
-    const std::int64_t nanoseconds = cost(number);
-    if (nanoseconds < 0) continue;
-    const double score = static_cast<double>(nanoseconds) / static_cast<double>(storage(number).bytes);
-    candidates.emplace_back(chance_() * score / std::pow(distance(number), exponent_), number);
-  }
-  std::sort(candidates.begin(), candidates.end());
-  for (const auto& [score, number] : candidates) {
+  std::vector<Candidate> candidates;
+  for (const int number : alive_)
+    if (auto each = candidate(number)) {
+      each->score /= std::pow(distance(number), exponent_);
+      candidates.push_back(*each);
+    }
+  std::ranges::sort(candidates, [](const Candidate& one, const Candidate& other) {
+    return std::pair(one.score, one.storage) < std::pair(other.score, other.storage);
+  });
+  for (const Candidate& each : candidates) {
     if (held() + bytes <= budget_) break;
-    if (cost(number) >= 0) drop(number);  // others went since
+    if (each.stores ? may_be_stored(each.storage) : cost(each.storage) >= 0)  // others went since
+      drop(each.storage, each.stores);
   }
 }
 
@@ -101,7 +132,7 @@ void Residue::born(int number) {
 }
 
 // Pins what is there, and puts what is not into the order in which it is made, behind what it is made of.
-void Residue::require(int needed, int version) {
+void Residue::require(int needed, int version, bool touched) {
   State& its = state(needed);
   if (its.present && its.version == version) {
     ++its.pins;
@@ -112,12 +143,17 @@ void Residue::require(int needed, int version) {
     ++at->second.uses;
     return;
   }
+  if (its.stored && its.version == version && (touched || way_.exact)) {
+    at->second.fetched = true;
+    order_.push_back(key(needed, version));
+    return;
+  }
   for (int k = 0; k < version; ++k)
     if (const int writer = storage(needed).writers[static_cast<std::size_t>(k)]; !op(writer).again)
       throw StateError("an activation that was dropped cannot be computed again: operator " + std::to_string(writer) +
                            " of the micro-batch",
                        "report this, with the model; train it without an activation budget");
-  each_use(needed, 0, version, [&](const StorageUse& use) { require(use.storage, use.version); });
+  each_use(needed, 0, version, [&](const StorageUse& use) { require(use.storage, use.version, /*touched=*/false); });
   order_.push_back(key(needed, version));
 }
 
@@ -150,11 +186,38 @@ void Residue::run_again(int number, int target, bool first) {
     if (State& each = state(other); other != target && each.live && !each.present && each.version == 1) {
       each.present = true;
       bytes_ += storage(other).bytes;
+      forget_stored(other);
     }
+}
+
+// It may have come meanwhile, with another result of the operator that made it.
+void Residue::make_from_stored(Version& version, Key which) {
+  const int number = version.storage;
+  State& its = state(number);
+  const std::int64_t bytes = storage(number).bytes;
+  if (!its.present) {
+    if (!its.stored)
+      throw StateError("an activation that was stored is gone: number " + std::to_string(number),
+                       "report this, with the model; train it without an activation budget");
+    make_room(bytes - arrived(number));
+    need(bytes - arrived(number));
+    ++ran_.all;
+    ran_.moved += bytes;
+    fetch(number);
+    bytes_ += bytes;
+    its.present = its.live;
+    version.apart = !its.live;
+    made(number, which, /*in_place=*/its.live);
+    if (its.live) forget_stored(number);
+  }
+  if (!its.live) return;
+  its.pins += version.uses;
+  versions_.erase(which);
 }
 
 void Residue::make(Key which) {
   Version& made_now = versions_.at(which);
+  if (made_now.fetched) return make_from_stored(made_now, which);
   const int number = made_now.storage, version = made_now.version;
   State& its = state(number);
   const bool in_place = its.live && its.version == version;
@@ -164,6 +227,7 @@ void Residue::make(Key which) {
     its.present = its.present || in_place;
     made_now.apart = !in_place;
     made(number, which, in_place);
+    if (in_place) forget_stored(number);
   }
   if (in_place) {
     its.pins += made_now.uses;
@@ -183,7 +247,7 @@ void Residue::bring(const std::vector<int>& storages) {
   if (all) return;
   order_.clear();
   for (const int number : storages)
-    if (!state(number).present) require(number, state(number).version);
+    if (!state(number).present) require(number, state(number).version, /*touched=*/true);
   for (std::size_t i = 0; i < order_.size(); ++i) make(order_[i]);
 }
 
@@ -202,11 +266,11 @@ std::vector<int> Residue::missing_results(std::vector<int> operators) {
   std::vector<int> missing;
   begin_walk();
   const auto look = [&](int number) {
-    if (!known(number) || walked(number)) return;
-    walk_from(number, 1);
+    if (!known(number) || walk_.has(number)) return;
+    walk_.from(number, 1);
     const State& its = state(number);
-    if (its.live && !its.present) missing.push_back(number);
-    if (its.present && its.version == 1) return;
+    if (its.live && !its.present && !its.stored) missing.push_back(number);
+    if ((its.present || (its.stored && way_.exact)) && its.version == 1) return;
     for (const int reader : readers_so_far(number)) operators.push_back(reader);
   };
   while (!operators.empty()) {
@@ -223,8 +287,12 @@ void Residue::die(int number) {
   State& its = state(number);
   its.live = false;
   --living_;
-  if (!its.present) return;
+  if (!its.present && !its.stored) return;
   const bool needed = !missing_results(readers_so_far(number)).empty();
+  if (its.stored) {
+    if (!needed || !way_.exact) forget_stored(number);
+    return;
+  }
   if (needed && !feasible(number, its.version)) return;  // it is held
   if (needed) may_be_made(number, its.version);
   its.present = false;

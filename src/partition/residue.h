@@ -5,7 +5,8 @@
 //
 // A storage that is missing is made again by the operators that wrote it, in order, from the versions that these read:
 // such as are there no more are made before, in memory of their own, and forgotten when the last that needs them has
-// run. What died but is needed so, and cannot be made again, stays (it is held).
+// run. What died but is needed so, and cannot be made again, stays (it is held). Or its values were stored when it was
+// dropped, and are fetched.
 //
 // Thread-safety: none.
 #pragma once
@@ -13,12 +14,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "partition/operator_trace.h"
+#include "partition/stored_way.h"
 
 namespace zero {
 
@@ -42,8 +45,11 @@ class ResidueSteps {
   // A version of a storage.
   using Key = std::int64_t;
 
-  // Storage `storage` has lost its memory.
-  virtual void dropped(int storage) = 0;
+  // Storage `storage` has lost its memory, its values being `stored` or not.
+  virtual void dropped(int storage, bool stored) = 0;
+  // Stored values are brought, to be made() of; and have no more use.
+  virtual void fetch(int storage) = 0;
+  virtual void discard(int storage) = 0;
   // Runs the operator for the storage, which is its first writer (`first`) or has what the one before has written.
   virtual void recompute(int op, int storage, bool first) = 0;
   // What recompute() made is the storage's memory, or that of a version which is forgotten later.
@@ -55,6 +61,12 @@ class ResidueSteps {
   virtual void may_be_made(int storage, int version) = 0;
   // Room for so many bytes more, before an operator or one that is run again.
   virtual void make_room(std::int64_t bytes) = 0;
+  // Bytes of stored values that are there already, to be fetched.
+  virtual std::int64_t arrived(int /*storage*/) const { return 0; }
+  // The next execution needs so many in all.
+  virtual void needs(std::int64_t /*bytes*/) {}
+  // Whether who touches the storage next may have other values than it had, by a way that is not exact.
+  virtual bool inexact_next(int /*storage*/) { return false; }
   // What it costs to run it again, in nanoseconds.
   virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
   // How far from now the storage's next use is, or its last one.
@@ -67,10 +79,34 @@ class ResidueSteps {
   virtual std::int64_t held() const = 0;
 };
 
+// Over versions of storages, each from where it has come.
+class Walk {
+ public:
+  void begin(std::size_t storages) {
+    walked_.resize(storages);
+    ++walk_;
+  }
+  // From which version on the storage was not yet walked over; it is now, up to `version`.
+  int from(int storage, int version) {
+    Walked& walked = walked_[static_cast<std::size_t>(storage)];
+    const int from = walked.walk == walk_ ? walked.version : 0;
+    walked = {walk_, std::max(from, version)};
+    return from;
+  }
+  bool has(int storage) const { return walked_[static_cast<std::size_t>(storage)].walk == walk_; }
+
+ private:
+  struct Walked {
+    int walk = 0, version = 0;
+  };
+  std::vector<Walked> walked_;
+  int walk_ = 0;
+};
+
 class Residue : public ResidueSteps {
  public:
-  explicit Residue(OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0)
-      : trace_(trace), budget_(budget), chance_(seed) {}
+  explicit Residue(OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0, StoredWay way = {})
+      : trace_(trace), budget_(budget), chance_(seed), way_(way) {}
   Residue(const Residue&) = delete;
   Residue& operator=(const Residue&) = delete;
 
@@ -80,11 +116,14 @@ class Residue : public ResidueSteps {
   std::int64_t executions() const { return ran_.all; }
   std::int64_t recomputations() const { return ran_.again; }
   std::int64_t recomputed_nanoseconds() const { return ran_.nanoseconds; }
+  // Of what was stored, and fetched.
+  std::int64_t moved_bytes() const { return ran_.moved; }
 
  protected:
   struct State {
     bool live = false;     // somebody has it
     bool present = false;  // with its memory
+    bool stored = false;   // without, its values being elsewhere
     int version = 0;
     int pins = 0;
     int last_use = 0;
@@ -102,12 +141,15 @@ class Residue : public ResidueSteps {
   void born(int storage);
   void written(int storage) { ++state(storage).version; }
   void die(int storage);
-  void drop(int storage);
+  void drop(int storage, bool stores);
   // It is there, and is never dropped from here on.
   void keep(int storage);
   // Drops what is cheapest for its bytes and its distance until `bytes` more are within the budget.
   void evict(std::int64_t bytes);
-  void need(std::int64_t bytes) { peak_ = std::max(peak_, held() + bytes); }
+  void need(std::int64_t bytes) {
+    peak_ = std::max(peak_, held() + bytes);
+    needs(held() + bytes);
+  }
 
   // Whether a version can be made again from what is there.
   bool feasible(int storage, int version);
@@ -123,6 +165,7 @@ class Residue : public ResidueSteps {
   bool known(int storage) const { return static_cast<std::size_t>(storage) < states_.size(); }
   void ran() { ++ran_.all; }
   std::size_t living() const { return living_; }
+  StoredWay& way() { return way_; }
 
   // Calls visit(op, use) for all uses of other storages by which a version came, from a version on.
   template <class Visit>
@@ -132,11 +175,7 @@ class Residue : public ResidueSteps {
       for (const StorageUse& use : op(writers[static_cast<std::size_t>(k)]).uses)
         if (use.storage != of) visit(use);
   }
-  // -- A walk over versions, each from where it has come.
-  void begin_walk();
-  // From which version on the storage was not yet walked over; it is now, up to `version`.
-  int walk_from(int storage, int version);
-  bool walked(int storage) const { return walked_[static_cast<std::size_t>(storage)].walk == walk_; }
+  void begin_walk() { walk_.begin(trace_.storages.size()); }
 
   OperatorTrace& trace_;
   std::int64_t budget_;
@@ -145,25 +184,34 @@ class Residue : public ResidueSteps {
   int now_ = 0;          // the operator that runs or is next
   double exponent_ = 1;  // of the distance
   Chance chance_;
+  Walk walk_;
 
  private:
   struct Version {
     int storage, version;
     int uses = 1;
-    bool apart = false;  // in memory of its own
-  };
-  struct Walked {
-    int walk = 0, version = 0;
+    bool fetched = false;  // of what was stored
+    bool apart = false;    // in memory of its own
   };
   struct Ran {
-    std::int64_t all = 0, again = 0, nanoseconds = 0;
+    std::int64_t all = 0, again = 0, nanoseconds = 0, moved = 0;
+  };
+  struct Candidate {
+    double score;
+    int storage;
+    bool stores;
   };
 
   // Nanoseconds to make the storage again, all that is missing included, or kImpossible.
   std::int64_t cost(int storage);
   std::int64_t cost_of(int storage, int version, bool first, int for_storage, int& left);
-  void require(int storage, int version);
+  std::int64_t price_to_store(int storage) const;
+  bool may_be_stored(int storage);
+  std::optional<Candidate> candidate(int storage);
+  void forget_stored(int storage);
+  void require(int storage, int version, bool touched);
   void make(Key key);
+  void make_from_stored(Version& made, Key key);
   void run_again(int number, int storage, bool first);
   void release(int storage, int version);
 
@@ -172,9 +220,8 @@ class Residue : public ResidueSteps {
   std::size_t living_ = 0;
   std::unordered_map<Key, Version> versions_;  // to be made, or apart
   std::vector<Key> order_;
-  std::vector<Walked> walked_;
-  int walk_ = 0;
   Ran ran_;
+  StoredWay way_;
 };
 
 }  // namespace zero

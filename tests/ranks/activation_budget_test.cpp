@@ -1,66 +1,22 @@
 // Activations within a budget: what is dropped, what it is read by, what becomes of it where the program does
 // otherwise.
+#include <malloc.h>
 #include <torch/torch.h>
 
+#include <new>
 #include <sstream>
 #include <thread>
 
 #include "activation_trials.h"
+#include "covering.h"
+#include "deep.h"
 #include "folder.h"
 #include "harness.h"
 #include "lm.h"
+#include "memory/torch/arena_allocator.h"
 #include "zero/activations.h"
 
 namespace zero::test::activation_budget_test {
-
-struct Deep : torch::nn::Module {
-  explicit Deep(int layers = 8) {
-    for (int i = 0; i < layers; ++i)
-      stack->push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(64, 64)));
-    const at::NoGradGuard no_grad;
-    at::Generator generator = at::detail::createCPUGenerator(1);
-    for (const at::Tensor& each : parameters()) each.copy_(at::randn(each.sizes(), generator) * .1);
-  }
-  // `look`: at each activation.
-  at::Tensor loss(const at::Tensor& x, const std::function<void(int, at::Tensor&)>& look = {}) {
-    at::Tensor y = x;
-    for (std::size_t i = 0; i < stack->size(); ++i) {
-      y = torch::gelu(stack->ptr<torch::nn::LinearImpl>(i)->forward(y));
-      if (look) look(static_cast<int>(i), y);
-    }
-    return y.square().mean();
-  }
-  torch::nn::ModuleList stack{};
-};
-
-at::Tensor input(int index, std::int64_t rows = 32) {
-  return at::randn({rows, 64}, at::detail::createCPUGenerator(static_cast<std::uint64_t>(100 + index)));
-}
-
-Plan within(const ActivationBudget& budget) {
-  return Plan::zero3().activation_budget(budget);
-}
-
-// One rank, some steps; the losses, to the bit.
-std::vector<float> losses(const Plan& plan, int steps, const std::function<at::Tensor(Deep&, int step)>& loss,
-                          ActivationReport* report = nullptr) {
-  auto model = std::make_shared<Deep>();
-  Engine engine(*model, World(), plan, AdamW{});
-  std::vector<float> all;
-  for (int step = 0; step < steps; ++step) {
-    const at::Tensor value = loss(*model, step);
-    engine.backward(value);
-    engine.step();
-    all.push_back(value.item<float>());
-    if (report != nullptr) *report = engine.activations();
-  }
-  return all;
-}
-
-std::vector<float> plain_losses(const Plan& plan, int steps, ActivationReport* report = nullptr) {
-  return losses(
-      plan, steps, [](Deep& model, int step) { return model.loss(input(step)); }, report);
-}
 
 TEST(ActivationBudgets, AreKeptToFromTheFirstMicroBatch) {
   ActivationReport report;
@@ -103,71 +59,6 @@ TEST(ActivationBudgets, AreTextsOfPlans) {
   for (const char* const text : {"0", "-1", "101%", "half", "5 apples", "1e30", "%", "12XiB"})
     EXPECT_TRUE(says(thrown_by([&] { ActivationBudget::named(text); }), {"is no budget for activations"})) << text;
 }
-
-// What operators read of what was dropped; each looks at an early activation late in the forward.
-struct Reader {
-  const char* name;
-  std::function<double(at::Tensor& tensor)> read;
-};
-class ReadersOfDropped : public testing::TestWithParam<Reader> {};
-
-TEST_P(ReadersOfDropped, SeeItsValues) {
-  const auto run = [&](const Plan& plan) {
-    std::vector<double> seen;
-    losses(plan, 4, [&](Deep& model, int step) {
-      at::Tensor early;
-      return model.loss(input(step), [&](int layer, at::Tensor& y) {
-        if (layer == 0) early = y.detach() * 2;
-        if (layer == 6) seen.push_back(GetParam().read(early));
-      });
-    });
-    return seen;
-  };
-  const std::vector<double> without = run(Plan::zero3());
-  const Trials trials;
-  EXPECT_EQ(run(within({.share = .01})), without);
-  EXPECT_GT(trials.recomputed(), 0);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, ReadersOfDropped,
-    testing::Values(Reader{"Item", [](at::Tensor& x) { return x[3][4].item<double>(); }},
-                    Reader{"Print",
-                           [](at::Tensor& x) {
-                             std::ostringstream text;
-                             text << x;
-                             return static_cast<double>(std::hash<std::string>()(text.str()) % 1000003);
-                           }},
-                    Reader{"Equal", [](at::Tensor& x) { return at::equal(x, x.clone()) ? 1.0 : 0.0; }},
-                    Reader{"ViewsOfViews",
-                           [](at::Tensor& x) {
-                             return x.t().slice(0, 3, 40, 2).unsqueeze(1).contiguous().sum().item<double>();
-                           }},
-                    Reader{"InPlace", [](at::Tensor& x) { return x.select(0, 1).add_(1).sum().item<double>(); }},
-                    Reader{"Out",
-                           [](at::Tensor& x) {
-                             at::add_out(x, at::ones_like(x), at::ones_like(x));
-                             return x.sum().item<double>();
-                           }},
-                    Reader{"SetData",
-                           [](at::Tensor& x) {
-                             x.set_data(at::ones({64, 64}));
-                             return x.sum().item<double>();
-                           }},
-                    Reader{"Inference",
-                           [](at::Tensor& x) {
-                             const c10::InferenceMode on;
-                             return (x + 1).sum().item<double>();
-                           }},
-                    Reader{"Saved",
-                           [](at::Tensor& x) {
-                             std::stringstream file;
-                             torch::save(x.clone(), file);
-                             at::Tensor y;
-                             torch::load(y, file);
-                             return y.sum().item<double>();
-                           }}),
-    [](const auto& each) { return std::string(each.param.name); });
 
 // Which no operator sees.
 TEST(ActivationBudgets, PointersToWhatWasDroppedAreRefusedByName) {
@@ -317,14 +208,84 @@ TEST(ActivationBudgets, HaveAPlanForEachShape) {
   EXPECT_EQ(planned, 6);
 }
 
-// Random lengths: each micro-batch as it comes.
+// A thousand random lengths, a hundred in short tests: each micro-batch as it comes, or by one of a few plans; what is
+// kept of them stays as much.
 TEST(ActivationBudgets, HoldForLengthsThatNeverRepeat) {
-  const auto run = [](const Plan& plan) {
-    return losses(plan, 60, [](Deep& model, int step) { return model.loss(input(step, 16 + (step * 7919) % 61)); });
+  std::vector<std::size_t> allocated;
+  const auto run = [&](const Plan& plan) {
+    return losses(plan, long_tests() ? 1000 : 100, [&](Deep& model, int step) {
+      if (step % 20 == 0) allocated.push_back(mallinfo2().uordblks);
+      return model.loss(input(step, 16 + (step * 7919) % 61));
+    });
   };
   const std::vector<float> without = run(Plan::zero3());
   const Trials trials;
+  allocated.clear();
   EXPECT_EQ(run(within({.bytes = 60'000})), without);
+  EXPECT_GT(trials.recomputed(), 0);
+  EXPECT_LE(allocated.back(), allocated[2] + 1'000'000);
+}
+
+// What is saved goes through the program's hooks, which make other storages of it.
+TEST(ActivationBudgets, GoThroughHooksOnSavedTensors) {
+  struct Twice final : torch::autograd::SavedVariableHooks {
+    void call_pack_hook(const at::Tensor& tensor) override { packed = tensor.detach() * 2; }
+    at::Tensor call_unpack_hook() override { return packed / 2; }
+    std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data() const override {
+      return std::nullopt;
+    }
+    at::Tensor packed;
+  };
+  struct Hooked : torch::autograd::Function<Hooked> {
+    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+      context->saved_data["x"] = x.detach() * 2;
+      return x.sin();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   torch::autograd::variable_list gradients) {
+      return {gradients[0] * (context->saved_data["x"].toTensor() / 2).cos()};
+    }
+  };
+  const auto run = [](const Plan& plan) {
+    return losses(plan, 4, [](Deep& model, int step) {
+      return model.loss(input(step), [](int, at::Tensor& y) {
+        y = Hooked::apply(y);
+        const at::Tensor tanh = y.tanh();
+        torch::autograd::SavedVariable saved(y, false);
+        saved.register_hooks(std::make_unique<Twice>());
+        y = tanh * saved.unpack(y.grad_fn()).detach();
+      });
+    });
+  };
+  const std::vector<float> without = run(Plan::zero3());
+  for (const std::uint32_t seed : {0U, 1U, 2U}) {
+    const Trials trials(seed);
+    EXPECT_EQ(run(within({.share = .01})), without);
+    EXPECT_GT(trials.recomputed(), 0);
+  }
+}
+
+// An operator that runs again has no memory: the error goes through backward, and training goes on behind it.
+TEST(ActivationBudgets, GoOnBehindAnExceptionInTheMiddleOfARecomputation) {
+  static int until = -1;
+  const auto probe = [](std::size_t bytes) {
+    if (bytes >= 4096 && until > 0 && --until == 0) throw std::bad_alloc();
+  };
+  const auto run = [&](const Plan& plan, bool fails) {
+    return losses(plan, 6, [&](Deep& model, int step) {
+      if (step == 4 && fails) {
+        const at::Tensor lost = model.loss(input(9));
+        until = 12;
+        set_allocation_probe(probe);
+        EXPECT_NE(thrown_by([&] { lost.backward(); }), "");
+        set_allocation_probe(nullptr);
+      }
+      return model.loss(input(step));
+    });
+  };
+  const std::vector<float> without = run(Plan::zero3(), false);
+  const Trials trials;
+  EXPECT_EQ(run(within({.share = .3}), true), without);
   EXPECT_GT(trials.recomputed(), 0);
 }
 

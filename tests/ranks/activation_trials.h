@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "backwards/activation_window.h"
+#include "backwards/activation_memory.h"
 
 namespace zero::test {
 
@@ -13,7 +13,8 @@ namespace zero::test {
 class Trials {
  public:
   explicit Trials(std::uint32_t seed = 0, bool refuses = false) {
-    set_activation_trials({.traced_from = 1, .seed = seed, .refuses = refuses, .recomputed = &recomputed_});
+    set_activation_trials(
+        {.traced_from = 1, .moved_from = 1, .seed = seed, .refuses = refuses, .recomputed = &recomputed_});
   }
   ~Trials() { set_activation_trials({}); }
   Trials(const Trials&) = delete;

@@ -106,7 +106,9 @@ Trainer& Run::trainer(torch::nn::Module& network, const Optimizer& optimizer, co
   initialise(network, kSeed + 100 * static_cast<std::int64_t>(trainers_.size()) + rank);
   Job job = job_;
   job.optimizer = optimizer;
+  const DiskOptions disk = job.options.disk;
   job.options = options;
+  job.options.disk = disk;
   std::map<std::string, at::Tensor> start;
   for (const auto& item : network.named_parameters()) start[item.key()] = copied(item.value());
   starts_.push_back(std::move(start));

@@ -85,13 +85,13 @@ TEST(AddressPlan, APlaceIsUsedAgain) {
 // The blocks of the planner's model, of which one that goes is the latest of its size.
 class Recorded final : public planner::StepListener {
  public:
-  void hold(std::int64_t bytes) override {
-    live_[bytes].push_back(blocks.size());
-    blocks.push_back({bytes, event_++});
+  void hold(const planner::Block& made) override {
+    live_[made.bytes].push_back(blocks.size());
+    blocks.push_back({made.bytes, event_++});
   }
   // Several may go at once.
-  void drop(std::int64_t bytes) override {
-    if (auto& alike = live_[bytes]; !alike.empty()) {
+  void drop(const planner::Block& block) override {
+    if (auto& alike = live_[block.bytes]; !alike.empty()) {
       blocks[alike.back()].end = event_++;
       alike.pop_back();
     }

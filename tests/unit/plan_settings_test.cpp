@@ -16,6 +16,7 @@ const Plan& plan() {
                               .reproducible(true)
                               .resident_budget(1 << 20)
                               .activation_budget({.share = .5})
+                              .activations_in(Wire::int8)
                               .reduce_in(Dtype::f32)
                               .gather_in(Wire::fp8)
                               .offload(State::optimizer, Tier::host)

@@ -1,0 +1,62 @@
+// Eight bits with a sign in blocks of 32, each with a power of two, one byte (as MXINT8 of the OCP Microscaling
+// formats, 2023). Rounded to the nearest, halves to even; a block that is not finite becomes NaN. What was decoded is
+// encoded to the same codes. No torch.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "base/float8_blocks.h"
+#include "base/targets.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+namespace int8 {
+
+// The power of two by which `largest`, the bits of a magnitude, is divided to come into (63.5, 127].
+ZERO_BOTH inline std::int32_t exponent_of(std::int32_t largest) {
+  constexpr std::int32_t mantissa = (1 << 23) - 1, most = 63 << 17;
+  const std::int32_t exponent = (largest >> 23) - float8::kExponentBias - 6 + ((largest & mantissa) > most ? 1 : 0);
+  return std::clamp(exponent, -126, 126);
+}
+
+// Halves to even, of less than 2^22.
+ZERO_BOTH inline float nearest(float value) {
+  constexpr float shift = 12582912;  // 1.5 * 2^23
+  return (value + shift) - shift;
+}
+
+}  // namespace int8
+
+// See base/codec.h.
+struct Int8Blocks {
+  static constexpr Wire kWire = Wire::int8;
+  static constexpr std::int64_t kBlock = 32, kHead = 1, kBits = 8;
+
+  template <class T>
+  ZERO_BOTH static void encode(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* head) {
+    std::int32_t largest = 0;
+    for (std::int64_t i = 0; i < n; ++i)
+      largest = std::max(largest, std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff);
+    const bool finite = largest < 0x7f800000;
+    const std::int32_t exponent = int8::exponent_of(largest);
+    *head = finite ? static_cast<std::uint8_t>(exponent + float8::kExponentBias) : float8::kNoNumber;
+    const float scale = finite ? float8::power(-exponent) : 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float value = finite ? widen(values[i]) : 0;
+      codes[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(int8::nearest(value * scale)));
+    }
+  }
+  template <class T>
+  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t first, std::int64_t n,
+                               T* values) {
+    const float scale =
+        *head == float8::kNoNumber ? std::bit_cast<float>(0x7fc00000) : float8::power(*head - float8::kExponentBias);
+    for (std::int64_t i = 0; i < n; ++i)
+      float8::put(static_cast<float>(static_cast<std::int8_t>(codes[first + i])) * scale, values[i]);
+  }
+};
+
+}  // namespace zero
