@@ -115,7 +115,8 @@ void ActivationMemory::make_room(std::int64_t bytes) {
   if (keeping_all_) return;
   if (!plan_) return evict(bytes);
   for (const auto& [number, stores] : plan_.drops(executions()))
-    if (const State& each = state(number); each.live && each.present && each.pins == 0) drop(number, stores);
+    if (const State& each = state(number); each.live && each.present && each.pins == 0 && !storage(number).kept)
+      drop(number, stores);
   begin_moves();
 }
 

@@ -1,4 +1,5 @@
 // What products of a forward read, by a way back that is not exact.
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <utility>
@@ -12,11 +13,13 @@ namespace zero {
 
 // -- What products read.
 
-// What comes of nothing traced is a parameter in another dtype, or the program's data.
+// What comes of nothing traced is a parameter in another dtype, or the program's data. What a backward computes without
+// gradients may be read past operators, by whoever it is for.
 void ActivationWindow::may_be_stored(const at::Tensor& result, int number) {
   const auto bytes = stored_.bytes_of(result);
   if (!bytes) return;
   const TracedOperator& its = op(now_);
+  if (its.backward && !at::GradMode::is_enabled()) return;
   if (stored_.exact())
     storage(number).stored_bytes = *bytes;
   else if (!its.uses.empty() && !its.backward)
