@@ -122,13 +122,10 @@ class Walk final : StepOperators {
     if (again(Recompute::layers)) note_generator();
     layers_.push_back(computed(stream_, ++layer_));
     const Layer& its = layers_.back();
-    if (again(Recompute::layers))
-      drop_all_but_input(its);
-    else if (narrow_)
-      drop(its.before);
-  }
-
-  void drop_all_but_input(const Layer& its) {
+    if (!again(Recompute::layers)) {
+      if (narrow_) drop(its.before);
+      return;
+    }
     const Attended& of = its.attended;
     if (narrow_) drop(its.first.input);  // else it is the layer's
     drop(its.first.scale, its.first.ratio, its.first.result);
@@ -277,7 +274,7 @@ class Walk final : StepOperators {
   }
 
   // From the gradient of the normed values; leaves that of what was normed, or adds it to the one of `beside`.
-  void norm_backward(const Normed& of, int unit, const Block* beside = nullptr) {
+  void norm_backward(const Normed& of, int unit, Block* beside = nullptr) {
     const std::int64_t whole = wide_stream();
     Block gradient = flow_;
     if (narrow_) {
@@ -290,7 +287,7 @@ class Walk final : StepOperators {
     const Block scaled = make("gradient of the scale", whole, {inside, of.input}, 2);
     const Block direct = make("backward of the norm", whole, {inside, of.scale}, 1);
     drop(inside, scaled, of.scale);
-    if (beside != nullptr && !narrow_) drop(direct);
+    if (beside != nullptr && !narrow_) add_to(*beside, direct);
     const Block spread = make("backward of the mean", whole, {}, 0);
     const Block twice = make("twice the input", whole, {of.input});
     const Block power = make("power", whole, {twice});
@@ -303,26 +300,31 @@ class Walk final : StepOperators {
     drop(of.input);
     const Block narrowed = make("cast", stream(), {direct}, 2);
     drop(direct);
-    if (beside != nullptr)
-      drop(narrowed);
-    else
-      flow_ = narrowed;
+    if (beside != nullptr) add_to(*beside, narrowed);
+    flow_ = beside != nullptr ? *beside : narrowed;
   }
 
-  // With what is computed again for it, whose result is there until its end.
+  // In its place, where a checkpoint does not have it.
+  void add_to(Block& sum, const Block& gradient) {
+    if (sum.number == given_.number) sum = small("sum", stream(), {sum, gradient});
+    drop(gradient);
+  }
+
+  // With what is computed again for it, whose result and its gradient are there until its end.
   void part_backward(bool first) {
     Layer its = layers_.back();
     if (layers_.size() > 1) layers_.pop_back();  // who does not hear of each layer hears of the same one again
     if (!again(Recompute::layers)) return layer_backward(its, first);
     its = computed(its.before, its.unit);
     const Block result = stream_;
+    given_ = flow_;
     layer_backward(its, first);
-    drop(result);
+    drop(given_, result);
     if (narrow_) drop(its.before);
   }
 
   void layer_backward(Layer& its, bool first) {
-    const Block after = flow_;
+    Block after = flow_;
     mlp_backward(its);
     norm_backward(its.second, its.unit, &after);
     attention_backward(its, first);
@@ -337,10 +339,11 @@ class Walk final : StepOperators {
     if (again(Recompute::selective)) gated(its);
     const Block of_activated = make("backward of the gate", inner(), {down.input, its.up}, 2);
     const Block of_up = make("backward of the gate", inner(), {down.input, its.activated}, 2);
-    drop(down.input, its.up, its.activated);
+    if (!again(Recompute::selective)) drop(down.input);
+    drop(its.up, its.activated);
     const Block of_gate = make("backward of silu", inner(), {of_activated, its.gate}, 2);
     drop(of_activated, its.gate);
-    if (again(Recompute::selective)) drop(its.inner);
+    if (again(Recompute::selective)) drop(down.input, its.inner);
     const Gradients gate = product_backward(inside, hidden, of_gate, its.second.result, its.unit);
     drop(of_gate, gate.weight);
     const Gradients up = product_backward(inside, hidden, of_up, its.second.result, its.unit);
@@ -408,6 +411,7 @@ class Walk final : StepOperators {
   int norm_unit_ = 0, head_unit_ = 0, layer_ = 0;
   Block stream_;  // forward's, so far
   Block flow_;    // its gradient, or that of what was made of it
+  Block given_;   // such as a checkpoint has while it computes
   Block cosines_, sines_;
   std::vector<Layer> layers_;  // whose backward is to come
   Normed last_;

@@ -243,10 +243,10 @@ struct Wide : torch::nn::Module {
       register_module("head", torch::nn::Linear(torch::nn::LinearOptions(kInputs, kWide).bias(false)));
 };
 
-std::int64_t peak_of(std::int64_t pieces) {
+std::int64_t peak_of(std::int64_t pieces, const ActivationBudget& budget = {}) {
   use_arena();
   Wide model;
-  Engine engine(model, World(), Plan::zero3(), AdamW{});
+  Engine engine(model, World(), Plan::zero3().activation_budget(budget), AdamW{});
   engine.backward(model.loss(pieces));
   engine.step();
   return engine.ledger()[Owner::activation].peak;
@@ -256,6 +256,7 @@ TEST(CrossEntropiesOfAnEngine, NeverHoldAllLogits) {
   constexpr std::int64_t logits = Wide::kRows * Wide::kWide * 4;
   EXPECT_GT(peak_of(1), 3 * logits);
   EXPECT_LT(peak_of(16), 3 * logits / 16 + logits / 4);
+  EXPECT_LT(peak_of(16, {.bytes = 1 << 30}), 3 * logits / 16 + logits / 4);  // nor a gradient of the head for each
 }
 
 }  // namespace zero::test::cross_entropy_test
