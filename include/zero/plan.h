@@ -26,8 +26,8 @@ enum class Placement : std::uint8_t {
 };
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int kTiers = 3;
-// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks. fp64 values
-// travel as they are.
+// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks. fp64
+// values travel as they are.
 enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4 };
 // fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
 // these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
