@@ -61,7 +61,7 @@ void check_activation_budgets(const RunOptions& options, int ranks) {
     each.settings.set("precision", precision);
     for (const std::string& plan : options.plans) {
       each.plans = {plan};
-      check_activation_budget(each, load_model(options.model), ranks);
+      check_activation_budget(each, load_model(options.model, options), ranks);
     }
   }
 }

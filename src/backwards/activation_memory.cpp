@@ -151,7 +151,8 @@ void ActivationMemory::dropped(int number, bool stores) {
     stored_.settle(number);
   }
   if (running_) running_->before -= memory_.bytes_of(storages_.memory(number));
-  storages_.drop(number, /*checks=*/!plan_.proven() && memory_.observes() && (!stores || stored_.exact()));
+  const bool checks = stores ? stored_.exact() : !plan_.proven();  // a disk may fail at any time
+  storages_.drop(number, checks && memory_.observes());
   book();
 }
 

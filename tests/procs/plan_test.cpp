@@ -77,10 +77,11 @@ TEST(PlanCommand, AnswersOncePerPlan) {
 // zero plan, without LibTorch, and the engine's own account.
 TEST(PlanCommand, PredictsWhatCompareDoes) {
   const Folder folder;
-  for (const Words& setting : {Words{"--precision", "fp32"}, Words{"--precision", "bf16", "--accumulate", "2"},
-                               Words{"--precision", "bf16", "--reduce-in", "fp32", "--resident-budget", "1MB"},
-                               Words{"--precision", "bf16", "--gather-in", "fp8", "--plans", "zero3"},
-                               Words{"--recompute", "layers", "--loss-pieces", "2", "--plans", "zero3"}}) {
+  for (const Words& setting :
+       {Words{"--precision", "fp32"}, Words{"--precision", "bf16", "--accumulate", "2"},
+        Words{"--precision", "bf16", "--reduce-in", "fp32", "--resident-budget", "1MB"},
+        Words{"--precision", "bf16", "--gather-in", "fp8", "--plans", "zero3"},
+        Words{"--precision", "fp32", "--recompute", "layers", "--loss-pieces", "2", "--plans", "zero3"}}) {
     const Words common = joined({"--model", "micro", "--seq", "24", "--batch", "2", "--ranks", "2"}, setting);
     const json answer = planned(folder, common);
     const json report =

@@ -223,6 +223,7 @@ TEST(SmallBlocks, ArePlannedAsHighAsWhatLives) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   models::Llama model(models::llama_preset("micro"));
+  trim_arena();
   const std::int64_t before = host_usage().arena_waiting;
   Engine engine(*model, World(), Plan::ddp(), AdamW{});
   const at::Tensor ids = torch::randint(model->config().vocab_size, {2, 32}, torch::kLong);
