@@ -34,7 +34,10 @@ TEST(JsonOfCommands, TrainAndCompareWriteWhatIsDocumented) {
   std::filesystem::create_directory(folder.path("disk"));
   const Words on_disk{"--offload", "optimizer=disk", "--disk", folder.path("disk")};
   const Result trained = run_apart(
-      folder, joined(joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2"}, on_disk), options));
+      folder,
+      joined(joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2", "--activation-budget", "80%"},
+                    on_disk),
+             options));
   ASSERT_EQ(trained.code, 0) << trained.err;
   documented.check(document(folder, "out"));
   EXPECT_EQ(documented.missing("command"), "");
@@ -131,6 +134,11 @@ TEST(JsonOfCommands, PlanWritesWhatIsDocumented) {
                                              "zero2", "--offload", "optimizer=host,gradient=disk", "--host-memory",
                                              "1MB", "--disk-space", "100KB", "--json", folder.path("out")});
   ASSERT_EQ(too_much.err, "");
+  plan.check(document(folder, "out"));
+  const Result within =
+      run_apart(folder, {"plan", "--model", "7b", "--ranks", "8", "--batch", "1", "--device-memory", "40GB", "--plans",
+                         "zero3", "--fit", "--out", folder.path("plan"), "--json", folder.path("out")});
+  ASSERT_EQ(within.code, 0) << within.err;
   plan.check(document(folder, "out"));
   EXPECT_EQ(file.missing(), "");
   EXPECT_EQ(plan.missing(), "");
