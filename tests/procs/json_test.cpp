@@ -33,11 +33,11 @@ TEST(JsonOfCommands, TrainAndCompareWriteWhatIsDocumented) {
   const Words options = folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")});
   std::filesystem::create_directory(folder.path("disk"));
   const Words on_disk{"--offload", "optimizer=disk", "--disk", folder.path("disk")};
+  const Result within = run_apart(folder, joined({"train", "--activation-budget", "80%"}, options));
+  ASSERT_EQ(within.code, 0) << within.err;
+  documented.check(document(folder, "out"));
   const Result trained = run_apart(
-      folder,
-      joined(joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2", "--activation-budget", "80%"},
-                    on_disk),
-             options));
+      folder, joined(joined({"train", "--timeline", "--eval-every", "1", "--plan", "zero2"}, on_disk), options));
   ASSERT_EQ(trained.code, 0) << trained.err;
   documented.check(document(folder, "out"));
   EXPECT_EQ(documented.missing("command"), "");
