@@ -61,8 +61,8 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   cast_.dtype = at::autocast::get_autocast_dtype(cast_.device);
   if (kind.random && kind.generator >= 0 && !draws_nothing(op, arguments_)) {
     const c10::IValue& given = arguments_[static_cast<std::size_t>(kind.generator)];
-    generator_ = given.isGenerator() ? given.toGenerator().clone()
-                                     : at::globalContext().defaultGenerator(where).clone();
+    generator_ =
+        given.isGenerator() ? given.toGenerator().clone() : at::globalContext().defaultGenerator(where).clone();
   }
 }
 
