@@ -32,12 +32,19 @@ ZERO_BOTH inline std::int32_t exponent_of(std::int32_t largest) {
   return std::clamp(exponent, -126, 126);
 }
 
-// Of `n` values, to as many codes and the byte of their scale.
+// Its bits, of `n` values.
 template <class T>
-ZERO_BOTH inline void encode_block(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t& byte) {
+ZERO_BOTH inline std::int32_t largest_magnitude(const T* values, std::int64_t n) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < n; ++i)
     largest = std::max(largest, std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff);
+  return largest;
+}
+
+// Of `n` values, to as many codes and the byte of their scale.
+template <class T>
+ZERO_BOTH inline void encode_block(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t& byte) {
+  const std::int32_t largest = largest_magnitude(values, n);
   const bool finite = largest < 0x7f800000;
   const std::int32_t exponent = exponent_of(largest);
   byte = finite ? static_cast<std::uint8_t>(exponent + kExponentBias) : kNoNumber;

@@ -1,6 +1,6 @@
 // Eight bits with a sign in blocks of 32, each with a power of two, one byte (as MXINT8 of the OCP Microscaling
-// formats, 2023). Rounded to the nearest, halves to even; a block that is not finite becomes NaN. What was decoded is
-// encoded to the same codes. No torch.
+// formats, 2023). Rounded to the nearest, halves to even; a block that is not finite becomes NaN, and magnitudes above
+// 127 * 2^121 round to infinity. What was decoded is encoded to the same codes, but for these. No torch.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +37,7 @@ struct Int8Blocks {
 
   template <class T>
   ZERO_BOTH static void encode(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* head) {
-    std::int32_t largest = 0;
-    for (std::int64_t i = 0; i < n; ++i)
-      largest = std::max(largest, std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff);
+    const std::int32_t largest = float8::largest_magnitude(values, n);
     const bool finite = largest < 0x7f800000;
     const std::int32_t exponent = int8::exponent_of(largest);
     *head = finite ? static_cast<std::uint8_t>(exponent + float8::kExponentBias) : float8::kNoNumber;
