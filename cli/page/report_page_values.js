@@ -84,7 +84,7 @@ const COLOURS = {
   gathered: ["gathered", "gather", "all_gather", "publish"],
   reduction: ["reduction", "reduce", "reduce_scatter", "all_reduce"],
   update: ["update"],
-  activation: ["activation", "activations"],
+  activation: ["activation", "activations", "recompute", "store", "fetch"],
   buffer: ["buffer", "buffers", "communication"],
   compute: ["compute"],
   forward: ["forward"],

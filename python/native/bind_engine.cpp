@@ -169,6 +169,7 @@ void bind_engine(py::module_& module) {
           [](Engine& self, bool computed) { self.release(computed ? ReleaseAs::computed : ReleaseAs::given); },
           "computed"_a, Released())
       .def("micro_batch", &Engine::micro_batch)
+      .def("activations", &Engine::activations)
       .def("plan", &Engine::plan, py::return_value_policy::copy)
       .def("steps", &Engine::steps)
       .def("skipped_steps", &Engine::skipped_steps)

@@ -13,7 +13,7 @@ void bind_optimizers(py::module_& module);
 void bind_options(py::module_& module);
 void bind_checkpoints(py::module_& module);
 void bind_backward(py::module_& module);
-void bind_losses(py::module_& module);
+void bind_activations(py::module_& module);
 void bind_engine(py::module_& module);
 
 }  // namespace zero::python

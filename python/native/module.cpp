@@ -77,6 +77,6 @@ PYBIND11_MODULE(_native, module) {
   bind_options(module);
   bind_checkpoints(module);
   bind_backward(module);
-  bind_losses(module);
+  bind_activations(module);
   bind_engine(module);
 }

@@ -14,6 +14,7 @@ Start it with torchrun. The library is that of C++, and so are the bits.
 from ._engine import Engine, Restored, find_checkpoint
 from ._native import (
     SGD,
+    ActivationReport,
     Adafactor,
     Adagrad,
     Adam,
@@ -42,6 +43,7 @@ from ._native import (
     cross_entropy,
     hidden_matrix,
     inverse_root_schedule,
+    keep,
     linear_schedule,
     no_decay_on_norms_biases_embeddings,
     norms,
@@ -55,6 +57,7 @@ from ._optimizer import EngineOptimizer
 from ._world import checkpoint_steps, gather, init, prepare_checkpoints, world
 
 __all__ = [
+    "ActivationReport",
     "Adafactor",
     "Adagrad",
     "Adam",
@@ -91,6 +94,7 @@ __all__ = [
     "hidden_matrix",
     "init",
     "inverse_root_schedule",
+    "keep",
     "linear_schedule",
     "no_decay_on_norms_biases_embeddings",
     "norms",

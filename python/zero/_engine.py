@@ -296,6 +296,11 @@ class Engine:
         return _restored(self._native.load(os.fspath(folder), step, weights_only, allow_new_optimizer))
 
     @property
+    def activations(self) -> _native.ActivationReport:
+        """What the plan's activation budget has done, of the last complete micro-batch."""
+        return self._native.activations()
+
+    @property
     def micro_batch(self) -> int:
         """The global index of the next micro-batch. Choose the data by it: all plans and world sizes see the same."""
         return self._native.micro_batch()

@@ -406,6 +406,41 @@ def around_backward(
     roots: Sequence[object], gradients: Sequence[Tensor | None], backward: Callable[[], object], create_graph: bool
 ) -> None: ...
 
+class ActivationReport:
+    """What an activation budget has done, of an engine's last complete micro-batch."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """0: there is none, or it is a share and the first micro-batch is not over."""
+    @property
+    def unlimited_bytes(self) -> int:
+        """The largest sum that would be alive at once without a budget."""
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def planned_bytes(self) -> int:
+        """What the plan foretold of the peak; 0: the micro-batch went by none."""
+    @property
+    def operators(self) -> int: ...
+    @property
+    def recomputations(self) -> int:
+        """Operators that ran again."""
+    @property
+    def moved_bytes(self) -> int:
+        """To where they were stored, and back."""
+    @property
+    def recomputation_share(self) -> float:
+        """Foretold: the time of what runs again, of that of all operators."""
+    @property
+    def planning_seconds(self) -> float:
+        """Of the last plan."""
+
+def keep(tensor: Tensor) -> Tensor:
+    """Under an activation budget the tensor keeps its memory from here on, as long as it lives.
+
+    For what is read past operators, by numpy(), data_ptr() or another library. Returns the tensor.
+    """
+
 def cross_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -435,6 +470,7 @@ class Engine:
     def __init__(
         self, module: nn.Module, world: World, shard: int, plan: Plan, optimizer: _AnyOptimizer, options: Options
     ) -> None: ...
+    def activations(self) -> ActivationReport: ...
     def backward(self, loss: Tensor) -> None: ...
     def scale(self, loss: Tensor) -> Tensor: ...
     def discard(self) -> None: ...

@@ -35,9 +35,10 @@ const ActivationTrials& activation_trials() {
 
 ActivationMemory::ActivationMemory(ActivationWindow& window, const ActivationSetting& setting,
                                    FollowedPlan::Plans plans)
-    : Residue(recorded_, setting.budget, trials.seed, setting.store != nullptr ? setting.store->way() : StoredWay()),
+    : Eviction(recorded_, setting.budget, trials.seed, setting.store != nullptr ? setting.store->way() : StoredWay()),
       memory_(setting.memory),
       parameters_(setting.parameters),
+      observer_(setting.observer),
       stored_(setting.store),
       plan_(std::move(plans)),
       storages_(window) {}
@@ -49,7 +50,10 @@ void ActivationMemory::book() {
 }
 
 void ActivationMemory::give(int number, const c10::Storage& from) {
-  if (storages_.give(number, from)) return;
+  if (!storages_.give(number, from)) came_otherwise(number);
+}
+
+void ActivationMemory::came_otherwise(int number) const {
   throw StateError(
       "an activation of " + std::to_string(storage(number).bytes) +
           " bytes that was dropped came back with other values: " + describe_operator(storage(number).writers.back()) +
@@ -58,10 +62,12 @@ void ActivationMemory::give(int number, const c10::Storage& from) {
 }
 
 void ActivationMemory::made(int number, Key version, bool in_place) {
-  if (in_place)
+  if (in_place) {
     give(number, made_);
-  else
+  } else {
+    if (version == key(number, state(number).version) && !storages_.alike(number, made_)) came_otherwise(number);
     apart_[version] = made_;
+  }
   made_ = {};
 }
 
@@ -85,6 +91,7 @@ void ActivationMemory::recompute(int number, int target, bool first) {
                   });
     storages.push_back(same < i ? storages[same] : storage_for(use, first ? -1 : target));
   }
+  const ActivityScope acting(observer_, Activity::recompute);
   RecordedCall& call = *again(number);
   page_in(parameters_, call.arguments());
   if (trials.recomputed != nullptr) ++*trials.recomputed;
@@ -136,6 +143,7 @@ void ActivationMemory::begin_fetch(int number) {
 }
 
 void ActivationMemory::fetch(int number) {
+  const ActivityScope acting(observer_, Activity::fetch);
   begin_fetch(number);
   made_ = stored_.fetched(number);
 }
@@ -147,8 +155,11 @@ void ActivationMemory::freed(int number) {
 
 void ActivationMemory::dropped(int number, bool stores) {
   if (stores) {
+    const ActivityScope acting(observer_, Activity::store);
     store(number);
     stored_.settle(number);
+  } else {
+    stored_.discard(number);  // what was begun of it would go on with memory that is gone
   }
   if (running_) running_->before -= memory_.bytes_of(storages_.memory(number));
   const bool checks = stores ? stored_.exact() : !plan_.proven();  // a disk may fail at any time

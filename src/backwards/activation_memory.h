@@ -1,4 +1,4 @@
-// The memory of a micro-batch's activations: the steps of partition/residue.h, with storages whose memory goes and
+// The memory of a micro-batch's activations: the steps of partition/eviction.h, with storages whose memory goes and
 // comes, and operators that run again. On the host what is held is what the allocator says; on a device, the storages
 // that operators made.
 //
@@ -20,10 +20,11 @@
 
 #include "backwards/activation_recorder.h"
 #include "backwards/followed_plan.h"
+#include "backwards/observer.h"
 #include "backwards/recorded_call.h"
 #include "backwards/stored_activations.h"
 #include "backwards/traced_storages.h"
-#include "partition/residue.h"
+#include "partition/eviction.h"
 
 namespace zero {
 
@@ -53,10 +54,11 @@ struct ActivationSetting {
   ActivationRecorder& memory;
   ParametersAgain& parameters;
   ActivationStore* store;  // null where all is computed again
+  const std::weak_ptr<EngineObserver>& observer;
   std::int64_t budget;
 };
 
-class ActivationMemory : public Residue {
+class ActivationMemory : public Eviction {
  public:
   // For an operator that is about to run, on a thread on which activations may have been computed again meanwhile.
   static void page_in(ParametersAgain& parameters, std::span<const c10::IValue> arguments);
@@ -89,6 +91,7 @@ class ActivationMemory : public Residue {
 
   ActivationRecorder& memory_;
   ParametersAgain& parameters_;
+  const std::weak_ptr<EngineObserver> observer_;
   StoredActivations stored_;
   FollowedPlan plan_;
   OperatorTrace recorded_;
@@ -111,6 +114,7 @@ class ActivationMemory : public Residue {
   double distance(int storage) override { return now_ - state(storage).last_use + 1; }
 
   void give(int storage, const c10::Storage& from);
+  [[noreturn]] void came_otherwise(int storage) const;
   c10::Storage storage_for(const StorageUse& use, int target);
   void begin_moves();
   void store(int storage);

@@ -147,7 +147,7 @@ void ActivationWindow::run(const c10::OperatorHandle& handle, c10::DispatchKeySe
   call.its.backward = torch::autograd::get_current_graph_task_id() != -1;
   if (number > 0)
     call.its.identity = derived(call.its.identity, static_cast<std::uint64_t>(op(number - 1).result_bytes));
-  plan_.meet(call.its.identity, number, executions(), recomputations());
+  plan_.meet(call.its.identity, number, executions(), so_far().again);
   prepare(call, handle, keys, arguments);
   execute(call, handle, keys, stack);
 }

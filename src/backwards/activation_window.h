@@ -59,13 +59,12 @@ class ActivationWindow final : public ActivationMemory, public std::enable_share
   const std::shared_ptr<PlannedMicroBatch>& plan() const { return plan_.get(); }
   // Whether everything that can be run again was recorded so.
   bool recorded_all() const { return recorded_all_; }
-  bool anything_living() const { return living() > 0; }
+  bool anything_living() const { return alive().count > 0; }
   const OperatorTrace& trace() const { return trace_; }
   std::string describe(int op) const { return describe_operator(op); }
 
-  using Residue::moved_bytes;
   using Residue::peak;
-  using Residue::recomputations;
+  using Residue::so_far;
 
  private:
   class Call;

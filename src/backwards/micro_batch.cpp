@@ -50,6 +50,11 @@ MicroBatch::MicroBatch(Accounts& accounts, std::optional<at::ScalarType> autocas
   random_.numbers->add(*this);
 }
 
+void MicroBatch::observe(const std::weak_ptr<EngineObserver>& observer) {
+  observer_ = observer;
+  activations_->observe(observer);
+}
+
 MicroBatch::~MicroBatch() {
   end_forward();
   if (open_on_) open_on_->forget(*this);

@@ -121,7 +121,7 @@ class MicroBatch {
   const std::optional<Trace>& trace() const { return order_.last(); }  // of the last micro-batch
 
   // Hears of forward and backward.
-  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+  void observe(const std::weak_ptr<EngineObserver>& observer);
 
  private:
   struct Numbered {

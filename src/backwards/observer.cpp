@@ -13,6 +13,9 @@ std::string_view name(Activity activity) {
     case Activity::direct: return "direct";
     case Activity::vote: return "vote";
     case Activity::read: return "read";
+    case Activity::recompute: return "recompute";
+    case Activity::store: return "store";
+    case Activity::fetch: return "fetch";
   }
   return "?";
 }

@@ -21,6 +21,9 @@ enum class Activity : std::uint8_t {
   direct,
   vote,
   read,
+  recompute,  // of an operator's results that had been dropped
+  store,      // of an activation, as far as it is waited for
+  fetch,
 };
 std::string_view name(Activity activity);
 

@@ -104,7 +104,8 @@ void Activations::open() {
     FollowedPlan::Plans plans;
     if (!std::exchange(known_.record_anew, false)) plans.assign(known_.plans.begin(), known_.plans.end());
     window_ = std::make_shared<ActivationWindow>(
-        ActivationSetting{memory_, *parameters_, store_.get(), bytes_ > 0 ? bytes_ : kUnlimited}, std::move(plans));
+        ActivationSetting{memory_, *parameters_, store_.get(), observer_, bytes_ > 0 ? bytes_ : kUnlimited},
+        std::move(plans));
     complete_ = false;
   }
   window_->move_here();
@@ -158,8 +159,8 @@ void Activations::learn() {
   const std::shared_ptr<PlannedMicroBatch> followed = window_->plan();
   report_.peak_bytes = window_->peak();
   report_.operators = static_cast<std::int64_t>(window_->trace().operators.size());
-  report_.recomputations = window_->recomputations();
-  report_.moved_bytes = window_->moved_bytes();
+  report_.recomputations = window_->so_far().again;
+  report_.moved_bytes = window_->so_far().moved;
   report_.planned_bytes = followed ? followed->plan.peak : 0;
   if (window_->kept_to_plan()) {
     followed->proven = true;

@@ -41,6 +41,8 @@ class Activations {
   Activations(const Activations&) = delete;
   Activations& operator=(const Activations&) = delete;
 
+  // Hears of what comes back.
+  void observe(std::weak_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
   // By the plan's budget, and its row of activations, from the next micro-batch on. Throws ConfigError where they do
   // not go with the device.
   void limit(const Plan& plan, std::unique_ptr<ParametersAgain> parameters);
@@ -75,6 +77,7 @@ class Activations {
   std::string refusal(const OperatorTrace& trace) const;
 
   Accounts& accounts_;
+  std::weak_ptr<EngineObserver> observer_;
   ActivationRecorder memory_;
   std::unique_ptr<ActivationStore> store_;  // null: all is computed again
   ActivationBudget budget_;

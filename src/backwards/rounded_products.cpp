@@ -55,7 +55,7 @@ void ActivationWindow::round(const c10::OperatorHandle& handle, int number) {
   its.identity = derived(kRounds, static_cast<std::uint64_t>(key(number, state(number).version)));
   its.alike = derived(kRounds, static_cast<std::uint64_t>(storage(number).bytes));
   its.backward = its.rounds = true;
-  plan_.meet(its.identity, now_, executions(), recomputations());
+  plan_.meet(its.identity, now_, executions(), so_far().again);
   if (!plan_) stale(read_before_overwriting(its.uses));
   const bool came = state(number).stored;
   bring({number});

@@ -105,6 +105,11 @@ bool TracedStorages::give(int number, const c10::Storage& from) {
   return !digest || *digest == digest_of(its.memory.get(), its.checked);
 }
 
+bool TracedStorages::alike(int number, const c10::Storage& from) const {
+  const Traced& its = at(number);
+  return !its.digest || *its.digest == digest_of(from.data(), its.checked);
+}
+
 c10::Storage TracedStorages::get(int number) const {
   const Traced& its = at(number);
   if (auto strong = its.storage.lock()) return c10::Storage(std::move(strong));

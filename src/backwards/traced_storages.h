@@ -47,6 +47,8 @@ class TracedStorages {
   void drop(int number, bool checks);
   // Its memory is that of `from` from here on. False: it was to be compared, and has other values.
   [[nodiscard]] bool give(int number, const c10::Storage& from);
+  // Whether `from` has the values that it had when it was dropped, where it was to be compared.
+  bool alike(int number, const c10::Storage& from) const;
   // One with its memory: itself, or where nobody has it any more, another.
   c10::Storage get(int number) const;
   void* memory(int number) const { return at(number).memory.get(); }

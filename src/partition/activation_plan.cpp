@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "partition/eviction.h"
 #include "partition/overlapped_moves.h"
-#include "partition/residue.h"
 
 namespace zero {
 namespace {
@@ -62,21 +62,32 @@ class GatheredUnits {
   std::vector<int> latest_, next_;  // operators
 };
 
+bool better(const ActivationPlan& one, const ActivationPlan& other) {
+  return std::pair(one.gathers, one.nanoseconds) < std::pair(other.gathers, other.nanoseconds);
+}
+
+StoredWay dearer(StoredWay way, double times) {
+  way.nanoseconds_a_byte *= times;
+  return way;
+}
+
 // One run through the trace.
-class Foretold final : public Residue {
+class Foretold final : public Eviction {
  public:
   Foretold(OperatorTrace& trace, const GatheredUnits& units, const std::vector<std::vector<int>>& deaths,
            std::int64_t budget, DropRule rule, std::uint32_t seed = 0, StoredWay way = {})
-      : Residue(trace, budget, seed, way), units_(units), deaths_(deaths), whole_budget_(budget), rule_(rule) {
+      : Eviction(trace, budget, seed, dearer(way, rule.moves)),
+        units_(units),
+        deaths_(deaths),
+        whole_budget_(budget),
+        rule_(rule) {
     exponent_ = rule.exponent;
     plan_.needed.resize(trace.operators.size());
-    if (!this->way()) return;
-    ready_.resize(trace.storages.size());
-    this->way().nanoseconds_a_byte *= rule.moves;
+    if (way) ready_.resize(trace.storages.size());
   }
 
-  // None where it ran in circles, or went above the budget.
-  std::optional<ActivationPlan> run(StoredWay real);
+  // None where it ran in circles, went above the budget, or takes longer than `best`, which may be null.
+  std::optional<ActivationPlan> run(StoredWay real, const ActivationPlan* best);
   // Without a budget: what was there at most.
   std::int64_t peak_of_all() {
     go_through();
@@ -92,9 +103,8 @@ class Foretold final : public Residue {
     return next < static_cast<int>(trace_.operators.size()) && op(next).rounds;
   }
   void recompute(int op, int storage, bool first) override;
-  void made(int storage, Key, bool in_place) override {
-    if (in_place) ready(storage);
-  }
+  void made(int, Key, bool) override {}
+  void came(int storage) override { ready(storage); }
   void needs(std::int64_t bytes) override;
   void forgotten(Key) override {}
   void freed(int) override {}
@@ -105,8 +115,8 @@ class Foretold final : public Residue {
   void make_room(std::int64_t bytes) override { evict(bytes); }
   double distance(int storage) override;
   bool gives_up() override {
-    circles_ = circles_ || executions() - now_ > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
-    return circles_;
+    fails_ = fails_ || executions() - now_ > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
+    return fails_;
   }
   bool readable_later(int op, int storage) override;
   std::int64_t held() const override { return bytes_ + other_; }
@@ -127,7 +137,8 @@ class Foretold final : public Residue {
   DropRule rule_;
   ActivationPlan plan_;
   std::int64_t other_ = 0;
-  bool circles_ = false;
+  bool fails_ = false;
+  const ActivationPlan* best_ = nullptr;
   std::int64_t clock_ = 0;
   PlannedRun run_;                   // where something may be stored
   std::vector<std::int64_t> ready_;  // executions, by storage
@@ -168,6 +179,8 @@ void Foretold::recompute(int number, int, bool) {
   plan_.needed[static_cast<std::size_t>(number)] = 1;
   for (const int unit : op(number).units)
     if (!units_.has(unit, now_)) ++plan_.gathers;
+  plan_.nanoseconds = so_far().nanoseconds;
+  fails_ = fails_ || (best_ != nullptr && !better(plan_, *best_));
 }
 
 void Foretold::mark(int storage, int version, bool first) {
@@ -218,7 +231,7 @@ void Foretold::execute(const TracedOperator& its) {
   for (const int number : arguments)
     if (std::any_of(its.uses.begin(), its.uses.end(),
                     [&](const StorageUse& use) { return use.storage == number && use.written; })) {
-      if (!missing_results(readers_so_far(number)).empty()) may_be_made(number, state(number).version);
+      if (needed(number)) may_be_made(number, state(number).version);
       written(number);
       ready(number);
     }
@@ -231,7 +244,7 @@ void Foretold::execute(const TracedOperator& its) {
 
 void Foretold::go_through() {
   const auto count = static_cast<int>(trace_.operators.size());
-  for (now_ = 0; now_ < count; ++now_) {
+  for (now_ = 0; now_ < count && !fails_; ++now_) {
     for (const int number : deaths_[static_cast<std::size_t>(now_)]) die(number);
     const TracedOperator& its = op(now_);
     other_ = its.other_bytes;
@@ -239,6 +252,7 @@ void Foretold::go_through() {
         its.backward ? whole_budget_ : static_cast<std::int64_t>(static_cast<double>(whole_budget_) * rule_.share);
     execute(its);
   }
+  if (fails_) return;
   plan_.executions = executions();
   budget_ = whole_budget_;
   for (const int number : deaths_[static_cast<std::size_t>(count)]) die(number);
@@ -258,13 +272,14 @@ void Foretold::price_moves(StoredWay real) {
     plan_.nanoseconds += static_cast<std::int64_t>(static_cast<double>(plan_.moved) * one_way);
 }
 
-std::optional<ActivationPlan> Foretold::run(StoredWay real) {
+std::optional<ActivationPlan> Foretold::run(StoredWay real, const ActivationPlan* best) {
+  best_ = best;
   go_through();
-  if (circles_ || peak() > whole_budget_) return {};
+  if (fails_ || peak() > whole_budget_) return {};
   plan_.peak = peak();
-  plan_.moved = moved_bytes();
-  plan_.nanoseconds = recomputed_nanoseconds();
-  plan_.recomputations = recomputations();
+  plan_.moved = so_far().moved;
+  plan_.nanoseconds = so_far().nanoseconds;
+  plan_.recomputations = so_far().again;
   plan_.drops.resize(static_cast<std::size_t>(executions()) + 1);
   price_moves(real);
   return std::move(plan_);
@@ -280,10 +295,6 @@ std::vector<DropRule> drop_rules(StoredWay way) {
           if (!way || !way.exact) break;
         }
   return rules;
-}
-
-bool better(const ActivationPlan& one, const ActivationPlan& other) {
-  return std::pair(one.gathers, one.nanoseconds) < std::pair(other.gathers, other.nanoseconds);
 }
 
 }  // namespace
@@ -326,7 +337,7 @@ std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::i
   const auto deaths = deaths_of(trace);
   std::optional<ActivationPlan> best;
   for (const DropRule& rule : drop_rules(way)) {
-    auto plan = Foretold(copy, units, deaths, budget, rule, seed, way).run(way);
+    auto plan = Foretold(copy, units, deaths, budget, rule, seed, way).run(way, best ? &*best : nullptr);
     if (plan && (!best || better(*plan, *best))) best = std::move(plan);
     if (best && best->recomputations == 0 && best->moved == 0) return best;
   }

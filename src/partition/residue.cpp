@@ -1,7 +1,6 @@
 #include "partition/residue.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "zero/error.h"
@@ -25,7 +24,7 @@ std::int64_t Residue::cost(int storage) {
 std::int64_t Residue::cost_of(int made, int version, bool first, int for_storage, int& left) {
   if (const State& there = state(made); !first && there.version == version) {
     if (there.present) return 0;
-    if (there.stored && way_.exact) return price_to_store(made) + kOverhead;
+    if (there.stored && way_.exact) return price_to_store(made);
   }
   const int from = walk_.from(made, version);
   const TracedStorage& its = storage(made);
@@ -53,20 +52,13 @@ bool Residue::feasible(int storage, int version) {
 
 // All of it, though half of it is over then: what is foreseen is that it comes back.
 std::int64_t Residue::price_to_store(int number) const {
-  return static_cast<std::int64_t>(way_.nanoseconds_a_byte * static_cast<double>(storage(number).bytes));
-}
-
-// Other values than it had are not there for what comes of it, which might be missing.
-bool Residue::may_be_stored(int number) {
-  if (!way_ || !storage(number).storable()) return false;
-  if (way_.exact) return true;
-  return inexact_next(number) &&
-         (missing_results(readers_so_far(number)).empty() || feasible(number, state(number).version));
+  return kOverhead + static_cast<std::int64_t>(way_.nanoseconds_a_byte * static_cast<double>(storage(number).bytes));
 }
 
 void Residue::drop(int number, bool stores) {
   state(number).present = false;
   state(number).stored = stores;
+  if (!stores) ++alive_.missing;
   bytes_ -= storage(number).bytes - (stores ? storage(number).stored_bytes : 0);
   if (stores) ran_.moved += storage(number).bytes;
   dropped(number, stores);
@@ -78,55 +70,31 @@ void Residue::forget_stored(int number) {
   discard(number);
 }
 
+// One that lived without.
+void Residue::is_there(int number) {
+  if (!state(number).stored) --alive_.missing;
+  forget_stored(number);
+  came(number);
+}
+
 void Residue::keep(int number) {
   storage(number).kept = true;
   bring({number});
   unpin({number});
 }
 
-// By which way it costs least for what it frees.
-std::optional<Residue::Candidate> Residue::candidate(int number) {
+bool Residue::can_go(int number) const {
   const State& each = state(number);
-  if (!each.live || !each.present || storage(number).kept || each.pins > 0) return {};
-  if (!versions_.empty() && versions_.contains(key(number, each.version))) return {};  // it has just come for others
-  const auto for_bytes = [](std::int64_t nanoseconds, std::int64_t bytes) {
-    return static_cast<double>(nanoseconds) / static_cast<double>(bytes);
-  };
-  std::optional<Candidate> best;
-  if (const std::int64_t again = cost(number); again >= 0)
-    best = {chance_() * for_bytes(again, storage(number).bytes), number, /*stores=*/false};
-  if (way_ && storage(number).storable()) {
-    const double stored =
-        chance_() * for_bytes(price_to_store(number) + kOverhead, storage(number).bytes - storage(number).stored_bytes);
-    if ((!best || stored < best->score) && may_be_stored(number)) best = {stored, number, /*stores=*/true};
-  }
-  return best;
-}
-
-void Residue::evict(std::int64_t bytes) {
-  if (held() + bytes <= budget_ || gives_up()) return;
-  std::vector<Candidate> candidates;
-  for (const int number : alive_)
-    if (auto each = candidate(number)) {
-      each->score /= std::pow(distance(number), exponent_);
-      candidates.push_back(*each);
-    }
-  std::ranges::sort(candidates, [](const Candidate& one, const Candidate& other) {
-    return std::pair(one.score, one.storage) < std::pair(other.score, other.storage);
-  });
-  for (const Candidate& each : candidates) {
-    if (held() + bytes <= budget_) break;
-    if (each.stores ? may_be_stored(each.storage) : cost(each.storage) >= 0)  // others went since
-      drop(each.storage, each.stores);
-  }
+  if (!each.live || !each.present || storage(number).kept || each.pins > 0) return false;
+  return versions_.empty() || !versions_.contains(key(number, each.version));  // else it has just come for others
 }
 
 void Residue::born(int number) {
-  if (alive_.size() > 64 && alive_.size() > 2 * living_)
-    std::erase_if(alive_, [&](int each) { return !state(each).live; });
+  if (alive_.storages.size() > 64 && alive_.storages.size() > 2 * alive_.count)
+    std::erase_if(alive_.storages, [&](int each) { return !state(each).live; });
   if (!known(number)) states_.resize(static_cast<std::size_t>(number) + 1);
-  alive_.push_back(number);
-  ++living_;
+  alive_.storages.push_back(number);
+  ++alive_.count;
   state(number) = {.live = true, .present = true, .version = 1, .last_use = now_};
   bytes_ += storage(number).bytes;
 }
@@ -186,7 +154,7 @@ void Residue::run_again(int number, int target, bool first) {
     if (State& each = state(other); other != target && each.live && !each.present && each.version == 1) {
       each.present = true;
       bytes_ += storage(other).bytes;
-      forget_stored(other);
+      is_there(other);
     }
 }
 
@@ -208,7 +176,7 @@ void Residue::make_from_stored(Version& version, Key which) {
     its.present = its.live;
     version.apart = !its.live;
     made(number, which, /*in_place=*/its.live);
-    if (its.live) forget_stored(number);
+    if (its.live) is_there(number);
   }
   if (!its.live) return;
   its.pins += version.uses;
@@ -227,7 +195,7 @@ void Residue::make(Key which) {
     its.present = its.present || in_place;
     made_now.apart = !in_place;
     made(number, which, in_place);
-    if (in_place) forget_stored(number);
+    if (in_place) is_there(number);
   }
   if (in_place) {
     its.pins += made_now.uses;
@@ -255,46 +223,69 @@ void Residue::unpin(const std::vector<int>& storages) {
   for (const int number : storages) --state(number).pins;
 }
 
-std::vector<int> Residue::readers_so_far(int number) const {
-  std::vector<int> readers;
-  for (const int reader : storage(number).readers)
-    if (reader < now_ && op(reader).again) readers.push_back(reader);
-  return readers;
+// Puts those of its readers, before now, that can be run again into what is walked over.
+void Residue::walk_readers(int number) {
+  for (const int reader : storage(number).readers) {
+    if (reader >= now_) break;
+    if (op(reader).again) walk_.operators.push_back(reader);
+  }
 }
 
-std::vector<int> Residue::missing_results(std::vector<int> operators) {
-  std::vector<int> missing;
+// Calls visit(storage) for what lives, has lost its memory and comes of `walk_.operators`, until that says true.
+template <class Visit>
+void Residue::walk_missing(const Visit& visit) {
   begin_walk();
   const auto look = [&](int number) {
-    if (!known(number) || walk_.has(number)) return;
+    if (!known(number) || walk_.has(number)) return false;
     walk_.from(number, 1);
     const State& its = state(number);
-    if (its.live && !its.present && !its.stored) missing.push_back(number);
-    if ((its.present || (its.stored && way_.exact)) && its.version == 1) return;
-    for (const int reader : readers_so_far(number)) operators.push_back(reader);
+    if (its.live && !its.present && !its.stored && visit(number)) return true;
+    if (!((its.present || (its.stored && way_.exact)) && its.version == 1)) walk_readers(number);
+    return false;
   };
-  while (!operators.empty()) {
-    const int number = operators.back();
-    operators.pop_back();
-    for (const int result : op(number).results) look(result);
+  while (!walk_.operators.empty()) {
+    const int number = walk_.operators.back();
+    walk_.operators.pop_back();
+    if (std::ranges::any_of(op(number).results, look)) return;
     for (const StorageUse& use : op(number).uses)
-      if (use.written) look(use.storage);
+      if (use.written && look(use.storage)) return;
   }
+}
+
+bool Residue::needed(int number) {
+  if (alive_.missing == 0) return false;
+  walk_.operators.clear();
+  walk_readers(number);
+  bool any = false;
+  walk_missing([&](int) { return any = true; });
+  return any;
+}
+
+std::vector<int> Residue::missing_results(const std::vector<int>& operators) {
+  std::vector<int> missing;
+  walk_.operators = operators;
+  walk_missing([&](int number) {
+    missing.push_back(number);
+    return false;
+  });
   return missing;
 }
 
 void Residue::die(int number) {
   State& its = state(number);
   its.live = false;
-  --living_;
-  if (!its.present && !its.stored) return;
-  const bool needed = !missing_results(readers_so_far(number)).empty();
-  if (its.stored) {
-    if (!needed || !way_.exact) forget_stored(number);
+  --alive_.count;
+  if (!its.present && !its.stored) {
+    --alive_.missing;
     return;
   }
-  if (needed && !feasible(number, its.version)) return;  // it is held
-  if (needed) may_be_made(number, its.version);
+  const bool is_needed = needed(number);
+  if (its.stored) {
+    if (!is_needed || !way_.exact) forget_stored(number);
+    return;
+  }
+  if (is_needed && !feasible(number, its.version)) return;  // it is held
+  if (is_needed) may_be_made(number, its.version);
   its.present = false;
   bytes_ -= storage(number).bytes;
   freed(number);

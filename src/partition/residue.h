@@ -12,10 +12,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <optional>
-#include <random>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -24,17 +21,6 @@
 #include "partition/stored_way.h"
 
 namespace zero {
-
-// A factor of scores: 1, or for tests, where there is a seed, anything.
-class Chance {
- public:
-  explicit Chance(std::uint32_t seed = 0) : seed_(seed), random_(seed) {}
-  double operator()() { return seed_ == 0 ? 1 : std::exp(std::normal_distribution<double>(0, 2)(random_)); }
-
- private:
-  std::uint32_t seed_;
-  std::mt19937 random_;
-};
 
 // What a micro-batch, and whoever foretells it, do in their own ways.
 class ResidueSteps {
@@ -54,6 +40,8 @@ class ResidueSteps {
   virtual void recompute(int op, int storage, bool first) = 0;
   // What recompute() made is the storage's memory, or that of a version which is forgotten later.
   virtual void made(int storage, Key version, bool in_place) = 0;
+  // It has its memory again, as the one that was to be made or with another result of an operator that ran for that.
+  virtual void came(int /*storage*/) {}
   virtual void forgotten(Key version) = 0;
   // A storage that died has no more use.
   virtual void freed(int storage) = 0;
@@ -65,14 +53,8 @@ class ResidueSteps {
   virtual std::int64_t arrived(int /*storage*/) const { return 0; }
   // The next execution needs so many in all.
   virtual void needs(std::int64_t /*bytes*/) {}
-  // Whether who touches the storage next may have other values than it had, by a way that is not exact.
-  virtual bool inexact_next(int /*storage*/) { return false; }
   // What it costs to run it again, in nanoseconds.
   virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
-  // How far from now the storage's next use is, or its last one.
-  virtual double distance(int storage) = 0;
-  // Whether nothing is dropped any more, since it would be made again over and over.
-  virtual bool gives_up() = 0;
   // Whether what the operator reads is there when the storage is used next: else it is not dropped.
   virtual bool readable_later(int /*op*/, int /*storage*/) { return true; }
   // Bytes that are there, with those that the trace knows nothing of.
@@ -80,7 +62,7 @@ class ResidueSteps {
 };
 
 // Over versions of storages, each from where it has come.
-class Walk {
+class VersionWalk {
  public:
   void begin(std::size_t storages) {
     walked_.resize(storages);
@@ -93,6 +75,8 @@ class Walk {
     walked = {walk_, std::max(from, version)};
     return from;
   }
+  std::vector<int> operators;  // to be walked over
+
   bool has(int storage) const { return walked_[static_cast<std::size_t>(storage)].walk == walk_; }
 
  private:
@@ -105,19 +89,19 @@ class Walk {
 
 class Residue : public ResidueSteps {
  public:
-  explicit Residue(OperatorTrace& trace, std::int64_t budget, std::uint32_t seed = 0, StoredWay way = {})
-      : trace_(trace), budget_(budget), chance_(seed), way_(way) {}
+  explicit Residue(OperatorTrace& trace, StoredWay way = {}) : trace_(trace), way_(way) {}
   Residue(const Residue&) = delete;
   Residue& operator=(const Residue&) = delete;
 
   // Largest sum of what was there, with what each operator needed beside; runs of operators, those again included, and
   // those alone with the time of the trace.
   std::int64_t peak() const { return peak_; }
+  struct Ran {
+    std::int64_t all = 0, again = 0, nanoseconds = 0;
+    std::int64_t moved = 0;  // bytes that were stored, and fetched
+  };
+  const Ran& so_far() const { return ran_; }
   std::int64_t executions() const { return ran_.all; }
-  std::int64_t recomputations() const { return ran_.again; }
-  std::int64_t recomputed_nanoseconds() const { return ran_.nanoseconds; }
-  // Of what was stored, and fetched.
-  std::int64_t moved_bytes() const { return ran_.moved; }
 
  protected:
   struct State {
@@ -131,6 +115,11 @@ class Residue : public ResidueSteps {
   static Key key(int storage, int version) {
     return static_cast<Key>(storage) << kVersionBits | static_cast<Key>(version);
   }
+  struct Alive {
+    std::vector<int> storages;  // that live, and some that did
+    std::size_t count = 0;
+    std::int64_t missing = 0;  // of these, whose values are nowhere
+  };
   static constexpr int kVersionBits = 24;
   static constexpr std::int64_t kImpossible = -1;
 
@@ -144,19 +133,23 @@ class Residue : public ResidueSteps {
   void drop(int storage, bool stores);
   // It is there, and is never dropped from here on.
   void keep(int storage);
-  // Drops what is cheapest for its bytes and its distance until `bytes` more are within the budget.
-  void evict(std::int64_t bytes);
   void need(std::int64_t bytes) {
     peak_ = std::max(peak_, held() + bytes);
     needs(held() + bytes);
   }
 
+  // Nanoseconds to make the storage again, all that is missing included, or kImpossible; to store it and to fetch it.
+  std::int64_t cost(int storage);
+  std::int64_t price_to_store(int storage) const;
+  // Whether it can be dropped, as far as its place in the micro-batch goes.
+  bool can_go(int storage) const;
+  const Alive& alive() const { return alive_; }
   // Whether a version can be made again from what is there.
   bool feasible(int storage, int version);
   // What has lost its memory and comes of these operators.
-  std::vector<int> missing_results(std::vector<int> operators);
-  // Those of its readers, before now, that can be run again.
-  std::vector<int> readers_so_far(int storage) const;
+  std::vector<int> missing_results(const std::vector<int>& operators);
+  // Whether something has that comes of the storage.
+  bool needed(int storage);
 
   State& state(int storage) { return states_[static_cast<std::size_t>(storage)]; }
   const State& state(int storage) const { return states_[static_cast<std::size_t>(storage)]; }
@@ -164,8 +157,7 @@ class Residue : public ResidueSteps {
   TracedStorage& storage(int number) const { return trace_.storages[static_cast<std::size_t>(number)]; }
   bool known(int storage) const { return static_cast<std::size_t>(storage) < states_.size(); }
   void ran() { ++ran_.all; }
-  std::size_t living() const { return living_; }
-  StoredWay& way() { return way_; }
+  const StoredWay& way() const { return way_; }
 
   // Calls visit(op, use) for all uses of other storages by which a version came, from a version on.
   template <class Visit>
@@ -178,13 +170,10 @@ class Residue : public ResidueSteps {
   void begin_walk() { walk_.begin(trace_.storages.size()); }
 
   OperatorTrace& trace_;
-  std::int64_t budget_;
   std::int64_t bytes_ = 0;  // of storages that are there, versions and held ones included
   std::int64_t peak_ = 0;
-  int now_ = 0;          // the operator that runs or is next
-  double exponent_ = 1;  // of the distance
-  Chance chance_;
-  Walk walk_;
+  int now_ = 0;  // the operator that runs or is next
+  VersionWalk walk_;
 
  private:
   struct Version {
@@ -193,22 +182,12 @@ class Residue : public ResidueSteps {
     bool fetched = false;  // of what was stored
     bool apart = false;    // in memory of its own
   };
-  struct Ran {
-    std::int64_t all = 0, again = 0, nanoseconds = 0, moved = 0;
-  };
-  struct Candidate {
-    double score;
-    int storage;
-    bool stores;
-  };
-
-  // Nanoseconds to make the storage again, all that is missing included, or kImpossible.
-  std::int64_t cost(int storage);
   std::int64_t cost_of(int storage, int version, bool first, int for_storage, int& left);
-  std::int64_t price_to_store(int storage) const;
-  bool may_be_stored(int storage);
-  std::optional<Candidate> candidate(int storage);
+  void walk_readers(int storage);
+  template <class Visit>
+  void walk_missing(const Visit& visit);
   void forget_stored(int storage);
+  void is_there(int storage);
   void require(int storage, int version, bool touched);
   void make(Key key);
   void make_from_stored(Version& made, Key key);
@@ -216,8 +195,7 @@ class Residue : public ResidueSteps {
   void release(int storage, int version);
 
   std::vector<State> states_;
-  std::vector<int> alive_;  // storages that live, and some that did
-  std::size_t living_ = 0;
+  Alive alive_;
   std::unordered_map<Key, Version> versions_;  // to be made, or apart
   std::vector<Key> order_;
   Ran ran_;

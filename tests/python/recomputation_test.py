@@ -89,6 +89,14 @@ class Recomputation(Case):
             with zero.gather(stack.parameters()):
                 return {name: each.detach().clone() for name, each in stack.named_parameters()}
 
+    def test_within_a_budget_has_the_bits_of_doing_without(self) -> None:
+        for number, precision in enumerate(("fp32", "bf16", "fp16", "fp8")):
+            expected = self.trained(zero.Plan(STAGES[number], precision=precision), kept)
+            for budget in ("70%", "40%"):
+                plan = zero.Plan(STAGES[(number + 3) % 4], precision=precision, activation_budget=budget)
+                with self.subTest(precision=precision, budget=budget):
+                    self.expect_same(expected, self.trained(plan, kept))
+
     def test_has_the_bits_of_doing_without(self) -> None:
         for number, precision in enumerate(("fp32", "bf16", "fp16", "fp8")):
             plan = zero.Plan(STAGES[(number + 3) % 4], precision=precision)
@@ -129,21 +137,31 @@ class Recomputation(Case):
             **sizes, vocab_size=61, attention_dropout=0.1, attn_implementation="eager", use_cache=False
         )
 
-        def trained(reentrant: bool | None) -> dict[str, Tensor]:
+        def trained(reentrant: bool | None = None, budget: str | None = None) -> dict[str, Tensor]:
             torch.manual_seed(4)
             model = transformers.LlamaForCausalLM(config).train()
             if reentrant is not None:
                 model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-            with zero.Engine(model, zero.Plan("zero3", precision="bf16"), zero.AdamW(1e-3)) as engine:
-                for _ in range(2):
+            plan = zero.Plan("zero3", precision="bf16", activation_budget=budget)
+            with zero.Engine(model, plan, zero.AdamW(1e-3)) as engine:
+                for _ in range(3):
                     torch.manual_seed(engine.micro_batch)
-                    tokens = torch.randint(61, (2, 11))
-                    model(input_ids=tokens, labels=tokens).loss.backward()
+                    tokens = torch.randint(61, (2, 32))
+                    output = model(input_ids=tokens, labels=tokens)
+                    read = zero.keep(output.logits).detach()
+                    output.loss.backward()
+                    self.assertTrue(read.float().numpy().any())
                     self.assertTrue(engine.step().applied)
+                if budget is not None:
+                    report = engine.activations
+                    self.assertGreater(report.recomputations, 0)
+                    self.assertLessEqual(report.peak_bytes, report.budget_bytes)
+                    self.assertLess(report.peak_bytes, 0.6 * report.unlimited_bytes)
                 with zero.gather(model.parameters()):
                     return {name: each.detach().clone() for name, each in model.named_parameters()}
 
-        expected = trained(None)
+        expected = trained()
         for reentrant in (False, True):
             with self.subTest(reentrant=reentrant):
                 self.expect_same(expected, trained(reentrant))
+        self.expect_same(expected, trained(budget="50%"))

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -350,6 +351,46 @@ TEST(StoredActivations, InFewerBitsAreForWhoTouchesThemAlone) {
   }
 }
 
+// Whether each storage that begins to be stored has its memory until it is.
+bool stores_whole(const ActivationPlan& plan) {
+  std::set<int> begun;
+  for (std::size_t i = 0; i < plan.drops.size(); ++i) {
+    for (const auto& each : plan.drops[i])
+      if (begun.erase(each.storage) > 0 && !each.stores) return false;
+    if (i < plan.moves.size())
+      for (const auto& each : plan.moves[i])
+        if (!each.fetches) begun.insert(each.storage);
+  }
+  return true;
+}
+
+// One that is dropped twice, has come back with another result between, and is stored the second time.
+TEST(StoredActivations, AreStoredFromWhenTheyHaveComeBack) {
+  int again = 0;
+  for (std::uint32_t chance = 1; chance < 400; ++chance) {
+    Trace trace;
+    const int seed = trace.makes(10, {});
+    const int one = trace.makes(100, {seed});
+    const int two = trace.also(100);
+    for (const int each : {one, two}) trace.may_be_stored(each);
+    for (int i = 0; i < 3; ++i) {
+      const int large = trace.makes(250, {seed});
+      trace.reads({large});
+      trace.ends(large);
+      trace.reads({i % 2 == 0 ? one : two});
+    }
+    trace.reads({one, two});
+    const auto plan = activation_plan(trace.get(), 370, chance, kDisk);
+    ASSERT_TRUE(plan);
+    EXPECT_TRUE(stores_whole(*plan)) << chance;
+    std::map<int, std::vector<bool>> ways;
+    for (const auto& drops : plan->drops)
+      for (const auto& each : drops) ways[each.storage].push_back(each.stores);
+    for (const auto& [storage, stores] : ways) again += stores.size() > 1 && !stores.front() && stores.back();
+  }
+  EXPECT_GT(again, 0);
+}
+
 // Of micro-batches drawn at random a plan keeps within its budget, whatever goes first.
 TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
   int met = 0;
@@ -370,6 +411,11 @@ TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
                                      static_cast<std::int64_t>(random() % 5000), repeats));
         if (random() % 2 == 0) trace.may_be_stored(living.back());
         again[living.back()] = repeats && std::ranges::all_of(of, [&](int each) { return again[each]; });
+        if (random() % 4 == 0) {
+          living.push_back(trace.also(static_cast<std::int64_t>(16 + random() % 100)));
+          trace.may_be_stored(living.back());
+          again[living.back()] = again[living[living.size() - 2]];
+        }
       }
       if (living.size() > 4 && random() % 4 == 0) {
         const std::size_t gone = below(living.size());
@@ -387,6 +433,7 @@ TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
       for (const StoredWay way : {StoredWay(), kDisk})
         if (const auto plan = activation_plan(trace.get(), all * percent / 100, seed, way)) {
           EXPECT_LE(plan->peak, all * percent / 100) << seed;
+          EXPECT_TRUE(stores_whole(*plan)) << seed;
           ++met;
         }
   }

@@ -1,5 +1,7 @@
-// Losses that hold less memory, as functions of Python's.
+// What keeps activations few, and what must be kept of them.
 #include "native/bindings.h"
+#include "zero/activation_report.h"
+#include "zero/activations.h"
 #include "zero/cross_entropy.h"
 #include "zero/error.h"
 
@@ -24,9 +26,24 @@ at::Tensor loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Te
                         .piece_bytes = piece_bytes});
 }
 
+void bind_report(py::module_& module) {
+  py::class_<ActivationReport>(module, "ActivationReport")
+      .def_readonly("budget_bytes", &ActivationReport::budget_bytes)
+      .def_readonly("unlimited_bytes", &ActivationReport::unlimited_bytes)
+      .def_readonly("peak_bytes", &ActivationReport::peak_bytes)
+      .def_readonly("planned_bytes", &ActivationReport::planned_bytes)
+      .def_readonly("operators", &ActivationReport::operators)
+      .def_readonly("recomputations", &ActivationReport::recomputations)
+      .def_readonly("moved_bytes", &ActivationReport::moved_bytes)
+      .def_readonly("recomputation_share", &ActivationReport::recomputation_share)
+      .def_readonly("planning_seconds", &ActivationReport::planning_seconds);
+}
+
 }  // namespace
 
-void bind_losses(py::module_& module) {
+void bind_activations(py::module_& module) {
+  bind_report(module);
+  module.def("keep", &keep, "tensor"_a, py::call_guard<py::gil_scoped_release>());
   const CrossEntropyOptions usual;
   module.def("cross_entropy", &loss, "hidden"_a, "weight"_a, "targets"_a, py::kw_only(), "bias"_a = py::none(),
              "ignore_index"_a = usual.ignore_index, "label_smoothing"_a = usual.label_smoothing, "reduction"_a = "mean",
