@@ -10,13 +10,13 @@
 namespace planner {
 namespace {
 
-// Bytes of a storage that the engine pages.
-constexpr std::int64_t kLeastTraced = 1024;
+// Bytes of a storage that the engine pages, and of one that it stores.
+constexpr std::int64_t kLeastTraced = 1024, kLeastStored = 64 * 1024;
 
 class Recorder final : public StepListener {
  public:
   Recorder(const MicroBatch& work, const Pace& pace)
-      : precision_(work.precision), gathers_(work.gathers), pace_(pace) {}
+      : precision_(work.precision), gathers_(work.gathers), stores_(work.way), pace_(pace) {}
 
   void at(std::string_view moment) override { backward_ = backward_ || moment == "start of backward"; }
   void runs(const StepOperator& its) override {
@@ -38,6 +38,7 @@ class Recorder final : public StepListener {
     op.result_bytes += given(made.bytes);
     trace_.operators.storages.push_back(
         {.bytes = given(made.bytes), .writers = {now()}, .kept = made.bytes < kLeastTraced});
+    if (stores_ && !backward_ && made.bytes >= kLeastStored) trace_.operators.storages.back().stored_bytes = 0;
   }
   void scratch(std::int64_t bytes) override {
     zero::TracedOperator& op = trace_.operators.operators.back();
@@ -63,7 +64,7 @@ class Recorder final : public StepListener {
   }
 
   zero::Precision precision_;
-  bool gathers_;
+  bool gathers_, stores_;
   const Pace& pace_;
   bool backward_ = false;
   Labour labour_;

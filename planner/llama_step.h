@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "models/llama_config.h"
+#include "partition/stored_way.h"
 #include "zero/plan.h"
 
 namespace planner {
@@ -21,6 +22,7 @@ struct MicroBatch {
   bool wide_results = false;  // keeps_wide_results() of the processor that computes it
   zero::ActivationBudget budget = {};
   bool gathers = false;  // parameters are there while they are used, unit by unit
+  zero::StoredWay way = {};  // of activations that come back otherwise than by being computed again
 };
 
 // A result of an operator, in memory of its own. Numbers count up, and tell blocks apart where each layer is told of.

@@ -187,7 +187,8 @@ class Budgets {
   Recomputation of(const zero::Plan& plan) {
     const MicroBatch work = micro_batch(request_, plan);
     for (const auto& [other, known] : known_)
-      if (other.gathers == work.gathers && other.precision == work.precision && other.budget == work.budget)
+      if (other.gathers == work.gathers && other.precision == work.precision && other.budget == work.budget &&
+          other.way == work.way)
         return known;
     return known_.emplace_back(work, price_of_budget(work, pace_for(request_.profile, work.precision))).second;
   }
@@ -240,7 +241,8 @@ MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
           plan.precision(),
           request.wide_results,
           plan.activation_budget(),
-          gathers_parameters(plan, request.mesh())};
+          gathers_parameters(plan, request.mesh()),
+          stored_way(plan, request.profile)};
 }
 
 bool gathers_parameters(const zero::Plan& plan, const zero::MeshShape& mesh) {

@@ -32,12 +32,12 @@ std::optional<double> again_in(const MicroBatch& work, const Pace& pace, std::in
   const zero::OperatorTrace trace = activation_trace(of_layers(work, layers), pace).operators;
   const std::int64_t budget =
       zero::unlimited_peak(trace) - static_cast<std::int64_t>(gives_up * static_cast<double>(layers));
-  const auto plan = zero::activation_plan(trace, std::max(budget, least));
+  const auto plan = zero::activation_plan(trace, std::max(budget, least), 0, work.way);
   return plan ? std::optional(static_cast<double>(plan->nanoseconds)) : std::nullopt;
 }
 
 std::int64_t least_of(const MicroBatch& work, const Pace& pace, std::int64_t layers) {
-  return zero::least_budget(activation_trace(of_layers(work, layers), pace).operators);
+  return zero::least_budget(activation_trace(of_layers(work, layers), pace).operators, work.way);
 }
 
 // Within the least of few layers where what is left for them is not enough: all of them together have more room.
@@ -71,7 +71,20 @@ std::string refusal(const MicroBatch& work, const Pace& pace) {
 }  // namespace
 
 bool foresees_budget(const MicroBatch& work) {
-  return work.config.activations == models::ActivationOptions{};
+  return work.config.activations == models::ActivationOptions{} && work.way.exact;
+}
+
+zero::StoredWay stored_way(const zero::Plan& plan, const Profile& profile) {
+  constexpr double kOfDisk = 2, kOfLink = 2.0 / 25;  // nanoseconds a byte, there and back
+  const auto each = [](double bandwidth) { return 1e9 / bandwidth; };
+  const zero::Row& row = plan[zero::State::activation];
+  if (row.wire != zero::Wire::native) return {.nanoseconds_a_byte = 0, .exact = false};
+  if (row.tier == zero::Tier::device) return {};
+  if (row.tier == zero::Tier::host)
+    return {.nanoseconds_a_byte = profile.host_link_bandwidth > 0 ? 2 * each(profile.host_link_bandwidth) : kOfLink};
+  const bool known = profile.disk_read_bandwidth > 0 && profile.disk_write_bandwidth > 0;
+  return {.nanoseconds_a_byte =
+              known ? each(profile.disk_read_bandwidth) + each(profile.disk_write_bandwidth) : kOfDisk};
 }
 
 std::optional<Recomputation> recomputation(const MicroBatch& work, const Pace& pace) {
@@ -94,7 +107,8 @@ Recomputation price_of_budget(const MicroBatch& work, const Pace& pace) {
   if (!work.budget) return {};
   if (!foresees_budget(work))
     throw zero::ConfigError(
-        "an activation budget beside layers that are computed again, or the loss in pieces, cannot be foreseen",
+        "an activation budget beside layers that are computed again, the loss in pieces or activations in 8 bits cannot "
+        "be foreseen",
         "plan with one of them; to train with both is possible");
   if (const auto found = recomputation(work, pace)) return *found;
   throw zero::ConfigError(refusal(work, pace), "give it so much, or take smaller micro-batches");

@@ -1,5 +1,5 @@
-// What it takes to keep the activations of a micro-batch within a budget: the time of what is computed again, and the
-// least budget. By the replay that the engine's own plan comes of (partition/activation_plan.h). No torch.
+// What it takes to keep the activations of a micro-batch within a budget: the time of what is computed again or waited
+// for, and the least budget. By the replay that the engine's own plan comes of (partition/activation_plan.h). No torch.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,12 @@ struct Recomputation {
   double share = 0;    // of the time of all its operators
 };
 // Whether the list of operators says what could be dropped: not where the program itself computes layers again, or the
-// loss in pieces.
+// loss in pieces, nor what products keep in 8 bits.
 bool foresees_budget(const MicroBatch& work);
+
+// How activations come back by a plan: by the profile's disks or link, as the engine takes them to be where that does
+// not know.
+zero::StoredWay stored_way(const zero::Plan& plan, const Profile& profile);
 
 // Within the micro-batch's budget, which there is; none where it cannot be met, or is not foreseen.
 std::optional<Recomputation> recomputation(const MicroBatch& work, const Pace& pace);

@@ -4,7 +4,8 @@
 //   activation_budgets [preset] [precision] [rounds] [batch] [sequence] [plan's settings, NAME=VALUE] [shares, percent]
 //
 // Settings come before shares: activation_budgets small bf16 7 8 256 offload=activation=disk 50 25. Disks are in the
-// folder that TMPDIR names.
+// folder that TMPDIR names. loss_pieces=8: within budgets the loss is computed in so many; shares are of what the model
+// takes without either.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -25,9 +26,15 @@ struct Work {
   torch::Tensor inputs, targets;
 };
 
+models::LlamaConfig with_pieces(models::LlamaConfig config, std::int64_t loss_pieces) {
+  config.activations.loss_pieces = loss_pieces;
+  return config;
+}
+
 // One that trains.
 struct Contender {
-  Contender(const Work& its_work, const zero::Plan& plan) : work(its_work), model(work.config) {
+  Contender(const Work& its_work, const zero::Plan& plan, std::int64_t loss_pieces)
+      : work(its_work), model(with_pieces(work.config, loss_pieces)) {
     const char* const folder = std::getenv("TMPDIR");
     zero::Options options;
     options.disk.directories = {folder != nullptr ? folder : "/tmp"};
@@ -44,11 +51,19 @@ struct Contender {
   double loss = 0;
 };
 
-std::unique_ptr<Contender> warm(const Work& work, const zero::Plan& plan) {
+std::unique_ptr<Contender> warm(const Work& work, const zero::Plan& plan, std::int64_t loss_pieces = 1) {
   torch::manual_seed(0);
-  auto one = std::make_unique<Contender>(work, plan);
+  auto one = std::make_unique<Contender>(work, plan, loss_pieces);
   for (int i = 0; i < 4; ++i) one->step();  // two are recorded, one is compared
   return one;
+}
+
+// What one micro-batch takes without a budget.
+std::int64_t unlimited_bytes(const Work& work, zero::PlanSettings settings) {
+  settings.set("activation_budget", "100%");
+  Contender one(work, settings.plan(zero::Plan::zero3()), /*loss_pieces=*/1);
+  one.step();
+  return one.engine->activations().unlimited_bytes;
 }
 
 double percent(std::int64_t bytes, std::int64_t of) {
@@ -69,11 +84,14 @@ int main(int argc, char** argv) {
   zero::PlanSettings settings;
   settings.set("precision", argument(2, "fp32"));
   std::vector<std::string> shares;
+  std::int64_t loss_pieces = 1;
   for (int i = 6; i < argc; ++i) {
     const std::string text = argv[i];
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos)
       shares.push_back(text);
+    else if (text.starts_with("loss_pieces="))
+      loss_pieces = std::atoi(text.c_str() + equals + 1);
     else
       settings.set(text.substr(0, equals), text.substr(equals + 1));
   }
@@ -84,10 +102,11 @@ int main(int argc, char** argv) {
   for (const char* each : {"offload", "activations_in"}) plain.forget(each);
   std::vector<std::unique_ptr<Contender>> all;
   all.push_back(warm(work, plain.plan(zero::Plan::zero3())));
+  const std::int64_t unlimited = unlimited_bytes(work, plain);
   for (const std::string& share : shares) {
     zero::PlanSettings within = settings;
-    within.set("activation_budget", share + "%");
-    all.push_back(warm(work, within.plan(zero::Plan::zero3())));
+    within.set("activation_budget", std::to_string(unlimited * std::atoi(share.c_str()) / 100));
+    all.push_back(warm(work, within.plan(zero::Plan::zero3()), loss_pieces));
   }
   std::vector<std::size_t> parts;
   for (const auto& each : all) parts.push_back(contest.add("step", [&each] { each->step(); }));
@@ -101,10 +120,10 @@ int main(int argc, char** argv) {
     const zero::ActivationReport report = all[i]->engine->activations();
     const std::vector<double> ratios = contest.ratios({parts[i]}, {parts[0]});
     std::printf("%5s%%  %5.2f%%  %+9ld bytes  %.3f (%.3f to %.3f)   %.3f     %4ld %4ld  %8.1f  %.3f s    %s\n",
-                shares[i - 1].c_str(), percent(report.peak_bytes, report.unlimited_bytes),
-                report.planned_bytes - report.peak_bytes, bench::median(ratios), ratios.front(), ratios.back(),
-                1 + report.recomputation_share, report.recomputations, report.operators,
-                static_cast<double>(report.moved_bytes) / 1e6, report.planning_seconds,
-                all[i]->loss == all[0]->loss ? "the same" : "another");
+                shares[i - 1].c_str(), percent(report.peak_bytes, unlimited), report.planned_bytes - report.peak_bytes,
+                bench::median(ratios), ratios.front(), ratios.back(), 1 + report.recomputation_share,
+                report.recomputations, report.operators, static_cast<double>(report.moved_bytes) / 1e6,
+                report.planning_seconds,
+                all[i]->loss == all[0]->loss ? "the same" : std::to_string(all[i]->loss).c_str());
   }
 }

@@ -219,8 +219,10 @@ std::string options_of(const Answer& answer, const Cost& cost) {
 
 std::string price_of_budget(const Cost& cost) {
   if (!cost.plan.activation_budget() || !cost.priced()) return {};
+  const bool stores = cost.plan[zero::State::activation].tier != zero::Tier::device;
   return "   Of its step " + significant(cost.plan.accumulate() * cost.again.seconds, 3) +
-         " s are activations that are computed again, " + planner::three_digits(100 * cost.again.share) +
+         (stores ? " s bring activations back, " : " s are activations that are computed again, ") +
+         planner::three_digits(100 * cost.again.share) +
          " % of the computing.\n";
 }
 

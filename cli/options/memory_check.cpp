@@ -130,7 +130,8 @@ void check_activation_budget(const RunOptions& options, const models::LlamaConfi
                                  .seq = options.seq,
                                  .precision = plan.precision(),
                                  .budget = plan.activation_budget(),
-                                 .gathers = planner::gathers_parameters(plan, mesh_of(options, ranks))};
+                                 .gathers = planner::gathers_parameters(plan, mesh_of(options, ranks)),
+                                 .way = planner::stored_way(plan, {})};
   if (planner::foresees_budget(work)) planner::price_of_budget(work, planner::pace_for({}, plan.precision()));
 }
 

@@ -9,6 +9,7 @@ struct StoredWay {
   bool exact = true;               // what comes of it is the same; else only who touches it gets it
 
   explicit operator bool() const { return nanoseconds_a_byte >= 0; }
+  bool operator==(const StoredWay&) const = default;
 };
 
 }  // namespace zero

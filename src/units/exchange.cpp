@@ -164,6 +164,7 @@ void Exchange::emptied(const std::string& gradients) {
 
 Pending Exchange::submit(Operation operation) {
   if (operation.kind == Kind::reduce || operation.kind == Kind::vote) operation.emptied = emptied_;
+  if (operation.kind == Kind::gather && standing_.here) operation.alone |= standing_.here->in_any_order;
   if (!worker_) {
     const ActivityScope acting(observer_, activity_of(operation.kind), operation.unit);
     operation.run(channel(operation));

@@ -69,7 +69,7 @@ class Exchange {
     Variant variant = Variant::as_planned;
     Axis axis = Axis::data;  // whose ranks carry it out
     Lane lane = Lane::data;
-    bool alone = false;         // a gather that peers may not come to, who evaluate less
+    bool alone = false;         // a gather that peers may not come to, who evaluate less or have the unit
     std::uint32_t emptied = 0;  // of a reduction or a vote; see Exchange::emptied()
   };
 
@@ -123,8 +123,8 @@ class Exchange {
   // From here on the ranks serve each other's evaluations once they have had nothing to exchange for a hundredth of
   // the time limit.
   void stand_by();
-  // From here on ranks may come to the engines of this thread in different orders, to gather for themselves: while it
-  // waits for one, what others are asked for is served at once.
+  // From here on ranks may come to the engines of this thread in different orders, to gather for themselves, and so have
+  // units there that others gather: while it waits for one engine, what others are asked for is served at once.
   static void in_any_order();
   // While one lives, the thread that made it waits for `exchange`.
   class OthersServe {

@@ -208,6 +208,11 @@ std::vector<Plan> plans_of_meshes() {
   return plans;
 }
 
+Plan Job::plan_of(int rank) const {
+  const auto own = budgets.find(rank);
+  return own == budgets.end() ? plan : plan.activation_budget({.share = own->second});
+}
+
 std::string describe(const Job& job) {
   return job.plan.label() + " on " + std::to_string(job.ranks) + ", " + std::to_string(job.plan.accumulate()) +
          " micro-batches, " + std::string(name(job.plan.precision()));

@@ -90,6 +90,9 @@ struct Job {
   int shard = 0;           // ranks of a shard group; 0: all
   int ranks_per_host = 0;  // see run_ranks()
   std::function<World(const World&)> joined = [](const World& world) { return world; };
+  std::map<int, double> budgets = {};  // shares that ranks have of their own for activations
+
+  Plan plan_of(int rank) const;
 };
 Mesh mesh_of(const Job& job, const World& world);
 std::vector<Plan> all_plans();

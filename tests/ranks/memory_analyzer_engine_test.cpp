@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "activation_trials.h"
 #include "lm.h"
 #include "memory/torch/arena_allocator.h"
 #include "zero/memory_analyzer.h"
@@ -167,6 +168,25 @@ TEST(MemoryAnalyzerOfAnEngine, GathersAndPublicationsHaveTheirUnits) {
   EXPECT_TRUE(units_of(Plan::zero3(), "gather").contains("blocks.1"));
   EXPECT_TRUE(units_of(Plan::zero1(), "publish").contains("blocks.1"));
   EXPECT_TRUE(units_of(Plan::zero2(), "reduce").contains("blocks.1"));
+}
+
+// Within backwards, but for what a forward cannot keep.
+TEST(MemoryAnalyzerOfAnEngine, WhatActivationsCostIsToldAsItHappens) {
+  const Trials trials;
+  on_ranks<Lm>({.plan = Plan::zero3().activation_budget({.share = .4})}, {}, [](Lm& model, Engine& engine, int) {
+    for (int i = 0; i < 2; ++i) train_step(model, engine);
+    MemoryAnalyzer analyzer(device_of_rank());
+    analyzer.watch(engine);
+    train_step(model, engine);
+    const MemoryReport report = analyzer.report();
+    EXPECT_GT(times(report, "recompute"), 0);
+    EXPECT_EQ(times(report, "recompute"), engine.activations().recomputations);
+    EXPECT_EQ(times(report, "fetch"), 0);
+    const Ends forward = extent(report, "forward"), backward = extent(report, "backward"),
+               again = extent(report, "recompute");
+    EXPECT_GE(again.first, forward.first);
+    EXPECT_LE(again.second, backward.second);
+  });
 }
 
 TEST(MemoryAnalyzerOfAnEngine, ParametersAreOfTheirUnits) {

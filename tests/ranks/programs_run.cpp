@@ -28,7 +28,7 @@ class PlainNetwork : public Trainer {
 class EngineNetwork : public Trainer {
  public:
   EngineNetwork(torch::nn::Module& network, const Job& job, const World& world)
-      : network_(network), engine_(network, world, job.plan, job.optimizer, job.options) {}
+      : network_(network), engine_(network, world, job.plan_of(world.rank()), job.optimizer, job.options) {}
   void backward(const at::Tensor& loss) override { engine_.backward(loss); }
   void step() override {
     const StepReport report = engine_.step();

@@ -180,4 +180,36 @@ TEST(Recomputations, AreInTheSecondsOfAStep) {
   EXPECT_FALSE(micro_batch(request, zero::Plan::zero2()).gathers);
 }
 
+// By a quick disk nothing is computed again, by a slow one all is, and neither takes longer than without.
+TEST(Recomputations, ComeFromDisksWhereThatTakesLess) {
+  const double again = recomputation(within(work(4), .4), kPace)->seconds;
+  const auto by_disk = [&](double nanoseconds_a_byte) {
+    MicroBatch of = within(work(4), .4);
+    of.way = {.nanoseconds_a_byte = nanoseconds_a_byte};
+    return recomputation(of, kPace)->seconds;
+  };
+  EXPECT_LT(by_disk(.01), .05 * again);
+  EXPECT_LT(by_disk(2), .9 * again);
+  EXPECT_LE(by_disk(1e6), again);
+  EXPECT_GT(by_disk(1e6), .9 * again);
+  MicroBatch stored = work(4);
+  stored.way = {.nanoseconds_a_byte = 2};
+  EXPECT_LE(least_activation_budget(stored, kPace), 1.01 * least_activation_budget(work(4), kPace));
+}
+
+TEST(Recomputations, AreByTheProfilesDisks) {
+  const zero::Plan plan = zero::Plan::zero3().activation_budget({.share = .5});
+  EXPECT_FALSE(stored_way(plan, {}));
+  const zero::Plan disks = plan.offload(zero::State::activation, zero::Tier::disk);
+  EXPECT_EQ(stored_way(disks, {}).nanoseconds_a_byte, 2);
+  Profile profile;
+  profile.disk_read_bandwidth = 1e9;
+  profile.disk_write_bandwidth = 5e8;
+  profile.host_link_bandwidth = 5e10;
+  EXPECT_EQ(stored_way(disks, profile).nanoseconds_a_byte, 3);
+  const zero::Plan host = plan.offload(zero::State::activation, zero::Tier::host);
+  EXPECT_EQ(stored_way(host, profile).nanoseconds_a_byte, .04);
+  EXPECT_FALSE(stored_way(plan.activations_in(zero::Wire::int8), {}).exact);
+}
+
 }  // namespace planner::planner_recomputation_test
