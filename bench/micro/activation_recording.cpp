@@ -39,7 +39,7 @@ struct Contender {
   Contender(int layers, Way its_way) : way(its_way), chain(std::make_shared<Chain>(layers)) {
     zero::Plan plan = zero::Plan::ddp();
     if (way != Way::without) plan = plan.activation_budget({.share = 1});
-    engine = std::make_unique<zero::Engine>(*chain, zero::World(), plan, zero::SGD{.lr = 1e-3});
+    engine = std::make_unique<zero::Engine>(*chain, zero::World(), plan, zero::Sgd{.lr = 1e-3});
   }
   void step() {
     engine->backward(chain->forward(x, way == Way::recorded ? number++ : 0));

@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -32,8 +33,8 @@ bool strided(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->has_storage() && tensor.layout() == at::kStrided;
 }
 
-template <class Number>
-void add_once(std::vector<Number>& numbers, Number number) {
+template <class Numbers, class Number>
+void add_once(Numbers& numbers, Number number) {
   if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
 }
 
@@ -52,12 +53,12 @@ class ActivationWindow::Call {
 
   const OperatorKind& kind;
   TracedOperator its;
-  std::vector<int> storages;                            // that are traced, among the arguments
-  std::vector<c10::StorageImpl*> others;                // that are not
-  std::vector<c10::StorageImpl*> written;               // of these
-  bool plain = true;                                    // nothing keeps it from running again
-  bool kept = !kind.of_library;                         // others may read its arguments later
-  std::vector<std::pair<int, std::size_t>> overwrites;  // bytes that it writes of a storage
+  bool plain = true;                                            // nothing keeps it from running again
+  bool kept = !kind.of_library;                                 // others may read its arguments later
+  c10::SmallVector<int, 6> storages;                            // that are traced, among the arguments
+  c10::SmallVector<c10::StorageImpl*, 6> others;                // that are not
+  c10::SmallVector<c10::StorageImpl*, 2> written;               // of these
+  c10::SmallVector<std::pair<int, std::size_t>, 2> overwrites;  // bytes that it writes of a storage
 
  private:
   void look(ActivationWindow& window, const at::Tensor& tensor, bool writes) {
@@ -112,8 +113,8 @@ void ActivationWindow::stale(const std::vector<int>& operators) {
   if (operators.empty()) return;
   const Restore keeping(keeping_all_, true);  // or more of their results might go meanwhile
   for (const int number : missing_results(operators)) {
-    bring({number});
-    unpin({number});
+    bring(std::span(&number, 1));
+    unpin(std::span(&number, 1));
   }
   for (const int number : operators) op(number).again = false;
 }
@@ -281,8 +282,8 @@ void ActivationWindow::touch(const at::Tensor& tensor) {
   storages_.bury();
   plan_.leave();
   const c10::impl::ExcludeDispatchKeyGuard off(kBelowKey);
-  bring({*number});
-  unpin({*number});
+  bring(std::span(&*number, 1));
+  unpin(std::span(&*number, 1));
 }
 
 void ActivationWindow::keep(const at::Tensor& tensor) {
@@ -306,8 +307,8 @@ void ActivationWindow::close() {
   for (std::size_t i = 0; i < trace_.storages.size(); ++i) {
     const int number = static_cast<int>(i);
     if (!state(number).live || state(number).present) continue;
-    bring({number});
-    unpin({number});
+    bring(std::span(&number, 1));
+    unpin(std::span(&number, 1));
   }
   abandon();
 }

@@ -58,7 +58,7 @@ void ActivationWindow::round(const c10::OperatorHandle& handle, int number) {
   plan_.meet(its.identity, now_, executions(), so_far().again);
   if (!plan_) stale(read_before_overwriting(its.uses));
   const bool came = state(number).stored;
-  bring({number});
+  bring(std::span(&number, 1));
   make_room(0);
   its.other_bytes = held() - bytes_;
   trace_.operators.push_back(std::move(its));
@@ -69,7 +69,7 @@ void ActivationWindow::round(const c10::OperatorHandle& handle, int number) {
   state(number).last_use = now_;
   storage(number).readers.push_back(now_);
   storage(number).writers.push_back(now_);
-  unpin({number});
+  unpin(std::span(&number, 1));
   now_ = static_cast<int>(trace_.operators.size());
 }
 

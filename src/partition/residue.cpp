@@ -79,8 +79,8 @@ void Residue::is_there(int number) {
 
 void Residue::keep(int number) {
   storage(number).kept = true;
-  bring({number});
-  unpin({number});
+  bring(std::span(&number, 1));
+  unpin(std::span(&number, 1));
 }
 
 bool Residue::can_go(int number) const {
@@ -204,7 +204,7 @@ void Residue::make(Key which) {
   each_use(number, 0, version, [&](const StorageUse& use) { release(use.storage, use.version); });
 }
 
-void Residue::bring(const std::vector<int>& storages) {
+void Residue::bring(std::span<const int> storages) {
   bool all = true;
   for (const int number : storages) {
     if (state(number).present)
@@ -219,7 +219,7 @@ void Residue::bring(const std::vector<int>& storages) {
   for (std::size_t i = 0; i < order_.size(); ++i) make(order_[i]);
 }
 
-void Residue::unpin(const std::vector<int>& storages) {
+void Residue::unpin(std::span<const int> storages) {
   for (const int number : storages) --state(number).pins;
 }
 

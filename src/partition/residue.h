@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -125,8 +126,8 @@ class Residue : public ResidueSteps {
 
   // -- What goes on in a micro-batch, operator by operator.
   // Arguments of the operator `now_` are there from here to unpin().
-  void bring(const std::vector<int>& storages);
-  void unpin(const std::vector<int>& storages);
+  void bring(std::span<const int> storages);
+  void unpin(std::span<const int> storages);
   void born(int storage);
   void written(int storage) { ++state(storage).version; }
   void die(int storage);
