@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/timing.h"
+#include "memory/torch/arena_allocator.h"
 #include "models/llama.h"
 #include "partition/plan_settings.h"
 #include "zero/zero.h"
@@ -53,6 +54,7 @@ int main(int argc, char** argv) {
   const auto argument = [&](int i, const char* otherwise) { return std::string(argc > i ? argv[i] : otherwise); };
   const std::int64_t batch = std::atoi(argument(4, "8").c_str()), sequence = std::atoi(argument(5, "256").c_str());
   torch::set_num_threads(1);
+  zero::use_arena();
   Work work{models::llama_preset(argument(1, "small")), {}, {}, {}};
   work.settings.set("precision", argument(2, "fp32"));
   const torch::Tensor tokens = torch::randint(0, work.config.vocab_size, {batch, sequence + 1});

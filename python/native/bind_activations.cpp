@@ -26,7 +26,7 @@ at::Tensor loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Te
                         .piece_bytes = piece_bytes});
 }
 
-void bind_report(py::module_& module) {
+void bind_activation_report(py::module_& module) {
   py::class_<ActivationReport>(module, "ActivationReport")
       .def_readonly("budget_bytes", &ActivationReport::budget_bytes)
       .def_readonly("unlimited_bytes", &ActivationReport::unlimited_bytes)
@@ -42,7 +42,7 @@ void bind_report(py::module_& module) {
 }  // namespace
 
 void bind_activations(py::module_& module) {
-  bind_report(module);
+  bind_activation_report(module);
   module.def("keep", &keep, "tensor"_a, py::call_guard<py::gil_scoped_release>());
   const CrossEntropyOptions usual;
   module.def("cross_entropy", &loss, "hidden"_a, "weight"_a, "targets"_a, py::kw_only(), "bias"_a = py::none(),

@@ -77,13 +77,15 @@ def nested(**how: object) -> Callable[[Stack, Tensor], Tensor]:
 
 
 class Recomputation(Case):
-    def trained(self, plan: zero.Plan, again: Callable[[Stack, Tensor], Tensor]) -> dict[str, Tensor]:
+    def trained(
+        self, plan: zero.Plan, again: Callable[[Stack, Tensor], Tensor], shape: tuple[int, int] = (3, 7), steps: int = 2
+    ) -> dict[str, Tensor]:
         torch.manual_seed(4)
         stack = Stack()
         with zero.Engine(stack, plan, zero.AdamW(1e-3), loss_scale=zero.LossScale(initial=64)) as engine:
-            for _ in range(2):
+            for _ in range(steps):
                 torch.manual_seed(engine.micro_batch)
-                loss = stack(torch.randn(3, 7, 6), again).float().square().mean()
+                loss = stack(torch.randn(*shape, 6), again).float().square().mean()
                 engine.scale(loss).backward()
                 self.assertTrue(engine.step().applied)
             with zero.gather(stack.parameters()):
@@ -91,11 +93,12 @@ class Recomputation(Case):
 
     def test_within_a_budget_has_the_bits_of_doing_without(self) -> None:
         for number, precision in enumerate(("fp32", "bf16", "fp16", "fp8")):
-            expected = self.trained(zero.Plan(STAGES[number], precision=precision), kept)
-            for budget in ("70%", "40%"):
+            large = {"shape": (32, 48), "steps": 4}
+            expected = self.trained(zero.Plan(STAGES[number], precision=precision), kept, **large)
+            for budget in ("80%", "55%"):
                 plan = zero.Plan(STAGES[(number + 3) % 4], precision=precision, activation_budget=budget)
                 with self.subTest(precision=precision, budget=budget):
-                    self.expect_same(expected, self.trained(plan, kept))
+                    self.expect_same(expected, self.trained(plan, kept, **large))
 
     def test_has_the_bits_of_doing_without(self) -> None:
         for number, precision in enumerate(("fp32", "bf16", "fp16", "fp8")):
