@@ -21,7 +21,7 @@ struct MicroBatch {
   zero::Precision precision = zero::Precision::fp32;
   bool wide_results = false;  // keeps_wide_results() of the processor that computes it
   zero::ActivationBudget budget = {};
-  bool gathers = false;  // parameters are there while they are used, unit by unit
+  bool gathers = false;      // parameters are there while they are used, unit by unit
   zero::StoredWay way = {};  // of activations that come back otherwise than by being computed again
 };
 

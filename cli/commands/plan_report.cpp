@@ -222,8 +222,7 @@ std::string price_of_budget(const Cost& cost) {
   const bool stores = cost.plan[zero::State::activation].tier != zero::Tier::device;
   return "   Of its step " + significant(cost.plan.accumulate() * cost.again.seconds, 3) +
          (stores ? " s bring activations back, " : " s are activations that are computed again, ") +
-         planner::three_digits(100 * cost.again.share) +
-         " % of the computing.\n";
+         planner::three_digits(100 * cost.again.share) + " % of the computing.\n";
 }
 
 }  // namespace
