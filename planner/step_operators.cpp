@@ -39,7 +39,8 @@ Block StepOperators::product(std::int64_t to, std::int64_t from, const Block& in
 // far as it is kept for all tokens, whose rows are filled up to whole blocks; with AVX-512 alone the result in fp32.
 std::int64_t StepOperators::beside_product(std::int64_t to, std::int64_t from) const {
   const std::int64_t inputs = std::min<std::int64_t>(200'000, 84'000 + 96 * from);
-  const std::int64_t weight = std::min(to * from * size_ * 5 / 4, 1'000'000 + 2'600 * tokens_) + 6'000;
+  const std::int64_t kept = tokens_ < 128 ? 520'000 + 2'400 * tokens_ : 1'000'000 + 2'600 * tokens_;
+  const std::int64_t weight = std::min(to * from * size_ * 32 / 25, kept) + 6'000;
   return std::max({inputs, weight, wide_result(tokens_ * to)});
 }
 
