@@ -227,6 +227,27 @@ TEST(ActivationBudgets, HoldForLengthsThatNeverRepeat) {
 }
 
 // What is saved goes through the program's hooks, which make other storages of it.
+// What runs again has seen the batch before: running statistics are its own the second time.
+TEST(ActivationBudgets, LeaveRunningStatisticsAsTheyAre) {
+  const auto statistics = [](double share) {
+    const Trials trials;
+    torch::manual_seed(3);
+    torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::BatchNorm1d(32), torch::nn::ReLU(),
+                              torch::nn::Linear(32, 32), torch::nn::BatchNorm1d(32), torch::nn::ReLU());
+    Engine engine(*net, World(), Plan::zero3().activation_budget({.share = share}), AdamW{});
+    for (int step = 0; step < 4; ++step) {
+      engine.backward(net->forward(numbers(step, {64, 16})).square().mean());
+      engine.step();
+    }
+    EXPECT_EQ(trials.recomputed() > 0, share < 1);
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& each : net->buffers()) all.push_back(each.clone());
+    return all;
+  };
+  const std::vector<at::Tensor> whole = statistics(1), within = statistics(.4);
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], within[i])) << i;
+}
+
 TEST(ActivationBudgets, GoThroughHooksOnSavedTensors) {
   struct Twice final : torch::autograd::SavedVariableHooks {
     void call_pack_hook(const at::Tensor& tensor) override { packed = tensor.detach() * 2; }

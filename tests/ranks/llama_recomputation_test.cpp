@@ -65,7 +65,6 @@ std::int64_t peak_of(Recompute recompute, Precision precision) {
   models::LlamaConfig config = config_of({.recompute = recompute});
   config.num_hidden_layers = 8;
   models::Llama model(config);
-  model->to(device_of_rank());
   Engine engine(*model, World(), Plan::zero3().precision(precision), AdamW{});
   const at::Tensor ids = tokens(1, {8, 129}, 64);
   engine.backward(model->loss(ids.slice(1, 0, 128), ids.slice(1, 1)));
