@@ -108,8 +108,7 @@ Recomputation price_of_budget(const MicroBatch& work, const Pace& pace) {
   if (!foresees_budget(work))
     throw zero::ConfigError(
         "an activation budget beside layers that are computed again, the loss in pieces or activations in 8 bits "
-        "cannot "
-        "be foreseen",
+        "cannot be foreseen",
         "plan with one of them; to train with both is possible");
   if (const auto found = recomputation(work, pace)) return *found;
   throw zero::ConfigError(refusal(work, pace), "give it so much, or take smaller micro-batches");

@@ -278,7 +278,6 @@ std::optional<ActivationPlan> Foretold::run(StoredWay real, const ActivationPlan
   if (fails_ || peak() > whole_budget_) return {};
   plan_.peak = peak();
   plan_.moved = so_far().moved;
-  plan_.nanoseconds = so_far().nanoseconds;
   plan_.recomputations = so_far().again;
   plan_.drops.resize(static_cast<std::size_t>(executions()) + 1);
   price_moves(real);

@@ -226,7 +226,6 @@ TEST(ActivationBudgets, HoldForLengthsThatNeverRepeat) {
   EXPECT_LE(allocated.back(), allocated[2] + 1'000'000);
 }
 
-// What is saved goes through the program's hooks, which make other storages of it.
 // What runs again has seen the batch before: running statistics are its own the second time.
 TEST(ActivationBudgets, LeaveRunningStatisticsAsTheyAre) {
   const auto statistics = [](double share) {
@@ -248,6 +247,7 @@ TEST(ActivationBudgets, LeaveRunningStatisticsAsTheyAre) {
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], within[i])) << i;
 }
 
+// What is saved goes through the program's hooks, which make other storages of it.
 TEST(ActivationBudgets, GoThroughHooksOnSavedTensors) {
   struct Twice final : torch::autograd::SavedVariableHooks {
     void call_pack_hook(const at::Tensor& tensor) override { packed = tensor.detach() * 2; }
