@@ -106,19 +106,7 @@ void ActivationWindow::allocating(std::int64_t bytes) {
   if (running_) running_->most = std::max(running_->most, held() + bytes - running_->before);
 }
 
-// -- What cannot be run again.
-
-// These operators from now on: what they are needed for is made before.
-void ActivationWindow::stale(const std::vector<int>& operators) {
-  if (operators.empty()) return;
-  const Restore keeping(keeping_all_, true);  // or more of their results might go meanwhile
-  for (const int number : missing_results(operators)) {
-    bring(std::span(&number, 1));
-    unpin(std::span(&number, 1));
-  }
-  for (const int number : operators) op(number).again = false;
-}
-
+// Who has read it cannot run again.
 void ActivationWindow::before_write(const c10::StorageImpl* storage) {
   const auto readers = outside_.find(storage);
   if (readers == outside_.end()) return;
@@ -166,7 +154,7 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   const auto units = parameters_.units(arguments);
   call.its.again = recorded && call.plain && call.kind.repeatable && units;
   if (units) call.its.units = *units;
-  if (!plan_) stale(read_before_overwriting(call.its.uses));
+  before_overwriting(call.its.uses);
   bring(call.storages);
   if (has_paged_in()) page_in(parameters_, arguments);  // others were, since the fallback above has seen to it
   make_room(0);
@@ -179,16 +167,6 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   call.its.other_bytes = held() - bytes_;
   trace_.operators.push_back(std::move(call.its));
   calls_.push_back({handle, std::move(again)});
-}
-
-// Readers of what it writes, where the version that they have read cannot be made again.
-std::vector<int> ActivationWindow::read_before_overwriting(const std::vector<StorageUse>& uses) {
-  std::vector<int> readers;
-  for (const StorageUse& use : uses)
-    if (use.written && !feasible(use.storage, use.version))
-      for (const int reader : storage(use.storage).readers)
-        if (op(reader).again) add_once(readers, reader);
-  return readers;
 }
 
 void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c10::DispatchKeySet keys,

@@ -80,10 +80,8 @@ class ActivationWindow final : public ActivationMemory, public std::enable_share
   void round(const c10::OperatorHandle& op, int storage);
   bool rounds(int storage) const;
   void may_be_stored(const at::Tensor& result, int storage);
-  std::vector<int> read_before_overwriting(const std::vector<StorageUse>& uses);
   void written_by(const Call& call, int number);
   void trace_results(std::span<const c10::IValue> results, const Call& call, int number);
-  void stale(const std::vector<int>& operators);
   void before_write(const c10::StorageImpl* storage);
 
   std::unordered_map<const c10::StorageImpl*, std::vector<int>> outside_;  // read by which operators

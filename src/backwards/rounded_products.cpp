@@ -56,7 +56,7 @@ void ActivationWindow::round(const c10::OperatorHandle& handle, int number) {
   its.alike = derived(kRounds, static_cast<std::uint64_t>(storage(number).bytes));
   its.backward = its.rounds = true;
   plan_.meet(its.identity, now_, executions(), so_far().again);
-  if (!plan_) stale(read_before_overwriting(its.uses));
+  before_overwriting(its.uses);
   const bool came = state(number).stored;
   bring(std::span(&number, 1));
   make_room(0);

@@ -86,6 +86,12 @@ class Foretold final : public Eviction {
     if (way) ready_.resize(trace.storages.size());
   }
 
+  ~Foretold() override {
+    for (const int number : went_stale_) op(number).again = true;  // for the next run
+  }
+  Foretold(const Foretold&) = delete;
+  Foretold& operator=(const Foretold&) = delete;
+
   // None where it ran in circles, went above the budget, or takes longer than `best`, which may be null.
   std::optional<ActivationPlan> run(StoredWay real, const ActivationPlan* best);
   // Without a budget: what was there at most.
@@ -223,6 +229,7 @@ void Foretold::execute(const TracedOperator& its) {
   std::vector<int> arguments;
   for (const StorageUse& use : its.uses)
     if (std::find(arguments.begin(), arguments.end(), use.storage) == arguments.end()) arguments.push_back(use.storage);
+  before_overwriting(its.uses);
   bring(arguments);
   make_room(its.result_bytes + its.scratch_bytes);
   need(its.result_bytes + its.scratch_bytes);

@@ -231,7 +231,26 @@ void Residue::walk_readers(int number) {
   }
 }
 
-// Calls visit(storage) for what lives, has lost its memory and comes of `walk_.operators`, until that says true.
+// Whether what is missing is made of the origin.
+bool Residue::comes_of(int missing, const Origin& origin) {
+  origins_.begin(trace_.storages.size());
+  return version_comes_of(missing, state(missing).version, origin);
+}
+
+bool Residue::version_comes_of(int made, int version, const Origin& origin) {
+  const State& its = state(made);
+  if (its.version == version && (its.present || (its.stored && way_.exact))) return made == origin.storage;
+  const auto& writers = storage(made).writers;
+  for (int k = origins_.from(made, version); k < version; ++k) {
+    const int writer = writers[static_cast<std::size_t>(k)];
+    if (std::ranges::binary_search(origin.operators, writer)) return true;
+    for (const StorageUse& use : op(writer).uses)
+      if (use.storage != made && version_comes_of(use.storage, use.version, origin)) return true;
+  }
+  return false;
+}
+
+// Calls visit(storage) for what lives, has lost its memory and may come of `walk_.operators`, until that says true.
 template <class Visit>
 void Residue::walk_missing(const Visit& visit) {
   begin_walk();
@@ -257,18 +276,50 @@ bool Residue::needed(int number) {
   walk_.operators.clear();
   walk_readers(number);
   bool any = false;
-  walk_missing([&](int) { return any = true; });
+  walk_missing([&](int missing) { return any = comes_of(missing, {.storage = number}); });
   return any;
 }
 
+// What has lost its memory and comes of these operators.
 std::vector<int> Residue::missing_results(const std::vector<int>& operators) {
   std::vector<int> missing;
   walk_.operators = operators;
   walk_missing([&](int number) {
-    missing.push_back(number);
+    if (comes_of(number, {.operators = operators})) missing.push_back(number);
     return false;
   });
   return missing;
+}
+
+// What was there may go while what is missing comes.
+void Residue::stale(const std::vector<int>& operators) {
+  if (operators.empty()) return;
+  std::vector<int> pinned;
+  for (auto missing = missing_results(operators); !missing.empty(); missing = missing_results(operators)) {
+    bring(missing);
+    pinned.insert(pinned.end(), missing.begin(), missing.end());
+  }
+  for (const int number : operators) op(number).again = false;
+  went_stale_.insert(went_stale_.end(), operators.begin(), operators.end());
+  unpin(pinned);
+}
+
+void Residue::before_overwriting(const std::vector<StorageUse>& uses) {
+  std::vector<int> readers;
+  for (const StorageUse& use : uses) {
+    if (!use.written || feasible(use.storage, use.version)) continue;
+    const auto same = [&](const StorageUse& each) {
+      return each.storage == use.storage && each.version == use.version;
+    };
+    for (const int reader : storage(use.storage).readers) {
+      if (reader >= now_) break;
+      if (op(reader).again && std::ranges::any_of(op(reader).uses, same)) readers.push_back(reader);
+    }
+  }
+  std::ranges::sort(readers);
+  const auto twice = std::ranges::unique(readers);
+  readers.erase(twice.begin(), twice.end());
+  stale(readers);
 }
 
 void Residue::die(int number) {

@@ -147,9 +147,11 @@ class Residue : public ResidueSteps {
   const Alive& alive() const { return alive_; }
   // Whether a version can be made again from what is there.
   bool feasible(int storage, int version);
-  // What has lost its memory and comes of these operators.
-  std::vector<int> missing_results(const std::vector<int>& operators);
-  // Whether something has that comes of the storage.
+  // An operator is about to write these: what comes of a version that cannot be made again from then on is made before.
+  void before_overwriting(const std::vector<StorageUse>& uses);
+  // These operators are not run again from here on: what they are needed for is made before.
+  void stale(const std::vector<int>& operators);
+  // Whether something that has lost its memory is made of the storage as it is.
   bool needed(int storage);
 
   State& state(int storage) { return states_[static_cast<std::size_t>(storage)]; }
@@ -175,6 +177,7 @@ class Residue : public ResidueSteps {
   std::int64_t peak_ = 0;
   int now_ = 0;  // the operator that runs or is next
   VersionWalk walk_;
+  std::vector<int> went_stale_;  // operators
 
  private:
   struct Version {
@@ -183,7 +186,15 @@ class Residue : public ResidueSteps {
     bool fetched = false;  // of what was stored
     bool apart = false;    // in memory of its own
   };
+  // What a storage may be made of: the version of a storage that is there, or what one of some operators writes.
+  struct Origin {
+    int storage = -1;
+    std::span<const int> operators = {};  // in order
+  };
   std::int64_t cost_of(int storage, int version, bool first, int for_storage, int& left);
+  bool comes_of(int storage, const Origin& origin);
+  bool version_comes_of(int storage, int version, const Origin& origin);
+  std::vector<int> missing_results(const std::vector<int>& operators);
   void walk_readers(int storage);
   template <class Visit>
   void walk_missing(const Visit& visit);
@@ -196,6 +207,7 @@ class Residue : public ResidueSteps {
   void release(int storage, int version);
 
   std::vector<State> states_;
+  VersionWalk origins_;  // within walk_
   Alive alive_;
   std::unordered_map<Key, Version> versions_;  // to be made, or apart
   std::vector<Key> order_;
