@@ -124,7 +124,8 @@ class Foretold final : public Eviction {
     fails_ = fails_ || executions() - now_ > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
     return fails_;
   }
-  bool readable_later(int op, int storage) override;
+  int needed_at(int storage) const override;
+  bool readable_at(int op, int when) const override;
   std::int64_t held() const override { return bytes_ + other_; }
 
   void go_through();
@@ -216,13 +217,15 @@ double Foretold::distance(int number) {
   return next - now_ + 1;
 }
 
-bool Foretold::readable_later(int number, int for_storage) {
-  const int next = next_use(for_storage);
-  if (next == static_cast<int>(trace_.operators.size()) && storage(for_storage).death != TracedStorage::kLives)
-    return true;
-  for (const int unit : op(number).units)
-    if (!units_.has(unit, next)) return false;
-  return true;
+int Foretold::needed_at(int number) const {
+  const int next = next_use(number);
+  const bool never =
+      next == static_cast<int>(trace_.operators.size()) && storage(number).death != TracedStorage::kLives;
+  return never ? kAnyTime : next;
+}
+
+bool Foretold::readable_at(int number, int when) const {
+  return std::ranges::all_of(op(number).units, [&](int unit) { return units_.has(unit, when); });
 }
 
 void Foretold::execute(const TracedOperator& its) {
@@ -295,11 +298,10 @@ std::vector<DropRule> drop_rules(StoredWay way) {
   std::vector<DropRule> rules;
   for (const double share : kShares)
     for (const double exponent : kExponents)
-      for (const bool for_results : {false, true})
-        for (const double moves : kMoves) {
-          rules.push_back({share, exponent, for_results, moves});
-          if (!way || !way.exact) break;
-        }
+      for (const double moves : kMoves) {
+        rules.push_back({share, exponent, /*for_results=*/false, moves});
+        if (!way || !way.exact) break;
+      }
   return rules;
 }
 
@@ -342,10 +344,22 @@ std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::i
   const GatheredUnits units(trace);
   const auto deaths = deaths_of(trace);
   std::optional<ActivationPlan> best;
-  for (const DropRule& rule : drop_rules(way)) {
+  DropRule its{};
+  const auto try_rule = [&](const DropRule& rule) {
     auto plan = Foretold(copy, units, deaths, budget, rule, seed, way).run(way, best ? &*best : nullptr);
-    if (plan && (!best || better(*plan, *best))) best = std::move(plan);
+    if (!plan || (best && !better(*plan, *best))) return;
+    best = std::move(plan);
+    its = rule;
+  };
+  const std::vector<DropRule> rules = drop_rules(way);
+  for (const DropRule& rule : rules) {
+    try_rule(rule);
     if (best && best->recomputations == 0 && best->moved == 0) return best;
+  }
+  for (DropRule rule : rules) {  // near the best one
+    if (best && rule.share != its.share && rule.exponent != its.exponent) continue;
+    rule.for_results = true;
+    try_rule(rule);
   }
   return best;
 }

@@ -46,13 +46,17 @@ class Eviction : public Residue {
 
  private:
   struct Candidate {
-    double score;
+    double score;  // at least so much, until it is known what all that is missing costs as well
     int storage;
-    bool stores;
+    double chance_again, chance_stored;
+    bool known = false;
+    bool stores = false;
   };
 
   static bool after(const Candidate& one, const Candidate& other);
-  std::optional<Candidate> candidate(int storage);
+  void consider(int storage);
+  bool knows(Candidate& each);
+  double for_bytes(std::int64_t nanoseconds, int storage, bool stores) const;
   bool may_be_stored(int storage);
   void rank();
   void evict_ranked(std::int64_t bytes);

@@ -18,10 +18,22 @@ constexpr std::int64_t kOverhead = 1000;
 std::int64_t Residue::cost(int storage) {
   begin_walk();
   int left = kMostVersions;
-  return cost_of(storage, state(storage).version, /*first=*/true, storage, left);
+  return cost_of(storage, state(storage).version, /*first=*/true, needed_at(storage), left);
 }
 
-std::int64_t Residue::cost_of(int made, int version, bool first, int for_storage, int& left) {
+std::int64_t Residue::least_cost(int number) const {
+  const int version = state(number).version;
+  if (version < storage(number).whole_from) return kImpossible;
+  std::int64_t sum = 0;
+  for (int k = 0; k < version; ++k) {
+    const TracedOperator& its = op(storage(number).writers[static_cast<std::size_t>(k)]);
+    if (!its.again) return kImpossible;
+    sum += price(its) + kOverhead;
+  }
+  return sum;
+}
+
+std::int64_t Residue::cost_of(int made, int version, bool first, int when, int& left) {
   if (const State& there = state(made); !first && there.version == version) {
     if (there.present) return 0;
     if (there.stored && way_.exact) return price_to_store(made);
@@ -32,11 +44,11 @@ std::int64_t Residue::cost_of(int made, int version, bool first, int for_storage
   std::int64_t sum = 0;
   for (int k = from; k < version; ++k) {
     const int number = its.writers[static_cast<std::size_t>(k)];
-    if (!op(number).again || (for_storage >= 0 && !readable_later(number, for_storage))) return kImpossible;
+    if (!op(number).again || (when != kAnyTime && !readable_at(number, when))) return kImpossible;
     sum += price(op(number)) + kOverhead;
     for (const StorageUse& use : op(number).uses) {
       if (use.storage == made) continue;
-      const std::int64_t more = cost_of(use.storage, use.version, /*first=*/false, for_storage, left);
+      const std::int64_t more = cost_of(use.storage, use.version, /*first=*/false, when, left);
       if (more < 0) return kImpossible;
       sum += more;
     }
@@ -47,7 +59,7 @@ std::int64_t Residue::cost_of(int made, int version, bool first, int for_storage
 bool Residue::feasible(int storage, int version) {
   begin_walk();
   int left = INT_MAX;
-  return cost_of(storage, version, /*first=*/true, /*for_storage=*/-1, left) >= 0;
+  return cost_of(storage, version, /*first=*/true, kAnyTime, left) >= 0;
 }
 
 // All of it, though half of it is over then: what is foreseen is that it comes back.

@@ -56,8 +56,11 @@ class ResidueSteps {
   virtual void needs(std::int64_t /*bytes*/) {}
   // What it costs to run it again, in nanoseconds.
   virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
-  // Whether what the operator reads is there when the storage is used next: else it is not dropped.
-  virtual bool readable_later(int /*op*/, int /*storage*/) { return true; }
+  // When the storage is used next, as an operator's number; whether what an operator reads is there then: else the
+  // storage is not dropped.
+  static constexpr int kAnyTime = -1;
+  virtual int needed_at(int /*storage*/) const { return kAnyTime; }
+  virtual bool readable_at(int /*op*/, int /*when*/) const { return true; }
   // Bytes that are there, with those that the trace knows nothing of.
   virtual std::int64_t held() const = 0;
 };
@@ -141,6 +144,8 @@ class Residue : public ResidueSteps {
 
   // Nanoseconds to make the storage again, all that is missing included, or kImpossible; to store it and to fetch it.
   std::int64_t cost(int storage);
+  // Of it the operators that wrote the storage alone, or kImpossible.
+  std::int64_t least_cost(int storage) const;
   std::int64_t price_to_store(int storage) const;
   // Whether it can be dropped, as far as its place in the micro-batch goes.
   bool can_go(int storage) const;
@@ -191,7 +196,7 @@ class Residue : public ResidueSteps {
     int storage = -1;
     std::span<const int> operators = {};  // in order
   };
-  std::int64_t cost_of(int storage, int version, bool first, int for_storage, int& left);
+  std::int64_t cost_of(int storage, int version, bool first, int when, int& left);
   bool comes_of(int storage, const Origin& origin);
   bool version_comes_of(int storage, int version, const Origin& origin);
   std::vector<int> missing_results(const std::vector<int>& operators);
