@@ -122,7 +122,7 @@ void ActivationMemory::make_room(std::int64_t bytes) {
   if (keeping_all_) return;
   if (!plan_) return evict(bytes);
   for (const auto& [number, stores] : plan_.drops(executions()))
-    if (const State& each = state(number); each.live && each.present && each.pins == 0 && !storage(number).kept)
+    if (const State& each = state(number); each.present && each.pins == 0 && !storage(number).kept)
       drop(number, stores);
   begin_moves();
 }
@@ -150,10 +150,12 @@ void ActivationMemory::fetch(int number) {
 
 void ActivationMemory::freed(int number) {
   stored_.discard(number);
+  if (running_) running_->before -= memory_.bytes_of(storages_.memory(number));
   storages_.free(number);
 }
 
 void ActivationMemory::dropped(int number, bool stores) {
+  if (!state(number).live) return freed(number);
   if (stores) {
     const ActivityScope acting(observer_, Activity::store);
     store(number);

@@ -93,6 +93,7 @@ void ActivationWindow::move_here() {
 void ActivationWindow::ended(int number) {
   const std::lock_guard lock(mutex_);
   storage(number).death = static_cast<int>(trace_.operators.size());
+  if (running_) return ended_.push_back(number);  // what the operator has written is not told yet
   die(number);
   book();
 }
@@ -154,8 +155,8 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
   const auto units = parameters_.units(arguments);
   call.its.again = recorded && call.plain && call.kind.repeatable && units;
   if (units) call.its.units = *units;
-  before_overwriting(call.its.uses);
   bring(call.storages);
+  before_overwriting(call.its.uses);
   if (has_paged_in()) page_in(parameters_, arguments);  // others were, since the fallback above has seen to it
   make_room(0);
   std::unique_ptr<RecordedCall> again;
@@ -181,6 +182,7 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
     unpin(call.storages);
     op(number).again = false;
     ran();
+    end_those_ended();
     throw;
   }
   TracedOperator& its = op(number);
@@ -198,8 +200,13 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
   its.scratch_bytes = std::max<std::int64_t>(0, running.most - its.result_bytes);
   if (!memory_.observes()) need(0);  // else each allocation was
   unpin(call.storages);
-  book();
   now_ = number + 1;  // what it has made goes before the next one, if it does: till then it may be read by pointer
+  end_those_ended();
+  book();
+}
+
+void ActivationWindow::end_those_ended() {
+  for (const int number : std::exchange(ended_, {})) die(number);
 }
 
 void ActivationWindow::written_by(const Call& call, int number) {

@@ -80,11 +80,13 @@ class ActivationWindow final : public ActivationMemory, public std::enable_share
   void round(const c10::OperatorHandle& op, int storage);
   bool rounds(int storage) const;
   void may_be_stored(const at::Tensor& result, int storage);
+  void end_those_ended();
   void written_by(const Call& call, int number);
   void trace_results(std::span<const c10::IValue> results, const Call& call, int number);
   void before_write(const c10::StorageImpl* storage);
 
   std::unordered_map<const c10::StorageImpl*, std::vector<int>> outside_;  // read by which operators
+  std::vector<int> ended_;  // while an operator ran
   bool recorded_all_ = true;
   std::recursive_mutex mutex_;  // of what threads of a backward do
 };

@@ -56,9 +56,9 @@ void ActivationWindow::round(const c10::OperatorHandle& handle, int number) {
   its.alike = derived(kRounds, static_cast<std::uint64_t>(storage(number).bytes));
   its.backward = its.rounds = true;
   plan_.meet(its.identity, now_, executions(), so_far().again);
-  before_overwriting(its.uses);
   const bool came = state(number).stored;
   bring(std::span(&number, 1));
+  before_overwriting(its.uses);
   make_room(0);
   its.other_bytes = held() - bytes_;
   trace_.operators.push_back(std::move(its));

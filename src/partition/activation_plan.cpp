@@ -124,7 +124,8 @@ class Foretold final : public Eviction {
     fails_ = fails_ || executions() - now_ > kMostRecomputations * static_cast<std::int64_t>(deaths_.size());
     return fails_;
   }
-  int needed_at(int storage) const override;
+  int needed_at(int storage) const;
+  int needed_from(int storage) override;
   bool readable_at(int op, int when) const override;
   std::int64_t held() const override { return bytes_ + other_; }
 
@@ -206,6 +207,7 @@ int Foretold::next_use(int number) const {
 }
 
 double Foretold::distance(int number) {
+  if (!state(number).live) return needed_from(number) - now_ + 1;
   int next = next_use(number);
   if (rule_.for_results)
     for (const int reader : storage(number).readers) {
@@ -224,6 +226,12 @@ int Foretold::needed_at(int number) const {
   return never ? kAnyTime : next;
 }
 
+int Foretold::needed_from(int number) {
+  int when = needed_at(number);
+  for (const int each : missing_of(number)) when = std::min(when, needed_at(each));
+  return when;
+}
+
 bool Foretold::readable_at(int number, int when) const {
   return std::ranges::all_of(op(number).units, [&](int unit) { return units_.has(unit, when); });
 }
@@ -232,8 +240,8 @@ void Foretold::execute(const TracedOperator& its) {
   std::vector<int> arguments;
   for (const StorageUse& use : its.uses)
     if (std::find(arguments.begin(), arguments.end(), use.storage) == arguments.end()) arguments.push_back(use.storage);
-  before_overwriting(its.uses);
   bring(arguments);
+  before_overwriting(its.uses);
   make_room(its.result_bytes + its.scratch_bytes);
   need(its.result_bytes + its.scratch_bytes);
   ran();

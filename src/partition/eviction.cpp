@@ -18,7 +18,7 @@ bool Eviction::after(const Candidate& one, const Candidate& other) {
 
 // Other values than it had are not there for what comes of it, which might be missing.
 bool Eviction::may_be_stored(int number) {
-  if (!way() || !storage(number).storable()) return false;
+  if (!storable(number)) return false;
   if (way().exact) return true;
   return inexact_next(number) && (!needed(number) || feasible(number, state(number).version));
 }
@@ -32,7 +32,7 @@ double Eviction::for_bytes(std::int64_t nanoseconds, int number, bool stores) co
 // By what its own operators cost: of most that can go nobody asks more.
 void Eviction::consider(int number) {
   if (!can_go(number)) return;
-  const bool stores = way() && storage(number).storable();
+  const bool stores = storable(number);
   const std::int64_t least = least_cost(number);
   if (least < 0 && !stores) return;
   Candidate each{.score = 0, .storage = number, .chance_again = chance_(), .chance_stored = stores ? chance_() : 1};
@@ -48,7 +48,7 @@ bool Eviction::knows(Candidate& each) {
   if (!can_go(number)) return false;
   std::optional<double> score;
   if (const std::int64_t again = cost(number); again >= 0) score = each.chance_again * for_bytes(again, number, false);
-  if (way() && storage(number).storable()) {
+  if (storable(number)) {
     const double stored = each.chance_stored * for_bytes(price_to_store(number), number, true);
     each.stores = (!score || stored < *score) && may_be_stored(number);
     if (each.stores) score = stored;
@@ -72,6 +72,7 @@ void Eviction::rank() {
   ranked_until_ = executions() + static_cast<std::int64_t>(trace_.operators.size() / kRankings);
   ranked_.clear();
   for (const int number : alive().storages) consider(number);
+  for (const int number : held_dead()) consider(number);
   std::ranges::make_heap(ranked_, after);
 }
 

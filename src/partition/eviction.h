@@ -57,6 +57,7 @@ class Eviction : public Residue {
   void consider(int storage);
   bool knows(Candidate& each);
   double for_bytes(std::int64_t nanoseconds, int storage, bool stores) const;
+  bool storable(int number) const { return way() && state(number).live && storage(number).storable(); }
   bool may_be_stored(int storage);
   void rank();
   void evict_ranked(std::int64_t bytes);

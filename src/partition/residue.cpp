@@ -16,9 +16,10 @@ constexpr std::int64_t kOverhead = 1000;
 }  // namespace
 
 std::int64_t Residue::cost(int storage) {
+  const int when = needed_from(storage);
   begin_walk();
   int left = kMostVersions;
-  return cost_of(storage, state(storage).version, /*first=*/true, needed_at(storage), left);
+  return cost_of(storage, state(storage).version, /*first=*/true, when, left);
 }
 
 std::int64_t Residue::least_cost(int number) const {
@@ -56,10 +57,10 @@ std::int64_t Residue::cost_of(int made, int version, bool first, int when, int& 
   return sum;
 }
 
-bool Residue::feasible(int storage, int version) {
+bool Residue::feasible(int storage, int version, int when) {
   begin_walk();
   int left = INT_MAX;
-  return cost_of(storage, version, /*first=*/true, kAnyTime, left) >= 0;
+  return cost_of(storage, version, /*first=*/true, when, left) >= 0;
 }
 
 // All of it, though half of it is over then: what is foreseen is that it comes back.
@@ -70,7 +71,10 @@ std::int64_t Residue::price_to_store(int number) const {
 void Residue::drop(int number, bool stores) {
   state(number).present = false;
   state(number).stored = stores;
-  if (!stores) ++alive_.missing;
+  if (!state(number).live)
+    std::erase(held_, number);
+  else if (!stores)
+    ++alive_.missing;
   bytes_ -= storage(number).bytes - (stores ? storage(number).stored_bytes : 0);
   if (stores) ran_.moved += storage(number).bytes;
   dropped(number, stores);
@@ -84,7 +88,10 @@ void Residue::forget_stored(int number) {
 
 // One that lived without.
 void Residue::is_there(int number) {
-  if (!state(number).stored) --alive_.missing;
+  if (!state(number).stored) {
+    --alive_.missing;
+    fewer_missing_ = true;
+  }
   forget_stored(number);
   came(number);
 }
@@ -97,7 +104,7 @@ void Residue::keep(int number) {
 
 bool Residue::can_go(int number) const {
   const State& each = state(number);
-  if (!each.live || !each.present || storage(number).kept || each.pins > 0) return false;
+  if (!each.present || storage(number).kept || each.pins > 0) return false;
   return versions_.empty() || !versions_.contains(key(number, each.version));  // else it has just come for others
 }
 
@@ -229,6 +236,7 @@ void Residue::bring(std::span<const int> storages) {
   for (const int number : storages)
     if (!state(number).present) require(number, state(number).version, /*touched=*/true);
   for (std::size_t i = 0; i < order_.size(); ++i) make(order_[i]);
+  let_go();
 }
 
 void Residue::unpin(std::span<const int> storages) {
@@ -292,6 +300,18 @@ bool Residue::needed(int number) {
   return any;
 }
 
+std::vector<int> Residue::missing_of(int number) {
+  std::vector<int> missing;
+  if (alive_.missing == 0) return missing;
+  walk_.operators.clear();
+  walk_readers(number);
+  walk_missing([&](int each) {
+    missing.push_back(each);
+    return false;
+  });
+  return missing;
+}
+
 // What has lost its memory and comes of these operators.
 std::vector<int> Residue::missing_results(const std::vector<int>& operators) {
   std::vector<int> missing;
@@ -340,18 +360,30 @@ void Residue::die(int number) {
   --alive_.count;
   if (!its.present && !its.stored) {
     --alive_.missing;
-    return;
+    fewer_missing_ = true;
+    return let_go();
   }
-  const bool is_needed = needed(number);
-  if (its.stored) {
-    if (!is_needed || !way_.exact) forget_stored(number);
-    return;
-  }
-  if (is_needed && !feasible(number, its.version)) return;  // it is held
-  if (is_needed) may_be_made(number, its.version);
-  its.present = false;
+  if ((its.present || way_.exact) && needed(number))
+    held_.push_back(number);
+  else
+    free(number);
+}
+
+void Residue::free(int number) {
+  if (state(number).stored) return forget_stored(number);
+  state(number).present = false;
   bytes_ -= storage(number).bytes;
   freed(number);
+}
+
+// What is held for nothing any more.
+void Residue::let_go() {
+  if (!std::exchange(fewer_missing_, false)) return;
+  std::erase_if(held_, [&](int number) {
+    if (state(number).pins > 0 || needed(number)) return false;
+    free(number);
+    return true;
+  });
 }
 
 }  // namespace zero

@@ -5,8 +5,8 @@
 //
 // A storage that is missing is made again by the operators that wrote it, in order, from the versions that these read:
 // such as are there no more are made before, in memory of their own, and forgotten when the last that needs them has
-// run. What died but is needed so, and cannot be made again, stays (it is held). Or its values were stored when it was
-// dropped, and are fetched.
+// run. What died but is needed so stays (it is held) until it is not, or goes like others. Or its values were stored
+// when it was dropped, and are fetched.
 //
 // Thread-safety: none.
 #pragma once
@@ -32,7 +32,7 @@ class ResidueSteps {
   // A version of a storage.
   using Key = std::int64_t;
 
-  // Storage `storage` has lost its memory, its values being `stored` or not.
+  // Storage `storage`, which may be one that died and was held, has lost its memory, its values being `stored` or not.
   virtual void dropped(int storage, bool stored) = 0;
   // Stored values are brought, to be made() of; and have no more use.
   virtual void fetch(int storage) = 0;
@@ -56,10 +56,10 @@ class ResidueSteps {
   virtual void needs(std::int64_t /*bytes*/) {}
   // What it costs to run it again, in nanoseconds.
   virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
-  // When the storage is used next, as an operator's number; whether what an operator reads is there then: else the
-  // storage is not dropped.
-  static constexpr int kAnyTime = -1;
-  virtual int needed_at(int /*storage*/) const { return kAnyTime; }
+  // When the storage, or what has lost its memory and comes of it, is used next, as an operator's number; whether what
+  // an operator reads is there then: else it is not made again.
+  static constexpr int kAnyTime = INT_MAX;
+  virtual int needed_from(int /*storage*/) { return kAnyTime; }
   virtual bool readable_at(int /*op*/, int /*when*/) const { return true; }
   // Bytes that are there, with those that the trace knows nothing of.
   virtual std::int64_t held() const = 0;
@@ -150,14 +150,18 @@ class Residue : public ResidueSteps {
   // Whether it can be dropped, as far as its place in the micro-batch goes.
   bool can_go(int storage) const;
   const Alive& alive() const { return alive_; }
+  // Those that died and are there for what comes of them.
+  const std::vector<int>& held_dead() const { return held_; }
   // Whether a version can be made again from what is there.
-  bool feasible(int storage, int version);
+  bool feasible(int storage, int version, int when = kAnyTime);
   // An operator is about to write these: what comes of a version that cannot be made again from then on is made before.
   void before_overwriting(const std::vector<StorageUse>& uses);
   // These operators are not run again from here on: what they are needed for is made before.
   void stale(const std::vector<int>& operators);
   // Whether something that has lost its memory is made of the storage as it is.
   bool needed(int storage);
+  // All that has, and may be.
+  std::vector<int> missing_of(int storage);
 
   State& state(int storage) { return states_[static_cast<std::size_t>(storage)]; }
   const State& state(int storage) const { return states_[static_cast<std::size_t>(storage)]; }
@@ -203,6 +207,8 @@ class Residue : public ResidueSteps {
   void walk_readers(int storage);
   template <class Visit>
   void walk_missing(const Visit& visit);
+  void free(int storage);
+  void let_go();
   void forget_stored(int storage);
   void is_there(int storage);
   void require(int storage, int version, bool touched);
@@ -216,6 +222,8 @@ class Residue : public ResidueSteps {
   Alive alive_;
   std::unordered_map<Key, Version> versions_;  // to be made, or apart
   std::vector<Key> order_;
+  std::vector<int> held_;      // dead, for what comes of them
+  bool fewer_missing_ = false;  // since held_ was looked through
   Ran ran_;
   StoredWay way_;
 };
