@@ -17,8 +17,9 @@ namespace {
 struct DropRule {
   double share;
   double exponent;
-  bool for_results;  // the next use is also that of what was dropped and comes of it
-  double moves = 1;  // what it costs to store, of what it takes: it goes on beside operators
+  bool for_results;      // the next use is also that of what was dropped and comes of it
+  double moves = 1;      // what it costs to store, of what it takes: it goes on beside operators
+  bool gathers = false;  // units once more, where they are not there
 };
 
 constexpr std::array kShares{1.0, .85, .7, .55, .4};
@@ -43,6 +44,7 @@ class GatheredUnits {
         next_[at(i)] = next_[at(next_[at(i)])];
     }
   }
+  bool any() const { return next_.front() != kNone || latest_.front() != kNone; }
   bool has(int unit, int when) const { return among(unit, latest_[at(when)]) || among(unit, next_[at(when)]); }
 
  private:
@@ -126,7 +128,7 @@ class Foretold final : public Eviction {
   }
   int needed_at(int storage) const;
   int needed_from(int storage) override;
-  bool readable_at(int op, int when) const override;
+  std::int64_t price_at(int when, const TracedOperator& op) const override;
   std::int64_t held() const override { return bytes_ + other_; }
 
   void go_through();
@@ -232,8 +234,11 @@ int Foretold::needed_from(int number) {
   return when;
 }
 
-bool Foretold::readable_at(int number, int when) const {
-  return std::ranges::all_of(op(number).units, [&](int unit) { return units_.has(unit, when); });
+std::int64_t Foretold::price_at(int when, const TracedOperator& its) const {
+  constexpr std::int64_t kOfAGather = 20;
+  if (when == kAnyTime || std::ranges::all_of(its.units, [&](int unit) { return units_.has(unit, when); }))
+    return its.nanoseconds;
+  return rule_.gathers ? kOfAGather * its.nanoseconds : kImpossible;
 }
 
 void Foretold::execute(const TracedOperator& its) {
@@ -302,12 +307,12 @@ std::optional<ActivationPlan> Foretold::run(StoredWay real, const ActivationPlan
   return std::move(plan_);
 }
 
-std::vector<DropRule> drop_rules(StoredWay way) {
+std::vector<DropRule> drop_rules(StoredWay way, bool gathers) {
   std::vector<DropRule> rules;
   for (const double share : kShares)
     for (const double exponent : kExponents)
       for (const double moves : kMoves) {
-        rules.push_back({share, exponent, /*for_results=*/false, moves});
+        rules.push_back({share, exponent, /*for_results=*/false, moves, gathers});
         if (!way || !way.exact) break;
       }
   return rules;
@@ -359,15 +364,18 @@ std::optional<ActivationPlan> activation_plan(const OperatorTrace& trace, std::i
     best = std::move(plan);
     its = rule;
   };
-  const std::vector<DropRule> rules = drop_rules(way);
-  for (const DropRule& rule : rules) {
-    try_rule(rule);
-    if (best && best->recomputations == 0 && best->moved == 0) return best;
-  }
-  for (DropRule rule : rules) {  // near the best one
-    if (best && rule.share != its.share && rule.exponent != its.exponent) continue;
-    rule.for_results = true;
-    try_rule(rule);
+  for (const bool gathers : {false, true}) {
+    const std::vector<DropRule> rules = drop_rules(way, gathers);
+    for (const DropRule& rule : rules) {
+      try_rule(rule);
+      if (best && best->recomputations == 0 && best->moved == 0) return best;
+    }
+    for (DropRule rule : rules) {  // near the best one
+      if (best && rule.share != its.share && rule.exponent != its.exponent) continue;
+      rule.for_results = true;
+      try_rule(rule);
+    }
+    if (best || !units.any()) break;
   }
   return best;
 }

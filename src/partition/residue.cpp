@@ -45,8 +45,9 @@ std::int64_t Residue::cost_of(int made, int version, bool first, int when, int& 
   std::int64_t sum = 0;
   for (int k = from; k < version; ++k) {
     const int number = its.writers[static_cast<std::size_t>(k)];
-    if (!op(number).again || (when != kAnyTime && !readable_at(number, when))) return kImpossible;
-    sum += price(op(number)) + kOverhead;
+    const std::int64_t its_price = op(number).again ? price_at(when, op(number)) : kImpossible;
+    if (its_price < 0) return kImpossible;
+    sum += its_price + kOverhead;
     for (const StorageUse& use : op(number).uses) {
       if (use.storage == made) continue;
       const std::int64_t more = cost_of(use.storage, use.version, /*first=*/false, when, left);

@@ -54,13 +54,14 @@ class ResidueSteps {
   virtual std::int64_t arrived(int /*storage*/) const { return 0; }
   // The next execution needs so many in all.
   virtual void needs(std::int64_t /*bytes*/) {}
-  // What it costs to run it again, in nanoseconds.
-  virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
-  // When the storage, or what has lost its memory and comes of it, is used next, as an operator's number; whether what
-  // an operator reads is there then: else it is not made again.
+  // When the storage, or what has lost its memory and comes of it, is used next, as an operator's number.
   static constexpr int kAnyTime = INT_MAX;
   virtual int needed_from(int /*storage*/) { return kAnyTime; }
-  virtual bool readable_at(int /*op*/, int /*when*/) const { return true; }
+  // What it costs to run an operator again, in nanoseconds, at least and then; kImpossible where what it reads is not
+  // to be had then.
+  static constexpr std::int64_t kImpossible = -1;
+  virtual std::int64_t price(const TracedOperator& op) const { return op.nanoseconds; }
+  virtual std::int64_t price_at(int /*when*/, const TracedOperator& op) const { return price(op); }
   // Bytes that are there, with those that the trace knows nothing of.
   virtual std::int64_t held() const = 0;
 };
@@ -125,7 +126,6 @@ class Residue : public ResidueSteps {
     std::int64_t missing = 0;  // of these, whose values are nowhere
   };
   static constexpr int kVersionBits = 24;
-  static constexpr std::int64_t kImpossible = -1;
 
   // -- What goes on in a micro-batch, operator by operator.
   // Arguments of the operator `now_` are there from here to unpin().
@@ -222,7 +222,7 @@ class Residue : public ResidueSteps {
   Alive alive_;
   std::unordered_map<Key, Version> versions_;  // to be made, or apart
   std::vector<Key> order_;
-  std::vector<int> held_;      // dead, for what comes of them
+  std::vector<int> held_;       // dead, for what comes of them
   bool fewer_missing_ = false;  // since held_ was looked through
   Ran ran_;
   StoredWay way_;

@@ -498,7 +498,7 @@ OperatorTrace micro_batch(std::uint32_t seed) {
 // same.
 TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
   int met = 0;
-  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
     const OperatorTrace trace = micro_batch(seed);
     const std::int64_t all = unlimited_peak(trace);
     for (const std::int64_t percent : {90, 70, 50, 30})
@@ -516,7 +516,7 @@ TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
         EXPECT_LE(run.peak(), plan->peak);
       }
   }
-  EXPECT_GT(met, 600);
+  EXPECT_GT(met, 300);
 }
 
 }  // namespace zero::activation_plan_test
