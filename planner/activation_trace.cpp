@@ -10,9 +10,6 @@
 namespace planner {
 namespace {
 
-// Bytes of a storage that the engine pages, and of one that it stores.
-constexpr std::int64_t kLeastTraced = 1024, kLeastStored = 64 * 1024;
-
 class Recorder final : public StepListener {
  public:
   Recorder(const MicroBatch& work, const Pace& pace)
@@ -37,8 +34,8 @@ class Recorder final : public StepListener {
     op.results.push_back(made.number);
     op.result_bytes += given(made.bytes);
     trace_.operators.storages.push_back(
-        {.bytes = given(made.bytes), .writers = {now()}, .kept = made.bytes < kLeastTraced});
-    if (stores_ && !backward_ && made.bytes >= kLeastStored) trace_.operators.storages.back().stored_bytes = 0;
+        {.bytes = given(made.bytes), .writers = {now()}, .kept = made.bytes < zero::kLeastPaged});
+    if (stores_ && !backward_ && made.bytes >= zero::kLeastStored) trace_.operators.storages.back().stored_bytes = 0;
   }
   void scratch(std::int64_t bytes) override {
     zero::TracedOperator& op = trace_.operators.operators.back();

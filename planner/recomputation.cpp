@@ -75,16 +75,15 @@ bool foresees_budget(const MicroBatch& work) {
 }
 
 zero::StoredWay stored_way(const zero::Plan& plan, const Profile& profile) {
-  constexpr double kOfDisk = 2, kOfLink = 2.0 / 25;  // nanoseconds a byte, there and back
   const auto each = [](double bandwidth) { return 1e9 / bandwidth; };
   const zero::Row& row = plan[zero::State::activation];
   if (row.wire != zero::Wire::native) return {.nanoseconds_a_byte = 0, .exact = false};
   if (row.tier == zero::Tier::device) return {};
   if (row.tier == zero::Tier::host)
-    return {.nanoseconds_a_byte = profile.host_link_bandwidth > 0 ? 2 * each(profile.host_link_bandwidth) : kOfLink};
+    return {.nanoseconds_a_byte = profile.host_link_bandwidth > 0 ? 2 * each(profile.host_link_bandwidth) : zero::kUsualOfLink};
   const bool known = profile.disk_read_bandwidth > 0 && profile.disk_write_bandwidth > 0;
   return {.nanoseconds_a_byte =
-              known ? each(profile.disk_read_bandwidth) + each(profile.disk_write_bandwidth) : kOfDisk};
+              known ? each(profile.disk_read_bandwidth) + each(profile.disk_write_bandwidth) : zero::kUsualOfDisk};
 }
 
 std::optional<Recomputation> recomputation(const MicroBatch& work, const Pace& pace) {

@@ -40,8 +40,8 @@ class ParametersAgain {
 
 // For tests: what small models give no occasion for.
 struct ActivationTrials {
-  std::int64_t traced_from = 1024;                  // bytes of a storage; smaller ones are not worth it
-  std::int64_t moved_from = 64 * 1024;              // the same, to disks and over links
+  std::int64_t traced_from = kLeastPaged;           // bytes of a storage; smaller ones are not worth it
+  std::int64_t moved_from = kLeastStored;           // the same, to disks and over links
   std::uint32_t seed = 0;                           // not 0: what is dropped first is chance
   bool refuses = true;                              // false: a budget that cannot be met is kept to as far as that goes
   std::atomic<std::int64_t>* recomputed = nullptr;  // counts operators that run again

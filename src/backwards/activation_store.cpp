@@ -36,7 +36,7 @@ std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point began) {
 
 // Bytes that a disk has moved, and how long it took where it was waited for.
 struct DiskRate {
-  double nanoseconds = 1, bytes = 1;
+  double nanoseconds = kUsualOfDisk / 2, bytes = 1;
   void add(std::int64_t took, std::int64_t moved) {
     nanoseconds += static_cast<double>(took);
     bytes += static_cast<double>(moved);
@@ -141,8 +141,7 @@ class HostMemory final : public ActivationStore {
  public:
   explicit HostMemory(Accounts& accounts) : accounts_(accounts) {}
 
-  // About what PCIe 4 gives.
-  StoredWay way() const override { return {.nanoseconds_a_byte = 2.0 / 25}; }
+  StoredWay way() const override { return {.nanoseconds_a_byte = kUsualOfLink}; }
   std::optional<std::int64_t> stored_bytes(const at::Tensor& values) const override { return moved(values); }
   std::unique_ptr<StoredActivation> store(const StorageValues& values) override {
     return std::make_unique<OnHost>(accounts_, values);
