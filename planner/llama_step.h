@@ -10,6 +10,7 @@
 
 #include "models/llama_config.h"
 #include "partition/stored_way.h"
+#include "planner/processor.h"
 #include "zero/plan.h"
 
 namespace planner {
@@ -19,7 +20,7 @@ struct MicroBatch {
   std::int64_t batch = 1;  // sequences
   std::int64_t seq = 1;    // tokens of each
   zero::Precision precision = zero::Precision::fp32;
-  bool wide_results = false;  // keeps_wide_results() of the processor that computes it
+  ProductScratch scratch = ProductScratch::blocks;  // product_scratch() of the processor that computes it
   zero::ActivationBudget budget = {};
   bool gathers = false;      // parameters are there while they are used, unit by unit
   zero::StoredWay way = {};  // of activations that come back otherwise than by being computed again

@@ -239,7 +239,7 @@ MicroBatch micro_batch(const Request& request, const zero::Plan& plan) {
           request.batch,
           request.seq,
           plan.precision(),
-          request.wide_results,
+          request.product_scratch,
           plan.activation_budget(),
           gathers_parameters(plan, request.mesh()),
           stored_way(plan, request.profile)};

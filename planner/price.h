@@ -34,8 +34,8 @@ struct Request {
   std::int64_t seq = 128;  // tokens of a sequence
   zero::Optimizer optimizer = zero::AdamW{};
   zero::Memory memory = zero::Memory::separate;
-  bool in_host_memory = false;  // ranks compute there, whatever the profile is of
-  bool wide_results = false;    // keeps_wide_results() of the processors that compute it
+  bool in_host_memory = false;                              // ranks compute there, whatever the profile is of
+  ProductScratch product_scratch = ProductScratch::blocks;  // of the processors that compute it
   Profile profile = {};
   std::vector<zero::Plan> plans = {};
   std::vector<std::string> assumed = {};  // sentences about what was left open

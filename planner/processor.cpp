@@ -15,10 +15,12 @@ Processor Processor::here() {
   return processor;
 }
 
-bool keeps_wide_results(const Processor& processor) {
+ProductScratch product_scratch(const Processor& processor) {
   const std::string_view limit = processor.limit;
-  if (!processor.avx512 || limit.starts_with("SSE") || limit.starts_with("AVX2") || limit == "AVX") return false;
-  return !processor.avx512_bf16 || limit == "AVX512_CORE" || limit == "AVX512_CORE_VNNI";
+  if (!processor.avx512 || limit.starts_with("SSE") || limit.starts_with("AVX2") || limit == "AVX")
+    return ProductScratch::none;
+  const bool wide = !processor.avx512_bf16 || limit == "AVX512_CORE" || limit == "AVX512_CORE_VNNI";
+  return wide ? ProductScratch::wide_results : ProductScratch::blocks;
 }
 
 }  // namespace planner

@@ -13,8 +13,12 @@ struct Processor {
   static Processor here();
 };
 
-// Whether a product of matrices of bf16 has all of its result in fp32 beside it for a moment: where there is AVX-512
-// without instructions for bf16.
-bool keeps_wide_results(const Processor& processor = Processor::here());
+// What a product of matrices of bf16 has beside it for a moment.
+enum class ProductScratch {
+  none,
+  blocks,        // operands in another order: where there are instructions for bf16
+  wide_results,  // those, and all of the result in fp32: where there is AVX-512 without
+};
+ProductScratch product_scratch(const Processor& processor = Processor::here());
 
 }  // namespace planner

@@ -1,13 +1,21 @@
 #include "planner/step_operators.h"
 
 namespace planner {
+namespace {
+
+ProductScratch scratch_of(const MicroBatch& work) {
+  if (work.precision == zero::Precision::fp32) return ProductScratch::none;
+  return work.precision == zero::Precision::fp16 ? std::min(work.scratch, ProductScratch::blocks) : work.scratch;
+}
+
+}  // namespace
 
 StepOperators::StepOperators(const MicroBatch& work, StepListener& listener)
     : to_(listener),
       tokens_(work.batch * work.seq),
       narrow_(work.precision != zero::Precision::fp32),
       size_(narrow_ ? 2 : kWide),
-      wide_results_(work.wide_results && narrow_ && work.precision != zero::Precision::fp16) {}
+      scratch_(scratch_of(work)) {}
 
 Block StepOperators::hold(std::int64_t bytes) {
   const Block made{blocks_++, bytes};
@@ -31,7 +39,7 @@ Block StepOperators::product(std::int64_t to, std::int64_t from, const Block& in
   runs("product", {input}, unit);
   const Block result = hold(bytes(to));
   to_.product(tokens_, to, from);
-  if (narrow_) to_.scratch(beside_product(to, from));
+  if (scratch_ != ProductScratch::none) to_.scratch(beside_product(to, from));
   return result;
 }
 
@@ -53,7 +61,7 @@ StepOperators::Gradients StepOperators::product_backward(std::int64_t to, std::i
   runs("gradient of a weight", {gradient, input});
   const Block weight = hold(to * from * size_);
   to_.product(to, from, tokens_);
-  if (narrow_) to_.scratch(beside_gradient(to * from));
+  if (scratch_ != ProductScratch::none) to_.scratch(beside_gradient(to * from));
   return {weight, product(from, to, gradient, unit)};
 }
 

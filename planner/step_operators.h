@@ -62,9 +62,11 @@ class StepOperators {
   // What oneDNN takes beside a product in 16 bits.
   std::int64_t beside_product(std::int64_t to, std::int64_t from) const;
   std::int64_t beside_gradient(std::int64_t elements) const;
-  std::int64_t wide_result(std::int64_t elements) const { return wide_results_ ? elements * kWide : 0; }
+  std::int64_t wide_result(std::int64_t elements) const {
+    return scratch_ == ProductScratch::wide_results ? elements * kWide : 0;
+  }
 
-  bool wide_results_;
+  ProductScratch scratch_;
   int blocks_ = 0;
 };
 

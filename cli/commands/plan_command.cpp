@@ -156,7 +156,7 @@ planner::Request request_of(const PlanOptions& options, const std::string& profi
   request.device_memory = device_memory_of(options, request.profile);
   const bool on_this_host = !request.device_memory && options.hosts == 1;
   request.memory = memory_of(options, on_this_host);
-  request.wide_results = on_this_host && planner::keeps_wide_results();
+  if (on_this_host) request.product_scratch = planner::product_scratch();
   if (!options.host_memory.empty()) request.host_memory = planner::bytes_of(options.host_memory);
   if (!options.disk_space.empty()) request.disk_space = planner::bytes_of(options.disk_space);
   request.chooses_activations = options.fit && options.settings.text("activation_budget").empty();

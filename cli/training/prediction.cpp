@@ -80,7 +80,7 @@ planner::MicroBatch micro_batch(const zero::Plan& plan, const RunOptions& option
           options.batch,
           options.seq,
           plan.precision(),
-          on_host(options.device) && planner::keeps_wide_results(),
+          on_host(options.device) ? planner::product_scratch() : planner::ProductScratch::blocks,
           plan.activation_budget(),
           gathers};
 }

@@ -74,7 +74,7 @@ TEST_P(ActivationsOf, AreWhatIsAllocated) {
   const auto& [shape, precision, options] = GetParam();
   models::LlamaConfig config = shape.config;
   config.activations = options;
-  const planner::MicroBatch micro{config, shape.batch, shape.seq, precision, planner::keeps_wide_results()};
+  const planner::MicroBatch micro{config, shape.batch, shape.seq, precision, planner::product_scratch()};
   std::int64_t state = 0;
   const std::int64_t measured = measured_peak(micro, state);
   const std::int64_t predicted = planner::activations(micro).bytes;
@@ -99,7 +99,7 @@ ActivationReport within(const planner::MicroBatch& micro) {
 // The engine replays its own record, with the times that it measured, and finds as much as the planner of its list.
 TEST(ActivationBudgets, AreMetWhereThePlannerSaysSo) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    planner::MicroBatch micro{sizes(128, 4, 4, 2, 300), 4, 96, precision, planner::keeps_wide_results()};
+    planner::MicroBatch micro{sizes(128, 4, 4, 2, 300), 4, 96, precision, planner::product_scratch()};
     const std::int64_t all = planner::activations(micro).bytes;
     const planner::Pace pace = planner::pace_for({}, precision);
     micro.budget.bytes = planner::least_activation_budget(micro, pace) + all / 50;

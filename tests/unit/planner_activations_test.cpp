@@ -71,20 +71,21 @@ TEST(Activations, HaveAWideResultBesideAProductWhereTheProcessorDoes) {
   MicroBatch one = work(2, 1, 32);
   const std::int64_t head = one.config.vocab_size * one.config.hidden_size;
   const std::int64_t without = activations(one).bytes;
-  one.wide_results = true;
+  one.scratch = ProductScratch::wide_results;
   EXPECT_NEAR(static_cast<double>(activations(one).bytes - without), static_cast<double>(head * 4), 1.5e6);
   one.precision = Precision::fp16;
   EXPECT_EQ(activations(one).bytes, without);
 }
 
 TEST(Processors, KeepWideResultsWithAvx512AndWithoutItsBf16) {
-  EXPECT_TRUE(keeps_wide_results({.avx512 = true}));
-  EXPECT_FALSE(keeps_wide_results({.avx512 = true, .avx512_bf16 = true}));
-  EXPECT_FALSE(keeps_wide_results({}));
-  EXPECT_TRUE(keeps_wide_results({.avx512 = true, .avx512_bf16 = true, .limit = "AVX512_CORE_VNNI"}));
-  EXPECT_TRUE(keeps_wide_results({.avx512 = true, .limit = "AVX512_CORE_AMX"}));
+  EXPECT_EQ(product_scratch({.avx512 = true}), ProductScratch::wide_results);
+  EXPECT_EQ(product_scratch({.avx512 = true, .avx512_bf16 = true}), ProductScratch::blocks);
+  EXPECT_EQ(product_scratch({}), ProductScratch::none);
+  EXPECT_EQ(product_scratch({.avx512 = true, .avx512_bf16 = true, .limit = "AVX512_CORE_VNNI"}),
+            ProductScratch::wide_results);
+  EXPECT_EQ(product_scratch({.avx512 = true, .limit = "AVX512_CORE_AMX"}), ProductScratch::wide_results);
   for (const char* limit : {"SSE41", "AVX", "AVX2", "AVX2_VNNI"})
-    EXPECT_FALSE(keeps_wide_results({.avx512 = true, .limit = limit})) << limit;
+    EXPECT_EQ(product_scratch({.avx512 = true, .avx512_bf16 = true, .limit = limit}), ProductScratch::none) << limit;
 }
 
 // A large vocabulary's logits are largest when backward begins; a deep model's layers when it has begun.
