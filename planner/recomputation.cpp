@@ -80,7 +80,8 @@ zero::StoredWay stored_way(const zero::Plan& plan, const Profile& profile) {
   if (row.wire != zero::Wire::native) return {.nanoseconds_a_byte = 0, .exact = false};
   if (row.tier == zero::Tier::device) return {};
   if (row.tier == zero::Tier::host)
-    return {.nanoseconds_a_byte = profile.host_link_bandwidth > 0 ? 2 * each(profile.host_link_bandwidth) : zero::kUsualOfLink};
+    return {.nanoseconds_a_byte =
+                profile.host_link_bandwidth > 0 ? 2 * each(profile.host_link_bandwidth) : zero::kUsualOfLink};
   const bool known = profile.disk_read_bandwidth > 0 && profile.disk_write_bandwidth > 0;
   return {.nanoseconds_a_byte =
               known ? each(profile.disk_read_bandwidth) + each(profile.disk_write_bandwidth) : zero::kUsualOfDisk};

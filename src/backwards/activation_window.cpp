@@ -103,7 +103,7 @@ void ActivationWindow::allocating(std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (storages_.gone()) return;
   if (!plan_ && !keeping_all_) evict(bytes);
-  need(bytes);
+  reach(bytes);
   if (running_) running_->most = std::max(running_->most, held() + bytes - running_->before);
 }
 
@@ -198,7 +198,7 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
   its.nanoseconds =
       activation_trials().refuses && memory_.observes() ? took : its.work;  // devices are asked for no clock
   its.scratch_bytes = std::max<std::int64_t>(0, running.most - its.result_bytes);
-  if (!memory_.observes()) need(0);  // else each allocation was
+  if (!memory_.observes()) reach(0);  // else each allocation was
   unpin(call.storages);
   now_ = number + 1;  // what it has made goes before the next one, if it does: till then it may be read by pointer
   end_those_ended();

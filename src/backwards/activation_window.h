@@ -86,7 +86,7 @@ class ActivationWindow final : public ActivationMemory, public std::enable_share
   void before_write(const c10::StorageImpl* storage);
 
   std::unordered_map<const c10::StorageImpl*, std::vector<int>> outside_;  // read by which operators
-  std::vector<int> ended_;  // while an operator ran
+  std::vector<int> ended_;                                                 // while an operator ran
   bool recorded_all_ = true;
   std::recursive_mutex mutex_;  // of what threads of a backward do
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ranges>
 #include <unordered_map>
 #include <utility>
 
@@ -180,7 +179,8 @@ void Foretold::needs(std::int64_t bytes) {
 
 // From the execution on in which it was dropped.
 void Foretold::fetch(int storage) {
-  const auto dropped = std::ranges::find(run_.stored | std::views::reverse, storage, &PlannedRun::Moved::storage);
+  const auto dropped = std::find_if(run_.stored.rbegin(), run_.stored.rend(),
+                                    [&](const PlannedRun::Moved& each) { return each.storage == storage; });
   run_.fetched.push_back({storage, dropped->until + 1, executions() - 1});
 }
 
@@ -248,7 +248,7 @@ void Foretold::execute(const TracedOperator& its) {
   bring(arguments);
   before_overwriting(its.uses);
   make_room(its.result_bytes + its.scratch_bytes);
-  need(its.result_bytes + its.scratch_bytes);
+  reach(its.result_bytes + its.scratch_bytes);
   ran();
   clock_ += its.nanoseconds;
   for (const int number : arguments)

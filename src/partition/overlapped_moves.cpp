@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <ranges>
 #include <utility>
 
 namespace zero {
@@ -29,7 +28,8 @@ class Overlap {
   // The last first: each is over when the next one begins.
   void fetch(std::int64_t budget) {
     std::int64_t next = std::numeric_limits<std::int64_t>::max();
-    for (PlannedRun::Moved& each : run_.fetched | std::views::reverse) {
+    for (auto at_last = run_.fetched.rbegin(); at_last != run_.fetched.rend(); ++at_last) {
+      PlannedRun::Moved& each = *at_last;
       const std::int64_t bytes = trace_.storages[at(each.storage)].bytes;
       const std::int64_t over = std::min(begin(each.until), next), wanted = over - took(each.storage);
       std::int64_t from = each.until;

@@ -167,12 +167,12 @@ class Inspection {
     const bool replicated = row.rest == kWhole && row.between == kWhole;
     expect(replicated, "activation cannot be partitioned yet: only replicated is supported");
     const bool goes = row.tier != Tier::device || row.wire != Wire::native;
-    expect(!goes || plan_.activation_budget(),
-           "activation on tier " + std::string(name(row.tier)) + " and wire " + std::string(name(row.wire)) +
-               " needs an activation budget: without one nothing goes there");
-    expect(row.tier == Tier::device || row.wire == Wire::native,
-           "activation on tier " + std::string(name(row.tier)) + " goes there as it is, on wire native, not " +
-               std::string(name(row.wire)));
+    expect(!goes || plan_.activation_budget(), "activation on tier " + std::string(name(row.tier)) + " and wire " +
+                                                   std::string(name(row.wire)) +
+                                                   " needs an activation budget: without one nothing goes there");
+    expect(row.tier == Tier::device || row.wire == Wire::native, "activation on tier " + std::string(name(row.tier)) +
+                                                                     " goes there as it is, on wire native, not " +
+                                                                     std::string(name(row.wire)));
   }
 
   void columns() {

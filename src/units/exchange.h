@@ -123,8 +123,8 @@ class Exchange {
   // From here on the ranks serve each other's evaluations once they have had nothing to exchange for a hundredth of
   // the time limit.
   void stand_by();
-  // From here on ranks may come to the engines of this thread in different orders, to gather for themselves, and so have
-  // units there that others gather: while it waits for one engine, what others are asked for is served at once.
+  // From here on ranks may come to the engines of this thread in different orders, to gather for themselves, and so
+  // have units there that others gather: while it waits for one engine, what others are asked for is served at once.
   static void in_any_order();
   // While one lives, the thread that made it waits for `exchange`.
   class OthersServe {
