@@ -121,9 +121,7 @@ void ActivationMemory::page_in(ParametersAgain& parameters, std::span<const c10:
 void ActivationMemory::make_room(std::int64_t bytes) {
   if (keeping_all_) return;
   if (!plan_) return evict(bytes);
-  for (const auto& [number, stores] : plan_.drops(executions()))
-    if (const State& each = state(number); each.present && each.pins == 0 && !storage(number).kept)
-      drop(number, stores);
+  for (const auto& [number, stores] : plan_.drops(executions())) drop_as_planned(number, stores);
   begin_moves();
 }
 

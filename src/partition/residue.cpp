@@ -19,6 +19,12 @@ void Residue::drop(int number, bool stores) {
   dropped(number, stores);
 }
 
+void Residue::drop_as_planned(int number, bool stores) {
+  const State& its = state(number);
+  if (!its.present || its.pins > 0 || storage(number).kept) return;
+  if (stores ? its.live : feasible(number, its.version)) drop(number, stores);
+}
+
 void Residue::forget_stored(int number) {
   if (!std::exchange(state(number).stored, false)) return;
   bytes_ -= storage(number).stored_bytes;

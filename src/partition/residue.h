@@ -76,6 +76,9 @@ class Residue : public ResidueSteps {
   void written(int storage) { ++state(storage).version; }
   void die(int storage);
   void drop(int storage, bool stores);
+  // The same by a plan, if it comes back: storages may end earlier than was foretold, and what was to be made of them
+  // stays then.
+  void drop_as_planned(int storage, bool stores);
   // It is there, and is never dropped from here on.
   void keep(int storage);
   void reach(std::int64_t bytes) {

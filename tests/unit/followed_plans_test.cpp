@@ -44,8 +44,7 @@ class Following final : public Residue {
   void make_room(std::int64_t) override {
     const auto at = static_cast<std::size_t>(executions());
     if (at >= plan_.drops.size()) return;
-    for (const auto& [number, stores] : plan_.drops[at])
-      if (const State& each = state(number); each.present && each.pins == 0) drop(number, stores);
+    for (const auto& [number, stores] : plan_.drops[at]) drop_as_planned(number, stores);
   }
   std::int64_t held() const override { return bytes_; }
 
@@ -118,7 +117,7 @@ TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
   for (std::uint32_t seed = 1; seed <= 100; ++seed) {
     const OperatorTrace trace = micro_batch(seed);
     const std::int64_t all = unlimited_peak(trace);
-    for (const std::int64_t percent : {90, 70, 50, 30})
+    for (const std::int64_t percent : {70, 40})
       for (const StoredWay way : {StoredWay(), kDisk}) {
         const auto plan = activation_plan(trace, all * percent / 100, seed, way);
         if (!plan) continue;
@@ -133,7 +132,30 @@ TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
         EXPECT_LE(run.peak(), plan->peak);
       }
   }
-  EXPECT_GT(met, 300);
+  EXPECT_GT(met, 200);
+}
+
+// Storages may end earlier than when the plan was made, or later: what was dropped comes back all the same.
+TEST(ActivationPlans, AreFollowedWheneverStoragesEnd) {
+  int again = 0;
+  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
+    const OperatorTrace trace = micro_batch(seed);
+    for (const StoredWay way : {StoredWay(), kDisk}) {
+      const auto plan = activation_plan(trace, unlimited_peak(trace) / 2, seed, way);
+      if (!plan) continue;
+      OperatorTrace other = trace;
+      std::mt19937 random(seed);
+      for (TracedStorage& each : other.storages) {
+        const int used = each.readers.empty() ? each.writers.back() : each.readers.back();
+        each.death = std::max(used + 1, each.death - 6 + static_cast<int>(random() % 13));
+      }
+      SCOPED_TRACE(testing::Message() << seed << (way ? " stored" : ""));
+      Following run(other, *plan, way);
+      EXPECT_NO_THROW(run.go());
+      again += static_cast<int>(run.so_far().again);
+    }
+  }
+  EXPECT_GT(again, 1000);
 }
 
 }  // namespace zero::activation_plan_test
