@@ -214,8 +214,7 @@ void Residue::before_overwriting(const std::vector<StorageUse>& uses) {
     }
   }
   std::ranges::sort(readers);
-  const auto twice = std::ranges::unique(readers);
-  readers.erase(twice.begin(), twice.end());
+  readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
   stale(readers);
 }
 
