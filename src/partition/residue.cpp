@@ -21,8 +21,7 @@ void Residue::drop(int number, bool stores) {
 
 void Residue::drop_as_planned(int number, bool stores) {
   const State& its = state(number);
-  if (!its.present || its.pins > 0 || storage(number).kept) return;
-  if (stores ? its.live : feasible(number, its.version)) drop(number, stores);
+  if (can_go(number) && (stores ? its.live : feasible(number, its.version))) drop(number, stores);
 }
 
 void Residue::forget_stored(int number) {

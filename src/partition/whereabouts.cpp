@@ -53,10 +53,10 @@ std::int64_t Whereabouts::cost_of(int made, int version, bool first, int when, i
   return sum;
 }
 
-bool Whereabouts::feasible(int storage, int version, int when) {
+bool Whereabouts::feasible(int storage, int version) {
   begin_walk();
   int left = INT_MAX;
-  return cost_of(storage, version, /*first=*/true, when, left) >= 0;
+  return cost_of(storage, version, /*first=*/true, kAnyTime, left) >= 0;
 }
 
 // All of it, though half of it is over then: what is foreseen is that it comes back.

@@ -86,7 +86,7 @@ class Whereabouts {
   std::int64_t least_cost(int storage) const;
   std::int64_t price_to_store(int storage) const;
   // Whether a version can be made again from what is there.
-  bool feasible(int storage, int version, int when = kAnyTime);
+  bool feasible(int storage, int version);
   // Whether something that has lost its memory is made of the storage as it is.
   bool needed(int storage);
   // All that has, and may be.
