@@ -120,9 +120,18 @@ void ActivationMemory::page_in(ParametersAgain& parameters, std::span<const c10:
 
 void ActivationMemory::make_room(std::int64_t bytes) {
   if (keeping_all_) return;
-  if (!plan_) return evict(bytes);
-  for (const auto& [number, stores] : plan_.drops(executions())) drop_as_planned(number, stores);
-  begin_moves();
+  if (plan_) {
+    for (const auto& [number, stores] : plan_.drops(executions())) drop_as_planned(number, stores);
+    begin_moves();
+  }
+  keep_within_budget(bytes);
+}
+
+// The plan knew nothing of what makes it too much: storages that end later than was foretold.
+void ActivationMemory::keep_within_budget(std::int64_t bytes) {
+  if (keeping_all_ || held() + bytes <= budget_) return;
+  plan_.leave();
+  evict(bytes);
 }
 
 StorageValues ActivationMemory::values_of(int number) const {
@@ -169,6 +178,7 @@ void ActivationMemory::dropped(int number, bool stores) {
 
 void ActivationMemory::begin_moves() {
   for (const auto& [number, fetches] : plan_.moves(executions())) {
+    if (!known(number)) continue;
     const State& its = state(number);
     if (fetches && its.stored) begin_fetch(number);
     if (!fetches && its.present) store(number);

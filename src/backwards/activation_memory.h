@@ -82,6 +82,8 @@ class ActivationMemory : public Eviction {
   RecordedCall* again(int number) const { return calls_[static_cast<std::size_t>(number)].again.get(); }
   std::string describe_operator(int number) const;
   void make_room(std::int64_t bytes) override;
+  // Drops as much as `bytes` more need, by no plan from there on.
+  void keep_within_budget(std::int64_t bytes);
   bool gives_up() override;
   std::int64_t held() const override { return memory_.observes() ? memory_.held() : bytes_ + stored_.arriving(); }
   void freed(int storage) override;

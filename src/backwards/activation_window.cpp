@@ -102,7 +102,7 @@ void ActivationWindow::allocating(std::int64_t bytes) {
   if (!storages_.here()) return;
   const std::lock_guard lock(mutex_);
   if (storages_.gone()) return;
-  if (!plan_ && !keeping_all_) evict(bytes);
+  keep_within_budget(bytes);
   reach(bytes);
   if (running_) running_->most = std::max(running_->most, held() + bytes - running_->before);
 }

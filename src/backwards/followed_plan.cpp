@@ -35,6 +35,7 @@ void FollowedPlan::leave() {
 void FollowedPlan::meet(std::uint64_t identity, int number, std::int64_t executions, std::int64_t again) {
   if (!followed_) return;
   const auto at = static_cast<std::size_t>(number);
+  if (at < followed_->plan.begins.size() && followed_->plan.begins[at] != executions) return leave();
   std::erase_if(candidates_, [&](const auto& each) {
     return at >= each->trace.operators.size() || each->trace.operators[at].identity != identity;
   });

@@ -1,5 +1,6 @@
-// By which of some plans a micro-batch goes: by the first whose operators have been the same so far, as long as there
-// is one. Another takes its place only where nothing was dropped yet.
+// By which of some plans a micro-batch goes: by the first whose operators have been the same so far, and have run as
+// often, as long as there is one. Where storages end at other times than was foretold, other operators run again, and
+// what is dropped when is out of step. Another takes its place only where nothing was dropped yet.
 #pragma once
 
 #include <cstdint>

@@ -83,6 +83,7 @@ class Foretold final : public Eviction {
         whole_budget_(budget),
         rule_(rule) {
     exponent_ = rule.exponent;
+    plan_.begins.reserve(trace.operators.size());
     plan_.needed.resize(trace.operators.size());
     if (way) ready_.resize(trace.storages.size());
   }
@@ -270,6 +271,7 @@ void Foretold::go_through() {
   for (now_ = 0; now_ < count && !fails_; ++now_) {
     for (const int number : deaths_[static_cast<std::size_t>(now_)]) die(number);
     const TracedOperator& its = op(now_);
+    plan_.begins.push_back(executions());
     other_ = its.other_bytes;
     budget_ =
         its.backward ? whole_budget_ : static_cast<std::int64_t>(static_cast<double>(whole_budget_) * rule_.share);

@@ -26,6 +26,7 @@ struct ActivationPlan {
     bool fetches;  // else it is stored
   };
   std::vector<std::vector<Move>> moves;  // what begins before each execution, to be over when it is waited for
+  std::vector<std::int64_t> begins;      // executions before each operator, and before what is brought for it
   std::vector<char> needed;              // operators that may be run again
   std::int64_t peak = 0;                 // bytes
   std::int64_t nanoseconds = 0;          // of what is run again

@@ -20,8 +20,7 @@ void Residue::drop(int number, bool stores) {
 }
 
 void Residue::drop_as_planned(int number, bool stores) {
-  const State& its = state(number);
-  if (can_go(number) && (stores ? its.live : feasible(number, its.version))) drop(number, stores);
+  if (can_go(number) && (stores ? state(number).live : feasible(number, state(number).version))) drop(number, stores);
 }
 
 void Residue::forget_stored(int number) {
@@ -47,6 +46,7 @@ void Residue::keep(int number) {
 }
 
 bool Residue::can_go(int number) const {
+  if (!known(number)) return false;  // it is not born yet
   const State& each = state(number);
   if (!each.present || storage(number).kept || each.pins > 0) return false;
   return versions_.empty() || !versions_.contains(key(number, each.version));  // else it has just come for others

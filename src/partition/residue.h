@@ -76,8 +76,8 @@ class Residue : public ResidueSteps {
   void written(int storage) { ++state(storage).version; }
   void die(int storage);
   void drop(int storage, bool stores);
-  // The same by a plan, if it comes back: storages may end earlier than was foretold, and what was to be made of them
-  // stays then.
+  // The same by a plan, if it is there and comes back: storages may end earlier or later than was foretold, and what
+  // was to be made of them stays then.
   void drop_as_planned(int storage, bool stores);
   // It is there, and is never dropped from here on.
   void keep(int storage);

@@ -184,6 +184,32 @@ TEST(ActivationBudgets, BringBackWhatTheProgramHoldsBeforeTheUpdate) {
   EXPECT_GT(trials.recomputed(), 0);
 }
 
+// From the fourth step on the program holds activations longer than the plan has seen.
+TEST(ActivationBudgets, AreKeptToWhereStoragesEndLaterThanForetold) {
+  ActivationReport report;
+  std::vector<at::Tensor> held;
+  std::vector<std::int64_t> peaks;
+  const auto run = [&](const Plan& plan) {
+    peaks.clear();
+    return losses(
+        plan, 7,
+        [&](Deep& model, int step) {
+          held.clear();
+          if (step > 0) peaks.push_back(report.peak_bytes);
+          return model.loss(input(step), [&](int layer, at::Tensor& y) {
+            if (step >= 3 && layer % 2 == 0) held.push_back(y.detach());
+          });
+        },
+        &report);
+  };
+  const std::vector<float> without = run(within({.share = 1}));
+  const std::int64_t budget = report.unlimited_bytes * 6 / 10;
+  EXPECT_EQ(run(within({.bytes = budget})), without);
+  EXPECT_EQ(peaks.size(), 6U);
+  for (const std::int64_t each : peaks) EXPECT_LE(each, budget);
+  EXPECT_GT(report.recomputations, 0);
+}
+
 // Two shapes that alternate have a plan each; a hundred shapes leave no more than a few.
 TEST(ActivationBudgets, HaveAPlanForEachShape) {
   ActivationReport report;

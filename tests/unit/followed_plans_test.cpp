@@ -8,21 +8,25 @@
 #include <vector>
 
 #include "hand_trace.h"
-#include "partition/residue.h"
+#include "partition/activation_plan.h"
+#include "partition/eviction.h"
 
 namespace zero::activation_plan_test {
 
-// A micro-batch that goes by a plan, as ActivationWindow does, and remembers only what the plan says may run again.
-class Following final : public Residue {
+// A micro-batch that goes by a plan, as ActivationWindow does, and remembers only what the plan says may run again; once
+// it is out of step it keeps to the budget by itself.
+class Following final : public Eviction {
  public:
-  Following(OperatorTrace& copy, const ActivationPlan& plan, StoredWay way) : Residue(copy, way), plan_(plan) {}
+  Following(OperatorTrace& copy, const ActivationPlan& plan, std::int64_t budget, StoredWay way)
+      : Eviction(copy, budget, 0, way), plan_(plan) {}
 
   void go() {
     const auto count = static_cast<int>(trace_.operators.size());
-    for (std::size_t i = 0; i < trace_.operators.size(); ++i)
-      trace_.operators[i].again = trace_.operators[i].again && plan_.needed[i] != 0;
     for (now_ = 0; now_ < count; ++now_) {
       end_what_dies();
+      const auto at = static_cast<std::size_t>(now_);
+      follows_ = follows_ && executions() == plan_.begins[at];
+      op(now_).again = op(now_).again && (!follows_ || plan_.needed[at] != 0);
       execute(op(now_));
     }
     end_what_dies();
@@ -31,6 +35,7 @@ class Following final : public Residue {
       if (state(static_cast<int>(i)).live) living.push_back(static_cast<int>(i));
     bring(living);
   }
+  bool follows() const { return follows_; }
 
  private:
   void dropped(int, bool) override {}
@@ -41,12 +46,16 @@ class Following final : public Residue {
   void forgotten(Key) override {}
   void freed(int) override {}
   void may_be_made(int, int) override {}
-  void make_room(std::int64_t) override {
+  void make_room(std::int64_t bytes) override {
     const auto at = static_cast<std::size_t>(executions());
-    if (at >= plan_.drops.size()) return;
-    for (const auto& [number, stores] : plan_.drops[at]) drop_as_planned(number, stores);
+    if (follows_ && at < plan_.drops.size())
+      for (const auto& [number, stores] : plan_.drops[at]) drop_as_planned(number, stores);
+    follows_ = follows_ && held() + bytes <= budget_;
+    if (!follows_) evict(bytes);
   }
   std::int64_t held() const override { return bytes_; }
+  double distance(int storage) override { return now_ - state(storage).last_use + 1; }
+  bool gives_up() override { return executions() > 5 * static_cast<std::int64_t>(trace_.operators.size()) + 50; }
 
   void end_what_dies() {
     for (std::size_t i = 0; i < trace_.storages.size(); ++i)
@@ -61,7 +70,7 @@ class Following final : public Residue {
     }
     bring(arguments);
     before_overwriting(its.uses);
-    make_room(0);
+    make_room(its.result_bytes + its.scratch_bytes);
     reach(its.result_bytes + its.scratch_bytes);
     ran();
     for (const int each : overwritten) written(each);
@@ -70,6 +79,7 @@ class Following final : public Residue {
   }
 
   const ActivationPlan& plan_;
+  bool follows_ = true;
 };
 
 // One of 40 operators and those of its backward, drawn at random.
@@ -114,7 +124,7 @@ OperatorTrace micro_batch(std::uint32_t seed) {
 // same.
 TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
   int met = 0;
-  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     const OperatorTrace trace = micro_batch(seed);
     const std::int64_t all = unlimited_peak(trace);
     for (const std::int64_t percent : {70, 40})
@@ -126,22 +136,25 @@ TEST(ActivationPlans, OfAnyMicroBatchKeepWithinTheBudget) {
         EXPECT_LE(plan->peak, all * percent / 100);
         EXPECT_TRUE(stores_whole(*plan));
         OperatorTrace copy = trace;
-        Following run(copy, *plan, way);
+        Following run(copy, *plan, all * percent / 100, way);
         EXPECT_NO_THROW(run.go());
+        EXPECT_TRUE(run.follows());
         EXPECT_EQ(run.executions(), plan->executions);
         EXPECT_LE(run.peak(), plan->peak);
       }
   }
-  EXPECT_GT(met, 200);
+  EXPECT_GT(met, 120);
 }
 
-// Storages may end earlier than when the plan was made, or later: what was dropped comes back all the same.
+// Storages may end earlier than when the plan was made, or later: what was dropped comes back all the same, and what
+// can be kept within the budget is.
 TEST(ActivationPlans, AreFollowedWheneverStoragesEnd) {
-  int again = 0;
-  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
+  int again = 0, runs = 0, out_of_step = 0, beyond = 0;
+  for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     const OperatorTrace trace = micro_batch(seed);
     for (const StoredWay way : {StoredWay(), kDisk}) {
-      const auto plan = activation_plan(trace, unlimited_peak(trace) / 2, seed, way);
+      const std::int64_t budget = unlimited_peak(trace) / 2;
+      const auto plan = activation_plan(trace, budget, seed, way);
       if (!plan) continue;
       OperatorTrace other = trace;
       std::mt19937 random(seed);
@@ -150,12 +163,17 @@ TEST(ActivationPlans, AreFollowedWheneverStoragesEnd) {
         each.death = std::max(used + 1, each.death - 6 + static_cast<int>(random() % 13));
       }
       SCOPED_TRACE(testing::Message() << seed << (way ? " stored" : ""));
-      Following run(other, *plan, way);
+      Following run(other, *plan, budget, way);
       EXPECT_NO_THROW(run.go());
+      ++runs;
+      out_of_step += run.follows() ? 0 : 1;
+      beyond += run.peak() > budget ? 1 : 0;
       again += static_cast<int>(run.so_far().again);
     }
   }
-  EXPECT_GT(again, 1000);
+  EXPECT_GT(again, 600);
+  EXPECT_GT(out_of_step, runs / 2);
+  EXPECT_LT(beyond, runs / 10);
 }
 
 }  // namespace zero::activation_plan_test
