@@ -41,7 +41,10 @@ ActivationMemory::ActivationMemory(ActivationWindow& window, const ActivationSet
       observer_(setting.observer),
       stored_(setting.store),
       plan_(std::move(plans)),
-      storages_(window) {}
+      storages_(window) {
+  recorded_.operators.reserve(setting.usual_operators);
+  calls_.reserve(setting.usual_operators);
+}
 
 // -- Memory that goes and comes.
 

@@ -56,6 +56,7 @@ struct ActivationSetting {
   ActivationStore* store;  // null where all is computed again
   const std::weak_ptr<EngineObserver>& observer;
   std::int64_t budget;
+  std::size_t usual_operators = 0;  // so many are expected
 };
 
 class ActivationMemory : public Eviction {

@@ -41,10 +41,10 @@ void ActivationRecorder::allocating(std::size_t bytes) {
 
 // A block that another thread freed comes again unseen.
 void ActivationRecorder::allocated(void* data, std::size_t bytes) {
-  freed(data);
-  sizes_[data] = static_cast<std::int64_t>(bytes);
-  held_ += static_cast<std::int64_t>(bytes);
-  accounts_.add(Owner::activation, static_cast<std::int64_t>(bytes));
+  const auto size = static_cast<std::int64_t>(bytes);
+  const std::int64_t more = size - std::exchange(sizes_[data], size);
+  held_ += more;
+  accounts_.add(Owner::activation, more);
 }
 
 void ActivationRecorder::freed(void* data) {

@@ -5,9 +5,10 @@
 // Thread-safety: one thread.
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
+
 #include <cstdint>
 #include <functional>
-#include <unordered_map>
 #include <utility>
 
 #include "backwards/accounts.h"
@@ -46,7 +47,7 @@ class ActivationRecorder final : public MemoryObserver {
 
  private:
   Accounts& accounts_;
-  std::unordered_map<const void*, std::int64_t> sizes_;  // of what was seen coming
+  ska::flat_hash_map<const void*, std::int64_t> sizes_;  // of what was seen coming
   std::int64_t held_ = 0;
   std::int64_t micro_batch_ = 0;
   std::function<void(std::int64_t)> before_;

@@ -25,6 +25,9 @@ namespace {
 // About what operators do in that time, element by element; and how many times as long products take.
 constexpr std::int64_t kBytesANanosecond = 4, kOfProducts = 8;
 
+// Of a storage, about.
+constexpr std::size_t kUsualReaders = 4;
+
 std::int64_t nanoseconds_now() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
@@ -46,6 +49,7 @@ class ActivationWindow::Call {
   Call(ActivationWindow& window, const c10::OperatorHandle& op, const OperatorKind& its_kind,
        std::span<const c10::IValue> arguments)
       : kind(its_kind) {
+    its.uses.reserve(arguments.size());
     its.identity = its.alike = std::hash<c10::OperatorHandle>()(op);
     for (std::size_t i = 0; i < arguments.size(); ++i)
       for_each_defined(arguments[i], [&](const at::Tensor& tensor) { look(window, tensor, kind.writes[i] != 0); });
@@ -146,15 +150,17 @@ void ActivationWindow::prepare(Call& call, const c10::OperatorHandle& handle, c1
                                std::span<const c10::IValue> arguments) {
   bool recorded = !call.its.backward || at::GradMode::is_enabled();
   if (plan_.decided(now_)) {
-    recorded_all_ = recorded_all_ && (plan_.needs(now_) || !recorded);
+    recorded_all_ = false;
     recorded = recorded && plan_.needs(now_);
   }
   for (const c10::StorageImpl* const written : call.written) before_write(written);
   if (call.kept)
     for (const int each : call.storages) Residue::keep(each);
-  const auto units = parameters_.units(arguments);
-  call.its.again = recorded && call.plain && call.kind.repeatable && units;
-  if (units) call.its.units = *units;
+  if (recorded || recorded_all_) {
+    auto units = parameters_.units(arguments);
+    call.its.again = recorded && call.plain && call.kind.repeatable && units;
+    if (units) call.its.units = *std::move(units);
+  }
   bring(call.storages);
   before_overwriting(call.its.uses);
   if (has_paged_in()) page_in(parameters_, arguments);  // others were, since the fallback above has seen to it
@@ -174,7 +180,9 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
                                torch::jit::Stack* stack) {
   const int number = now_;
   running_ = Running{.before = held()};
-  const std::int64_t began = nanoseconds_now();
+  // Only what a plan is made of; devices are asked for no clock.
+  const bool timed = recorded_all_ && activation_trials().refuses && memory_.observes();
+  const std::int64_t began = timed ? nanoseconds_now() : 0;
   try {
     handle.redispatchBoxed(keys, stack);
   } catch (...) {
@@ -186,7 +194,7 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
     throw;
   }
   TracedOperator& its = op(number);
-  const std::int64_t took = nanoseconds_now() - began;
+  const std::int64_t took = timed ? nanoseconds_now() - began : 0;
   const Running running = *std::exchange(running_, std::nullopt);
   ran();
   written_by(call, number);
@@ -195,8 +203,7 @@ void ActivationWindow::execute(Call& call, const c10::OperatorHandle& handle, c1
   std::int64_t moved = its.result_bytes;
   for (const int each : call.storages) moved += storage(each).bytes;
   its.work = moved / kBytesANanosecond * (call.kind.multiplies ? kOfProducts : 1);
-  its.nanoseconds =
-      activation_trials().refuses && memory_.observes() ? took : its.work;  // devices are asked for no clock
+  its.nanoseconds = timed ? took : its.work;
   its.scratch_bytes = std::max<std::int64_t>(0, running.most - its.result_bytes);
   if (!memory_.observes()) reach(0);  // else each allocation was
   unpin(call.storages);
@@ -243,6 +250,7 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
       if (std::find(call.others.begin(), call.others.end(), storage) != call.others.end()) return;
       const int its = static_cast<int>(trace_.storages.size());
       trace_.storages.push_back({.bytes = bytes, .writers = {number}});
+      trace_.storages.back().readers.reserve(kUsualReaders);
       if (call.kind.allocates) trace_.storages.back().whole_from = TracedStorage::kNever;
       if (stored_) may_be_stored(tensor, its);
       storages_.add(tensor, call.kind.allocates, shared_from_this());

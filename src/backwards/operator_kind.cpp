@@ -1,9 +1,11 @@
 #include "backwards/operator_kind.h"
 
+#include <c10/util/flat_hash_map.h>
+
 #include <array>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 namespace zero {
 namespace {
@@ -58,9 +60,10 @@ OperatorKind::OperatorKind(const c10::OperatorHandle& op) {
 }
 
 const OperatorKind& OperatorKind::of(const c10::OperatorHandle& op) {
-  static thread_local std::unordered_map<c10::OperatorHandle, OperatorKind> kinds;
-  const auto found = kinds.find(op);
-  return found != kinds.end() ? found->second : kinds.emplace(op, OperatorKind(op)).first->second;
+  static thread_local ska::flat_hash_map<c10::OperatorHandle, std::unique_ptr<const OperatorKind>> kinds;
+  std::unique_ptr<const OperatorKind>& its = kinds[op];
+  if (!its) its = std::make_unique<const OperatorKind>(op);
+  return *its;
 }
 
 bool draws_nothing(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {

@@ -104,7 +104,8 @@ void Activations::open() {
     FollowedPlan::Plans plans;
     if (!std::exchange(known_.record_anew, false)) plans.assign(known_.plans.begin(), known_.plans.end());
     window_ = std::make_shared<ActivationWindow>(
-        ActivationSetting{memory_, *parameters_, store_.get(), observer_, bytes_ > 0 ? bytes_ : kUnlimited},
+        ActivationSetting{memory_, *parameters_, store_.get(), observer_, bytes_ > 0 ? bytes_ : kUnlimited,
+                          static_cast<std::size_t>(report_.operators)},
         std::move(plans));
     complete_ = false;
   }
@@ -175,12 +176,13 @@ void Activations::learn() {
 
 void Activations::learn(OperatorTrace trace) {
   if (report_.unlimited_bytes == 0 || budget_.share > 0) set_budget(trace);
-  const auto before = std::ranges::find(known_.seen_once, signature(trace), signature);
+  const std::uint64_t its = signature(trace);
+  const auto before = std::ranges::find(known_.seen_once, its, &Known::Seen::signature);
   if (before != known_.seen_once.end()) {
-    take_least_times(trace, *before);
+    take_least_times(trace, before->trace);
     known_.seen_once.erase(before);
   } else if (report_.peak_bytes <= bytes_ || budget_.share > 0) {
-    known_.seen_once.push_front(std::move(trace));
+    known_.seen_once.push_front({its, std::move(trace)});
     if (known_.seen_once.size() > kMostShapes) known_.seen_once.pop_back();
     return;
   }

@@ -65,7 +65,11 @@ class Activations {
   // Of micro-batches before.
   struct Known {
     std::deque<std::shared_ptr<PlannedMicroBatch>> plans = {};  // used last first
-    std::deque<OperatorTrace> seen_once = {};
+    struct Seen {
+      std::uint64_t signature;
+      OperatorTrace trace;
+    };
+    std::deque<Seen> seen_once = {};
     bool record_anew = false;  // the next one, without a plan
   };
   void open();

@@ -196,14 +196,14 @@ TEST(ActivationBudgets, AreKeptToWhereStoragesEndLaterThanForetold) {
         [&](Deep& model, int step) {
           held.clear();
           if (step > 0) peaks.push_back(report.peak_bytes);
-          return model.loss(input(step), [&](int layer, at::Tensor& y) {
-            if (step >= 3 && layer % 2 == 0) held.push_back(y.detach());
+          return model.loss(input(step), [&](int, at::Tensor& y) {
+            if (step >= 3) held.push_back(y.detach());
           });
         },
         &report);
   };
   const std::vector<float> without = run(within({.share = 1}));
-  const std::int64_t budget = report.unlimited_bytes * 6 / 10;
+  const std::int64_t budget = report.unlimited_bytes * 45 / 100;
   EXPECT_EQ(run(within({.bytes = budget})), without);
   EXPECT_EQ(peaks.size(), 6U);
   for (const std::int64_t each : peaks) EXPECT_LE(each, budget);

@@ -13,8 +13,8 @@
 
 namespace zero::activation_plan_test {
 
-// A micro-batch that goes by a plan, as ActivationWindow does, and remembers only what the plan says may run again; once
-// it is out of step it keeps to the budget by itself.
+// A micro-batch that goes by a plan, as ActivationWindow does, and remembers only what the plan says may run again;
+// once it is out of step it keeps to the budget by itself.
 class Following final : public Eviction {
  public:
   Following(OperatorTrace& copy, const ActivationPlan& plan, std::int64_t budget, StoredWay way)
