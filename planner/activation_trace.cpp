@@ -27,7 +27,7 @@ class Recorder final : public StepListener {
     if (gathers_ && its.unit != StepOperator::kNoUnit) op.units.push_back(its.unit);
     op.other_bytes = kScalars;
     op.backward = backward_;
-    op.again = !backward_;
+    op.again = its.of_forward;
   }
   void hold(const Block& made) override {
     zero::TracedOperator& op = trace_.operators.operators.back();

@@ -55,6 +55,7 @@ class Walk final : StepOperators {
     to_.at("loss");
     loss();
     to_.at("start of backward");
+    begin_backward();
     loss_backward();
     norm_backward(last_, norm_unit_);
     to_.repeat(layers - 1, [&] { part_backward(false); });
@@ -190,9 +191,9 @@ class Walk final : StepOperators {
     return sum;
   }
 
-  void gated(Layer& its) {
+  Block gated(Layer& its) {
     its.activated = make("silu", inner(), {its.gate});
-    its.inner = make("gated", inner(), {its.activated, its.up}, 2);
+    return its.inner = make("gated", inner(), {its.activated, its.up}, 2);
   }
 
   void loss() {
@@ -242,7 +243,7 @@ class Walk final : StepOperators {
     std::vector<Block> of_tokens;
     Block sum;
     each_piece(c_.activations.loss_pieces, [&] {
-      const Gradients of = logits_backward(logarithms());
+      const Gradients of = logits_backward(computed_again([&] { return logarithms(); }));
       of_tokens.push_back(of.input);
       sum = of_tokens.size() == 1 ? first_of_pieces(of.weight) : with_next_of_pieces(sum, of.weight);
     });
@@ -315,7 +316,7 @@ class Walk final : StepOperators {
     Layer its = layers_.back();
     if (layers_.size() > 1) layers_.pop_back();  // who does not hear of each layer hears of the same one again
     if (!again(Recompute::layers)) return layer_backward(its, first);
-    its = computed(its.before, its.unit);
+    its = computed_again([&] { return computed(its.before, its.unit); });
     const Block result = stream_;
     given_ = flow_;
     layer_backward(its, first);
@@ -336,7 +337,7 @@ class Walk final : StepOperators {
     const std::int64_t hidden = c_.hidden_size, inside = c_.intermediate_size;
     const Gradients down = product_backward(hidden, inside, flow_, its.inner, its.unit);
     drop(its.inner, down.weight);
-    if (again(Recompute::selective)) gated(its);
+    if (again(Recompute::selective)) computed_again([&] { return gated(its); });
     const Block of_activated = make("backward of the gate", inner(), {down.input, its.up}, 2);
     const Block of_up = make("backward of the gate", inner(), {down.input, its.activated}, 2);
     if (!again(Recompute::selective)) drop(down.input);

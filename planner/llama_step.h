@@ -37,8 +37,9 @@ struct StepOperator {
 
   std::string_view name;
   std::span<const Block> reads;
-  int unit =
-      kNoUnit;  // whose parameters it reads: the embedding's, which is 0, those of layers, the norm's, the head's
+  // Whose parameters it reads: the embedding's, which is 0, those of layers, the norm's, the head's.
+  int unit = kNoUnit;
+  bool of_forward = true;  // which may go on in backward, where the program itself computes again
 };
 
 class StepListener {

@@ -71,7 +71,7 @@ std::string refusal(const MicroBatch& work, const Pace& pace) {
 }  // namespace
 
 bool foresees_budget(const MicroBatch& work) {
-  return work.config.activations == models::ActivationOptions{} && work.way.exact;
+  return work.way.exact;
 }
 
 zero::StoredWay stored_way(const zero::Plan& plan, const Profile& profile) {
@@ -106,10 +106,8 @@ std::int64_t least_activation_budget(const MicroBatch& work, const Pace& pace) {
 Recomputation price_of_budget(const MicroBatch& work, const Pace& pace) {
   if (!work.budget) return {};
   if (!foresees_budget(work))
-    throw zero::ConfigError(
-        "an activation budget beside layers that are computed again, the loss in pieces or activations in 8 bits "
-        "cannot be foreseen",
-        "plan with one of them; to train with both is possible");
+    throw zero::ConfigError("an activation budget beside activations in 8 bits cannot be foreseen",
+                            "plan with one of them; to train with both is possible");
   if (const auto found = recomputation(work, pace)) return *found;
   throw zero::ConfigError(refusal(work, pace), "give it so much, or take smaller micro-batches");
 }

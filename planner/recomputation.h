@@ -19,8 +19,7 @@ struct Recomputation {
   double seconds = 0;  // of a micro-batch
   double share = 0;    // of the time of all its operators
 };
-// Whether the list of operators says what could be dropped: not where the program itself computes layers again, or the
-// loss in pieces, nor what products keep in 8 bits.
+// Whether the list of operators says what could be dropped: not what products keep in 8 bits.
 bool foresees_budget(const MicroBatch& work);
 
 // How activations come back by a plan: by the profile's disks or link, as the engine takes them to be where that does

@@ -26,7 +26,7 @@ class StepOperators {
   std::int64_t wide(std::int64_t width) const { return tokens_ * width * kWide; }
 
   void runs(std::string_view name, Reads reads, int unit = StepOperator::kNoUnit) {
-    to_.runs({name, {reads.begin(), reads.size()}, unit});
+    to_.runs({name, {reads.begin(), reads.size()}, unit, forward_});
   }
   // Of the operator that runs.
   Block hold(std::int64_t bytes);
@@ -48,6 +48,16 @@ class StepOperators {
   // The tokens are those of one piece after the other, as zero::cross_entropy takes them.
   void each_piece(std::int64_t pieces, const std::function<void()>& once);
 
+  // What runs from here on is of a backward; but for what `once` tells of.
+  void begin_backward() { forward_ = false; }
+  template <class Once>
+  auto computed_again(const Once& once) {
+    forward_ = true;
+    auto made = once();
+    forward_ = false;
+    return made;
+  }
+
   template <class... Blocks>
   void drop(const Blocks&... blocks) {
     (to_.drop(blocks), ...);
@@ -68,6 +78,7 @@ class StepOperators {
 
   ProductScratch scratch_;
   int blocks_ = 0;
+  bool forward_ = true;
 };
 
 }  // namespace planner

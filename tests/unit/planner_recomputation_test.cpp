@@ -152,18 +152,55 @@ TEST(Recomputations, SayWhatCannotBeMet) {
     EXPECT_NE(said.find(each), said.npos) << said;
 }
 
-// The program computes again itself, and what a budget would do beside that is not known.
-TEST(Recomputations, AreNotForeseenBesideOthers) {
-  for (const models::ActivationOptions& options :
-       {models::ActivationOptions{.recompute = models::Recompute::selective}, {.loss_pieces = 2}}) {
+// The program computes again itself, or the loss in pieces, and a budget takes what is left.
+TEST(Recomputations, AreForeseenBesideWhatTheProgramComputesAgain) {
+  for (const models::ActivationOptions& options : {models::ActivationOptions{.recompute = models::Recompute::selective},
+                                                   {.recompute = models::Recompute::layers},
+                                                   {.loss_pieces = 4},
+                                                   {models::Recompute::selective, 4}}) {
     MicroBatch of = work(3);
     of.config.activations = options;
-    EXPECT_EQ(price_of_budget(of, kPace).seconds, 0);
-    of.budget = {.share = .9};
-    EXPECT_FALSE(recomputation(of, kPace));
+    const std::int64_t least = least_activation_budget(of, kPace), all = activations(of).bytes;
+    EXPECT_LT(least, all);
+    of.budget = {.bytes = least};
+    EXPECT_GT(price_of_budget(of, kPace).seconds, 0);
+    of.budget = {.bytes = least - all / 50};
     const std::string said = error_of([&] { price_of_budget(of, kPace); });
-    EXPECT_NE(said.find("cannot be foreseen"), said.npos) << said;
+    EXPECT_NE(said.find("the least for this micro-batch is about " + std::to_string(least)), said.npos) << said;
   }
+  MicroBatch of = work(3);
+  of.seq = 2048;  // so that the logits are what needs most
+  const std::int64_t whole = least_activation_budget(of, kPace);
+  of.config.activations.loss_pieces = 8;
+  EXPECT_LT(least_activation_budget(of, kPace), whole * 6 / 10);
+}
+
+// Where the program computes layers again in backward, these operators are a forward's, as many as the first time.
+TEST(ActivationTraces, KnowForwardsInsideBackward) {
+  MicroBatch of = work(2);
+  of.config.activations.recompute = models::Recompute::layers;
+  const ActivationTrace trace = activation_trace(of, kPace);
+  const auto attentions = [&](bool backward, bool again) {
+    int count = 0;
+    for (std::size_t i = 0; i < trace.names.size(); ++i) {
+      const zero::TracedOperator& each = trace.operators.operators[i];
+      count += trace.names[i] == "attention" && each.backward == backward && each.again == again ? 1 : 0;
+    }
+    return count;
+  };
+  EXPECT_EQ(attentions(false, true), 2);
+  EXPECT_EQ(attentions(true, true), 2);
+  EXPECT_EQ(attentions(true, false) + attentions(false, false), 0);
+}
+
+TEST(Recomputations, AreNotForeseenIn8Bits) {
+  MicroBatch of = work(3);
+  of.way = {.nanoseconds_a_byte = 0, .exact = false};
+  EXPECT_EQ(price_of_budget(of, kPace).seconds, 0);
+  of.budget = {.share = .9};
+  EXPECT_FALSE(recomputation(of, kPace));
+  const std::string said = error_of([&] { price_of_budget(of, kPace); });
+  EXPECT_NE(said.find("cannot be foreseen"), said.npos) << said;
 }
 
 TEST(Recomputations, AreInTheSecondsOfAStep) {
