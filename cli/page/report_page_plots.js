@@ -75,7 +75,8 @@ function lanes(run, activities, xOf, top) {
   const threads = names.toSorted((a, b) => (b === "main") - (a === "main"));
   return threads.flatMap((thread, row) => {
     const y = top + row * 22;
-    const own = activities.filter((each) => each.thread === thread);
+    const own = activities.filter((each) => each.thread === thread)
+      .toSorted((a, b) => a.begin - b.begin || b.end - a.end);  // what goes on within another lies over it
     const marks = own.map((each) => {
       const width = Math.max(1.5, xOf(each.end) - xOf(each.begin));
       return activityMark(run, each, keys.get(each.name), xOf(each.begin), y, width);

@@ -70,9 +70,10 @@ std::int64_t staging_bytes(const Plan& plan, const DiskOptions& disk, bool on_de
   };
   const std::int64_t disks =
       (tiers.optimizer == Tier::disk) + (tiers.gradient == Tier::disk) + (tiers.parameter == Tier::disk);
+  const std::int64_t stores = disks + (plan[State::activation].tier == Tier::disk);
   const StagingShape update = shape(disks > 0);
   const StagingShape bringing{update.transfer, on_device && tiers.parameter == Tier::disk, update.page};
-  const std::int64_t bytes = disks * of_store(disk) + buffers(bringing) +
+  const std::int64_t bytes = stores * of_store(disk) + buffers(bringing) +
                              buffers(staging_of_update(tiers, on_device, update.transfer, update.page));
   if (tiers.gradient == Tier::device) return bytes;
   // Of the thread that runs backward, also where the vote reads; and of the exchange's.

@@ -225,6 +225,39 @@ TEST(PlanCommand, ForeseesOfStatesOnDiskWhatARunDoes) {
   EXPECT_EQ(folder.document("p").at("plans").at(0).at("tiers").size(), 2U);
 }
 
+// With the buffers through which they pass.
+TEST(PlanCommand, ForeseesOfActivationsOnDiskWhatARunHolds) {
+  const Folder folder;
+  const Result run = run_apart(folder, {"train",
+                                        "--model",
+                                        "micro",
+                                        "--ranks",
+                                        "2",
+                                        "--plan",
+                                        "zero3",
+                                        "--seq",
+                                        "128",
+                                        "--batch",
+                                        "4",
+                                        "--activation-budget",
+                                        "40%",
+                                        "--offload",
+                                        "activation=disk",
+                                        "--data",
+                                        folder.path("text"),
+                                        "--steps",
+                                        "5",
+                                        "--disk",
+                                        folder.path(""),
+                                        "--json",
+                                        folder.path("r")});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const json ran = folder.document("r").at("runs").at(0);
+  const double predicted = ran.at("peak").at("predicted"), measured = ran.at("peak").at("measured");
+  EXPECT_GE(predicted, measured);
+  EXPECT_NEAR(predicted, measured, .005 * measured);
+}
+
 TEST(PlanCommand, SaysThatNothingFits) {
   const Folder folder;
   const Result result = run_apart(folder, {"plan", "--model", "7b", "--ranks", "2", "--device-memory", "10GB", "--fit",
