@@ -206,6 +206,15 @@ class Timeline(Page):
         self.assertIsNone(self.value('document.getElementById("timeline-run")'))
         self.check(FULL["runs"][3])
 
+    def test_what_goes_on_within_another_lies_over_it(self) -> None:
+        self.show("nested")
+        at_its_middle = """(rect => { const {x, y, width, height} = rect.getBoundingClientRect();
+          return document.elementFromPoint(x + width / 2, y + height / 2) === rect; })"""
+        pieces = '[...document.querySelectorAll("#memory .tip[data-part=activity] rect")]'
+        self.value(f"{pieces}[0].scrollIntoView()")
+        names = f"{pieces}.filter({at_its_middle}).map((each) => each.closest('.tip').dataset.name)"
+        self.assertEqual(self.value(names), ["backward", "recompute", "fetch", "step"])
+
     def test_keys_walk_through_the_samples(self) -> None:
         self.value('document.querySelector("#memory .scrub").focus()')
         run = FULL["runs"][0]

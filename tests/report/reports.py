@@ -99,10 +99,20 @@ def long(report: Report) -> None:
         run["timeline"]["samples"] = [[i * 1e-5, *first[1:]] for i in range(5000)]
 
 
+def nested(report: Report) -> None:
+    """What a thread does in the order in which it ends, so that what goes on within another is told before it."""
+    one_run(report)
+    spans = [("recompute", 0.02, 0.021), ("fetch", 0.03, 0.031), ("backward", 0.01, 0.04), ("step", 0.04, 0.05)]
+    report["runs"][0]["timeline"]["activities"] = [
+        {"name": name, "unit": "", "thread": "main", "begin": begin, "end": end} for name, begin, end in spans
+    ]
+
+
 REPORTS = {
     "full": FULL,
     "as_before": changed(as_before),
     "one_run": changed(one_run),
+    "nested": changed(nested),
     "optimizers": changed(optimizers),
     "apart": changed(apart),
     "uneven": changed(uneven),
