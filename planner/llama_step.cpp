@@ -191,9 +191,9 @@ class Walk final : StepOperators {
     return sum;
   }
 
-  Block gated(Layer& its) {
+  void gated(Layer& its) {
     its.activated = make("silu", inner(), {its.gate});
-    return its.inner = make("gated", inner(), {its.activated, its.up}, 2);
+    its.inner = make("gated", inner(), {its.activated, its.up}, 2);
   }
 
   void loss() {
@@ -337,7 +337,7 @@ class Walk final : StepOperators {
     const std::int64_t hidden = c_.hidden_size, inside = c_.intermediate_size;
     const Gradients down = product_backward(hidden, inside, flow_, its.inner, its.unit);
     drop(its.inner, down.weight);
-    if (again(Recompute::selective)) computed_again([&] { return gated(its); });
+    if (again(Recompute::selective)) computed_again([&] { gated(its); });
     const Block of_activated = make("backward of the gate", inner(), {down.input, its.up}, 2);
     const Block of_up = make("backward of the gate", inner(), {down.input, its.activated}, 2);
     if (!again(Recompute::selective)) drop(down.input);

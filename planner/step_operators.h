@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 
+#include "base/restore.h"
 #include "planner/llama_step.h"
 
 namespace planner {
@@ -52,10 +53,8 @@ class StepOperators {
   void begin_backward() { forward_ = false; }
   template <class Once>
   auto computed_again(const Once& once) {
-    forward_ = true;
-    auto made = once();
-    forward_ = false;
-    return made;
+    const zero::Restore forward(forward_, true);
+    return once();
   }
 
   template <class... Blocks>

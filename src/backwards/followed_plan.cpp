@@ -36,11 +36,9 @@ void FollowedPlan::meet(std::uint64_t identity, int number, std::int64_t executi
   if (!followed_) return;
   const auto at = static_cast<std::size_t>(number);
   if (at < followed_->plan.begins.size() && followed_->plan.begins[at] != executions) return leave();
-  const auto differs = [&](const auto& each) {
+  std::erase_if(candidates_, [&](const auto& each) {
     return at >= each->trace.operators.size() || each->trace.operators[at].identity != identity;
-  };
-  if (candidates_.size() == 1 && !differs(followed_)) return;
-  std::erase_if(candidates_, differs);
+  });
   if (std::find(candidates_.begin(), candidates_.end(), followed_) != candidates_.end()) return;
   if (candidates_.empty() || again > 0 || !drops_nothing(followed_->plan, executions) ||
       !drops_nothing(candidates_.front()->plan, executions))

@@ -228,29 +228,10 @@ TEST(PlanCommand, ForeseesOfStatesOnDiskWhatARunDoes) {
 // With the buffers through which they pass.
 TEST(PlanCommand, ForeseesOfActivationsOnDiskWhatARunHolds) {
   const Folder folder;
-  const Result run = run_apart(folder, {"train",
-                                        "--model",
-                                        "micro",
-                                        "--ranks",
-                                        "2",
-                                        "--plan",
-                                        "zero3",
-                                        "--seq",
-                                        "128",
-                                        "--batch",
-                                        "4",
-                                        "--activation-budget",
-                                        "40%",
-                                        "--offload",
-                                        "activation=disk",
-                                        "--data",
-                                        folder.path("text"),
-                                        "--steps",
-                                        "5",
-                                        "--disk",
-                                        folder.path(""),
-                                        "--json",
-                                        folder.path("r")});
+  const Words setting{"train", "--model", "micro", "--ranks", "2", "--plan", "zero3", "--seq", "128", "--batch", "4"};
+  const Words within{"--activation-budget", "40%", "--offload", "activation=disk", "--disk", folder.path("")};
+  const Words rest{"--data", folder.path("text"), "--steps", "5", "--json", folder.path("r")};
+  const Result run = run_apart(folder, joined(joined(setting, within), rest));
   ASSERT_EQ(run.code, 0) << run.err;
   const json ran = folder.document("r").at("runs").at(0);
   const double predicted = ran.at("peak").at("predicted"), measured = ran.at("peak").at("measured");
