@@ -5,13 +5,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zero/communicator.h"
 
 namespace zero {
 
-enum class Transport : std::uint8_t { automatic, gloo };
+enum class Transport : std::uint8_t { automatic, tcp, gloo };
+
+// "auto", "tcp" or "gloo"; none: it is no transport's name.
+std::optional<Transport> transport_named(std::string_view name);
 
 // Of a program that starts its ranks itself: what a launcher's variables say otherwise. Which ranks share a host, they
 // find out.
@@ -34,8 +38,8 @@ struct InitOptions {
 #else
   bool check = true;
 #endif
-  // What CPU memory travels by. `automatic`: shared memory where ranks share a host, Gloo between hosts.
-  // ZERO_TRANSPORT=auto|gloo overrides it.
+  // What CPU memory travels by. `automatic`: shared memory where ranks share a host, streams of TCP between hosts; `tcp`
+  // and `gloo`: streams, or Gloo, between all ranks. ZERO_TRANSPORT=auto|tcp|gloo overrides it.
   Transport transport = Transport::automatic;
   // Declares that so many consecutive ranks of a host form a host of their own: to try out on one machine
   // what several would do, threads as ranks included. 0: hosts are what they are. ZERO_RANKS_PER_HOST overrides it.

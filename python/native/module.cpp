@@ -27,10 +27,9 @@ void bind_errors(py::module_& module) {
   bind_error<CheckpointError>(module, "CheckpointError", error);
 }
 
-Transport transport_named(const std::string& name) {
-  if (name == "auto") return Transport::automatic;
-  if (name == "gloo") return Transport::gloo;
-  throw ConfigError("there is no transport '" + name + "'", "auto or gloo");
+Transport known_transport(const std::string& name) {
+  if (const auto transport = transport_named(name)) return *transport;
+  throw ConfigError("there is no transport '" + name + "'", "auto, tcp or gloo");
 }
 
 // Rank, size, host and port.
@@ -41,7 +40,7 @@ World joined(double timeout, std::optional<bool> check, const std::string& trans
   InitOptions options;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
   options.check = check.value_or(options.check);
-  options.transport = transport_named(transport);
+  options.transport = known_transport(transport);
   options.ranks_per_host = ranks_per_host;
   options.arena = arena;
   options.debug = debug;

@@ -187,6 +187,13 @@ LauncherEnv launcher_env_of(const Ranks& ranks, const EnvLookup& lookup) {
   return out;
 }
 
+std::optional<Transport> transport_named(std::string_view name) {
+  if (name == "auto") return Transport::automatic;
+  if (name == "tcp") return Transport::tcp;
+  if (name == "gloo") return Transport::gloo;
+  return {};
+}
+
 InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
   const Env env(lookup);
   if (const std::string value = env.text("ZERO_TIMEOUT"); !value.empty()) {
@@ -201,9 +208,9 @@ InitOptions override_options(InitOptions options, const EnvLookup& lookup) {
   override_switch(env, "ZERO_ARENA", options.arena);
   override_switch(env, "ZERO_DEBUG", options.debug);
   if (const std::string value = env.text("ZERO_TRANSPORT"); !value.empty()) {
-    if (value != "auto" && value != "gloo")
-      throw ConfigError("ZERO_TRANSPORT=" + shown(value) + " is neither auto nor gloo");
-    options.transport = value == "gloo" ? Transport::gloo : Transport::automatic;
+    const auto transport = transport_named(value);
+    if (!transport) throw ConfigError("ZERO_TRANSPORT=" + shown(value) + " is none of auto, tcp and gloo");
+    options.transport = *transport;
   }
   if (const std::string value = env.text("ZERO_RANKS_PER_HOST"); !value.empty()) {
     const auto ranks = read_number<int>(value, 0, kAny);

@@ -1,6 +1,7 @@
 #include "comm/listener.h"
 
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -40,27 +41,36 @@ Addresses find_addresses(const std::string& host, int port, int type, int flags 
   throw CommError("the host \"" + host + "\" is unknown: " + gai_strerror(error));
 }
 
-// 0 when a connection was taken by `end`, else errno's value.
-int try_connecting(const addrinfo& peer, Clock::time_point end) {
-  const Descriptor fd(socket(peer.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return errno;
-  if (connect(fd.get(), peer.ai_addr, peer.ai_addrlen) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
+// A stream, or errno's value.
+struct Tried {
+  Descriptor stream;
+  int error = 0;
+};
+
+// When a connection was taken by `end`.
+Tried try_connecting(const addrinfo& peer, Clock::time_point end) {
+  Descriptor fd(socket(peer.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return {Descriptor(), errno};
+  if (connect(fd.get(), peer.ai_addr, peer.ai_addrlen) == 0) return {std::move(fd), 0};
+  if (errno != EINPROGRESS) return {Descriptor(), errno};
   pollfd polled{fd.get(), POLLOUT, 0};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-  if (poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30))) <= 0) return ETIMEDOUT;
+  if (poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30))) <= 0)
+    return {Descriptor(), ETIMEDOUT};
   int error = 0;
   socklen_t length = sizeof error;
-  return getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+  if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  return {std::move(fd), error};
 }
 
 // Likewise, at one of the addresses, each of which has an equal share of the time.
-int try_connecting(const Addresses& list, Clock::time_point end) {
-  int left = 0, error = EADDRNOTAVAIL;
+Tried try_connecting(const Addresses& list, Clock::time_point end) {
+  int left = 0;
+  Tried tried{Descriptor(), EADDRNOTAVAIL};
   for (const addrinfo* peer = list.get(); peer; peer = peer->ai_next) ++left;
-  for (const addrinfo* peer = list.get(); peer && error != 0; peer = peer->ai_next, --left)
-    error = try_connecting(*peer, Clock::now() + (end - Clock::now()) / left);
-  return error;
+  for (const addrinfo* peer = list.get(); peer && tried.error != 0; peer = peer->ai_next, --left)
+    tried = try_connecting(*peer, Clock::now() + (end - Clock::now()) / left);
+  return tried;
 }
 
 struct Own {
@@ -117,7 +127,7 @@ void await_listener(const std::string& host, int port, Clock::time_point deadlin
   for (;;) {
     std::string reason;
     try {
-      const int error = try_connecting(find_addresses(host, port, SOCK_STREAM), deadline);
+      const int error = try_connecting(find_addresses(host, port, SOCK_STREAM), deadline).error;
       if (error == 0) return;
       reason = std::strerror(error);
     } catch (const CommError& unknown) {
@@ -126,6 +136,27 @@ void await_listener(const std::string& host, int port, Clock::time_point deadlin
     if (Clock::now() + kPause > deadline) throw CommError(reason);
     std::this_thread::sleep_for(kPause);
   }
+}
+
+Descriptor connect_to(const std::string& host, int port, Clock::time_point deadline) {
+  Tried tried = try_connecting(find_addresses(host, port, SOCK_STREAM), deadline);
+  if (tried.error != 0) throw CommError(std::strerror(tried.error));
+  return std::move(tried.stream);
+}
+
+// One of IPv4 before others, whose addresses are no link's own.
+std::string address_of_interface(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) throw CommError("the system does not list the network's interfaces");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, freeifaddrs);
+  for (const auto& [family, bytes] : {std::pair{AF_INET, sizeof(sockaddr_in)}, {AF_INET6, sizeof(sockaddr_in6)}})
+    for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family || name != each->ifa_name) continue;
+      char host[NI_MAXHOST];
+      const auto length = static_cast<socklen_t>(bytes);
+      if (getnameinfo(each->ifa_addr, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0) return host;
+    }
+  throw CommError("the network interface \"" + name + "\" has no address");
 }
 
 Listener bind_listener(const std::string& address, int port) {

@@ -22,6 +22,12 @@ std::string address_towards(const std::string& host, int port);
 // saying why nobody does.
 void await_listener(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
 
+// A stream to who takes connections there, which does not block. Throws CommError saying why nobody does.
+Descriptor connect_to(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
+
+// The address of one of this host's interfaces, in digits. Throws CommError when it has none.
+std::string address_of_interface(const std::string& name);
+
 // A TCP socket that is bound but does not listen yet.
 struct Listener {
   Descriptor socket;

@@ -17,6 +17,7 @@
 #include "comm/two_level.h"
 #include "gloo_group.h"
 #include "memory/torch/arena_allocator.h"
+#include "network_group.h"
 #include "shared_group.h"
 #include "torch_optimizers.h"
 
@@ -84,24 +85,30 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 // As processes of several hosts are joined.
 MakeRank over_two_levels(const Hosts& hosts, Timeout limit) {
-  const MakeRank all = gloo_on_hosts(hosts.size(), limit, hosts.ranks_per_host);
+  const auto links = linked_threads(hosts.size());
+  const MakeRank all = network_of(links, "all", 0, 1, hosts.size(), {.timeout = limit, .hosts = HostMap(hosts)});
   std::vector<MakeRank> inside, across;
   for (int h = 0; h < hosts.hosts; ++h) inside.push_back(shared_group(hosts.ranks_per_host, limit));
-  for (int l = 0; l < hosts.ranks_per_host; ++l) across.push_back(gloo_on_hosts(hosts.hosts, limit, 1));
+  for (int l = 0; l < hosts.ranks_per_host; ++l)
+    across.push_back(network_of(links, "across", l, hosts.ranks_per_host, hosts.hosts,
+                                {.timeout = limit, .hosts = HostMap(Hosts{hosts.hosts, 1})}));
   return [=](int rank) {
     const int host = hosts.host(rank), local = hosts.local(rank);
     auto everyone = all(rank), here = inside[static_cast<std::size_t>(host)](local);
-    return two_level_communicator({everyone, here, across[static_cast<std::size_t>(local)](host)}, hosts);
+    Levels levels{everyone, here, across[static_cast<std::size_t>(local)](host)};
+    (*links)[static_cast<std::size_t>(rank)].reset();  // which the groups hold
+    return two_level_communicator(std::move(levels), hosts);
   };
 }
 
-// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|gloo; on several hosts the first two over two levels.
+// How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|tcp|gloo; on several hosts the first two over two levels.
 MakeRank transport(int ranks, Timeout limit, int ranks_per_host) {
   const char* const name = std::getenv("ZERO_TEST_TRANSPORT");
   const std::string_view wanted = name == nullptr ? "threads" : name;
   const bool several = 0 < ranks_per_host && ranks_per_host < ranks;
   if (wanted == "shared" && several) return over_two_levels({ranks / ranks_per_host, ranks_per_host}, limit);
   if (wanted == "shared") return shared_group(ranks, limit);
+  if (wanted == "tcp") return network_on_hosts(ranks, limit, ranks_per_host);
   if (wanted == "gloo") return gloo_on_hosts(ranks, limit, ranks_per_host);
   if (wanted != "threads") throw std::runtime_error("ZERO_TEST_TRANSPORT=" + std::string(wanted));
   const auto worlds =

@@ -15,7 +15,6 @@ namespace zero {
 struct GlooOptions {
   std::chrono::milliseconds timeout{};
   std::string address = "127.0.0.1";  // of this host, where the peers connect
-  std::string interface = {};         // instead of an address when not empty
   int world_rank = -1;                // what messages call this rank, where that is not its number in the group
   bool debug = false;                 // see InitOptions
   HostMap hosts = {};                 // which ranks share one

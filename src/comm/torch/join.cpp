@@ -9,6 +9,8 @@
 #include "comm/hosts.h"
 #include "comm/launcher_env.h"
 #include "comm/listener.h"
+#include "comm/net/network_meeting.h"
+#include "comm/net/network.h"
 #include "comm/shared.h"
 #include "comm/torch/c10d.h"
 #include "comm/torch/nccl.h"
@@ -33,16 +35,16 @@ void require_interface(const LauncherEnv& env) {
       "set GLOO_SOCKET_IFNAME to one of those that `ip link` lists, or unset it");
 }
 
-// Where the peers reach this rank: loopback on one host, else the interface towards rank 0.
-GlooOptions network(const LauncherEnv& env, const Rendezvous& meeting, std::chrono::milliseconds timeout) {
-  GlooOptions options{timeout, kLoopback, env.interface};
-  if (env.one_host() || !options.interface.empty()) return options;
-  options.address = address_towards(meeting.host(), env.port);
-  if (is_loopback(options.address))
+// Where the peers reach this rank: loopback on one host, else the interface towards rank 0, or the one that is named.
+std::string own_address(const LauncherEnv& env, const Rendezvous& meeting) {
+  if (!env.interface.empty()) return address_of_interface(env.interface);
+  if (env.one_host()) return kLoopback;
+  std::string address = address_towards(meeting.host(), env.port);
+  if (is_loopback(address))
     throw ConfigError("rank " + std::to_string(env.rank) + ": \"" + meeting.host() +
                           "\" is this host's loopback address, which the ranks on other hosts cannot reach",
                       "set MASTER_ADDR to an address that all hosts see, or GLOO_SOCKET_IFNAME to an interface");
-  return options;
+  return address;
 }
 
 using Bytes = std::vector<std::uint8_t>;
@@ -62,12 +64,32 @@ class Joining {
  private:
   std::shared_ptr<CommunicatorImpl> of_host() {
     const HostMap map(identities_);
-    if (hosts_.ranks_per_host == 1) return gloo("all", env_.rank, env_.size, map);
+    if (options_.transport == Transport::gloo) return gloo(map);
     if (hosts_.hosts == 1) return shared();
-    Levels levels{gloo("all", env_.rank, env_.size, map), shared(), nullptr};
-    levels.across = gloo("across/" + std::to_string(hosts_.local(env_.rank)), hosts_.host(env_.rank), hosts_.hosts,
-                         HostMap(Hosts{hosts_.hosts, 1}));
+    const std::shared_ptr<Links> links = linked();
+    std::vector<int> everybody, across;
+    for (int rank = 0; rank < env_.size; ++rank) {
+      everybody.push_back(rank);
+      if (hosts_.local(rank) == hosts_.local(env_.rank)) across.push_back(rank);
+    }
+    auto all = network_communicator(links, "all", everybody, env_.rank, {options_.timeout, env_.rank, map});
+    if (hosts_.ranks_per_host == 1) return all;
+    Levels levels{std::move(all), shared(), nullptr};
+    levels.across = network_communicator(links, "across", across, hosts_.host(env_.rank),
+                                         {options_.timeout, env_.rank, HostMap(Hosts{hosts_.hosts, 1})});
     return two_level_communicator(std::move(levels), hosts_);
+  }
+
+  // Streams to all other ranks. Rank 0 draws the secret, which who meets in the store is told.
+  std::shared_ptr<Links> linked() {
+    NetworkIdentity own{env_.rank, env_.size, random_secret()};
+    if (env_.rank == 0) {
+      tell("secret", {own.secret.begin(), own.secret.end()});
+    } else {
+      std::ranges::copy(ask("secret", 0).substr(0, own.secret.size()), own.secret.begin());
+    }
+    NetworkMeeting meeting(own_address(env_, meeting_), own, options_.timeout);
+    return std::make_shared<Links>(meeting.join(of_all("place", meeting.place())));
   }
 
   DeviceReach nccl() const {
@@ -78,8 +100,10 @@ class Joining {
             }};
   }
 
-  // For Gloo alone, each rank is one it reaches over the network.
-  Hosts shape() const { return options_.transport == Transport::gloo ? Hosts{env_.size, 1} : Hosts::of(identities_); }
+  // But for what goes by itself, each rank is one that is reached over the network.
+  Hosts shape() const {
+    return options_.transport == Transport::automatic ? Hosts::of(identities_) : Hosts{env_.size, 1};
+  }
 
   // The host of each rank.
   std::vector<std::string> identities() {
@@ -133,13 +157,10 @@ class Joining {
                      "ZERO_TIMEOUT");
   }
 
-  std::shared_ptr<CommunicatorImpl> gloo(const std::string& name, int rank, int size, const HostMap& hosts) {
-    auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting_.store());
-    GlooOptions options = network(env_, meeting_, options_.timeout);
-    options.world_rank = env_.rank;
-    options.debug = options_.debug;
-    options.hosts = hosts;
-    return gloo_communicator(std::move(store), rank, size, options);
+  std::shared_ptr<CommunicatorImpl> gloo(const HostMap& hosts) {
+    GlooOptions options{options_.timeout, own_address(env_, meeting_), env_.rank, options_.debug, hosts};
+    return gloo_communicator(c10::make_intrusive<c10d::PrefixStore>("all", meeting_.store()), env_.rank, env_.size,
+                             options);
   }
 
   std::shared_ptr<CommunicatorImpl> shared() {

@@ -1,0 +1,154 @@
+#include "comm/net/inbox.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace zero {
+namespace {
+
+constexpr int kReads = 16;  // after which others have their turn
+
+constexpr const char* kDifferent = "called something else";
+
+std::int64_t longest(FrameKind kind) {
+  switch (kind) {
+    case FrameKind::whole: return kLongestWhole;
+    case FrameKind::part: return kLongestPart;
+    case FrameKind::failed: return kLongestReason;
+    case FrameKind::ready:
+    case FrameKind::left: return 0;
+  }
+  throw BadFrame("sent a frame of a kind that there is not");
+}
+
+}  // namespace
+
+void Inbox::expect(Message& message) {
+  const auto early = early_.extract(message.key);
+  if (!early) {
+    expected_.emplace(message.key, &message);
+    return;
+  }
+  const Early& came = early.mapped();
+  early_bytes_ -= std::ssize(came.bytes);
+  if (message.mark != came.header.mark || std::ssize(came.bytes) != message.bytes) return message.fail(kDifferent);
+  std::memcpy(message.data, came.bytes.data(), came.bytes.size());
+  message.move(message.bytes);
+}
+
+void Inbox::drop(const Message& message) {
+  std::erase_if(expected_, [&](const auto& each) { return each.second == &message; });
+  if (of_ != &message) return;
+  of_ = nullptr;
+  kept_.resize(left_);
+  to_ = kept_.data();
+}
+
+void Inbox::end(const MessageKey& call) {
+  const auto [known, first] = ended_.emplace(call.channel, call.call);
+  known->second = std::min(known->second, call.call);
+  std::erase_if(early_, [&](const auto& each) {
+    if (!ended(each.first)) return false;
+    early_bytes_ -= std::ssize(each.second.bytes);
+    return true;
+  });
+}
+
+bool Inbox::ended(const MessageKey& key) const {
+  const auto known = ended_.find(key.channel);
+  return known != ended_.end() && known->second <= key.call;
+}
+
+bool Inbox::read(Sockets& sockets, int socket, FrameHandler& handler) {
+  for (int reads = 0; reads < kReads; ++reads) {
+    const iovec part = left_ > 0 ? iovec{to_, left_}
+                                 : iovec{reinterpret_cast<char*>(&header_) + header_bytes_,
+                                         sizeof header_ - header_bytes_};
+    const auto got = sockets.receive(socket, std::span(&part, 1));
+    if (got == 0) return false;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (got < 0) throw std::system_error(errno, std::generic_category());
+    advance(static_cast<std::size_t>(got), handler);
+  }
+  return true;
+}
+
+void Inbox::advance(std::size_t bytes, FrameHandler& handler) {
+  if (left_ == 0) {
+    header_bytes_ += bytes;
+    if (header_bytes_ < sizeof header_) return;
+    begin_frame();
+  } else {
+    to_ += bytes;
+    left_ -= bytes;
+  }
+  if (left_ > 0) return;
+  header_bytes_ = 0;
+  end_frame(handler);
+}
+
+void Inbox::to_nobody() {
+  of_ = nullptr;
+  kept_.resize(header_.length);
+  to_ = kept_.data();
+}
+
+void Inbox::begin_frame() {
+  if (header_.magic != FrameHeader::kMagic) throw BadFrame("sent what is no frame");
+  if (header_.length > longest(header_.kind)) throw BadFrame("sent a frame that is too long");
+  left_ = header_.length;
+  to_nobody();
+  if (header_.kind == FrameKind::whole) begin_whole();
+  if (header_.kind == FrameKind::part) begin_part();
+}
+
+void Inbox::begin_whole() {
+  const auto found = expected_.find(header_.key);
+  if (found == expected_.end()) {
+    if (early_.contains(header_.key)) throw BadFrame("sent a message twice");
+    if (early_bytes_ + header_.length > kMostEarly) throw BadFrame("sent more than this rank asked for");
+    return;
+  }
+  Message& message = *found->second;
+  if (message.mark != header_.mark || message.bytes != header_.length) return message.fail(kDifferent);
+  of_ = &message;
+  to_ = message.data;
+}
+
+void Inbox::begin_part() {
+  const auto found = expected_.find(header_.key);
+  if (found == expected_.end()) {
+    if (ended(header_.key)) return;
+    throw BadFrame("sent a part of what this rank did not ask for");
+  }
+  Message& message = *found->second;
+  if (message.mark != header_.mark) return message.fail(kDifferent);
+  if (header_.at != message.done || header_.length == 0 || message.bytes - message.done < header_.length)
+    throw BadFrame("sent parts of a message in disorder");
+  of_ = &message;
+  to_ = message.data + message.done;
+}
+
+void Inbox::end_frame(FrameHandler& handler) {
+  if (Message* const message = std::exchange(of_, nullptr)) {
+    if (message->move(header_.length)) expected_.erase(header_.key);
+    return;
+  }
+  switch (header_.kind) {
+    case FrameKind::whole:
+      if (expected_.contains(header_.key) || ended(header_.key)) return;
+      early_bytes_ += header_.length;
+      early_.emplace(header_.key, Early{header_, std::exchange(kept_, {})});
+      return;
+    case FrameKind::part: return;
+    case FrameKind::ready: return handler.ready(header_);
+    case FrameKind::failed: return handler.failed(header_.key, {kept_.begin(), kept_.end()});
+    case FrameKind::left: return handler.left();
+  }
+}
+
+}  // namespace zero

@@ -1,0 +1,449 @@
+// The library's own transport: frames, streams and what goes wrong with them, and how ranks meet over it.
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <future>
+#include <latch>
+#include <mutex>
+#include <optional>
+
+#include "comm/net/network_meeting.h"
+#include "network_group.h"
+
+namespace zero::test::network_test {
+
+// The vectors of the paper's reference code: key 00 01 .. 0f, and the bytes 00 01 .. of this length.
+TEST(SipHash, IsThatOfThePaper) {
+  Secret key;
+  for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::uint8_t>(i);
+  const auto of = [&](std::size_t length) {
+    std::vector<std::uint8_t> bytes(length);
+    for (std::size_t i = 0; i < length; ++i) bytes[i] = static_cast<std::uint8_t>(i);
+    return sealed(key, bytes);
+  };
+  EXPECT_EQ(of(0), (Seal{0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93}));
+  EXPECT_EQ(of(1), (Seal{0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45}));
+  EXPECT_EQ(of(8), (Seal{0x3b, 0x62, 0xa9, 0xba, 0x62, 0x58, 0xf5, 0x61, 0x0f, 0x83, 0xe2, 0x64, 0xf3, 0x14, 0x97, 0xb4}));
+}
+
+// Sockets of a system that does less at a time than it might, or breaks.
+class Breaking final : public Sockets {
+ public:
+  std::size_t most = std::size_t(-1);       // bytes at a time
+  std::atomic<int> calls{1 << 30};          // until both directions fail
+  std::atomic<bool> stalled{false};         // takes nothing, and has nothing
+
+  std::ptrdiff_t send(int socket, std::span<const iovec> parts) override {
+    return each(parts, [&](std::span<const iovec> some) { return Sockets::send(socket, some); });
+  }
+  std::ptrdiff_t receive(int socket, std::span<const iovec> parts) override {
+    return each(parts, [&](std::span<const iovec> some) { return Sockets::receive(socket, some); });
+  }
+
+ private:
+  template <class Call>
+  std::ptrdiff_t each(std::span<const iovec> parts, const Call& call) {
+    if (stalled) {
+      std::this_thread::yield();
+      errno = EAGAIN;
+      return -1;
+    }
+    if (calls.fetch_sub(1) <= 0) {
+      errno = ECONNRESET;
+      return -1;
+    }
+    iovec first = parts[0];
+    if (first.iov_len == 0 && parts.size() > 1) first = parts[1];
+    if (most == std::size_t(-1)) return call(parts);
+    first.iov_len = std::min(first.iov_len, most);
+    return call(std::span<const iovec>(&first, 1));
+  }
+};
+
+using Groups = std::vector<std::shared_ptr<CommunicatorImpl>>;
+
+// Ranks as threads, the first of them by these sockets.
+class Ranks {
+ public:
+  Ranks(int size, Sockets& first, Timeout limit = kNoHang) {
+    std::vector<int> members;
+    for (int rank = 0; rank < size; ++rank) members.push_back(rank);
+    for (auto& ends : stream_ends(size)) {
+      const int rank = static_cast<int>(std::ssize(groups_));
+      auto links = std::make_shared<Links>(std::move(ends), rank == 0 ? first : Sockets::of_system());
+      groups_.push_back(network_communicator(links, "all", members, rank, {.timeout = limit}));
+    }
+  }
+
+  // What each of them threw.
+  std::vector<std::string> errors(const std::function<void(const Communicator&)>& body) {
+    std::vector<std::string> texts(groups_.size());
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < groups_.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          body(Communicator(groups_[rank]));
+        } catch (const Error& error) {
+          texts[rank] = error.what();
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    return texts;
+  }
+  Groups& groups() { return groups_; }
+
+ private:
+  Groups groups_;
+};
+
+// One operation of each sort, of few bytes and of many.
+void exchange(const Communicator& c, std::int64_t count) {
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Array> all;
+    for (int rank = 0; rank < c.size(); ++rank) all.push_back(random_array(Dtype::f32, count * c.size(), rank));
+    const Array& mine = all[static_cast<std::size_t>(c.rank())];
+    Array sum(Dtype::f32, count), whole(Dtype::f32, count * c.size());
+    c.reduce_scatter(Array(mine).view(), sum.view()).wait();
+    c.all_gather(sum.view(), whole.view()).wait();
+    EXPECT_EQ(whole, reference_sum(all));
+  }
+}
+
+TEST(NetworkLinks, TakeWhatStreamsTakeAtATime) {
+  for (const std::size_t most : {1, 7, 4096})
+    for (const std::int64_t count : {10, 5'000}) {
+      Breaking sockets;
+      sockets.most = most;
+      Ranks ranks(3, sockets);
+      for (const std::string& text : ranks.errors([&](const Communicator& c) { exchange(c, count); }))
+        EXPECT_EQ(text, "") << most;
+    }
+}
+
+// Wherever the connection breaks, a rank that has not all yet has an error in which it knows of whom, and none waits.
+TEST(NetworkLinks, FailOnBothRanksWhereverAStreamBreaks) {
+  int broken = 0, both = 0;
+  for (int calls = 0; calls < 200; calls += 3) {
+    Breaking sockets;
+    sockets.calls = calls;
+    Ranks ranks(2, sockets);
+    const auto texts = ranks.errors([&](const Communicator& c) { exchange(c, 70'000); });
+    if (texts[0].empty() && texts[1].empty()) continue;
+    ++broken;
+    EXPECT_NE(texts[0].find("failed over tcp: rank 1"), texts[0].npos) << calls << ": " << texts[0];
+    if (!texts[1].empty()) both += texts[1].find("failed over tcp: rank 0") != texts[1].npos ? 1 : -1000;
+  }
+  EXPECT_GT(broken, 5);
+  EXPECT_GE(both, broken - 2) << "but where it broke at the very end";
+}
+
+TEST(NetworkLinks, NameAPeerThatStalls) {
+  Breaking sockets;
+  sockets.stalled = true;
+  Ranks ranks(2, sockets, Timeout(50));
+  const auto texts = ranks.errors([&](const Communicator& c) {
+    exchange(c, 10);
+  });
+  sockets.calls = 0;  // so that it ends
+  sockets.stalled = false;
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string wanted = "rank " + std::to_string(1 - rank) + " did not answer within 50 ms";
+    EXPECT_NE(texts[static_cast<std::size_t>(rank)].find(wanted), std::string::npos)
+        << texts[static_cast<std::size_t>(rank)];
+  }
+}
+
+TEST(NetworkLinks, TellWhoCalledSomethingElse) {
+  for (const std::int64_t count : {std::int64_t{10}, std::int64_t{100'000}}) {
+    Breaking sockets;
+    Ranks ranks(2, sockets);
+    const auto texts = ranks.errors([&](const Communicator& c) {
+      Array mine(Dtype::f32, count + c.rank()), whole(Dtype::f32, 2 * (count + c.rank()));
+      c.all_gather(mine.view(), whole.view()).wait();
+    });
+    for (const std::string& text : texts)
+      EXPECT_TRUE(text.find("called something else") != text.npos || text.find("failed there") != text.npos) << text;
+    EXPECT_NE((texts[0] + texts[1]).find("called something else"), std::string::npos);
+  }
+}
+
+// What a peer failed with is told to who waits for it, at once.
+TEST(NetworkLinks, TellWhyAPeerFailed) {
+  Breaking sockets;
+  Ranks ranks(3, sockets);
+  const auto texts = ranks.errors([&](const Communicator& c) {
+    Array values(Dtype::f32, c.rank() == 2 ? 3 : 4);
+    c.all_reduce(values.view()).wait();
+  });
+  for (const std::string& text : texts) EXPECT_NE(text, "");
+  // And so is every later call.
+  for (const std::string& text : ranks.errors([](const Communicator& c) { c.barrier().wait(); })) EXPECT_NE(text, "");
+}
+
+// Of two groups over one stream, the failure of one leaves the other.
+TEST(NetworkLinks, KeepGroupsApart) {
+  const auto links = linked_threads(2);
+  const MakeRank left = network_of(links, "left", 0, 1, 2, {.timeout = kNoHang});
+  const MakeRank right = network_of(links, "right", 0, 1, 2, {.timeout = kNoHang});
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const Communicator a(left(rank)), b(right(rank));
+      exchange(a, 1'000);
+      Array values(Dtype::f32, rank + 1);
+      EXPECT_THROW(a.all_reduce(values.view()).wait(), CommError);
+      exchange(b, 10'000);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+// One end of a stream in the test's hands, the other a rank's that waits for a message.
+class Stranger {
+ public:
+  Stranger() {
+    auto ends = stream_ends(2);
+    stream_ = std::move(ends[1][0].stream);
+    auto links = std::make_shared<Links>(std::move(ends[0]));
+    group_ = network_communicator(links, "all", {0, 1}, 0, {.timeout = kNoHang});
+    thread_ = std::async(std::launch::async, [this] {
+      try {
+        Array values(Dtype::f32, 10'000), all(Dtype::f32, 20'000);
+        group_->run({Collective::all_gather, values.view(), all.view()}).wait();
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    });
+  }
+  // The frame by which it asks for what it waits for.
+  FrameHeader asked() {
+    FrameHeader header;
+    char* const to = reinterpret_cast<char*>(&header);
+    for (std::size_t got = 0; got < sizeof header;) {
+      const auto count = recv(blocking(), to + got, sizeof header - got, 0);
+      if (count <= 0) throw std::runtime_error("it asked for nothing");
+      got += static_cast<std::size_t>(count);
+    }
+    return header;
+  }
+  void say(const void* bytes, std::size_t count) {
+    ASSERT_EQ(send(blocking(), bytes, count, MSG_NOSIGNAL), static_cast<ssize_t>(count));
+  }
+  void say(const FrameHeader& header, const std::string& words = {}) {
+    say(&header, sizeof header);
+    if (!words.empty()) say(words.data(), words.size());
+  }
+  std::string error() { return thread_.get(); }
+
+ private:
+  int blocking() {
+    fcntl(stream_.get(), F_SETFL, 0);
+    return stream_.get();
+  }
+
+  Descriptor stream_;
+  std::shared_ptr<CommunicatorImpl> group_;
+  std::future<std::string> thread_;
+};
+
+// What is wrong with what comes; each is found by the rank that it comes to.
+TEST(NetworkLinks, AreNotReadAnyMoreWhereTheyMakeNoSense) {
+  const auto told = [](const std::function<void(Stranger&, FrameHeader)>& harm) {
+    Stranger stranger;
+    FrameHeader frame = stranger.asked();
+    EXPECT_EQ(frame.kind, FrameKind::ready);
+    EXPECT_EQ(frame.at, 40'000);
+    harm(stranger, frame);
+    return stranger.error();
+  };
+  const auto expect = [](const std::string& text, const std::string& wanted) {
+    EXPECT_NE(text.find("rank 1 " + wanted), text.npos) << text;
+  };
+  expect(told([](Stranger& s, FrameHeader) { s.say(std::string(40, 'x').data(), 40); }), "sent what is no frame");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = static_cast<FrameKind>(9);
+           s.say(f);
+         }),
+         "sent a frame of a kind that there is not");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = FrameKind::part;
+           f.at = 0, f.length = 1u << 30;
+           s.say(f);
+         }),
+         "sent a frame that is too long");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = FrameKind::part;
+           f.at = 8, f.length = 8;
+           s.say(f, "12345678");
+         }),
+         "sent parts of a message in disorder");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = FrameKind::part;
+           f.at = 0, f.length = 8;
+           s.say(f, "12345678");
+           s.say(f, "12345678");
+         }),
+         "sent parts of a message in disorder");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = FrameKind::part;
+           f.at = 0, f.length = 8, f.key.call += 1;
+           s.say(f, "12345678");
+         }),
+         "sent a part of what this rank did not ask for");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = FrameKind::whole;
+           f.at = 0, f.length = 2, f.key.call += 1;
+           s.say(f, "12");
+           s.say(f, "12");
+         }),
+         "sent a message twice");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.key.call += 1;
+           s.say(f);
+           s.say(f);
+         }),
+         "asked twice for one message");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.mark += 1;
+           s.say(f);
+         }),
+         "called something else");
+  expect(told([](Stranger& s, FrameHeader f) {
+           f.kind = FrameKind::failed;
+           f.at = 0, f.length = 6;
+           s.say(f, "no gas");
+         }),
+         "failed there: no gas");
+  expect(told([](Stranger& s, FrameHeader) { s.say({.kind = FrameKind::left}); }), "left the group");
+}
+
+// Ranks that meet over the system's loopback, each a thread; what each got, or threw.
+struct Met {
+  std::vector<LinkedRank> ranks;
+  std::string error;
+};
+
+class Meeting {
+ public:
+  explicit Meeting(int size, Timeout limit = kNoHang) : limit_(limit) {
+    for (int rank = 0; rank < size; ++rank) own_.push_back({rank, size, secret_});
+  }
+  NetworkIdentity& own(int rank) { return own_[static_cast<std::size_t>(rank)]; }
+
+  // `meanwhile` is called with where each listens, before any connects.
+  std::vector<Met> meet(const std::function<void(const std::vector<std::string>& places)>& meanwhile = {}) {
+    std::vector<NetworkMeeting> meetings;
+    std::vector<std::string> places;
+    for (const NetworkIdentity& own : own_) places.push_back(meetings.emplace_back(kLoopback, own, limit_).place());
+    if (meanwhile) meanwhile(places);
+    std::vector<Met> met(own_.size());
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < own_.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          met[rank].ranks = meetings[rank].join(places);
+        } catch (const Error& error) {
+          met[rank].error = error.what();
+          NetworkMeeting ended = std::move(meetings[rank]);
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    return met;
+  }
+
+ private:
+  Secret secret_ = random_secret();
+  Timeout limit_;
+  std::vector<NetworkIdentity> own_;
+};
+
+void expect_joined(std::vector<Met> met) {
+  Groups groups;
+  std::vector<int> members;
+  for (std::size_t rank = 0; rank < met.size(); ++rank) members.push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < met.size(); ++rank) {
+    ASSERT_EQ(met[rank].error, "");
+    groups.push_back(network_communicator(std::make_shared<Links>(std::move(met[rank].ranks)), "all", members,
+                                          static_cast<int>(rank), {.timeout = kNoHang}));
+  }
+  std::vector<std::thread> threads;
+  for (const auto& group : groups) threads.emplace_back([&] { exchange(Communicator(group), 70'000); });
+  for (auto& thread : threads) thread.join();
+}
+
+Descriptor connected_to(const std::string& place) {
+  return connect_to(kLoopback, std::stoi(place), std::chrono::steady_clock::now() + kNoHang);
+}
+
+TEST(NetworkMeeting, JoinsEveryRankWithEveryOther) {
+  for (const int size : {1, 2, 5}) expect_joined(Meeting(size).meet());
+}
+
+// Who connects and says nothing, or what no rank would, or goes again; and many of them.
+TEST(NetworkMeeting, TurnsStrangersAway) {
+  std::vector<Descriptor> strangers;
+  expect_joined(Meeting(3).meet([&](const std::vector<std::string>& places) {
+    for (int i = 0; i < 300; ++i) {
+      strangers.push_back(connected_to(places[static_cast<std::size_t>(i % 2)]));
+      if (i % 3 == 0) send(strangers.back().get(), "GET / HTTP/1.1\r\nHost: nobody, who will not be answered\r\n", 40, 0);
+      if (i % 3 == 1) strangers.pop_back();
+    }
+  }));
+}
+
+TEST(NetworkMeeting, NamesWhoDoesNotComeAndWhoCameInstead) {
+  Meeting meeting(2, Timeout(200));
+  meeting.own(1).secret[3] ^= 1;
+  const auto met = meeting.meet();
+  EXPECT_NE(met[1].error.find("who listens at 127.0.0.1 does not know the secret of this run"), std::string::npos)
+      << met[1].error;
+  EXPECT_NE(met[0].error.find("rank 1 at 127.0.0.1 did not come within 200 ms; who connected from 127.0.0.1"),
+            std::string::npos)
+      << met[0].error;
+}
+
+// Both ends of one stream, each of which sees what the other says.
+TEST(Handshake, SaysWhatIsWrongWithTheOther) {
+  const auto told = [](const std::function<void(Hello&)>& change) {
+    auto [own, other] = stream_pair();
+    Handshake handshake(std::move(own), {.rank = 0, .size = 2}, /*connected=*/false);
+    Hello hello;
+    hello.rank = 1, hello.size = 2;
+    change(hello);
+    EXPECT_EQ(send(other.get(), &hello, sizeof hello, 0), ssize_t{sizeof hello});
+    try {
+      handshake.advance(Sockets::of_system());
+    } catch (const Refused& refusal) {
+      return std::string(refusal.what());
+    }
+    return std::string();
+  };
+  const auto expect = [&](const std::string& wanted, const std::function<void(Hello&)>& change) {
+    const std::string text = told(change);
+    EXPECT_NE(text.find(wanted), text.npos) << text;
+  };
+  EXPECT_EQ(told([](Hello&) {}), "") << "it waits for the seal";
+  expect("is no rank of libzero's", [](Hello& hello) { hello.magic[0] = 'L'; });
+  expect("another byte order", [](Hello& hello) { hello.byte_order = 0x0201; });
+  expect("another version of libzero, whose messages have version 2", [](Hello& hello) { hello.version = 2; });
+  expect("is one of 3 ranks", [](Hello& hello) { hello.size = 3; });
+  expect("says that it is rank 0", [](Hello& hello) { hello.rank = 0; });
+  expect("says that it is rank 2", [](Hello& hello) { hello.rank = 2; });
+}
+
+// Who has heard a rank's seal cannot show it as his own.
+TEST(Handshake, IsNoMirror) {
+  auto [own, other] = stream_pair();
+  Handshake handshake(std::move(own), {.rank = 0, .size = 2, .secret = random_secret()}, /*connected=*/false);
+  Hello mine;
+  mine.rank = 1, mine.size = 2;
+  ASSERT_EQ(send(other.get(), &mine, sizeof mine, 0), ssize_t{sizeof mine});
+  EXPECT_FALSE(handshake.advance(Sockets::of_system()));
+  std::array<char, sizeof(Hello) + sizeof(Seal)> heard;
+  ASSERT_EQ(recv(other.get(), heard.data(), heard.size(), 0), std::ssize(heard));
+  ASSERT_EQ(send(other.get(), heard.data() + sizeof(Hello), sizeof(Seal), 0), ssize_t{sizeof(Seal)});
+  EXPECT_THROW(handshake.advance(Sockets::of_system()), Refused);
+}
+
+}  // namespace zero::test::network_test
