@@ -38,8 +38,8 @@ struct InitOptions {
 #else
   bool check = true;
 #endif
-  // What CPU memory travels by. `automatic`: shared memory where ranks share a host, streams of TCP between hosts; `tcp`
-  // and `gloo`: streams, or Gloo, between all ranks. ZERO_TRANSPORT=auto|tcp|gloo overrides it.
+  // What CPU memory travels by. `automatic`: shared memory where ranks share a host, streams of TCP between hosts;
+  // `tcp` and `gloo`: streams, or Gloo, between all ranks. ZERO_TRANSPORT=auto|tcp|gloo overrides it.
   Transport transport = Transport::automatic;
   // Declares that so many consecutive ranks of a host form a host of their own: to try out on one machine
   // what several would do, threads as ranks included. 0: hosts are what they are. ZERO_RANKS_PER_HOST overrides it.

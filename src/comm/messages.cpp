@@ -127,7 +127,8 @@ void MessageCommunicator::gather(const void* own, char* values, Slices slices, s
 
 // Chunk by chunk, every rank sends each peer that peer's slice of what it brings and sums its own; one chunk ahead. A
 // rank's parts, which are whole arrays one behind the other, have rounds of their own.
-void MessageCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const SumParts& sum, const Sink& sink) {
+void MessageCommunicator::reduce(const char* values, Dtype dtype, Slices slices, const SumParts& sum,
+                                 const Sink& sink) {
   if (slices.count == 0) return;
   const std::int64_t element = size_of(dtype);
   std::vector<int> brought(static_cast<std::size_t>(size_));  // by rank

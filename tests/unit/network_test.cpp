@@ -22,17 +22,20 @@ TEST(SipHash, IsThatOfThePaper) {
     for (std::size_t i = 0; i < length; ++i) bytes[i] = static_cast<std::uint8_t>(i);
     return sealed(key, bytes);
   };
-  EXPECT_EQ(of(0), (Seal{0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93}));
-  EXPECT_EQ(of(1), (Seal{0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45}));
-  EXPECT_EQ(of(8), (Seal{0x3b, 0x62, 0xa9, 0xba, 0x62, 0x58, 0xf5, 0x61, 0x0f, 0x83, 0xe2, 0x64, 0xf3, 0x14, 0x97, 0xb4}));
+  EXPECT_EQ(of(0),
+            (Seal{0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93}));
+  EXPECT_EQ(of(1),
+            (Seal{0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45}));
+  EXPECT_EQ(of(8),
+            (Seal{0x3b, 0x62, 0xa9, 0xba, 0x62, 0x58, 0xf5, 0x61, 0x0f, 0x83, 0xe2, 0x64, 0xf3, 0x14, 0x97, 0xb4}));
 }
 
 // Sockets of a system that does less at a time than it might, or breaks.
 class Breaking final : public Sockets {
  public:
-  std::size_t most = std::size_t(-1);       // bytes at a time
-  std::atomic<int> calls{1 << 30};          // until both directions fail
-  std::atomic<bool> stalled{false};         // takes nothing, and has nothing
+  std::size_t most = std::size_t(-1);  // bytes at a time
+  std::atomic<int> calls{1 << 30};     // until both directions fail
+  std::atomic<bool> stalled{false};    // takes nothing, and has nothing
 
   std::ptrdiff_t send(int socket, std::span<const iovec> parts) override {
     return each(parts, [&](std::span<const iovec> some) { return Sockets::send(socket, some); });
@@ -142,9 +145,7 @@ TEST(NetworkLinks, NameAPeerThatStalls) {
   Breaking sockets;
   sockets.stalled = true;
   Ranks ranks(2, sockets, Timeout(50));
-  const auto texts = ranks.errors([&](const Communicator& c) {
-    exchange(c, 10);
-  });
+  const auto texts = ranks.errors([&](const Communicator& c) { exchange(c, 10); });
   sockets.calls = 0;  // so that it ends
   sockets.stalled = false;
   for (int rank = 0; rank < 2; ++rank) {
@@ -227,12 +228,10 @@ class Stranger {
     }
     return header;
   }
-  void say(const void* bytes, std::size_t count) {
-    ASSERT_EQ(send(blocking(), bytes, count, MSG_NOSIGNAL), static_cast<ssize_t>(count));
-  }
+  // Which it may have closed its end upon.
+  void say(const std::string& bytes) { static_cast<void>(send(blocking(), bytes.data(), bytes.size(), MSG_NOSIGNAL)); }
   void say(const FrameHeader& header, const std::string& words = {}) {
-    say(&header, sizeof header);
-    if (!words.empty()) say(words.data(), words.size());
+    say(std::string(reinterpret_cast<const char*>(&header), sizeof header) + words);
   }
   std::string error() { return thread_.get(); }
 
@@ -260,7 +259,7 @@ TEST(NetworkLinks, AreNotReadAnyMoreWhereTheyMakeNoSense) {
   const auto expect = [](const std::string& text, const std::string& wanted) {
     EXPECT_NE(text.find("rank 1 " + wanted), text.npos) << text;
   };
-  expect(told([](Stranger& s, FrameHeader) { s.say(std::string(40, 'x').data(), 40); }), "sent what is no frame");
+  expect(told([](Stranger& s, FrameHeader) { s.say(std::string(40, 'x')); }), "sent what is no frame");
   expect(told([](Stranger& s, FrameHeader f) {
            f.kind = static_cast<FrameKind>(9);
            s.say(f);
@@ -315,7 +314,7 @@ TEST(NetworkLinks, AreNotReadAnyMoreWhereTheyMakeNoSense) {
            s.say(f, "no gas");
          }),
          "failed there: no gas");
-  expect(told([](Stranger& s, FrameHeader) { s.say({.kind = FrameKind::left}); }), "left the group");
+  expect(told([](Stranger& s, FrameHeader) { s.say(FrameHeader{.kind = FrameKind::left}); }), "left the group");
 }
 
 // Ranks that meet over the system's loopback, each a thread; what each got, or threw.
@@ -386,7 +385,8 @@ TEST(NetworkMeeting, TurnsStrangersAway) {
   expect_joined(Meeting(3).meet([&](const std::vector<std::string>& places) {
     for (int i = 0; i < 300; ++i) {
       strangers.push_back(connected_to(places[static_cast<std::size_t>(i % 2)]));
-      if (i % 3 == 0) send(strangers.back().get(), "GET / HTTP/1.1\r\nHost: nobody, who will not be answered\r\n", 40, 0);
+      if (i % 3 == 0)
+        send(strangers.back().get(), "GET / HTTP/1.1\r\nHost: nobody, who will not be answered\r\n", 40, 0);
       if (i % 3 == 1) strangers.pop_back();
     }
   }));

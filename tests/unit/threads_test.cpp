@@ -23,9 +23,12 @@ std::string title(const testing::TestParamInfo<CommunicatorSuite::ParamType>& in
 }
 
 INSTANTIATE_TEST_SUITE_P(OneHost, CommunicatorSuite,
-                         testing::Combine(testing::Values(kThreads, kShared, kNetwork), testing::Values(1, 2, 3, 4, 5)), title);
+                         testing::Combine(testing::Values(kThreads, kShared, kNetwork), testing::Values(1, 2, 3, 4, 5)),
+                         title);
 INSTANTIATE_TEST_SUITE_P(PretendedHosts, CommunicatorSuite,
-                         testing::Combine(testing::Values(kPairs, kSingles, kNetworkOnPairs), testing::Values(1, 2, 3, 4, 5)), title);
+                         testing::Combine(testing::Values(kPairs, kSingles, kNetworkOnPairs),
+                                          testing::Values(1, 2, 3, 4, 5)),
+                         title);
 
 // Without the decorator too, since it reads the peers' memory.
 TEST(Threads, DivergingCallsFailOnEveryRank) {

@@ -69,8 +69,8 @@ bool Handshake::write(Sockets& sockets) {
 // No byte more than belongs to the handshake. True at the end of the hello, and of the seal.
 bool Handshake::read(Sockets& sockets) {
   const bool hello = got_ < sizeof(Hello);
-  char* const to = hello ? reinterpret_cast<char*>(&theirs_) + got_
-                         : reinterpret_cast<char*>(&their_seal_) + (got_ - sizeof(Hello));
+  char* const to =
+      hello ? reinterpret_cast<char*>(&theirs_) + got_ : reinterpret_cast<char*>(&their_seal_) + (got_ - sizeof(Hello));
   const std::size_t left = (hello ? sizeof(Hello) : sizeof(Hello) + sizeof(Seal)) - got_;
   const iovec part{to, left};
   const auto count = sockets.receive(stream_.get(), std::span(&part, 1));

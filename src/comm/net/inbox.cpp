@@ -65,9 +65,9 @@ bool Inbox::ended(const MessageKey& key) const {
 
 bool Inbox::read(Sockets& sockets, int socket, FrameHandler& handler) {
   for (int reads = 0; reads < kReads; ++reads) {
-    const iovec part = left_ > 0 ? iovec{to_, left_}
-                                 : iovec{reinterpret_cast<char*>(&header_) + header_bytes_,
-                                         sizeof header_ - header_bytes_};
+    const iovec part = left_ > 0
+                           ? iovec{to_, left_}
+                           : iovec{reinterpret_cast<char*>(&header_) + header_bytes_, sizeof header_ - header_bytes_};
     const auto got = sockets.receive(socket, std::span(&part, 1));
     if (got == 0) return false;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;

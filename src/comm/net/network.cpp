@@ -26,9 +26,7 @@ class NetworkRound final : public MessageRound {
   NetworkRound(const NetworkRound&) = delete;
   NetworkRound& operator=(const NetworkRound&) = delete;
 
-  void receive(void* data, std::int64_t bytes, int peer) override {
-    begin(Direction::in, bytes_of(data), bytes, peer);
-  }
+  void receive(void* data, std::int64_t bytes, int peer) override { begin(Direction::in, bytes_of(data), bytes, peer); }
   void send(const void* data, std::int64_t bytes, int peer) override {
     begin(Direction::out, const_cast<char*>(bytes_of(data)), bytes, peer);
   }
@@ -74,8 +72,7 @@ class NetworkCommunicator final : public MessageCommunicator {
     const std::string_view bytes(reinterpret_cast<const char*>(&call), sizeof call);
     const auto mark = static_cast<std::uint32_t>(fnv1a(bytes) >> 32);
     return std::make_unique<NetworkRound>(
-        group_, MessageKey{group_.channel, static_cast<std::uint32_t>(call.sequence), number}, mark,
-        options().timeout);
+        group_, MessageKey{group_.channel, static_cast<std::uint32_t>(call.sequence), number}, mark, options().timeout);
   }
   void close(const Fingerprint& call, const std::string& why) override {
     group_.links->fail({group_.channel, static_cast<std::uint32_t>(call.sequence)}, group_.members, why);
@@ -88,8 +85,8 @@ std::shared_ptr<CommunicatorImpl> NetworkCommunicator::split(int color, int key)
   Split group = split_members(color, key);
   std::vector<int> members;
   for (const int each : group.members) members.push_back(group_.members[static_cast<std::size_t>(each)]);
-  const std::string name = std::to_string(group_.channel) + "/" + std::to_string(group.sequence) + "/" +
-                           std::to_string(color);
+  const std::string name =
+      std::to_string(group_.channel) + "/" + std::to_string(group.sequence) + "/" + std::to_string(color);
   return network_communicator(group_.links, name, std::move(members), group.self, group.options);
 }
 

@@ -110,9 +110,8 @@ void NetworkMeeting::turn_over() {
     polled.push_back({each.socket(), static_cast<short>(POLLIN | (each.sends() ? POLLOUT : 0)), 0});
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
   if (left <= 0) fail();
-  uninterrupted([&] {
-    return poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 1, 1 << 30)));
-  });
+  uninterrupted(
+      [&] { return poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 1, 1 << 30))); });
   for (std::size_t i = 1; i < polled.size(); ++i)
     if (polled[i].revents != 0) advance(handshakes_[i - 1]);
   std::erase_if(handshakes_, [](const Handshake& each) { return each.socket() < 0; });

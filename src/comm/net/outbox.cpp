@@ -89,9 +89,8 @@ bool Outbox::write(Sockets& sockets, int socket) {
   while (frame_left() > 0 || next_frame()) {
     const std::size_t head = sizeof header_ - std::min(written_, sizeof header_);
     const std::size_t behind = written_ - std::min(written_, sizeof header_);
-    const std::array parts{
-        iovec{reinterpret_cast<char*>(&header_) + (sizeof header_ - head), head},
-        iovec{const_cast<char*>(data_) + behind, header_.length - behind}};
+    const std::array parts{iovec{reinterpret_cast<char*>(&header_) + (sizeof header_ - head), head},
+                           iovec{const_cast<char*>(data_) + behind, header_.length - behind}};
     const auto sent = sockets.send(socket, std::span(parts).subspan(head == 0 ? 1 : 0));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     if (sent < 0) throw std::system_error(errno, std::generic_category());

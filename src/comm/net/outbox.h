@@ -14,8 +14,9 @@
 
 namespace zero {
 
-// Words go before messages, messages of at most kLongestWhole bytes before longer ones, and of each the one that was begun
-// first: what is short waits for one part at most. A longer one goes when its receiver is ready for it. Not thread-safe.
+// Words go before messages, messages of at most kLongestWhole bytes before longer ones, and of each the one that was
+// begun first: what is short waits for one part at most. A longer one goes when its receiver is ready for it. Not
+// thread-safe.
 class Outbox {
  public:
   void add(Message& message);
