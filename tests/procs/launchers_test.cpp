@@ -132,9 +132,10 @@ TEST_F(Launchers, VariablesSetByHand) {
                                           {rank_variables(0, 2, port.number()), rank_variables(1, 2, port.number())}));
 }
 
-// Shared memory, Gloo, and both: two hosts of two ranks, as far as the ranks can tell.
+// Shared memory, streams, Gloo, and memory with streams: two hosts of two ranks, as far as the ranks can tell.
 TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
-  expect_same_losses("gloo", run(joined(training("gloo"), {"--ranks", "2"}), {{"ZERO_TRANSPORT", "gloo"}}));
+  for (const std::string name : {"tcp", "gloo"})
+    expect_same_losses(name, run(joined(training(name), {"--ranks", "2"}), {{"ZERO_TRANSPORT", name}}));
   const auto on_four = [](const std::string& report, const Variables& transport) {
     const Result result = run(joined(training(report), {"--ranks", "4"}), transport);
     EXPECT_EQ(result.code, 0) << result.err;
@@ -142,6 +143,7 @@ TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
   };
   const json expected = on_four("auto4", {{"ZERO_TRANSPORT", "auto"}});
   EXPECT_EQ(expected.size(), 5u);
+  EXPECT_EQ(on_four("tcp4", {{"ZERO_TRANSPORT", "tcp"}}), expected);
   EXPECT_EQ(on_four("gloo4", {{"ZERO_TRANSPORT", "gloo"}}), expected);
   EXPECT_EQ(on_four("hosts4", {{"ZERO_RANKS_PER_HOST", "2"}}), expected);
   EXPECT_EQ(on_four("gloohosts4", {{"ZERO_TRANSPORT", "gloo"}, {"ZERO_RANKS_PER_HOST", "2"}}), expected);
@@ -160,6 +162,7 @@ TEST_F(Launchers, TheTransportDoesNotChangeTheLosses) {
   EXPECT_EQ(shared[1], 0);
   EXPECT_GT(shared[2], 0);
   EXPECT_EQ(gloo[1], 0) << "all ranks are on one host, whatever they talk over";
+  EXPECT_EQ(ways("tcp4"), gloo);
   EXPECT_EQ(gloo[2] + levels[2] + flat[2], 0);
   EXPECT_GT(levels[1], 0);
   EXPECT_GT(flat[1], levels[1]) << "over two levels what crosses does so once a host";

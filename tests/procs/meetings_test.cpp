@@ -43,7 +43,7 @@ class Meetings : public testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Over, Meetings, testing::Values("auto", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Over, Meetings, testing::Values("auto", "tcp", "gloo"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST_P(Meetings, OfOneProcessInTheStoreOfTheLauncher) {

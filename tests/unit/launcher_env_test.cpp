@@ -194,6 +194,7 @@ TEST(LauncherEnv, OverridesTheTransport) {
   InitOptions gloo;
   gloo.transport = Transport::gloo;
   EXPECT_EQ(overridden("ZERO_TRANSPORT", "gloo").transport, Transport::gloo);
+  EXPECT_EQ(overridden("ZERO_TRANSPORT", "tcp").transport, Transport::tcp);
   EXPECT_EQ(overridden("ZERO_TRANSPORT", "auto", gloo).transport, Transport::automatic);
   EXPECT_EQ(overridden("ZERO_TRANSPORT", "", gloo).transport, Transport::gloo);
   EXPECT_EQ(InitOptions().transport, Transport::automatic);

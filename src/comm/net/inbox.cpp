@@ -33,11 +33,18 @@ void Inbox::expect(Message& message) {
     expected_.emplace(message.key, &message);
     return;
   }
-  const Early& came = early.mapped();
-  early_bytes_ -= std::ssize(came.bytes);
-  if (message.mark != came.header.mark || std::ssize(came.bytes) != message.bytes) return message.fail(kDifferent);
-  std::memcpy(message.data, came.bytes.data(), came.bytes.size());
-  message.move(message.bytes);
+  early_bytes_ -= std::ssize(early.mapped().bytes);
+  take(message, early.mapped());
+}
+
+// Once all of it is there.
+bool Inbox::take(Message& message, const Early& whole) {
+  if (message.mark != whole.header.mark || std::ssize(whole.bytes) != message.bytes) {
+    message.fail(kDifferent);
+    return false;
+  }
+  std::memcpy(message.data, whole.bytes.data(), whole.bytes.size());
+  return message.move(message.bytes);
 }
 
 void Inbox::drop(const Message& message) {
@@ -114,7 +121,7 @@ void Inbox::begin_whole() {
     return;
   }
   Message& message = *found->second;
-  if (message.mark != header_.mark || message.bytes != header_.length) return message.fail(kDifferent);
+  if (message.mark != header_.mark || message.bytes != header_.length) return;  // which its end tells
   of_ = &message;
   to_ = message.data;
 }
@@ -139,15 +146,23 @@ void Inbox::end_frame(FrameHandler& handler) {
     return;
   }
   switch (header_.kind) {
-    case FrameKind::whole:
-      if (expected_.contains(header_.key) || ended(header_.key)) return;
-      early_bytes_ += header_.length;
-      early_.emplace(header_.key, Early{header_, std::exchange(kept_, {})});
-      return;
+    case FrameKind::whole: return end_whole();
     case FrameKind::part: return;
     case FrameKind::ready: return handler.ready(header_);
     case FrameKind::failed: return handler.failed(header_.key, {kept_.begin(), kept_.end()});
     case FrameKind::left: return handler.left();
+  }
+}
+
+// It may be expected since it began to come.
+void Inbox::end_whole() {
+  Early whole{header_, std::exchange(kept_, {})};
+  const auto found = expected_.find(header_.key);
+  if (found != expected_.end()) {
+    if (take(*found->second, whole)) expected_.erase(header_.key);
+  } else if (!ended(header_.key)) {
+    early_bytes_ += std::ssize(whole.bytes);
+    early_.emplace(header_.key, std::move(whole));
   }
 }
 

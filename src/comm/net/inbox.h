@@ -56,6 +56,8 @@ class Inbox {
   void to_nobody();
   bool ended(const MessageKey& key) const;
   void end_frame(FrameHandler& handler);
+  void end_whole();
+  static bool take(Message& message, const Early& whole);
 
   std::map<MessageKey, Message*> expected_;
   std::map<MessageKey, Early> early_;
