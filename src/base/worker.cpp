@@ -24,7 +24,7 @@ class Worker::Task final : public Pending::State {
       error = std::current_exception();
     }
     const std::lock_guard lock(mutex_);
-    error_ = error;
+    error_ = std::move(error);
     done_ = true;
     completed_.notify_all();
   }

@@ -16,23 +16,35 @@ constexpr std::int64_t kLeastChunk = 64;    // elements
 // reduce_scatter and an all_gather.
 constexpr std::int64_t kSmallAllReduce = 64 * 1024;
 
-// An operation on the worker, and what it moved once it is complete.
-class Counted final : public Pending::State {
- public:
-  Counted(Pending operation, std::shared_ptr<const Moved> moved)
-      : operation_(std::move(operation)), moved_(std::move(moved)) {}
+}  // namespace
 
-  void wait() override { operation_.wait(); }
-  void wait_in(const Stream& stream) override { operation_.wait(stream); }
+// What came of an operation, once it is over. Its failure is thrown anew by who waits, so that no two threads have one
+// exception.
+struct MessageCommunicator::Outcome {
+  Moved moved;
+  std::string failure, hint;  // empty: none
+  void require() const {
+    if (!failure.empty()) throw CommError(failure, hint);
+  }
+};
+
+// An operation on the worker.
+class MessageCommunicator::UnderWay final : public Pending::State {
+ public:
+  UnderWay(Pending operation, std::shared_ptr<const Outcome> outcome)
+      : operation_(std::move(operation)), outcome_(std::move(outcome)) {}
+
+  void wait() override {
+    operation_.wait();
+    outcome_->require();
+  }
   bool done() override { return operation_.done(); }
-  Moved moved() const override { return *moved_; }
+  Moved moved() const override { return outcome_->moved; }
 
  private:
   Pending operation_;
-  std::shared_ptr<const Moved> moved_;
+  std::shared_ptr<const Outcome> outcome_;
 };
-
-}  // namespace
 
 // Messages without bytes are none; those that come are counted.
 class MessageCommunicator::Round {
@@ -66,35 +78,55 @@ MessageCommunicator::MessageCommunicator(int rank, int size, MessageOptions opti
       tally_(options_.hosts, rank),
       worker_(std::make_unique<Worker>()) {}
 
-CommError MessageCommunicator::failure(const std::string& call, const std::string& why) const {
+MessageCommunicator::Outcome MessageCommunicator::failed(const std::string& call, const std::string& why) const {
   const int name = options_.world_rank < 0 ? rank_ : options_.world_rank;
-  return CommError("rank " + std::to_string(name) + ": " + call + " failed over " + std::string(backend()) + ": " + why,
-                   "a peer died, called another operation or did not arrive within " +
-                       std::to_string(options_.timeout.count()) +
-                       " ms; see the other ranks' errors, set ZERO_CHECK=1, or raise ZERO_TIMEOUT");
+  return {{},
+          "rank " + std::to_string(name) + ": " + call + " failed over " + std::string(backend()) + ": " + why,
+          "a peer died, called another operation or did not arrive within " + std::to_string(options_.timeout.count()) +
+              " ms; see the other ranks' errors, set ZERO_CHECK=1, or raise ZERO_TIMEOUT"};
 }
 
-void MessageCommunicator::attempt(const Fingerprint& call, const std::function<void()>& body) {
-  if (!broken_.empty()) throw failure(call.text(), "after an earlier failure: " + broken_);
+void MessageCommunicator::join(const std::function<void()>& body) {
+  Outcome outcome;
+  worker_
+      ->submit([&] {
+        try {
+          body();
+        } catch (const std::exception& error) {
+          outcome = failed("joining " + std::to_string(size_) + " ranks", words_of(error));
+        }
+      })
+      .wait();
+  outcome.require();
+}
+
+void MessageCommunicator::leave(std::function<void()> body) {
+  worker_->submit(std::move(body));
+  worker_.reset();
+}
+
+MessageCommunicator::Outcome MessageCommunicator::attempt(const Fingerprint& call, const std::function<void()>& body) {
+  if (!broken_.empty()) return failed(call.text(), "after an earlier failure: " + broken_);
   try {
     call_ = call;
     round_ = 0;
     body();
+    return {tally_.take(), {}, {}};
   } catch (const std::exception& error) {
-    broken_ = call.text() + ": " + words_of(error);
+    const std::string why = words_of(error);
+    broken_ = call.text() + ": " + why;
     close(call, broken_);
-    throw failure(call.text(), words_of(error));
+    return failed(call.text(), why);
   }
 }
 
 Pending MessageCommunicator::run(const CollectiveCall& call) {
   require_cpu(call, *this);
-  auto moved = std::make_shared<Moved>();
-  Pending pending = worker_->submit([this, call, fingerprint = Fingerprint::of(++sequence_, call), moved] {
-    attempt(fingerprint, [&] { carry_out(call); });
-    *moved = tally_.take();
+  auto outcome = std::make_shared<Outcome>();
+  Pending pending = worker_->submit([this, call, fingerprint = Fingerprint::of(++sequence_, call), outcome] {
+    *outcome = attempt(fingerprint, [&] { carry_out(call); });
   });
-  return Pending(std::make_shared<Counted>(std::move(pending), std::move(moved)));
+  return Pending(std::make_shared<UnderWay>(std::move(pending), std::move(outcome)));
 }
 
 void MessageCommunicator::carry_out(const CollectiveCall& call) {
@@ -238,14 +270,15 @@ MessageCommunicator::Split MessageCommunicator::split_members(int color, int key
   split.sequence = ++sequence_;
   std::vector<SplitCall> calls(static_cast<std::size_t>(size_));
   const SplitCall own{color, key};
+  Outcome outcome;
   worker_
       ->submit([&] {
-        attempt(Fingerprint::split(split.sequence), [&] {
+        outcome = attempt(Fingerprint::split(split.sequence), [&] {
           gather(&own, bytes_of(static_cast<void*>(calls.data())), {size_, size_}, sizeof(SplitCall));
         });
-        tally_.take();
       })
       .wait();
+  outcome.require();
   split.members = split_group(calls, rank_);
   split.self = static_cast<int>(std::ranges::find(split.members, rank_) - split.members.begin());
   split.options = options_;

@@ -49,7 +49,7 @@ class MessageCommunicator : public CommunicatorImpl {
  protected:
   MessageCommunicator(int rank, int size, MessageOptions options);
 
-  // On the communicator's thread, from here on to the end of stop(). Rounds of one call are numbered from 1 on.
+  // On the communicator's thread, until leave() returns. Rounds of one call are numbered from 1 on.
   virtual std::unique_ptr<MessageRound> round(const Fingerprint& call, std::uint32_t number) = 0;
   // After a call that has failed, so that the peers fail at once instead of in time.
   virtual void close(const Fingerprint& call, const std::string& why) = 0;
@@ -67,18 +67,21 @@ class MessageCommunicator : public CommunicatorImpl {
   // Returns when every rank has called it; on the communicator's thread, for a transport that joins there.
   void await_peers();
 
-  Worker& worker() { return *worker_; }
-  // Runs what was submitted; a transport's destructor calls it, before what its rounds need goes.
-  void stop() { worker_.reset(); }
-  CommError failure(const std::string& call, const std::string& why) const;
+  // What a transport does at first and at last, on the communicator's thread; what it throws at first is how joining
+  // fails. A destructor calls leave(), before what its rounds need goes: it runs what was submitted, and ends.
+  void join(const std::function<void()>& body);
+  void leave(std::function<void()> body = [] {});
   const MessageOptions& options() const { return options_; }
 
  private:
   // Takes the sources of `count` elements, by the parts of the sum, the first being element `at` of this rank's slice.
   using Sink = std::function<void(std::span<const void* const> sources, std::int64_t at, std::int64_t count)>;
+  struct Outcome;
+  class UnderWay;
   class Round;
 
-  void attempt(const Fingerprint& call, const std::function<void()>& body);
+  Outcome failed(const std::string& call, const std::string& why) const;
+  Outcome attempt(const Fingerprint& call, const std::function<void()>& body);
   void carry_out(const CollectiveCall& call);
   Round next_round();
   template <class Action>

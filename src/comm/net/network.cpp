@@ -60,7 +60,7 @@ class NetworkCommunicator final : public MessageCommunicator {
   NetworkCommunicator(Membership group, int rank, const MessageOptions& options)
       : MessageCommunicator(rank, static_cast<int>(group.members.size()), options), group_(std::move(group)) {}
   ~NetworkCommunicator() override {
-    stop();
+    leave();
     group_.links->end(group_.channel);
   }
 

@@ -105,7 +105,7 @@ class GlooCommunicator final : public MessageCommunicator {
   std::unique_ptr<MessageRound> round(const Fingerprint& call, std::uint32_t number) override;
   void close(const Fingerprint&, const std::string&) override { group_.reset(); }
   std::string words_of(const std::exception& error) const override { return gist(error, options_.debug); }
-  void join();
+  void meet();
 
   GlooOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
@@ -117,25 +117,19 @@ GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, int ra
     : MessageCommunicator(rank, size, {options.timeout, options.world_rank, options.hosts}),
       options_(options),
       store_(std::move(store)) {
-  if (size == 1) return;
-  worker().submit([this] { join(); }).wait();
+  if (size > 1) join([this] { meet(); });
 }
 
-// On the worker, like all that touches the group: see Worker for why.
-void GlooCommunicator::join() {
+// On the communicator's thread, like all that touches the group: see Worker for why.
+void GlooCommunicator::meet() {
   const QuietTorch quiet(options_.debug);
-  try {
-    store_->setTimeout(options_.timeout);
-    group_ = make_group(store_, rank(), size(), options_);
-    await_peers();
-  } catch (const std::exception& error) {
-    throw failure("joining " + std::to_string(size()) + " ranks", words_of(error));
-  }
+  store_->setTimeout(options_.timeout);
+  group_ = make_group(store_, rank(), size(), options_);
+  await_peers();
 }
 
 GlooCommunicator::~GlooCommunicator() {
-  worker().submit([this] { group_.reset(); });
-  stop();
+  leave([this] { group_.reset(); });
 }
 
 std::unique_ptr<MessageRound> GlooCommunicator::round(const Fingerprint& call, std::uint32_t number) {
