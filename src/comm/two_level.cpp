@@ -1,8 +1,10 @@
 #include "comm/two_level.h"
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/sum_tree.h"
@@ -10,6 +12,28 @@
 
 namespace zero {
 namespace {
+
+// An operation between hosts that reads and writes memory of its maker's: it is over before that goes, however it ends.
+class Crossing {
+ public:
+  Crossing() = default;
+  explicit Crossing(Pending operation) : operation_(std::move(operation)) {}
+  Crossing(Crossing&& other) noexcept : operation_(std::exchange(other.operation_, {})) {}
+  Crossing& operator=(Crossing&& other) noexcept {
+    std::swap(operation_, other.operation_);
+    return *this;
+  }
+  ~Crossing() {
+    try {
+      operation_.wait();
+    } catch (const std::exception&) {  // of which another error has told
+    }
+  }
+  Moved finish() { return completed(std::exchange(operation_, {})); }
+
+ private:
+  Pending operation_;
+};
 
 class TwoLevelCommunicator final : public CommunicatorImpl {
  public:
@@ -28,6 +52,13 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
  private:
   Pending all_gather(ConstView shard, View whole);
   Pending reduce_scatter(const CollectiveCall& call);
+  // What crosses between hosts, one piece beside the next.
+  struct Piece {
+    std::vector<char> there;  // what this rank gets from other hosts, or sends to them
+    std::vector<char> sums;   // what comes of it, where that is several
+  };
+  struct CrossingSum;
+  Piece& of_piece(std::int64_t number) { return pieces_[static_cast<std::size_t>(number % 2)]; }
   // By two levels.
   bool reduces(const CollectiveCall& call) const;
   // Elements of a slice that are on their way at a time, each rank having so many of them.
@@ -40,10 +71,9 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
 
   Levels levels_;
   Hosts hosts_;
-  std::int64_t staging_;     // bytes
-  std::vector<char> here_;   // what this rank sends to its host, or gets from it
-  std::vector<char> there_;  // what it gets from other hosts, or sends to them
-  std::vector<char> sums_;   // what comes of it, where that is several
+  std::int64_t staging_;         // bytes
+  std::vector<char> here_;       // what this rank sends to its host, or gets from it
+  std::array<Piece, 2> pieces_;  // one of which may be crossing
 };
 
 template <class Action>
@@ -70,17 +100,25 @@ bool TwoLevelCommunicator::reduces(const CollectiveCall& call) const {
              .less_by_groups(hosts_.ranks_per_host, size_of(call.in.dtype), size_of(call.out.dtype));
 }
 
-// First the slices of this rank's number from every host, then everything from the host's other ranks.
+// First the slices of this rank's number from every host, then everything from the host's other ranks: while the one
+// goes on inside, the next piece crosses.
 Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
   const std::int64_t element = size_of(shard.dtype);
   const std::int64_t length = step(element);
+  const auto cross = [&](std::int64_t at) {
+    const std::int64_t count = std::min(length, shard.count - at);
+    const View mine = elements(of_piece(at / length).there, count * hosts_.hosts, shard.dtype);
+    const ConstView part{bytes_of(shard.data) + at * element, count, shard.dtype};
+    return std::pair(mine, Crossing(levels_.across->run({Collective::all_gather, part, mine})));
+  };
   Moved moved;
+  auto next = shard.count > 0 ? cross(0) : std::pair(View(), Crossing());
   for (std::int64_t at = 0; at < shard.count; at += length) {
     const std::int64_t count = std::min(length, shard.count - at);
-    const View mine = elements(there_, count * hosts_.hosts, shard.dtype);
+    auto [mine, crossing] = std::exchange(next, {});
+    moved += crossing.finish();
+    if (at + length < shard.count) next = cross(at + length);
     const View all = elements(here_, count * size(), shard.dtype);
-    const ConstView part{bytes_of(shard.data) + at * element, count, shard.dtype};
-    moved += completed(levels_.across->run({Collective::all_gather, part, mine}));
     moved += completed(levels_.inside->run({Collective::all_gather, mine, all}));
     for_slices([&](int host, int local) {
       const std::int64_t rank = host * hosts_.ranks_per_host + local;
@@ -91,7 +129,15 @@ Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
   return Pending(moved);
 }
 
-// The host's ranks add up, for each other host, the slice of this rank's number; then the hosts do.
+// What crosses of one piece of a sum, and where its results go.
+struct TwoLevelCommunicator::CrossingSum {
+  Crossing operation = {};
+  View sums = {};
+  std::int64_t at = 0, count = 0;
+};
+
+// The host's ranks add up, for each other host, the slice of this rank's number; then the hosts do, while the next
+// piece is added up inside.
 Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
   const int here = hosts_.ranks_per_host;
   const GroupSum sum(call.leaves, size());
@@ -101,11 +147,20 @@ Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
   const std::int64_t element = size_of(call.in.dtype), kept = size_of(call.out.dtype);
   const std::int64_t slice = call.out.count / results, length = step(kept, std::max(sum.most(), of_hosts.most()));
   const int mine = sum.brought(rank());
+  char* const out = bytes_of(call.out.data);
   Moved moved;
+  const auto finish = [&](CrossingSum crossing) {
+    moved += crossing.operation.finish();
+    for (std::int64_t i = 0; i < results && crossing.count > 0; ++i)
+      copy(out + (i * slice + crossing.at) * kept, bytes_of(crossing.sums.data) + i * crossing.count * kept,
+           crossing.count * kept);
+  };
+  CrossingSum before;
   for (std::int64_t at = 0; at < slice; at += length) {
     const std::int64_t count = std::min(length, slice - at);
+    Piece& piece = of_piece(at / length);
     const View all = elements(here_, of_host.most() * count * size(), call.in.dtype);
-    const View sums = elements(there_, of_hosts.most() * count * hosts_.hosts, call.out.dtype);
+    const View sums = elements(piece.there, of_hosts.most() * count * hosts_.hosts, call.out.dtype);
     for (int part = 0; part < mine; ++part)
       for_slices([&](int host, int local) {
         const std::int64_t rank = host * here + local;
@@ -113,13 +168,13 @@ Pending TwoLevelCommunicator::reduce_scatter(const CollectiveCall& call) {
              bytes_of(call.in.data) + ((part * size() + rank) * slice + at) * element, count * element);
       });
     const View of_this_host{sums.data, of_host.sums() * count * hosts_.hosts, sums.dtype};
-    char* const to = bytes_of(call.out.data) + at * kept;
-    const View sum_here = results == 1 ? View{to, count, sums.dtype} : elements(sums_, results * count, sums.dtype);
+    const View result =
+        results == 1 ? View{out + at * kept, count, sums.dtype} : elements(piece.sums, results * count, sums.dtype);
     moved += completed(levels_.inside->run({Collective::reduce_scatter, all, of_this_host, -1, inside}));
-    moved += completed(levels_.across->run({Collective::reduce_scatter, sums, sum_here, -1, across}));
-    for (std::int64_t i = 0; i < results; ++i)
-      copy(to + i * slice * kept, bytes_of(sum_here.data) + i * count * kept, count * kept);
+    finish(std::exchange(before, {Crossing(levels_.across->run({Collective::reduce_scatter, sums, result, -1, across})),
+                                  result, at, count}));
   }
+  finish(std::move(before));
   return Pending(moved);
 }
 
