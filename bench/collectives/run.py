@@ -18,7 +18,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-SHARED, OVER_GLOO, GLOO, MPI, COPY = "shared memory", "ours over Gloo", "Gloo (c10d)", "Open MPI", "copy"
+SHARED, OVER_TCP, OVER_GLOO = "shared memory", "ours over TCP", "ours over Gloo"
+GLOO, MPI, COPY = "Gloo (c10d)", "Open MPI", "copy"
 LARGEST = 64 << 20
 MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -68,7 +69,8 @@ def contenders(build: pathlib.Path) -> dict[str, Contender]:
         launcher = [str(build / "zero"), "launch", "--no-prefix"]
         return Contender(launcher, [program, which], {"ZERO_TRANSPORT": transport})
 
-    found = {SHARED: ours("zero", "auto"), OVER_GLOO: ours("zero", "gloo"), GLOO: ours("c10d", "gloo")}
+    found = {SHARED: ours("zero", "auto"), OVER_TCP: ours("zero", "tcp"), OVER_GLOO: ours("zero", "gloo")}
+    found[GLOO] = ours("c10d", "gloo")
     if mpi_program.exists() and shutil.which("mpirun"):
         found[MPI] = Contender(["mpirun", "--oversubscribe"], [str(mpi_program)], MPI_ENVIRONMENT)
     else:

@@ -1,0 +1,67 @@
+"""Hosts of one's own on one machine: network namespaces at a switch, each link limited to a rate. Needs root and ip."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class Hosts:
+    """Named by their numbers; all reach each other by their addresses. They are there within a `with`."""
+
+    def __init__(self, count: int, rate: str = "") -> None:
+        """`rate` as tc writes it, of what leaves each host; empty: no limit."""
+        self.count = count
+        self._rate = rate
+        self._name = f"zero{os.getpid()}"
+        self._switch = f"{self._name}-switch"
+
+    def __enter__(self) -> Hosts:
+        try:
+            ip("netns", "add", self._switch)
+            ip("-n", self._switch, "link", "add", "name", "bridge", "type", "bridge")
+            ip("-n", self._switch, "link", "set", "bridge", "up")
+            for host in range(self.count):
+                self._add(host)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+    def _add(self, host: int) -> None:
+        own, port = self.namespace(host), f"port{host}"
+        ip("netns", "add", own)
+        ip("-n", own, "link", "add", "link0", "type", "veth", "peer", "name", port, "netns", self._switch)
+        ip("-n", self._switch, "link", "set", port, "master", "bridge")
+        ip("-n", self._switch, "link", "set", port, "up")
+        ip("-n", own, "addr", "add", f"{self.address(host)}/24", "dev", "link0")
+        for link in ("lo", "link0"):
+            ip("-n", own, "link", "set", link, "up")
+        if self._rate:
+            shape = ["tbf", "rate", self._rate, "burst", "256kb", "latency", "100ms"]
+            subprocess.run(["ip", "netns", "exec", own, "tc", "qdisc", "add", "dev", "link0", "root", *shape], check=True)
+
+    def namespace(self, host: int) -> str:
+        return f"{self._name}-{host}"
+
+    @staticmethod
+    def address(host: int) -> str:
+        return f"10.78.0.{host + 1}"
+
+    def start(self, host: int, command: Sequence[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        words = ["ip", "netns", "exec", self.namespace(host), *command]
+        return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def _remove(self) -> None:
+        for name in [self._switch, *(self.namespace(host) for host in range(self.count))]:
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
