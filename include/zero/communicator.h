@@ -106,7 +106,7 @@ class Communicator {
   int rank() const;
   int size() const;
   Topology topology() const;
-  std::string_view backend() const;  // "self", "threads", "shared memory", "hosts", "gloo", "nccl"
+  std::string_view backend() const;  // "self", "threads", "shared memory", "hosts", "tcp", "gloo", "nccl"
 
   // Every rank's shard, in rank order, into `whole` (whole.count == size() * shard.count, same
   // dtype). `shard` may be this rank's slot of `whole`. Wire: (N-1) shard bytes a rank.

@@ -52,8 +52,8 @@ def init(
 
     timeout: seconds that an operation waits for its peers before it fails.
     check: compares what the ranks are about to do before each collective.
-    transport: what memory of the CPU travels by; "auto" is shared memory inside a host and TCP between hosts; "tcp" and "gloo" are those,
-        or Gloo, between all ranks.
+    transport: what memory of the CPU travels by; "auto" is shared memory inside a host and TCP between hosts; "tcp" and
+        "gloo" are TCP, or Gloo, between all ranks.
     ranks_per_host: declares that so many consecutive ranks are a host of their own; 0: hosts are what they are.
     arena: lets CPU tensors of 128 KiB and more come from memory that is kept for the next of their size.
     debug: shows what PyTorch itself says when ranks do not meet.

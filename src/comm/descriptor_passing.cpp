@@ -112,7 +112,7 @@ void send_descriptor(int connection, int fd) {
 
 void fail_sharing(const std::string& what) {
   throw CommError("sharing memory with the ranks of this host: " + what + ": " + std::strerror(errno),
-                  "ZERO_TRANSPORT=gloo does without shared memory");
+                  "ZERO_TRANSPORT=tcp does without shared memory");
 }
 
 std::string random_name(std::string prefix) {
