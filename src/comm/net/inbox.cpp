@@ -98,19 +98,15 @@ void Inbox::advance(std::size_t bytes, FrameHandler& handler) {
   end_frame(handler);
 }
 
-void Inbox::to_nobody() {
-  of_ = nullptr;
-  kept_.resize(header_.length);
-  to_ = kept_.data();
-}
-
 void Inbox::begin_frame() {
   if (header_.magic != FrameHeader::kMagic) throw BadFrame("sent what is no frame");
   if (header_.length > longest(header_.kind)) throw BadFrame("sent a frame that is too long");
   left_ = header_.length;
-  to_nobody();
   if (header_.kind == FrameKind::whole) begin_whole();
   if (header_.kind == FrameKind::part) begin_part();
+  if (of_ != nullptr) return;
+  kept_.resize(left_);
+  to_ = kept_.data();
 }
 
 void Inbox::begin_whole() {

@@ -53,7 +53,6 @@ class Inbox {
   void begin_frame();
   void begin_whole();
   void begin_part();
-  void to_nobody();
   bool ended(const MessageKey& key) const;
   void end_frame(FrameHandler& handler);
   void end_whole();
