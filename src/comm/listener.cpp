@@ -54,9 +54,11 @@ Tried try_connecting(const addrinfo& peer, Clock::time_point end) {
   if (connect(fd.get(), peer.ai_addr, peer.ai_addrlen) == 0) return {std::move(fd), 0};
   if (errno != EINPROGRESS) return {Descriptor(), errno};
   pollfd polled{fd.get(), POLLOUT, 0};
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-  if (poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30))) <= 0)
-    return {Descriptor(), ETIMEDOUT};
+  const int ready = uninterrupted([&] {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    return poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+  });
+  if (ready <= 0) return {Descriptor(), ETIMEDOUT};
   int error = 0;
   socklen_t length = sizeof error;
   if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;

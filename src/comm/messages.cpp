@@ -100,9 +100,10 @@ void MessageCommunicator::join(const std::function<void()>& body) {
   outcome.require();
 }
 
-void MessageCommunicator::leave(std::function<void()> body) {
-  worker_->submit(std::move(body));
+bool MessageCommunicator::leave(std::function<void()> body) {
+  if (origin_.here()) worker_->submit(std::move(body));
   worker_.reset();
+  return origin_.here();
 }
 
 MessageCommunicator::Outcome MessageCommunicator::attempt(const Fingerprint& call, const std::function<void()>& body) {

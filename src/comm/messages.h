@@ -70,7 +70,9 @@ class MessageCommunicator : public CommunicatorImpl {
   // What a transport does at first and at last, on the communicator's thread; what it throws at first is how joining
   // fails. A destructor calls leave(), before what its rounds need goes: it runs what was submitted, and ends.
   void join(const std::function<void()>& body);
-  void leave(std::function<void()> body = [] {});
+  // False in a process that was forked, where nothing is run.
+  bool leave(std::function<void()> body = [] {});
+  std::uint64_t calls() const { return sequence_; }  // so far
   const MessageOptions& options() const { return options_; }
 
  private:
@@ -101,6 +103,7 @@ class MessageCommunicator : public CommunicatorImpl {
   std::uint64_t sequence_ = 0;
   Tally tally_;
   std::string broken_;  // the first failure
+  ProcessOfOrigin origin_;
   std::unique_ptr<Worker> worker_;
 };
 

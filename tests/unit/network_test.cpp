@@ -201,6 +201,52 @@ TEST(NetworkLinks, KeepGroupsApart) {
   for (auto& thread : threads) thread.join();
 }
 
+// A rank that dies in the middle of a group's call takes no stream between others with it.
+TEST(NetworkLinks, KeepWhatASurvivorOfAnotherGroupHas) {
+  for (int round = 0; round < 10; ++round) {
+    const auto links = linked_threads(3);
+    const MakeRank all = network_of(links, "all", 0, 1, 3, {.timeout = kNoHang});
+    const MakeRank pair = network_of(links, "pair", 0, 1, 2, {.timeout = kNoHang});
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        const Communicator three(all(rank)), two(pair(rank));
+        Array mine(Dtype::f32, 500'000), whole(Dtype::f32, 1'500'000);
+        EXPECT_THROW(three.all_gather(mine.view(), whole.view()).wait(), CommError);
+        exchange(two, 70'000);
+      });
+    links->back().reset();
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+// Who ends a group while others go on over the same streams is not waited for.
+TEST(NetworkLinks, TellThatARankHasLeftAGroup) {
+  const auto links = linked_threads(2);
+  const MakeRank left = network_of(links, "left", 0, 1, 2, {.timeout = kNoHang});
+  const MakeRank right = network_of(links, "right", 0, 1, 2, {.timeout = kNoHang});
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const Communicator stays(right(rank));
+      {
+        const Communicator ends(left(rank));
+        exchange(ends, 1'000);
+        if (rank == 1) {
+          std::string text;
+          try {
+            ends.barrier().wait();
+          } catch (const CommError& error) {
+            text = error.what();
+          }
+          EXPECT_NE(text.find("rank 0 left the group"), text.npos) << text;
+        }
+      }
+      exchange(stays, 10'000);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
 // One end of a stream in the test's hands, the other a rank's that waits for a message.
 class Stranger {
  public:
@@ -312,8 +358,8 @@ TEST(NetworkLinks, AreNotReadAnyMoreWhereTheyMakeNoSense) {
          "called something else");
   expect(told([](Stranger& s, FrameHeader f) {
            f.kind = FrameKind::failed;
-           f.at = 0, f.length = 6;
-           s.say(f, "no gas");
+           f.at = 0, f.length = 20;
+           s.say(f, "failed there: no gas");
          }),
          "failed there: no gas");
   expect(told([](Stranger& s, FrameHeader) { s.say(FrameHeader{.kind = FrameKind::left}); }), "left the group");
@@ -394,13 +440,43 @@ TEST(NetworkMeeting, TurnsStrangersAway) {
   }));
 }
 
+// A rank that came before hundreds who say nothing.
+TEST(NetworkMeeting, KeepsARankThatHasSaidWhoItIs) {
+  const Secret secret = random_secret();
+  NetworkMeeting meeting(kLoopback, {0, 2, secret}, kNoHang);
+  std::vector<Descriptor> strangers;
+  Handshake rank(connected_to(meeting.place()), {1, 2, secret}, /*connected=*/true);
+  EXPECT_FALSE(rank.advance(Sockets::of_system()));
+  for (int i = 0; i < 200; ++i) strangers.push_back(connected_to(meeting.place()));
+  auto joined = std::async(std::launch::async, [&] { return meeting.join({meeting.place(), "1 127.0.0.1"}); });
+  while (!rank.advance(Sockets::of_system())) std::this_thread::yield();
+  EXPECT_TRUE(joined.get()[1].stream);
+}
+
+// One that was turned away because there were too many comes again.
+TEST(NetworkMeeting, ConnectsAgainWhereItWasTurnedAway) {
+  const Secret secret = random_secret();
+  NetworkMeeting meeting(kLoopback, {1, 2, secret}, kNoHang);
+  const Listener place = bind_listener(kLoopback, 0);
+  ASSERT_EQ(listen(place.socket.get(), 4), 0);
+  auto joined = std::async(std::launch::async, [&] {
+    return meeting.join({std::to_string(place.port) + " 127.0.0.1", meeting.place()});
+  });
+  Descriptor(accept(place.socket.get(), nullptr, nullptr));
+  Descriptor second(accept(place.socket.get(), nullptr, nullptr));
+  fcntl(second.get(), F_SETFL, O_NONBLOCK);
+  Handshake other(std::move(second), {0, 2, secret}, /*connected=*/false);
+  while (!other.advance(Sockets::of_system())) std::this_thread::yield();
+  EXPECT_TRUE(joined.get()[0].stream);
+}
+
 TEST(NetworkMeeting, NamesWhoDoesNotComeAndWhoCameInstead) {
-  Meeting meeting(2, Timeout(200));
+  Meeting meeting(2, Timeout(2000));
   meeting.own(1).secret[3] ^= 1;
   const auto met = meeting.meet();
   EXPECT_NE(met[1].error.find("who listens at 127.0.0.1 does not know the secret of this run"), std::string::npos)
       << met[1].error;
-  EXPECT_NE(met[0].error.find("rank 1 at 127.0.0.1 did not come within 200 ms; who connected from 127.0.0.1"),
+  EXPECT_NE(met[0].error.find("rank 1 at 127.0.0.1 did not come within 2000 ms; who connected from 127.0.0.1"),
             std::string::npos)
       << met[0].error;
 }

@@ -3,7 +3,7 @@
 //   whole   a message of at most kLongestWhole bytes, which its receiver may not have asked for yet
 //   ready   the receiver of a longer one has memory for it: `at` is its length; nothing follows
 //   part    of one that was asked for, from byte `at` on; parts of other messages may come between its own
-//   failed  nobody is to wait for this rank in the channel any more; why, in words, follows
+//   failed  nobody is to wait for this rank in this call of the channel, or in a later one; why, in words, follows
 //   left    this rank has come to its end, and will say nothing more
 //
 // Numbers are of the sender's byte order, which is the receiver's (handshake.h).

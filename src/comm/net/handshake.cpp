@@ -20,7 +20,7 @@ std::array<std::uint8_t, 16> random_number() {
 
 // At most so many bytes as the rest of `bytes`; false where there is more to come.
 bool go_on(std::ptrdiff_t count, std::size_t& done, std::size_t bytes) {
-  if (count == 0) throw Refused("closed the connection");
+  if (count == 0 || (count < 0 && (errno == ECONNRESET || errno == EPIPE))) throw Closed("closed the connection");
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   if (count < 0) throw Refused(std::strerror(errno));
   done += static_cast<std::size_t>(count);

@@ -29,6 +29,12 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// It has closed the connection, and said nothing.
+class Closed : public Refused {
+ public:
+  using Refused::Refused;
+};
+
 // What each sends first, as it lies in memory.
 struct Hello {
   std::array<char, 8> magic = {'l', 'i', 'b', 'z', 'e', 'r', 'o', '\n'};

@@ -48,7 +48,7 @@ bool Inbox::take(Message& message, const Early& whole) {
 }
 
 void Inbox::drop(const Message& message) {
-  std::erase_if(expected_, [&](const auto& each) { return each.second == &message; });
+  if (std::erase_if(expected_, [&](const auto& each) { return each.second == &message; }) > 0) end(message.key);
   if (of_ != &message) return;
   of_ = nullptr;
   kept_.resize(left_);

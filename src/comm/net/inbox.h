@@ -34,8 +34,8 @@ class Inbox {
   static constexpr std::int64_t kMostEarly = std::int64_t{64} << 20;
 
   void expect(Message& message);
-  // The message is not received any more; and nothing of this call of its channel's, or of a later one: what still
-  // comes of them is nobody's.
+  // The message is not received any more. Where it was still to come, as by end(): nothing of its call, or of a later
+  // one of its channel's, and what still comes of them is nobody's.
   void drop(const Message& message);
   void end(const MessageKey& call);
 

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 #include <utility>
@@ -15,7 +16,7 @@
 
 namespace zero {
 
-constexpr int kLeave = 1000;  // ms that a peer has to take this rank's last words
+constexpr std::chrono::seconds kLeave{1};  // that peers have to take this rank's last words
 
 class Links::Link final : public FrameHandler {
  public:
@@ -25,18 +26,18 @@ class Links::Link final : public FrameHandler {
     const std::string fault = out.ready(header);
     if (!fault.empty()) throw BadFrame(fault);
   }
-  void failed(const MessageKey& call, const std::string& why) override {
-    links_.fail_from(call, name + " failed there: " + why);
-  }
+  void failed(const MessageKey& call, const std::string& why) override { links_.fail_from(call, name + ' ' + why); }
   void left() override { has_left = true; }
 
   bool open() const { return failure.empty(); }
+  bool writes() const { return muted.empty() && !out.idle(); }
 
   std::string name;
   Descriptor stream;
   Inbox in;
   Outbox out;
   bool has_left = false;
+  std::string muted = {};    // why nothing is sent any more: what has come may say more
   std::string failure = {};  // why nothing goes over it any more
 
  private:
@@ -58,6 +59,7 @@ Links::~Links() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    leave_by_ = std::chrono::steady_clock::now() + kLeave;
     for (const auto& link : links_)
       if (link && link->open()) link->out.say({.kind = FrameKind::left});
   }
@@ -110,8 +112,8 @@ void Links::drop(Message& message, int rank) {
 void Links::wait(MessageBatch& batch, Direction direction, std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   const auto over = [&] { return batch.left_in(direction) == 0 || !batch.failure.empty(); };
-  for (std::int64_t moved = -1; !over() && std::exchange(moved, batch.moved) != batch.moved;)
-    batch.changed.wait_for(lock, limit, over);
+  auto until = std::chrono::steady_clock::now() + limit;
+  while (!batch.changed.wait_until(lock, until, over) && batch.moved + limit > until) until = batch.moved + limit;
   if (!over()) {
     std::set<std::string> late;
     for (const Message* const each : under_way_)
@@ -162,12 +164,14 @@ void Links::fail_link(Link& link, const std::string& why) {
 
 // What the stream takes at once; the thread sees to the rest.
 void Links::flush(Link& link) {
-  if (!link.open()) return;
+  if (!link.open() || !link.muted.empty()) return;
   try {
-    if (!link.out.write(sockets_, link.stream.get())) wake();
+    if (link.out.write(sockets_, link.stream.get())) return;
   } catch (const std::system_error& error) {
-    fail_link(link, "is not there any more: " + error.code().message());
+    link.muted = error.code().message();
+    shutdown(link.stream.get(), SHUT_WR);
   }
+  wake();
 }
 
 void Links::serve(Link& link, bool readable) {
@@ -178,12 +182,12 @@ void Links::serve(Link& link, bool readable) {
     if (link.has_left) {
       fail_link(link, "left the group");
     } else if (!goes_on) {
-      fail_link(link, "died");
+      fail_link(link, link.muted.empty() ? "died" : "died, or cannot be reached: " + link.muted);
     }
-  } catch (const BadFrame& fault) {
-    fail_link(link, fault.what());
   } catch (const std::system_error& error) {
     fail_link(link, "died, or cannot be reached: " + error.code().message());
+  } catch (const std::exception& fault) {
+    fail_link(link, fault.what());
   }
 }
 
@@ -191,22 +195,23 @@ void Links::serve(Link& link, bool readable) {
 bool Links::poll_all() {
   std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
   std::vector<Link*> of;
-  bool leaving = false;
+  int limit = -1;  // ms
   {
     const std::lock_guard lock(mutex_);
     bool busy = false;
     for (const auto& link : links_) {
       if (!link || !link->open()) continue;
-      const bool writes = !link->out.idle();
-      busy |= writes;
-      polled.push_back({link->stream.get(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
+      busy |= link->writes();
+      polled.push_back({link->stream.get(), static_cast<short>(POLLIN | (link->writes() ? POLLOUT : 0)), 0});
       of.push_back(link.get());
     }
-    leaving = stopping_;
-    if (leaving && !busy) return false;
+    if (stopping_) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(leave_by_ - std::chrono::steady_clock::now());
+      limit = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+      if (!busy || limit == 0) return false;
+    }
   }
-  const int ready = uninterrupted([&] { return poll(polled.data(), polled.size(), leaving ? kLeave : -1); });
-  if (leaving && ready == 0) return false;
+  uninterrupted([&] { return poll(polled.data(), polled.size(), limit); });
   if (polled[0].revents != 0) {
     std::uint64_t count = 0;
     static_cast<void>(::read(wake_.get(), &count, sizeof count));

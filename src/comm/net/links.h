@@ -42,8 +42,8 @@ class Links {
   // more, or when nothing of it moves for `limit`, naming the ranks of those that are waited for.
   void wait(MessageBatch& batch, Direction direction, std::chrono::milliseconds limit);
 
-  // Nobody is to wait for this rank in this call of the channel, whose members these are, or in a later one; what still
-  // comes of them is dropped.
+  // Nobody is to wait for this rank in this call of the channel, whose members these are, or in a later one: it does
+  // what `why` says. What still comes of them is dropped.
   void fail(const MessageKey& call, const std::vector<int>& members, const std::string& why);
   void end(std::uint64_t channel);
 
@@ -71,6 +71,7 @@ class Links {
   std::map<std::uint64_t, Failed> failed_;  // by channel
   Descriptor wake_;
   bool stopping_ = false;
+  std::chrono::steady_clock::time_point leave_by_ = {};
   std::thread thread_;
 };
 

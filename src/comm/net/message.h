@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +16,9 @@ enum class Direction : std::uint8_t { in, out };
 
 // What is under way together: when one message fails, all do.
 struct MessageBatch {
-  std::array<int, 2> left = {};  // messages, by direction
-  std::int64_t moved = 0;        // bytes: whether something goes on
-  std::string failure = {};      // the first
+  std::array<int, 2> left = {};                      // messages, by direction
+  std::chrono::steady_clock::time_point moved = {};  // when something did last
+  std::string failure = {};                          // the first
   std::condition_variable changed = {};
 
   int& left_in(Direction direction) { return left[static_cast<std::size_t>(direction)]; }
@@ -41,7 +42,7 @@ struct Message {
   // Whether that was the last of it.
   bool move(std::int64_t count) {
     done += count;
-    batch->moved += count;
+    batch->moved = std::chrono::steady_clock::now();
     if (done < bytes) return false;
     if (--batch->left_in(direction) == 0) batch->changed.notify_all();
     return true;

@@ -60,7 +60,8 @@ class NetworkCommunicator final : public MessageCommunicator {
   NetworkCommunicator(Membership group, int rank, const MessageOptions& options)
       : MessageCommunicator(rank, static_cast<int>(group.members.size()), options), group_(std::move(group)) {}
   ~NetworkCommunicator() override {
-    leave();
+    if (!leave()) return;
+    group_.links->fail(key_of(calls() + 1), group_.members, "left the group");
     group_.links->end(group_.channel);
   }
 
@@ -71,11 +72,13 @@ class NetworkCommunicator final : public MessageCommunicator {
   std::unique_ptr<MessageRound> round(const Fingerprint& call, std::uint32_t number) override {
     const std::string_view bytes(reinterpret_cast<const char*>(&call), sizeof call);
     const auto mark = static_cast<std::uint32_t>(fnv1a(bytes) >> 32);
-    return std::make_unique<NetworkRound>(
-        group_, MessageKey{group_.channel, static_cast<std::uint32_t>(call.sequence), number}, mark, options().timeout);
+    return std::make_unique<NetworkRound>(group_, key_of(call.sequence, number), mark, options().timeout);
   }
   void close(const Fingerprint& call, const std::string& why) override {
-    group_.links->fail({group_.channel, static_cast<std::uint32_t>(call.sequence)}, group_.members, why);
+    group_.links->fail(key_of(call.sequence), group_.members, "failed there: " + why);
+  }
+  MessageKey key_of(std::uint64_t call, std::uint32_t round = 0) const {
+    return {group_.channel, static_cast<std::uint32_t>(call), round};
   }
 
   Membership group_;

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "zero/error.h"
@@ -13,7 +15,8 @@ namespace zero {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMostStrangers = 128;  // that have connected and not said yet who they are
+constexpr std::int64_t kMostStrangers = 100;            // that have connected, beside as many as there are ranks
+constexpr auto kPause = std::chrono::milliseconds(20);  // before a rank is connected to again
 
 std::string address_of_peer(int socket) {
   sockaddr_storage address{};
@@ -34,7 +37,12 @@ std::string name_of(int rank, const std::string& address) {
 
 NetworkMeeting::NetworkMeeting(const std::string& address, const NetworkIdentity& own, std::chrono::milliseconds limit,
                                Sockets& sockets)
-    : address_(address), own_(own), limit_(limit), sockets_(sockets), listener_(bind_listener(address, 0)) {
+    : address_(address), own_(own), limit_(limit), sockets_(sockets), listener_{Descriptor(), 0} {
+  try {
+    listener_ = bind_listener(address, 0);
+  } catch (const CommError& error) {
+    throw failure("cannot listen at " + address + ": " + error.what());
+  }
   prepare_stream(listener_.socket.get(), limit);
   if (listen(listener_.socket.get(), kBacklog) != 0) throw failure("cannot listen at " + address);
 }
@@ -52,11 +60,10 @@ CommError NetworkMeeting::failure(const std::string& what) const {
 
 std::vector<LinkedRank> NetworkMeeting::join(const std::vector<std::string>& places) {
   deadline_ = Clock::now() + limit_;
-  for (int rank = 0; rank < own_.size; ++rank) {
-    const std::string& place = places[static_cast<std::size_t>(rank)];
-    ranks_.push_back({name_of(rank, place.substr(place.find(' ') + 1)), Descriptor()});
-    if (rank < own_.rank) connect(place, rank);
-  }
+  places_ = places;
+  for (const std::string& place : places)
+    ranks_.push_back({name_of(static_cast<int>(ranks_.size()), place.substr(place.find(' ') + 1)), Descriptor()});
+  for (int rank = 0; rank < own_.rank; ++rank) connect(rank);
   for (int rank = 0; rank < own_.size; ++rank)
     while (missing(rank)) turn_over();
   listener_.socket = Descriptor();
@@ -67,37 +74,55 @@ bool NetworkMeeting::missing(int rank) const {
   return rank != own_.rank && !ranks_[static_cast<std::size_t>(rank)].stream;
 }
 
-void NetworkMeeting::connect(const std::string& place, int rank) {
+// Says at once who it is.
+void NetworkMeeting::connect(int rank) {
+  const std::string& place = places_[static_cast<std::size_t>(rank)];
   const std::size_t gap = place.find(' ');
   try {
     Descriptor stream = connect_to(place.substr(gap + 1), std::stoi(place.substr(0, gap)), deadline_);
     prepare_stream(stream.get(), limit_);
-    handshakes_.emplace_back(std::move(stream), own_, /*connected=*/true);
+    coming_.push_back({Handshake(std::move(stream), own_, /*connected=*/true), rank});
   } catch (const CommError& error) {
     throw failure(ranks_[static_cast<std::size_t>(rank)].name + ": " + error.what());
   }
+  advance(coming_.back().handshake, rank);
+}
+
+// Of those that have come and are not joined yet the oldest goes, first one that has not said who it is.
+void NetworkMeeting::make_room() {
+  const auto came = [](const Coming& each) { return each.rank < 0; };
+  auto oldest = std::ranges::find_if(coming_, [&](const Coming& each) { return came(each) && !each.handshake.peer(); });
+  if (oldest == coming_.end()) oldest = std::ranges::find_if(coming_, came);
+  if (oldest != coming_.end()) coming_.erase(oldest);
 }
 
 void NetworkMeeting::accept_one() {
   Descriptor stream(accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!stream) return;
-  const auto strange = [this](const Handshake& each) { return !each.connected() && !each.peer(); };
-  if (std::ranges::count_if(handshakes_, strange) >= std::ptrdiff_t{kMostStrangers})
-    handshakes_.erase(std::ranges::find_if(handshakes_, strange));
+  if (!stream) {
+    if (errno == EMFILE || errno == ENFILE) make_room();
+    return;
+  }
+  if (std::ssize(coming_) >= kMostStrangers + own_.size) make_room();
   prepare_stream(stream.get(), limit_);
-  handshakes_.emplace_back(std::move(stream), own_, /*connected=*/false);
+  coming_.push_back({Handshake(std::move(stream), own_, /*connected=*/false)});
+  advance(coming_.back().handshake, -1);
 }
 
-// Of a handshake that is over, or has come to nothing, the stream is taken.
-void NetworkMeeting::advance(Handshake& handshake) {
+// Of a handshake that is over, or has come to nothing, the stream is taken. A rank that had too many guests is visited
+// once more.
+void NetworkMeeting::advance(Handshake& handshake, int rank) {
   try {
     if (!handshake.advance(sockets_)) return;
-    const int rank = *handshake.peer();
-    if (!missing(rank)) throw Refused("says that it is rank " + std::to_string(rank) + ", which is there already");
-    ranks_[static_cast<std::size_t>(rank)].stream = handshake.take();
+    const int peer = *handshake.peer();
+    if (!missing(peer)) throw Refused("says that it is rank " + std::to_string(peer) + ", which is there already");
+    ranks_[static_cast<std::size_t>(peer)].stream = handshake.take();
+  } catch (const Closed& closed) {
+    turned_away_ = address_of_peer(handshake.socket()) + ' ' + closed.what();
+    handshake.take();
+    if (rank >= 0) again_.push_back(rank);
   } catch (const Refused& refusal) {
     const std::string who = address_of_peer(handshake.socket());
-    if (handshake.connected()) throw failure("who listens at " + who + ' ' + refusal.what());
+    if (rank >= 0) throw failure("who listens at " + who + ' ' + refusal.what());
     turned_away_ = "who connected from " + who + ' ' + refusal.what();
     handshake.take();
   }
@@ -105,16 +130,20 @@ void NetworkMeeting::advance(Handshake& handshake) {
 
 // One wait for whoever comes or says something.
 void NetworkMeeting::turn_over() {
+  if (Clock::now() >= deadline_) fail();
+  if (!again_.empty()) std::this_thread::sleep_for(kPause);
+  for (const int rank : std::exchange(again_, {})) connect(rank);
+  std::erase_if(coming_, [](const Coming& each) { return each.handshake.socket() < 0; });
+  if (!again_.empty()) return;
   std::vector<pollfd> polled{{listener_.socket.get(), POLLIN, 0}};
-  for (const Handshake& each : handshakes_)
-    polled.push_back({each.socket(), static_cast<short>(POLLIN | (each.sends() ? POLLOUT : 0)), 0});
+  for (const Coming& each : coming_)
+    polled.push_back({each.handshake.socket(), static_cast<short>(POLLIN | (each.handshake.sends() ? POLLOUT : 0)), 0});
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
-  if (left <= 0) fail();
   uninterrupted(
       [&] { return poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 1, 1 << 30))); });
   for (std::size_t i = 1; i < polled.size(); ++i)
-    if (polled[i].revents != 0) advance(handshakes_[i - 1]);
-  std::erase_if(handshakes_, [](const Handshake& each) { return each.socket() < 0; });
+    if (polled[i].revents != 0) advance(coming_[i - 1].handshake, coming_[i - 1].rank);
+  std::erase_if(coming_, [](const Coming& each) { return each.handshake.socket() < 0; });
   if (polled[0].revents != 0) accept_one();
 }
 

@@ -22,16 +22,18 @@ class NetworkMeeting {
   // What the other ranks are to be told, and tell this one.
   std::string place() const;
 
-  // Streams to all of them, which have these places, by rank. Whoever else connects is turned away, and nobody is
-  // listened to afterwards. Throws CommError, naming who is missing and why where that is known.
+  // Streams to all of them, which have these places, by rank. Whoever else connects is turned away, the oldest of them
+  // where they are a hundred more than ranks, and nobody is listened to afterwards. Throws CommError, naming who is
+  // missing and why where that is known.
   std::vector<LinkedRank> join(const std::vector<std::string>& places);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void connect(const std::string& place, int rank);
+  void connect(int rank);
   void accept_one();
-  void advance(Handshake& handshake);
+  void make_room();
+  void advance(Handshake& handshake, int rank);
   void turn_over();
   bool missing(int rank) const;
   [[noreturn]] void fail() const;
@@ -44,7 +46,13 @@ class NetworkMeeting {
   Listener listener_;
   Clock::time_point deadline_ = {};
   std::vector<LinkedRank> ranks_;
-  std::vector<Handshake> handshakes_;
+  struct Coming {
+    Handshake handshake;
+    int rank = -1;  // that is connected to; -1: who comes here
+  };
+  std::vector<std::string> places_;  // by rank
+  std::vector<Coming> coming_;
+  std::vector<int> again_;   // ranks to be connected to once more
   std::string turned_away_;  // the latest, and why
 };
 
