@@ -198,7 +198,7 @@ TEST(LauncherEnv, OverridesTheTransport) {
   EXPECT_EQ(overridden("ZERO_TRANSPORT", "auto", gloo).transport, Transport::automatic);
   EXPECT_EQ(overridden("ZERO_TRANSPORT", "", gloo).transport, Transport::gloo);
   EXPECT_EQ(InitOptions().transport, Transport::automatic);
-  expect_refused("ZERO_TRANSPORT", {"tcp", "Gloo", "automatic", "auto ", "0"});
+  expect_refused("ZERO_TRANSPORT", {"TCP", "sockets", "Gloo", "automatic", "auto ", "0"});
 }
 
 TEST(LauncherEnv, OverridesTheRanksOfAHost) {
