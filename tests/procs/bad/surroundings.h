@@ -60,7 +60,7 @@ inline Rows of_launchers() {
     rows.push_back(alone_with("ZERO_TIMEOUT", text));
   for (const auto& [name, text] : {std::pair("ZERO_CHECK", "yes"),
                                    {"ZERO_ARENA", "2"},
-                                   {"ZERO_TRANSPORT", "tcp"},
+                                   {"ZERO_TRANSPORT", "udp"},
                                    {"ZERO_RANKS_PER_HOST", "x"},
                                    {"ZERO_RANKS_PER_HOST", "-1"},
                                    {"ZERO_RANKS_PER_HOST", "99999999999"}})
