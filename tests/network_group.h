@@ -64,6 +64,19 @@ inline MakeRank network_on_pairs(int size, Timeout timeout) {
   return network_on_hosts(size, timeout, 2);
 }
 
+// One operation of each sort, of few bytes and of many.
+inline void exchange(const Communicator& c, std::int64_t count) {
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Array> all;
+    for (int rank = 0; rank < c.size(); ++rank) all.push_back(random_array(Dtype::f32, count * c.size(), rank));
+    const Array& mine = all[static_cast<std::size_t>(c.rank())];
+    Array sum(Dtype::f32, count), whole(Dtype::f32, count * c.size());
+    c.reduce_scatter(Array(mine).view(), sum.view()).wait();
+    c.all_gather(sum.view(), whole.view()).wait();
+    EXPECT_EQ(whole, reference_sum(all));
+  }
+}
+
 inline constexpr Backend kNetwork{"tcp", network_group, Timeout(200), 140'003, 65'536};
 inline constexpr Backend kNetworkOnPairs{"tcpOnPairs", network_on_pairs, Timeout(200), 140'003, 65'536, 2};
 
