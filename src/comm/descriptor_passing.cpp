@@ -115,10 +115,15 @@ void fail_sharing(const std::string& what) {
                   "ZERO_TRANSPORT=tcp does without shared memory");
 }
 
+std::array<std::uint8_t, 16> random_bytes() {
+  std::array<std::uint8_t, 16> bytes{};
+  const auto got = uninterrupted([&] { return getrandom(bytes.data(), bytes.size(), 0); });
+  if (got != static_cast<ssize_t>(bytes.size())) throw CommError("the system draws no random numbers");
+  return bytes;
+}
+
 std::string random_name(std::string prefix) {
-  std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail_sharing("no random numbers");
-  for (const unsigned char byte : bytes) {
+  for (const std::uint8_t byte : random_bytes()) {
     prefix += "0123456789abcdef"[byte >> 4];
     prefix += "0123456789abcdef"[byte & 15];
   }

@@ -5,7 +5,9 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -15,6 +17,9 @@ namespace zero {
 
 // Throws a CommError about sharing memory, with the system's words for errno.
 [[noreturn]] void fail_sharing(const std::string& what);
+
+// Of the system's, which nobody foresees. Throws CommError.
+std::array<std::uint8_t, 16> random_bytes();
 
 // `prefix` and 32 random hexadecimal digits.
 std::string random_name(std::string prefix);

@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -54,11 +53,8 @@ Tried try_connecting(const addrinfo& peer, Clock::time_point end) {
   if (connect(fd.get(), peer.ai_addr, peer.ai_addrlen) == 0) return {std::move(fd), 0};
   if (errno != EINPROGRESS) return {Descriptor(), errno};
   pollfd polled{fd.get(), POLLOUT, 0};
-  const int ready = uninterrupted([&] {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-    return poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
-  });
-  if (ready <= 0) return {Descriptor(), ETIMEDOUT};
+  poll_until(std::span(&polled, 1), end);
+  if (polled.revents == 0) return {Descriptor(), ETIMEDOUT};
   int error = 0;
   socklen_t length = sizeof error;
   if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
@@ -90,6 +86,11 @@ Own own_address(int socket) {
       getnameinfo(address, length, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return {};
   return {host, std::stoi(port)};
+}
+
+std::string digits_of(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST];
+  return getnameinfo(address, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0 ? host : "";
 }
 
 constexpr std::size_t kLongestEntry = 64;  // bytes of a file with a port
@@ -146,6 +147,21 @@ Descriptor connect_to(const std::string& host, int port, Clock::time_point deadl
   return std::move(tried.stream);
 }
 
+std::string address_of_peer(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  auto* const peer = reinterpret_cast<sockaddr*>(&address);
+  const std::string digits = getpeername(socket, peer, &length) == 0 ? digits_of(peer, length) : "";
+  return digits.empty() ? "an address unknown" : digits;
+}
+
+void poll_until(std::span<pollfd> polled, Clock::time_point end) {
+  uninterrupted([&] {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    return poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+  });
+}
+
 // One of IPv4 before others, whose addresses are no link's own.
 std::string address_of_interface(const std::string& name) {
   ifaddrs* list = nullptr;
@@ -154,9 +170,7 @@ std::string address_of_interface(const std::string& name) {
   for (const auto& [family, bytes] : {std::pair{AF_INET, sizeof(sockaddr_in)}, {AF_INET6, sizeof(sockaddr_in6)}})
     for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
       if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family || name != each->ifa_name) continue;
-      char host[NI_MAXHOST];
-      const auto length = static_cast<socklen_t>(bytes);
-      if (getnameinfo(each->ifa_addr, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0) return host;
+      if (std::string own = digits_of(each->ifa_addr, static_cast<socklen_t>(bytes)); !own.empty()) return own;
     }
   throw CommError("the network interface \"" + name + "\" has no address");
 }

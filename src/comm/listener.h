@@ -2,7 +2,10 @@
 // users write to by which rank 0 tells the other ranks of its host where it listens.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
+#include <span>
 #include <string>
 
 #include "comm/descriptor_passing.h"
@@ -24,6 +27,12 @@ void await_listener(const std::string& host, int port, std::chrono::steady_clock
 
 // A stream to who takes connections there, which does not block. Throws CommError saying why nobody does.
 Descriptor connect_to(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
+
+// The address of who is at the other end of a stream, in digits.
+std::string address_of_peer(int socket);
+
+// Waits for one of them until `end`, as poll(2) does.
+void poll_until(std::span<pollfd> polled, std::chrono::steady_clock::time_point end);
 
 // The address of one of this host's interfaces, in digits. Throws CommError when it has none.
 std::string address_of_interface(const std::string& name);

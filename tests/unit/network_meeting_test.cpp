@@ -66,7 +66,7 @@ class Meeting {
   }
 
  private:
-  Secret secret_ = random_secret();
+  Secret secret_ = random_bytes();
   Timeout limit_;
   std::vector<NetworkIdentity> own_;
 };
@@ -108,7 +108,7 @@ TEST(NetworkMeeting, TurnsStrangersAway) {
 
 // A rank that came before hundreds who say nothing.
 TEST(NetworkMeeting, KeepsARankThatHasSaidWhoItIs) {
-  const Secret secret = random_secret();
+  const Secret secret = random_bytes();
   NetworkMeeting meeting(kLoopback, {0, 2, secret}, kNoHang);
   std::vector<Descriptor> strangers;
   Handshake rank(connected_to(meeting.place()), {1, 2, secret}, /*connected=*/true);
@@ -121,7 +121,7 @@ TEST(NetworkMeeting, KeepsARankThatHasSaidWhoItIs) {
 
 // One that was turned away because there were too many comes again.
 TEST(NetworkMeeting, ConnectsAgainWhereItWasTurnedAway) {
-  const Secret secret = random_secret();
+  const Secret secret = random_bytes();
   NetworkMeeting meeting(kLoopback, {1, 2, secret}, kNoHang);
   const Listener place = bind_listener(kLoopback, 0);
   ASSERT_EQ(listen(place.socket.get(), 4), 0);
@@ -179,7 +179,7 @@ TEST(Handshake, SaysWhatIsWrongWithTheOther) {
 // Who has heard a rank's seal cannot show it as his own.
 TEST(Handshake, IsNoMirror) {
   auto [own, other] = stream_pair();
-  Handshake handshake(std::move(own), {.rank = 0, .size = 2, .secret = random_secret()}, /*connected=*/false);
+  Handshake handshake(std::move(own), {.rank = 0, .size = 2, .secret = random_bytes()}, /*connected=*/false);
   Hello mine;
   mine.rank = 1, mine.size = 2;
   ASSERT_EQ(send(other.get(), &mine, sizeof mine, 0), ssize_t{sizeof mine});

@@ -72,7 +72,6 @@ class Ranks {
     for (auto& thread : threads) thread.join();
     return texts;
   }
-  Groups& groups() { return groups_; }
 
  private:
   Groups groups_;
@@ -242,9 +241,9 @@ class Stranger {
     return header;
   }
   // Which it may have closed its end upon.
-  void say(const std::string& bytes) { static_cast<void>(send(blocking(), bytes.data(), bytes.size(), MSG_NOSIGNAL)); }
-  void say(const FrameHeader& header, const std::string& words = {}) {
-    say(std::string(reinterpret_cast<const char*>(&header), sizeof header) + words);
+  void say(const FrameHeader& header, const std::string& words) {
+    const std::string bytes = std::string(reinterpret_cast<const char*>(&header), sizeof header) + words;
+    static_cast<void>(send(blocking(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
   std::string error() { return thread_.get(); }
 
@@ -259,75 +258,48 @@ class Stranger {
   std::future<std::string> thread_;
 };
 
-// What is wrong with what comes; each is found by the rank that it comes to.
+// What is wrong with what comes, which is the frame that it asks by, changed, and words behind it, so often.
+struct Nonsense {
+  const char* told;
+  void (*change)(FrameHeader& frame);
+  std::string words = {};
+  int times = 1;
+};
+
+void part_of_8(FrameHeader& frame) {
+  frame.kind = FrameKind::part;
+  frame.at = 0, frame.length = 8;
+}
+
+const Nonsense kNonsense[] = {
+    {"sent what is no frame", [](FrameHeader& f) { f.magic = 0x78787878; }},
+    {"sent a frame of a kind that there is not", [](FrameHeader& f) { f.kind = static_cast<FrameKind>(9); }},
+    {"sent a frame that is too long", [](FrameHeader& f) { part_of_8(f), f.length = 1u << 30; }},
+    {"sent parts of a message in disorder", [](FrameHeader& f) { part_of_8(f), f.at = 8; }, "12345678"},
+    {"sent parts of a message in disorder", part_of_8, "12345678", 2},
+    {"sent a part of what this rank did not ask for", [](FrameHeader& f) { part_of_8(f), f.key.call += 1; },
+     "12345678"},
+    {"sent a message twice", [](FrameHeader& f) { part_of_8(f), f.kind = FrameKind::whole, f.key.call += 1; },
+     "12345678", 2},
+    {"asked twice for one message", [](FrameHeader& f) { f.key.call += 1; }, "", 2},
+    {"called something else", [](FrameHeader& f) { f.mark += 1; }},
+    {"failed there: no gas", [](FrameHeader& f) { f.kind = FrameKind::failed, f.at = 0, f.length = 20; },
+     "failed there: no gas"},
+    {"left the group", [](FrameHeader& f) { f = {.kind = FrameKind::left}; }},
+};
+
+// Each is found by the rank that it comes to.
 TEST(NetworkLinks, AreNotReadAnyMoreWhereTheyMakeNoSense) {
-  const auto told = [](const std::function<void(Stranger&, FrameHeader)>& harm) {
+  for (const Nonsense& each : kNonsense) {
     Stranger stranger;
     FrameHeader frame = stranger.asked();
     EXPECT_EQ(frame.kind, FrameKind::ready);
     EXPECT_EQ(frame.at, 40'000);
-    harm(stranger, frame);
-    return stranger.error();
-  };
-  const auto expect = [](const std::string& text, const std::string& wanted) {
-    EXPECT_NE(text.find("rank 1 " + wanted), text.npos) << text;
-  };
-  expect(told([](Stranger& s, FrameHeader) { s.say(std::string(40, 'x')); }), "sent what is no frame");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = static_cast<FrameKind>(9);
-           s.say(f);
-         }),
-         "sent a frame of a kind that there is not");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = FrameKind::part;
-           f.at = 0, f.length = 1u << 30;
-           s.say(f);
-         }),
-         "sent a frame that is too long");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = FrameKind::part;
-           f.at = 8, f.length = 8;
-           s.say(f, "12345678");
-         }),
-         "sent parts of a message in disorder");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = FrameKind::part;
-           f.at = 0, f.length = 8;
-           s.say(f, "12345678");
-           s.say(f, "12345678");
-         }),
-         "sent parts of a message in disorder");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = FrameKind::part;
-           f.at = 0, f.length = 8, f.key.call += 1;
-           s.say(f, "12345678");
-         }),
-         "sent a part of what this rank did not ask for");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = FrameKind::whole;
-           f.at = 0, f.length = 2, f.key.call += 1;
-           s.say(f, "12");
-           s.say(f, "12");
-         }),
-         "sent a message twice");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.key.call += 1;
-           s.say(f);
-           s.say(f);
-         }),
-         "asked twice for one message");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.mark += 1;
-           s.say(f);
-         }),
-         "called something else");
-  expect(told([](Stranger& s, FrameHeader f) {
-           f.kind = FrameKind::failed;
-           f.at = 0, f.length = 20;
-           s.say(f, "failed there: no gas");
-         }),
-         "failed there: no gas");
-  expect(told([](Stranger& s, FrameHeader) { s.say(FrameHeader{.kind = FrameKind::left}); }), "left the group");
+    each.change(frame);
+    for (int i = 0; i < each.times; ++i) stranger.say(frame, each.words);
+    const std::string text = stranger.error();
+    EXPECT_NE(text.find(std::string("rank 1 ") + each.told), text.npos) << text;
+  }
 }
 
 }  // namespace zero::test::network_test

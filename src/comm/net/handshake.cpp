@@ -1,22 +1,13 @@
 #include "comm/net/handshake.h"
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <cstring>
 #include <vector>
 
-#include "zero/error.h"
+#include "comm/descriptor_passing.h"
 
 namespace zero {
 namespace {
-
-std::array<std::uint8_t, 16> random_number() {
-  std::array<std::uint8_t, 16> number;
-  const auto got = uninterrupted([&] { return getrandom(number.data(), number.size(), 0); });
-  if (got != static_cast<ssize_t>(number.size())) throw CommError("the system draws no random numbers");
-  return number;
-}
 
 // At most so many bytes as the rest of `bytes`; false where there is more to come.
 bool go_on(std::ptrdiff_t count, std::size_t& done, std::size_t bytes) {
@@ -29,15 +20,11 @@ bool go_on(std::ptrdiff_t count, std::size_t& done, std::size_t bytes) {
 
 }  // namespace
 
-Secret random_secret() {
-  return random_number();
-}
-
 Handshake::Handshake(Descriptor stream, const NetworkIdentity& own, bool connected)
     : stream_(std::move(stream)), own_(own), connected_(connected) {
   mine_.rank = own.rank;
   mine_.size = own.size;
-  mine_.number = random_number();
+  mine_.number = random_bytes();
 }
 
 bool Handshake::advance(Sockets& sockets) {

@@ -21,8 +21,6 @@ struct NetworkIdentity {
   Secret secret = {};
 };
 
-Secret random_secret();
-
 // The other end is not who it should be; the text says what it is instead.
 class Refused : public std::runtime_error {
  public:
@@ -56,7 +54,6 @@ class Handshake {
   // Whether bytes are still to be sent; else it waits for some.
   bool sends() const { return sent_ < out_bytes(); }
   int socket() const { return stream_.get(); }
-  bool connected() const { return connected_; }
   // Who has said so, without having proved it until it is over.
   std::optional<int> peer() const { return heard_ ? std::optional<int>(theirs_.rank) : std::nullopt; }
   Descriptor take() { return std::move(stream_); }

@@ -1,15 +1,14 @@
 #include "comm/net/links.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <system_error>
 #include <utility>
 
+#include "comm/listener.h"
 #include "comm/net/inbox.h"
 #include "comm/net/outbox.h"
 #include "zero/error.h"
@@ -104,6 +103,7 @@ bool Links::refused(const Message& message, const Link& link) const {
 void Links::drop(Message& message, int rank) {
   const std::lock_guard lock(mutex_);
   under_way_.erase(&message);
+  if (message.done == message.bytes) return;
   Link& link = *links_[static_cast<std::size_t>(rank)];
   link.in.drop(message);
   link.out.drop(message);
@@ -195,7 +195,7 @@ void Links::serve(Link& link, bool readable) {
 bool Links::poll_all() {
   std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
   std::vector<Link*> of;
-  int limit = -1;  // ms
+  auto until = std::chrono::steady_clock::time_point::max();
   {
     const std::lock_guard lock(mutex_);
     bool busy = false;
@@ -206,12 +206,11 @@ bool Links::poll_all() {
       of.push_back(link.get());
     }
     if (stopping_) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(leave_by_ - std::chrono::steady_clock::now());
-      limit = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
-      if (!busy || limit == 0) return false;
+      until = leave_by_;
+      if (!busy || until <= std::chrono::steady_clock::now()) return false;
     }
   }
-  uninterrupted([&] { return poll(polled.data(), polled.size(), limit); });
+  poll_until(polled, until);
   if (polled[0].revents != 0) {
     std::uint64_t count = 0;
     static_cast<void>(::read(wake_.get(), &count, sizeof count));

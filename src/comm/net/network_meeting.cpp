@@ -1,7 +1,6 @@
 #include "comm/net/network_meeting.h"
 
-#include <netdb.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,17 +17,6 @@ constexpr int kBacklog = 1024;
 constexpr std::int64_t kMostStrangers = 100;            // that have connected, beside as many as there are ranks
 constexpr auto kPause = std::chrono::milliseconds(20);  // before a rank is connected to again
 
-std::string address_of_peer(int socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  auto* const peer = reinterpret_cast<sockaddr*>(&address);
-  char host[NI_MAXHOST];
-  if (getpeername(socket, peer, &length) != 0 ||
-      getnameinfo(peer, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0)
-    return "an address unknown";
-  return host;
-}
-
 std::string name_of(int rank, const std::string& address) {
   return "rank " + std::to_string(rank) + " at " + address;
 }
@@ -43,7 +31,7 @@ NetworkMeeting::NetworkMeeting(const std::string& address, const NetworkIdentity
   } catch (const CommError& error) {
     throw failure("cannot listen at " + address + ": " + error.what());
   }
-  prepare_stream(listener_.socket.get(), limit);
+  fcntl(listener_.socket.get(), F_SETFL, O_NONBLOCK);
   if (listen(listener_.socket.get(), kBacklog) != 0) throw failure("cannot listen at " + address);
 }
 
@@ -138,9 +126,7 @@ void NetworkMeeting::turn_over() {
   std::vector<pollfd> polled{{listener_.socket.get(), POLLIN, 0}};
   for (const Coming& each : coming_)
     polled.push_back({each.handshake.socket(), static_cast<short>(POLLIN | (each.handshake.sends() ? POLLOUT : 0)), 0});
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
-  uninterrupted(
-      [&] { return poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 1, 1 << 30))); });
+  poll_until(polled, deadline_);
   for (std::size_t i = 1; i < polled.size(); ++i)
     if (polled[i].revents != 0) advance(coming_[i - 1].handshake, coming_[i - 1].rank);
   std::erase_if(coming_, [](const Coming& each) { return each.handshake.socket() < 0; });

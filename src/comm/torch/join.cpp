@@ -82,7 +82,7 @@ class Joining {
 
   // Streams to all other ranks. Rank 0 draws the secret, which who meets in the store is told.
   std::shared_ptr<Links> linked() {
-    NetworkIdentity own{env_.rank, env_.size, random_secret()};
+    NetworkIdentity own{env_.rank, env_.size, random_bytes()};
     if (env_.rank == 0) {
       tell("secret", {own.secret.begin(), own.secret.end()});
     } else {
