@@ -18,15 +18,15 @@ function(zero_repeat name filter shard shards)
 endfunction()
 
 # The tests compare bits and bytes, whatever the transport. Not what each optimizer and precision computes, of which a
-# transport does not hear. One of two tests goes by shared memory, every fourth by streams, and every eighth by Gloo,
+# transport does not hear. Every fourth test goes by shared memory, every fourth by streams, and every sixteenth by Gloo,
 # where each takes three times as long.
 set(heard_of "-Gloo*:Float8*:*Optimizer*:*StatesByName*:*LossScales*:SmallUpdates*:*/Programs.*")
-zero_repeat(over_shared "${heard_of}" 0 2 ZERO_TEST_TRANSPORT=shared)
+zero_repeat(over_shared "${heard_of}" 0 4 ZERO_TEST_TRANSPORT=shared)
 zero_repeat(over_tcp "${heard_of}" 1 4 ZERO_TEST_TRANSPORT=tcp)
-zero_repeat(over_gloo "${heard_of}" 2 8 ZERO_TEST_TRANSPORT=gloo)
+zero_repeat(over_gloo "${heard_of}" 2 16 ZERO_TEST_TRANSPORT=gloo)
 # Each of these is up to 24 runs.
-zero_repeat(programs_over_shared "*/Programs.*" 0 8 ZERO_TEST_TRANSPORT=shared)
-zero_repeat(programs_over_tcp "*/Programs.*" 4 8 ZERO_TEST_TRANSPORT=tcp)
+zero_repeat(programs_over_shared "*/Programs.*" 0 16 ZERO_TEST_TRANSPORT=shared)
+zero_repeat(programs_over_tcp "*/Programs.*" 4 16 ZERO_TEST_TRANSPORT=tcp)
 zero_repeat(programs_over_gloo "*/Programs.*" 5 16 ZERO_TEST_TRANSPORT=gloo)
 
 # With the kernels that LibTorch and oneDNN have for lesser processors. Ours of each instruction set are compared in

@@ -55,6 +55,7 @@ class Reader {
 
   DeepSpeed read() && {
     stage();
+    plus_plus();
     offload();
     precision();
     optimizer();
@@ -146,6 +147,30 @@ class Reader {
     const std::int64_t value = integer(path, 0, 3).value_or(0);
     result_.plan = std::string(zero::Plan::stages()[static_cast<std::size_t>(value)]);
     took(path, std::to_string(value) + " is plan " + *result_.plan);
+  }
+
+  // ZeRO++'s three, each by itself: groups are of hpZ's size.
+  void plus_plus() {
+    const std::string section = "zero_optimization.", group = section + "zero_hpz_partition_size";
+    const std::int64_t size = integer(group, 1, 1 << 20).value_or(1);
+    const auto choose = [&](const std::string& key, const char* setting, const char* value) {
+      if (!is_automatic(section + "stage") && plan_stage() != 3)
+        faults_.push_back(key + " needs zero_optimization.stage 3");
+      result_.settings.set(setting, value);
+      took(key, option_of(setting) + " " + value);
+    };
+    if (size > 1) {
+      result_.shard_ranks = static_cast<int>(size);
+      choose(group, "keep_gathered", "shard");
+      took(group, "--shard-ranks " + std::to_string(size));
+    }
+    if (on(section + "zero_quantized_weights")) choose(section + "zero_quantized_weights", "gather_in", "int8");
+    if (on(section + "zero_quantized_gradients")) choose(section + "zero_quantized_gradients", "reduce_in", "int4");
+  }
+
+  static std::string option_of(std::string setting) {
+    std::ranges::replace(setting, '_', '-');
+    return "--" + setting;
   }
 
   // Gradients go where the optimizer is. Older keys say "cpu" by true.

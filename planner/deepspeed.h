@@ -15,6 +15,7 @@ struct DeepSpeed {
   std::optional<std::string> plan, optimizer;
   std::optional<std::int64_t> batch;  // of a micro-batch
   zero::PlanSettings settings;
+  std::optional<int> shard_ranks;  // of a shard group
   std::optional<double> lr, clip;
 
   // Sentences, the key first, nested ones with dots.

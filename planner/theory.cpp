@@ -48,7 +48,7 @@ zero::Layout one_unit(const zero::Plan& plan, const zero::MeshShape& mesh) {
 }
 
 double times(const zero::Transition& transition, const zero::Plan& plan) {
-  if (transition.when == zero::When::use) return 2.0 * plan.accumulate();
+  if (transition.when == zero::When::use) return 2.0 * plan.accumulate();  // and `keep` once
   return transition.when == zero::When::gradient ? plan.accumulate() : 1;
 }
 
@@ -69,7 +69,7 @@ Volume volume_of(const zero::Plan& plan, const zero::MeshShape& mesh) {
     for (const zero::Hop& hop : each.route.hops) {
       const int peers = mesh.size(hop.axis) - 1;
       const std::int64_t bytes = each.route.bytes(hop);
-      const std::int64_t received = zero::moved_by(hop.collective, peers + 1, {}, bytes, bytes, hop.leaves).bytes;
+      const std::int64_t received = zero::moved_by(hop.carried_by(), peers + 1, {}, bytes, bytes, hop.leaves).bytes;
       (hop.axis == zero::Axis::replica ? volume.across : volume.within) +=
           times(each, plan) * static_cast<double>(received) / static_cast<double>(peers * bytes);
       volume.bytes += times(each, plan) * static_cast<double>(received) / static_cast<double>(unit.length());

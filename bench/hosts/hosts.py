@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -60,6 +61,11 @@ class Hosts:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         words = ["ip", "netns", "exec", self.namespace(host), *command]
         return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def sent(self, host: int) -> int:
+        """Bytes that the host has sent, by its interface."""
+        links = json.loads(ip("-n", self.namespace(host), "-s", "-j", "link", "show", "dev", "link0"))
+        return int(links[0]["stats64"]["tx"]["bytes"])
 
     def _remove(self) -> None:
         for name in [self._switch, *(self.namespace(host) for host in range(self.count))]:

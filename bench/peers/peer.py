@@ -99,8 +99,8 @@ def zero_redundancy(model: nn.Module, options: argparse.Namespace) -> Trainer:
     return TorchTrainer(replica, optimizer, options.dtype == "bf16")
 
 
-def fsdp2(reshard: bool) -> Callable[[LanguageModel, argparse.Namespace], Trainer]:
-    """Every layer is a unit, and the rest is one."""
+def fsdp2(reshard: bool, replicas: bool = False) -> Callable[[LanguageModel, argparse.Namespace], Trainer]:
+    """Every layer is a unit, and the rest is one. With replicas: HSDP, sharded inside each host."""
 
     def build(model: LanguageModel, options: argparse.Namespace) -> Trainer:
         from torch.distributed.device_mesh import init_device_mesh
@@ -108,7 +108,8 @@ def fsdp2(reshard: bool) -> Callable[[LanguageModel, argparse.Namespace], Traine
 
         bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         policy = bf16 if options.dtype == "bf16" else MixedPrecisionPolicy()
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        ranks, here = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
+        mesh = init_device_mesh("cpu", (ranks // here, here) if replicas else (ranks,))
         for module in (*model.layers, model):
             fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         return TorchTrainer(model, torch.optim.AdamW(model.parameters(), fused=True, **ADAMW))
@@ -140,6 +141,7 @@ MODES: dict[str, Callable[..., Trainer]] = {
     "zero_redundancy": zero_redundancy,
     "fsdp2_no_reshard": fsdp2(reshard=False),
     "fsdp2": fsdp2(reshard=True),
+    "hsdp": fsdp2(reshard=True, replicas=True),
     "deepspeed1": deepspeed(1),
     "deepspeed2": deepspeed(2),
     "deepspeed3": deepspeed(3),

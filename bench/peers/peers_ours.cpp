@@ -24,6 +24,8 @@ constexpr int kSettled = 20;  // steps after which memory is to stay as it is
 struct RunOptions {
   std::string plan = "zero3";
   std::string dtype = "fp32";
+  int shard = 0;  // ranks of a shard group; 0: all
+  std::string kept = "none";
   peers::Shape shape;
   std::int64_t batch = 2;
   int steps = 5;
@@ -69,10 +71,7 @@ class Run {
         options_(options),
         base_pss_(settled_pss(world)),
         model_(seeded_model(options.shape)),
-        engine_(*model_, world,
-                zero::Plan::named(options.plan)
-                    .precision(precision(options.dtype))
-                    .activation_budget(zero::ActivationBudget::named(options.activation_budget)),
+        engine_(*model_, zero::Mesh(world, {.shard = options.shard}), plan(options),
                 zero::AdamW{.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1}),
         random_(at::make_generator<at::CPUGeneratorImpl>(kSeedOfData + static_cast<std::uint64_t>(world.rank()))) {}
 
@@ -118,8 +117,11 @@ class Run {
     return peers::LanguageModel(shape);
   }
 
-  static zero::Precision precision(const std::string& dtype) {
-    return dtype == "bf16" ? zero::Precision::bf16 : zero::Precision::fp32;
+  static zero::Plan plan(const RunOptions& options) {
+    const zero::Plan plan = zero::Plan::named(options.plan)
+                                .precision(zero::precision_named(options.dtype))
+                                .activation_budget(zero::ActivationBudget::named(options.activation_budget));
+    return options.kept == "none" ? plan : plan.keep_gathered(zero::kept_copy_named(options.kept));
   }
 
   double timed_step(std::vector<double>& losses) {
@@ -143,9 +145,9 @@ class Run {
 };
 
 void add_options(CLI::App& app, RunOptions& options) {
-  app.add_option("--plan", options.plan)
-      ->check(CLI::IsMember({"ddp", "zero1", "zero2", "zero3"}))
-      ->capture_default_str();
+  app.add_option("--plan", options.plan)->check(CLI::IsMember(zero::Plan::presets()))->capture_default_str();
+  app.add_option("--shard", options.shard, "Ranks of a shard group; 0: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--keep", options.kept, "What stays of gathered parameters until the update");
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
   const auto add = [&](const char* name, auto& value) {
     app.add_option(name, value)->check(CLI::PositiveNumber)->capture_default_str();

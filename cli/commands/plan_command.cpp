@@ -57,6 +57,9 @@ PlanOptions with(PlanOptions options, const planner::DeepSpeed& read) {
   if (read.plan && !options.plans.empty() && !std::ranges::count(options.plans, *read.plan))
     throw UsageError("--plans contradicts --ds-config, which says " + *read.plan);
   if (options.plans.empty() && read.plan) options.plans = {*read.plan};
+  if (read.shard_ranks && options.shard_ranks != 0 && options.shard_ranks != *read.shard_ranks)
+    throw UsageError("--shard-ranks contradicts --ds-config, whose groups are of " + std::to_string(*read.shard_ranks));
+  options.shard_ranks = read.shard_ranks.value_or(options.shard_ranks);
   return options;
 }
 

@@ -218,7 +218,7 @@ std::vector<std::string> train_arguments(const RunOptions& options, const std::s
 }
 
 std::vector<std::string> usual_plans(const SharedOptions& options) {
-  return texts(options.shard_ranks ? zero::Plan::presets() : zero::Plan::stages());
+  return texts(options.shard_ranks ? zero::Plan::exact_presets() : zero::Plan::stages());
 }
 
 zero::MeshShape mesh_of(const SharedOptions& options, int ranks) {

@@ -44,6 +44,14 @@ enum class Precision : std::uint8_t {
 // What becomes of the part of an updated weight that its stored dtype cannot hold.
 enum class Remainder : std::uint8_t { main_weights, lost, random, kept };
 
+// What stays of a parameter that a step's first gather has brought, until it is updated: what is gathered again comes
+// from there (ZeRO++'s hpZ, section 3.2, of the values themselves). What is not trained stays for good.
+enum class KeptCopy : std::uint8_t {
+  none,
+  shard,  // on each rank its slice of it among those of its shard group, which then gathers it inside
+  host,   // all of it, once in the memory that a shard group has in common; where it has none, on each rank
+};
+
 std::string_view name(State state);
 std::string_view name(Placement placement);
 std::string_view name(Tier tier);
@@ -52,6 +60,9 @@ State state_named(std::string_view name);
 Tier tier_named(std::string_view name);
 std::string_view name(Wire wire);
 std::string_view name(Precision precision);
+std::string_view name(KeptCopy copy);
+// Throws ConfigError, listing them, for another name.
+KeptCopy kept_copy_named(std::string_view name);
 // Of all of them. Throws ConfigError, listing them, for another name.
 Precision precision_named(std::string_view name);
 std::vector<std::string_view> precisions();
@@ -102,11 +113,16 @@ class Plan {
   // Likewise, but gradients and the optimizer are sharded over all ranks, as zero2 does it over the groups: less memory
   // for the same bytes on the wire.
   static Plan hybrid_zero2();
+  // zero3 on a mesh of several shard groups, hosts for example, with less between them (ZeRO++): parameters gathered in
+  // 8 bits, once a step, and kept until the update; gradients rounded to 4 bits where they cross. Losses are not
+  // zero3's; on a mesh of one group, only what is gathered is rounded.
+  static Plan zeropp();
 
   // The preset of that name. Throws ConfigError, listing the presets.
   static Plan named(std::string_view preset);
   static std::vector<std::string_view> presets();
-  static std::vector<std::string_view> stages();  // those that take no mesh: ddp, zero1, zero2, zero3
+  static std::vector<std::string_view> exact_presets();  // those of which all give the same bits
+  static std::vector<std::string_view> stages();         // those that take no mesh: ddp, zero1, zero2, zero3
 
   // The preset whose rows these are, in placements and axes; "custom" where there is none. Of a table as it is on a
   // mesh, where an axis of one rank shards nothing, the preset's it was.
@@ -129,11 +145,17 @@ class Plan {
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
   // dtype; not those of fp64 parameters. On one rank nothing travels. Throws ConfigError for another dtype.
   [[nodiscard]] Plan reduce_in(Dtype dtype) const;
-  // The same by a wire: fp32, bf16, fp16, or native, as they are. Throws ConfigError for another.
+  // The same by a wire: fp32, bf16, fp16, or native, as they are. fp8, int8 or int4: as they are inside shard groups,
+  // whose sums are coded once, where they go to others of the mesh, decoded there and added up in the accumulation
+  // dtype (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too).
   [[nodiscard]] Plan reduce_in(Wire wire) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
+  // Of parameters sharded over all ranks of a mesh with several shard groups, hosts for example: only the first gather
+  // of a step crosses groups, and the bits are those of doing without. On a mesh of one group `shard` keeps nothing,
+  // there being nothing to cross. Throws no error: see faults().
+  [[nodiscard]] Plan keep_gathered(KeptCopy copy) const;
   // The state's bytes lie on that tier and pass through buffers of constant size (ZeRO-Offload, ZeRO-Infinity): the
   // optimizer's under every plan, gradients where a rank holds no more than its slice over all, parameters
   // where it updates all that it holds. Host: of a model on a device. Disk: see Options::disk.
@@ -166,6 +188,7 @@ class Plan {
   bool reproducible() const { return reproducible_; }
   bool delays_update() const { return delays_update_; }
   std::optional<Dtype> reduction() const;  // as chosen by reduce_in()
+  KeptCopy kept() const;                   // as chosen by keep_gathered()
   std::int64_t resident_budget() const { return resident_budget_; }
   const ActivationBudget& activation_budget() const { return activation_budget_; }
 

@@ -14,12 +14,13 @@
 #include <tuple>
 
 #include "base/float8_blocks.h"
+#include "base/int4_blocks.h"
 #include "base/int8_blocks.h"
 #include "zero/plan.h"
 
 namespace zero {
 
-using Codecs = std::tuple<Float8Blocks, Int8Blocks>;
+using Codecs = std::tuple<Float8Blocks, Int8Blocks, Int4Blocks>;
 
 // Calls use(codec), a value of the wire's type, where it has one: whether it has.
 template <class Use>
@@ -38,6 +39,13 @@ constexpr std::int64_t block_of(Wire wire) {
   std::int64_t block = 1;
   with_codec(wire, [&](auto codec) { block = decltype(codec)::kBlock; });
   return block;
+}
+
+// Of a value's code; 0 where there is no codec.
+constexpr int bits_of(Wire wire) {
+  int bits = 0;
+  with_codec(wire, [&](auto codec) { bits = decltype(codec)::kBits; });
+  return bits;
 }
 
 template <class Codec>

@@ -1,6 +1,7 @@
-// Eight bits with a sign in blocks of 32, each with a power of two, one byte (as MXINT8 of the OCP Microscaling
-// formats, 2023). Rounded to the nearest, halves to even; a block that is not finite becomes NaN, and magnitudes above
-// 127 * 2^121 round to infinity. What was decoded is encoded to the same codes, but for these. No torch.
+// Eight bits with a sign in blocks of 128, each with a power of two, one byte (as MXINT8 of the OCP Microscaling
+// formats, 2023, in longer blocks). Rounded to the nearest, halves to even; a block that is not finite becomes NaN, and
+// magnitudes above 127 * 2^121 round to infinity. What was decoded is encoded to the same codes, but for these. No
+// torch.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,7 @@ ZERO_BOTH inline float nearest(float value) {
 // See base/codec.h.
 struct Int8Blocks {
   static constexpr Wire kWire = Wire::int8;
-  static constexpr std::int64_t kBlock = 32, kHead = 1, kBits = 8;
+  static constexpr std::int64_t kBlock = 128, kHead = 1, kBits = 8;
 
   template <class T>
   ZERO_BOTH static void encode(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* head) {

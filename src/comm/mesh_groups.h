@@ -14,8 +14,8 @@ namespace zero {
 class Device;
 class TrafficMeter;
 
-// What codes are made and read by, and where those of all ranks lie on their way (base/codec.h). Every rank, the owner
-// too, goes on with what was decoded.
+// What codes are made and read by, and where those of all ranks lie on their way (base/codec.h). Of a gather every
+// rank, the owner too, goes on with what was decoded. Of a sum in codes there is memory for a CodedSum.
 struct Coder {
   Device& device;
   View codes;
@@ -41,8 +41,8 @@ class MeshGroups {
   // memory of Route::room(), of which `mine` may be a part, at its place, and which may be a part of `mine`; where
   // several sums are on their way, of Route::numbers() beside it. Returns what the route ends with, one sum behind the
   // other, which is there already where there is no hop. Of values in the dtype in which they are sent, `room` in that
-  // in which they arrive. On a device what is queued from now on comes behind it. Where the route has a codec, by the
-  // coder, whose codes have room for all of `room`.
+  // in which they arrive. On a device what is queued from now on comes behind it. Where the route or a hop has a codec,
+  // by the coder, whose codes have room for all of `room`, or for a CodedSum.
   View carry_out(const Route& route, ConstView mine, View room, const Coder* coder = nullptr) const;
 
  private:
@@ -51,9 +51,10 @@ class MeshGroups {
   template <class Wrap>
   MeshGroups wrapped(const Wrap& wrap) const;
 
-  View carry_out_several(const Route& route, ConstView mine, View room) const;
+  View carry_out_several(const Route& route, ConstView mine, View room, const Coder* coder) const;
   void carry_out_coded(const Route& route, ConstView mine, View room, const Coder& coder) const;
-  void hop(const Hop& hop, ConstView mine, View to) const;
+  void hop(const Hop& hop, ConstView mine, View to, const Coder* coder) const;
+  void coded_sum(const Hop& hop, ConstView mine, View to, const Coder& coder) const;
   void finish(Pending operation) const;
 
   MeshShape mesh_;

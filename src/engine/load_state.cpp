@@ -181,6 +181,7 @@ void Saving::read_over(StateSource& source) {
   behind_->reset();
   for (auto& unit : parameters_.units()) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+    parameters_.pager().outdate(*unit);
     if (parameters_.updater().states().has_main(*unit)) parameters_.publish(*unit, Exchange::Kind::load);
   }
   parameters_.renew(Exchange::Kind::load);

@@ -67,6 +67,7 @@ void Parameters::updated(Unit& unit) {
 
 // Parameters of which each rank updated a part of what it holds.
 void Parameters::publish(Unit& unit, Exchange::Kind kind) {
+  pager_->outdate(unit);
   if (!trained_.routes().publishes()) return;
   ranks_.device().follow_sends();
   const Route route = trained_.routes().publish(unit.layout());
@@ -87,12 +88,16 @@ bool Parameters::common() const {
   return std::ranges::any_of(units_, [](const auto& unit) { return unit->common(); });
 }
 
+bool Parameters::shared() const {
+  return std::ranges::any_of(units_, [](const auto& unit) { return unit->shared(); });
+}
+
 void Parameters::wait_for_publication() {
   for (auto& unit : units_) pager_->wait_for_publication(*unit);
   pager_->wait_for_barrier();
 }
 
-// Before a common unit is written every rank has its copy, and every rank has written before it is read.
+// Before a shared unit is written every rank has its copy, and every rank has written before it is read.
 void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   Exchange& exchange = ranks_.exchange();
   const Exchange::Changing changing(exchange);
@@ -101,12 +106,13 @@ void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   const TierMeter::SetupTraffic apart;
   if (from_rank) exchange.broadcast(Exchange::Kind::read, unit.index(), unit.full(), *from_rank);
   const auto meet = [&] {
-    if (unit.common()) exchange.barrier(Exchange::Kind::read, unit.index()).wait();
+    if (unit.shared()) exchange.barrier(Exchange::Kind::read, unit.index()).wait();
   };
   meet();
   {
     const Critical critical(life_, "a gather scope's end failed halfway: some weights are not what was written");
     for_unit(unit, "what was written", [&] { unit.keep_full(updater_.states().sites().of_parameters()); });
+    pager_->outdate(unit);
     if (delayed_) delayed_->forget(unit);
     updater_.states().adopt(unit);
   }

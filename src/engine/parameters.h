@@ -71,6 +71,8 @@ class Parameters {
   void renew(Exchange::Kind kind);
   // Whether units lie in memory that the ranks have in common.
   bool common() const;
+  // Whether any do, those of a shard group.
+  bool shared() const;
   // What is on its way to all ranks has come.
   void wait_for_publication();
   // What was written to the unit's whole becomes what is kept of it; `from_rank`'s copy wins. Collective.

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backwards/running_backward.h"
+#include "base/codec.h"
 #include "base/elements.h"
 #include "gradients/unit_gradients.h"
 #include "units/for_unit.h"
@@ -128,10 +129,10 @@ void Gradients::open(UnitGradients& gradients) {
   const TierMeter::SetupTraffic apart;
   HeldGradient& held = gradients.held;
   before_change_(gradients.unit.index());
-  if (!held) {
-    held.take(gradients.home.store, gradients.unit.index(), sums_.levels);
-    if (!reduces_each()) clear_gaps(gradients, held);
-  }
+  const bool taken = !held;
+  if (taken) held.take(gradients.home.store, gradients.unit.index(), sums_.levels);
+  // Where a sum was decoded, a block that was not finite has left no zeros there.
+  if (!reduces_each() && (taken || has_codec(plan_[State::gradient].wire))) clear_gaps(gradients, held);
   if (micro_ > 0) held.fill_with_zeros(gradients.home.staging, held.slice());
 }
 

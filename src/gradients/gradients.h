@@ -148,6 +148,7 @@ class Gradients {
   void scale_mean(View sum) const;
   void gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const;
   Buffer slice_for(const Unit& unit, const Route& route) const;
+  Coder coder();
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
   bool beyond_plan() const { return micro_ >= plan_.accumulate(); }
@@ -172,6 +173,7 @@ class Gradients {
   std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::shared_ptr<Buffer> flat_;  // as large as the largest unit
+  Buffer codes_;                  // for what crosses in codes; on the exchange's thread
   std::vector<int> units_order_;  // in which they are reduced
   std::vector<int> completed_;    // in which this rank completed them
   std::size_t next_ = 0;          // in it, to be reduced

@@ -45,7 +45,7 @@ class Pricing {
         uniform_(uniform_moments(rules)),
         sums_(sums_of_step(plan, layout.ranks())),
         routes_(plan, topologies.rank() < 0 ? sums_.least : topologies.rank()),
-        memory_(routes_.brings() && memory == Memory::common ? Memory::separate : memory),
+        memory_(lies_apart() && memory == Memory::common ? Memory::separate : memory),
         topologies_(topologies) {}
 
   Estimate run(const Trace& trace, std::int64_t staging) && {
@@ -56,9 +56,11 @@ class Pricing {
       add_slices(repeats_[i] - stay_[i], slice_of(unit, gradient_offloaded()));
       if (!unit.trainable()) continue;
       flat(unit);
+      coded_ = std::max(coded_, routes_.coded_sum_bytes(unit));
       update(unit);
     }
-    hold(Owner::reduction, (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice());
+    hold(Owner::reduction,
+         (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice() + coded_);
     const std::int64_t here = on_device() ? 0 : staging;
     hold(Owner::update, inputs_ + steps_ + here);
     hold(Owner::update, staging - here, Tier::host);
@@ -77,6 +79,11 @@ class Pricing {
   // Whether reductions of all micro-batches are.
   bool alike() const { return AccumulationOrder(plan_, layout_.ranks(), 0).alike(); }
   bool on_device() const { return memory_ == Memory::device; }
+  // Whether ranks read all of the parameters where they lie; or what is kept whole lies once for a shard group.
+  bool in_place() const { return memory_ == Memory::common && !routes_.keeps_for_group(); }
+  bool kept_in_common() const { return memory_ == Memory::common && routes_.keeps_for_group(); }
+  // Whether what ranks have of parameters cannot be read where it lies.
+  bool lies_apart() const { return routes_.brings() || routes_.codec() != Wire::native; }
 
   void hold(Owner owner, std::int64_t bytes, Tier tier = Tier::device) { estimate_.held.add(owner, bytes, tier); }
   // Of a state, of which so much stays on the device in any case.
@@ -228,8 +235,10 @@ class Pricing {
       gather(i, std::accumulate(occurrence, end, std::int64_t{0}));
       occurrence = end;
     }
-    if (memory_ != Memory::common && estimate_.gathers > 0)
-      hold(Owner::gathered, paged.most + wire_room(layout_, plan_));
+    if (kept_in_common())
+      hold(Owner::gathered, kept_);
+    else if (!in_place() && paged.most > 0)
+      hold(Owner::gathered, paged.most + wire_room(layout_, plan_) + kept_);
   }
 
   void bring(const UnitLayout& unit, std::int64_t times) {
@@ -238,13 +247,26 @@ class Pricing {
   }
 
   void gather(std::size_t unit, std::int64_t times) {
+    const UnitLayout& layout = layout_.units()[unit];
+    if (routes_.keeps_whole() && !layout.trainable()) times = 0;  // it has been there since the first step
     times_ = times;
     estimate_.gathers += static_cast<int>(times);
-    const UnitLayout& layout = layout_.units()[unit];
     if (routes_.brings()) bring(layout, times);
-    if (routes_.gathers() && memory_ != Memory::common) announce(routes_.within());
-    if (layout.length() > 0) call(routes_.use(layout), /*in_place=*/memory_ == Memory::common);
+    if (routes_.gathers() && !in_place()) announce(routes_.within());
+    if (layout.length() > 0) call(routes_.use(layout, /*exactly=*/in_place()), in_place());
+    times_ = repeats_[unit];
+    if (routes_.keeps() && !in_place() && layout.length() > 0) keep(layout);
     times_ = 1;
+  }
+
+  // What is not trained has been kept since the first step.
+  void keep(const UnitLayout& unit) {
+    const Route route = kept_in_common() ? routes_.keep_in_common(unit) : routes_.keep(unit);
+    if (kept_in_common() || !routes_.keeps_whole())
+      kept_ += times_ * (route.to.count - (kept_in_common() ? route.from.count : 0)) * size_of(unit.dtype());
+    if (!unit.trainable()) return;
+    call(route);
+    if (kept_in_common()) estimate_.wire[Collective::barrier].add({}, times_);
   }
 
   void exchange() {
@@ -259,11 +281,11 @@ class Pricing {
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       times_ = repeats_[i];
       for (const Transition& each : routes_.of(layout_.units()[i]))
-        if (each.when != When::use) carry_out(each, layout_.units()[i]);
+        if (each.when != When::use && each.when != When::keep) carry_out(each, layout_.units()[i]);
     }
     times_ = 1;
     table(Axis::data, vote_bytes(parameters, plan_.accumulate(), plan_.float8()) / size_of(Dtype::i64));
-    if (memory_ == Memory::common) renew();
+    if (in_place()) renew();
   }
 
   // Common parameters have been updated.
@@ -312,10 +334,10 @@ class Pricing {
   void call(const Route& route, bool in_place = false) {
     for (const Hop& hop : route.hops) {
       const Topology& topology = topologies_.of_tensors(hop.axis);
-      Moved moved = moved_by(hop.collective, mesh().size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop),
+      Moved moved = moved_by(hop.carried_by(), mesh().size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop),
                              hop.leaves, mesh().at(hop.axis, routes_.rank()));
       if (in_place) moved.in_place = moved.bytes;
-      estimate_.wire[hop.collective].add(moved, times_);
+      estimate_.wire[hop.carried_by()].add(moved, times_);
     }
   }
 
@@ -338,6 +360,8 @@ class Pricing {
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
   std::int64_t staying_elements_ = 0;    // remainders of what stays
+  std::int64_t coded_ = 0;               // of sums that cross in codes, of the unit that has most
+  std::int64_t kept_ = 0;                // of what was gathered, until the update
   FlatGradients flats_;                  // as they are collected
   Estimate estimate_;
 };

@@ -1,6 +1,7 @@
 #include "zero/plan.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/codec.h"
@@ -28,13 +29,14 @@ struct Preset {
   std::string_view name;
   Plan (*make)();
 };
-constexpr std::array<Preset, 6> kPresets{{{"ddp", Plan::ddp},
+constexpr std::array<Preset, 7> kPresets{{{"ddp", Plan::ddp},
                                           {"zero1", Plan::zero1},
                                           {"zero2", Plan::zero2},
                                           {"zero3", Plan::zero3},
                                           {"hybrid", Plan::hybrid},
-                                          {"hybrid-zero2", Plan::hybrid_zero2}}};
-constexpr std::size_t kStages = 4;  // of them
+                                          {"hybrid-zero2", Plan::hybrid_zero2},
+                                          {"zeropp", Plan::zeropp}}};
+constexpr std::size_t kStages = 4, kExact = 6;  // of them, the first
 
 std::string share_of(const Row& row) {
   return row.share == 1 ? "" : shortest(row.share) + " of ";
@@ -110,6 +112,10 @@ class Inspection {
     expect(!plan_.reproducible() || reduction == Dtype::f32,
            "reproducible sums are not rounded on their way: reduce them in fp32, not in " +
                std::string(zero::name(reduction)));
+    const Wire wire = plan_[State::gradient].wire;
+    expect(
+        !plan_.reproducible() || !has_codec(wire),
+        "reproducible sums are not rounded on their way: reduce them in fp32, not in " + std::string(zero::name(wire)));
     expect(plan_.resident_budget() >= 0,
            "resident_budget must be 0 (the two largest units) or a number of bytes, not " +
                std::to_string(plan_.resident_budget()));
@@ -122,9 +128,19 @@ class Inspection {
       expect(false, who + " is a value, not a sum: it can be replicated or sharded, not partial");
       return;
     }
+    if (state == State::parameter && plan_.kept() != KeptCopy::none) return kept(row);
     const auto [between, rest] = places(row);
     expect(row.between == row.rest,
            who + " is " + rest + " at rest but " + between + " between micro-batches: give both the same placement");
+  }
+
+  void kept(const Row& row) {
+    expect(holds(row.rest, Placement::sharded),
+           "keep_gathered needs sharded parameters, as zero3 has them: else nothing is gathered that could be kept");
+    expect(row.between == kWhole || row.rest == kSlices,
+           "parameter can be kept between micro-batches along shard, or whole, not otherwise");
+    expect(row.tier == Tier::device, "keep_gathered needs parameters on the device, not on " +
+                                         std::string(name(row.tier)) + ", where what was gathered would not be");
   }
 
   void gradient() {
@@ -182,12 +198,12 @@ class Inspection {
       const std::string who(name(state));
       tier(state, row);
       if (state == State::parameter && has_codec(row.wire)) {
-        expect(holds(row.rest, Placement::sharded),
+        expect(holds(row.rest, Placement::sharded) || mesh_.size(Axis::data) == 1,
                "parameter on wire " + std::string(name(row.wire)) + " must be sharded: else nothing is gathered");
         continue;
       }
       if (state == State::activation && has_codec(row.wire)) continue;
-      expect(row.wire == Wire::native || (state == State::gradient && plan_.reduction()),
+      expect(row.wire == Wire::native || (state == State::gradient && (plan_.reduction() || has_codec(row.wire))),
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
   }
@@ -272,6 +288,12 @@ Plan Plan::hybrid_zero2() {
   return plan;
 }
 
+Plan Plan::zeropp() {
+  Plan plan = zero3().keep_gathered(KeptCopy::shard).gather_in(Wire::int8).reduce_in(Wire::int4);
+  plan.label_ = "zeropp";
+  return plan;
+}
+
 Plan Plan::named(std::string_view preset) {
   for (const Preset& known : kPresets) {
     if (known.name == preset) return known.make();
@@ -285,34 +307,47 @@ std::vector<std::string_view> Plan::presets() {
   return names;
 }
 
+std::vector<std::string_view> Plan::exact_presets() {
+  std::vector<std::string_view> names = presets();
+  names.resize(kExact);
+  return names;
+}
+
 std::vector<std::string_view> Plan::stages() {
   std::vector<std::string_view> names = presets();
   names.resize(kStages);
   return names;
 }
 
-// The wire is a setting of its own.
+// Wires are settings of their own, and so is what is kept of parameters, but for presets that choose them.
 bool Plan::has_rows_of(const Plan& other) const {
+  const auto coded = [](const Row& row) { return row.wire != Wire::native; };
+  const bool chosen = std::ranges::any_of(other.rows_, coded);
   for (int i = 0; i < kStates; ++i) {
     const Row& mine = rows_[static_cast<std::size_t>(i)];
     const Row& theirs = other.rows_[static_cast<std::size_t>(i)];
-    if (mine.rest != theirs.rest || mine.between != theirs.between) return false;
+    const bool kept = static_cast<State>(i) == State::parameter && !chosen;
+    if (mine.rest != theirs.rest || (!kept && mine.between != theirs.between)) return false;
+    if (chosen && mine.wire != theirs.wire) return false;
   }
   return true;
 }
 
 std::string Plan::label() const {
-  std::string text = preset();
+  const std::string preset = this->preset();
+  std::string text = preset;
   for (const Tier tier : {Tier::host, Tier::disk})
     if (const std::string states = states_on(*this, tier); !states.empty())
       text += ", " + states + " on " + std::string(name(tier));
+  if (kept() != KeptCopy::none && (preset == "custom" || named(preset).kept() != kept()))
+    text += ", kept copy on " + std::string(name(kept()));
   for (const PlanSetting& each : plan_settings())
     if (!each.label.empty() && std::get<bool>(each.get(*this))) text += ", " + std::string(each.label);
   return text;
 }
 
 std::string Plan::preset() const {
-  for (const Preset& preset : kPresets)
+  for (const Preset& preset : std::views::reverse(kPresets))  // those that choose more come last
     if (on_ ? preset.name == label_ && has_rows_of(preset.make().on(*on_)) : has_rows_of(preset.make()))
       return std::string(preset.name);
   return "custom";
@@ -331,8 +366,21 @@ Plan Plan::gather_in(Wire wire) const {
   return plan;
 }
 
+Plan Plan::keep_gathered(KeptCopy copy) const {
+  Plan plan = *this;
+  Row& row = plan[State::parameter];
+  row.between = copy == KeptCopy::none ? row.rest : copy == KeptCopy::shard ? kSlicesOfGroups : kWhole;
+  return plan;
+}
+
+KeptCopy Plan::kept() const {
+  const Row& row = (*this)[State::parameter];
+  if (row.between == row.rest) return KeptCopy::none;
+  return row.between == kWhole ? KeptCopy::host : KeptCopy::shard;
+}
+
 Plan Plan::activations_in(Wire wire) const {
-  if (wire != Wire::native && !has_codec(wire))
+  if (wire != Wire::native && bits_of(wire) != 8)
     throw ConfigError("activations can be kept as native, fp8 or int8, not in " + std::string(zero::name(wire)));
   Plan plan = *this;
   plan[State::activation].wire = wire;
@@ -347,8 +395,8 @@ Plan Plan::reduce_in(Dtype dtype) const {
 
 Plan Plan::reduce_in(Wire wire) const {
   const bool known = std::ranges::any_of(kRoundedTo, [&](const auto& each) { return each.first == wire; });
-  if (!known && wire != Wire::native)
-    throw ConfigError("gradients can travel as native, fp32, bf16 or fp16, not as " + std::string(zero::name(wire)));
+  if (!known && wire != Wire::native && !has_codec(wire))
+    throw ConfigError("gradients cannot travel as " + std::string(zero::name(wire)));
   Plan plan = *this;
   plan[State::gradient].wire = wire;
   return plan;

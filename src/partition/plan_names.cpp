@@ -11,6 +11,7 @@ namespace {
 constexpr std::array<std::string_view, kStates> kStateNames{"parameter", "gradient", "optimizer", "activation"};
 constexpr std::array<std::string_view, 3> kPlacementNames{"replicated", "partial", "sharded"};
 constexpr std::array<std::string_view, kTiers> kTierNames{"device", "host", "disk"};
+constexpr std::array<std::string_view, 3> kKeepNames{"none", "shard", "host"};
 constexpr std::array<std::string_view, 7> kWireNames{"native", "fp32", "bf16", "fp16", "fp8", "int8", "int4"};
 
 template <class Word, std::size_t N>
@@ -40,6 +41,12 @@ std::string_view name(Tier tier) {
 }
 std::string_view name(Wire wire) {
   return word(kWireNames, wire);
+}
+std::string_view name(KeptCopy copy) {
+  return word(kKeepNames, copy);
+}
+KeptCopy kept_copy_named(std::string_view text) {
+  return value<KeptCopy>(kKeepNames, text, "copy to keep");
 }
 State state_named(std::string_view text) {
   return value<State>(kStateNames, text, "state");

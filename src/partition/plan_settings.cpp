@@ -12,7 +12,7 @@
 namespace zero {
 namespace {
 
-constexpr std::array kReductions{Dtype::f32, Dtype::bf16, Dtype::f16};
+constexpr std::array kReductions{Wire::fp32, Wire::bf16, Wire::fp16, Wire::fp8, Wire::int8, Wire::int4};
 
 bool flag(const SettingValue& value) {
   return std::get<bool>(value);
@@ -26,26 +26,38 @@ const std::string& word(const SettingValue& value) {
 
 std::vector<std::string_view> reductions() {
   std::vector<std::string_view> names;
-  for (const Dtype dtype : kReductions) names.push_back(name(dtype));
+  for (const Wire wire : kReductions) names.push_back(name(wire));
   return names;
 }
 
 std::string reduction_of(const Plan& plan) {
-  return plan.reduction() ? std::string(name(*plan.reduction())) : "";
+  const Wire wire = plan[State::gradient].wire;
+  return wire == Wire::native ? "" : std::string(name(wire));
 }
 
-Plan with_reduction(Plan plan, const std::string& text) {
-  plan[State::gradient].wire = Wire::native;
-  if (text.empty()) return plan;
-  for (const Dtype dtype : kReductions)
-    if (name(dtype) == text) return plan.reduce_in(dtype);
-  throw ConfigError("gradients cannot be reduced in " + in_quotes(text), "fp32, bf16 or fp16");
+Plan with_reduction(const Plan& plan, const std::string& text) {
+  if (text.empty()) return plan.reduce_in(Wire::native);
+  for (const Wire wire : kReductions)
+    if (name(wire) == text) return plan.reduce_in(wire);
+  throw ConfigError("gradients cannot be reduced in " + in_quotes(text), "one of " + joined(reductions()));
+}
+
+// Of as few bits at least.
+std::vector<std::string_view> codecs_from(int bits) {
+  std::vector<std::string_view> names{name(Wire::native)};
+  const auto take = [&](Wire wire) {
+    if (bits_of(wire) >= bits) names.push_back(name(wire));
+  };
+  std::apply([&](auto... codec) { (take(decltype(codec)::kWire), ...); }, Codecs());
+  return names;
 }
 
 std::vector<std::string_view> codecs() {
-  std::vector<std::string_view> names{name(Wire::native)};
-  std::apply([&](auto... codec) { (names.push_back(name(decltype(codec)::kWire)), ...); }, Codecs());
-  return names;
+  return codecs_from(1);
+}
+
+std::vector<std::string_view> codecs_of_activations() {
+  return codecs_from(8);
 }
 
 Wire wire_named(const std::string& what, const std::string& text) {
@@ -57,7 +69,11 @@ Wire wire_named(const std::string& what, const std::string& text) {
   throw ConfigError(what + in_quotes(text), "one of " + joined(names));
 }
 
-constexpr std::array<PlanSetting, 10> kSettings{{
+std::vector<std::string_view> kept_copies() {
+  return {name(KeptCopy::none), name(KeptCopy::shard), name(KeptCopy::host)};
+}
+
+constexpr std::array<PlanSetting, 11> kSettings{{
     {.name = "precision",
      .help = "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
              "with a remainder (kahan), or neither (pure)",
@@ -97,10 +113,11 @@ constexpr std::array<PlanSetting, 10> kSettings{{
          [](const Plan& plan, const SettingValue& to) {
            return plan.activations_in(wire_named("activations cannot be kept in ", word(to)));
          },
-     .choices = codecs,
+     .choices = codecs_of_activations,
      .told = false},
     {.name = "reduce_in",
-     .help = "Dtype in which gradients travel [their own]",
+     .help = "What gradients travel in [their own dtype]: a dtype; or as they are inside shard groups, and across in "
+             "blocks of 8 or 4 bits",
      .get = [](const Plan& plan) -> SettingValue { return reduction_of(plan); },
      .set = [](const Plan& plan, const SettingValue& to) { return with_reduction(plan, word(to)); },
      .choices = reductions,
@@ -110,11 +127,18 @@ constexpr std::array<PlanSetting, 10> kSettings{{
            return "gradients reduced in " + (dtype.empty() ? "their own dtype" : dtype);
          }},
     {.name = "gather_in",
-     .help = "How sharded parameters travel: as they are, or in 8 bits",
+     .help = "How sharded parameters travel: as they are, or in blocks of 8 or 4 bits",
      .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::parameter].wire)); },
      .set = [](const Plan& plan,
                const SettingValue& to) { return plan.gather_in(wire_named("parameters cannot travel as ", word(to))); },
      .choices = codecs,
+     .told = false},
+    {.name = "keep_gathered",
+     .help = "What stays of gathered parameters until the update, so that only a step's first gather crosses shard "
+             "groups: each rank's slice in its group (shard), or all of it once in the group's memory (host)",
+     .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan.kept())); },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.keep_gathered(kept_copy_named(word(to))); },
+     .choices = kept_copies,
      .told = false},
     {.name = "offload",
      .help = "States that are kept elsewhere, between commas: parameter=disk, gradient=host, optimizer=host, or a "

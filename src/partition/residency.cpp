@@ -85,7 +85,9 @@ Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes) {
   std::vector<std::int64_t> largest(1 + ahead);
   std::ranges::partial_sort_copy(unit_bytes, largest, std::greater<>());
   const std::int64_t usual = std::accumulate(largest.begin(), largest.end(), std::int64_t{0});
-  return {std::move(unit_bytes), plan.resident_budget() > 0 ? plan.resident_budget() : usual, ahead};
+  const std::int64_t all = std::accumulate(unit_bytes.begin(), unit_bytes.end(), std::int64_t{0});
+  const std::int64_t given = plan.resident_budget() > 0 ? plan.resident_budget() : usual;
+  return {std::move(unit_bytes), Routes(plan).keeps_whole() ? all : given, ahead};
 }
 
 }  // namespace zero

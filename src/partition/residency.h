@@ -66,9 +66,9 @@ class Residency {
   std::int64_t resident_bytes_ = 0;
 };
 
-// For the layout's units under the plan's budget, by default that of the largest units: of the one that is used and
-// those that are brought ahead. Of what other ranks hold that is one; what is on another tier is read while that one is
-// gathered.
+// For the layout's units under the plan's budget: of all of them where the plan keeps them whole, else by default that
+// of the largest units: of the one that is used and those that are brought ahead. Of what other ranks hold that is one;
+// what is on another tier is read while that one is gathered.
 Residency residency(const Plan& plan, const Layout& layout);
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes);
 

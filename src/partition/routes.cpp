@@ -51,14 +51,14 @@ struct Flat {
   }
   // What is added up once is sent in the dtype in which it was added from there on. Along one tree, by the leaves of
   // all ranks; or as each group does, where the order is nothing to the sum.
-  Route reduced(Dtype dtype, const std::optional<Leaves>& leaves = {}) const {
+  Route reduced(Dtype dtype, const std::optional<Leaves>& leaves = {}, Wire across = Wire::native) const {
     Route route{part(0), part(kCuts.size()), Wire::native, {}};
     const Dtype wide = accumulation(dtype);
     for (std::size_t cut = 1; cut <= kCuts.size(); ++cut)
       if (const Axis axis = kCuts[cut - 1]; mesh.size(axis) > 1)
         route.hops.push_back({Collective::reduce_scatter, axis, part(cut - 1), part(cut),
-                              route.hops.empty() ? dtype : wide, wide,
-                              leaves ? leaves_along(axis, *leaves) : Leaves{}});
+                              route.hops.empty() ? dtype : wide, wide, leaves ? leaves_along(axis, *leaves) : Leaves{},
+                              axis == Axis::replica ? across : Wire::native});
     return route;
   }
   // A group's ranks are neighbours; across, each brings what its group has added up.
@@ -114,6 +114,7 @@ Slice Route::room() const {
 }
 
 std::int64_t Route::bytes(const Hop& hop) const {
+  if (hop.codec != Wire::native) return hop.brought() * bytes_of_codes(hop.codec, hop.to.count);
   if (rule_of(hop.collective).sums) return hop.to.count * size_of(hop.sent);
   return from.count == 0 ? 0 : hop.from.count / from.count * coded_bytes(from.count, hop.sent, codec);
 }
@@ -128,6 +129,18 @@ Shard Routes::rest(State state, const UnitLayout& unit) const {
 
 Shard Routes::between(State state, const UnitLayout& unit) const {
   return held((*plan_)[state].between, unit, rank_);
+}
+
+bool Routes::keeps() const {
+  return gathers() && (*plan_)[State::parameter].between != (*plan_)[State::parameter].rest;
+}
+
+bool Routes::keeps_whole() const {
+  return keeps() && cuts((*plan_)[State::parameter].between) == 0;
+}
+
+bool Routes::keeps_for_group() const {
+  return keeps_whole() && cuts_at_rest(*plan_, State::parameter) == kCuts.size();
 }
 
 bool Routes::brings() const {
@@ -163,14 +176,41 @@ bool Routes::publishes() const {
 }
 
 Route Routes::use(const UnitLayout& unit, bool exactly) const {
-  Route route = flat_of(unit, rank_).gathered(cuts_at_rest(*plan_, State::parameter), 0, unit.dtype());
-  if (!exactly) route.codec = wire_of(codec(), unit.dtype());
+  const bool kept = keeps() && !exactly;
+  const Placements& from = kept ? (*plan_)[State::parameter].between : (*plan_)[State::parameter].rest;
+  Route route = flat_of(unit, rank_).gathered(cuts(from), 0, unit.dtype());
+  if (!exactly && !kept) route.codec = wire_of(codec(), unit.dtype());
+  return route;
+}
+
+Route Routes::keep(const UnitLayout& unit) const {
+  const Row& row = (*plan_)[State::parameter];
+  Route route = flat_of(unit, rank_).gathered(cuts(row.rest), cuts(row.between), unit.dtype());
+  route.codec = wire_of(codec(), unit.dtype());
   return route;
 }
 
 Route Routes::reduce(const UnitLayout& unit, int micro) const {
   const AccumulationOrder order(*plan_, unit.mesh().size(Axis::data), rank_);
-  return flat_of(unit, rank_).reduced(plan_->reduction_dtype(unit.dtype()), order.reduced(micro));
+  const Wire wire = wire_of((*plan_)[State::gradient].wire, unit.dtype());
+  return flat_of(unit, rank_)
+      .reduced(plan_->reduction_dtype(unit.dtype()), order.reduced(micro), has_codec(wire) ? wire : Wire::native);
+}
+
+Route Routes::keep_in_common(const UnitLayout& unit) const {
+  Route route = keep(unit);
+  if (!route.hops.empty()) route.to = route.hops.front().to;
+  if (route.hops.size() > 1) route.hops.resize(1);
+  return route;
+}
+
+std::int64_t Routes::coded_sum_bytes(const UnitLayout& unit) const {
+  std::int64_t bytes = 0;
+  for (int micro = 0; micro < (reduces_each() ? plan_->accumulate() : 1); ++micro)
+    for (const Hop& hop : reduce(unit, micro).hops)
+      if (hop.codec != Wire::native)
+        bytes = std::max(bytes, CodedSum(hop.to.count, hop.kept, hop.codec, hop.members(), hop.brought()).bytes());
+  return bytes;
 }
 
 Route Routes::sum(const UnitLayout& unit) const {
@@ -199,7 +239,9 @@ Route Routes::brought_steps(const UnitLayout& unit) const {
 std::vector<Transition> Routes::of(const UnitLayout& unit) const {
   std::vector<Transition> all;
   if (unit.length() == 0) return all;
-  if (pages()) all.push_back({When::use, State::parameter, use(unit)});
+  const bool there = keeps_whole() && !unit.trainable();  // since the first step
+  if (pages() && !there) all.push_back({When::use, State::parameter, use(unit)});
+  if (keeps() && unit.trainable()) all.push_back({When::keep, State::parameter, keep(unit), /*joined=*/true});
   if (!unit.trainable() || unit.mesh().size(Axis::data) == 1) return all;
   all.push_back({reduces_each() ? When::gradient : When::sum, State::gradient, reduce(unit)});
   if (gathers_sum()) all.push_back({When::sum, State::gradient, sum(unit), /*joined=*/true});
@@ -242,7 +284,8 @@ std::pair<std::string, std::string> places(const Row& row) {
 }
 
 std::optional<Axis> divided_between(const Plan& plan, State state) {
-  return divided_over(cuts(plan[state].between));
+  const Row& row = plan[state];
+  return divided_over(cuts(state == State::parameter ? row.rest : row.between));
 }
 
 }  // namespace zero

@@ -28,8 +28,12 @@ struct Hop {
   Dtype sent = Dtype::f32;
   Dtype kept = sent;   // another one than it was sent in where it has been added up
   Leaves leaves = {};  // of the ranks along the axis, in a sum
+  // In which a sum's addends are sent, each rank's own excepted: they are decoded to `kept`, and added up there.
+  Wire codec = Wire::native;
 
   int members() const;
+  // What brings it.
+  Collective carried_by() const { return codec == Wire::native ? collective : Collective::all_to_all; }
   // Sums, each of all elements: that a rank brings, or has room for where others bring more; and that come of them.
   int brought() const;
   int sums() const;
@@ -39,7 +43,7 @@ struct Hop {
 // Of one unit and one rank. MeshGroups::carry_out() goes along it.
 struct Route {
   Slice from, to;
-  Wire codec = Wire::native;  // from the first hop to the last
+  Wire codec = Wire::native;  // from the first hop to the last, of a gather
   std::vector<Hop> hops;      // none: the rank has `to` already
 
   // The elements of which there is to be memory, where every hop ends in its part; and how many numbers, where several
@@ -49,7 +53,8 @@ struct Route {
   std::int64_t numbers() const;
   // Of them, those for what a hop ends with, where several are on their way: as many as a rank brings to the next.
   std::int64_t numbers_behind(std::size_t hop) const;
-  // What every rank of a hop's group sends to each other one, of each sum; and that where ranks have added it up.
+  // What every rank of a hop's group sends to each other one, of each sum, in a codec of all; and that where ranks have
+  // added it up.
   std::int64_t bytes(const Hop& hop) const;
   static std::int64_t sum_bytes(const Hop& hop);
   bool operator==(const Route&) const = default;
@@ -57,6 +62,7 @@ struct Route {
 
 enum class When : std::uint8_t {
   use,       // operators of a micro-batch read the unit, which is not there
+  keep,      // the same for the first time since the unit was updated
   gradient,  // its gradient of a micro-batch is complete
   sum,       // that of the step's last micro-batch is, and with it the sum of all
   update,    // this rank has updated what it updates of the unit
@@ -82,6 +88,10 @@ class Routes {
   Shard rest(State state, const UnitLayout& unit) const;
   Shard between(State state, const UnitLayout& unit) const;
 
+  bool keeps() const;  // more of parameters between micro-batches than at rest
+  bool keeps_whole() const;
+  bool keeps_for_group()
+      const;             // whole, once for a shard group that has but a part at rest, where it has common memory
   bool brings() const;   // parameters, from another tier than the device's
   bool gathers() const;  // parameters, from other ranks
   bool pages() const { return brings() || gathers(); }
@@ -92,12 +102,18 @@ class Routes {
   bool updates_slices() const;  // each rank its own; else every rank all
   bool publishes() const;       // parameters, of which ranks hold more than they update
 
-  // Parameters, whole for an operator that reads them; `exactly` in no codec.
+  // Parameters, whole for an operator that reads them; `exactly` in no codec, and from where they are at rest. Where
+  // more of them is kept, `use` is the way from there, and `keep` that to there, else none.
   Route use(const UnitLayout& unit, bool exactly = false) const;
-  // Each rank's gradient of a micro-batch, or of all of them, added up: its slice over all ranks. And that, to where
-  // more of it is held.
+  Route keep(const UnitLayout& unit) const;
+  // The part of `keep` that comes from other shard groups, where ranks of a group have what is kept whole in common.
+  Route keep_in_common(const UnitLayout& unit) const;
+  // Each rank's gradient of a micro-batch, or of all of them, added up: its slice over all ranks, coded where it
+  // crosses shard groups and the plan says so. And that, to where more of it is held.
   Route reduce(const UnitLayout& unit, int micro = 0) const;
   Route sum(const UnitLayout& unit) const;
+  // Memory for what crosses of it in codes; 0 where nothing does.
+  std::int64_t coded_sum_bytes(const UnitLayout& unit) const;
   // Updated parameters, to the ranks that have them.
   Route publish(const UnitLayout& unit) const;
   // What each rank updates, in another dtype, to all of them; and the sum of what owners of whole tensors have for it.

@@ -27,7 +27,8 @@ Moved moved_by(Collective collective, int size, const Topology& topology, std::i
   const int hosts = size / here, first = topology.first < 0 ? rank / here * here : topology.first;
   const bool sums = collective == Collective::reduce_scatter;
   const GroupSum all(sums ? leaves : Leaves{}, size);
-  if (!topology.two_levels || (sums && !all.less_by_groups(here, bytes, sum))) {
+  const bool levels = sums || collective == Collective::all_gather;
+  if (!topology.two_levels || !levels || (sums && !all.less_by_groups(here, bytes, sum))) {
     const Received received = brought(all, here, first, rank);
     return {.bytes = (received.within + received.across) * bytes, .across_hosts = received.across * bytes};
   }

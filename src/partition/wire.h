@@ -34,11 +34,33 @@ inline std::int64_t wire_room(const Layout& layout, const Plan& plan) {
   return bytes;
 }
 
+// What a sum that crosses in codes takes: codes of each rank's addends for this one and of its own for them, and what
+// is decoded, of each rank, in the dtype in which it is added up. Each begins at a multiple of kCodeAlign bytes.
+struct CodedSum {
+  static constexpr std::int64_t kCodeAlign = 64;
+
+  CodedSum(std::int64_t count, Dtype kept, Wire codec, int ranks, int brought)
+      : code(bytes_of_codes(codec, count)),
+        sent(aligned(ranks * brought * code)),
+        value(count * size_of(kept)),
+        values(ranks * brought * value) {}
+
+  std::int64_t bytes() const { return 2 * sent + values; }
+
+  std::int64_t code;   // bytes of one addend's
+  std::int64_t sent;   // of all that are sent, or arrive
+  std::int64_t value;  // of one that is decoded
+  std::int64_t values;
+
+ private:
+  static std::int64_t aligned(std::int64_t bytes) { return (bytes + kCodeAlign - 1) / kCodeAlign * kCodeAlign; }
+};
+
 // What a collective brings to a rank, and over which link: the prediction of what transports count.
 
-// Of an all_gather or a reduce_scatter over `size` ranks, to the one of this number, in which each other rank has a
-// slice of `bytes` bytes for it, or several, by the leaves of a sum; of `sum` bytes where ranks have added it up, which
-// sums of two levels are when they go to another host.
+// Of an all_gather, an all_to_all or a reduce_scatter over `size` ranks, to the one of this number, in which each other
+// rank has a slice of `bytes` bytes for it, or several, by the leaves of a sum; of `sum` bytes where ranks have added
+// it up, which sums of two levels are when they go to another host.
 Moved moved_by(Collective collective, int size, const Topology& topology, std::int64_t bytes, std::int64_t sum,
                const Leaves& leaves = {}, int rank = 0);
 

@@ -92,8 +92,8 @@ void Pager::gather(Unit& unit, bool exactly) {
 
 // Not in a forked process, where a thread that is not there may have the meter.
 void Pager::count_in_place(const Unit& unit) {
-  for (const Hop& hop : unit.use().hops) {
-    const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * unit.use().bytes(hop);
+  for (const Hop& hop : unit.whole_route().hops) {
+    const std::int64_t bytes = (exchange_.mesh().size(hop.axis) - 1) * unit.whole_route().bytes(hop);
     meter_->count(hop.collective, {.bytes = bytes, .in_place = bytes});
   }
 }
@@ -152,7 +152,13 @@ void Pager::bring_ahead(const Unit& unit) {
 }
 
 void Pager::forget() {
-  for (const int unit : residency_.residents()) evict(unit);
+  for (const int unit : residency_.residents())
+    if (!units_[static_cast<std::size_t>(unit)]->keeps_whole()) evict(unit);
+}
+
+void Pager::outdate(Unit& unit) {
+  unit.outdate();
+  if (unit.keeps_whole() && !pinned(unit)) evict(unit.index());
 }
 
 void Pager::pin(Unit& unit) {
@@ -177,7 +183,7 @@ void Pager::unpin(Unit& unit) {
   if (--page(unit).pins > 0) return;
   residency_.unpin(unit.index());
   unit.share();
-  if (!unit.gathered_exactly()) drop(unit);
+  if (!unit.gathered_exactly() || unit.keeps_whole()) drop(unit);
 }
 
 // For scopes that see and write what the shards hold.

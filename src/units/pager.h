@@ -37,8 +37,10 @@ class Pager {
 
   // Waits for a replicated unit's new values, if they are on their way.
   void wait_for_publication(Unit& unit);
-  // Paged units have new values: forgets the old ones.
+  // Paged units have new values, or will have: forgets the old ones, but for what is kept whole until it has.
   void forget();
+  // This one has, on all ranks: what was kept of the old ones is forgotten, too.
+  void outdate(Unit& unit);
 
   // Keeps a unit resident for a gather scope, in which it may be written. Collective where units are gathered: who has
   // it serves those who have not.

@@ -39,6 +39,7 @@ Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vecto
       routes_(routes),
       shard_(routes.rest(State::parameter, layout)),
       use_(routes.use(layout)),
+      keep_(routes.keep(layout)),
       exact_use_(routes.use(layout, /*exactly=*/true)),
       parameters_(std::move(parameters)),
       codes_(codes),
@@ -174,6 +175,11 @@ void Unit::make_shard() {
   }
   if (paged()) {
     if (routes_.codec() == Wire::native) common_ = accounts_.common_memory(layout_.bytes());
+    if (shared() && !common()) {
+      const Slice part = routes_.keep_in_common(layout_).to;
+      kept_block_ = accounts_.take_common({common_, static_cast<char*>(common_.get()) + part.begin * element},
+                                          (part.count - shard_.count) * element, {Owner::gathered, index_});
+    }
     shard_block_ = common_ ? accounts_.take_common({common_, static_cast<char*>(common_.get()) + begin}, bytes,
                                                    {Owner::parameter, index_})
                            : accounts_.take(bytes, {Owner::parameter, index_});
@@ -276,16 +282,40 @@ std::shared_ptr<TierLoad> Unit::bring_to(Buffer& whole) {
 void Unit::gather(const MeshGroups& groups, View whole, bool exactly) {
   const View here =
       loader_ == nullptr ? shard() : view_of(whole.data, layout_.dtype(), shard_.begin, shard_.count, device());
-  const Route& route = exactly ? exact_use_ : use_;
+  if (exactly) return go(groups, exact_use_, here, whole);
+  if (keep_.hops.empty()) return go(groups, use_, here, whole);
+  if (keeps_whole()) return shared() ? bring_in_common(groups, here) : go(groups, keep_, here, whole);
+  go(groups, use_, kept(groups, here), whole);
+}
+
+void Unit::go(const MeshGroups& groups, const Route& route, ConstView from, View to) const {
   if (route.codec == Wire::native) {
-    groups.carry_out(route, here, whole);
-  } else {
-    const Coder coder{accounts_.device(), view_of(codes_.data(), Dtype::u8, 0, codes_.count(), device())};
-    groups.carry_out(route, here, whole, &coder);
+    groups.carry_out(route, from, to);
+    return;
   }
+  const Coder coder{accounts_.device(), view_of(codes_.data(), Dtype::u8, 0, codes_.count(), device())};
+  groups.carry_out(route, from, to, &coder);
+}
+
+// All ranks come to the same gathers of a unit, their own or others', so that all of them keep it, or none.
+View Unit::kept(const MeshGroups& groups, ConstView shard) {
+  if (!kept_) kept_ = accounts_.buffer({Owner::gathered, index_}, keep_.to.count, dtype());
+  const View view = view_of(kept_.data(), layout_.dtype(), 0, keep_.to.count, device());
+  if (!kept_is_new_) go(groups, keep_, shard, view);
+  kept_is_new_ = true;
+  return view;
+}
+
+void Unit::bring_in_common(const MeshGroups& groups, ConstView shard) {
+  if (kept_is_new_) return;
+  const Route route = routes_.keep_in_common(layout_);
+  go(groups, route, shard, view_of(common_.get(), layout_.dtype(), route.to.begin, route.to.count, device()));
+  groups.along(Axis::shard).barrier().wait();
+  kept_is_new_ = true;
 }
 
 void Unit::serve(const MeshGroups& groups, bool exactly) {
+  if (shared() && !exactly) return gather(groups, full(), exactly);
   Buffer unwanted = scratch();
   const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
   const auto arrival = bring_to(unwanted);

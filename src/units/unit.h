@@ -5,6 +5,10 @@
 //
 // Where ranks share memory, a paged unit of the device's tier is whole in memory that is common to all of them, each
 // rank's slice at its place: to page it in moves nothing. A gather scope then works on a copy of its own.
+//
+// Where the plan keeps what was gathered (Plan::keep_gathered), the first gather since the unit was updated brings what
+// is kept, and every one goes on from there. What is kept whole lies in memory that is common to a shard group, where
+// there is any: each rank brings its part of what other groups have.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -102,8 +106,9 @@ class Unit {
   bool gathers() const { return routes_.gathers(); }
   // And then read from another tier.
   bool brings() const { return loader_ != nullptr; }
-  // Paged, and in memory that the ranks have in common.
-  bool common() const { return common_ != nullptr; }
+  // Paged, and in memory that the ranks have in common: those of its shards, or those among which it is kept whole.
+  bool common() const { return common_ != nullptr && !routes_.keeps_for_group(); }
+  bool shared() const { return common_ != nullptr; }
   at::Device device() const { return accounts_.where(); }
   Accounts& accounts() const { return accounts_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -140,10 +145,14 @@ class Unit {
   // which alone want it. On the exchange's thread.
   void gather(const MeshGroups& groups, View whole, bool exactly);
   void serve(const MeshGroups& groups, bool exactly);
-  // Which a gather goes, also where the peers' parts are read in place.
-  const Route& use() const { return use_; }
+  // Where the peers' parts are read in place: what a gather would bring.
+  const Route& whole_route() const { return exact_use_; }
   // Whether what is gathered for operators is what the shards hold.
-  bool gathered_exactly() const { return use_.codec == Wire::native; }
+  bool gathered_exactly() const { return use_.codec == Wire::native && keep_.codec == Wire::native; }
+  // Whether the whole stays, once gathered, until the shards have new values.
+  bool keeps_whole() const { return routes_.keeps_whole(); }
+  // They have, on all ranks: what was kept of the old ones is brought again. While nothing is gathered.
+  void outdate() { kept_is_new_ = false; }
   // Forgets the whole of a paged unit.
   void evict();
 
@@ -184,6 +193,9 @@ class Unit {
   at::DataPtr pointer_to(Place& place, void* whole) const;
   void make_shard();
   std::shared_ptr<TierLoad> bring_to(Buffer& whole);
+  void go(const MeshGroups& groups, const Route& route, ConstView from, View to) const;
+  View kept(const MeshGroups& groups, ConstView shard);
+  void bring_in_common(const MeshGroups& groups, ConstView shard);
   // `values`, of the device, are those of all elements; staging is where the tier is computed with.
   void write_shard(Staging& staging, const void* values, Dtype dtype);
   void point_at(void* data);
@@ -196,7 +208,7 @@ class Unit {
   int index_;
   const Routes& routes_;
   Shard shard_;
-  Route use_, exact_use_;
+  Route use_, keep_, exact_use_;
   std::vector<at::Tensor> parameters_;
   const Buffer& codes_;
   Accounts& accounts_;
@@ -204,6 +216,9 @@ class Unit {
   std::shared_ptr<void> common_;       // the whole, of all ranks
   Buffer memory_;                      // the whole, of this rank
   Block shard_block_;                  // what it has at rest of one that is paged
+  Block kept_block_;                   // and of one that is kept whole in common its part of the rest
+  Buffer kept_;                        // of what was gathered, where the plan keeps any; on the exchange's thread
+  bool kept_is_new_ = false;           // as the shards are
   std::shared_ptr<TierLoad> brought_;  // what was read of it last, in the resident whole
   bool adopted_ = false;
   std::vector<Place> places_;          // by slot; they stay where they are

@@ -9,6 +9,7 @@ void program(const zero::Plan& plan) {
   plan.reproducible(true);
   plan.reduce_in(zero::Dtype::bf16);
   plan.gather_in(zero::Wire::fp8);
+  plan.keep_gathered(zero::KeptCopy::shard);
   plan.resident_budget(1);
   plan.on(2);
 }

@@ -25,7 +25,7 @@ using procs::zero;
 const Words kMeetsAgain{ZERO_VICTIM, "meets-again"};
 const Words kTrainsOn{ZERO_VICTIM, "killed", "99", "zero3"};
 
-std::string met(int rank, int ranks, int times = 50) {
+std::string met(int rank, int ranks, int times = 20) {
   const std::string as = std::to_string(rank) + " of " + std::to_string(ranks);
   return "met " + std::to_string(times) + " times as " + as + ", here " + as + "\n";
 }

@@ -6,7 +6,7 @@
 // after PHASE has begun: start, joined or training. A rank that has joined says so; SIGTERM ends only those
 // that have not.
 //
-// victim meets-again: all join 50 times, each time before they leave what they joined before.
+// victim meets-again: all join 20 times, each time before they leave what they joined before.
 // victim meets-again RANK SIZE HOST PORT made|found: 5 times, as the program itself says who they are; in a store that
 // is made for it, or found, being rank 0's already.
 #include <poll.h>
@@ -207,7 +207,7 @@ Store store_at(const zero::Ranks& ranks) {
 }
 
 void meet_again(const std::vector<std::string>& said) {
-  const int meetings = said.empty() ? 50 : 5;
+  const int meetings = said.empty() ? 20 : 5;
   zero::InitOptions options;
   if (!said.empty())
     options.ranks = zero::Ranks{.rank = std::stoi(said.at(0)),

@@ -82,7 +82,10 @@ TEST_P(HybridSettings, MeshesThatDifferAreRefused) {
   EXPECT_TRUE(says(told, {"4 ranks (2 replica x 2 shard)"}));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HybridSettings, testing::Values(Plan::hybrid(), Plan::hybrid_zero2()),
+INSTANTIATE_TEST_SUITE_P(All, HybridSettings,
+                         testing::Values(Plan::hybrid(), Plan::hybrid_zero2(),
+                                         Plan::zero3().keep_gathered(KeptCopy::shard),
+                                         Plan::zero3().keep_gathered(KeptCopy::host)),
                          [](const auto& tested) { return in_title(tested.param.label()); });
 
 TEST(HybridState, IsThatOfAGroupOrOfAllRanks) {

@@ -10,6 +10,7 @@
 #include <set>
 #include <variant>
 
+#include "base/codec.h"
 #include "covering.h"
 #include "optimizers.h"
 
@@ -56,7 +57,7 @@ Column column(T Setting::*field, const std::vector<T>& values, std::size_t tried
 }
 
 // Of these first columns some exclude values of each other.
-constexpr std::ptrdiff_t kExclusive = 11;
+constexpr std::ptrdiff_t kExclusive = 12;
 
 // What an open column has is the first of its values.
 Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules,
@@ -69,8 +70,9 @@ Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rule
           column(&Setting::optimizer, tiers, tiers.size()),
           column(&Setting::parameter, tiers),
           column(&Setting::share, {1, 0.6, 0.2}),
-          column(&Setting::gather_in, {Wire::native, Wire::fp8}),
-          column(&Setting::reduce_in, {std::optional<Dtype>(), {Dtype::bf16}, {Dtype::f32}, {Dtype::f16}}),
+          column(&Setting::gather_in, {Wire::native, Wire::fp8, Wire::int4}),
+          column(&Setting::kept, {KeptCopy::none, KeptCopy::shard, KeptCopy::host}),
+          column(&Setting::reduce_in, {Wire::native, Wire::bf16, Wire::fp32, Wire::fp16, Wire::int4, Wire::int8}),
           column(&Setting::reproducible, {false, true}),
           column(&Setting::rule, rules),
           column(&Setting::budget, budgets),
@@ -187,8 +189,9 @@ Plan Setting::plan() const {
                         .offload(State::parameter, parameter)
                         .offload(State::gradient, gradient)
                         .offload(State::optimizer, optimizer, share)
-                        .gather_in(gather_in);
-  return (reduce_in ? rows.reduce_in(*reduce_in) : rows)
+                        .gather_in(gather_in)
+                        .reduce_in(reduce_in);
+  return (kept == KeptCopy::none ? rows : rows.keep_gathered(kept))
       .precision(precision)
       .accumulate(accumulate)
       .reproducible(reproducible)
@@ -212,7 +215,7 @@ Job Setting::job() const {
     job.options.clip = 0.5;
     job.options.schedule = [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); };
   }
-  if (precision == Precision::fp16 || reduce_in == Dtype::f16) job.options.loss_scale = LossScale{.initial = 0x1p10};
+  if (precision == Precision::fp16 || reduce_in == Wire::fp16) job.options.loss_scale = LossScale{.initial = 0x1p10};
   // Small operations, so that there are many of them, and several files; checks would take memory as the state grows.
   const std::filesystem::path folder = std::filesystem::temp_directory_path();
   job.options.disk = {.directories = {folder}, .checks = false, .block = 16384, .depth = 4};
@@ -232,7 +235,8 @@ std::string Setting::title() const {
   if (delays) text += "Late";
   if (budget > 0) text += "In" + std::to_string(budget) + "bytes";
   if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
-  if (reduce_in) text += "ReducedIn" + std::string(name(*reduce_in));
+  if (kept != KeptCopy::none) text += "KeptOn" + std::string(name(kept));
+  if (reduce_in != Wire::native) text += "ReducedIn" + std::string(name(reduce_in));
   return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "");
 }
 
@@ -253,7 +257,8 @@ std::vector<std::string> Setting::faults() const {
   return {};
 }
 
-// Sums that are reproducible are those of one rank, or of two, or of three, where parameters change as they travel.
+// Sums that are reproducible are those of one rank, or of two, or of three, where parameters change as they travel. Of
+// those that cross groups in codes the groups are what counts.
 // Other sums have an order for plans that reduce each micro-batch, and one for those that do not.
 Setting Setting::reference() const {
   const Plan here = plan().on(mesh());
@@ -264,8 +269,11 @@ Setting Setting::reference() const {
   other.parameter = other.gradient = other.optimizer = Tier::device;
   other.share = 1;
   other.budget = 0;
+  other.kept = KeptCopy::none;
   other.ranks.per_host = 0;
-  other.ranks.shard = 0;
+  const bool coded_sums = has_codec(reduce_in) && mesh().size(Axis::replica) > 1;
+  if (!coded_sums) other.ranks.shard = 0;
+  if (!coded_sums && has_codec(reduce_in)) other.reduce_in = Wire::native;
   if (reproducible) {
     other.ranks = {!coded ? 1 : ranks.count % 2 == 0 ? 2 : ranks.count};
     other.accumulate = accumulate * ranks.count / other.ranks.count;
@@ -273,6 +281,13 @@ Setting Setting::reference() const {
   if (delays) other.gradient = other.optimizer = Tier::disk;
   other.preset = coded ? "zero3" : reduces_each ? "zero2" : delays ? "zero1" : "ddp";
   if (!coded) other.gather_in = Wire::native;
+  // Blocks begin with slices, whose lengths are what all wires of a plan ask for.
+  if (coded_sums && other.gather_in != gather_in) {
+    other.preset = preset;
+    other.gather_in = gather_in;
+    if (other == *this) other.budget = budget == 0 ? 1 : 0;
+    return other;
+  }
   if (other == *this && delays)
     other.gradient = on_devices() ? Tier::host : Tier::device;
   else if (other == *this)

@@ -2,7 +2,6 @@
 // contracts_test.cpp is tested for every row: what is added here as a value meets all the others in all contracts.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,8 @@ struct Setting {
   bool delays = false;
   std::int64_t budget = 0;
   Wire gather_in = Wire::native;
-  std::optional<Dtype> reduce_in = {};
+  KeptCopy kept = KeptCopy::none;
+  Wire reduce_in = Wire::native;
   Precision precision = Precision::fp32;
   std::size_t rule = 0;  // of update_rules()
   int accumulate = 1;

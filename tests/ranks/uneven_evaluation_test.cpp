@@ -87,7 +87,11 @@ INSTANTIATE_TEST_SUITE_P(All, UnevenEvaluations,
                                          of(Plan::zero3(), 4, 0, 2), of(Plan::hybrid(), 4, 2),
                                          of(Plan::hybrid(), 4, 2, 2),
                                          of(Plan::zero3().offload(State::parameter, Tier::disk), 2),
-                                         of(delayed(Plan::zero3()), 2)),
+                                         of(delayed(Plan::zero3()), 2),
+                                         of(Plan::zero3().keep_gathered(KeptCopy::shard), 4, 2, 2),
+                                         of(Plan::zero3().bf16().keep_gathered(KeptCopy::host), 4, 2, 2),
+                                         of(delayed(Plan::zero3().keep_gathered(KeptCopy::shard)), 4, 2),
+                                         of(delayed(Plan::zero3().keep_gathered(KeptCopy::host)), 4, 2, 2)),
                          [](const testing::TestParamInfo<Job>& tested) {
                            const Job& job = tested.param;
                            return in_title(job.plan.label()) + in_title(job.ranks, 1, job.plan.precision()) +

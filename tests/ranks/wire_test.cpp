@@ -60,7 +60,7 @@ TEST(Float8Wire, ScopesSeeTheShardsOwnValues) {
 
 TEST(Float8Wire, IsRefusedWhereNothingIsGathered) {
   EXPECT_THROW(Plan::zero2().gather_in(Wire::fp8).validate(2), ConfigError);
-  EXPECT_THROW(Plan::zero3().gather_in(Wire::int4).validate(2), ConfigError);
+  EXPECT_THROW(Plan::zero3().gather_in(Wire::bf16).validate(2), ConfigError);
 }
 
 }  // namespace zero::test::wire_test

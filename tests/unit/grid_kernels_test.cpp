@@ -262,21 +262,21 @@ TEST(GridKernels, AddSquaresLikeTheHost) {
 }
 
 TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
-    for (const std::int64_t count :
-         {std::int64_t{0}, std::int64_t{1}, Float8Blocks::kBlock, Float8Blocks::kBlock + 5, kCount}) {
-      std::vector<char> values = array_of(dtype, count, 8, 30);
-      if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
-      const auto bytes = static_cast<std::size_t>(bytes_of_codes(Wire::fp8, count));
-      std::vector<std::uint8_t> host(bytes), device(bytes);
-      run_on_host(Encode{values.data(), dtype, host.data(), count, Wire::fp8});
-      on_grid(Encode{values.data(), dtype, device.data(), count, Wire::fp8});
-      EXPECT_EQ(host, device);
-      std::vector<char> there(values.size());
-      run_on_host(Decode{host.data(), values.data(), dtype, count, Wire::fp8});
-      on_grid(Decode{host.data(), there.data(), dtype, count, Wire::fp8});
-      EXPECT_EQ(values, there);
-    }
+  for (const Wire wire : {Wire::fp8, Wire::int8, Wire::int4})
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
+      for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, block_of(wire), block_of(wire) + 5, kCount}) {
+        std::vector<char> values = array_of(dtype, count, 8, 30);
+        if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
+        const auto bytes = static_cast<std::size_t>(bytes_of_codes(wire, count));
+        std::vector<std::uint8_t> host(bytes), device(bytes);
+        run_on_host(Encode{values.data(), dtype, host.data(), count, wire});
+        on_grid(Encode{values.data(), dtype, device.data(), count, wire});
+        EXPECT_EQ(host, device);
+        std::vector<char> there(values.size());
+        run_on_host(Decode{host.data(), values.data(), dtype, count, wire});
+        on_grid(Decode{host.data(), there.data(), dtype, count, wire});
+        EXPECT_EQ(values, there);
+      }
 }
 
 struct InFloat8 {

@@ -19,6 +19,7 @@ const Plan& plan() {
                               .activations_in(Wire::int8)
                               .reduce_in(Dtype::f32)
                               .gather_in(Wire::fp8)
+                              .keep_gathered(KeptCopy::shard)
                               .offload(State::optimizer, Tier::host)
                               .offload(State::gradient, Tier::host)
                               .delay_update();
@@ -61,8 +62,11 @@ TEST(PlanSettings, HaveDefaultsUntilTheyAreSaid) {
 }
 
 TEST(PlanSettings, RefuseWhatThereIsNot) {
-  for (const auto& [name, text] :
-       {std::pair("precision", "fp4"), {"reduce_in", "fp8"}, {"gather_in", "fp3"}, {"offload", "optimizer=moon"}})
+  for (const auto& [name, text] : {std::pair("precision", "fp4"),
+                                   {"reduce_in", "int3"},
+                                   {"keep_gathered", "all"},
+                                   {"gather_in", "fp3"},
+                                   {"offload", "optimizer=moon"}})
     EXPECT_THROW(PlanSettings({{name, text}}).plan(), ConfigError) << name;
 }
 

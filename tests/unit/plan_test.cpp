@@ -57,7 +57,7 @@ TEST(Plan, AnUnknownPresetListsTheKnownOnes) {
     Plan::named("zero4");
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2)");
+    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2, zeropp)");
   }
 }
 
@@ -74,7 +74,7 @@ TEST(Plan, SettersChangeCopies) {
 }
 
 TEST(Plan, IsCalledByItsRows) {
-  for (const std::string_view preset : Plan::presets()) {
+  for (const std::string_view preset : Plan::exact_presets()) {
     Plan plan = Plan::named(preset).bf16().accumulate(2).gather_in(Wire::fp8);
     EXPECT_EQ(plan.label(), preset) << "settings are not rows";
     EXPECT_EQ(plan.on(1).label(), preset);
@@ -132,7 +132,7 @@ TEST(Plan, OnlySinglePrecisionIsComputedInBf16) {
 }
 
 TEST(Plan, OneRankShardsNothing) {
-  for (const std::string_view preset : Plan::presets()) {
+  for (const std::string_view preset : Plan::exact_presets()) {
     const Plan plan = Plan::named(preset).on(1);
     EXPECT_EQ(plan[State::parameter], kReplicated) << preset;
     EXPECT_EQ(plan[State::gradient], kReduced) << preset;
@@ -174,9 +174,44 @@ TEST(Plan, TellsWhatCannotBeOnAMesh) {
   EXPECT_TRUE(mentions(plan.faults(mesh), "not otherwise along tensor"));
 }
 
+// Between shard groups, of which hosts are some: what a group keeps, and in what gradients cross.
+TEST(Plan, KeepsWhatWasGatheredInGroups) {
+  const MeshShape hosts(4, {.shard = 2});
+  EXPECT_EQ(Plan::zero3().kept(), KeptCopy::none);
+  for (const KeptCopy copy : {KeptCopy::shard, KeptCopy::host}) {
+    const Plan plan = Plan::zero3().keep_gathered(copy);
+    EXPECT_EQ(plan.kept(), copy);
+    EXPECT_EQ(plan.preset(), "zero3");
+    EXPECT_EQ(plan.label(), "zero3, kept copy on " + std::string(name(copy)));
+    EXPECT_TRUE(plan.faults(hosts).empty());
+    EXPECT_EQ(plan.keep_gathered(KeptCopy::none), Plan::zero3());
+    EXPECT_TRUE(mentions(plan.offload(State::parameter, Tier::disk).faults(hosts), "parameters on the device"));
+  }
+  const Plan whole = Plan::zero2().keep_gathered(KeptCopy::shard);
+  EXPECT_TRUE(mentions(whole.faults(hosts), "needs sharded parameters"));
+  const Plan kept = Plan::zero3().keep_gathered(KeptCopy::shard);
+  EXPECT_EQ(kept.on(4).kept(), KeptCopy::none) << "one group has all of it";
+  EXPECT_EQ(kept.on(MeshShape(4, {.shard = 1})).kept(), KeptCopy::host) << "a rank alone is a group";
+}
+
+TEST(Plan, ZeroPlusPlusIsCalledByAllThatItChooses) {
+  const Plan plan = Plan::zeropp().bf16();
+  EXPECT_EQ(plan.label(), "zeropp");
+  for (const MeshShape& mesh : {MeshShape(1), MeshShape(4), MeshShape(4, {.shard = 2}), MeshShape(4, {.shard = 1})}) {
+    EXPECT_EQ(plan.on(mesh).preset(), "zeropp") << mesh.text();
+    EXPECT_TRUE(plan.on(mesh).faults(mesh).empty()) << mesh.text();
+  }
+  EXPECT_EQ(plan.gather_in(Wire::native).label(), "zero3, kept copy on shard");
+  const Plan exact = plan.gather_in(Wire::native).keep_gathered(KeptCopy::none).reduce_in(Wire::native);
+  for (const State state : {State::parameter, State::gradient, State::optimizer})
+    EXPECT_EQ(exact[state], Plan::zero3()[state]);
+  EXPECT_EQ(exact.label(), "zero3");
+  EXPECT_TRUE(mentions(plan.reproducible(true).faults(4), "reduce them in fp32, not in int4"));
+}
+
 // A rank that updates a part of what it holds would have the rest of it written by others.
 TEST(Plan, HasParametersOnDiskWhereRanksUpdateAllThatTheyHold) {
-  for (const std::string_view preset : Plan::presets()) {
+  for (const std::string_view preset : Plan::exact_presets()) {
     const Plan plan = Plan::named(preset).offload(State::parameter, Tier::disk);
     EXPECT_TRUE(plan.faults(1).empty()) << preset;
     const bool publishes = preset == "zero1" || preset == "zero2";
@@ -190,13 +225,13 @@ TEST(Plan, HasParametersOnDiskWhereRanksUpdateAllThatTheyHold) {
 TEST(Plan, AllFaultsAreListedAtOnce) {
   Plan plan = Plan::zero3().accumulate(0).resident_budget(-1);
   plan[State::activation].tier = Tier::disk;
-  plan[State::gradient] = {.between = kSlices, .tier = Tier::host, .wire = Wire::int4};
-  plan[State::optimizer] = {.rest = kSums, .between = kSums};
+  plan[State::gradient] = {.between = kSlices, .tier = Tier::host};
+  plan[State::optimizer] = {.rest = kSums, .between = kSums, .wire = Wire::int4};
   plan[State::activation].rest = kSlices;
   const std::vector<std::string> faults = plan.faults(0);
   for (const std::string_view words :
        {"not 0", "accumulate", "resident_budget", "optimizer is a value", "gradient sharded between",
-        "activation cannot", "activation on tier disk", "gradient on tier host", "gradient on wire int4"}) {
+        "activation cannot", "activation on tier disk", "gradient on tier host", "optimizer on wire int4"}) {
     EXPECT_TRUE(mentions(faults, words)) << words;
   }
   EXPECT_EQ(faults.size(), 9u);
@@ -231,8 +266,8 @@ TEST(Plan, StatesThatDoNotFitEachOtherAreFaults) {
   EXPECT_EQ(plan.faults(2).size(), 1u);
 
   plan = Plan::zero3();
-  plan[State::parameter].between = kWhole;
-  EXPECT_TRUE(mentions(plan.faults(2), "parameter is sharded at rest but replicated between"));
+  plan[State::optimizer].between = kWhole;
+  EXPECT_TRUE(mentions(plan.faults(2), "optimizer is sharded at rest but replicated between"));
 }
 
 TEST(Plan, GradientsTravelByAWireOrADtype) {
@@ -240,7 +275,7 @@ TEST(Plan, GradientsTravelByAWireOrADtype) {
   EXPECT_EQ(plan.reduce_in(Wire::bf16), plan.reduce_in(Dtype::bf16));
   EXPECT_EQ(plan.reduce_in(Wire::fp16).reduce_in(Wire::native), plan);
   EXPECT_EQ(plan.reduce_in(Wire::fp32).reduction(), Dtype::f32);
-  EXPECT_THROW(static_cast<void>(plan.reduce_in(Wire::fp8)), ConfigError);
+  EXPECT_FALSE(plan.reduce_in(Wire::fp8).reduction()) << "inside a group they travel as they are";
   EXPECT_THROW(static_cast<void>(plan.reduce_in(Dtype::f64)), ConfigError);
 }
 

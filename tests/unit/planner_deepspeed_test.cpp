@@ -25,6 +25,7 @@ std::vector<std::string> readings(const DeepSpeed& found) {
   if (found.plan) say("plan", *found.plan);
   if (found.optimizer) say("optimizer", *found.optimizer);
   if (found.batch) say("batch", std::to_string(*found.batch));
+  if (found.shard_ranks) say("shard_ranks", std::to_string(*found.shard_ranks));
   if (found.lr) say("lr", zero::shortest(*found.lr));
   for (const zero::PlanSetting& each : zero::plan_settings())
     if (found.settings.says(each.name)) say(each.name, found.settings.text(each.name));

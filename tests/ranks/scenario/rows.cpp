@@ -39,6 +39,7 @@ const std::vector<Field>& fields<PlanChoice>() {
       {"gradient", {"in memory", "on disk"}, 75},
       {"parameter", {"in memory", "on disk"}, 75},
       {"parameters travel", {"as they are", "in fp8"}, 92},
+      {"kept copy", {"none", "in the shard group", "whole"}, 75},
       {"resident budget", {"the plan's", "1 byte", "6000 bytes"}, 70},
   };
   return all;

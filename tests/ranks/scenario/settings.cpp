@@ -121,6 +121,8 @@ Plan plan_of(const Scenario& scenario, int plan) {
   if (choices[PlanChoice::gradient] != 0) made = made.offload(State::gradient, Tier::disk);
   if (choices[PlanChoice::parameter] != 0) made = made.offload(State::parameter, Tier::disk);
   if (choices[PlanChoice::wire] != 0) made = made.gather_in(Wire::fp8);
+  if (const int kept = choices[PlanChoice::kept]; kept != 0)
+    made = made.keep_gathered(kept == 1 ? KeptCopy::shard : KeptCopy::host);
   if (choices[PlanChoice::budget] != 0) made = made.resident_budget(choices[PlanChoice::budget] == 1 ? 1 : 6000);
   if (const int in = scenario.settings[Setting::reduce_in]; in != 0)
     made = made.reduce_in(std::array{Dtype::bf16, Dtype::f32, Dtype::f16}[static_cast<std::size_t>(in) - 1]);

@@ -1,0 +1,165 @@
+// What shard groups keep of gathered parameters until the update, and gradients that cross groups in codes.
+#include <torch/torch.h>
+
+#include "folder.h"
+#include "lm.h"
+
+namespace zero::test::kept_copies_test {
+
+// Two hosts of two ranks.
+Job on_hosts(const Plan& plan) {
+  return {.plan = plan, .ranks = 4, .shard = 2, .ranks_per_host = 2};
+}
+
+// A frozen base with an adapter of one row beside each layer.
+struct Adapted : torch::nn::Module {
+  static constexpr std::int64_t kWidth = 160, kLayers = 3;
+
+  Adapted() {
+    for (int i = 0; i < kLayers; ++i) {
+      base->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+      adapters->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, 1).bias(false)));
+    }
+    register_module("base", base);
+    register_module("adapters", adapters);
+    for (at::Tensor& parameter : base->parameters()) parameter.set_requires_grad(false);
+  }
+  at::Tensor loss(std::int64_t index) {
+    at::Tensor x = numbers(index, {2, kWidth});
+    for (std::size_t i = 0; i < kLayers; ++i)
+      x = torch::tanh(base[i]->as<torch::nn::Linear>()->forward(x)) + adapters[i]->as<torch::nn::Linear>()->forward(x);
+    return x.square().mean();
+  }
+
+  torch::nn::ModuleList base, adapters;
+};
+
+class KeptCopies : public testing::TestWithParam<KeptCopy> {
+ protected:
+  static Plan kept(const Plan& plan = Plan::zero3()) { return plan.keep_gathered(GetParam()); }
+};
+
+// Announcements and the vote cross, and the adapters.
+TEST_P(KeptCopies, OfWhatIsFrozenStayForGood) {
+  const auto across = [](const Plan& plan) {
+    std::int64_t bytes = 0;
+    on_ranks<Adapted>(on_hosts(plan), {}, [&](Adapted& model, Engine& engine, int rank) {
+      for (int step = 0; step < 2; ++step) {
+        engine.reset_traffic();
+        train_step(model, engine);
+      }
+      if (rank == 0) bytes = engine.traffic().across_hosts();
+      EXPECT_EQ(engine.traffic().across_hosts(), engine.estimate().wire.across_hosts());
+      EXPECT_EQ(engine.traffic().within_host(), engine.estimate().wire.within_host());
+    });
+    return bytes;
+  };
+  EXPECT_LT(across(kept()), across(Plan::zero3()) / 10);
+}
+
+// What is evaluated behind a step comes from what the first evaluation brought.
+TEST_P(KeptCopies, AreThereForAllEvaluationsBehindAStep) {
+  on_ranks<Lm>(on_hosts(kept()), {}, [&](Lm& model, Engine& engine, int) {
+    train_step(model, engine);
+    const auto across = [&] {
+      engine.reset_traffic();
+      const torch::NoGradGuard no_grad;
+      static_cast<void>(model.loss(5).item<double>());
+      return engine.traffic().across_hosts();
+    };
+    const std::int64_t first = across(), second = across();
+    EXPECT_LT(second, first / 2);
+    EXPECT_LE(across(), second);
+  });
+}
+
+// Whatever writes parameters: the next forward has what was written.
+TEST_P(KeptCopies, AreThoseOfTheLatestParameters) {
+  const Folder folder;
+  int runs = 0;
+  const auto trained = [&](const Plan& plan) {
+    const std::string checkpoints = folder.path() + "/" + std::to_string(runs++);
+    return train_by(on_hosts(plan), lm_with_dropout(0.1), [&](Lm& model, Engine& engine, Outcome& run, int rank) {
+      const auto step = [&] { run.record(train_step(model, engine)); };
+      step();
+      engine.save(checkpoints);
+      step();
+      {
+        const auto scope = gather({model.norm->weight, model.embed->weight}, /*from_rank=*/1);
+        const at::NoGradGuard no_grad;
+        if (rank == 1) model.norm->weight.mul_(2), model.embed->weight.mul_(0.5);
+      }
+      step();
+      engine.load(checkpoints);
+      step();
+      const torch::NoGradGuard no_grad;
+      model.eval();
+      run.losses.push_back(model.loss(9).item<double>());
+    });
+  };
+  for (const Plan& plan : {Plan::zero3(), Plan::zero3().bf16().accumulate(2)})
+    EXPECT_EQ(difference(trained(plan), trained(kept(plan))), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KeptCopies, testing::Values(KeptCopy::shard, KeptCopy::host),
+                         [](const auto& tested) { return std::string(name(tested.param)); });
+
+// A gradient that is known to each rank: numbers of the rank.
+struct Known : torch::nn::Module {
+  Known() : weight(register_parameter("weight", torch::ones({1000}))) {}
+  at::Tensor loss(std::int64_t index) { return (weight * numbers(index, {1000})).sum(); }
+  at::Tensor weight;
+};
+
+// Inside a group nothing is rounded, and what a rank has of its own neither: of two groups one sum is, once.
+TEST(CodedReductions, RoundOneSumOfTheOtherGroup) {
+  on_ranks<Known>({.plan = Plan::zero3().reduce_in(Wire::int4), .ranks = 4, .optimizer = Sgd{.lr = 1}, .shard = 2}, {},
+                  [](Known& model, Engine& engine, int) {
+                    const at::Tensor before = engine.main_parameter(model.weight).clone();
+                    train_step(model, engine);
+                    const at::Tensor moved = 4 * (before - engine.main_parameter(model.weight));
+                    const auto sum = [](int first) { return numbers(first, {1000}) + numbers(first + 1, {1000}); };
+                    const at::Tensor error = (moved - sum(0) - sum(2)).abs();
+                    // Largest magnitudes are below 5; of 8 steps each is at most a step off.
+                    EXPECT_LT(error.max().item<double>(), 5.0 / 8);
+                    EXPECT_GT(error.max().item<double>(), 0.01);
+                  });
+}
+
+// For the same groups: whatever stage, and however the ranks are joined.
+TEST(CodedReductions, HaveTheSameBitsUnderEveryPlan) {
+  for (const Wire wire : {Wire::int4, Wire::int8, Wire::fp8})
+    for (const auto& [ranks, shard] : {std::pair(4, 2), {6, 2}, {6, 3}, {3, 1}}) {
+      const auto run = [&](const Plan& plan) {
+        return train<Lm>({.plan = plan.reduce_in(wire), .ranks = ranks, .shard = shard}, lm_with_dropout(0.1));
+      };
+      const Outcome ddp = run(Plan::ddp());
+      for (const Plan& plan : plans_of_meshes()) EXPECT_EQ(difference(ddp, run(plan)), "") << plan.label() << ranks;
+    }
+}
+
+// Where there is one group, nothing crosses.
+TEST(CodedReductions, RoundNothingInOneGroup) {
+  const auto run = [&](const Plan& plan) { return train<Lm>({.plan = plan, .ranks = 4}, lm_with_dropout(0.1)); };
+  EXPECT_EQ(difference(run(Plan::zero3()), run(Plan::zero3().reduce_in(Wire::int4))), "");
+}
+
+TEST(CodedReductions, LetOverflowsBeSeen) {
+  on_ranks<Known>({.plan = Plan::zero3().reduce_in(Wire::int4), .ranks = 4, .shard = 2}, {},
+                  [](Known& model, Engine& engine, int rank) {
+                    const float factor = rank == 3 ? std::numeric_limits<float>::infinity() : 1;
+                    engine.backward(model.loss(rank) * factor);
+                    EXPECT_TRUE(engine.step().skipped);
+                  });
+}
+
+TEST(ZeroPlusPlus, TrainsNearlyAsWell) {
+  const auto last = [](const Plan& plan) {
+    return train<Lm>({plan, 4, AdamW{.lr = 2e-3, .eps = 1e-4}, {}, 30, 2}).losses.back();
+  };
+  const double exact = last(Plan::zero3().bf16()), coded = last(Plan::zeropp().bf16());
+  EXPECT_NE(exact, coded);
+  EXPECT_NEAR(exact, coded, 0.05 * exact);
+}
+
+}  // namespace zero::test::kept_copies_test
