@@ -8,7 +8,7 @@ namespace zero {
 
 Memory MemoryNeeds::memory() const {
   if (!ranks_.device().is_host()) return Memory::device;
-  return parameters_.shared() ? Memory::common : Memory::separate;
+  return parameters_.any(&Unit::shared) ? Memory::common : Memory::separate;
 }
 
 Estimate MemoryNeeds::estimate() const {

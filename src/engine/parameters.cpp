@@ -81,15 +81,11 @@ void Parameters::publish(Unit& unit, Exchange::Kind kind) {
 }
 
 void Parameters::renew(Exchange::Kind kind) {
-  if (common()) pager_->expect_barrier(ranks_.exchange().barrier(kind));
+  if (any(&Unit::common)) pager_->expect_barrier(ranks_.exchange().barrier(kind));
 }
 
-bool Parameters::common() const {
-  return std::ranges::any_of(units_, [](const auto& unit) { return unit->common(); });
-}
-
-bool Parameters::shared() const {
-  return std::ranges::any_of(units_, [](const auto& unit) { return unit->shared(); });
+bool Parameters::any(bool (Unit::*is)() const) const {
+  return std::ranges::any_of(units_, [is](const auto& unit) { return (unit.get()->*is)(); });
 }
 
 void Parameters::wait_for_publication() {

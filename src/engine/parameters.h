@@ -69,10 +69,8 @@ class Parameters {
   void publish(Unit& unit, Exchange::Kind kind);
   // This rank has written its part of units in common memory, which `kind` did.
   void renew(Exchange::Kind kind);
-  // Whether units lie in memory that the ranks have in common.
-  bool common() const;
-  // Whether any do, those of a shard group.
-  bool shared() const;
+  // Whether any unit is so: Unit::common, for example.
+  bool any(bool (Unit::*is)() const) const;
   // What is on its way to all ranks has come.
   void wait_for_publication();
   // What was written to the unit's whole becomes what is kept of it; `from_rank`'s copy wins. Collective.

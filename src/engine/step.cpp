@@ -232,8 +232,8 @@ void Step::finish_delayed_update(const char* call) {
 // What a rank has asked for ahead, and its peers may not have wanted, it is to have of the parameters before.
 void Step::meet_before_writing() {
   Exchange& exchange = ranks_.exchange();
-  if (parameters_.common()) return exchange.barrier(Exchange::Kind::read).wait();
-  if (std::ranges::any_of(parameters_.units(), [](const auto& unit) { return unit->gathers(); })) exchange.meet();
+  if (parameters_.any(&Unit::common)) return exchange.barrier(Exchange::Kind::read).wait();
+  if (parameters_.any(&Unit::gathers)) exchange.meet();
 }
 
 // Between steps, evaluations see the latest parameters; within one, those that it computes with.

@@ -56,11 +56,10 @@ class Pricing {
       add_slices(repeats_[i] - stay_[i], slice_of(unit, gradient_offloaded()));
       if (!unit.trainable()) continue;
       flat(unit);
-      coded_ = std::max(coded_, routes_.coded_sum_bytes(unit));
       update(unit);
     }
     hold(Owner::reduction,
-         (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice() + coded_);
+         (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice() + coded_sums());
     const std::int64_t here = on_device() ? 0 : staging;
     hold(Owner::update, inputs_ + steps_ + here);
     hold(Owner::update, staging - here, Tier::host);
@@ -202,6 +201,14 @@ class Pricing {
       flats_.add(unit, sums_.left * unit.length() * size_of(routes_.sent(unit, held)));
   }
 
+  // For those that cross, of the unit that has most.
+  std::int64_t coded_sums() const {
+    std::int64_t most = 0;
+    for (const UnitLayout& unit : layout_.units())
+      if (unit.trainable()) most = std::max(most, routes_.coded_sum_bytes(unit));
+    return most;
+  }
+
   bool gradient_offloaded() const { return plan_[State::gradient].tier != Tier::device; }
   bool optimizer_offloaded() const { return plan_[State::optimizer].tier != Tier::device; }
 
@@ -235,10 +242,8 @@ class Pricing {
       gather(i, std::accumulate(occurrence, end, std::int64_t{0}));
       occurrence = end;
     }
-    if (kept_in_common())
-      hold(Owner::gathered, kept_);
-    else if (!in_place() && paged.most > 0)
-      hold(Owner::gathered, paged.most + wire_room(layout_, plan_) + kept_);
+    if (!in_place() && !kept_in_common() && paged.most > 0)
+      hold(Owner::gathered, paged.most + wire_room(layout_, plan_));
   }
 
   void bring(const UnitLayout& unit, std::int64_t times) {
@@ -262,8 +267,10 @@ class Pricing {
   // What is not trained has been kept since the first step.
   void keep(const UnitLayout& unit) {
     const Route route = kept_in_common() ? routes_.keep_in_common(unit) : routes_.keep(unit);
-    if (kept_in_common() || !routes_.keeps_whole())
-      kept_ += times_ * (route.to.count - (kept_in_common() ? route.from.count : 0)) * size_of(unit.dtype());
+    if (kept_in_common() || !routes_.keeps_whole()) {
+      const std::int64_t elements = route.to.count - (kept_in_common() ? route.from.count : 0);
+      hold(Owner::gathered, times_ * elements * size_of(unit.dtype()));
+    }
     if (!unit.trainable()) return;
     call(route);
     if (kept_in_common()) estimate_.wire[Collective::barrier].add({}, times_);
@@ -360,8 +367,6 @@ class Pricing {
   std::int64_t times_ = 1;               // collectives that are alike
   std::int64_t inputs_ = 0, steps_ = 0;  // of the unit that has most
   std::int64_t staying_elements_ = 0;    // remainders of what stays
-  std::int64_t coded_ = 0;               // of sums that cross in codes, of the unit that has most
-  std::int64_t kept_ = 0;                // of what was gathered, until the update
   FlatGradients flats_;                  // as they are collected
   Estimate estimate_;
 };

@@ -153,6 +153,14 @@ TEST(CodedReductions, LetOverflowsBeSeen) {
                   });
 }
 
+TEST(ZeroPlusPlus, AsksForGroupsWhereOneGroupHasSeveralHosts) {
+  for (const Plan& plan :
+       {Plan::zeropp(), Plan::zero3().keep_gathered(KeptCopy::shard), Plan::ddp().reduce_in(Wire::int8)})
+    EXPECT_TRUE(says(
+        thrown_by([&] { on_ranks<Lm>({.plan = plan, .ranks = 4, .ranks_per_host = 2}, {}, [](Lm&, Engine&, int) {}); }),
+        {"all 4 ranks are one, on several hosts", "{.shard = 2}"}));
+}
+
 TEST(ZeroPlusPlus, TrainsNearlyAsWell) {
   const auto last = [](const Plan& plan) {
     return train<Lm>({plan, 4, AdamW{.lr = 2e-3, .eps = 1e-4}, {}, 30, 2}).losses.back();

@@ -250,6 +250,9 @@ std::vector<State> Setting::states_on(Tier tier) const {
 
 std::vector<std::string> Setting::faults() const {
   if (const std::vector<std::string> of_plan = plan().faults(mesh()); !of_plan.empty()) return of_plan;
+  const bool several_hosts = 0 < ranks.per_host && ranks.per_host < ranks.count;
+  if (several_hosts && mesh().size(Axis::replica) == 1 && (kept == KeptCopy::shard || has_codec(reduce_in)))
+    return {"on several hosts", "--shard-ranks " + std::to_string(ranks.per_host)};
   if (delays && on_devices() && gradient == Tier::device) return {"a delayed update reads gradients"};
   const bool elsewhere = states_on(Tier::device).size() < 3;
   if (updates_whole_tensors(update_rules()[rule]) && (delays || (on_devices() && elsewhere)))
