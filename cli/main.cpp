@@ -32,7 +32,7 @@ using cli::kFailed;
 using cli::kUsage;
 
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
-  cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start", 1, cli::kMostRanks)
+  cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start, on each node", 1, cli::kMostRanks)
       ->required()
       ->default_str("")
       ->group("Ranks");
@@ -40,6 +40,14 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
                   1e6)
       ->group("Ranks");
   cli::add_restarts(command, options.restarts, "Ranks");
+  cli::add_number(command, "--nodes", options.nodes, "Hosts of the run, on each of which this command is given", 1,
+                  cli::kMostRanks)
+      ->group("Nodes");
+  cli::add_number(command, "--node-rank", options.node_rank, "Which of them this one is", 0, cli::kMostRanks - 1)
+      ->group("Nodes");
+  command.add_option("--master", options.master, "An address of the first of them that all reach, and a port [29500]")
+      ->type_name("ADDRESS[:PORT]")
+      ->group("Nodes");
   command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
   command.prefix_command();

@@ -16,6 +16,8 @@ struct LaunchOptions {
   bool plain = false;
   double grace = 10;
   int restarts = 0;
+  int nodes = 1, node_rank = 0;
+  std::string master;                       // ADDRESS or ADDRESS:PORT, of the first node
   void (*file_size_signal)(int) = SIG_DFL;  // what the program does about SIGXFSZ
   std::vector<std::string> command;
 };

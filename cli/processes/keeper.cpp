@@ -58,14 +58,18 @@ std::vector<std::string> environment_of(int rank, int ranks, const Orders& order
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
   variables.emplace("OMP_NUM_THREADS", "1");
-  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) variables[name] = std::to_string(rank);
-  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"})
-    variables[name] = std::to_string(ranks);
-  variables["GROUP_RANK"] = "0";
-  variables["GROUP_WORLD_SIZE"] = "1";
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(orders.port);
-  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  if (!orders.token.empty()) variables.emplace("ZERO_TOKEN", orders.token);
+  const Nodes& nodes = orders.nodes;
+  const bool alone = nodes.count == 1;
+  for (const char* name : {"RANK", "ROLE_RANK"}) variables[name] = std::to_string(nodes.own * ranks + rank);
+  for (const char* name : {"WORLD_SIZE", "ROLE_WORLD_SIZE"}) variables[name] = std::to_string(nodes.count * ranks);
+  variables["LOCAL_RANK"] = std::to_string(rank);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(ranks);
+  variables["GROUP_RANK"] = std::to_string(nodes.own);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(nodes.count);
+  variables["MASTER_ADDR"] = alone ? "127.0.0.1" : nodes.address;
+  variables["MASTER_PORT"] = std::to_string(alone ? orders.port : nodes.port);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = alone ? "True" : "False";
   variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(orders.restarts);
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);

@@ -17,16 +17,26 @@ struct RankOutput {
   int output, error;
 };
 
+// The hosts of a run, on each of which a launcher of its own starts as many ranks.
+struct Nodes {
+  int count = 1;
+  int own = 0;               // this one's number
+  std::string address = {};  // of the first, whose first rank serves the store; of one host it is our own
+  int port = 0;
+};
+
 // What the ranks are started with.
 struct Orders {
   std::string program;
   std::vector<std::string> arguments;  // from argv[0] on
   std::vector<RankOutput> outputs;     // of each rank
-  int port;                            // where the ranks meet
+  int port;                            // where the ranks of one host meet
   int restarts;                        // how often they were started before
   sigset_t mask;
   void (*file_size_signal)(int);
   rlimit files;
+  Nodes nodes;
+  std::string token;  // of the run, unless the environment has one
 };
 
 // How a rank ended, in the terms of waitid.

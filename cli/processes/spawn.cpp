@@ -10,9 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <iomanip>
 #include <iostream>
 #include <map>
 #include <optional>
+#include <random>
+#include <sstream>
 #include <utility>
 
 #include "cli/exit_codes.h"
@@ -40,8 +43,17 @@ std::string named(int signal) {
   return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
 }
 
-std::string describe(const RankEnd& end) {
-  const std::string who = "rank " + std::to_string(end.rank);
+// 128 bits that nobody foresees.
+std::string drawn_token() {
+  std::random_device device;
+  std::ostringstream digits;
+  for (int word = 0; word < 4; ++word) digits << std::hex << std::setw(8) << std::setfill('0') << device();
+  return digits.str();
+}
+
+// `first` is the number of this host's first rank.
+std::string describe(const RankEnd& end, int first) {
+  const std::string who = "rank " + std::to_string(first + end.rank);
   if (end.how == CLD_EXITED) return who + " failed with exit code " + std::to_string(end.status);
   return who + " was killed by " + named(end.status);
 }
@@ -101,8 +113,16 @@ class Ranks {
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null) refuse("cannot open /dev/null", errno);
     std::vector<Descriptor> pipes;
-    Orders orders{job_.program,          job_.arguments, {}, meeting_.port(), start, signals_.previous(),
-                  job_.file_size_signal, files_.before()};
+    Orders orders{job_.program,
+                  job_.arguments,
+                  {},
+                  meeting_.port(),
+                  start,
+                  signals_.previous(),
+                  job_.file_size_signal,
+                  files_.before(),
+                  job_.nodes,
+                  job_.nodes.count == 1 ? drawn_token() : ""};
     for (int rank = 0; rank < job_.ranks; ++rank) {
       RankOutput output{job_.output == Output::quiet ? null.get() : 1, 2};
       if (job_.output == Output::prefixed)
@@ -113,11 +133,13 @@ class Ranks {
   }
 
   Descriptor open_pipe(int rank, int to) {
-    Descriptor pipe = relay_.open("[" + std::to_string(rank) + "] ", to);
-    if (!pipe)
-      refuse("cannot open the pipes of rank " + std::to_string(rank) + " of " + std::to_string(job_.ranks), errno);
+    const std::string number = std::to_string(first_rank() + rank);
+    Descriptor pipe = relay_.open("[" + number + "] ", to);
+    if (!pipe) refuse("cannot open the pipes of rank " + number + " of " + std::to_string(job_.ranks), errno);
     return pipe;
   }
+
+  int first_rank() const { return job_.nodes.own * job_.ranks; }
 
   bool late() const { return ending_.deadline && Clock::now() >= *ending_.deadline; }
 
@@ -184,7 +206,7 @@ class Ranks {
         if (!first || (first->how == CLD_EXITED && end.how != CLD_EXITED)) first = &end;
     if (!first || outcome_.code) return;
     outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
-    message_ = describe(*first);
+    message_ = describe(*first, first_rank());
     if (killed_for_memory(*first)) message_ += kOutOfMemory;
     if (!ending_.deadline) end_all(SIGTERM, job_.grace);
     ending_.deadline = std::min(*ending_.deadline, Clock::now() + job_.grace);

@@ -1,4 +1,4 @@
-// Runs a command as N ranks on this host and looks after them until the last has ended.
+// Runs a command as N ranks on this host, of a run that may have others, and looks after them until the last has ended.
 //
 // Every rank leads a Unix session and a process group of its own, which ends with it: what a terminal sends reaches
 // this process, not them. Nothing that comes from a rank outlives this process, however it ends, nor the call, in
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/processes/keeper.h"
 #include "cli/processes/meeting.h"
 
 namespace cli {
@@ -30,7 +31,8 @@ enum class Output {
 struct Job {
   std::string program;                 // a path, or a name that PATH finds
   std::vector<std::string> arguments;  // from argv[0] on
-  int ranks = 1;
+  int ranks = 1;                       // on this host
+  Nodes nodes = {};
   Output output = Output::inherit;
   std::chrono::milliseconds grace = std::chrono::seconds(10);  // after a failure
   std::optional<std::chrono::milliseconds> patience = {};      // after the first signal to us; none: the same
@@ -51,10 +53,11 @@ struct Outcome {
   bool told = false;  // that we were sent one at all that ends a run
 };
 
-// The ranks get torchrun's variables, among them how often they were started again (TORCHELASTIC_RESTART_COUNT), and a
-// store that we serve, and OMP_NUM_THREADS=1 unless it is set. Says on standard error what went wrong: the rank that
-// failed, and how; the signal; that output could not be written. Throws zero::Error when the command cannot be started,
-// or the store not be served; none of its ranks is left then.
+// The ranks get torchrun's variables, among them how often they were started again (TORCHELASTIC_RESTART_COUNT), and
+// OMP_NUM_THREADS=1 unless it is set; on one host also a store that we serve, and, unless there is a ZERO_TOKEN, one
+// that is drawn. Says on standard error what went wrong: the rank that failed, and how; the signal; that output could
+// not be written. Throws zero::Error when the command cannot be started, or the store not be served; none of its ranks
+// is left then.
 Outcome run_ranks(const Job& job);
 
 // Of a command that needed the ranks: 0, 1, 2 where they found their usage wrong, 128 + n after signal n was passed on.

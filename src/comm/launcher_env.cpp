@@ -138,6 +138,7 @@ std::string job_id(const Env& env) {
 void read_surroundings(const Env& env, LauncherEnv& out) {
   if (env.has("TORCHELASTIC_RESTART_COUNT")) out.attempt = env.text("TORCHELASTIC_RESTART_COUNT");
   out.interface = env.text("GLOO_SOCKET_IFNAME");
+  out.token = env.text("ZERO_TOKEN");
 }
 
 int within(const char* field, int value, int low, int high) {

@@ -23,6 +23,7 @@ struct LauncherEnv {
   std::string attempt = "0";  // of an elastic job
   std::string job;            // unique among the jobs of a host; empty: unknown
   std::string interface;      // GLOO_SOCKET_IFNAME
+  std::string token;          // ZERO_TOKEN: what all ranks know, and others do not; empty: nothing
 
   bool one_host() const { return local_size == size; }
   bool knows_hosts() const { return local_size != 0; }

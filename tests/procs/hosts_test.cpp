@@ -77,10 +77,10 @@ class Hosts : public testing::TestWithParam<Shape> {
 TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
   const Shape shape = GetParam();
   const Words groups{"--shard-ranks", std::to_string(shape.ranks_per_host)};
-  for (const char* plan : {"hybrid", "hybrid-zero2", "zero3"}) {
-    SCOPED_TRACE(plan);
+  for (const Words& plan : {Words{"hybrid"}, {"zero3"}, {"zero3", "--keep-gathered", "host"}, {"zeropp"}}) {
+    SCOPED_TRACE(plan.back());
     const VirtualHosts hosts(shape.hosts);
-    const Words options = joined(groups, {"--plan", plan});
+    const Words options = joined(groups, joined({"--plan"}, plan));
     const json few = on(hosts, 4, options);
     const std::int64_t began = hosts.bytes_sent_by(0);
     on(hosts, 4, options);
@@ -89,7 +89,8 @@ TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
     const std::int64_t of_more = hosts.bytes_sent_by(0) - began - of_four;
 
     EXPECT_EQ(few.at("losses"), on_one_host(options).at("losses"));
-    EXPECT_EQ(few.at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
+    const bool exact = plan.front() != "zeropp";
+    EXPECT_EQ(few.at("losses") == on_one_host({"--plan", "zero3"}).at("losses"), exact);
     const json& wire = few.at("wire_bytes_per_step");
     EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
     for (const char* link : {"within_host", "across_hosts", "in_place"})
@@ -156,7 +157,46 @@ TEST_P(HostsThatSave, SayBeforeTheyTrainThatTheyDoNotShareTheFolder) {
   EXPECT_TRUE(procs::contains(results[0].err, folder)) << results[0].err;
 }
 
+class HostsWithLaunchers : public Hosts {};
+
+// One on each, which was given a token.
+TEST_P(HostsWithLaunchers, TrainTogetherWhereTheyKnowTheToken) {
+  const Shape shape = GetParam();
+  const VirtualHosts hosts(shape.hosts);
+  const std::string nodes = std::to_string(shape.hosts), here = std::to_string(shape.ranks_per_host);
+  const auto launched = [&](const std::string& token_of_the_last) {
+    std::vector<std::unique_ptr<procs::Program>> launchers;
+    for (int host = 0; host < shape.hosts; ++host) {
+      const Words launch{"launch",
+                         "-n",
+                         here,
+                         "--nodes",
+                         nodes,
+                         "--node-rank",
+                         std::to_string(host),
+                         "--master",
+                         VirtualHosts::address(0) + ":29501"};
+      const std::string token = host + 1 == shape.hosts ? token_of_the_last : "known";
+      launchers.push_back(std::make_unique<procs::Program>(
+          hosts.on(host, joined(procs::zero(launch), training("several", 4, {"--plan", "zero3"}))),
+          procs::Variables{{"ZERO_TOKEN", token}, {"ZERO_TIMEOUT", "20"}}));
+    }
+    std::vector<Result> results;
+    for (const auto& launcher : launchers) results.push_back(launcher->finish());
+    return results;
+  };
+  for (const Result& result : launched("known")) EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(run_of("several").at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
+  const Result refused = launched("another").back();
+  EXPECT_NE(refused.code, 0);
+  EXPECT_TRUE(procs::contains(refused.err, "does not know the secret")) << refused.err;
+}
+
 INSTANTIATE_TEST_SUITE_P(Two, HostsThatSave, testing::Values(Shape{2, 2}), [](const auto& tested) {
+  return std::to_string(tested.param.hosts) + "of" + std::to_string(tested.param.ranks_per_host);
+});
+
+INSTANTIATE_TEST_SUITE_P(Two, HostsWithLaunchers, testing::Values(Shape{2, 2}), [](const auto& tested) {
   return std::to_string(tested.param.hosts) + "of" + std::to_string(tested.param.ranks_per_host);
 });
 

@@ -52,6 +52,11 @@ const Variables kSlurm = {{"SLURM_PROCID", "6"}, {"SLURM_NTASKS", "7"},  {"SLURM
                           {"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "0"}, {"MASTER_ADDR", "node0"},
                           {"MASTER_PORT", "1"}};
 
+TEST(LauncherEnv, HasTheTokenOfTheRun) {
+  EXPECT_EQ(read(kTorchrun).token, "");
+  EXPECT_EQ(read(with(kTorchrun, {{"ZERO_TOKEN", "x y"}})).token, "x y");
+}
+
 TEST(LauncherEnv, IsOneRankWhenStartedAlone) {
   const LauncherEnv env = read({{"PATH", "x"}});
   EXPECT_EQ(env.launcher, "");

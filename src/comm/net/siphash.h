@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 namespace zero {
 
@@ -59,6 +60,11 @@ inline Seal sealed(const Secret& key, std::span<const std::uint8_t> bytes) {
   Seal seal;
   for (std::size_t i = 0; i < seal.size(); ++i) seal[i] = static_cast<std::uint8_t>(halves[i / 8] >> 8 * (i % 8));
   return seal;
+}
+
+// Derived by everybody who knows the token.
+inline Secret secret_of(std::string_view token) {
+  return sealed({}, {reinterpret_cast<const std::uint8_t*>(token.data()), token.size()});
 }
 
 }  // namespace zero

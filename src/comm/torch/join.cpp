@@ -80,10 +80,13 @@ class Joining {
     return two_level_communicator(std::move(levels), hosts_);
   }
 
-  // Streams to all other ranks. Rank 0 draws the secret, which who meets in the store is told.
+  // Streams to all other ranks. The secret follows from the token; without one rank 0 draws it, and who meets in the
+  // store is told.
   std::shared_ptr<Links> linked() {
     NetworkIdentity own{env_.rank, env_.size, random_bytes()};
-    if (env_.rank == 0) {
+    if (!env_.token.empty()) {
+      own.secret = secret_of(env_.token);
+    } else if (env_.rank == 0) {
       tell("secret", {own.secret.begin(), own.secret.end()});
     } else {
       std::ranges::copy(ask("secret", 0).substr(0, own.secret.size()), own.secret.begin());

@@ -200,7 +200,11 @@ inline Rows of_words() {
           row("checkpoint verify config.json", {"'config.json' failed: Not a directory"}),
           row("checkpoint prune . --keep 0", {"--keep: '0' is below 1"}),
           row("launch true", {"--ranks"}),
-          row("launch -n 2", {"no program"})};
+          row("launch -n 2", {"no program"}),
+          row("launch -n 2 --nodes 2 true", {"--nodes 2 needs --master"}),
+          row("launch -n 2 --nodes 2 --node-rank 2 --master a true", {"--node-rank 2: the nodes are 0 to 1"}),
+          row("launch -n 2 --nodes 2 --master a:x true", {"--master 'a:x' is not ADDRESS or ADDRESS:PORT"}),
+          row("launch -n 2 --nodes 2 --master a --restarts 1 true", {"--restarts is of one node"})};
 }
 
 inline Rows of_contradictions() {
