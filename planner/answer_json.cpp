@@ -97,6 +97,13 @@ void add_budget(Json& json, const Cost& cost) {
   json["recomputation_share"] = cost.again.share;
 }
 
+// What a preset chooses otherwise than the first of the plans has it.
+void add_own_wires(Json& json, const zero::Plan& plan, const std::vector<zero::Plan>& plans) {
+  for (const char* name : {"reduce_in", "gather_in", "keep_gathered"})
+    if (const zero::PlanSetting& each = zero::plan_setting(name); each.get(plan) != each.get(plans.front()))
+      add_setting(json, each, plan);
+}
+
 void add_reach(Json& json, const Cost& cost, const Reach& reach) {
   if (!cost.fits()) json["excess_bytes"] = cost.excess;
   if (cost.host_excess > 0) json["excess_host_bytes"] = cost.host_excess;
@@ -133,6 +140,7 @@ Json encode_plans(const Answer& answer) {
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     plans.push_back(encode(answer.costs[i]));
     add_tiers(plans.back(), answer.costs[i]);
+    add_own_wires(plans.back(), answer.costs[i].plan, answer.request.plans);
     add_budget(plans.back(), answer.costs[i]);
     if (!answer.reach.empty()) add_reach(plans.back(), answer.costs[i], answer.reach[i]);
   }

@@ -300,7 +300,13 @@ class Reader {
 
   void dtypes() {
     const auto wire = text("communication_data_type");
-    if (wire) reduce_in(*wire == "bfp16" ? "bf16" : *wire);
+    const bool coded = result_.settings.says("reduce_in");
+    if (wire && coded)
+      result_.not_needed.push_back("communication_data_type \"" + *wire +
+                                   "\": quantized gradients travel inside groups as "
+                                   "they are");
+    else if (wire)
+      reduce_in(*wire == "bfp16" ? "bf16" : *wire);
     const auto kept = text("data_types.grad_accum_dtype");
     if (!kept) return;
     const bool once = result_.settings["accumulate"] == zero::SettingValue(std::int64_t{1});

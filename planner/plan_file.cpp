@@ -26,7 +26,10 @@ namespace {
 
 PlanFile read_plan(models::Json json, const std::string& source) {
   models::take_stamp(json, models::kPlanFile, source);
-  return models::read_fields<PlanFile>(json, source);
+  PlanFile file = models::read_fields<PlanFile>(json, source);
+  for (const zero::PlanSetting& each : zero::plan_settings())
+    if (const auto found = json.find(each.name); found == json.end() || *found == "") file.settings.forget(each.name);
+  return file;
 }
 
 }  // namespace

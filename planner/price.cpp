@@ -7,6 +7,7 @@
 
 #include "partition/moments.h"
 #include "partition/plan_settings.h"
+#include "partition/routes.h"
 #include "partition/slices.h"
 #include "planner/offload.h"
 #include "planner/theory.h"
@@ -67,7 +68,11 @@ void check(const Request& request) {
     throw zero::ConfigError(
         std::to_string(request.ranks) + " ranks do not divide among " + std::to_string(request.hosts) + " hosts",
         "give as many ranks to each host");
-  static_cast<void>(request.mesh());
+  for (const zero::Plan& plan : request.plans)
+    if (const std::string missing = zero::missing_groups(plan, request.mesh(), request.ranks / request.hosts);
+        !missing.empty())
+      throw zero::ConfigError(plan.label() + ": " + missing, "make a group of each host's ranks: --shard-ranks " +
+                                                                 std::to_string(request.ranks / request.hosts));
   const std::int64_t positions = request.shape.config.max_position_embeddings;
   if (request.seq > positions)
     throw zero::ConfigError("a sequence of " + std::to_string(request.seq) + " tokens exceeds the model's " +

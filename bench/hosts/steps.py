@@ -2,8 +2,8 @@
 """Training steps between hosts: plans of ours beside PyTorch's DDP, FSDP2 and HSDP over Gloo, and DeepSpeed 3.
 
 Makes hosts on this machine (root), whose links carry a rate; all contenders train the model of bench/peers, started by
-torchrun, and take their turns in every round. A link's own time is that of the bytes that a host sent in a step, by its
-interface, at the rate of the link.
+torchrun, and take their turns in every round. A link's own time is that of the bytes that a host sends in a step, by its
+interface, at the rate of the link: what a run of more steps sends more.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ SHAPES = {
     "wide": dict(layers=2, dim=512, heads=8, ffn=1408, vocab=4096, seq=128, batch=2),
 }
 BITS = {"gbit": 1e9, "mbit": 1e6}
+MORE = 5  # steps of a second run
 
 
 def contenders(ranks_per_host: int, deepspeed: bool) -> dict[str, list[str]]:
@@ -39,7 +40,7 @@ def contenders(ranks_per_host: int, deepspeed: bool) -> dict[str, list[str]]:
 
 
 def train(made: Hosts, options: argparse.Namespace, ranks_per_host: int, words: list[str]) -> dict[str, float]:
-    """Seconds of a step, and bytes that the busiest host sent in one."""
+    """Seconds of a step, and all bytes that the busiest host sent."""
     ours = words[0].startswith("--plan")
     program = [str(options.build / "bench" / "peers_ours")] if ours else [str(HERE.parent / "peers" / "peer.py")]
     variables = {"GLOO_SOCKET_IFNAME": "link0", "DS_ACCELERATOR": "cpu"}
@@ -54,14 +55,14 @@ def train(made: Hosts, options: argparse.Namespace, ranks_per_host: int, words: 
         raise SystemExit(f"{words} failed:\n" + "".join(texts))
     line = next(line for line in "".join(texts).splitlines() if line.startswith("RESULT "))
     seconds = statistics.median(json.loads(line.removeprefix("RESULT "))["step_seconds"])
-    steps = options.steps + options.warmup
-    return {"seconds": seconds, "bytes": max(made.sent(host) - before[host] for host in range(made.count)) / steps}
+    return {"seconds": seconds, "bytes": max(made.sent(host) - before[host] for host in range(made.count))}
 
 
 def measure(options: argparse.Namespace, rate: str, layout: tuple[int, int], shape: str, dtype: str) -> None:
     hosts, here = layout
     sizes = [f"--{name}={value}" for name, value in SHAPES[shape].items()]
     times = [f"--steps={options.steps}", f"--warmup={options.warmup}", f"--dtype={dtype}"]
+    more = [f"--steps={options.steps + MORE}", *times[1:]]
     rows = contenders(here, options.deepspeed)
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in rows}
     with Hosts(hosts, rate) as made:
@@ -71,12 +72,13 @@ def measure(options: argparse.Namespace, rate: str, layout: tuple[int, int], sha
                 figures[name].append(train(made, options, here, [*rows[name], *sizes, *times]))
     with Hosts(hosts) as made:
         computing = {name: train(made, options, here, [*rows[name], *sizes, *times]) for name in rows}
+        longer = {name: train(made, options, here, [*rows[name], *sizes, *more]) for name in rows}
     digits = len(rate) - len(rate.lstrip("0123456789"))
     speed = float(rate[:digits]) * BITS[rate[digits:]] / 8
     peer = statistics.median(each["seconds"] for each in figures["fsdp2"])
     for name, each in figures.items():
         seconds = statistics.median(one["seconds"] for one in each)
-        link = statistics.median(one["bytes"] for one in each) / speed
+        link = (longer[name]["bytes"] - computing[name]["bytes"]) / MORE / speed
         larger = max(link, computing[name]["seconds"])
         cells = [rate, f"{hosts} x {here}", shape, dtype, name, f"{seconds:.3f}", f"{computing[name]['seconds']:.3f}"]
         print(f"| {' | '.join(cells)} | {link:.3f} | {seconds / larger:.2f} | {seconds / peer:.2f} |", flush=True)

@@ -11,26 +11,30 @@ namespace {
 
 constexpr int kUsualPort = 29500, kMostPort = 65535;  // the former as torchrun has it
 
-// An address of IPv6 has colons of its own: with a port it stands in brackets.
-Nodes nodes_of(const LaunchOptions& options) {
-  Nodes nodes{.count = options.nodes, .own = options.node_rank, .address = options.master, .port = kUsualPort};
-  if (options.nodes == 1 && options.node_rank == 0 && options.master.empty()) return nodes;
-  if (options.node_rank >= options.nodes)
-    throw UsageError("--node-rank " + std::to_string(options.node_rank) + ": the nodes are 0 to " +
-                     std::to_string(options.nodes - 1));
-  if (options.master.empty())
-    throw UsageError("--nodes " + std::to_string(options.nodes) + " needs --master, an address of the first of them");
-  if (options.restarts > 0)
-    throw UsageError("--restarts is of one node: a launcher does not hear of failures on others");
-  const std::size_t colon = options.master.rfind(':'), bracket = options.master.rfind(']');
-  const bool several = options.master.find(':') != colon && bracket == std::string::npos;
-  if (colon == std::string::npos || several || (bracket != std::string::npos && colon < bracket)) return nodes;
-  const auto port = zero::read_number<int>(options.master.substr(colon + 1), 1, kMostPort);
-  if (!port.fault.empty() || colon == 0)
-    throw UsageError("--master " + zero::shown(options.master) + " is not ADDRESS or ADDRESS:PORT");
-  nodes.address =
-      bracket == std::string::npos ? options.master.substr(0, colon) : options.master.substr(1, bracket - 1);
+// ADDRESS or ADDRESS:PORT; an address of IPv6, which has colons of its own, stands in brackets before a port.
+void read_master(const std::string& text, Nodes& nodes) {
+  const bool brackets = text.starts_with('[');
+  const std::size_t colon = text.find(':');
+  const std::size_t end = brackets ? text.find(']') : colon == text.rfind(':') ? colon : std::string::npos;
+  nodes.address = brackets ? text.substr(1, end - 1) : text.substr(0, end);
+  const std::string rest = end == std::string::npos ? "" : text.substr(end + (brackets ? 1 : 0));
+  const auto port = zero::read_number<int>(rest.empty() ? std::to_string(kUsualPort) : rest.substr(1), 1, kMostPort);
+  const bool odd = nodes.address.empty() || nodes.address.find_first_of("[]") != std::string::npos ||
+                   (brackets && end == std::string::npos) || (!rest.empty() && rest.front() != ':');
+  if (odd || !port.fault.empty()) throw UsageError("--master " + zero::shown(text) + " is not ADDRESS or ADDRESS:PORT");
   nodes.port = port.value;
+}
+
+Nodes nodes_of(const LaunchOptions& options) {
+  Nodes nodes{.count = options.nodes, .own = options.node_rank};
+  if (options.node_rank >= options.nodes)
+    throw UsageError("--node-rank " + std::to_string(options.node_rank) + ": of " + std::to_string(options.nodes) +
+                     (options.nodes == 1 ? " node" : " nodes") + " the last is " + std::to_string(options.nodes - 1));
+  if (options.nodes > 1 && options.master.empty())
+    throw UsageError("--nodes " + std::to_string(options.nodes) + " needs --master, an address of the first of them");
+  if (options.nodes > 1 && options.restarts > 0)
+    throw UsageError("--restarts is of one node: a launcher does not hear of failures on others");
+  if (!options.master.empty()) read_master(options.master, nodes);
   return nodes;
 }
 

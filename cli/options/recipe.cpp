@@ -119,8 +119,11 @@ models::Json setting_of(const RunOptions& options) {
   models::Json json{{"seed", options.seed},      {"steps", options.steps},     {"schedule", options.schedule},
                     {"warmup", warmup(options)}, {"clip", options.clip},       {"data", options.data},
                     {"tokens", options.tokens},  {"threads", options.threads}, {"device", options.device}};
+  const bool one = options.plans.size() == 1;  // whose preset may have chosen, too
+  const zero::PlanSettings settings =
+      one ? zero::PlanSettings(options.settings.plan(zero::Plan::named(options.plans.front()))) : options.settings;
   const auto add = [&](std::string_view name) {
-    std::visit([&](const auto& value) { json[std::string(name)] = value; }, options.settings[name]);
+    std::visit([&](const auto& value) { json[std::string(name)] = value; }, settings[name]);
   };
   add("reproducible");
   json.update(

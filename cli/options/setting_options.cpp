@@ -150,7 +150,9 @@ std::vector<std::string> arguments_of(const zero::PlanSettings& settings) {
   std::vector<std::string> words;
   for (const PlanSetting& each : zero::plan_settings()) {
     const SettingValue value = settings[each.name];
-    if (value == each.get({})) continue;
+    const auto* const word = std::get_if<std::string>(&value);
+    const bool chooses = word != nullptr && !word->empty();  // where a preset may choose otherwise
+    if (!settings.says(each.name) || (value == each.get({}) && !chooses)) continue;
     const std::string written = std::holds_alternative<bool>(value) ? "" : "=" + zero::text_of(value);
     words.push_back(option_of(each) + written + (each.bytes ? "B" : ""));
   }

@@ -15,6 +15,7 @@ namespace {
 constexpr int kMaxPort = 65535;
 constexpr int kAny = std::numeric_limits<int>::max();
 constexpr double kMaxSeconds = 1e9;
+constexpr std::size_t kLeastToken = 16;
 
 std::string bounds(int low, int high) {
   if (high == kAny) return "of at least " + std::to_string(low);
@@ -139,6 +140,9 @@ void read_surroundings(const Env& env, LauncherEnv& out) {
   if (env.has("TORCHELASTIC_RESTART_COUNT")) out.attempt = env.text("TORCHELASTIC_RESTART_COUNT");
   out.interface = env.text("GLOO_SOCKET_IFNAME");
   out.token = env.text("ZERO_TOKEN");
+  if (!out.token.empty() && out.token.size() < kLeastToken)
+    throw ConfigError("ZERO_TOKEN has fewer than " + std::to_string(kLeastToken) + " characters, and could be guessed",
+                      "draw one, as by openssl rand -hex 16");
 }
 
 int within(const char* field, int value, int low, int high) {

@@ -47,7 +47,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
       groups_(own_groups(mesh, trained.description(inventory))),
       seed_(seed_of(trained.options(), *number_, setup_group(groups_, setup_meter_))),
       accounts_(inventory.device, groups_.along(Axis::shard),
-                groups_.along(trained.routes().keeps_for_group() ? Axis::shard : trained.routes().within()),
+                groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
       data_groups_(data_groups(groups_, accounts_.device())),
       exchange_(accounts_.device(),

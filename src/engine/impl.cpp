@@ -97,12 +97,14 @@ void Engine::Impl::commit_scope(Unit& unit, std::optional<int> from_rank) {
   });
 }
 
+// Other ranks may commit theirs.
 void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {
   unit.take_back(false);
   if (before) unit.write_full(before);
   end_scope(unit);
   Pager& pager = parameters.pager();
   if (!before && !pager.pinned(unit)) pager.drop(unit);
+  pager.outdate_together(unit);
 }
 
 void Entry::require(const char* call, const Needs& needs) const {

@@ -97,6 +97,7 @@ void Parameters::wait_for_publication() {
 void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   Exchange& exchange = ranks_.exchange();
   const Exchange::Changing changing(exchange);
+  pager_->outdate_together(unit);
   unit.take_back(true);
   invalidate_state();
   const TierMeter::SetupTraffic apart;
@@ -108,7 +109,6 @@ void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   {
     const Critical critical(life_, "a gather scope's end failed halfway: some weights are not what was written");
     for_unit(unit, "what was written", [&] { unit.keep_full(updater_.states().sites().of_parameters()); });
-    pager_->outdate(unit);
     if (delayed_) delayed_->forget(unit);
     updater_.states().adopt(unit);
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "base/codec.h"
 #include "engine/same_on_ranks.h"
 #include "partition/full_tensor_owners.h"
 #include "partition/slices.h"
@@ -31,16 +30,12 @@ Options with_tiers(const Plan& plan, Options options, c10::Device where) {
   return options;
 }
 
-// What a plan asks for between shard groups, of a mesh that has one of several hosts.
 const Mesh& with_groups(const Plan& plan, const Mesh& mesh) {
-  const int here = mesh.world().communicator().topology().ranks_per_host, all = mesh.size(Axis::data);
-  const bool kept = plan.kept() == KeptCopy::shard, coded = has_codec(plan[State::gradient].wire);
-  if (mesh.size(Axis::replica) > 1 || here == 0 || here >= all || !(kept || coded)) return mesh;
-  throw ConfigError(std::string(kept ? "what is kept of gathered parameters lies in a shard group"
-                                     : "gradients are coded between shard groups") +
-                        ", and all " + std::to_string(all) + " ranks are one, on several hosts",
-                    "make a group of each host's ranks: Mesh(world, {.shard = " + std::to_string(here) +
-                        "}), or --shard-ranks " + std::to_string(here));
+  const int here = mesh.world().communicator().topology().ranks_per_host;
+  const std::string missing = missing_groups(plan, mesh.shape(), here);
+  if (missing.empty()) return mesh;
+  throw ConfigError(missing, "make a group of each host's ranks: Mesh(world, {.shard = " + std::to_string(here) +
+                                 "}), or --shard-ranks " + std::to_string(here));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> named_parameters(const Inventory& inventory) {

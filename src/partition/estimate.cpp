@@ -79,8 +79,8 @@ class Pricing {
   bool alike() const { return AccumulationOrder(plan_, layout_.ranks(), 0).alike(); }
   bool on_device() const { return memory_ == Memory::device; }
   // Whether ranks read all of the parameters where they lie; or what is kept whole lies once for a shard group.
-  bool in_place() const { return memory_ == Memory::common && !routes_.keeps_for_group(); }
-  bool kept_in_common() const { return memory_ == Memory::common && routes_.keeps_for_group(); }
+  bool in_place() const { return memory_ == Memory::common && !routes_.keeps_for_group(mesh()); }
+  bool kept_in_common() const { return memory_ == Memory::common && routes_.keeps_for_group(mesh()); }
   // Whether what ranks have of parameters cannot be read where it lies.
   bool lies_apart() const { return routes_.brings() || routes_.codec() != Wire::native; }
 

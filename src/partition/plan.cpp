@@ -137,7 +137,7 @@ class Inspection {
   void kept(const Row& row) {
     expect(holds(row.rest, Placement::sharded),
            "keep_gathered needs sharded parameters, as zero3 has them: else nothing is gathered that could be kept");
-    expect(row.between == kWhole || row.rest == kSlices,
+    expect(!holds(row.rest, Placement::sharded) || row.between == kWhole || row.rest == kSlices,
            "parameter can be kept between micro-batches along shard, or whole, not otherwise");
     expect(row.tier == Tier::device, "keep_gathered needs parameters on the device, not on " +
                                          std::string(name(row.tier)) + ", where what was gathered would not be");
@@ -160,7 +160,7 @@ class Inspection {
     if (plan_[State::optimizer].rest != kWhole) return;
     expect(!holds(plan_[State::gradient], Placement::sharded),
            "gradient sharded needs optimizer sharded: a replicated optimizer reads the whole gradient");
-    expect(!holds(plan_[State::parameter], Placement::sharded),
+    expect(!holds(plan_[State::parameter].rest, Placement::sharded),
            "parameter sharded needs optimizer sharded: a rank updates only the parameters it holds");
   }
 

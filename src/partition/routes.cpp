@@ -139,8 +139,8 @@ bool Routes::keeps_whole() const {
   return keeps() && cuts((*plan_)[State::parameter].between) == 0;
 }
 
-bool Routes::keeps_for_group() const {
-  return keeps_whole() && cuts_at_rest(*plan_, State::parameter) == kCuts.size();
+bool Routes::keeps_for_group(const MeshShape& mesh) const {
+  return keeps_whole() && mesh.size(Axis::replica) > 1 && cuts_at_rest(*plan_, State::parameter) == kCuts.size();
 }
 
 bool Routes::brings() const {
@@ -206,6 +206,7 @@ Route Routes::keep_in_common(const UnitLayout& unit) const {
 
 std::int64_t Routes::coded_sum_bytes(const UnitLayout& unit) const {
   std::int64_t bytes = 0;
+  if (!has_codec((*plan_)[State::gradient].wire)) return bytes;
   for (int micro = 0; micro < (reduces_each() ? plan_->accumulate() : 1); ++micro)
     for (const Hop& hop : reduce(unit, micro).hops)
       if (hop.codec != Wire::native)
@@ -286,6 +287,16 @@ std::pair<std::string, std::string> places(const Row& row) {
 std::optional<Axis> divided_between(const Plan& plan, State state) {
   const Row& row = plan[state];
   return divided_over(cuts(state == State::parameter ? row.rest : row.between));
+}
+
+std::string missing_groups(const Plan& plan, const MeshShape& mesh, int ranks_per_host) {
+  const int all = mesh.size(Axis::data);
+  const bool kept = plan.kept() == KeptCopy::shard, coded = has_codec(plan[State::gradient].wire);
+  const bool several_hosts = 0 < ranks_per_host && ranks_per_host < all;
+  if (mesh.size(Axis::replica) > 1 || !several_hosts || !(kept || coded)) return {};
+  return std::string(kept ? "what is kept of gathered parameters lies in a shard group"
+                          : "gradients are coded between shard groups") +
+         ", and all " + std::to_string(all) + " ranks are one, on several hosts";
 }
 
 }  // namespace zero

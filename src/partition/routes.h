@@ -90,8 +90,8 @@ class Routes {
 
   bool keeps() const;  // more of parameters between micro-batches than at rest
   bool keeps_whole() const;
-  bool keeps_for_group()
-      const;             // whole, once for a shard group that has but a part at rest, where it has common memory
+  // Whole, once for a shard group that has but a part of them at rest, where it has common memory.
+  bool keeps_for_group(const MeshShape& mesh) const;
   bool brings() const;   // parameters, from another tier than the device's
   bool gathers() const;  // parameters, from other ranks
   bool pages() const { return brings() || gathers(); }
@@ -143,5 +143,8 @@ std::string describe(const Row& row);
 std::pair<std::string, std::string> places(const Row& row);
 // Of which a state is a slice, between micro-batches; none: it is all.
 std::optional<Axis> divided_between(const Plan& plan, State state);
+// What a plan asks for between shard groups and cannot have, in words, where one group spans hosts of so many ranks (0:
+// one host); else empty.
+std::string missing_groups(const Plan& plan, const MeshShape& mesh, int ranks_per_host);
 
 }  // namespace zero

@@ -157,8 +157,17 @@ void Pager::forget() {
 }
 
 void Pager::outdate(Unit& unit) {
-  unit.outdate();
   if (unit.keeps_whole() && !pinned(unit)) evict(unit.index());
+  unit.outdate();
+}
+
+void Pager::outdate_together(Unit& unit) {
+  if (!unit.keeps()) return;
+  exchange_.run({.kind = Exchange::Kind::read,
+                 .unit = unit.index(),
+                 .run = [&unit](const MeshGroups&) { unit.outdate(); },
+                 .axis = exchange_.gathers_along(),
+                 .lane = Exchange::Lane::control});
 }
 
 void Pager::pin(Unit& unit) {

@@ -39,8 +39,11 @@ class Pager {
   void wait_for_publication(Unit& unit);
   // Paged units have new values, or will have: forgets the old ones, but for what is kept whole until it has.
   void forget();
-  // This one has, on all ranks: what was kept of the old ones is forgotten, too.
+  // This one has, on all ranks: what was kept of the old ones is forgotten, too. Where no rank serves a gather between
+  // the first that comes here and the last.
   void outdate(Unit& unit);
+  // Where ranks come at times of their own: they do it together. Collective where the plan keeps copies.
+  void outdate_together(Unit& unit);
 
   // Keeps a unit resident for a gather scope, in which it may be written. Collective where units are gathered: who has
   // it serves those who have not.

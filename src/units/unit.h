@@ -107,7 +107,7 @@ class Unit {
   // And then read from another tier.
   bool brings() const { return loader_ != nullptr; }
   // Paged, and in memory that the ranks have in common: those of its shards, or those among which it is kept whole.
-  bool common() const { return common_ != nullptr && !routes_.keeps_for_group(); }
+  bool common() const { return common_ != nullptr && !routes_.keeps_for_group(layout_.mesh()); }
   bool shared() const { return common_ != nullptr; }
   at::Device device() const { return accounts_.where(); }
   Accounts& accounts() const { return accounts_; }
@@ -149,7 +149,9 @@ class Unit {
   const Route& whole_route() const { return exact_use_; }
   // Whether what is gathered for operators is what the shards hold.
   bool gathered_exactly() const { return use_.codec == Wire::native && keep_.codec == Wire::native; }
-  // Whether the whole stays, once gathered, until the shards have new values.
+  // Whether more of it than the shard stays, once gathered, until the shards have new values; and whether the whole
+  // does.
+  bool keeps() const { return routes_.keeps() && !common(); }
   bool keeps_whole() const { return routes_.keeps_whole(); }
   // They have, on all ranks: what was kept of the old ones is brought again. While nothing is gathered.
   void outdate() { kept_is_new_ = false; }

@@ -159,6 +159,8 @@ TEST_P(HostsThatSave, SayBeforeTheyTrainThatTheyDoNotShareTheFolder) {
 
 class HostsWithLaunchers : public Hosts {};
 
+constexpr const char* kToken = "of this run alone";
+
 // One on each, which was given a token.
 TEST_P(HostsWithLaunchers, TrainTogetherWhereTheyKnowTheToken) {
   const Shape shape = GetParam();
@@ -176,7 +178,7 @@ TEST_P(HostsWithLaunchers, TrainTogetherWhereTheyKnowTheToken) {
                          std::to_string(host),
                          "--master",
                          VirtualHosts::address(0) + ":29501"};
-      const std::string token = host + 1 == shape.hosts ? token_of_the_last : "known";
+      const std::string token = host + 1 == shape.hosts ? token_of_the_last : kToken;
       launchers.push_back(std::make_unique<procs::Program>(
           hosts.on(host, joined(procs::zero(launch), training("several", 4, {"--plan", "zero3"}))),
           procs::Variables{{"ZERO_TOKEN", token}, {"ZERO_TIMEOUT", "20"}}));
@@ -185,11 +187,14 @@ TEST_P(HostsWithLaunchers, TrainTogetherWhereTheyKnowTheToken) {
     for (const auto& launcher : launchers) results.push_back(launcher->finish());
     return results;
   };
-  for (const Result& result : launched("known")) EXPECT_EQ(result.code, 0) << result.err;
+  for (const Result& result : launched(kToken)) EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(run_of("several").at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
-  const Result refused = launched("another").back();
-  EXPECT_NE(refused.code, 0);
-  EXPECT_TRUE(procs::contains(refused.err, "does not know the secret")) << refused.err;
+  for (const auto& [token, says] : {std::pair("of another run, who knows", "does not know the secret"),
+                                    {"", "rank 0 has a ZERO_TOKEN, and this rank has none"}}) {
+    const Result refused = launched(token).back();
+    EXPECT_NE(refused.code, 0);
+    EXPECT_TRUE(procs::contains(refused.err, says)) << refused.err;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Two, HostsThatSave, testing::Values(Shape{2, 2}), [](const auto& tested) {

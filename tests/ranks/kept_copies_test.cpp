@@ -1,6 +1,9 @@
 // What shard groups keep of gathered parameters until the update, and gradients that cross groups in codes.
 #include <torch/torch.h>
 
+#include <atomic>
+#include <chrono>
+
 #include "folder.h"
 #include "lm.h"
 
@@ -99,6 +102,41 @@ TEST_P(KeptCopies, AreThoseOfTheLatestParameters) {
   };
   for (const Plan& plan : {Plan::zero3(), Plan::zero3().bf16().accumulate(2)})
     EXPECT_EQ(difference(trained(plan), trained(kept(plan))), "");
+}
+
+// A rank that is still in a scope would serve from its copy what others, who have left it, gather anew.
+TEST_P(KeptCopies, EndWithAScopeOnAllRanksAtOnce) {
+  for (const bool throws : {false, true})
+    for (const Plan& plan : {kept(), kept(Plan::zero3().gather_in(Wire::int8))}) {
+      std::vector<double> losses(4);
+      std::atomic<int> at_the_end = 0;
+      std::atomic<bool> last = false;
+      run_ranks(
+          4,
+          [&](const World& world) {
+            const auto model = std::make_shared<Lm>();
+            initialise(*model, kSeed);
+            const Mesh mesh(world, {.shard = 2});
+            Engine engine(*model, mesh, plan, AdamW{});
+            train_step(*model, engine);
+            try {
+              const auto scope = gather({model->norm->weight});
+              if (world.rank() == 3) {
+                while (at_the_end < 3) torch::randn({200, 200}).mm(torch::randn({200, 200}));
+                last = true;
+              }
+              ++at_the_end;
+              if (throws && world.rank() == 1) throw std::runtime_error("of the program");
+            } catch (const std::runtime_error&) {
+            }
+            EXPECT_TRUE(last) << "a rank has left the scope before another";
+            model->eval();
+            const torch::NoGradGuard no_grad;
+            losses[static_cast<std::size_t>(world.rank())] = model->loss(3).item<double>();
+          },
+          std::chrono::hours(1), 2);
+      for (const double loss : losses) EXPECT_EQ(loss, losses[0]);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KeptCopies, testing::Values(KeptCopy::shard, KeptCopy::host),

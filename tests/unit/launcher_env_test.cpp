@@ -54,7 +54,8 @@ const Variables kSlurm = {{"SLURM_PROCID", "6"}, {"SLURM_NTASKS", "7"},  {"SLURM
 
 TEST(LauncherEnv, HasTheTokenOfTheRun) {
   EXPECT_EQ(read(kTorchrun).token, "");
-  EXPECT_EQ(read(with(kTorchrun, {{"ZERO_TOKEN", "x y"}})).token, "x y");
+  EXPECT_EQ(read(with(kTorchrun, {{"ZERO_TOKEN", "sixteen letters."}})).token, "sixteen letters.");
+  EXPECT_NE(refusal(with(kTorchrun, {{"ZERO_TOKEN", "guessed"}})).find("fewer than 16 characters"), std::string::npos);
 }
 
 TEST(LauncherEnv, IsOneRankWhenStartedAlone) {

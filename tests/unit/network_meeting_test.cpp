@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <deque>
 #include <functional>
 #include <future>
 #include <thread>
@@ -115,6 +116,27 @@ TEST(NetworkMeeting, KeepsARankThatHasSaidWhoItIs) {
   EXPECT_FALSE(rank.advance(Sockets::of_system()));
   for (int i = 0; i < 200; ++i) strangers.push_back(connected_to(meeting.place()));
   auto joined = std::async(std::launch::async, [&] { return meeting.join({meeting.place(), "1 127.0.0.1"}); });
+  while (!rank.advance(Sockets::of_system())) std::this_thread::yield();
+  EXPECT_TRUE(joined.get()[1].stream);
+}
+
+// A hundred of them at a time, before the rank comes.
+TEST(NetworkMeeting, OutlivesTenThousandStrangers) {
+#ifdef ZERO_SANITIZED
+  constexpr int kStrangers = 1000;
+#else
+  constexpr int kStrangers = 10'000;
+#endif
+  const Secret secret = random_bytes();
+  NetworkMeeting meeting(kLoopback, {0, 2, secret}, kNoHang);
+  auto joined = std::async(std::launch::async, [&] { return meeting.join({meeting.place(), "1 127.0.0.1"}); });
+  std::deque<Descriptor> strangers;
+  for (int i = 0; i < kStrangers; ++i) {
+    strangers.push_back(connected_to(meeting.place()));
+    if (i % 3 == 0) send(strangers.back().get(), "SSH-2.0-nobody", 14, MSG_NOSIGNAL);
+    if (strangers.size() > 100) strangers.pop_front();
+  }
+  Handshake rank(connected_to(meeting.place()), {1, 2, secret}, /*connected=*/true);
   while (!rank.advance(Sockets::of_system())) std::this_thread::yield();
   EXPECT_TRUE(joined.get()[1].stream);
 }

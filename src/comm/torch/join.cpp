@@ -49,6 +49,8 @@ std::string own_address(const LauncherEnv& env, const Rendezvous& meeting) {
 
 using Bytes = std::vector<std::uint8_t>;
 
+const std::string kOfToken = "that of the token";  // in the secret's place
+
 // The ranks of a run, as they are being joined.
 class Joining {
  public:
@@ -84,12 +86,16 @@ class Joining {
   // store is told.
   std::shared_ptr<Links> linked() {
     NetworkIdentity own{env_.rank, env_.size, random_bytes()};
-    if (!env_.token.empty()) {
-      own.secret = secret_of(env_.token);
-    } else if (env_.rank == 0) {
-      tell("secret", {own.secret.begin(), own.secret.end()});
-    } else {
-      std::ranges::copy(ask("secret", 0).substr(0, own.secret.size()), own.secret.begin());
+    const bool known = !env_.token.empty();
+    if (known) own.secret = secret_of(env_.token);
+    if (env_.rank == 0) {
+      tell("secret", known ? kOfToken : std::string(own.secret.begin(), own.secret.end()));
+    } else if (!known) {
+      const std::string told = ask("secret", 0);
+      if (told == kOfToken)
+        throw ConfigError("rank " + std::to_string(env_.rank) + ": rank 0 has a ZERO_TOKEN, and this rank has none",
+                          "give the same to the launcher of every host");
+      std::ranges::copy(told.substr(0, own.secret.size()), own.secret.begin());
     }
     NetworkMeeting meeting(own_address(env_, meeting_), own, options_.timeout);
     return std::make_shared<Links>(meeting.join(of_all("place", meeting.place())));

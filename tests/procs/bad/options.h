@@ -202,7 +202,9 @@ inline Rows of_words() {
           row("launch true", {"--ranks"}),
           row("launch -n 2", {"no program"}),
           row("launch -n 2 --nodes 2 true", {"--nodes 2 needs --master"}),
-          row("launch -n 2 --nodes 2 --node-rank 2 --master a true", {"--node-rank 2: the nodes are 0 to 1"}),
+          row("launch -n 2 --nodes 2 --node-rank 2 --master a true", {"--node-rank 2: of 2 nodes the last is 1"}),
+          row("launch -n 2 --nodes 2 --master [::1 true", {"--master '[::1' is not ADDRESS or ADDRESS:PORT"}),
+          row("launch -n 2 --nodes 2 --master a[b]:1 true", {"--master 'a[b]:1' is not ADDRESS or ADDRESS:PORT"}),
           row("launch -n 2 --nodes 2 --master a:x true", {"--master 'a:x' is not ADDRESS or ADDRESS:PORT"}),
           row("launch -n 2 --nodes 2 --master a --restarts 1 true", {"--restarts is of one node"})};
 }
