@@ -27,8 +27,13 @@ namespace {
 PlanFile read_plan(models::Json json, const std::string& source) {
   models::take_stamp(json, models::kPlanFile, source);
   PlanFile file = models::read_fields<PlanFile>(json, source);
-  for (const zero::PlanSetting& each : zero::plan_settings())
-    if (const auto found = json.find(each.name); found == json.end() || *found == "") file.settings.forget(each.name);
+  // What is not in it is the preset's choice, but for what every file says.
+  const zero::PlanSettings usual = PlanFile().settings;
+  for (const zero::PlanSetting& each : zero::plan_settings()) {
+    const auto found = json.find(each.name);
+    const bool said = found != json.end() && *found != "";
+    if (!said && !usual.says(each.name)) file.settings.forget(each.name);
+  }
   return file;
 }
 

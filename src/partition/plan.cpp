@@ -198,7 +198,7 @@ class Inspection {
       const std::string who(name(state));
       tier(state, row);
       if (state == State::parameter && has_codec(row.wire)) {
-        expect(holds(row.rest, Placement::sharded) || mesh_.size(Axis::data) == 1,
+        expect(holds(row.rest, Placement::sharded) || shards_by_preset(),
                "parameter on wire " + std::string(name(row.wire)) + " must be sharded: else nothing is gathered");
         continue;
       }
@@ -206,6 +206,12 @@ class Inspection {
       expect(row.wire == Wire::native || (state == State::gradient && (plan_.reduction() || has_codec(row.wire))),
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
+  }
+
+  // On a mesh of one rank, where nothing is sharded any more.
+  bool shards_by_preset() const {
+    const std::string preset = plan_.preset();
+    return preset != "custom" && holds(Plan::named(preset)[State::parameter].rest, Placement::sharded);
   }
 
   void tier(State state, const Row& row) {

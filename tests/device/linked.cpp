@@ -66,6 +66,8 @@ class Linked final : public CommunicatorImpl {
         return carry_out(call.in, [&](const Addresses& inputs) { return gather(inputs, call.in, call.out); });
       case Collective::reduce_scatter:
         return carry_out(call.in, [&](const Addresses& inputs) { return reduce(inputs, call); });
+      case Collective::all_to_all:
+        return carry_out(call.in, [&](const Addresses& inputs) { return exchange(inputs, call.out); });
       case Collective::broadcast:
         return carry_out(call.in, [&](const Addresses& inputs) { return take(inputs, call.root, call.out); });
       case Collective::barrier: return host_->run(call);
@@ -84,8 +86,8 @@ class Linked final : public CommunicatorImpl {
     std::vector<Access> ranges = {};
     std::vector<std::function<void()>> tasks = {};
 
-    void copy(const Addresses& inputs, int rank, char* to, std::int64_t bytes) {
-      const void* const from = inputs[static_cast<std::size_t>(rank)];
+    void copy(const Addresses& inputs, int rank, char* to, std::int64_t bytes, std::int64_t begin = 0) {
+      const void* const from = bytes_at(inputs[static_cast<std::size_t>(rank)], begin);
       if (from == to || bytes == 0) return;
       ranges.push_back(access(from, bytes, false));
       ranges.push_back(access(to, bytes, true));
@@ -118,6 +120,15 @@ class Linked final : public CommunicatorImpl {
     kernel.tasks.emplace_back([sum, slices, dtype = call.in.dtype, to = accelerator::shadow(call.out.data), count] {
       group_sum(sum, slices, dtype, to, count, count);
     });
+    return kernel;
+  }
+  Kernel exchange(const Addresses& inputs, View slices) {
+    const std::int64_t bytes = slices.bytes() / size();
+    Kernel kernel;
+    for (int r = 0; r < size(); ++r) {
+      kernel.copy(inputs, r, bytes_at(slices.data, r * bytes), bytes, rank() * bytes);
+      tally_.from(r, bytes);
+    }
     return kernel;
   }
   Kernel take(const Addresses& inputs, int root, View values) {

@@ -140,6 +140,11 @@ TEST(JsonOfCommands, PlanWritesWhatIsDocumented) {
                          "zero3", "--fit", "--out", folder.path("plan"), "--json", folder.path("out")});
   ASSERT_EQ(within.code, 0) << within.err;
   plan.check(document(folder, "out"));
+  const Result between =
+      run_apart(folder, {"plan", "--model", "micro", "--ranks", "4", "--hosts", "2", "--shard-ranks", "2", "--profile",
+                         "h100", "--plans", "zero3,zeropp", "--json", folder.path("out")});
+  ASSERT_EQ(between.code, 0) << between.err;
+  plan.check(document(folder, "out"));
   EXPECT_EQ(file.missing(), "");
   EXPECT_EQ(plan.missing(), "");
 }

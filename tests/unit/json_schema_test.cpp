@@ -84,16 +84,17 @@ TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
 
 planner::Answer answer_of(std::int64_t parameters, std::optional<std::int64_t> memory, std::int64_t batch,
                           std::optional<std::int64_t> below = {}, double budget = 0, bool chooses = false) {
-  planner::Request request{.shape = planner::shape_of(parameters),
-                           .ranks = 8,
-                           .device_memory = memory,
-                           .host_memory = below,
-                           .disk_space = below,
-                           .chooses_activations = chooses,
-                           .batch = batch,
-                           .seq = 512,
-                           .profile = planner::profile_named("h100"),
-                           .plans = {zero::Plan::ddp().bf16(), zero::Plan::zero3().bf16()}};
+  planner::Request request{
+      .shape = planner::shape_of(parameters),
+      .ranks = 8,
+      .device_memory = memory,
+      .host_memory = below,
+      .disk_space = below,
+      .chooses_activations = chooses,
+      .batch = batch,
+      .seq = 512,
+      .profile = planner::profile_named("h100"),
+      .plans = {zero::Plan::ddp().bf16(), zero::Plan::zero3().bf16(), zero::Plan::zeropp().bf16()}};
   for (zero::Plan& plan : request.plans)
     if (budget > 0) plan = plan.activation_budget({.share = budget});
   if (below)
