@@ -97,7 +97,7 @@ void Engine::Impl::commit_scope(Unit& unit, std::optional<int> from_rank) {
   });
 }
 
-// Other ranks may commit theirs.
+// Other ranks may commit theirs, and wait for this one as Parameters::keep() does.
 void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {
   unit.take_back(false);
   if (before) unit.write_full(before);
@@ -105,6 +105,8 @@ void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {
   Pager& pager = parameters.pager();
   if (!before && !pager.pinned(unit)) pager.drop(unit);
   pager.outdate_together(unit);
+  for (int meeting = 0; unit.shared() && meeting < 2; ++meeting)
+    ranks.exchange().barrier(Exchange::Kind::read, unit.index()).wait();
 }
 
 void Entry::require(const char* call, const Needs& needs) const {
