@@ -109,7 +109,8 @@ def fsdp2(reshard: bool, replicas: bool = False) -> Callable[[LanguageModel, arg
         bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         policy = bf16 if options.dtype == "bf16" else MixedPrecisionPolicy()
         ranks, here = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
-        mesh = init_device_mesh("cpu", (ranks // here, here) if replicas else (ranks,))
+        shape, names = ((ranks // here, here), ("replica", "shard")) if replicas else ((ranks,), ("shard",))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         for module in (*model.layers, model):
             fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         return TorchTrainer(model, torch.optim.AdamW(model.parameters(), fused=True, **ADAMW))
