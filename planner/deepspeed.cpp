@@ -157,7 +157,7 @@ class Reader {
       if (!is_automatic(section + "stage") && plan_stage() != 3)
         faults_.push_back(key + " needs zero_optimization.stage 3");
       result_.settings.set(setting, value);
-      took(key, option_of(setting) + " " + value);
+      took(key, zero::option_named(setting) + " " + value);
     };
     if (size > 1) {
       result_.shard_ranks = static_cast<int>(size);
@@ -166,11 +166,6 @@ class Reader {
     }
     if (on(section + "zero_quantized_weights")) choose(section + "zero_quantized_weights", "gather_in", "int8");
     if (on(section + "zero_quantized_gradients")) choose(section + "zero_quantized_gradients", "reduce_in", "int4");
-  }
-
-  static std::string option_of(std::string setting) {
-    std::ranges::replace(setting, '_', '-');
-    return "--" + setting;
   }
 
   // Gradients go where the optimizer is. Older keys say "cpu" by true.
@@ -303,8 +298,7 @@ class Reader {
     const bool coded = result_.settings.says("reduce_in");
     if (wire && coded)
       result_.not_needed.push_back("communication_data_type \"" + *wire +
-                                   "\": quantized gradients travel inside groups as "
-                                   "they are");
+                                   "\": quantized gradients travel inside groups as they are");
     else if (wire)
       reduce_in(*wire == "bfp16" ? "bf16" : *wire);
     const auto kept = text("data_types.grad_accum_dtype");

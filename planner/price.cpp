@@ -68,9 +68,9 @@ void check(const Request& request) {
     throw zero::ConfigError(
         std::to_string(request.ranks) + " ranks do not divide among " + std::to_string(request.hosts) + " hosts",
         "give as many ranks to each host");
+  const zero::MeshShape mesh = request.mesh();
   for (const zero::Plan& plan : request.plans)
-    if (const std::string missing = zero::missing_groups(plan, request.mesh(), request.ranks / request.hosts);
-        !missing.empty())
+    if (const std::string missing = zero::missing_groups(plan, mesh, request.ranks / request.hosts); !missing.empty())
       throw zero::ConfigError(plan.label() + ": " + missing, "make a group of each host's ranks: --shard-ranks " +
                                                                  std::to_string(request.ranks / request.hosts));
   const std::int64_t positions = request.shape.config.max_position_embeddings;

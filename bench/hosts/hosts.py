@@ -62,6 +62,21 @@ class Hosts:
         words = ["ip", "netns", "exec", self.namespace(host), *command]
         return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
 
+    def outputs(self, commands: list[list[str]], variables: list[dict[str, str]]) -> str:
+        """One process on each host; what they said."""
+        started = [self.start(host, *each) for host, each in enumerate(zip(commands, variables))]
+        texts = [process.communicate()[0] for process in started]
+        if any(process.returncode for process in started):
+            raise SystemExit(f"{commands[0]} failed:\n" + "".join(texts))
+        return "".join(texts)
+
+    def torchrun(self, ranks: int, port: int, command: list[str], variables: dict[str, str]) -> str:
+        """So many ranks of the command on each host; what they said."""
+        nodes = ["--nnodes", str(self.count), "--nproc-per-node", str(ranks)]
+        place = ["--master-addr", self.address(0), "--master-port", str(port)]
+        words = [["torchrun", *nodes, "--node-rank", str(host), *place, *command] for host in range(self.count)]
+        return self.outputs(words, [variables] * self.count)
+
     def sent(self, host: int) -> int:
         """Bytes that the host has sent, by its interface."""
         links = json.loads(ip("-n", self.namespace(host), "-s", "-j", "link", "show", "dev", "link0"))

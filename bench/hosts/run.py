@@ -20,15 +20,6 @@ STREAMS = {PLAIN: ("plain", "auto"), OURS: ("zero", "auto"), GLOO: ("zero", "glo
 PORT = 29517
 
 
-def outputs(made: Hosts, commands: list[list[str]], variables: list[dict[str, str]]) -> str:
-    """One process on each host; what they said."""
-    started = [made.start(host, *each) for host, each in enumerate(zip(commands, variables))]
-    texts = [process.communicate()[0] for process in started]
-    if any(process.returncode for process in started):
-        raise SystemExit("a rank failed: " + "".join(texts))
-    return "".join(texts)
-
-
 def stream(made: Hosts, build: pathlib.Path, how: str, mib: int, turns: int) -> dict[str, float]:
     mode, transport = STREAMS[how]
     variables = [
@@ -37,18 +28,13 @@ def stream(made: Hosts, build: pathlib.Path, how: str, mib: int, turns: int) -> 
         for host in range(2)
     ]  # fmt: skip
     command = [str(build / "bench" / "stream"), mode, str(mib), str(turns)]
-    return json.loads(outputs(made, [command] * 2, variables))
+    return json.loads(made.outputs([command] * 2, variables))
 
 
 def step(made: Hosts, build: pathlib.Path, transport: str, settings: list[str], steps: int) -> float:
     """Its seconds."""
-    commands = []
-    for host in range(2):
-        ranks = ["--nnodes", "2", "--node-rank", str(host), "--nproc-per-node", "2"]
-        place = ["--master-addr", made.address(0), "--master-port", str(PORT)]
-        train = [str(build / "zero"), "train", "--steps", str(steps), *settings]
-        commands.append(["torchrun", "--no-python", *ranks, *place, *train])
-    text = outputs(made, commands, [{"ZERO_TRANSPORT": transport}] * 2)
+    train = ["--no-python", str(build / "zero"), "train", "--steps", str(steps), *settings]
+    text = made.torchrun(2, PORT, train, {"ZERO_TRANSPORT": transport})
     row = re.search(r"s/step, predicted.*\n(.*)", text)
     return float(row[1].split()[2])
 

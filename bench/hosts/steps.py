@@ -16,7 +16,7 @@ import sys
 
 from hosts import Hosts
 
-HERE = pathlib.Path(__file__).resolve().parent
+PEER = pathlib.Path(__file__).resolve().parent.parent / "peers" / "peer.py"
 PORT = 29519
 SHAPES = {
     "deep": dict(layers=8, dim=256, heads=4, ffn=704, vocab=4096, seq=128, batch=2),
@@ -42,18 +42,11 @@ def contenders(ranks_per_host: int, deepspeed: bool) -> dict[str, list[str]]:
 def train(made: Hosts, options: argparse.Namespace, ranks_per_host: int, words: list[str]) -> dict[str, float]:
     """Seconds of a step, and all bytes that the busiest host sent."""
     ours = words[0].startswith("--plan")
-    program = [str(options.build / "bench" / "peers_ours")] if ours else [str(HERE.parent / "peers" / "peer.py")]
+    command = ["--no-python", str(options.build / "bench" / "peers_ours")] if ours else [str(PEER)]
+    before = [made.sent(host) for host in range(made.count)]
     variables = {"GLOO_SOCKET_IFNAME": "link0", "DS_ACCELERATOR": "cpu"}
-    started, before = [], [made.sent(host) for host in range(made.count)]
-    for host in range(made.count):
-        ranks = ["--nnodes", str(made.count), "--node-rank", str(host), "--nproc-per-node", str(ranks_per_host)]
-        place = ["--master-addr", made.address(0), "--master-port", str(PORT)]
-        start = ["torchrun", *(["--no-python"] if ours else []), *ranks, *place]
-        started.append(made.start(host, [*start, *program, *words], variables))
-    texts = [process.communicate()[0] for process in started]
-    if any(process.returncode for process in started):
-        raise SystemExit(f"{words} failed:\n" + "".join(texts))
-    line = next(line for line in "".join(texts).splitlines() if line.startswith("RESULT "))
+    text = made.torchrun(ranks_per_host, PORT, [*command, *words], variables)
+    line = next(line for line in text.splitlines() if line.startswith("RESULT "))
     seconds = statistics.median(json.loads(line.removeprefix("RESULT "))["step_seconds"])
     return {"seconds": seconds, "bytes": max(made.sent(host) - before[host] for host in range(made.count))}
 

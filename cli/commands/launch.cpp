@@ -21,7 +21,8 @@ void read_master(const std::string& text, Nodes& nodes) {
   const auto port = zero::read_number<int>(rest.empty() ? std::to_string(kUsualPort) : rest.substr(1), 1, kMostPort);
   const bool odd = nodes.address.empty() || nodes.address.find_first_of("[]") != std::string::npos ||
                    (brackets && end == std::string::npos) || (!rest.empty() && rest.front() != ':');
-  if (odd || !port.fault.empty()) throw UsageError("--master " + zero::in_quotes(text) + " is not ADDRESS or ADDRESS:PORT");
+  if (odd || !port.fault.empty())
+    throw UsageError("--master " + zero::in_quotes(text) + " is not ADDRESS or ADDRESS:PORT");
   nodes.port = port.value;
 }
 

@@ -21,9 +21,7 @@ using zero::SettingValue;
 constexpr std::array<std::string_view, 3> kElsewhere{"precision", "accumulate", "reproducible"};
 
 std::string option_of(const PlanSetting& setting) {
-  std::string option = "--" + std::string(setting.name);
-  std::ranges::replace(option, '_', '-');
-  return option;
+  return zero::option_named(setting.name);
 }
 
 std::vector<std::string> choices_of(const PlanSetting& setting) {

@@ -10,14 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <iomanip>
 #include <iostream>
 #include <map>
 #include <optional>
-#include <random>
-#include <sstream>
 #include <utility>
 
+#include "base/system_random.h"
 #include "cli/exit_codes.h"
 #include "cli/processes/keeper.h"
 #include "cli/processes/killed_for_memory.h"
@@ -41,14 +39,6 @@ constexpr const char* kOutOfMemory =
 
 std::string named(int signal) {
   return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
-}
-
-// 128 bits that nobody foresees.
-std::string drawn_token() {
-  std::random_device device;
-  std::ostringstream digits;
-  for (int word = 0; word < 4; ++word) digits << std::hex << std::setw(8) << std::setfill('0') << device();
-  return digits.str();
 }
 
 // `first` is the number of this host's first rank.
@@ -122,7 +112,7 @@ class Ranks {
                   job_.file_size_signal,
                   files_.before(),
                   job_.nodes,
-                  job_.nodes.count == 1 ? drawn_token() : ""};
+                  job_.nodes.count == 1 ? zero::random_name("") : ""};
     for (int rank = 0; rank < job_.ranks; ++rank) {
       RankOutput output{job_.output == Output::quiet ? null.get() : 1, 2};
       if (job_.output == Output::prefixed)

@@ -52,13 +52,13 @@ struct Int4Blocks {
 
   template <class T>
   ZERO_BOTH static void encode(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* head) {
-    const bool finite = float8::largest_magnitude(values, n) < 0x7f800000;
     std::int32_t least = 0, most = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const auto bits = std::bit_cast<std::int32_t>(widen(values[i]));
       most = std::max(most, bits);
       least = std::max(least, bits < 0 ? bits & 0x7fffffff : 0);
     }
+    const bool finite = std::max(least, most) < 0x7f800000;
     const float step = finite ? int4::step_of(std::bit_cast<float>(least), std::bit_cast<float>(most)) : 0;
     const float inverse = int4::inverse_of(step);
     const auto bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(inverse == 0 ? 0 : step) >> 16);

@@ -1,7 +1,6 @@
 #include "comm/descriptor_passing.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/system_random.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -113,21 +113,6 @@ void send_descriptor(int connection, int fd) {
 void fail_sharing(const std::string& what) {
   throw CommError("sharing memory with the ranks of this host: " + what + ": " + std::strerror(errno),
                   "ZERO_TRANSPORT=tcp does without shared memory");
-}
-
-std::array<std::uint8_t, 16> random_bytes() {
-  std::array<std::uint8_t, 16> bytes{};
-  const auto got = uninterrupted([&] { return getrandom(bytes.data(), bytes.size(), 0); });
-  if (got != static_cast<ssize_t>(bytes.size())) throw CommError("the system draws no random numbers");
-  return bytes;
-}
-
-std::string random_name(std::string prefix) {
-  for (const std::uint8_t byte : random_bytes()) {
-    prefix += "0123456789abcdef"[byte >> 4];
-    prefix += "0123456789abcdef"[byte & 15];
-  }
-  return prefix;
 }
 
 Handout::Handout(uid_t user) : name_(random_name("zero-")), user_(user), socket_(local_socket(SOCK_NONBLOCK)) {

@@ -5,7 +5,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -17,12 +16,6 @@ namespace zero {
 
 // Throws a CommError about sharing memory, with the system's words for errno.
 [[noreturn]] void fail_sharing(const std::string& what);
-
-// Of the system's, which nobody foresees. Throws CommError.
-std::array<std::uint8_t, 16> random_bytes();
-
-// `prefix` and 32 random hexadecimal digits.
-std::string random_name(std::string prefix);
 
 // Called now and then during a wait; may throw to end it.
 using StillWanted = std::function<void()>;

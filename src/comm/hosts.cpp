@@ -6,7 +6,7 @@
 #include <fstream>
 #include <set>
 
-#include "comm/descriptor_passing.h"
+#include "base/system_random.h"
 
 namespace zero {
 namespace {

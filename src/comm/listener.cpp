@@ -17,6 +17,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/system_random.h"
 #include "zero/error.h"
 
 namespace zero {

@@ -105,8 +105,8 @@ void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {
   Pager& pager = parameters.pager();
   if (!before && !pager.pinned(unit)) pager.drop(unit);
   pager.outdate_together(unit);
-  for (int meeting = 0; unit.shared() && meeting < 2; ++meeting)
-    ranks.exchange().barrier(Exchange::Kind::read, unit.index()).wait();
+  pager.meet_in_common(unit);
+  pager.meet_in_common(unit);
 }
 
 void Entry::require(const char* call, const Needs& needs) const {

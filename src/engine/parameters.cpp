@@ -102,17 +102,14 @@ void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
   invalidate_state();
   const TierMeter::SetupTraffic apart;
   if (from_rank) exchange.broadcast(Exchange::Kind::read, unit.index(), unit.full(), *from_rank);
-  const auto meet = [&] {
-    if (unit.shared()) exchange.barrier(Exchange::Kind::read, unit.index()).wait();
-  };
-  meet();
+  pager_->meet_in_common(unit);
   {
     const Critical critical(life_, "a gather scope's end failed halfway: some weights are not what was written");
     for_unit(unit, "what was written", [&] { unit.keep_full(updater_.states().sites().of_parameters()); });
     if (delayed_) delayed_->forget(unit);
     updater_.states().adopt(unit);
   }
-  meet();
+  pager_->meet_in_common(unit);
 }
 
 void Parameters::renormalise() {

@@ -148,7 +148,7 @@ class Gradients {
   void scale_mean(View sum) const;
   void gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const;
   Buffer slice_for(const Unit& unit, const Route& route) const;
-  Coder coder();
+  Coder coder(const Route& route);
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
   bool beyond_plan() const { return micro_ >= plan_.accumulate(); }

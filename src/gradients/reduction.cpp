@@ -78,7 +78,7 @@ void Gradients::reduce(UnitGradients& gradients) {
       {Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
        [this, add, apart, gathers, route, sent = sent_of(gradients, route), &gradients](const MeshGroups& groups) {
          if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit, route);
-         const Coder coding = coder();
+         const Coder coding = coder(route);
          const View sums = groups.carry_out(route, sent, room_for_sum(gradients, route), &coding);
          gradients.flat.reset();
          scale_mean(sums);
@@ -123,12 +123,12 @@ Buffer Gradients::slice_for(const Unit& unit, const Route& route) const {
 }
 
 // With memory for the unit that needs most; none where nothing travels in codes.
-Coder Gradients::coder() {
-  if (!codes_) {
+Coder Gradients::coder(const Route& route) {
+  if (!codes_ && route.coded()) {
     std::int64_t most = 0;
     for (const auto& unit : units_)
       if (unit->layout().trainable()) most = std::max(most, routes_.coded_sum_bytes(unit->layout()));
-    if (most > 0) codes_ = accounts_.buffer(Owner::reduction, most, at::kByte);
+    codes_ = accounts_.buffer(Owner::reduction, most, at::kByte);
   }
   void* const data = codes_ ? codes_.data() : nullptr;
   return {accounts_.device(), view_of(data, Dtype::u8, 0, codes_ ? codes_.count() : 0, accounts_.where())};

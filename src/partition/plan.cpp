@@ -108,13 +108,9 @@ class Inspection {
     expect(mesh_.size() >= 1, "a group has at least 1 rank, not " + std::to_string(mesh_.size()));
     expect(plan_.accumulate() >= 1,
            "accumulate must be at least 1 micro-batch, not " + std::to_string(plan_.accumulate()));
-    const Dtype reduction = plan_.reduction().value_or(Dtype::f32);
-    expect(!plan_.reproducible() || reduction == Dtype::f32,
-           "reproducible sums are not rounded on their way: reduce them in fp32, not in " +
-               std::string(zero::name(reduction)));
     const Wire wire = plan_[State::gradient].wire;
     expect(
-        !plan_.reproducible() || !has_codec(wire),
+        !plan_.reproducible() || wire == Wire::native || wire == Wire::fp32,
         "reproducible sums are not rounded on their way: reduce them in fp32, not in " + std::string(zero::name(wire)));
     expect(plan_.resident_budget() >= 0,
            "resident_budget must be 0 (the two largest units) or a number of bytes, not " +
@@ -203,7 +199,7 @@ class Inspection {
         continue;
       }
       if (state == State::activation && has_codec(row.wire)) continue;
-      expect(row.wire == Wire::native || (state == State::gradient && (plan_.reduction() || has_codec(row.wire))),
+      expect(row.wire == Wire::native || state == State::gradient,
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
   }
@@ -400,9 +396,6 @@ Plan Plan::reduce_in(Dtype dtype) const {
 }
 
 Plan Plan::reduce_in(Wire wire) const {
-  const bool known = std::ranges::any_of(kRoundedTo, [&](const auto& each) { return each.first == wire; });
-  if (!known && wire != Wire::native && !has_codec(wire))
-    throw ConfigError("gradients cannot travel as " + std::string(zero::name(wire)));
   Plan plan = *this;
   plan[State::gradient].wire = wire;
   return plan;

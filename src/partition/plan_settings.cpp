@@ -166,6 +166,12 @@ double share_in(const std::string& part, const std::string& text) {
 
 }  // namespace
 
+std::string option_named(std::string_view setting) {
+  std::string option = "--" + std::string(setting);
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
+
 std::span<const PlanSetting> plan_settings() {
   return kSettings;
 }

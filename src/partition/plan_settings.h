@@ -40,6 +40,9 @@ struct PlanSetting {
   bool told = true;             // to the other ranks; not where the table's rows, or the label, tell them
 };
 
+// "--delay-update" of "delay_update".
+std::string option_named(std::string_view setting);
+
 std::span<const PlanSetting> plan_settings();
 const PlanSetting& plan_setting(std::string_view name);
 // "on" and "off" are those of flags.

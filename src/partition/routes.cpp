@@ -97,6 +97,10 @@ bool Route::several() const {
   return std::ranges::any_of(hops, [](const Hop& hop) { return hop.brought() > 1 || hop.sums() > 1; });
 }
 
+bool Route::coded() const {
+  return std::ranges::any_of(hops, [](const Hop& hop) { return hop.codec != Wire::native; });
+}
+
 std::int64_t Route::numbers_behind(std::size_t hop) const {
   return hops[hop].to.count * (hop + 1 < hops.size() ? hops[hop + 1].brought() : hops[hop].sums());
 }

@@ -50,6 +50,8 @@ struct Route {
   // sums of them are on their way, one behind the other.
   Slice room() const;
   bool several() const;
+  // Whether a sum of it crosses in codes.
+  bool coded() const;
   std::int64_t numbers() const;
   // Of them, those for what a hop ends with, where several are on their way: as many as a rank brings to the next.
   std::int64_t numbers_behind(std::size_t hop) const;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/codec.h"
+#include "base/elements.h"
 #include "zero/communicator.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
@@ -41,7 +42,7 @@ struct CodedSum {
 
   CodedSum(std::int64_t count, Dtype kept, Wire codec, int ranks, int brought)
       : code(bytes_of_codes(codec, count)),
-        sent(aligned(ranks * brought * code)),
+        sent(round_up(ranks * brought * code, kCodeAlign)),
         value(count * size_of(kept)),
         values(ranks * brought * value) {}
 
@@ -51,9 +52,6 @@ struct CodedSum {
   std::int64_t sent;   // of all that are sent, or arrive
   std::int64_t value;  // of one that is decoded
   std::int64_t values;
-
- private:
-  static std::int64_t aligned(std::int64_t bytes) { return (bytes + kCodeAlign - 1) / kCodeAlign * kCodeAlign; }
 };
 
 // What a collective brings to a rank, and over which link: the prediction of what transports count.

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/system_random.h"
 #include "base/text.h"
-#include "comm/descriptor_passing.h"
 #include "comm/gathered_texts.h"
 #include "persist/checkpoint_reader.h"
 #include "persist/folders.h"

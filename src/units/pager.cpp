@@ -161,6 +161,10 @@ void Pager::outdate(Unit& unit) {
   unit.outdate();
 }
 
+void Pager::meet_in_common(const Unit& unit) {
+  if (unit.shared()) exchange_.barrier(Exchange::Kind::read, unit.index()).wait();
+}
+
 void Pager::outdate_together(Unit& unit) {
   if (!unit.keeps()) return;
   exchange_.run({.kind = Exchange::Kind::read,

@@ -42,6 +42,8 @@ class Pager {
   // This one has, on all ranks: what was kept of the old ones is forgotten, too. Where no rank serves a gather between
   // the first that comes here and the last.
   void outdate(Unit& unit);
+  // Ranks that share the unit's memory have all come here.
+  void meet_in_common(const Unit& unit);
   // Where ranks come at times of their own: they do it together. Collective where the plan keeps copies.
   void outdate_together(Unit& unit);
 

@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include "base/system_random.h"
 #include "network_group.h"
 
 namespace zero::test::network_meeting_test {

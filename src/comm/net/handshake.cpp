@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/descriptor_passing.h"
+#include "base/system_random.h"
 
 namespace zero {
 namespace {

@@ -5,6 +5,7 @@
 #include <new>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "base/system_random.h"
 #include "comm/decorators.h"
 #include "comm/hosts.h"
 #include "comm/launcher_env.h"
