@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -18,6 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPatience = 100;  // ms between two looks whether the wait is still wanted
+constexpr int kDying = 10;      // the same while a rank seems to die
+constexpr std::chrono::seconds kDeath{5};
 
 struct Address {
   explicit Address(const std::string& name) {
@@ -60,6 +63,19 @@ class Wait {
     }
   }
 
+  // The other end has gone, with errno. Whoever waits may know more: a process that ends closes its sockets a moment
+  // before it gives up the locks by which its death is known.
+  [[noreturn]] void lose(const char* what) const {
+    const int error = errno;
+    const auto end = std::min(deadline_, Clock::now() + kDeath);
+    do {
+      still_wanted_();
+      poll(nullptr, 0, kDying);
+    } while (Clock::now() < end);
+    errno = error;
+    fail_sharing(what);
+  }
+
  private:
   Clock::time_point deadline_;
   const StillWanted& still_wanted_;
@@ -98,14 +114,14 @@ struct Message {
   msghdr header{};
 };
 
-void send_descriptor(int connection, int fd) {
+bool send_descriptor(int connection, int fd) {
   Message message;
   cmsghdr* const item = CMSG_FIRSTHDR(&message.header);
   item->cmsg_level = SOL_SOCKET;
   item->cmsg_type = SCM_RIGHTS;
   item->cmsg_len = CMSG_LEN(sizeof fd);
   std::memcpy(CMSG_DATA(item), &fd, sizeof fd);
-  if (sendmsg(connection, &message.header, MSG_NOSIGNAL) != 1) fail_sharing("a rank did not take the memory");
+  return sendmsg(connection, &message.header, MSG_NOSIGNAL) == 1;
 }
 
 }  // namespace
@@ -129,7 +145,7 @@ void Handout::give(int fd, int takers, std::chrono::milliseconds timeout, const 
     const Descriptor connection(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!connection && !concerns_one_connection(errno)) fail_sharing("one of them came and cannot be answered");
     if (connection && belongs_to(user_, connection.get())) {
-      send_descriptor(connection.get(), fd);
+      if (!send_descriptor(connection.get(), fd)) wait.lose("a rank did not take the memory");
       --takers;
     } else {
       wait.check(missing);
@@ -139,21 +155,22 @@ void Handout::give(int fd, int takers, std::chrono::milliseconds timeout, const 
 
 Descriptor fetch_descriptor(const std::string& name, std::chrono::milliseconds timeout, const StillWanted& still_wanted,
                             uid_t user) {
+  const Wait wait(timeout, still_wanted);
   const Descriptor connection = local_socket();
   const Address address(name);
   limit_connecting(connection.get(), timeout);
-  if (connect(connection.get(), address.get(), address.length) != 0) fail_sharing("the first of them does not answer");
+  if (connect(connection.get(), address.get(), address.length) != 0) wait.lose("the first of them does not answer");
   if (!belongs_to(user, connection.get())) {
     errno = EPERM;
     fail_sharing("what is offered in the name of the first of them is another user's");
   }
-  Wait(timeout, still_wanted).until_readable(connection.get(), "the first of them keeps silent");
+  wait.until_readable(connection.get(), "the first of them keeps silent");
   Message message;
   const bool received = recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) == 1;
   const cmsghdr* const item = CMSG_FIRSTHDR(&message.header);
   if (!received || item == nullptr || item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
     errno = ECONNRESET;
-    fail_sharing("the first of them has gone");
+    wait.lose("the first of them has gone");
   }
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(item), sizeof fd);

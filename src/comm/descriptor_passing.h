@@ -17,7 +17,7 @@ namespace zero {
 // Throws a CommError about sharing memory, with the system's words for errno.
 [[noreturn]] void fail_sharing(const std::string& what);
 
-// Called now and then during a wait; may throw to end it.
+// Called now and then during a wait, and when the other end has gone; may throw to end it.
 using StillWanted = std::function<void()>;
 
 // Where a descriptor can be fetched, by any number of `user`'s processes, while the object lives.

@@ -133,4 +133,43 @@ TEST(Descriptors, WhenThisProcessHasNoneLeftItSaysSo) {
   EXPECT_TRUE(contains(error, "Too many open files")) << error;
 }
 
+// What a wait is told of a death at the third time it asks.
+StillWanted dies_soon() {
+  return [asked = 0]() mutable {
+    if (++asked == 3) throw CommError("rank 2 died", "see that rank's own error");
+  };
+}
+
+TEST(Descriptors, WhoeverDiesBeforeItTakesOneIsNamedByWhoeverWaitsForIt) {
+  const Descriptor file = some_file();
+  const Handout handout;
+  connected(handout.name());
+  const std::string error = error_of([&] { handout.give(file.get(), 1, kLong, dies_soon()); });
+  EXPECT_TRUE(contains(error, "rank 2 died")) << error;
+}
+
+TEST(Descriptors, WhoeverDiesBeforeItGivesOneIsNamedByWhoeverWaitsForIt) {
+  const std::string gone = Handout().name();
+  std::string error = error_of([&] { fetch_descriptor(gone, kLong, dies_soon()); });
+  EXPECT_TRUE(contains(error, "rank 2 died")) << error;
+
+  auto handout = std::make_unique<Handout>();
+  const std::string name = handout->name();
+  error = error_of([&] {
+    fetch_descriptor(name, kLong, [&handout, look = dies_soon()] {
+      handout.reset();
+      look();
+    });
+  });
+  EXPECT_TRUE(contains(error, "rank 2 died")) << error;
+}
+
+TEST(Descriptors, WhereNobodyDiedTheConnectionIsToBlame) {
+  const Descriptor file = some_file();
+  const Handout handout;
+  connected(handout.name());
+  const std::string error = error_of([&] { handout.give(file.get(), 1, milliseconds(100), kWanted); });
+  EXPECT_TRUE(contains(error, "a rank did not take the memory: Broken pipe")) << error;
+}
+
 }  // namespace zero::descriptor_test
