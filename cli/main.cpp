@@ -24,6 +24,7 @@
 #include "cli/options/device_option.h"
 #include "cli/options/help.h"
 #include "cli/options/validators.h"
+#include "cli/processes/remote.h"
 #include "planner/quantity.h"
 
 namespace {
@@ -32,22 +33,39 @@ using cli::kFailed;
 using cli::kUsage;
 
 void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
-  cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start, on each node", 1, cli::kMostRanks)
-      ->required()
+  cli::add_number(command, "-n,--ranks", options.ranks, "Ranks to start, on each host [as many as --hosts says]", 1,
+                  cli::kMostRanks)
       ->default_str("")
       ->group("Ranks");
   cli::add_number(command, "--grace", options.grace, "Seconds from SIGTERM to SIGKILL for ranks that are to end", 0,
                   1e6)
       ->group("Ranks");
   cli::add_restarts(command, options.restarts, "Ranks");
-  cli::add_number(command, "--nodes", options.nodes, "Hosts of the run, on each of which this command is given", 1,
-                  cli::kMostRanks)
-      ->group("Nodes");
+  command
+      .add_option("--hosts", options.hosts,
+                  "Hosts of the run, between commas (a,b or a:4,b:4), or a file of them (lines: a, or a slots=4); a "
+                  "launcher is started on each")
+      ->type_name("HOST,...|FILE")
+      ->group("Hosts");
+  command.add_option("--agent", options.agent, "What runs a command on another host, given its name and the command")
+      ->type_name("COMMAND")
+      ->capture_default_str()
+      ->group("Hosts");
+  command
+      .add_option("--export", options.exported,
+                  "Variables that go there, beside ZERO_*, OMP_*, NCCL_* and the like, PATH and LD_LIBRARY_PATH")
+      ->delimiter(',')
+      ->type_name("NAME,...")
+      ->group("Hosts");
+  command.add_option("--orders", options.ordered)->group("");
+  cli::add_number(command, "--nodes", options.nodes,
+                  "Or, without --hosts: hosts of the run, on each of which this command is given", 1, cli::kMostRanks)
+      ->group("Hosts");
   cli::add_number(command, "--node-rank", options.node_rank, "Which of them this one is", 0, cli::kMostRanks - 1)
-      ->group("Nodes");
+      ->group("Hosts");
   command.add_option("--master", options.master, "An address of the first of them that all reach, and a port [29500]")
       ->type_name("ADDRESS[:PORT]")
-      ->group("Nodes");
+      ->group("Hosts");
   command.add_flag("--no-prefix", options.plain, "Output as it comes, without [rank]")->group("Output");
   command.set_help_flag("-h,--help", "Print this help")->group("Output");
   command.prefix_command();
@@ -105,18 +123,9 @@ std::vector<std::string> program_of(const CLI::App& command, std::span<char*> re
   return words;
 }
 
-// As a shell reads it.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 std::string command_line(int argc, char** argv) {
   std::string line = "zero";
-  for (int i = 1; i < argc; ++i) line += " " + quoted(argv[i]);
+  for (int i = 1; i < argc; ++i) line += " " + cli::quoted(argv[i]);
   return line;
 }
 
@@ -152,6 +161,7 @@ int run(int argc, char** argv) {
   occupy_standard_files();
   // A file that grows too large is then an error of the write, which is reported.
   const auto file_size_signal = std::signal(SIGXFSZ, SIG_IGN);
+  if (argc > 3 && argv[1] == std::string_view(cli::kReach)) return cli::reach({argv + 3, argv + argc}, argv[2]);
   CLI::App app("Trains language models under the stages of ZeRO.", "zero");
   app.require_subcommand(0, 1);
   app.formatter(cli::help_format());

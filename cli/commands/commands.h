@@ -12,12 +12,16 @@
 namespace cli {
 
 struct LaunchOptions {
-  int ranks = 1;
+  int ranks = 0;  // 0: as many as `hosts` says
   bool plain = false;
   double grace = 10;
   int restarts = 0;
   int nodes = 1, node_rank = 0;
-  std::string master;                       // ADDRESS or ADDRESS:PORT, of the first node
+  std::string master;  // ADDRESS or ADDRESS:PORT, of the first node
+  std::string hosts;   // a list or a file; empty: the nodes are started one by one
+  std::string agent = "ssh -T -o BatchMode=yes";
+  std::vector<std::string> exported;  // variables
+  std::string ordered;                // the name that `zero launch --hosts`, which started this, has for this host
   void (*file_size_signal)(int) = SIG_DFL;  // what the program does about SIGXFSZ
   std::vector<std::string> command;
 };

@@ -1,9 +1,15 @@
-#include "cli/commands/commands.h"
-#include "cli/processes/spawn.h"
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <sstream>
 
 #include "base/number.h"
 #include "base/text.h"
+#include "cli/commands/commands.h"
+#include "cli/options/host_list.h"
 #include "cli/options/options.h"
+#include "cli/processes/remote.h"
+#include "cli/processes/spawn.h"
 #include "zero/error.h"
 
 namespace cli {
@@ -39,16 +45,106 @@ Nodes nodes_of(const LaunchOptions& options) {
   return nodes;
 }
 
-}  // namespace
+// The address is that of the first host, unless the user gave one.
+std::string master_of(const LaunchOptions& options, const std::vector<ListedHost>& hosts) {
+  if (!options.master.empty()) return options.master;
+  if (hosts.size() > 1 && hosts.front().name == "localhost")
+    throw UsageError("--hosts begins with localhost, which is no address for the others: --master says one");
+  const std::string address = hosts.front().address();
+  return address.find(':') == std::string::npos ? address : "[" + address + "]";
+}
 
-int launch(const LaunchOptions& options) {
+std::string own_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw zero::Error("cannot find the program zero: " + error.message());
+  return path;
+}
+
+// To which what a shell on that host is to do is the next word.
+std::vector<std::string> shell_on(const ListedHost& host, const std::string& agent) {
+  if (host.is_this_one()) return {"sh", "-c"};
+  std::istringstream text(agent);
+  std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+  if (words.empty()) throw UsageError("--agent names no program that reaches other hosts");
+  words.push_back(host.name);
+  return words;
+}
+
+std::chrono::milliseconds grace_of(const LaunchOptions& options) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(options.grace * 1000));
+}
+
+std::string command_there(const LaunchOptions& options, const std::vector<ListedHost>& hosts, int host, int ranks,
+                          const std::string& master) {
+  std::vector<std::string> words{own_program(),
+                                 "launch",
+                                 "--orders=" + hosts[static_cast<std::size_t>(host)].name,
+                                 "--ranks=" + std::to_string(ranks),
+                                 "--grace=" + zero::shortest(options.grace),
+                                 "--nodes=" + std::to_string(hosts.size()),
+                                 "--node-rank=" + std::to_string(host),
+                                 "--master=" + master};
+  if (options.plain) words.push_back("--no-prefix");
+  words.push_back("--");
+  words.insert(words.end(), options.command.begin(), options.command.end());
+  std::vector<std::string> quotes;
+  for (const std::string& word : words) quotes.push_back(quoted(word));
+  return "cd " + quoted(std::filesystem::current_path()) + " && exec " + zero::joined(quotes, " ");
+}
+
+// A process here for each of the hosts, which are to be ended only after their launchers had the time to.
+Job job_over_hosts(const LaunchOptions& options) {
+  constexpr std::chrono::seconds longer(5);
+  if (options.nodes > 1) throw UsageError("--hosts and --nodes: either starts the run's launchers");
+  const std::vector<ListedHost> hosts = read_hosts(options.hosts);
+  const std::string master = master_of(options, hosts);
+  Nodes checked;
+  read_master(master, checked);
+  const int ranks = ranks_on_each(hosts, options.ranks), count = static_cast<int>(hosts.size());
+  Job job;
+  job.program = "/proc/self/exe";
+  job.arguments = {"zero", kReach, zero::joined(options.exported, ",")};
+  for (int host = 0; host < count; ++host) {
+    const ListedHost& there = hosts[static_cast<std::size_t>(host)];
+    job.last_arguments.push_back(shell_on(there, options.agent));
+    job.last_arguments.back().push_back(command_there(options, hosts, host, ranks, master));
+    job.names.push_back("the launcher on " + there.name);
+  }
+  job.ranks = count;
+  job.output = options.plain ? Output::inherit : Output::lines;
+  job.grace = grace_of(options) + longer;
+  return job;
+}
+
+Job job_here(const LaunchOptions& options) {
+  if (options.ranks == 0) throw UsageError("--ranks is required");
   Job job;
   job.program = options.command.front();
   job.arguments = options.command;
   job.ranks = options.ranks;
   job.nodes = nodes_of(options);
   job.output = options.plain ? Output::inherit : Output::prefixed;
-  job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(options.grace * 1000));
+  job.grace = grace_of(options);
+  return job;
+}
+
+int start_count() {
+  const char* const count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return count ? zero::read_number<int>(count, 0, std::numeric_limits<int>::max()).value : 0;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  zero::Descriptor orders;
+  if (!options.ordered.empty()) orders = take_orders();
+  Job job = options.hosts.empty() ? job_here(options) : job_over_hosts(options);
+  if (orders) {
+    job.orders = orders.get();
+    job.context = "on " + options.ordered + ": ";
+    job.started_before = start_count();
+  }
   job.restarts = options.restarts;
   job.serve = [](int socket, int port) { return training().serve_store(socket, port); };
   job.file_size_signal = options.file_size_signal;

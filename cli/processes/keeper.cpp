@@ -133,6 +133,10 @@ class RankProcesses {
 
   void start(int rank) {
     std::vector<std::string> arguments = orders_.arguments;
+    if (!orders_.last_arguments.empty()) {
+      const auto& last = orders_.last_arguments[static_cast<std::size_t>(rank)];
+      arguments.insert(arguments.end(), last.begin(), last.end());
+    }
     std::vector<std::string> environment = environment_of(rank, size(), orders_);
     const auto argv = pointers(arguments), envp = pointers(environment);
     const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));

@@ -28,10 +28,11 @@ struct Nodes {
 // What the ranks are started with.
 struct Orders {
   std::string program;
-  std::vector<std::string> arguments;  // from argv[0] on
-  std::vector<RankOutput> outputs;     // of each rank
-  int port;                            // where the ranks of one host meet
-  int restarts;                        // how often they were started before
+  std::vector<std::string> arguments;                    // from argv[0] on
+  std::vector<std::vector<std::string>> last_arguments;  // those of each rank behind them; or none at all
+  std::vector<RankOutput> outputs;                       // of each rank
+  int port;                                              // where the ranks of one host meet
+  int restarts;                                          // how often they were started before
   sigset_t mask;
   void (*file_size_signal)(int);
   rlimit files;

@@ -41,9 +41,7 @@ std::string named(int signal) {
   return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
 }
 
-// `first` is the number of this host's first rank.
-std::string describe(const RankEnd& end, int first) {
-  const std::string who = "rank " + std::to_string(first + end.rank);
+std::string describe(const RankEnd& end, const std::string& who) {
   if (end.how == CLD_EXITED) return who + " failed with exit code " + std::to_string(end.status);
   return who + " was killed by " + named(end.status);
 }
@@ -105,6 +103,7 @@ class Ranks {
     std::vector<Descriptor> pipes;
     Orders orders{job_.program,
                   job_.arguments,
+                  job_.last_arguments,
                   {},
                   meeting_.port(),
                   start,
@@ -115,7 +114,7 @@ class Ranks {
                   job_.nodes.count == 1 ? zero::random_name("") : ""};
     for (int rank = 0; rank < job_.ranks; ++rank) {
       RankOutput output{job_.output == Output::quiet ? null.get() : 1, 2};
-      if (job_.output == Output::prefixed)
+      if (job_.output == Output::prefixed || job_.output == Output::lines)
         for (int* const to : {&output.output, &output.error}) *to = pipes.emplace_back(open_pipe(rank, *to)).get();
       orders.outputs.push_back(output);
     }
@@ -123,10 +122,15 @@ class Ranks {
   }
 
   Descriptor open_pipe(int rank, int to) {
-    const std::string number = std::to_string(first_rank() + rank);
-    Descriptor pipe = relay_.open("[" + number + "] ", to);
-    if (!pipe) refuse("cannot open the pipes of rank " + number + " of " + std::to_string(job_.ranks), errno);
+    const std::string prefix = "[" + std::to_string(first_rank() + rank) + "] ";
+    Descriptor pipe = relay_.open(job_.output == Output::lines ? "" : prefix, to);
+    if (!pipe) refuse("cannot open the pipes of " + name_of(rank) + " of " + std::to_string(job_.ranks), errno);
     return pipe;
+  }
+
+  std::string name_of(int rank) const {
+    if (!job_.names.empty()) return job_.names[static_cast<std::size_t>(rank)];
+    return "rank " + std::to_string(first_rank() + rank);
   }
 
   int first_rank() const { return job_.nodes.own * job_.ranks; }
@@ -136,6 +140,7 @@ class Ranks {
   void wait_for_event() const {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
     relay_.watch(polled);
+    if (orders_ >= 0) polled.push_back({orders_, POLLIN, 0});
     if (!keeper_->done()) {
       polled.push_back({keeper_->fd(), POLLIN, 0});
       meeting_.watch(polled);
@@ -151,6 +156,7 @@ class Ranks {
   // Signals come first: a rank that ends because of one is no failure.
   void tend() {
     while (const auto signal = signals_.next()) hear(*signal, Hearer::launcher);
+    obey();
     if (!keeper_->done()) {
       const News news = keeper_->news();
       for (const int signal : news.signals) hear(signal, Hearer::keeper);
@@ -172,6 +178,16 @@ class Ranks {
     int& times = hearer == Hearer::launcher ? by_launcher : by_keeper;
     const int before = std::max(by_launcher, by_keeper);
     if (++times > before) handle(signal);
+  }
+
+  void obey() {
+    for (char number = 0; orders_ >= 0;) {
+      const ssize_t got = ::read(orders_, &number, 1);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return;
+      if (got == 0) orders_ = -1;
+      handle(got == 0 ? SIGHUP : number);
+    }
   }
 
   void handle(int signal) {
@@ -196,7 +212,7 @@ class Ranks {
         if (!first || (first->how == CLD_EXITED && end.how != CLD_EXITED)) first = &end;
     if (!first || outcome_.code) return;
     outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
-    message_ = describe(*first, first_rank());
+    message_ = describe(*first, name_of(first->rank));
     if (killed_for_memory(*first)) message_ += kOutOfMemory;
     if (!ending_.deadline) end_all(SIGTERM, job_.grace);
     ending_.deadline = std::min(*ending_.deadline, Clock::now() + job_.grace);
@@ -207,7 +223,8 @@ class Ranks {
   }
 
   bool ended_by_us(const RankEnd& end) const {
-    return end.killed_by(ending_.sent) || (ending_.killed && end.killed_by(SIGKILL));
+    const bool says_so = end.how == CLD_EXITED && end.status == 128 + ending_.sent;  // a shell, or a launcher
+    return says_so || end.killed_by(ending_.sent) || (ending_.killed && end.killed_by(SIGKILL));
   }
 
   // A shell reports a command that was killed as an exit code of its own.
@@ -262,6 +279,7 @@ class Ranks {
   std::map<int, std::pair<int, int>> heard_;  // how often the launcher, and the keeper, got a signal
   int meant_ = 0;                             // a rank's exit code
   Ending ending_;
+  int orders_ = job_.orders;
   bool reader_left_ = false;  // as SIGPIPE says
   bool unwritten_ = false;    // output was lost
   std::string message_;
@@ -275,7 +293,7 @@ Outcome run_ranks(const Job& job) {
   const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2};
   std::deque<Clock::time_point> restarts;
   for (int start = 0;; ++start) {
-    const Outcome outcome = Ranks(job, signals, start).supervise();
+    const Outcome outcome = Ranks(job, signals, job.started_before + start).supervise();
     const bool failed = outcome.code != 0 && !outcome.told && std::ranges::count(job.meant, outcome.code) == 0 &&
                         std::ranges::count(job.hopeless, outcome.code) == 0;
     if (!failed || job.restarts == 0) return outcome;

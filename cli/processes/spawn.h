@@ -24,19 +24,24 @@ namespace cli {
 
 enum class Output {
   inherit,   // the ranks write to our standard output and error
-  prefixed,  // likewise, line by line, each line after "[rank] "
+  lines,     // likewise, line by line
+  prefixed,  // likewise, each line after "[rank] "
   quiet,     // standard output is dropped
 };
 
 struct Job {
-  std::string program;                 // a path, or a name that PATH finds
-  std::vector<std::string> arguments;  // from argv[0] on
-  int ranks = 1;                       // on this host
+  std::string program;                                        // a path, or a name that PATH finds
+  std::vector<std::string> arguments;                         // from argv[0] on
+  std::vector<std::vector<std::string>> last_arguments = {};  // those of each rank behind them; or none at all
+  std::vector<std::string> names = {};                        // of the ranks, in what is said of them; none: "rank 3"
+  int ranks = 1;                                              // on this host
   Nodes nodes = {};
   Output output = Output::inherit;
   std::chrono::milliseconds grace = std::chrono::seconds(10);  // after a failure
   std::optional<std::chrono::milliseconds> patience = {};      // after the first signal to us; none: the same
   int restarts = 0;                                            // within an hour
+  int started_before = 0;  // how often the ranks were, by whoever started this process
+  int orders = -1;         // where signals come from too, a byte each, without blocking; its end is SIGHUP. -1: nowhere
   std::vector<int> hopeless = {};  // exit codes of failures that are the same however often ranks are started
   std::vector<int> meant = {};     // those of ranks that ended as they were asked to, which are no failures
   ServeStore serve = nullptr;

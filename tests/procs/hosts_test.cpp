@@ -4,7 +4,9 @@
 
 #include <bit>
 #include <filesystem>
+#include <fstream>
 
+#include "base/text.h"
 #include "procs/virtual_hosts.h"
 #include "procs/zero_program.h"
 
@@ -195,6 +197,25 @@ TEST_P(HostsWithLaunchers, TrainTogetherWhereTheyKnowTheToken) {
     EXPECT_NE(refused.code, 0);
     EXPECT_TRUE(procs::contains(refused.err, says)) << refused.err;
   }
+}
+
+// One launcher that starts the others.
+TEST_P(HostsWithLaunchers, StartEachOtherByAnAgent) {
+  const Shape shape = GetParam();
+  const VirtualHosts hosts(shape.hosts);
+  const std::string agent = folder_.path("agent");
+  std::ofstream(agent) << "#!/bin/sh\ncase $1 in\n";
+  for (int host = 0; host < shape.hosts; ++host)
+    std::ofstream(agent, std::ios::app) << VirtualHosts::address(host) << ") on='"
+                                        << zero::joined(hosts.on(host, {}), " ") << "';;\n";
+  std::ofstream(agent, std::ios::app) << "esac\nshift\nexec $on env -i sh -c \"$*\"\n";
+  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  std::string names;
+  for (int host = 0; host < shape.hosts; ++host) names += (host ? "," : "") + VirtualHosts::address(host);
+  const Words launch{"launch", "--hosts", names, "--agent", agent, "-n", std::to_string(shape.ranks_per_host)};
+  const Result result = procs::run(joined(procs::zero(launch), training("several", 4, {"--plan", "zero3"})));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(run_of("several").at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Two, HostsThatSave, testing::Values(Shape{2, 2}), [](const auto& tested) {

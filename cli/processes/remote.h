@@ -1,0 +1,31 @@
+// A launcher on another host. A process here starts it, by ssh or the like, and talks to it over its standard input:
+// the variables of the run, then a byte for each signal. Where that input ends, whoever wrote it has gone, and the
+// launcher there ends its ranks: nothing stays, whichever end dies.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/system_files.h"
+
+namespace cli {
+
+// `zero reach NAME,... COMMAND...` is a call of reach().
+inline constexpr const char* kReach = "reach";
+
+// Whether a variable of this process is one of the run's, which other hosts need too.
+bool travels(const std::string& variable);
+
+// Runs `command`, tells it the variables of the run and those that `exported` names, between commas, and passes on the
+// signals that this process gets. Returns its exit code, or 128 + n after signal n. Throws zero::Error when it cannot
+// be started.
+int reach(const std::vector<std::string>& command, const std::string& exported);
+
+// In what was started so: reads the variables, and gives standard input to nobody else. Returns where signals come
+// from, which does not block. Throws zero::ConfigError when standard input is none that reach() writes.
+zero::Descriptor take_orders();
+
+// As a shell reads it.
+std::string quoted(const std::string& word);
+
+}  // namespace cli
