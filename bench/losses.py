@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What training in narrower numbers costs: final losses under each precision and moment format, beside fp32's.
+"""What training in narrower numbers costs: final losses under each precision and moment format, beside fp32's; or, with
+--study wires, with what crosses hosts in fewer bits, beside bf16 zero3's.
 
-Trains the micro model on one rank, each variant from the same seeds. Final loss: the mean over the last 50 steps.
-Gap: final loss over fp32's of the same seed, less one. Writes the table into a page and draws the curves; progress goes
-to standard error. Exit code 1 where a variant's mean gap over the seeds is larger than permitted.
+Trains the micro model, each variant from the same seeds: precisions on one rank, wires on 4 ranks that act as 2 hosts.
+Final loss: the mean over the last 50 steps. Gap: final loss over the reference's of the same seed, less one. Writes the
+table into a page and draws the curves; progress goes to standard error. Exit code 1 where a variant's mean gap over the
+seeds is larger than permitted.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,8 +24,6 @@ from statistics import fmean
 from plot import CURVE_STYLE, ROOT, STYLE, Curve, Panel, even_ticks, limits, panels_picture
 
 TAIL = 50  # steps that a final loss, and a point of a curve, is the mean of
-BEGIN, END = "<!-- losses.py: begin -->", "<!-- losses.py: end -->"
-REFERENCE = "fp32"
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,20 @@ class Variant:
     label: str
     precision: str
     optimizer: str = "adamw"
-    permitted: float | None = None  # percent above fp32; none: for contrast
+    permitted: float | None = None  # percent above the reference; none: for contrast
+    wires: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        return [f"--precision={self.precision}", f"--optimizer={self.optimizer}"]
+        return [f"--precision={self.precision}", f"--optimizer={self.optimizer}", *self.wires]
 
 
-VARIANTS = {
-    REFERENCE: Variant("fp32", "fp32"),
+def wire(label: str, *wires: str, permitted: float | None = None) -> Variant:
+    return Variant(label, "bf16", permitted=permitted, wires=wires)
+
+
+# The first of a study is what the others are beside.
+PRECISIONS = {
+    "fp32": Variant("fp32", "fp32"),
     "bf16": Variant("bf16", "bf16", permitted=0.5),
     "fp16": Variant("fp16", "fp16", permitted=0.5),
     "fp8": Variant("fp8", "fp8", permitted=0.5),
@@ -47,6 +54,49 @@ VARIANTS = {
     "bf16-sr-bf16": Variant("bf16-sr, bf16 moments", "bf16-sr", "adamw-bf16", 1),
     "bf16-kahan": Variant("bf16-kahan", "bf16-kahan", permitted=1),
     "bf16-pure": Variant("bf16-pure", "bf16-pure"),
+}
+WIRES = {
+    "zero3": wire("`zero3`"),
+    "zeropp": wire("`zeropp`", "--plan=zeropp", permitted=0.3),
+    "zeropp-hadamard": wire("`zeropp`, gradients in `int4-hadamard`", "--plan=zeropp", "--reduce-in=int4-hadamard"),
+    "weights-int8": wire("weights in `int8`", "--gather-in=int8"),
+    "weights-int4": wire("weights in `int4`", "--gather-in=int4"),
+    "gradients-int8": wire("gradients in `int8`", "--reduce-in=int8"),
+    "gradients-int4": wire("gradients in `int4`", "--reduce-in=int4"),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    variants: dict[str, Variant]
+    work: list[str]
+    environment: dict[str, str]
+    begin: str
+    end: str
+    drawn: bool
+
+    @property
+    def reference(self) -> str:
+        return next(iter(self.variants))
+
+
+STUDIES = {
+    "precisions": Study(
+        PRECISIONS,
+        ["--plan=ddp", "--ranks=1"],
+        {},
+        "<!-- losses.py: begin -->",
+        "<!-- losses.py: end -->",
+        drawn=True,
+    ),
+    "wires": Study(
+        WIRES,
+        ["--plan=zero3", "--ranks=4", "--shard-ranks=2"],
+        {"ZERO_RANKS_PER_HOST": "2"},
+        "<!-- losses.py --study wires: begin -->",
+        "<!-- losses.py --study wires: end -->",
+        drawn=False,
+    ),
 }
 
 
@@ -58,11 +108,8 @@ def trailing(values: list[float]) -> list[float]:
 @dataclass
 class Result:
     name: str
+    variant: Variant
     losses: list[list[float]] = field(default_factory=list)  # of each seed, of each step
-
-    @property
-    def variant(self) -> Variant:
-        return VARIANTS[self.name]
 
     def mean_curve(self) -> list[float]:
         return [fmean(step) for step in zip(*map(trailing, self.losses))]
@@ -82,7 +129,7 @@ class Result:
         gap, permitted = fmean(self.gaps(reference)), self.variant.permitted
         if permitted is None or gap <= permitted:  # a gap that is not a number is too large
             return ""
-        return f"{self.variant.label}: final loss {gap:+.2f} % from fp32's, {permitted} % permitted"
+        return f"{self.variant.label}: final loss {gap:+.2f} % from {reference.variant.label}'s, {permitted} % permitted"
 
 
 def note(message: str) -> None:
@@ -92,10 +139,18 @@ def note(message: str) -> None:
 def train(options: argparse.Namespace, variant: Variant, seed: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        work = ["--model=micro", "--plan=ddp", "--ranks=1", f"--seed={seed}", *variant.arguments()]
-        length = [f"--steps={options.steps}", f"--warmup={options.warmup}"]
-        command = [str(options.binary), "train", *work, *length, f"--json={result}"]
-        run = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        own = variant.arguments()
+        given = {each.split("=")[0] for each in own}
+        work = [each for each in options.study.work if each.split("=")[0] not in given]
+        length = [f"--steps={options.steps}", f"--warmup={options.warmup}", f"--batch={options.batch}"]
+        command = [str(options.binary), "train", "--model=micro", f"--seed={seed}", *work, *own, *length]
+        run = subprocess.run(
+            [*command, f"--json={result}"],
+            env={**os.environ, **options.study.environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if run.returncode:
             raise SystemExit(f"{variant.label}: {run.stderr.strip()}")
         losses = json.loads(result.read_text())["runs"][0]["losses"]
@@ -103,9 +158,9 @@ def train(options: argparse.Namespace, variant: Variant, seed: int) -> list[floa
 
 
 def study(options: argparse.Namespace, name: str) -> Result:
-    result = Result(name)
+    result = Result(name, options.study.variants[name])
     for seed in range(options.seeds):
-        result.losses.append(train(options, VARIANTS[name], seed))
+        result.losses.append(train(options, result.variant, seed))
         note(f"{result.variant.label}, seed {seed}: {trailing(result.losses[-1])[-1]:.4f}")
     return result
 
@@ -120,16 +175,17 @@ def row(result: Result, reference: Result) -> str:
 
 
 def table(results: list[Result]) -> str:
-    head = ["| variant | final loss | over fp32's | the worst seed's | permitted |", "|---|---|---|---|---|"]
+    over = f"over {results[0].variant.label}'s"
+    head = [f"| variant | final loss | {over} | the worst seed's | permitted |", "|---|---|---|---|---|"]
     return "\n".join([*head, *(row(result, results[0]) for result in results)])
 
 
-def around_table(page: Path) -> tuple[str, str]:
+def around_table(page: Path, study: Study) -> tuple[str, str]:
     """What is on the page up to the first marker and from the second on."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.read_text().partition(study.begin)
+    _, end, after = rest.partition(study.end)
     if not begin or not end:
-        raise SystemExit(f"{page} lacks {BEGIN} or, after it, {END}")
+        raise SystemExit(f"{page} lacks {study.begin} or, after it, {study.end}")
     return before + begin, end + after
 
 
@@ -185,8 +241,11 @@ def drawing(options: argparse.Namespace, results: list[Result]) -> str:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME", help=", ".join(VARIANTS))
+    add("--study", choices=STUDIES, default="precisions")
+    names = "; ".join(", ".join(each.variants) for each in STUDIES.values())
+    add("--variants", nargs="+", metavar="NAME", help=names)
     add("--steps", type=int, default=500)
+    add("--batch", type=int, default=4, help="sequences of a rank")
     add("--warmup", type=int, help="steps of it; a tenth of all, unless given")
     add("--seeds", type=int, default=3, help="so many, from 0")
     add("--binary", type=Path, default=ROOT / "build/release/zero")
@@ -195,7 +254,12 @@ def parse() -> argparse.Namespace:
     add("--json", type=Path, help="also write every loss to this file")
     options = parser.parse_args()
     options.warmup = options.steps // 10 if options.warmup is None else options.warmup
-    options.variants = [name for name in VARIANTS if name in options.variants or name == REFERENCE]
+    options.study = STUDIES[options.study]
+    known = options.study.variants
+    wanted = known if options.variants is None else options.variants
+    if unknown := set(wanted) - set(known):
+        parser.error(f"--variants {', '.join(sorted(unknown))}: of this study are {', '.join(known)}")
+    options.variants = [name for name in known if name in wanted or name == options.study.reference]
     return options
 
 
@@ -206,7 +270,7 @@ def document(options: argparse.Namespace, results: list[Result]) -> str:
 
 
 def check(options: argparse.Namespace) -> None:
-    around_table(options.page)
+    around_table(options.page, options.study)
     if not options.binary.is_file():
         raise SystemExit(f"{options.binary} is missing: build the target zero_cli, or name it")
 
@@ -214,9 +278,10 @@ def check(options: argparse.Namespace) -> None:
 def write(options: argparse.Namespace, results: list[Result]) -> None:
     if options.json:
         options.json.write_text(document(options, results))
-    before, after = around_table(options.page)
+    before, after = around_table(options.page, options.study)
     options.page.write_text(f"{before}\n{table(results)}\n{after}")
-    options.image.write_text(drawing(options, results))
+    if options.study.drawn:
+        options.image.write_text(drawing(options, results))
 
 
 def main() -> int:

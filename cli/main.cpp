@@ -87,7 +87,8 @@ CLI::App* add_profile(CLI::App& bench, cli::ProfileOptions& options) {
   cli::add_choices(*command, "--precisions", options.precisions, "Of what is computed", {"fp32", "bf16", "fp16", "fp8"})
       ->group(group);
   cli::add_number(*command, "--threads", options.threads, "Threads of an operator", 1, cli::kMostThreads)->group(group);
-  cli::add_read(*command, "--network", options.network, "Between hosts, for a rank, taken as given: 100Gbit, 12.5GB/s",
+  cli::add_read(*command, "--network", options.network,
+                "Between hosts, for a rank: 100Gbit, 12.5GB/s; measured without it where ranks are on several",
                 planner::bandwidth_of, "SPEED", group)
       ->capture_default_str();
   command

@@ -24,6 +24,7 @@ void each_field(Profile& profile, auto& visit) {
   visit("collective_bandwidth", profile.collective_bandwidth);
   visit("collective_seconds", profile.collective_seconds, kSeconds);
   visit("network_bandwidth", profile.network_bandwidth, kRate);
+  visit("network_seconds", profile.network_seconds);
   visit("disk_bandwidth", profile.disk_bandwidth, kRate);
   visit("device_memory", profile.device_memory, kBytesOfMemory);
   visit("host_link_bandwidth", profile.host_link_bandwidth);

@@ -32,6 +32,7 @@ struct Profile {
   double collective_bandwidth = 0;  // bytes/s that a rank receives from ranks of its host; 0: see within_host()
   double collective_seconds = 0;    // to run a collective at all
   double network_bandwidth = 0;     // bytes/s that a rank receives from other hosts
+  double network_seconds = 0;       // to run a collective at all whose bytes cross hosts; 0: not known
   double disk_bandwidth = 0;        // bytes/s that are written until they are on the disk
   double device_memory = 0;         // bytes of a rank's device; 0: ranks compute in the host's memory
   double host_link_bandwidth = 0;   // bytes/s between a device and pinned memory of its host, one way; 0: not known

@@ -113,9 +113,13 @@ double Labour::seconds(const Pace& pace) const {
 // What is read where it lies costs nothing.
 double collective_seconds(const zero::Estimate& estimate, const Profile& profile) {
   const zero::Traffic& wire = estimate.wire;
-  double calls = 0;
-  for (const zero::Traffic::Entry& entry : wire.entries) calls += static_cast<double>(entry.calls);
-  return calls * profile.collective_seconds +
+  double calls = 0, across = 0;
+  for (const zero::Traffic::Entry& entry : wire.entries) {
+    calls += static_cast<double>(entry.calls);
+    across += static_cast<double>(entry.calls_across);
+  }
+  const double more = std::max(0.0, profile.network_seconds - profile.collective_seconds);
+  return calls * profile.collective_seconds + across * more +
          static_cast<double>(wire.within_host() - wire.in_place()) * per_second(profile.within_host()) +
          static_cast<double>(wire.across_hosts()) * per_second(profile.network_bandwidth);
 }

@@ -211,13 +211,13 @@ TEST_P(CommunicatorSuite, MetersWhatEachRankReceives) {
       },
       [&](std::shared_ptr<CommunicatorImpl> inner) { return metered(std::move(inner), meter); });
   Traffic expected;
-  expected[Collective::all_gather] = {n, n * (n - 1) * 24};
-  expected[Collective::reduce_scatter] = {n, reduced};
+  expected[Collective::all_gather] = {.calls = n, .bytes = n * (n - 1) * 24};
+  expected[Collective::reduce_scatter] = {.calls = n, .bytes = reduced};
   const std::int64_t few = exchanged() < 24 ? 2 * (n - 1) * 24 : n * (n - 1) * 24;
-  expected[Collective::all_reduce] = {2 * n, few + 2 * (n - 1) * large * 2};
-  expected[Collective::all_to_all] = {n, n * (n - 1) * 24};
-  expected[Collective::broadcast] = {n, n == 1 ? 0 : n * 24};
-  expected[Collective::barrier] = {2 * n, 0};
+  expected[Collective::all_reduce] = {.calls = 2 * n, .bytes = few + 2 * (n - 1) * large * 2};
+  expected[Collective::all_to_all] = {.calls = n, .bytes = n * (n - 1) * 24};
+  expected[Collective::broadcast] = {.calls = n, .bytes = n == 1 ? 0 : n * 24};
+  expected[Collective::barrier] = {.calls = 2 * n, .bytes = 0};
   const Traffic counted = meter->snapshot();
   for (std::size_t i = 0; i < expected.entries.size(); ++i) {
     EXPECT_EQ(counted.entries[i].calls, expected.entries[i].calls) << name(static_cast<Collective>(i));

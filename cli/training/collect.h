@@ -12,6 +12,7 @@ namespace cli {
 
 template <class T>
 std::vector<T> gather(const zero::World& world, const std::vector<T>& mine) {
+  static_assert(std::is_same_v<T, double> || std::is_same_v<T, std::int64_t>);
   constexpr auto dtype = std::is_same_v<T, double> ? zero::Dtype::f64 : zero::Dtype::i64;
   const auto count = static_cast<std::int64_t>(mine.size());
   std::vector<T> all(mine.size() * static_cast<std::size_t>(world.size()));

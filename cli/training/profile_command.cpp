@@ -37,6 +37,24 @@ namespace {
 constexpr std::size_t kBlock = std::size_t{64} << 20;
 constexpr int kRanksOfHost = 4;
 
+// Of ranks on several hosts: those of this host, and those of all hosts that have this one's place on theirs.
+struct Hosts {
+  zero::World here, across;
+  int count() const { return across.size(); }
+};
+
+// Collective. Throws ConfigError where hosts have not as many ranks each, numbered host by host.
+Hosts hosts_of(const zero::World& world) {
+  const int each = world.local_size(), host = world.rank() / each;
+  const bool odd = world.rank() % each != world.local_rank() || world.size() % each != 0;
+  if (largest(world, std::int64_t{odd}) > 0)
+    throw zero::ConfigError("bench profile measures hosts of as many ranks each, numbered host by host",
+                            "start it by zero launch --hosts, or on one host");
+  const zero::Communicator& all = world.communicator();
+  return {zero::World(all.split(host, world.local_rank()), world.local_rank(), each),
+          zero::World(all.split(world.local_rank(), host), 0, 1)};
+}
+
 double copy_bandwidth(const zero::World& world) {
   std::vector<char> from(kBlock, 1), to(kBlock, 2);
   return 2.0 * kBlock / timed(world, [&] { std::memcpy(to.data(), from.data(), kBlock); });
@@ -156,12 +174,13 @@ constexpr int kPasses = 2;
 // What is measured, on the first rank: as many as it will be.
 class Steps {
  public:
-  Steps(const zero::World& world, const ProfileOptions& options) {
+  // `shown`: on this rank.
+  Steps(const zero::World& world, const ProfileOptions& options, int hosts, bool shown) {
     const std::size_t waits = world.size() > 1 ? 2 * std::size(kAccumulated) : 0;
     const std::size_t runs = on_host(options.device) ? kPasses * (std::size(kTrials) + waits) : 1;
     const std::size_t bandwidths =
-        kBandwidths + (on_host(options.device) ? 0 : kOfDevices) + (options.disk.empty() ? 0 : 1);
-    if (world.rank() == 0)
+        kBandwidths + (on_host(options.device) ? 0 : kOfDevices) + (options.disk.empty() ? 0 : 1) + (hosts > 1 ? 1 : 0);
+    if (shown)
       progress_.emplace("bench profile", static_cast<std::int64_t>(bandwidths + options.precisions.size() * runs),
                         Elsewhere::lines);
   }
@@ -267,9 +286,24 @@ void measure_device(const Rates& rates, const ProfileOptions& options, Measureme
   }
 }
 
-std::string title_of(const zero::World& world, const ProfileOptions& options) {
-  const std::string ranks = std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks");
-  return ranks + (on_host(options.device) ? "" : " on " + options.device) + " of this machine";
+std::string title_of(const Hosts& hosts, const ProfileOptions& options) {
+  const int each = hosts.here.size();
+  const std::string ranks = std::to_string(each) + (each == 1 ? " rank" : " ranks");
+  return ranks + (on_host(options.device) ? "" : " on " + options.device) +
+         (hosts.count() == 1 ? " of this machine" : " of each of " + std::to_string(hosts.count()) + " hosts");
+}
+
+bool network_given(const ProfileOptions& options) {
+  return std::ranges::any_of(options.given, [](const GivenOption& each) { return each.first == "--network"; });
+}
+
+// Between hosts, of ranks that all receive at once.
+void measure_network(const Hosts& hosts, const ProfileOptions& options, planner::Profile& profile, Steps& steps) {
+  profile.network_bandwidth = planner::bandwidth_of(options.network);
+  if (hosts.count() == 1) return;
+  steps.next("the network");
+  if (!network_given(options)) profile.network_bandwidth = collective_bandwidth(hosts.across);
+  profile.network_seconds = collective_latency(hosts.across);
 }
 
 // Of the host.
@@ -281,14 +315,16 @@ void measure_memory(const zero::World& world, planner::Profile& profile, Steps& 
   profile.collective_seconds = world.size() > 1 ? collective_latency(world) : 0;
 }
 
-Measurement measure(const zero::World& world, const ProfileOptions& options) {
+// All but the network on each host by itself.
+Measurement measure(const Hosts& hosts, const ProfileOptions& options, bool shown) {
+  const zero::World& world = hosts.here;
   Measurement measured;
   planner::Profile& profile = measured.profile;
-  profile.name = title_of(world, options);
+  profile.name = title_of(hosts, options);
   profile.ranks = world.size();
   profile.threads = options.threads;
-  profile.network_bandwidth = planner::bandwidth_of(options.network);
-  Steps steps(world, options);
+  Steps steps(world, options, hosts.count(), shown);
+  measure_network(hosts, options, profile, steps);
   const c10::Device device = device_of(world, options.device);
   if (device.is_cpu()) {
     measure_memory(world, profile, steps);
@@ -306,7 +342,7 @@ Measurement measure(const zero::World& world, const ProfileOptions& options) {
 }
 
 std::string gigabytes(double bandwidth) {
-  return fixed(bandwidth / 1e9, 2) + " GB/s";
+  return bandwidth < 1e9 ? fixed(bandwidth / 1e6, 1) + " MB/s" : fixed(bandwidth / 1e9, 2) + " GB/s";
 }
 
 void show(std::ostream& out, const std::string& precision, const planner::Pace& pace, const double* farthest) {
@@ -329,8 +365,11 @@ void show(const Measurement& measurement, const ProfileOptions& options, const s
   if (profile.collective_bandwidth > 0)
     out << ", collectives " << gigabytes(profile.collective_bandwidth) << " and "
         << fixed(1e6 * profile.collective_seconds, 1) << " us each";
-  out << ", disk " << gigabytes(profile.disk_bandwidth) << "; network, as given, "
-      << gigabytes(profile.network_bandwidth) << '\n';
+  const bool measured = profile.network_seconds > 0 && !network_given(options);
+  out << ", disk " << gigabytes(profile.disk_bandwidth) << "; network, " << (measured ? "" : "as given, ")
+      << gigabytes(profile.network_bandwidth);
+  if (profile.network_seconds > 0) out << " and " << fixed(1e6 * profile.network_seconds, 1) << " us each collective";
+  out << '\n';
   if (profile.disk_read_bandwidth > 0)
     out << "states on disk: read at " << gigabytes(profile.disk_read_bandwidth) << ", written at "
         << gigabytes(profile.disk_write_bandwidth) << '\n';
@@ -347,7 +386,8 @@ void show(const Measurement& measurement, const ProfileOptions& options, const s
 int profile_as_rank(const ProfileOptions& options) {
   const zero::World world = launched() ? zero::init() : zero::World();
   const std::string path = output_of(options);
-  const Measurement measurement = measure(world, options);
+  const Hosts hosts = hosts_of(world);
+  const Measurement measurement = measure(hosts, options, world.rank() == 0);
   if (world.rank() != 0) return 0;
   std::error_code error;  // of which writing the file says more
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);

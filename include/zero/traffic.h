@@ -14,6 +14,7 @@ namespace zero {
 struct Traffic {
   struct Entry {
     std::int64_t calls = 0;
+    std::int64_t calls_across = 0;  // of the calls: that brought bytes from other hosts
     std::int64_t bytes = 0;
     std::int64_t across_hosts = 0;  // of the bytes: from ranks on other hosts
     std::int64_t in_place = 0;  // of the bytes: read where they lie in memory that the ranks have in common, unmoved
@@ -22,12 +23,13 @@ struct Traffic {
     std::int64_t within_host() const { return bytes - across_hosts; }
     void add(const Moved& moved, std::int64_t times = 1) {
       calls += times;
+      calls_across += moved.across_hosts > 0 ? times : 0;
       bytes += times * moved.bytes;
       across_hosts += times * moved.across_hosts;
       in_place += times * moved.in_place;
     }
     bool operator==(const Entry& other) const {
-      return calls == other.calls && bytes == other.bytes && across_hosts == other.across_hosts &&
+      return calls == other.calls && calls_across == other.calls_across && bytes == other.bytes && across_hosts == other.across_hosts &&
              in_place == other.in_place;
     }
   };

@@ -5,7 +5,7 @@
 //   kWire                         what a plan calls it
 //   kBlock, kHead, kBits          values of a block; bytes of its head; bits of a value's code, whose block ends a byte
 //   encode(values, n, codes, head)         of a block's first n values
-//   decode(codes, head, first, n, values)  to n values of a block, from `first` on
+//   decode(codes, head, count, first, n, values)  of a block of `count` values, to n of them from `first` on
 //
 // both for the host and for grids, of values of f32, bf16 and f16. No torch.
 #pragma once
@@ -15,12 +15,13 @@
 
 #include "base/float8_blocks.h"
 #include "base/int4_blocks.h"
+#include "base/int4_hadamard_blocks.h"
 #include "base/int8_blocks.h"
 #include "zero/plan.h"
 
 namespace zero {
 
-using Codecs = std::tuple<Float8Blocks, Int8Blocks, Int4Blocks>;
+using Codecs = std::tuple<Float8Blocks, Int8Blocks, Int4Blocks, Int4HadamardBlocks>;
 
 // Calls use(codec), a value of the wire's type, where it has one: whether it has.
 template <class Use>

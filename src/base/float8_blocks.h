@@ -74,8 +74,8 @@ struct Float8Blocks {
     float8::encode_block(values, n, codes, *head);
   }
   template <class T>
-  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t first, std::int64_t n,
-                               T* values) {
+  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t /*count*/,
+                               std::int64_t first, std::int64_t n, T* values) {
     float8::decode_block(codes + first, *head, values, n);
   }
 };

@@ -70,8 +70,8 @@ struct Int4Blocks {
       codes[i] = static_cast<std::uint8_t>(each[2 * i] | each[2 * i + 1] << 4);
   }
   template <class T>
-  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t first, std::int64_t n,
-                               T* values) {
+  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t /*count*/,
+                               std::int64_t first, std::int64_t n, T* values) {
     const auto step = std::bit_cast<float>((std::uint32_t{head[1]} << 8 | head[0]) << 16);
     const auto value = [&](std::int64_t at) {
       return int4::value_of(static_cast<std::uint8_t>(codes[at / 2] >> at % 2 * 4)) * step;

@@ -49,8 +49,8 @@ struct Int8Blocks {
     }
   }
   template <class T>
-  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t first, std::int64_t n,
-                               T* values) {
+  ZERO_BOTH static void decode(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t /*count*/,
+                               std::int64_t first, std::int64_t n, T* values) {
     const float scale =
         *head == float8::kNoNumber ? std::bit_cast<float>(0x7fc00000) : float8::power(*head - float8::kExponentBias);
     for (std::int64_t i = 0; i < n; ++i)

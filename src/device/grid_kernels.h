@@ -149,9 +149,11 @@ template <class Codec, class T>
 struct DecodeElements {
   const std::uint8_t *heads, *codes;
   T* values;
+  std::int64_t count;
   ZERO_BOTH void operator()(std::int64_t i) const {
     const std::int64_t block = i / Codec::kBlock, begin = block * Codec::kBlock;
-    Codec::decode(codes + begin * Codec::kBits / 8, heads + block * Codec::kHead, i - begin, 1, values + i);
+    const std::int64_t n = std::min(std::int64_t{Codec::kBlock}, count - begin);
+    Codec::decode(codes + begin * Codec::kBits / 8, heads + block * Codec::kHead, n, i - begin, 1, values + i);
   }
 };
 
@@ -328,7 +330,7 @@ class Kernels {
     with_codec(k.codec, [&]<class Codec>(Codec) {
       const std::uint8_t* const codes = k.codes + bytes_of_heads<Codec>(k.count);
       cases::with_single(k.dtype, [&]<class T>(T) {
-        launch_.elements(k.count, DecodeElements<Codec, T>{k.codes, codes, static_cast<T*>(k.values)});
+        launch_.elements(k.count, DecodeElements<Codec, T>{k.codes, codes, static_cast<T*>(k.values), k.count});
       });
     });
   }

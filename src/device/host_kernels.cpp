@@ -223,9 +223,10 @@ template <class Codec, class T>
 ZERO_MULTIVERSION void decode(const std::uint8_t* const heads, T* const values, const std::int64_t count) {
   constexpr std::int64_t block = Codec::kBlock;
   const std::uint8_t* const codes = heads + bytes_of_heads<Codec>(count);
-  for (std::int64_t begin = 0; begin < count; begin += block)
-    Codec::decode(codes + begin * Codec::kBits / 8, heads + begin / block * Codec::kHead, 0,
-                  std::min(block, count - begin), values + begin);
+  for (std::int64_t begin = 0; begin < count; begin += block) {
+    const std::int64_t n = std::min(block, count - begin);
+    Codec::decode(codes + begin * Codec::kBits / 8, heads + begin / block * Codec::kHead, n, 0, n, values + begin);
+  }
 }
 
 void compute(const Encode& k) {

@@ -12,7 +12,8 @@
 namespace zero {
 namespace {
 
-constexpr std::array kReductions{Wire::fp32, Wire::bf16, Wire::fp16, Wire::fp8, Wire::int8, Wire::int4};
+constexpr std::array kReductions{Wire::fp32, Wire::bf16, Wire::fp16,         Wire::fp8,
+                                 Wire::int8, Wire::int4, Wire::int4_hadamard};
 
 bool flag(const SettingValue& value) {
   return std::get<bool>(value);
@@ -62,7 +63,7 @@ std::vector<std::string_view> codecs_of_activations() {
 
 Wire wire_named(const std::string& what, const std::string& text) {
   std::vector<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(Wire::int4); ++i) {
+  for (int i = 0; i <= static_cast<int>(Wire::int4_hadamard); ++i) {
     names.push_back(name(static_cast<Wire>(i)));
     if (names.back() == text) return static_cast<Wire>(i);
   }

@@ -4,9 +4,7 @@
 
 #include <bit>
 #include <filesystem>
-#include <fstream>
 
-#include "base/text.h"
 #include "procs/virtual_hosts.h"
 #include "procs/zero_program.h"
 
@@ -204,18 +202,33 @@ TEST_P(HostsWithLaunchers, StartEachOtherByAnAgent) {
   const Shape shape = GetParam();
   const VirtualHosts hosts(shape.hosts);
   const std::string agent = folder_.path("agent");
-  std::ofstream(agent) << "#!/bin/sh\ncase $1 in\n";
-  for (int host = 0; host < shape.hosts; ++host)
-    std::ofstream(agent, std::ios::app) << VirtualHosts::address(host) << ") on='"
-                                        << zero::joined(hosts.on(host, {}), " ") << "';;\n";
-  std::ofstream(agent, std::ios::app) << "esac\nshift\nexec $on env -i sh -c \"$*\"\n";
-  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
-  std::string names;
-  for (int host = 0; host < shape.hosts; ++host) names += (host ? "," : "") + VirtualHosts::address(host);
-  const Words launch{"launch", "--hosts", names, "--agent", agent, "-n", std::to_string(shape.ranks_per_host)};
+  hosts.write_agent(agent);
+  const Words launch{"launch", "--hosts", hosts.names(), "--agent", agent, "-n", std::to_string(shape.ranks_per_host)};
   const Result result = procs::run(joined(procs::zero(launch), training("several", 4, {"--plan", "zero3"})));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(run_of("several").at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
+}
+
+TEST_P(HostsWithLaunchers, MeasureTheNetworkBetweenThem) {
+  const Shape shape = GetParam();
+  const VirtualHosts hosts(shape.hosts);
+  const std::string agent = folder_.path("agent");
+  hosts.write_agent(agent);
+  const std::string each = std::to_string(shape.ranks_per_host);
+  const Words launch{"launch", "--hosts", hosts.names(), "--agent", agent, "-n", each};
+  const Result measured =
+      procs::run(joined(procs::zero(launch),
+                        procs::zero({"bench", "profile", "--precisions", "bf16", "--out", folder_.path("profile")})));
+  EXPECT_EQ(measured.code, 0) << measured.err;
+  EXPECT_TRUE(procs::contains(measured.out, each + " ranks of each of 2 hosts")) << measured.out;
+  EXPECT_FALSE(procs::contains(measured.out, "as given")) << measured.out;
+  const json profile = folder_.document("profile");
+  EXPECT_EQ(profile.at("ranks"), shape.ranks_per_host);
+  EXPECT_GT(profile.at("network_seconds"), profile.at("collective_seconds"));
+  EXPECT_LT(profile.at("network_bandwidth"), profile.at("collective_bandwidth"));
+  const Result planned = procs::run(procs::zero({"plan", "--model", "tiny", "--ranks", "4", "--hosts", "2",
+                                                 "--precision", "bf16", "--profile", folder_.path("profile")}));
+  EXPECT_EQ(planned.code, 0) << planned.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(Two, HostsThatSave, testing::Values(Shape{2, 2}), [](const auto& tested) {

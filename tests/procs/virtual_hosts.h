@@ -3,6 +3,8 @@
 // root and `ip` (iproute2).
 #pragma once
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "procs/program.h"
@@ -39,6 +41,27 @@ class VirtualHosts {
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
+
+  // All of them, between commas, as `zero launch --hosts` takes them.
+  std::string names() const {
+    std::string text;
+    for (int host = 0; host < count_; ++host) text += (host ? "," : "") + address(host);
+    return text;
+  }
+
+  // Writes what `zero launch --agent` takes: a program that runs a command on one of them, as ssh does.
+  void write_agent(const std::string& path) const {
+    std::ofstream file(path);
+    file << "#!/bin/sh\ncase $1 in\n";
+    for (int host = 0; host < count_; ++host)
+      file << address(host) << ") host=" << name(std::to_string(host)) << ";;\n";
+    file << "esac\nshift\nexec ip netns exec $host env -i sh -c \"$*\"\n";
+    file.close();
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+
+  // Nothing comes from that one any more, or gets there.
+  void cut(int host) const { in("switch", {"link", "set", "dev", "port" + std::to_string(host), "down"}); }
 
   // By the interface.
   std::int64_t bytes_sent_by(int host) const {

@@ -241,31 +241,69 @@ TEST(Int4Blocks, AreNearTheirValues) {
   }
 }
 
+// The mean square of the error over the values'.
+double share_lost(Wire wire, const std::vector<float>& values) {
+  const std::vector<float> arrived = through(wire, values);
+  double lost = 0, all = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    lost += std::pow(arrived[i] - values[i], 2);
+    all += std::pow(values[i], 2);
+  }
+  return lost / all;
+}
+
 // Of normal numbers: blocks of 128 whose positive extremes are clipped lose .0111 (symmetric, full range), those of
 // 2048 .0172.
 TEST(Codecs, HaveTheErrorOfTheirBits) {
-  const std::vector<float> values = normal_values(1);
-  const auto error = [&](Wire wire) {
+  std::mt19937 engine(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(1000 * 256);
+  for (float& value : values) value = normal(engine);
+  for (const Wire wire : {Wire::int4, Wire::int4_hadamard}) EXPECT_NEAR(share_lost(wire, values), .0123, .0003);
+  EXPECT_LT(share_lost(Wire::int8, values), .0123 / 100);
+  EXPECT_LT(share_lost(Wire::fp8, values), .0123 / 10);
+}
+
+// One in 100 is 50 times as large as the others, of which int4 then keeps nothing.
+TEST(Codecs, ThatMixKeepWhatStandsBesideLargeValues) {
+  std::vector<float> values = normal_values(1);
+  for (std::size_t i = 0; i < values.size(); i += 100) values[i] *= 50;
+  const auto of_the_small = [&](Wire wire) {
     const std::vector<float> arrived = through(wire, values);
-    double lost = 0, all = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      lost += std::pow(arrived[i] - values[i], 2);
-      all += std::pow(values[i], 2);
-    }
-    return lost / all;
+    double lost = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (i % 100 != 0) lost += std::pow(arrived[i] - values[i], 2);
+    return lost / static_cast<double>(values.size());
   };
-  EXPECT_NEAR(error(Wire::int4), .0104, .001);
-  EXPECT_LT(error(Wire::int8), .0104 / 100);
-  EXPECT_LT(error(Wire::fp8), .0104 / 10);
+  EXPECT_GT(of_the_small(Wire::int4), .9);
+  EXPECT_LT(share_lost(Wire::int4_hadamard, values), .03);
+}
+
+TEST(Int4HadamardBlocks, MixWhat32Divides) {
+  for (const std::size_t count : {1U, 31U, 32U, 63U, 64U, 255U, 256U, 300U}) {
+    std::vector<float> values = normal_values(1);
+    values.resize(count);
+    const std::vector<float> arrived = through(Wire::int4_hadamard, values);
+    for (std::size_t i = 0; i < count; ++i) EXPECT_NEAR(arrived[i], values[i], .8) << i << " of " << count;
+    EXPECT_EQ(through(Wire::int4_hadamard, std::vector<float>(count, 0)), std::vector<float>(count, 0));
+    const std::vector<float> constant = through(Wire::int4_hadamard, std::vector<float>(count, 3));
+    for (std::size_t i = 0; i < count / 32 * 32; ++i) EXPECT_NEAR(constant[i], 3, .01) << "one of the matrix's rows";
+  }
+}
+
+TEST(Int4HadamardBlocks, OfFiniteValuesAreFinite) {
+  for (const float each : through(Wire::int4_hadamard, std::vector<float>(256, 3e38F))) EXPECT_EQ(each, each);
+  for (const float each : through(Wire::int4_hadamard, normal_values(1e37F))) EXPECT_TRUE(std::isfinite(each));
 }
 
 TEST(Int4Blocks, ThatAreNotFiniteAreNoNumbers) {
-  for (const float broken : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    std::vector<float> values(300, 1);
-    values[255] = broken;
-    const std::vector<float> arrived = through(Wire::int4, values);
-    for (std::size_t i = 0; i < 300; ++i) EXPECT_EQ(std::isnan(arrived[i]), i < 256) << i;
-  }
+  for (const Wire wire : {Wire::int4, Wire::int4_hadamard})
+    for (const float broken : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> values(300, 1);
+      values[255] = broken;
+      const std::vector<float> arrived = through(wire, values);
+      for (std::size_t i = 0; i < 300; ++i) EXPECT_EQ(std::isnan(arrived[i]), i < 256) << i;
+    }
 }
 
 TEST(Int4Blocks, OfZerosAreZeros) {

@@ -206,6 +206,23 @@ TEST(H100, IsItsDataSheetTimesWhatIsUsuallyReached) {
   EXPECT_NEAR(collective_seconds(estimate, unlinked), 2e-5 + 1, 1e-12);
 }
 
+TEST(StepSeconds, HaveTheLatencyOfTheNetworkWhereCallsCrossHosts) {
+  Profile far = profile();
+  far.network_seconds = 1e-3;
+  const auto more = [&](const Costs& costs) { return costs.seconds(far) - costs.seconds(); };
+  const Costs across(Plan::zero3(), zero::Memory::separate, 2);
+  double calls = 0;
+  for (const zero::Traffic::Entry& entry : across.estimate.wire.entries) {
+    EXPECT_LE(entry.calls_across, entry.calls);
+    calls += static_cast<double>(entry.calls_across);
+  }
+  EXPECT_GT(calls, 10);
+  EXPECT_NEAR(more(across), calls * (1e-3 - 1e-5), 1e-12);
+  EXPECT_EQ(more(Costs(Plan::zero3())), 0);
+  far.network_seconds = 1e-6;  // within the host it takes as long at least
+  EXPECT_EQ(more(across), 0);
+}
+
 TEST(StepSeconds, AreLongerOverTheNetwork) {
   const auto seconds = [](int hosts) { return Costs(Plan::ddp(), zero::Memory::separate, hosts).seconds(); };
   EXPECT_GT(seconds(4), seconds(2));
