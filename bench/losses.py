@@ -129,7 +129,8 @@ class Result:
         gap, permitted = fmean(self.gaps(reference)), self.variant.permitted
         if permitted is None or gap <= permitted:  # a gap that is not a number is too large
             return ""
-        return f"{self.variant.label}: final loss {gap:+.2f} % from {reference.variant.label}'s, {permitted} % permitted"
+        beside = reference.variant.label
+        return f"{self.variant.label}: final loss {gap:+.2f} % from {beside}'s, {permitted} % permitted"
 
 
 def note(message: str) -> None:

@@ -145,9 +145,9 @@ class Plan {
   // Gradients are rounded to f32, bf16 or f16 when they travel, whatever their own dtype, and added in the accumulation
   // dtype; not those of fp64 parameters. On one rank nothing travels. Throws ConfigError for another dtype.
   [[nodiscard]] Plan reduce_in(Dtype dtype) const;
-  // The same by a wire: fp32, bf16, fp16, or native, as they are. One of a codec: as they are inside shard groups, whose
-  // sums are coded once, where they go to others of the mesh, decoded there and added up in the accumulation dtype
-  // (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too).
+  // The same by a wire: fp32, bf16, fp16, or native, as they are. One of a codec: as they are inside shard groups,
+  // whose sums are coded once, where they go to others of the mesh, decoded there and added up in the accumulation
+  // dtype (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too).
   [[nodiscard]] Plan reduce_in(Wire wire) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are.

@@ -29,8 +29,8 @@ struct Traffic {
       in_place += times * moved.in_place;
     }
     bool operator==(const Entry& other) const {
-      return calls == other.calls && calls_across == other.calls_across && bytes == other.bytes && across_hosts == other.across_hosts &&
-             in_place == other.in_place;
+      return calls == other.calls && calls_across == other.calls_across && bytes == other.bytes &&
+             across_hosts == other.across_hosts && in_place == other.in_place;
     }
   };
 

@@ -59,7 +59,8 @@ struct Seen {
   Ledger from_the_start, of_a_step;  // the latter's peaks are those of the last step
   Estimate estimate;
   std::int64_t budget = 0;
-  Traffic sent;  // in the last step
+  Traffic sent;              // in the last step
+  bool not_updated = false;  // between the forwards before it, gradients having overflowed: kept copies stay
   TierTraffic before_steps, moved;
   Done done, listed;
 };
@@ -102,7 +103,11 @@ Training train_by_setting(const Setting& setting) {
       train_by(setting.job(), lm_with_dropout(0.2), [&](Lm& model, Engine& engine, Outcome& run, int rank) {
         Seen& seen = training.ranks[static_cast<std::size_t>(rank)];
         seen.before_steps = engine.setup_tier_traffic();
-        for (int step = 0; step < kSteps - 1; ++step) run.record(step_of(model, engine, step));
+        for (int step = 0; step < kSteps - 1; ++step) {
+          const StepReport report = step_of(model, engine, step);
+          seen.not_updated |= report.skipped && step >= kSteps - 3;  // of two steps, where updates are late
+          run.record(report);
+        }
         observed_step(model, engine, run, seen);
       });
   return training;
@@ -187,8 +192,12 @@ void expect_sent_what_was_foreseen(const Setting& setting, const std::vector<See
   const bool several = 0 < ranks.per_host && ranks.per_host < ranks.count;
   const bool within_hosts = !several || (0 < ranks.shard && ranks.shard <= ranks.per_host);
   for (const Seen& each : seen) {
-    EXPECT_EQ(text_of(each.sent), text_of(each.estimate.wire));
-    EXPECT_TRUE(each.sent == each.estimate.wire);
+    if (each.not_updated && setting.kept != KeptCopy::none) {
+      EXPECT_LE(each.sent[Collective::all_gather].bytes, each.estimate.wire[Collective::all_gather].bytes);
+    } else {
+      EXPECT_EQ(text_of(each.sent), text_of(each.estimate.wire));
+      EXPECT_TRUE(each.sent == each.estimate.wire);
+    }
     EXPECT_EQ(each.sent.across_hosts() > 0, several);
     EXPECT_EQ(each.sent.within_host() > 0, ranks.count > 1);
     EXPECT_LE(each.sent.in_place(), within_hosts ? each.sent.within_host() : 0);

@@ -238,7 +238,9 @@ std::string Setting::title() const {
   if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
   if (kept != KeptCopy::none) text += "KeptOn" + std::string(name(kept));
   if (reduce_in != Wire::native) text += "ReducedIn" + std::string(name(reduce_in));
-  return text + (reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "");
+  text += std::string(reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "");
+  std::erase(text, '-');  // of names; a test's has none
+  return text;
 }
 
 std::vector<State> Setting::states_on(Tier tier) const {
