@@ -266,7 +266,8 @@ def parse() -> argparse.Namespace:
 
 def document(options: argparse.Namespace, results: list[Result]) -> str:
     variants = {each.name: {**asdict(each.variant), "losses": each.losses} for each in results}
-    work = {"steps": options.steps, "warmup": options.warmup, "seeds": options.seeds}
+    work = {name: getattr(options, name) for name in ("steps", "warmup", "batch", "seeds")}
+    work["arguments"] = options.study.work
     return json.dumps({**work, "variants": variants}, indent=1) + "\n"
 
 

@@ -41,20 +41,25 @@ void add_launch_options(CLI::App& command, cli::LaunchOptions& options) {
                   1e6)
       ->group("Ranks");
   cli::add_restarts(command, options.restarts, "Ranks");
-  command
-      .add_option("--hosts", options.hosts,
-                  "Hosts of the run, between commas (a,b or a:4,b:4), or a file of them (lines: a, or a slots=4); a "
-                  "launcher is started on each")
-      ->type_name("HOST,...|FILE")
-      ->group("Hosts");
+  CLI::Option* const hosts =
+      command
+          .add_option(
+              "--hosts", options.hosts,
+              "Hosts of the run, between commas (a,b or a:4,b:4), or a file of them (lines: a, or a slots=4); a "
+              "launcher is started on each")
+          ->type_name("HOST,...|FILE")
+          ->group("Hosts");
   command.add_option("--agent", options.agent, "What runs a command on another host, given its name and the command")
       ->type_name("COMMAND")
+      ->needs(hosts)
       ->capture_default_str()
       ->group("Hosts");
   command
       .add_option("--export", options.exported,
                   "Variables that go there, beside ZERO_*, OMP_*, NCCL_* and the like, PATH and LD_LIBRARY_PATH")
       ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs(hosts)
       ->type_name("NAME,...")
       ->group("Hosts");
   command.add_option("--orders", options.ordered)->group("");
@@ -162,7 +167,8 @@ int run(int argc, char** argv) {
   occupy_standard_files();
   // A file that grows too large is then an error of the write, which is reported.
   const auto file_size_signal = std::signal(SIGXFSZ, SIG_IGN);
-  if (argc > 3 && argv[1] == std::string_view(cli::kReach)) return cli::reach({argv + 3, argv + argc}, argv[2]);
+  if (argc > 3 && argv[1] == std::string_view(cli::kReach))
+    return cli::reach({argv + 3, argv + argc}, argv[2], file_size_signal);
   CLI::App app("Trains language models under the stages of ZeRO.", "zero");
   app.require_subcommand(0, 1);
   app.formatter(cli::help_format());

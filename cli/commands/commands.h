@@ -2,6 +2,7 @@
 #pragma once
 
 #include <csignal>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,9 @@ struct LaunchOptions {
   double grace = 10;
   int restarts = 0;
   int nodes = 1, node_rank = 0;
-  std::string master;  // ADDRESS or ADDRESS:PORT, of the first node
-  std::string hosts;   // a list or a file; empty: the nodes are started one by one
-  std::string agent = "ssh -T -o BatchMode=yes";
+  std::string master;                // ADDRESS or ADDRESS:PORT, of the first node
+  std::optional<std::string> hosts;  // a list or a file; none: the nodes are started one by one
+  std::string agent = "ssh -T -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15";
   std::vector<std::string> exported;  // variables
   std::string ordered;                // the name that `zero launch --hosts`, which started this, has for this host
   void (*file_size_signal)(int) = SIG_DFL;  // what the program does about SIGXFSZ

@@ -48,8 +48,9 @@ Nodes nodes_of(const LaunchOptions& options) {
 // The address is that of the first host, unless the user gave one.
 std::string master_of(const LaunchOptions& options, const std::vector<ListedHost>& hosts) {
   if (!options.master.empty()) return options.master;
-  if (hosts.size() > 1 && hosts.front().name == "localhost")
-    throw UsageError("--hosts begins with localhost, which is no address for the others: --master says one");
+  if (hosts.size() > 1 && hosts.front().is_loopback())
+    throw UsageError("--hosts begins with " + hosts.front().name +
+                     ", here the loopback address, which is none for the others: --master says one");
   const std::string address = hosts.front().address();
   return address.find(':') == std::string::npos ? address : "[" + address + "]";
 }
@@ -96,8 +97,9 @@ std::string command_there(const LaunchOptions& options, const std::vector<Listed
 // A process here for each of the hosts, which are to be ended only after their launchers had the time to.
 Job job_over_hosts(const LaunchOptions& options) {
   constexpr std::chrono::seconds longer(5);
-  if (options.nodes > 1) throw UsageError("--hosts and --nodes: either starts the run's launchers");
-  const std::vector<ListedHost> hosts = read_hosts(options.hosts);
+  if (options.nodes > 1 || options.node_rank > 0)
+    throw UsageError("--hosts and --nodes: either starts the run's launchers");
+  const std::vector<ListedHost> hosts = read_hosts(*options.hosts);
   const std::string master = master_of(options, hosts);
   Nodes checked;
   read_master(master, checked);
@@ -112,7 +114,7 @@ Job job_over_hosts(const LaunchOptions& options) {
     job.names.push_back("the launcher on " + there.name);
   }
   job.ranks = count;
-  job.output = options.plain ? Output::inherit : Output::lines;
+  job.output = Output::lines;  // an agent may make what it writes to non-blocking, for ranks here too
   job.grace = grace_of(options) + longer;
   return job;
 }
@@ -139,7 +141,7 @@ int start_count() {
 int launch(const LaunchOptions& options) {
   zero::Descriptor orders;
   if (!options.ordered.empty()) orders = take_orders();
-  Job job = options.hosts.empty() ? job_here(options) : job_over_hosts(options);
+  Job job = options.hosts ? job_over_hosts(options) : job_here(options);
   if (orders) {
     job.orders = orders.get();
     job.context = "on " + options.ordered + ": ";

@@ -1,5 +1,7 @@
 #include "cli/options/host_list.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include "base/number.h"
@@ -84,8 +87,20 @@ bool ListedHost::is_this_one() const {
   return name == "localhost" || name == own_name();
 }
 
+bool ListedHost::is_loopback() const {
+  if (!is_this_one()) return false;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, nullptr, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  const sockaddr* const address = found->ai_addr;
+  if (address->sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 std::vector<ListedHost> read_hosts(const std::string& text) {
-  const bool file = text.find('/') != std::string::npos || std::filesystem::is_regular_file(text);
+  std::error_code error;  // of a list that is too long for a file's name
+  const bool file = text.find('/') != std::string::npos || std::filesystem::is_regular_file(text, error);
   std::vector<ListedHost> hosts = file ? hosts_in_file(text) : hosts_in_list(text);
   for (std::size_t i = 0; i < hosts.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)

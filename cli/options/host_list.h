@@ -13,6 +13,8 @@ struct ListedHost {
   // Without the user.
   std::string address() const;
   bool is_this_one() const;
+  // Whether it is, and has its name for the loopback interface's address.
+  bool is_loopback() const;
 };
 
 // "a,b:4" or a file with a host a line, "a" or "a slots=4", as mpirun reads it; # begins a comment. Throws UsageError

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "cli/processes/refusal.h"
@@ -39,7 +40,8 @@ std::string greeting(const std::string& exported) {
 }
 
 // Between fork and exec of a process that has one thread.
-[[noreturn]] void become(const std::vector<std::string>& command, int input, const sigset_t& mask, pid_t parent) {
+[[noreturn]] void become(const std::vector<std::string>& command, int input, const sigset_t& mask, pid_t parent,
+                         void (*file_size_signal)(int)) {
   std::vector<std::string> words = command;
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -48,18 +50,21 @@ std::string greeting(const std::string& exported) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   ::dup2(input, 0);
+  std::signal(SIGXFSZ, file_size_signal);
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   ::execvp(argv.front(), argv.data());
   ::dprintf(2, "zero: cannot start '%s': %s\n", argv.front(), std::strerror(errno));
   ::_exit(127);
 }
 
-// What nobody reads any more is lost: that the other end has gone is seen by its exit code.
-void write_all(int fd, std::string_view text) {
+// Writes what `fd` takes at once. What nobody reads any more is dropped: that the other end has gone is seen by its
+// exit code.
+void write_some(int fd, std::string& text) {
   while (!text.empty()) {
     const ssize_t wrote = ::write(fd, text.data(), text.size());
-    if (wrote < 0 && errno != EINTR) return;
-    if (wrote > 0) text.remove_prefix(static_cast<std::size_t>(wrote));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0 && errno == EAGAIN) return;
+    text.erase(0, wrote < 0 ? text.size() : static_cast<std::size_t>(wrote));
   }
 }
 
@@ -87,22 +92,25 @@ bool travels(const std::string& variable) {
          std::ranges::count(kNames, variable) > 0;
 }
 
-int reach(const std::vector<std::string>& command, const std::string& exported) {
+int reach(const std::vector<std::string>& command, const std::string& exported, void (*file_size_signal)(int)) {
   const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) refuse("cannot reach a host", errno);
-  const Descriptor read_end(ends[0]), write_end(ends[1]);
+  std::optional<Descriptor> read_end(ends[0]);
+  const Descriptor write_end(ends[1]);
+  ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
   const pid_t self = ::getpid(), child = ::fork();
   if (child < 0) refuse("cannot reach a host", errno);
-  if (child == 0) become(command, ends[0], signals.previous(), self);
-  write_all(ends[1], greeting(exported));
-  for (;;) {
-    pollfd polled{signals.fd(), POLLIN, 0};
-    ::poll(&polled, 1, -1);
+  if (child == 0) become(command, ends[0], signals.previous(), self, file_size_signal);
+  read_end.reset();
+  for (std::string text = greeting(exported);;) {
+    write_some(ends[1], text);
+    pollfd polled[] = {{signals.fd(), POLLIN, 0}, {ends[1], POLLOUT, 0}};
+    ::poll(polled, text.empty() ? 1 : 2, -1);
     while (const auto signal = signals.next()) {
       int status = 0;
       if (*signal != SIGCHLD && *signal != SIGPIPE) {
-        write_all(ends[1], std::string(1, static_cast<char>(*signal)));
+        text += static_cast<char>(*signal);
       } else if (::waitpid(child, &status, WNOHANG) == child) {
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       }
@@ -123,7 +131,6 @@ Descriptor take_orders() {
   Descriptor orders(::fcntl(0, F_DUPFD_CLOEXEC, 3));
   const Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!orders || !null || ::dup2(null.get(), 0) != 0) refuse("cannot take orders", errno);
-  ::fcntl(orders.get(), F_SETFL, O_NONBLOCK);
   return orders;
 }
 

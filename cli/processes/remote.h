@@ -17,12 +17,12 @@ inline constexpr const char* kReach = "reach";
 bool travels(const std::string& variable);
 
 // Runs `command`, tells it the variables of the run and those that `exported` names, between commas, and passes on the
-// signals that this process gets. Returns its exit code, or 128 + n after signal n. Throws zero::Error when it cannot
-// be started.
-int reach(const std::vector<std::string>& command, const std::string& exported);
+// signals that this process gets. `file_size_signal`: what it does about SIGXFSZ. Returns its exit code, or 128 + n
+// after signal n. Throws zero::Error when it cannot be started.
+int reach(const std::vector<std::string>& command, const std::string& exported, void (*file_size_signal)(int));
 
 // In what was started so: reads the variables, and gives standard input to nobody else. Returns where signals come
-// from, which does not block. Throws zero::ConfigError when standard input is none that reach() writes.
+// from. Throws zero::ConfigError when standard input is none that reach() writes.
 zero::Descriptor take_orders();
 
 // As a shell reads it.

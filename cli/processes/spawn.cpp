@@ -181,12 +181,12 @@ class Ranks {
   }
 
   void obey() {
-    for (char number = 0; orders_ >= 0;) {
+    for (pollfd polled{orders_, POLLIN, 0}; orders_ >= 0 && ::poll(&polled, 1, 0) > 0;) {
+      char number = 0;
       const ssize_t got = ::read(orders_, &number, 1);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return;
-      if (got == 0) orders_ = -1;
-      handle(got == 0 ? SIGHUP : number);
+      if (got <= 0) orders_ = -1;
+      handle(got <= 0 ? SIGHUP : number);
     }
   }
 
@@ -209,13 +209,18 @@ class Ranks {
       if (meant(end))
         meant_ = end.status;
       else if (end.failed() && !(outcome_.passed_on && ended_by_us(end)))
-        if (!first || (first->how == CLD_EXITED && end.how != CLD_EXITED)) first = &end;
+        if (!first || (!was_killed(*first) && was_killed(end))) first = &end;
     if (!first || outcome_.code) return;
     outcome_.code = first->how == CLD_EXITED ? first->status : 128 + first->status;
     message_ = describe(*first, name_of(first->rank));
     if (killed_for_memory(*first)) message_ += kOutOfMemory;
     if (!ending_.deadline) end_all(SIGTERM, job_.grace);
     ending_.deadline = std::min(*ending_.deadline, Clock::now() + job_.grace);
+  }
+
+  // Or, of a launcher elsewhere, what it had started.
+  bool was_killed(const RankEnd& end) const {
+    return end.how != CLD_EXITED || (!job_.names.empty() && end.status > 128);
   }
 
   bool meant(const RankEnd& end) const {

@@ -40,8 +40,8 @@ struct Job {
   std::chrono::milliseconds grace = std::chrono::seconds(10);  // after a failure
   std::optional<std::chrono::milliseconds> patience = {};      // after the first signal to us; none: the same
   int restarts = 0;                                            // within an hour
-  int started_before = 0;  // how often the ranks were, by whoever started this process
-  int orders = -1;         // where signals come from too, a byte each, without blocking; its end is SIGHUP. -1: nowhere
+  int started_before = 0;          // how often the ranks were, by whoever started this process
+  int orders = -1;                 // where signals come from too, a byte each; its end is SIGHUP. -1: nowhere
   std::vector<int> hopeless = {};  // exit codes of failures that are the same however often ranks are started
   std::vector<int> meant = {};     // those of ranks that ended as they were asked to, which are no failures
   ServeStore serve = nullptr;

@@ -46,7 +46,8 @@ struct Hosts {
 // Collective. Throws ConfigError where hosts have not as many ranks each, numbered host by host.
 Hosts hosts_of(const zero::World& world) {
   const int each = world.local_size(), host = world.rank() / each;
-  const bool odd = world.rank() % each != world.local_rank() || world.size() % each != 0;
+  const bool uneven = largest(world, std::int64_t{each}) != -largest(world, -std::int64_t{each});
+  const bool odd = uneven || world.rank() % each != world.local_rank() || world.size() % each != 0;
   if (largest(world, std::int64_t{odd}) > 0)
     throw zero::ConfigError("bench profile measures hosts of as many ranks each, numbered host by host",
                             "start it by zero launch --hosts, or on one host");

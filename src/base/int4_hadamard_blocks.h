@@ -60,11 +60,13 @@ struct Int4HadamardBlocks {
     const std::int64_t lanes = count / hadamard::kOrder;
     hadamard::mix(each, lanes);
     for (std::int64_t i = lanes * hadamard::kOrder; i < count; ++i) each[i] *= hadamard::kRoot;
-    const bool lost = each[0] != each[0];  // as all of the block are
-    for (std::int64_t i = 0; i < count; ++i) float8::put(lost ? kLost : each[i], values[i]);
+    for (std::int64_t i = 0; i < count; ++i) float8::put(in_one_form(each[i]), values[i]);
   }
 
-  static constexpr float kLost = std::numeric_limits<float>::quiet_NaN();
+  // What is not a number, and may have come of infinities, has the same bits wherever it is computed.
+  ZERO_BOTH static float in_one_form(float value) {
+    return value != value ? std::numeric_limits<float>::quiet_NaN() : value;
+  }
 
   // One, from the column that it is in: the same sums.
   ZERO_BOTH static float value(const std::uint8_t* codes, const std::uint8_t* head, std::int64_t count,
@@ -73,12 +75,12 @@ struct Int4HadamardBlocks {
     float column[hadamard::kOrder];
     if (at >= lanes * hadamard::kOrder) {
       Int4Blocks::decode(codes, head, count, at, 1, column);
-      return column[0] != column[0] ? kLost : column[0] * hadamard::kRoot;
+      return in_one_form(column[0] * hadamard::kRoot);
     }
     for (std::int64_t i = 0; i < hadamard::kOrder; ++i)
       Int4Blocks::decode(codes, head, count, i * lanes + at % lanes, 1, column + i);
     hadamard::mix(column, 1);
-    return column[0] != column[0] ? kLost : column[at / lanes];
+    return in_one_form(column[at / lanes]);
   }
 };
 

@@ -64,12 +64,12 @@ class LostHosts : public NothingStays {
   // rank inside the host says so.
   static void expect_the_second_named(const Result& result) {
     EXPECT_NE(result.code, 0);
-    const std::string late = " did not a[a-z]+ within 3000 ms";
     bool named = false;
     for (int rank = 0; rank < kRanksPerHost; ++rank) {
       const std::string said = said_by(rank, result.err), self = "zero: rank " + std::to_string(rank) + ": ";
-      const std::regex here(self + ".*: rank [01]" + late);
-      const std::regex there(self + ".* over tcp: rank [23] at " + VirtualHosts::address(1) + ".*" + late);
+      const std::regex here(self + ".*: rank [01] (did not a[a-z]+ within 3000 ms|left the group|died|failed)");
+      const std::regex there(self + ".* over tcp: rank [23] at " + VirtualHosts::address(1) +
+                             " did not answer within 3000 ms");
       const bool names = std::regex_search(said, there);
       EXPECT_TRUE(names || std::regex_search(said, here)) << said << "of\n" << result.err;
       named = named || names;
@@ -92,9 +92,9 @@ TEST_F(LostHosts, WhoseRanksAreKilledAreNamed) {
   const Result result = loses(hosts, [&] {
     for (const pid_t rank : ranks_on(1)) ::kill(rank, SIGKILL);
   });
-  EXPECT_EQ(result.code, 128 + SIGKILL);
-  EXPECT_TRUE(contains(result.err, "zero: on " + VirtualHosts::address(1) + ": rank ")) << result.err;
-  EXPECT_TRUE(contains(result.err, "was killed by signal 9 (Killed)")) << result.err;
+  EXPECT_NE(result.code, 0);
+  const std::regex killed("zero: on " + VirtualHosts::address(1) + ": .*rank [23] was killed by signal 9 \\(Killed\\)");
+  EXPECT_TRUE(std::regex_search(result.err, killed)) << result.err;
 }
 
 // Whose memory and streams take no more.

@@ -224,8 +224,8 @@ TEST_P(HostsWithLaunchers, MeasureTheNetworkBetweenThem) {
   EXPECT_FALSE(procs::contains(measured.out, "as given")) << measured.out;
   const json profile = folder_.document("profile");
   EXPECT_EQ(profile.at("ranks"), shape.ranks_per_host);
-  EXPECT_GT(profile.at("network_seconds"), profile.at("collective_seconds"));
-  EXPECT_LT(profile.at("network_bandwidth"), profile.at("collective_bandwidth"));
+  EXPECT_GT(profile.at("network_seconds"), 0);
+  EXPECT_NE(profile.at("network_bandwidth"), 1.25e9) << "what it is taken for where nothing is measured";
   const Result planned = procs::run(procs::zero({"plan", "--model", "tiny", "--ranks", "4", "--hosts", "2",
                                                  "--precision", "bf16", "--profile", folder_.path("profile")}));
   EXPECT_EQ(planned.code, 0) << planned.err;

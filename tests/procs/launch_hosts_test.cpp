@@ -1,6 +1,7 @@
 // `zero launch --hosts`: a launcher on each host, as if each had been started by hand. The other host is this one, by
 // an agent that gives a shell nothing of our environment, as ssh does.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -78,6 +79,11 @@ TEST_F(OverHosts, VariablesOfTheRunTravelAndOthersWhenNamed) {
     here[name] = value;
   EXPECT_EQ(said_by(1, run(launch(print), here).out), "70/3//\n");
   EXPECT_EQ(said_by(1, run(launch(joined({"--export", "X,MINE"}, print)), here).out), "70/3/a b/\n");
+  const Words before{"-n", "1", "--export", "MINE", "sh", "-c", "echo $MINE"};
+  EXPECT_EQ(said_by(1, run(launch(before), here).out), "a b\n") << "the program follows";
+  here["LONG"] = std::string(100'000, 'x');  // more than a pipe holds
+  EXPECT_EQ(said_by(1, run(launch({"-n", "1", "--export", "LONG", "sh", "-c", "echo ${#LONG}"}), here).out),
+            "100000\n");
 }
 
 TEST_F(OverHosts, ARankThatFailsEndsThoseOfAllHostsAndItsCodeIsTheRuns) {
@@ -115,8 +121,25 @@ TEST_F(OverHosts, SignalsReachTheRanksOfAllHosts) {
   EXPECT_TRUE(contains(result.err, "\nzero: stopped by signal 15 (Terminated)\n")) << result.err;
 }
 
-// As when the connection breaks.
+// As when the connection closes: of a launcher that is no child of what gives the orders.
 TEST_F(OverHosts, ALauncherWhoseOrdersEndEndsItsRanks) {
+  const std::string first = folder_.path("first"), second = folder_.path("second");
+  for (const std::string& fifo : {first, second}) ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const char* const script =
+      "{ printf 'zero orders 1\\0\\0'; read x <$1; printf '\\012'; read x <$2; } | "
+      "\"$0\" launch --orders far -n 1 --grace 0.1 "
+      "sh -c \"trap 'echo usr1' USR1; trap '' HUP; echo ready; tail -f /dev/null & while :; do wait; done\"";
+  Program program({"sh", "-c", script, procs::kZero, first, second}, variables());
+  EXPECT_EQ(program.line(), "[0] ready");
+  std::ofstream(first) << "go on\n";
+  EXPECT_EQ(program.line(), "[0] usr1");
+  std::ofstream(second) << "end\n";
+  const Result result = program.finish();
+  EXPECT_EQ(result.code, 128 + SIGHUP);
+  EXPECT_EQ(result.err, "zero: on far: stopped by signal 1 (Hangup)\n");
+}
+
+TEST_F(OverHosts, AnAgentThatIsKilledIsNamed) {
   Program program(launch({"-n", "1", "--grace", "0.1", "sh", "-c", "trap '' TERM HUP; echo ready; exec sleep 3600"}),
                   variables());
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(contains(program.line(), "ready"));

@@ -292,7 +292,8 @@ TEST(Int4HadamardBlocks, MixWhat32Divides) {
 }
 
 TEST(Int4HadamardBlocks, OfFiniteValuesAreFinite) {
-  for (const float each : through(Wire::int4_hadamard, std::vector<float>(256, 3e38F))) EXPECT_EQ(each, each);
+  for (const float each : through(Wire::int4_hadamard, std::vector<float>(256, 3e38F)))
+    EXPECT_TRUE(std::isfinite(each));
   for (const float each : through(Wire::int4_hadamard, normal_values(1e37F))) EXPECT_TRUE(std::isfinite(each));
 }
 
