@@ -28,6 +28,12 @@ constexpr std::array<std::string_view, 9> kPrefixes{"ZERO_", "OMP_",    "KMP_", 
                                                     "NCCL_", "ONEDNN_", "ATEN_", "TORCH_"};
 constexpr std::array<std::string_view, 4> kNames{"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TORCHELASTIC_RESTART_COUNT"};
 
+// Whether a variable is one of the run's, which other hosts need too.
+bool travels(const std::string& variable) {
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return variable.starts_with(prefix); }) ||
+         std::ranges::count(kNames, variable) > 0;
+}
+
 // Each text with a zero behind it, and an empty one last.
 std::string greeting(const std::string& exported) {
   std::string text(kGreeting);
@@ -86,11 +92,6 @@ bool read_text(std::string& text) {
 }
 
 }  // namespace
-
-bool travels(const std::string& variable) {
-  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return variable.starts_with(prefix); }) ||
-         std::ranges::count(kNames, variable) > 0;
-}
 
 int reach(const std::vector<std::string>& command, const std::string& exported, void (*file_size_signal)(int)) {
   const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};

@@ -13,9 +13,6 @@ namespace cli {
 // `zero reach NAME,... COMMAND...` is a call of reach().
 inline constexpr const char* kReach = "reach";
 
-// Whether a variable of this process is one of the run's, which other hosts need too.
-bool travels(const std::string& variable);
-
 // Runs `command`, tells it the variables of the run and those that `exported` names, between commas, and passes on the
 // signals that this process gets. `file_size_signal`: what it does about SIGXFSZ. Returns its exit code, or 128 + n
 // after signal n. Throws zero::Error when it cannot be started.

@@ -1,6 +1,7 @@
 // Hosts that are lost while a run trains: the ranks of the others say which, and no process of the run stays.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <regex>
 
@@ -19,7 +20,7 @@ using procs::VirtualHosts;
 using procs::Words;
 using procs::zero;
 
-constexpr int kHosts = 2, kRanksPerHost = 2, kRanks = kHosts * kRanksPerHost;
+constexpr int kHosts = 2, kRanksPerHost = 2;
 const char* const kPatience = "3";  // seconds that an operation waits
 
 class LostHosts : public NothingStays {
@@ -31,9 +32,7 @@ class LostHosts : public NothingStays {
 
   // Trains until it is lost: what it says once `lose` has made that so.
   Result loses(const VirtualHosts& hosts, const std::function<void()>& lose) {
-    const std::string agent = folder_.path("agent");
-    hosts.write_agent(agent);
-    const Words launch{"launch", "--hosts", hosts.names(), "--agent", agent, "-n", std::to_string(kRanksPerHost)};
+    const Words launch = hosts.launch(std::to_string(kRanksPerHost), folder_.path("agent"));
     procs::Variables environment = variables();
     environment["ZERO_TIMEOUT"] = kPatience;
     // What ends them is their own error, not the signal by which a launcher ends those that are left.
@@ -51,12 +50,10 @@ class LostHosts : public NothingStays {
   // Processes of ranks on that host.
   std::vector<pid_t> ranks_on(int host) const {
     std::vector<pid_t> ranks;
-    for (const pid_t process : left())
-      for (int rank = host * kRanksPerHost; rank < (host + 1) * kRanksPerHost; ++rank)
-        if (contains(procs::read_all("/proc/" + std::to_string(process) + "/environ"),
-                     '\0' + ("RANK=" + std::to_string(rank)) + '\0') &&
-            contains(procs::read_all("/proc/" + std::to_string(process) + "/cmdline"), std::string("train") + '\0'))
-          ranks.push_back(process);
+    const std::vector<pid_t> ours = left();
+    for (int rank = host * kRanksPerHost; rank < (host + 1) * kRanksPerHost; ++rank)
+      for (const pid_t process : procs::processes_with("RANK", std::to_string(rank)))
+        if (std::ranges::count(ours, process) > 0) ranks.push_back(process);
     return ranks;
   }
 

@@ -201,9 +201,8 @@ TEST_P(HostsWithLaunchers, TrainTogetherWhereTheyKnowTheToken) {
 TEST_P(HostsWithLaunchers, StartEachOtherByAnAgent) {
   const Shape shape = GetParam();
   const VirtualHosts hosts(shape.hosts);
-  const std::string agent = folder_.path("agent");
-  hosts.write_agent(agent);
-  const Words launch{"launch", "--hosts", hosts.names(), "--agent", agent, "-n", std::to_string(shape.ranks_per_host)};
+  const std::string each = std::to_string(shape.ranks_per_host);
+  const Words launch = hosts.launch(each, folder_.path("agent"));
   const Result result = procs::run(joined(procs::zero(launch), training("several", 4, {"--plan", "zero3"})));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(run_of("several").at("losses"), on_one_host({"--plan", "zero3"}).at("losses"));
@@ -212,10 +211,8 @@ TEST_P(HostsWithLaunchers, StartEachOtherByAnAgent) {
 TEST_P(HostsWithLaunchers, MeasureTheNetworkBetweenThem) {
   const Shape shape = GetParam();
   const VirtualHosts hosts(shape.hosts);
-  const std::string agent = folder_.path("agent");
-  hosts.write_agent(agent);
   const std::string each = std::to_string(shape.ranks_per_host);
-  const Words launch{"launch", "--hosts", hosts.names(), "--agent", agent, "-n", each};
+  const Words launch = hosts.launch(each, folder_.path("agent"));
   const Result measured =
       procs::run(joined(procs::zero(launch),
                         procs::zero({"bench", "profile", "--precisions", "bf16", "--out", folder_.path("profile")})));

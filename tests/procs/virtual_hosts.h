@@ -42,22 +42,20 @@ class VirtualHosts {
     return words;
   }
 
-  // All of them, between commas, as `zero launch --hosts` takes them.
-  std::string names() const {
-    std::string text;
-    for (int host = 0; host < count_; ++host) text += (host ? "," : "") + address(host);
-    return text;
-  }
-
-  // Writes what `zero launch --agent` takes: a program that runs a command on one of them, as ssh does.
-  void write_agent(const std::string& path) const {
-    std::ofstream file(path);
+  // What follows `zero` to start so many ranks on each of them. `agent`: the file to write that runs a command on one,
+  // as ssh does.
+  std::vector<std::string> launch(const std::string& ranks, const std::string& agent) const {
+    std::string names;
+    std::ofstream file(agent);
     file << "#!/bin/sh\ncase $1 in\n";
-    for (int host = 0; host < count_; ++host)
+    for (int host = 0; host < count_; ++host) {
       file << address(host) << ") host=" << name(std::to_string(host)) << ";;\n";
+      names += (host ? "," : "") + address(host);
+    }
     file << "esac\nshift\nexec ip netns exec $host env -i sh -c \"$*\"\n";
     file.close();
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+    return {"launch", "--hosts", names, "--agent", agent, "-n", ranks};
   }
 
   // Nothing comes from that one any more, or gets there.
