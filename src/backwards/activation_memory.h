@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <span>
 #include <string>
@@ -97,6 +98,7 @@ class ActivationMemory : public Eviction {
   const std::weak_ptr<EngineObserver> observer_;
   StoredActivations stored_;
   FollowedPlan plan_;
+  std::pmr::monotonic_buffer_resource lists_;  // of the trace
   OperatorTrace recorded_;
   TracedStorages storages_;
   std::vector<Called> calls_;

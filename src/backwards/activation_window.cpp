@@ -48,7 +48,8 @@ class ActivationWindow::Call {
  public:
   Call(ActivationWindow& window, const c10::OperatorHandle& op, const OperatorKind& its_kind,
        std::span<const c10::IValue> arguments)
-      : kind(its_kind) {
+      : kind(its_kind),
+        its{.uses = TracedList<StorageUse>(&window.lists_), .results = TracedList<int>(&window.lists_), .units = {}} {
     its.uses.reserve(arguments.size());
     its.identity = its.alike = std::hash<c10::OperatorHandle>()(op);
     for (std::size_t i = 0; i < arguments.size(); ++i)
@@ -249,7 +250,8 @@ void ActivationWindow::trace_results(std::span<const c10::IValue> results, const
         return;
       if (std::find(call.others.begin(), call.others.end(), storage) != call.others.end()) return;
       const int its = static_cast<int>(trace_.storages.size());
-      trace_.storages.push_back({.bytes = bytes, .writers = {number}});
+      trace_.storages.push_back(
+          {.bytes = bytes, .writers = TracedList<int>({number}, &lists_), .readers = TracedList<int>(&lists_)});
       trace_.storages.back().readers.reserve(kUsualReaders);
       if (call.kind.allocates) trace_.storages.back().whole_from = TracedStorage::kNever;
       if (stored_) may_be_stored(tensor, its);

@@ -4,8 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <functional>
-
 namespace zero {
 
 // Calls visit(tensor) for every tensor, an undefined one too.
@@ -33,6 +31,14 @@ void for_each_defined(const c10::IValue& value, const Visit& visit) {
 }
 
 // The tensors of a value, alone or in a list, become what `change` makes of them.
-c10::IValue with_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& change);
+template <typename Change>
+c10::IValue with_tensors(const c10::IValue& value, const Change& change) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(change(value.toTensor())) : value;
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  const c10::List<c10::IValue> from = value.toList();
+  c10::impl::GenericList to(from.elementType());
+  for (const c10::IValue& item : from) to.push_back(with_tensors(item, change));
+  return to;
+}
 
 }  // namespace zero

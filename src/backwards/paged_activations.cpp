@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "backwards/arguments.h"
@@ -30,10 +31,17 @@ std::uint64_t signature(const OperatorTrace& trace) {
   return all;
 }
 
+std::vector<std::int64_t> times_of(const OperatorTrace& trace) {
+  std::vector<std::int64_t> times;
+  times.reserve(trace.operators.size());
+  for (const TracedOperator& each : trace.operators) times.push_back(each.nanoseconds);
+  return times;
+}
+
 // The first time is slow.
-void take_least_times(OperatorTrace& trace, const OperatorTrace& before) {
+void take_least_times(OperatorTrace& trace, std::span<const std::int64_t> before) {
   for (std::size_t i = 0; i < trace.operators.size(); ++i)
-    trace.operators[i].nanoseconds = std::min(trace.operators[i].nanoseconds, before.operators[i].nanoseconds);
+    trace.operators[i].nanoseconds = std::min(trace.operators[i].nanoseconds, before[i]);
 }
 
 }  // namespace
@@ -174,19 +182,21 @@ void Activations::learn() {
   }
 }
 
-void Activations::learn(OperatorTrace trace) {
+void Activations::learn(const OperatorTrace& trace) {
   if (report_.unlimited_bytes == 0 || budget_.share > 0) set_budget(trace);
   const std::uint64_t its = signature(trace);
   const auto before = std::ranges::find(known_.seen_once, its, &Known::Seen::signature);
   if (before != known_.seen_once.end()) {
-    take_least_times(trace, before->trace);
+    OperatorTrace planned = trace;
+    take_least_times(planned, before->nanoseconds);
     known_.seen_once.erase(before);
+    plan(std::move(planned));
   } else if (report_.peak_bytes <= bytes_ || budget_.share > 0) {
-    known_.seen_once.push_front({its, std::move(trace)});
+    known_.seen_once.push_front({its, times_of(trace)});
     if (known_.seen_once.size() > kMostShapes) known_.seen_once.pop_back();
-    return;
+  } else {
+    plan(trace);
   }
-  plan(std::move(trace));
 }
 
 void Activations::set_budget(const OperatorTrace& trace) {

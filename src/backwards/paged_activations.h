@@ -67,7 +67,7 @@ class Activations {
     std::deque<std::shared_ptr<PlannedMicroBatch>> plans = {};  // used last first
     struct Seen {
       std::uint64_t signature;
-      OperatorTrace trace;
+      std::vector<std::int64_t> nanoseconds;  // of each operator
     };
     std::deque<Seen> seen_once = {};
     bool record_anew = false;  // the next one, without a plan
@@ -75,7 +75,7 @@ class Activations {
   void open();
   void pause();
   void learn();
-  void learn(OperatorTrace trace);
+  void learn(const OperatorTrace& trace);
   void set_budget(const OperatorTrace& trace);
   void plan(OperatorTrace trace);
   std::string refusal(const OperatorTrace& trace) const;

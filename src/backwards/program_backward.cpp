@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "backwards/accounts.h"
 #include "backwards/autocast.h"
 #include "backwards/micro_batch.h"
 #include "backwards/running_backward.h"

@@ -96,11 +96,6 @@ class Foretold final : public Eviction {
 
   // None where it ran in circles, went above the budget, or takes longer than `best`, which may be null.
   std::optional<ActivationPlan> run(StoredWay real, const ActivationPlan* best);
-  // Without a budget: what was there at most.
-  std::int64_t peak_of_all() {
-    go_through();
-    return peak();
-  }
 
  private:
   void dropped(int storage, bool stored) override;
@@ -323,10 +318,17 @@ std::vector<DropRule> drop_rules(StoredWay way, bool gathers) {
 }  // namespace
 
 std::int64_t unlimited_peak(const OperatorTrace& trace) {
-  OperatorTrace copy = trace;
-  const GatheredUnits units(trace);
-  const auto deaths = deaths_of(trace);
-  return Foretold(copy, units, deaths, INT64_MAX / 4, {1, 1, false}).peak_of_all();
+  std::vector<std::int64_t> freed(trace.operators.size() + 1);  // before each operator
+  for (const TracedStorage& each : trace.storages)
+    if (each.death < static_cast<int>(freed.size())) freed[static_cast<std::size_t>(each.death)] += each.bytes;
+  std::int64_t bytes = 0, peak = 0;
+  for (std::size_t i = 0; i < trace.operators.size(); ++i) {
+    const TracedOperator& its = trace.operators[i];
+    bytes -= freed[i];
+    peak = std::max(peak, bytes + its.other_bytes + its.result_bytes + its.scratch_bytes);
+    for (const int result : its.results) bytes += trace.storages[static_cast<std::size_t>(result)].bytes;
+  }
+  return peak;
 }
 
 LargestNeed largest_need(const OperatorTrace& trace) {

@@ -6,9 +6,14 @@
 #include <climits>
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <vector>
 
 namespace zero {
+
+// Of few elements. Who records a trace has memory for all of its lists; a copy of the trace has its own.
+template <class T>
+using TracedList = std::pmr::vector<T>;
 
 // Of a version of a storage, by an operator, which may write the next.
 struct StorageUse {
@@ -20,8 +25,8 @@ struct StorageUse {
 struct TracedOperator {
   std::uint64_t identity = 0;    // the same where the same operator does the same to the same storages
   std::uint64_t alike = 0;       // the same for operators that take equally long
-  std::vector<StorageUse> uses;  // one for each argument
-  std::vector<int> results;      // that it made
+  TracedList<StorageUse> uses;   // one for each argument
+  TracedList<int> results;       // that it made
   std::vector<int> units;        // of parameters that it reads, which are gathered for it
   std::int64_t nanoseconds = 0;  // that it took
   std::int64_t work = 0;         // about as many, by its bytes alone: the same on all ranks
@@ -37,8 +42,8 @@ struct TracedStorage {
   static constexpr int kLives = INT_MAX, kNever = INT_MAX;
 
   std::int64_t bytes = 0;
-  std::vector<int> writers = {};           // operators, the one that made it first
-  std::vector<int> readers = {};           // and those that wrote it
+  TracedList<int> writers = {};            // operators, the one that made it first
+  TracedList<int> readers = {};            // and those that wrote it
   int death = kLives;                      // before which operator
   int whole_from = 1;                      // the first version of which operators have written all
   bool kept = false;                       // it must not be dropped

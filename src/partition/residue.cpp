@@ -200,7 +200,7 @@ void Residue::stale(const std::vector<int>& operators) {
   unpin(pinned);
 }
 
-void Residue::before_overwriting(const std::vector<StorageUse>& uses) {
+void Residue::before_overwriting(std::span<const StorageUse> uses) {
   std::vector<int> readers;
   for (const StorageUse& use : uses) {
     if (!use.written || feasible(use.storage, use.version)) continue;

@@ -91,7 +91,7 @@ class Residue : public ResidueSteps {
   // Those that died and are there for what comes of them.
   const std::vector<int>& held_dead() const { return held_; }
   // An operator is about to write these: what comes of a version that cannot be made again from then on is made before.
-  void before_overwriting(const std::vector<StorageUse>& uses);
+  void before_overwriting(std::span<const StorageUse> uses);
   // These operators are not run again from here on: what they are needed for is made before.
   void stale(const std::vector<int>& operators);
   void ran() { ++ran_.all; }
