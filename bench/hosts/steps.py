@@ -34,6 +34,7 @@ def contenders(ranks_per_host: int, deepspeed: bool) -> dict[str, list[str]]:
         "zero3, kept": ["--plan=zero3", *shard, "--keep=host"],
         "hybrid": ["--plan=hybrid", *shard],
         "zeropp": ["--plan=zeropp", *shard],
+        "sdp4bit": ["--plan=sdp4bit", *shard],
     }
     peers = ["ddp", "fsdp2", *(["hsdp"] if ranks_per_host > 1 else []), *(["deepspeed3"] if deepspeed else [])]
     return {**ours, **{name: [f"--mode={name}"] for name in peers}}

@@ -26,9 +26,9 @@ enum class Placement : std::uint8_t {
 };
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int kTiers = 3;
-// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks. fp64
-// values travel as they are.
-enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4, int4_hadamard };
+// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks.
+// int4_differences: of parameters, what they differ by from what receivers have. fp64 values travel as they are.
+enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4, int4_hadamard, int4_differences };
 // fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
 // these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
 enum class Precision : std::uint8_t {
@@ -117,6 +117,9 @@ class Plan {
   // 8 bits, once a step, and kept until the update; gradients rounded to 4 bits where they cross. Losses are not
   // zero3's; on a mesh of one group, only what is gathered is rounded.
   static Plan zeropp();
+  // Likewise, with 4 bits of each (SDP4Bit, arXiv 2410.15526): of parameters, what they differ by from what was
+  // gathered before, which stays; gradients mixed before they are rounded. On a mesh of one group nothing is rounded.
+  static Plan sdp4bit();
 
   // The preset of that name. Throws ConfigError, listing the presets.
   static Plan named(std::string_view preset);
@@ -150,7 +153,11 @@ class Plan {
   // dtype (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too).
   [[nodiscard]] Plan reduce_in(Wire wire) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
-  // and a forward inside it computes with them, as they are.
+  // and a forward inside it computes with them, as they are. As differences: each rank keeps a copy (keep_gathered),
+  // and what an owner's values differ by from it is rounded, sent and added to it, on all ranks alike; what is rounded
+  // off is part of the next difference (SDP4Bit, section 3.1). The first time, and after values were written or loaded,
+  // they travel as they are. Copies are part of checkpoints. Where a slice was to be kept, on a mesh of one
+  // shard group, they travel as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
   // Of parameters sharded over all ranks of a mesh with several shard groups, hosts for example: only the first gather
   // of a step crosses groups, and the bits are those of doing without. On a mesh of one group `shard` keeps nothing,

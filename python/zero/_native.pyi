@@ -65,7 +65,7 @@ class Plan:
 
     def __init__(
         self,
-        preset: Literal["ddp", "zero1", "zero2", "zero3", "hybrid", "hybrid-zero2", "zeropp"] | str,
+        preset: Literal["ddp", "zero1", "zero2", "zero3", "hybrid", "hybrid-zero2", "zeropp", "sdp4bit"] | str,
         *,
         precision: _Precision | str = "fp32",
         accumulate: int = 1,
@@ -74,7 +74,8 @@ class Plan:
         activation_budget: str | None = None,
         activations_in: Literal["native", "fp8", "int8"] | None = None,
         reduce_in: Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "int4-hadamard"] | None = None,
-        gather_in: Literal["native", "fp32", "bf16", "fp16", "fp8", "int8", "int4", "int4-hadamard"] | None = None,
+        gather_in: Literal["native", "fp32", "bf16", "fp16", "fp8", "int8", "int4", "int4-hadamard", "int4-differences"]
+        | None = None,
         keep_gathered: Literal["none", "shard", "host"] | None = None,
         offload: Mapping[Literal["parameter", "gradient", "optimizer", "activation"], _Tier | tuple[_Tier, float]] = ...,
         delay_update: bool = False,

@@ -4,6 +4,7 @@
 //
 //   kWire                         what a plan calls it
 //   kBlock, kHead, kBits          values of a block; bytes of its head; bits of a value's code, whose block ends a byte
+//   kDiffers (if true)            what is coded is the difference from what the receiver has, and added to it
 //   encode(values, n, codes, head)         of a block's first n values
 //   decode(codes, head, count, first, n, values)  of a block of `count` values, to n of them from `first` on
 //
@@ -21,7 +22,15 @@
 
 namespace zero {
 
-using Codecs = std::tuple<Float8Blocks, Int8Blocks, Int4Blocks, Int4HadamardBlocks>;
+// Differences, coded as values are.
+template <class Codec, Wire wire>
+struct Differences : Codec {
+  static constexpr Wire kWire = wire;
+  static constexpr bool kDiffers = true;
+};
+
+using Codecs = std::tuple<Float8Blocks, Int8Blocks, Int4Blocks, Int4HadamardBlocks,
+                          Differences<Int4Blocks, Wire::int4_differences>>;
 
 // Calls use(codec), a value of the wire's type, where it has one: whether it has.
 template <class Use>
@@ -33,6 +42,12 @@ constexpr bool with_codec(Wire wire, const Use& use) {
 
 constexpr bool has_codec(Wire wire) {
   return with_codec(wire, [](auto) {});
+}
+
+constexpr bool differs(Wire wire) {
+  bool differ = false;
+  with_codec(wire, [&]<class Codec>(Codec) { differ = requires { Codec::kDiffers; }; });
+  return differ;
 }
 
 // Values that are coded together; 1 where there is no codec.

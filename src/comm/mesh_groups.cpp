@@ -107,12 +107,14 @@ void MeshGroups::carry_out_coded(const Route& route, ConstView mine, View room, 
   auto* const codes = static_cast<std::uint8_t*>(coder.codes.data);
   const View all{codes, slices * bytes, Dtype::u8, room.device};
   const auto part = [&](const Slice& slice) { return part_of(all, route.room(), slice, mine.count); };
+  const bool adds = differs(route.codec);
+  const void* const base = adds ? part_of(room, route.room(), route.from).data : nullptr;
   coder.device.run(
-      Encode{mine.data, mine.dtype, static_cast<std::uint8_t*>(part(route.from).data), mine.count, route.codec});
+      Encode{mine.data, mine.dtype, static_cast<std::uint8_t*>(part(route.from).data), mine.count, route.codec, base});
   for (const Hop& each : route.hops) hop(each, part(each.from), part(each.to), nullptr);
   for (std::int64_t i = 0; i < slices; ++i)
     coder.device.run(Decode{codes + i * bytes, static_cast<char*>(room.data) + i * mine.count * size_of(room.dtype),
-                            room.dtype, mine.count, route.codec});
+                            room.dtype, mine.count, route.codec, adds});
 }
 
 // Each rank sends every other one what it brings to that one's sums, in codes. They are decoded node by node of the

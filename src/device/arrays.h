@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "base/float8_blocks.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "base/targets.h"
@@ -26,6 +28,13 @@ struct One {
   ZERO_BOTH T load(std::int64_t) const { return *at; }
   ZERO_BOTH void store(T value, std::int64_t) const { *at = value; }
 };
+
+// What is there with what it differs by; what is no number has the same bits, whichever of them it was.
+template <class T>
+ZERO_BOTH void add_difference(float difference, T& there) {
+  const float sum = widen(there) + difference;
+  float8::put(sum == sum ? sum : std::numeric_limits<float>::quiet_NaN(), there);
+}
 
 template <class Narrow>
 struct Widened {

@@ -135,13 +135,19 @@ struct ReadElements {
 // A thread for each block.
 template <class Codec, class T>
 struct EncodeBlocks {
-  const T* values;
+  const T *values, *base;
   std::uint8_t *heads, *codes;
   std::int64_t count;
   ZERO_BOTH void operator()(std::int64_t block) const {
-    const std::int64_t begin = block * Codec::kBlock;
-    Codec::encode(values + begin, std::min(std::int64_t{Codec::kBlock}, count - begin),
-                  codes + begin * Codec::kBits / 8, heads + block * Codec::kHead);
+    const std::int64_t begin = block * Codec::kBlock, n = std::min(std::int64_t{Codec::kBlock}, count - begin);
+    if (base == nullptr) return encode(values + begin, n, block);
+    float differences[Codec::kBlock];
+    for (std::int64_t i = 0; i < n; ++i) differences[i] = widen(values[begin + i]) - widen(base[begin + i]);
+    encode(differences, n, block);
+  }
+  template <class From>
+  ZERO_BOTH void encode(const From* from, std::int64_t n, std::int64_t block) const {
+    Codec::encode(from, n, codes + block * Codec::kBlock * Codec::kBits / 8, heads + block * Codec::kHead);
   }
 };
 
@@ -150,10 +156,17 @@ struct DecodeElements {
   const std::uint8_t *heads, *codes;
   T* values;
   std::int64_t count;
+  bool adds;
   ZERO_BOTH void operator()(std::int64_t i) const {
     const std::int64_t block = i / Codec::kBlock, begin = block * Codec::kBlock;
     const std::int64_t n = std::min(std::int64_t{Codec::kBlock}, count - begin);
-    Codec::decode(codes + begin * Codec::kBits / 8, heads + block * Codec::kHead, n, i - begin, 1, values + i);
+    const auto decode = [&](auto* to) {
+      Codec::decode(codes + begin * Codec::kBits / 8, heads + block * Codec::kHead, n, i - begin, 1, to);
+    };
+    if (!adds) return decode(values + i);
+    float decoded;
+    decode(&decoded);
+    arrays::add_difference(decoded, values[i]);
   }
 };
 
@@ -322,7 +335,8 @@ class Kernels {
       const std::int64_t heads = bytes_of_heads<Codec>(k.count);
       cases::with_single(k.dtype, [&]<class T>(T) {
         launch_.elements(heads / Codec::kHead,
-                         EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), k.codes, k.codes + heads, k.count});
+                         EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), static_cast<const T*>(k.base),
+                                                k.codes, k.codes + heads, k.count});
       });
     });
   }
@@ -330,7 +344,7 @@ class Kernels {
     with_codec(k.codec, [&]<class Codec>(Codec) {
       const std::uint8_t* const codes = k.codes + bytes_of_heads<Codec>(k.count);
       cases::with_single(k.dtype, [&]<class T>(T) {
-        launch_.elements(k.count, DecodeElements<Codec, T>{k.codes, codes, static_cast<T*>(k.values), k.count});
+        launch_.elements(k.count, DecodeElements<Codec, T>{k.codes, codes, static_cast<T*>(k.values), k.count, k.adds});
       });
     });
   }

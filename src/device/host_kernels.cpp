@@ -229,15 +229,49 @@ ZERO_MULTIVERSION void decode(const std::uint8_t* const heads, T* const values, 
   }
 }
 
+template <class Codec, class T>
+ZERO_MULTIVERSION void encode_differences(const T* const values, const T* const base, std::uint8_t* const heads,
+                                          const std::int64_t count) {
+  constexpr std::int64_t block = Codec::kBlock;
+  std::uint8_t* const codes = heads + bytes_of_heads<Codec>(count);
+  float differences[block];
+  for (std::int64_t begin = 0; begin < count; begin += block) {
+    const std::int64_t n = std::min(block, count - begin);
+    for (std::int64_t i = 0; i < n; ++i) differences[i] = widen(values[begin + i]) - widen(base[begin + i]);
+    Codec::encode(differences, n, codes + begin * Codec::kBits / 8, heads + begin / block * Codec::kHead);
+  }
+}
+
+template <class Codec, class T>
+ZERO_MULTIVERSION void add_decoded(const std::uint8_t* const heads, T* const values, const std::int64_t count) {
+  constexpr std::int64_t block = Codec::kBlock;
+  const std::uint8_t* const codes = heads + bytes_of_heads<Codec>(count);
+  float decoded[block];
+  for (std::int64_t begin = 0; begin < count; begin += block) {
+    const std::int64_t n = std::min(block, count - begin);
+    Codec::decode(codes + begin * Codec::kBits / 8, heads + begin / block * Codec::kHead, n, 0, n, decoded);
+    for (std::int64_t i = 0; i < n; ++i) add_difference(decoded[i], values[begin + i]);
+  }
+}
+
 void compute(const Encode& k) {
   with_codec(k.codec, [&]<class Codec>(Codec) {
-    with_single(k.dtype, [&]<class T>(T) { encode<Codec>(static_cast<const T*>(k.values), k.codes, k.count); });
+    with_single(k.dtype, [&]<class T>(T) {
+      const auto* const values = static_cast<const T*>(k.values);
+      if (k.base == nullptr)
+        encode<Codec>(values, k.codes, k.count);
+      else
+        encode_differences<Codec>(values, static_cast<const T*>(k.base), k.codes, k.count);
+    });
   });
 }
 
 void compute(const Decode& k) {
   with_codec(k.codec, [&]<class Codec>(Codec) {
-    with_single(k.dtype, [&]<class T>(T) { decode<Codec>(k.codes, static_cast<T*>(k.values), k.count); });
+    with_single(k.dtype, [&]<class T>(T) {
+      auto* const values = static_cast<T*>(k.values);
+      k.adds ? add_decoded<Codec>(k.codes, values, k.count) : decode<Codec>(k.codes, values, k.count);
+    });
   });
 }
 

@@ -245,26 +245,31 @@ struct AdoptWritten {
 
 // OwnKernel: FP8, in blocks on wires, and tensors with one scale.
 
-// Values of f32, bf16 or f16 in the codes of a wire, see base/codec.h.
+// Values of f32, bf16 or f16 in the codes of a wire, see base/codec.h; or, unless it is null, what they differ by from
+// `base`.
 struct Encode {
   const void* values;
   Dtype dtype;
   std::uint8_t* codes;
   std::int64_t count;
   Wire codec;
+  const void* base = nullptr;
 
   void each_range(const auto& visit) {
     visit(values, count * size_of(dtype));
     visit(codes, bytes_of_codes(codec, count));
+    visit(base, count * size_of(dtype));
   }
 };
 
+// Writes them, or `adds` them to what is there, rounded once.
 struct Decode {
   const std::uint8_t* codes;
   void* values;
   Dtype dtype;
   std::int64_t count;
   Wire codec;
+  bool adds = false;
 
   void each_range(const auto& visit) {
     visit(codes, bytes_of_codes(codec, count));

@@ -58,7 +58,9 @@ AdaptedSource::AdaptedSource(StateSource& source, const std::vector<ExpectedPara
       } else if (!buffers.of_program.contains(key.name)) {
         pass(tensor);
       }
-    } else if (!expected.contains(key.name) && (!options_.weights_only || is_value(key.kind))) {
+    } else if (key.kind == StateKind::gathered ? !options_.weights_only
+                                                : !expected.contains(key.name) &&
+                                                      (!options_.weights_only || is_value(key.kind))) {
       pass(tensor);
     }
   }
@@ -110,12 +112,12 @@ bool AdaptedSource::has(const StateTensor& expected) const {
   return found != index_.end() && given_[found->second] == expected;
 }
 
-// But for buffers.
+// But for buffers, and what was gathered.
 std::vector<std::size_t> AdaptedSource::given(const std::string& name) const {
   std::vector<std::size_t> all;
   for (auto at = index_.lower_bound({name, StateKind::parameter, ""}); at != index_.end() && at->first.name == name;
        ++at)
-    if (at->first.kind != StateKind::buffer) all.push_back(at->second);
+    if (at->first.kind < StateKind::gathered) all.push_back(at->second);
   return all;
 }
 

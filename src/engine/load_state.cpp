@@ -29,6 +29,7 @@ class Saving::Loading {
 
   void load(Unit& unit) {
     Updater& updater = engine_.parameters_.updater();
+    load_base(unit);
     const bool in_place = has_all(unit);
     if (!in_place) updater.states().forget(unit);
     engine_.each_parameter(unit, [&](const StateSpan& held) { read(held); });
@@ -54,6 +55,21 @@ class Saving::Loading {
   }
 
  private:
+  // Where all of it is there: else it begins with the unit as it is.
+  void load_base(Unit& unit) {
+    if (!unit.sends_differences() || !unit.layout().trainable()) return;
+    for (const bool latest : {false, true}) {
+      const std::vector<StateTensor> all = engine_.bases_of(unit, latest);
+      const bool there = std::ranges::all_of(all, [&](const StateTensor& each) {
+        const auto found = index_.find(each.key);
+        return found != index_.end() && source_.tensors()[found->second] == each;
+      });
+      if (!there) continue;
+      unit.begin_base(latest);
+      engine_.each_base(unit, [&](const StateSpan& held) { read(held); });
+    }
+  }
+
   bool keeps(const Unit& unit) const {
     return std::ranges::any_of(unit.layout().slots(), [&](const Slot& slot) {
       return slot.numel > 0 && fit_.kept[static_cast<std::size_t>(slot.index)] != 0;
@@ -164,6 +180,7 @@ void Saving::read_over(StateSource& source) {
   parameters_.invalidate_state();
   parameters_.micro_batch().end_forward();
   parameters_.pager().forget();
+  for (auto& unit : parameters_.units()) parameters_.pager().outdate(*unit, /*rewritten=*/true);
   Critical critical(life_, "load_state() failed halfway: some of the state is another one than the rest");
   LoadFault fault;
   try {
@@ -181,7 +198,6 @@ void Saving::read_over(StateSource& source) {
   behind_->reset();
   for (auto& unit : parameters_.units()) {
     for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
-    parameters_.pager().outdate(*unit);
     if (parameters_.updater().states().has_main(*unit)) parameters_.publish(*unit, Exchange::Kind::load);
   }
   parameters_.renew(Exchange::Kind::load);

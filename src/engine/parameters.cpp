@@ -62,12 +62,12 @@ void Parameters::require_no_scope(const char* call) const {
 
 void Parameters::updated(Unit& unit) {
   for (const at::Tensor& parameter : unit.parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+  pager_->outdate(unit);
   publish(unit, Exchange::Kind::publish);
 }
 
 // Parameters of which each rank updated a part of what it holds.
 void Parameters::publish(Unit& unit, Exchange::Kind kind) {
-  pager_->outdate(unit);
   if (!trained_.routes().publishes()) return;
   ranks_.device().follow_sends();
   const Route route = trained_.routes().publish(unit.layout());

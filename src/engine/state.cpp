@@ -239,6 +239,33 @@ void Saving::each_parameter(Unit& unit, const VisitState& tell) const {
   }
 }
 
+// Where differences from it travel.
+void Saving::each_base(Unit& unit, const VisitState& tell) const {
+  const UnitLayout& layout = unit.layout();
+  const std::vector<StateTensor> tensors = bases_of(unit, unit.base_is_new());
+  const Shard held = trained_.routes().rest(State::parameter, layout);
+  for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
+    const Slot& slot = layout.slot(piece.slot);
+    StateSpan each{.slot = &slot,
+                   .kind = StateKind::gathered,
+                   .part = tensors[static_cast<std::size_t>(piece.slot)].key.part,
+                   .begin = piece.begin - slot.begin,
+                   .end = piece.end - slot.begin,
+                   .over = held.over};
+    each.lies_in(unit.stored_base({piece.begin, piece.end - piece.begin}, Access::update));
+    tell(each);
+  }
+}
+
+std::vector<StateTensor> Saving::bases_of(const Unit& unit, bool latest) const {
+  std::vector<StateTensor> tensors;
+  for (const Slot& slot : unit.layout().slots())
+    tensors.push_back({{slot.name, StateKind::gathered, latest ? "latest" : "outdated"},
+                       unit.layout().dtype(),
+                       trained_.rules()[static_cast<std::size_t>(slot.index)].shape});
+  return tensors;
+}
+
 EngineState Saving::state(bool frozen) {
   constexpr Needs needs{.module = true, .no_scope = true, .between_steps = true, .latest = true, .unwatched = true};
   return entry_("state()", needs, [&] { return told(frozen); });
@@ -268,6 +295,13 @@ EngineState Saving::told(bool frozen) {
       orders.push_back(order_of(each, parameter));
     }
   }
+  for (const auto& unit : parameters_.units()) {
+    if (!unit->has_base()) continue;
+    for (std::size_t i = 0; const StateTensor& each : bases_of(*unit, unit->base_is_new())) {
+      of_parameters.push_back(each);
+      orders.push_back(order_of(each, unit->layout().slots()[i++].index));
+    }
+  }
   pieces.add(of_parameters, std::move(orders), numbers, trained_.tiles());
   const std::vector<StateTensor> buffers = buffers_of_state().tensors;
   agree_on_buffers(buffers);
@@ -279,6 +313,7 @@ EngineState Saving::told(bool frozen) {
     if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.states().prepared(*unit))) continue;
     each_parameter(*unit, add);
     updater.states().each(*unit, add);
+    if (unit->has_base()) each_base(*unit, add);
   }
   return std::move(pieces).state(std::move(numbers));
 }

@@ -29,13 +29,14 @@ struct Preset {
   std::string_view name;
   Plan (*make)();
 };
-constexpr std::array<Preset, 7> kPresets{{{"ddp", Plan::ddp},
+constexpr std::array<Preset, 8> kPresets{{{"ddp", Plan::ddp},
                                           {"zero1", Plan::zero1},
                                           {"zero2", Plan::zero2},
                                           {"zero3", Plan::zero3},
                                           {"hybrid", Plan::hybrid},
                                           {"hybrid-zero2", Plan::hybrid_zero2},
-                                          {"zeropp", Plan::zeropp}}};
+                                          {"zeropp", Plan::zeropp},
+                                          {"sdp4bit", Plan::sdp4bit}}};
 constexpr std::size_t kStages = 4, kExact = 6;  // of them, the first
 
 std::string share_of(const Row& row) {
@@ -194,11 +195,16 @@ class Inspection {
       const std::string who(name(state));
       tier(state, row);
       if (state == State::parameter && has_codec(row.wire)) {
+        expect(!differs(row.wire) || plan_.kept() != KeptCopy::none,
+               who + " on wire " + std::string(name(row.wire)) +
+                   " needs a copy from which it differs: keep_gathered(shard)");
         expect(holds(row.rest, Placement::sharded) || shards_by_preset(),
                "parameter on wire " + std::string(name(row.wire)) + " must be sharded: else nothing is gathered");
         continue;
       }
       if (state == State::activation && has_codec(row.wire)) continue;
+      expect(!differs(row.wire), who + " on wire " + std::string(name(row.wire)) +
+                                     ": only gathered parameters have a copy from which they differ");
       expect(row.wire == Wire::native || state == State::gradient,
              who + " on wire " + std::string(name(row.wire)) + " is not supported yet: only native is");
     }
@@ -293,6 +299,13 @@ Plan Plan::hybrid_zero2() {
 Plan Plan::zeropp() {
   Plan plan = zero3().keep_gathered(KeptCopy::shard).gather_in(Wire::int8).reduce_in(Wire::int4);
   plan.label_ = "zeropp";
+  return plan;
+}
+
+Plan Plan::sdp4bit() {
+  Plan plan =
+      zero3().keep_gathered(KeptCopy::shard).gather_in(Wire::int4_differences).reduce_in(Wire::int4_hadamard);
+  plan.label_ = "sdp4bit";
   return plan;
 }
 
@@ -416,6 +429,9 @@ Plan Plan::on(const MeshShape& mesh) const {
     row.between = placements_on(mesh, row.between);
     if (state == State::gradient && row.between == kWhole) row.between = kSums;
   }
+  Row& parameter = plan[State::parameter];
+  if (differs(parameter.wire) && kept() != KeptCopy::none && plan.kept() == KeptCopy::none)
+    parameter.wire = Wire::native;  // nothing crosses
   if (plan == *this) return plan;
   plan.label_ = preset();
   plan.on_ = mesh;

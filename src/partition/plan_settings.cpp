@@ -63,7 +63,7 @@ std::vector<std::string_view> codecs_of_activations() {
 
 Wire wire_named(const std::string& what, const std::string& text) {
   std::vector<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(Wire::int4_hadamard); ++i) {
+  for (int i = 0; i <= static_cast<int>(Wire::int4_differences); ++i) {
     names.push_back(name(static_cast<Wire>(i)));
     if (names.back() == text) return static_cast<Wire>(i);
   }
@@ -128,7 +128,8 @@ constexpr std::array<PlanSetting, 11> kSettings{{
            return "gradients reduced in " + (dtype.empty() ? "their own dtype" : dtype);
          }},
     {.name = "gather_in",
-     .help = "How sharded parameters travel: as they are, or in blocks of 8 or 4 bits",
+     .help = "How sharded parameters travel: as they are, or in blocks of 8 or 4 bits, themselves or what they differ by "
+             "from what was gathered before (keep_gathered)",
      .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::parameter].wire)); },
      .set = [](const Plan& plan,
                const SettingValue& to) { return plan.gather_in(wire_named("parameters cannot travel as ", word(to))); },

@@ -27,6 +27,7 @@ std::string_view name(StateKind kind) {
     case StateKind::row: return "row";
     case StateKind::column: return "column";
     case StateKind::optimizer: return "optimizer";
+    case StateKind::gathered: return "gathered";
     case StateKind::buffer: return "buffer";
   }
   return "?";

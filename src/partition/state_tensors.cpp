@@ -149,6 +149,7 @@ StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::
   std::set<std::string> names;
   for (const ExpectedParameter& each : parameters) names.insert(each.name);
   for (const StateTensor& each : given) {
+    if (each.key.kind == StateKind::gathered) continue;
     if (each.key.kind == StateKind::buffer || !names.contains(each.key.name)) {
       others.push_back(&each);
     } else {

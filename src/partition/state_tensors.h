@@ -38,7 +38,7 @@ struct StateFit {
 };
 // A parameter that was never updated may come without state of its optimizer, which then begins, or with main weights
 // alone; a frozen one may not come at all, and then is as it was. State of an optimizer whose moments mean something
-// else is a fault, however many there are.
+// else is a fault, however many there are. What was gathered (StateKind::gathered) may come or not.
 StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::vector<StateTensor>& buffers,
                    const std::vector<StateTensor>& given, const StateScalars& scalars);
 

@@ -55,10 +55,10 @@ void Pager::wait_for_publication(Unit& unit) {
   if (!unit.paged() && page(unit).way == Page::Way::in_flight) settle(unit);
 }
 
-void Pager::begin(Unit& unit, int keep) {
+void Pager::begin(Unit& unit, int keep, bool exactly) {
   for (const int other : residency_.admit(unit.index(), keep)) evict(other);
   try {
-    unit.make_room();
+    unit.make_room(exactly);
     page(unit).load = unit.bring();
   } catch (...) {
     evict(unit.index());
@@ -156,9 +156,9 @@ void Pager::forget() {
     if (!units_[static_cast<std::size_t>(unit)]->keeps_whole()) evict(unit);
 }
 
-void Pager::outdate(Unit& unit) {
+void Pager::outdate(Unit& unit, bool rewritten) {
   if (unit.keeps_whole() && !pinned(unit)) evict(unit.index());
-  unit.outdate();
+  unit.outdate(rewritten);
 }
 
 void Pager::meet_in_common(const Unit& unit) {
@@ -169,7 +169,7 @@ void Pager::outdate_together(Unit& unit) {
   if (!unit.keeps()) return;
   exchange_.run({.kind = Exchange::Kind::read,
                  .unit = unit.index(),
-                 .run = [&unit](const MeshGroups&) { unit.outdate(); },
+                 .run = [&unit](const MeshGroups&) { unit.outdate(/*rewritten=*/true); },
                  .axis = exchange_.gathers_along(),
                  .lane = Exchange::Lane::control});
 }
@@ -203,7 +203,7 @@ void Pager::unpin(Unit& unit) {
 void Pager::fetch_exactly(Unit& unit) {
   if (unit.gathered_exactly() || !unit.paged()) return fetch(unit);
   if (residency_.resident(unit.index())) evict(unit.index());
-  begin(unit, -1);
+  begin(unit, -1, /*exactly=*/true);
   gather(unit, /*exactly=*/true);
   settle(unit);
 }

@@ -39,12 +39,13 @@ class Pager {
   void wait_for_publication(Unit& unit);
   // Paged units have new values, or will have: forgets the old ones, but for what is kept whole until it has.
   void forget();
-  // This one has, on all ranks: what was kept of the old ones is forgotten, too. Where no rank serves a gather between
-  // the first that comes here and the last.
-  void outdate(Unit& unit);
+  // This one has, on all ranks, and, if `rewritten`, others altogether: what was kept of the old ones is forgotten, too.
+  // Where no rank serves a gather between the first that comes here and the last.
+  void outdate(Unit& unit, bool rewritten = false);
   // Ranks that share the unit's memory have all come here.
   void meet_in_common(const Unit& unit);
-  // Where ranks come at times of their own: they do it together. Collective where the plan keeps copies.
+  // It was rewritten, where ranks come at times of their own: they do it together. Collective where the plan keeps
+  // copies.
   void outdate_together(Unit& unit);
 
   // Keeps a unit resident for a gather scope, in which it may be written. Collective where units are gathered: who has
@@ -76,7 +77,7 @@ class Pager {
   void fetch_exactly(Unit& unit);
   void meet(const Unit& unit);
   // Makes room for the unit, and has this rank's part of it read where that is on another tier.
-  void begin(Unit& unit, int keep);
+  void begin(Unit& unit, int keep, bool exactly = false);
   void gather(Unit& unit, bool exactly);
   void count_in_place(const Unit& unit);
   void settle(Unit& unit);

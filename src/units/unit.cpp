@@ -210,13 +210,15 @@ void Unit::forbid(const char* why) {
   for (const Place& place : places_) storage_of(place).release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
-View Unit::make_room() {
-  if (!memory_ && !common_) memory_ = scratch();
+View Unit::make_room(bool exactly) {
+  const bool there = common_ || (keeps_base_whole() && !exactly);
+  if (!memory_ && !there) memory_ = scratch();
   return full();
 }
 
 View Unit::full() {
-  return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device());
+  void* const kept = keeps_base_whole() ? kept_.data() : common_.get();
+  return view_of(memory_ ? memory_.data() : kept, layout_.dtype(), 0, layout_.length(), device());
 }
 
 void Unit::privatise() {
@@ -284,8 +286,10 @@ void Unit::gather(const MeshGroups& groups, View whole, bool exactly) {
       loader_ == nullptr ? shard() : view_of(whole.data, layout_.dtype(), shard_.begin, shard_.count, device());
   if (exactly) return go(groups, exact_use_, here, whole);
   if (keep_.hops.empty()) return go(groups, use_, here, whole);
-  if (keeps_whole()) return shared() ? bring_in_common(groups, here) : go(groups, keep_, here, whole);
-  go(groups, use_, kept(groups, here), whole);
+  if (keeps_whole() && shared()) return bring_in_common(groups, here);
+  if (keeps_whole() && !sends_differences()) return go(groups, keep_, here, whole);
+  const View kept = bring_kept(groups, here);
+  if (!keeps_whole()) go(groups, use_, kept, whole);
 }
 
 void Unit::go(const MeshGroups& groups, const Route& route, ConstView from, View to) const {
@@ -297,13 +301,36 @@ void Unit::go(const MeshGroups& groups, const Route& route, ConstView from, View
   groups.carry_out(route, from, to, &coder);
 }
 
-// All ranks come to the same gathers of a unit, their own or others', so that all of them keep it, or none.
-View Unit::kept(const MeshGroups& groups, ConstView shard) {
+View Unit::kept() {
   if (!kept_) kept_ = accounts_.buffer({Owner::gathered, index_}, keep_.to.count, dtype());
-  const View view = view_of(kept_.data(), layout_.dtype(), 0, keep_.to.count, device());
-  if (!kept_is_new_) go(groups, keep_, shard, view);
+  return view_of(kept_.data(), layout_.dtype(), 0, keep_.to.count, device());
+}
+
+// All ranks come to the same gathers of a unit, their own or others', so that all of them keep it, or none.
+View Unit::bring_kept(const MeshGroups& groups, ConstView shard) {
+  const View all = kept();
+  if (sends_differences() && has_kept_ != Has::all) {
+    Route whole = keep_;
+    whole.codec = Wire::native;
+    const ConstView own = view_of(all.data, all.dtype, shard_.begin - keep_.to.begin, shard_.count, device());
+    kept_is_new_ = has_kept_ == Has::none || kept_is_new_;
+    go(groups, whole, has_kept_ == Has::none ? shard : own, all);
+  }
+  if (!kept_is_new_) go(groups, keep_, shard, all);
+  has_kept_ = Has::all;
   kept_is_new_ = true;
-  return view;
+  return all;
+}
+
+BlockPart Unit::stored_base(const Slice& elements, Access way) {
+  const std::int64_t element = size_of(layout_.dtype());
+  return {&kept_.block(), (elements.begin - keep_.to.begin) * element, elements.count * element, way};
+}
+
+void Unit::begin_base(bool is_new) {
+  kept();
+  has_kept_ = Has::slice;
+  kept_is_new_ = is_new;
 }
 
 void Unit::bring_in_common(const MeshGroups& groups, ConstView shard) {
@@ -315,7 +342,7 @@ void Unit::bring_in_common(const MeshGroups& groups, ConstView shard) {
 }
 
 void Unit::serve(const MeshGroups& groups, bool exactly) {
-  if (shared() && !exactly) return gather(groups, full(), exactly);
+  if ((shared() || keeps_base_whole()) && !exactly) return gather(groups, full(), exactly);
   Buffer unwanted = scratch();
   const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
   const auto arrival = bring_to(unwanted);
@@ -397,7 +424,7 @@ void Unit::give_back(const at::Tensor& values) {
 void Unit::settle_on(const std::vector<at::Tensor>& values) {
   char* const data = static_cast<char*>(full().data);
   using Keep = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
-  const Keep keep(memory_.release(), common_);
+  const Keep keep((memory_ || !keeps_base_whole() ? memory_ : kept_).release(), common_);
   for (const Place& place : places_) {
     void* const at = at_element(data, layout_.slots()[place.slot].begin, layout_.dtype());
     storage_of(place).set_data_ptr_noswap(at::DataPtr(

@@ -8,7 +8,8 @@
 //
 // Where the plan keeps what was gathered (Plan::keep_gathered), the first gather since the unit was updated brings what
 // is kept, and every one goes on from there. What is kept whole lies in memory that is common to a shard group, where
-// there is any: each rank brings its part of what other groups have.
+// there is any: each rank brings its part of what other groups have. Where differences travel, they are from what is
+// kept, which is then there for good, and part of the state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "backwards/accounts.h"
+#include "base/codec.h"
 #include "comm/mesh_groups.h"
 #include "device/torch/dtypes.h"
 #include "memory/staged_pass.h"
@@ -116,8 +118,8 @@ class Unit {
   // The first element of this rank's slice over all.
   std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank()).begin; }
 
-  // Memory for the whole unit on its way in; to be filled from every rank's shard.
-  View make_room();
+  // Memory for the whole unit on its way in; to be filled from every rank's shard, `exactly` or as operators have it.
+  View make_room(bool exactly);
   // Begins to bring to that memory what this rank has on another tier; null: there is none.
   std::shared_ptr<TierLoad> bring();
   // What of the unit is at rest here, on the device: this rank's shard, or the whole; and elements [begin, begin +
@@ -153,8 +155,20 @@ class Unit {
   // does.
   bool keeps() const { return routes_.keeps() && !common(); }
   bool keeps_whole() const { return routes_.keeps_whole(); }
-  // They have, on all ranks: what was kept of the old ones is brought again. While nothing is gathered.
-  void outdate() { kept_is_new_ = false; }
+  // They have, on all ranks: what was kept of the old ones is brought again; all of it, where they are others
+  // altogether (`rewritten`). While nothing is gathered.
+  void outdate(bool rewritten = false) {
+    kept_is_new_ = false;
+    if (rewritten) has_kept_ = Has::none;
+  }
+  // Where differences travel: whether there is a copy that they are from, and whether it is as the shards are; this
+  // rank's slice of it; and that it begins with that slice, whose values are to be put there, as the copy of an engine
+  // that had it.
+  bool has_base() const { return sends_differences() && layout_.trainable() && has_kept_ != Has::none; }
+  bool base_is_new() const { return kept_is_new_; }
+  BlockPart stored_base(const Slice& elements, Access way);
+  void begin_base(bool is_new);
+  bool sends_differences() const { return differs(keep_.codec); }
   // Forgets the whole of a paged unit.
   void evict();
 
@@ -196,7 +210,9 @@ class Unit {
   void make_shard();
   std::shared_ptr<TierLoad> bring_to(Buffer& whole);
   void go(const MeshGroups& groups, const Route& route, ConstView from, View to) const;
-  View kept(const MeshGroups& groups, ConstView shard);
+  bool keeps_base_whole() const { return sends_differences() && keeps_whole(); }
+  View kept();
+  View bring_kept(const MeshGroups& groups, ConstView shard);
   void bring_in_common(const MeshGroups& groups, ConstView shard);
   // `values`, of the device, are those of all elements; staging is where the tier is computed with.
   void write_shard(Staging& staging, const void* values, Dtype dtype);
@@ -220,6 +236,8 @@ class Unit {
   Block shard_block_;                  // what it has at rest of one that is paged
   Block kept_block_;                   // and of one that is kept whole in common its part of the rest
   Buffer kept_;                        // of what was gathered, where the plan keeps any; on the exchange's thread
+  enum class Has : std::uint8_t { none, slice, all };
+  Has has_kept_ = Has::none;           // of it, with values
   bool kept_is_new_ = false;           // as the shards are
   std::shared_ptr<TierLoad> brought_;  // what was read of it last, in the resident whole
   bool adopted_ = false;

@@ -193,7 +193,7 @@ TEST(CodedReductions, LetOverflowsBeSeen) {
 
 TEST(ZeroPlusPlus, AsksForGroupsWhereOneGroupHasSeveralHosts) {
   for (const Plan& plan :
-       {Plan::zeropp(), Plan::zero3().keep_gathered(KeptCopy::shard), Plan::ddp().reduce_in(Wire::int8)})
+       {Plan::zeropp(), Plan::sdp4bit(), Plan::zero3().keep_gathered(KeptCopy::shard), Plan::ddp().reduce_in(Wire::int8)})
     EXPECT_TRUE(says(
         thrown_by([&] { on_ranks<Lm>({.plan = plan, .ranks = 4, .ranks_per_host = 2}, {}, [](Lm&, Engine&, int) {}); }),
         {"all 4 ranks are one, on several hosts", "{.shard = 2}"}));
@@ -203,9 +203,81 @@ TEST(ZeroPlusPlus, TrainsNearlyAsWell) {
   const auto last = [](const Plan& plan) {
     return train<Lm>({plan, 4, AdamW{.lr = 2e-3, .eps = 1e-4}, {}, 30, 2}).losses.back();
   };
-  const double exact = last(Plan::zero3().bf16()), coded = last(Plan::zeropp().bf16());
-  EXPECT_NE(exact, coded);
-  EXPECT_NEAR(exact, coded, 0.05 * exact);
+  const double exact = last(Plan::zero3().bf16());
+  for (const Plan& plan : {Plan::zeropp().bf16(), Plan::sdp4bit().bf16()}) {
+    EXPECT_NE(exact, last(plan)) << plan.label();
+    EXPECT_NEAR(exact, last(plan), 0.05 * exact) << plan.label();
+  }
+}
+
+// As operators have them.
+double evaluated(Lm& model) {
+  const torch::NoGradGuard no_grad;
+  model.eval();
+  const double loss = model.loss(9).item<double>();
+  model.train();
+  return loss;
+}
+
+Plan differences(KeptCopy copy = KeptCopy::shard) {
+  return Plan::zero3().keep_gathered(copy).gather_in(Wire::int4_differences);
+}
+
+// What all ranks compute with is the same, and not what the shards are.
+TEST(Differences, AreFromWhatACheckpointHas) {
+  const Folder folder;
+  std::vector<double> losses(4), exact(4);
+  on_ranks<Lm>(on_hosts(differences()), lm_with_dropout(0), [&](Lm& model, Engine& engine, int rank) {
+    for (int step = 0; step < 3; ++step) train_step(model, engine);
+    losses[static_cast<std::size_t>(rank)] = evaluated(model);
+    engine.save(folder.path());
+  });
+  for (const int shard : {1, 2, 4})
+    for (const KeptCopy copy : {KeptCopy::shard, KeptCopy::host})
+      on_ranks<Lm>({.plan = differences(copy), .ranks = 4, .shard = shard}, lm_with_dropout(0),
+                   [&](Lm& model, Engine& engine, int rank) {
+                     engine.load(folder.path());
+                     const double loss = evaluated(model);
+                     const bool crosses = shard < 4 || copy == KeptCopy::host;
+                     EXPECT_EQ(losses[static_cast<std::size_t>(rank)] == loss, crosses) << shard << " " << loss;
+                     if (!crosses) exact[static_cast<std::size_t>(rank)] = loss;
+                   });
+  on_ranks<Lm>({.plan = Plan::zero3(), .ranks = 4}, lm_with_dropout(0), [&](Lm& model, Engine& engine, int rank) {
+    engine.load(folder.path());
+    EXPECT_EQ(evaluated(model), exact[static_cast<std::size_t>(rank)]) << "in one group slices have nothing to cross";
+  });
+}
+
+TEST(Differences, BeginAnewWithWhatIsWritten) {
+  for (const KeptCopy copy : {KeptCopy::shard, KeptCopy::host}) {
+    const auto written = [](const Plan& plan) {
+      return train_by(on_hosts(plan), lm_with_dropout(0), [&](Lm& model, Engine& engine, Outcome& run, int rank) {
+        for (int step = 0; step < 3; ++step) train_step(model, engine);
+        {
+          const auto scope = gather(model.parameters(), /*from_rank=*/1);
+          const at::NoGradGuard no_grad;
+          for (std::size_t i = 0; at::Tensor& each : model.parameters())
+            if (rank == 1) each.copy_(0.1 * numbers(static_cast<std::int64_t>(i++), each.sizes().vec()));
+        }
+        run.losses.push_back(evaluated(model));
+      });
+    };
+    EXPECT_EQ(written(differences(copy)).losses, written(Plan::zero3()).losses);
+  }
+}
+
+// Evaluations bring what the next step would have.
+TEST(Differences, AreTheSameWhoeverComesFirst) {
+  const auto trained = [](bool evaluates) {
+    return train_by(on_hosts(Plan::sdp4bit().bf16()), lm_with_dropout(0.1),
+                    [&](Lm& model, Engine& engine, Outcome& run, int) {
+                      for (int step = 0; step < 4; ++step) {
+                        run.record(train_step(model, engine));
+                        if (evaluates) static_cast<void>(evaluated(model));
+                      }
+                    });
+  };
+  EXPECT_EQ(difference(trained(true), trained(false)), "");
 }
 
 }  // namespace zero::test::kept_copies_test

@@ -70,7 +70,7 @@ Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rule
           column(&Setting::optimizer, tiers, tiers.size()),
           column(&Setting::parameter, tiers),
           column(&Setting::share, {1, 0.6, 0.2}),
-          column(&Setting::gather_in, {Wire::native, Wire::fp8, Wire::int4, Wire::int4_hadamard}),
+          column(&Setting::gather_in, {Wire::native, Wire::fp8, Wire::int4, Wire::int4_differences, Wire::int4_hadamard}),
           column(&Setting::kept, {KeptCopy::none, KeptCopy::shard, KeptCopy::host}),
           column(&Setting::reduce_in,
                  {Wire::native, Wire::bf16, Wire::fp32, Wire::fp16, Wire::int4, Wire::int8, Wire::int4_hadamard}),
@@ -264,11 +264,13 @@ std::vector<std::string> Setting::faults() const {
 }
 
 // Sums that are reproducible are those of one rank, or of two, or of three, where parameters change as they travel. Of
-// those that cross groups in codes the groups are what counts.
+// those that cross groups in codes the groups are what counts, and so they are for differences, which need a copy.
 // Other sums have an order for plans that reduce each micro-batch, and one for those that do not.
 Setting Setting::reference() const {
   const Plan here = plan().on(mesh());
-  const bool coded = gather_in != Wire::native && here[State::parameter].rest.shard == Placement::sharded;
+  const Wire gathered = here[State::parameter].wire;
+  const bool coded = gathered != Wire::native && here[State::parameter].rest.shard == Placement::sharded;
+  const bool groups_count = coded && differs(gathered);
   const bool reduces_each =
       here[State::gradient].between.shard == Placement::sharded && accumulate > 1 && !reproducible;
   Setting other = *this;
@@ -278,9 +280,10 @@ Setting Setting::reference() const {
   other.kept = KeptCopy::none;
   other.ranks.per_host = 0;
   const bool coded_sums = has_codec(reduce_in) && mesh().size(Axis::replica) > 1;
-  if (!coded_sums) other.ranks.shard = 0;
+  if (groups_count) other.kept = KeptCopy::host;
+  if (!coded_sums && !groups_count) other.ranks.shard = 0;
   if (!coded_sums && has_codec(reduce_in)) other.reduce_in = Wire::native;
-  if (reproducible) {
+  if (reproducible && !groups_count) {
     other.ranks = {!coded ? 1 : ranks.count % 2 == 0 ? 2 : ranks.count};
     other.accumulate = accumulate * ranks.count / other.ranks.count;
   }
@@ -296,6 +299,8 @@ Setting Setting::reference() const {
   }
   if (other == *this && delays)
     other.gradient = on_devices() ? Tier::host : Tier::device;
+  else if (other == *this && groups_count)
+    other.kept = KeptCopy::shard;
   else if (other == *this)
     other.preset = coded ? "hybrid" : reduces_each ? "zero3" : "zero1";
   return other;

@@ -279,6 +279,23 @@ TEST(Codecs, ThatMixKeepWhatStandsBesideLargeValues) {
   EXPECT_LT(share_lost(Wire::int4_hadamard, values), .03);
 }
 
+// What is rounded off is part of the next difference: after as many as there are bits, nothing is left.
+TEST(Differences, BringWhatTheyAreAddedToToTheValues) {
+  std::vector<float> values = normal_values(1), there(values.size(), 0);
+  const auto count = static_cast<std::int64_t>(values.size());
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(bytes_of_codes(Wire::int4_differences, count)));
+  EXPECT_EQ(bytes_of_codes(Wire::int4_differences, count), bytes_of_codes(Wire::int4, count));
+  float before = 1e30F;
+  for (int round = 0; round < 6; ++round) {
+    run_on_host(Encode{values.data(), Dtype::f32, codes.data(), count, Wire::int4_differences, there.data()});
+    run_on_host(Decode{codes.data(), there.data(), Dtype::f32, count, Wire::int4_differences, /*adds=*/true});
+    float left = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) left = std::max(left, std::abs(values[i] - there[i]));
+    EXPECT_LT(left, before / 7) << "half a step of sixteen, a whole one where it is clipped";
+    before = left;
+  }
+}
+
 TEST(Int4HadamardBlocks, MixWhat32Divides) {
   for (const std::size_t count : {1U, 31U, 32U, 63U, 64U, 255U, 256U, 300U}) {
     std::vector<float> values = normal_values(1);

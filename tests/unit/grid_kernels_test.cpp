@@ -279,6 +279,26 @@ TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
       }
 }
 
+// From what is there, and added to it; where blocks are not finite, nothing is.
+TEST(GridKernels, EncodeAndDecodeDifferencesLikeTheHost) {
+  constexpr Wire wire = Wire::int4_differences;
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
+    for (const std::int64_t count : {std::int64_t{1}, block_of(wire), block_of(wire) + 5, kCount}) {
+      const std::vector<char> values = array_of(dtype, count, 8, 30);
+      std::vector<char> there = array_of(dtype, count, 9, 30);
+      if (count == kCount) std::memset(there.data() + 100 * size_of(dtype), 0x7f, 1000);
+      std::vector<char> here = there;
+      const auto bytes = static_cast<std::size_t>(bytes_of_codes(wire, count));
+      std::vector<std::uint8_t> host(bytes), device(bytes);
+      run_on_host(Encode{values.data(), dtype, host.data(), count, wire, there.data()});
+      on_grid(Encode{values.data(), dtype, device.data(), count, wire, there.data()});
+      EXPECT_EQ(host, device);
+      run_on_host(Decode{host.data(), there.data(), dtype, count, wire, /*adds=*/true});
+      on_grid(Decode{host.data(), here.data(), dtype, count, wire, /*adds=*/true});
+      EXPECT_EQ(there, here);
+    }
+}
+
 struct InFloat8 {
   float noted = 2.5F;
   Float8Scale scale{};

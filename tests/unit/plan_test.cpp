@@ -57,7 +57,7 @@ TEST(Plan, AnUnknownPresetListsTheKnownOnes) {
     Plan::named("zero4");
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2, zeropp)");
+    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2, zeropp, sdp4bit)");
   }
 }
 
@@ -207,6 +207,20 @@ TEST(Plan, ZeroPlusPlusIsCalledByAllThatItChooses) {
     EXPECT_EQ(exact[state], Plan::zero3()[state]);
   EXPECT_EQ(exact.label(), "zero3");
   EXPECT_TRUE(mentions(plan.reproducible(true).faults(4), "reduce them in fp32, not in int4"));
+}
+
+TEST(Plan, SendsDifferencesFromWhatIsKept) {
+  const MeshShape hosts(4, {.shard = 2});
+  const Plan plan = Plan::sdp4bit().bf16();
+  EXPECT_EQ(plan.label(), "sdp4bit");
+  for (const MeshShape& mesh : {MeshShape(1), MeshShape(4), hosts, MeshShape(4, {.shard = 1})}) {
+    EXPECT_EQ(plan.on(mesh).preset(), "sdp4bit") << mesh.text();
+    EXPECT_TRUE(plan.on(mesh).faults(mesh).empty()) << mesh.text();
+  }
+  EXPECT_EQ(plan.on(4)[State::parameter].wire, Wire::native) << "nothing crosses";
+  EXPECT_EQ(plan.on(hosts)[State::parameter].wire, Wire::int4_differences);
+  EXPECT_TRUE(mentions(Plan::zero3().gather_in(Wire::int4_differences).faults(hosts), "needs a copy"));
+  EXPECT_TRUE(mentions(Plan::zero3().reduce_in(Wire::int4_differences).faults(hosts), "gradient on wire int4-differe"));
 }
 
 // A rank that updates a part of what it holds would have the rest of it written by others.
