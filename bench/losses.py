@@ -64,6 +64,7 @@ WIRES = {
     "sdp4bit-int4": wire("`sdp4bit`, weights in `int4`", "--plan=sdp4bit", "--gather-in=int4"),
     "weights-int8": wire("weights in `int8`", "--gather-in=int8"),
     "weights-int4": wire("weights in `int4`", "--gather-in=int4"),
+    "gradients-bf16": wire("gradients in `bf16-codes`", "--reduce-in=bf16-codes"),
     "gradients-int8": wire("gradients in `int8`", "--reduce-in=int8"),
     "gradients-int4": wire("gradients in `int4`", "--reduce-in=int4"),
 }

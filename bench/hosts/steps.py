@@ -32,7 +32,9 @@ def contenders(ranks_per_host: int, deepspeed: bool) -> dict[str, list[str]]:
     ours = {
         "zero3": ["--plan=zero3"],
         "zero3, kept": ["--plan=zero3", *shard, "--keep=host"],
+        "zero3, kept, 16-bit sums": ["--plan=zero3", *shard, "--keep=host", "--reduce-in=bf16-codes"],
         "hybrid": ["--plan=hybrid", *shard],
+        "hybrid, 16-bit sums": ["--plan=hybrid", *shard, "--reduce-in=bf16-codes"],
         "zeropp": ["--plan=zeropp", *shard],
         "sdp4bit": ["--plan=sdp4bit", *shard],
     }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/peers/model.h"
+#include "partition/plan_settings.h"
 #include "zero/zero.h"
 
 namespace {
@@ -25,7 +26,7 @@ struct RunOptions {
   std::string plan = "zero3";
   std::string dtype = "fp32";
   int shard = 0;  // ranks of a shard group; 0: all
-  std::string kept = "none";
+  std::string kept = "none", reduced;
   peers::Shape shape;
   std::int64_t batch = 2;
   int steps = 5;
@@ -121,7 +122,8 @@ class Run {
     const zero::Plan plan = zero::Plan::named(options.plan)
                                 .precision(zero::precision_named(options.dtype))
                                 .activation_budget(zero::ActivationBudget::named(options.activation_budget));
-    return options.kept == "none" ? plan : plan.keep_gathered(zero::kept_copy_named(options.kept));
+    const zero::Plan kept = options.kept == "none" ? plan : plan.keep_gathered(zero::kept_copy_named(options.kept));
+    return options.reduced.empty() ? kept : zero::plan_setting("reduce_in").set(kept, options.reduced);
   }
 
   double timed_step(std::vector<double>& losses) {
@@ -148,6 +150,7 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option("--plan", options.plan)->check(CLI::IsMember(zero::Plan::presets()))->capture_default_str();
   app.add_option("--shard", options.shard, "Ranks of a shard group; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--keep", options.kept, "What stays of gathered parameters until the update");
+  app.add_option("--reduce-in", options.reduced, "What gradients travel in");
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
   const auto add = [&](const char* name, auto& value) {
     app.add_option(name, value)->check(CLI::PositiveNumber)->capture_default_str();

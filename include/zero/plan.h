@@ -27,8 +27,20 @@ enum class Placement : std::uint8_t {
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int kTiers = 3;
 // How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks.
-// int4_differences: of parameters, what they differ by from what receivers have. fp64 values travel as they are.
-enum class Wire : std::uint8_t { native, fp32, bf16, fp16, fp8, int8, int4, int4_hadamard, int4_differences };
+// int4_differences: of parameters, what they differ by from what receivers have. bf16_codes: a codec as the others,
+// where gradients on wire `bf16` are rounded by each rank. fp64 values travel as they are.
+enum class Wire : std::uint8_t {
+  native,
+  fp32,
+  bf16,
+  fp16,
+  fp8,
+  int8,
+  int4,
+  int4_hadamard,
+  int4_differences,
+  bf16_codes,
+};
 // fp32 computes with every parameter in its own dtype, the others with fp32 parameters in 16 bits. The first three of
 // these keep fp32 main weights with the optimizer; of fp16 the loss is scaled. The others have no main weights.
 enum class Precision : std::uint8_t {
@@ -150,13 +162,14 @@ class Plan {
   [[nodiscard]] Plan reduce_in(Dtype dtype) const;
   // The same by a wire: fp32, bf16, fp16, or native, as they are. One of a codec: as they are inside shard groups,
   // whose sums are coded once, where they go to others of the mesh, decoded there and added up in the accumulation
-  // dtype (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too).
+  // dtype (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too). In bf16_codes, they take what the model
+  // takes in 16 bits, which is what ZeRO counts (section 7).
   [[nodiscard]] Plan reduce_in(Wire wire) const;
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are. As differences: each rank keeps a copy (keep_gathered),
   // and what an owner's values differ by from it is rounded, sent and added to it, on all ranks alike; what is rounded
-  // off is part of the next difference (SDP4Bit, section 3.1). The first time, and after values were written or loaded,
-  // they travel as they are. Copies are part of checkpoints. Where a slice was to be kept, on a mesh of one
+  // off is part of the next difference (SDP4Bit, section 3.1). The first time, and after a gather scope, they travel as
+  // they are. Copies are part of checkpoints. Where a slice was to be kept, on a mesh of one
   // shard group, they travel as they are.
   [[nodiscard]] Plan gather_in(Wire wire) const;
   // Of parameters sharded over all ranks of a mesh with several shard groups, hosts for example: only the first gather

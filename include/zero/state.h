@@ -34,7 +34,7 @@ enum class StateKind : std::uint8_t {
   row,          // Adafactor's means of squares of the rows, the last dimension being 1
   column,       // of the columns, the last dimension but one being 1
   optimizer,    // what a TorchOptimizer keeps; part: the name that LibTorch gives it
-  gathered,     // as it was gathered last, where differences from it travel; part: "latest", or "outdated" by an update
+  gathered,     // as it was gathered last, where differences from it travel; may be left out
   buffer,       // of the module: a buffer, or a parameter of an integer type
 };
 std::string_view name(StateKind kind);

@@ -52,8 +52,8 @@ class Plan:
     """Where each state of the training lives: a preset, and settings. docs/concepts.md has what they mean.
 
     precision: what is computed with. accumulate: micro-batches of a step. reproducible: sums along one tree.
-    reduce_in: what gradients travel in: "fp32", "bf16", "fp16", or, between shard groups alone, "fp8", "int8", "int4",
-        "int4-hadamard".
+    reduce_in: what gradients travel in: "fp32", "bf16", "fp16", or, between shard groups alone, "bf16-codes", "fp8",
+        "int8", "int4", "int4-hadamard".
     gather_in: what parameters travel in. keep_gathered: what stays of them until the update, so that one gather of a step
     crosses shard groups: each rank's slice in its group ("shard"), or all of it ("host").
     offload: the tier of a state, {"optimizer": "disk"}, or that and how much of it, {"optimizer": ("host", 0.8)}.
@@ -73,9 +73,8 @@ class Plan:
         resident_budget: int = 0,
         activation_budget: str | None = None,
         activations_in: Literal["native", "fp8", "int8"] | None = None,
-        reduce_in: Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "int4-hadamard"] | None = None,
-        gather_in: Literal["native", "fp32", "bf16", "fp16", "fp8", "int8", "int4", "int4-hadamard", "int4-differences"]
-        | None = None,
+        reduce_in: Literal["fp32", "bf16", "fp16", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard"] | None = None,
+        gather_in: Literal["native", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard", "int4-differences"] | None = None,
         keep_gathered: Literal["none", "shard", "host"] | None = None,
         offload: Mapping[Literal["parameter", "gradient", "optimizer", "activation"], _Tier | tuple[_Tier, float]] = ...,
         delay_update: bool = False,

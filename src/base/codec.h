@@ -2,11 +2,14 @@
 // has a head of its own (a scale, say): the heads of all blocks first, then the codes. It is a type, and a line of
 // Codecs:
 //
-//   kWire                         what a plan calls it
-//   kBlock, kHead, kBits          values of a block; bytes of its head; bits of a value's code, whose block ends a byte
-//   kDiffers (if true)            what is coded is the difference from what the receiver has, and added to it
-//   encode(values, n, codes, head)         of a block's first n values
-//   decode(codes, head, count, first, n, values)  of a block of `count` values, to n of them from `first` on
+//   kWire                    what a plan calls it
+//   kBlock                   values of a block
+//   kHead, kBits             bytes of its head, if any; bits of a value's code, whose block ends a byte
+//   kDiffers                 if true: what is coded is the difference from what the receiver has, and added to it
+//   encode(values, n, codes, head)
+//                            of a block's first n values
+//   decode(codes, head, count, first, n, values)
+//                            of a block of `count` values, to n of them from `first` on
 //
 // both for the host and for grids, of values of f32, bf16 and f16. No torch.
 #pragma once
@@ -14,6 +17,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "base/bf16_codes.h"
 #include "base/float8_blocks.h"
 #include "base/int4_blocks.h"
 #include "base/int4_hadamard_blocks.h"
@@ -29,7 +33,7 @@ struct Differences : Codec {
   static constexpr bool kDiffers = true;
 };
 
-using Codecs = std::tuple<Float8Blocks, Int8Blocks, Int4Blocks, Int4HadamardBlocks,
+using Codecs = std::tuple<Bf16Codes, Float8Blocks, Int8Blocks, Int4Blocks, Int4HadamardBlocks,
                           Differences<Int4Blocks, Wire::int4_differences>>;
 
 // Calls use(codec), a value of the wire's type, where it has one: whether it has.
@@ -46,7 +50,11 @@ constexpr bool has_codec(Wire wire) {
 
 constexpr bool differs(Wire wire) {
   bool differ = false;
-  with_codec(wire, [&]<class Codec>(Codec) { differ = requires { Codec::kDiffers; }; });
+  with_codec(wire, [&]<class Codec>(Codec) {
+    differ = requires {
+      Codec::kDiffers;
+    };
+  });
   return differ;
 }
 

@@ -29,6 +29,13 @@ struct One {
   ZERO_BOTH void store(T value, std::int64_t) const { *at = value; }
 };
 
+// None between equal ones, infinities too.
+template <class T>
+ZERO_BOTH float difference_of(T value, T from) {
+  const float a = widen(value), b = widen(from);
+  return a == b ? 0 : a - b;
+}
+
 // What is there with what it differs by; what is no number has the same bits, whichever of them it was.
 template <class T>
 ZERO_BOTH void add_difference(float difference, T& there) {

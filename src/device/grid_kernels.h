@@ -142,7 +142,7 @@ struct EncodeBlocks {
     const std::int64_t begin = block * Codec::kBlock, n = std::min(std::int64_t{Codec::kBlock}, count - begin);
     if (base == nullptr) return encode(values + begin, n, block);
     float differences[Codec::kBlock];
-    for (std::int64_t i = 0; i < n; ++i) differences[i] = widen(values[begin + i]) - widen(base[begin + i]);
+    for (std::int64_t i = 0; i < n; ++i) differences[i] = arrays::difference_of(values[begin + i], base[begin + i]);
     encode(differences, n, block);
   }
   template <class From>
@@ -334,9 +334,9 @@ class Kernels {
     with_codec(k.codec, [&]<class Codec>(Codec) {
       const std::int64_t heads = bytes_of_heads<Codec>(k.count);
       cases::with_single(k.dtype, [&]<class T>(T) {
-        launch_.elements(heads / Codec::kHead,
-                         EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), static_cast<const T*>(k.base),
-                                                k.codes, k.codes + heads, k.count});
+        launch_.elements((k.count + Codec::kBlock - 1) / Codec::kBlock,
+                         EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), static_cast<const T*>(k.base), k.codes,
+                                                k.codes + heads, k.count});
       });
     });
   }

@@ -237,7 +237,7 @@ ZERO_MULTIVERSION void encode_differences(const T* const values, const T* const 
   float differences[block];
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t n = std::min(block, count - begin);
-    for (std::int64_t i = 0; i < n; ++i) differences[i] = widen(values[begin + i]) - widen(base[begin + i]);
+    for (std::int64_t i = 0; i < n; ++i) differences[i] = difference_of(values[begin + i], base[begin + i]);
     Codec::encode(differences, n, codes + begin * Codec::kBits / 8, heads + begin / block * Codec::kHead);
   }
 }

@@ -58,9 +58,9 @@ AdaptedSource::AdaptedSource(StateSource& source, const std::vector<ExpectedPara
       } else if (!buffers.of_program.contains(key.name)) {
         pass(tensor);
       }
-    } else if (key.kind == StateKind::gathered ? !options_.weights_only
-                                                : !expected.contains(key.name) &&
-                                                      (!options_.weights_only || is_value(key.kind))) {
+    } else if (key.kind == StateKind::gathered
+                   ? !options_.weights_only
+                   : !expected.contains(key.name) && (!options_.weights_only || is_value(key.kind))) {
       pass(tensor);
     }
   }

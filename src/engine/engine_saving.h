@@ -56,8 +56,8 @@ class Saving {
   void agree_on_buffers(const std::vector<StateTensor>& buffers);
   void each_parameter(Unit& unit, const VisitState& tell) const;
   void each_base(Unit& unit, const VisitState& tell) const;
-  // By slot, what differences are from, which is as the latest update left the unit, or was before it.
-  std::vector<StateTensor> bases_of(const Unit& unit, bool latest) const;
+  // By slot, what differences are from.
+  std::vector<StateTensor> bases_of(const Unit& unit) const;
   void take_over(StateSource& source);
   void read_over(StateSource& source);
   StateFit agree_on_state(const StateSource& source);

@@ -104,7 +104,7 @@ void Engine::Impl::rollback_scope(Unit& unit, const Buffer& before) {
   end_scope(unit);
   Pager& pager = parameters.pager();
   if (!before && !pager.pinned(unit)) pager.drop(unit);
-  pager.outdate_together(unit);
+  pager.outdate_together(unit, /*rewritten=*/true);
   pager.meet_in_common(unit);
   pager.meet_in_common(unit);
 }

@@ -57,17 +57,15 @@ class Saving::Loading {
  private:
   // Where all of it is there: else it begins with the unit as it is.
   void load_base(Unit& unit) {
-    if (!unit.sends_differences() || !unit.layout().trainable()) return;
-    for (const bool latest : {false, true}) {
-      const std::vector<StateTensor> all = engine_.bases_of(unit, latest);
-      const bool there = std::ranges::all_of(all, [&](const StateTensor& each) {
-        const auto found = index_.find(each.key);
-        return found != index_.end() && source_.tensors()[found->second] == each;
-      });
-      if (!there) continue;
-      unit.begin_base(latest);
-      engine_.each_base(unit, [&](const StateSpan& held) { read(held); });
-    }
+    if (!unit.sends_differences()) return;
+    const std::vector<StateTensor> all = engine_.bases_of(unit);
+    const bool there = std::ranges::all_of(all, [&](const StateTensor& each) {
+      const auto found = index_.find(each.key);
+      return found != index_.end() && source_.tensors()[found->second] == each;
+    });
+    if (!there) return;
+    unit.begin_base();
+    engine_.each_base(unit, [&](const StateSpan& held) { read(held); });
   }
 
   bool keeps(const Unit& unit) const {

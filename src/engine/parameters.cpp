@@ -94,10 +94,10 @@ void Parameters::wait_for_publication() {
 }
 
 // Before a shared unit is written every rank has its copy, and every rank has written before it is read.
-void Parameters::keep(Unit& unit, std::optional<int> from_rank) {
+void Parameters::keep(Unit& unit, std::optional<int> from_rank, Written what) {
   Exchange& exchange = ranks_.exchange();
   const Exchange::Changing changing(exchange);
-  pager_->outdate_together(unit);
+  pager_->outdate_together(unit, /*rewritten=*/what == Written::anything);
   unit.take_back(true);
   invalidate_state();
   const TierMeter::SetupTraffic apart;
@@ -125,7 +125,7 @@ void Parameters::renormalise() {
     Unit& unit = *Unit::of(parameter.unsafeGetTensorImpl());
     const Pinned whole(*pager_, unit);
     MaxNorms::renormalise(table, parameter.detach(), indices);
-    keep(unit, {});
+    keep(unit, {}, Written::rows);
   }
 }
 
@@ -178,6 +178,7 @@ std::vector<at::Tensor> Parameters::whole_weights() {
 
 void Parameters::release(ReleaseAs as, const std::function<void()>& before_end) {
   invalidate_state();
+  pager_->drop_bases();
   std::vector<Pinned> whole;
   for (auto& unit : units_)
     if (unit->adopted()) whole.emplace_back(*pager_, *unit);

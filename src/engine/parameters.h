@@ -73,8 +73,10 @@ class Parameters {
   bool any(bool (Unit::*is)() const) const;
   // What is on its way to all ranks has come.
   void wait_for_publication();
-  // What was written to the unit's whole becomes what is kept of it; `from_rank`'s copy wins. Collective.
-  void keep(Unit& unit, std::optional<int> from_rank);
+  // What was written to the unit's whole, anything or a few rows, becomes what is kept of it; `from_rank`'s copy wins.
+  // Collective.
+  enum class Written : std::uint8_t { anything, rows };
+  void keep(Unit& unit, std::optional<int> from_rank, Written what = Written::anything);
   // Rows that were looked up get their largest norm where they live, as lookups have seen them: before an update, and
   // before anybody reads them otherwise. Collective.
   void renormalise();

@@ -239,16 +239,14 @@ void Saving::each_parameter(Unit& unit, const VisitState& tell) const {
   }
 }
 
-// Where differences from it travel.
+// What differences are from.
 void Saving::each_base(Unit& unit, const VisitState& tell) const {
   const UnitLayout& layout = unit.layout();
-  const std::vector<StateTensor> tensors = bases_of(unit, unit.base_is_new());
   const Shard held = trained_.routes().rest(State::parameter, layout);
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
     const Slot& slot = layout.slot(piece.slot);
     StateSpan each{.slot = &slot,
                    .kind = StateKind::gathered,
-                   .part = tensors[static_cast<std::size_t>(piece.slot)].key.part,
                    .begin = piece.begin - slot.begin,
                    .end = piece.end - slot.begin,
                    .over = held.over};
@@ -257,10 +255,10 @@ void Saving::each_base(Unit& unit, const VisitState& tell) const {
   }
 }
 
-std::vector<StateTensor> Saving::bases_of(const Unit& unit, bool latest) const {
+std::vector<StateTensor> Saving::bases_of(const Unit& unit) const {
   std::vector<StateTensor> tensors;
   for (const Slot& slot : unit.layout().slots())
-    tensors.push_back({{slot.name, StateKind::gathered, latest ? "latest" : "outdated"},
+    tensors.push_back({{slot.name, StateKind::gathered, ""},
                        unit.layout().dtype(),
                        trained_.rules()[static_cast<std::size_t>(slot.index)].shape});
   return tensors;
@@ -274,6 +272,7 @@ EngineState Saving::state(bool frozen) {
 EngineState Saving::told(bool frozen) {
   look_at_buffers();
   parameters_.wait_for_publication();
+  const std::vector<char> bases = parameters_.pager().renew_bases();
   Pieces pieces(ranks_.accounts().device(), ranks_.rank(), ranks_.mesh(), parameters_.state_valid());
   const Updater& updater = parameters_.updater();
   const std::vector<ExpectedParameter> expected = expected_state();
@@ -296,8 +295,8 @@ EngineState Saving::told(bool frozen) {
     }
   }
   for (const auto& unit : parameters_.units()) {
-    if (!unit->has_base()) continue;
-    for (std::size_t i = 0; const StateTensor& each : bases_of(*unit, unit->base_is_new())) {
+    if (bases[static_cast<std::size_t>(unit->index())] == 0) continue;
+    for (std::size_t i = 0; const StateTensor& each : bases_of(*unit)) {
       of_parameters.push_back(each);
       orders.push_back(order_of(each, unit->layout().slots()[i++].index));
     }
@@ -313,7 +312,7 @@ EngineState Saving::told(bool frozen) {
     if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.states().prepared(*unit))) continue;
     each_parameter(*unit, add);
     updater.states().each(*unit, add);
-    if (unit->has_base()) each_base(*unit, add);
+    if (bases[static_cast<std::size_t>(unit->index())] != 0) each_base(*unit, add);
   }
   return std::move(pieces).state(std::move(numbers));
 }

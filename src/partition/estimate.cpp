@@ -136,14 +136,16 @@ class Pricing {
            plan_.remainder(unit.dtype()) == Remainder::main_weights;
   }
 
-  // Each rank saves its part of what it has, which is not parameters that follow from main weights.
+  // Each rank saves its part of what it has, which is not parameters that follow from main weights; and of what
+  // differences are from.
   void snapshot() {
     std::int64_t alike = 1, bytes = 0;
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
       const UnitLayout& unit = layout_.units()[i];
       if (unit.trainable() && unit.length() > 0) alike = copies(unit, State::optimizer);
-      if (!has_main(unit))
-        bytes += repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
+      const int saved = (has_main(unit) ? 0 : 1) + (unit.trainable() && differs(routes_.keep(unit).codec) ? 1 : 0);
+      bytes +=
+          saved * repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
     }
     estimate_.held.entries[static_cast<std::size_t>(Owner::snapshot)].peak = bytes + estimate_.state.optimizer / alike;
   }

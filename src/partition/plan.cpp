@@ -136,6 +136,9 @@ class Inspection {
            "keep_gathered needs sharded parameters, as zero3 has them: else nothing is gathered that could be kept");
     expect(!holds(row.rest, Placement::sharded) || row.between == kWhole || row.rest == kSlices,
            "parameter can be kept between micro-batches along shard, or whole, not otherwise");
+    expect(!differs(row.wire) || row.rest == kSlices || !holds(row.rest, Placement::sharded),
+           "parameter on wire " + std::string(name(row.wire)) +
+               " must be sharded over data, as zero3 has it: else nothing of it crosses shard groups");
     expect(row.tier == Tier::device, "keep_gathered needs parameters on the device, not on " +
                                          std::string(name(row.tier)) + ", where what was gathered would not be");
   }
@@ -303,8 +306,7 @@ Plan Plan::zeropp() {
 }
 
 Plan Plan::sdp4bit() {
-  Plan plan =
-      zero3().keep_gathered(KeptCopy::shard).gather_in(Wire::int4_differences).reduce_in(Wire::int4_hadamard);
+  Plan plan = zero3().keep_gathered(KeptCopy::shard).gather_in(Wire::int4_differences).reduce_in(Wire::int4_hadamard);
   plan.label_ = "sdp4bit";
   return plan;
 }

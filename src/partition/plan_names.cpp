@@ -12,8 +12,8 @@ constexpr std::array<std::string_view, kStates> kStateNames{"parameter", "gradie
 constexpr std::array<std::string_view, 3> kPlacementNames{"replicated", "partial", "sharded"};
 constexpr std::array<std::string_view, kTiers> kTierNames{"device", "host", "disk"};
 constexpr std::array<std::string_view, 3> kKeepNames{"none", "shard", "host"};
-constexpr std::array<std::string_view, 9> kWireNames{"native", "fp32", "bf16",          "fp16",            "fp8",
-                                                     "int8",   "int4", "int4-hadamard", "int4-differences"};
+constexpr std::array<std::string_view, 10> kWireNames{
+    "native", "fp32", "bf16", "fp16", "fp8", "int8", "int4", "int4-hadamard", "int4-differences", "bf16-codes"};
 
 template <class Word, std::size_t N>
 std::string_view word(const std::array<std::string_view, N>& names, Word value) {

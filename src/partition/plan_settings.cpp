@@ -12,8 +12,8 @@
 namespace zero {
 namespace {
 
-constexpr std::array kReductions{Wire::fp32, Wire::bf16, Wire::fp16,         Wire::fp8,
-                                 Wire::int8, Wire::int4, Wire::int4_hadamard};
+constexpr std::array kReductions{Wire::fp32, Wire::bf16, Wire::fp16, Wire::bf16_codes,
+                                 Wire::fp8,  Wire::int8, Wire::int4, Wire::int4_hadamard};
 
 bool flag(const SettingValue& value) {
   return std::get<bool>(value);
@@ -43,27 +43,27 @@ Plan with_reduction(const Plan& plan, const std::string& text) {
   throw ConfigError("gradients cannot be reduced in " + in_quotes(text), "one of " + joined(reductions()));
 }
 
-// Of as few bits at least.
-std::vector<std::string_view> codecs_from(int bits) {
+// Of so many bits; 0: any.
+std::vector<std::string_view> codecs_of(int bits) {
   std::vector<std::string_view> names{name(Wire::native)};
   const auto take = [&](Wire wire) {
-    if (bits_of(wire) >= bits) names.push_back(name(wire));
+    if (bits == 0 || bits_of(wire) == bits) names.push_back(name(wire));
   };
   std::apply([&](auto... codec) { (take(decltype(codec)::kWire), ...); }, Codecs());
   return names;
 }
 
 std::vector<std::string_view> codecs() {
-  return codecs_from(1);
+  return codecs_of(0);
 }
 
 std::vector<std::string_view> codecs_of_activations() {
-  return codecs_from(8);
+  return codecs_of(8);
 }
 
 Wire wire_named(const std::string& what, const std::string& text) {
   std::vector<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(Wire::int4_differences); ++i) {
+  for (int i = 0; i <= static_cast<int>(Wire::bf16_codes); ++i) {
     names.push_back(name(static_cast<Wire>(i)));
     if (names.back() == text) return static_cast<Wire>(i);
   }
@@ -118,7 +118,7 @@ constexpr std::array<PlanSetting, 11> kSettings{{
      .told = false},
     {.name = "reduce_in",
      .help = "What gradients travel in [their own dtype]: a dtype; or as they are inside shard groups, and across in "
-             "blocks of 8 or 4 bits",
+             "codes of 16, 8 or 4 bits",
      .get = [](const Plan& plan) -> SettingValue { return reduction_of(plan); },
      .set = [](const Plan& plan, const SettingValue& to) { return with_reduction(plan, word(to)); },
      .choices = reductions,
@@ -128,7 +128,8 @@ constexpr std::array<PlanSetting, 11> kSettings{{
            return "gradients reduced in " + (dtype.empty() ? "their own dtype" : dtype);
          }},
     {.name = "gather_in",
-     .help = "How sharded parameters travel: as they are, or in blocks of 8 or 4 bits, themselves or what they differ by "
+     .help = "How sharded parameters travel: as they are, or in codes of 16, 8 or 4 bits, themselves or what they "
+             "differ by "
              "from what was gathered before (keep_gathered)",
      .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::parameter].wire)); },
      .set = [](const Plan& plan,

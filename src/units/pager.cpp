@@ -75,15 +75,15 @@ void Pager::gather(Unit& unit, bool exactly) {
     return expect(unit, barrier_);
   }
   const bool exact = exactly && !unit.gathered_exactly();
-  const View full = unit.full();
+  const View room = unit.room();
   expect(unit,
          exchange_.submit({.kind = Exchange::Kind::gather,
                            .unit = unit.index(),
-                           .count = full.count,
+                           .count = room.count,
                            .run =
-                               [&unit, full, exactly, load = std::move(page(unit).load)](const MeshGroups& groups) {
+                               [&unit, room, exactly, load = std::move(page(unit).load)](const MeshGroups& groups) {
                                  if (load) for_unit(unit, "the parameters", [&] { load->follow(); });
-                                 unit.gather(groups, full, exactly);
+                                 unit.gather(groups, room, exactly);
                                },
                            .variant = exact ? Exchange::Variant::exact : Exchange::Variant::as_planned,
                            .axis = exchange_.gathers_along(),
@@ -165,13 +165,33 @@ void Pager::meet_in_common(const Unit& unit) {
   if (unit.shared()) exchange_.barrier(Exchange::Kind::read, unit.index()).wait();
 }
 
-void Pager::outdate_together(Unit& unit) {
+void Pager::outdate_together(Unit& unit, bool rewritten) {
   if (!unit.keeps()) return;
   exchange_.run({.kind = Exchange::Kind::read,
                  .unit = unit.index(),
-                 .run = [&unit](const MeshGroups&) { unit.outdate(/*rewritten=*/true); },
+                 .run = [&unit, rewritten](const MeshGroups&) { unit.outdate(rewritten); },
                  .axis = exchange_.gathers_along(),
                  .lane = Exchange::Lane::control});
+}
+
+// Ranks that evaluate, or serve others, change them: so all come here first.
+void Pager::with_bases(const std::function<void(const MeshGroups&)>& call) {
+  if (std::ranges::none_of(units_, [](const auto& unit) { return unit->sends_differences(); })) return;
+  exchange_.run({.kind = Exchange::Kind::read, .run = call});
+}
+
+std::vector<char> Pager::renew_bases() {
+  std::vector<char> there(units_.size());
+  with_bases([&](const MeshGroups& groups) {
+    for (std::size_t i = 0; i < units_.size(); ++i) there[i] = units_[i]->renew_base(groups) ? 1 : 0;
+  });
+  return there;
+}
+
+void Pager::drop_bases() {
+  with_bases([&](const MeshGroups&) {
+    for (const auto& unit : units_) unit->drop_base();
+  });
 }
 
 void Pager::pin(Unit& unit) {

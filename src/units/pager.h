@@ -39,14 +39,17 @@ class Pager {
   void wait_for_publication(Unit& unit);
   // Paged units have new values, or will have: forgets the old ones, but for what is kept whole until it has.
   void forget();
-  // This one has, on all ranks, and, if `rewritten`, others altogether: what was kept of the old ones is forgotten, too.
-  // Where no rank serves a gather between the first that comes here and the last.
+  // This one has, on all ranks, and, if `rewritten`, others altogether: what was kept of the old ones is forgotten,
+  // too. Where no rank serves a gather between the first that comes here and the last.
   void outdate(Unit& unit, bool rewritten = false);
   // Ranks that share the unit's memory have all come here.
   void meet_in_common(const Unit& unit);
-  // It was rewritten, where ranks come at times of their own: they do it together. Collective where the plan keeps
-  // copies.
-  void outdate_together(Unit& unit);
+  // The same where ranks come at times of their own: they do it together. Collective where the plan keeps copies.
+  void outdate_together(Unit& unit, bool rewritten);
+  // Copies that differences are from become what the shards are: by unit, whether there is one. And there are none any
+  // more. Collective where differences travel.
+  std::vector<char> renew_bases();
+  void drop_bases();
 
   // Keeps a unit resident for a gather scope, in which it may be written. Collective where units are gathered: who has
   // it serves those who have not.
@@ -82,6 +85,7 @@ class Pager {
   void count_in_place(const Unit& unit);
   void settle(Unit& unit);
   void bring_ahead(const Unit& unit);
+  void with_bases(const std::function<void(const MeshGroups& groups)>& call);
   void evict(int unit);
 
   std::vector<std::unique_ptr<Unit>>& units_;

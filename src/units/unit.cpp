@@ -213,12 +213,15 @@ void Unit::forbid(const char* why) {
 View Unit::make_room(bool exactly) {
   const bool there = common_ || (keeps_base_whole() && !exactly);
   if (!memory_ && !there) memory_ = scratch();
-  return full();
+  return room();
+}
+
+View Unit::room() {
+  return view_of(memory_ ? memory_.data() : common_.get(), layout_.dtype(), 0, layout_.length(), device());
 }
 
 View Unit::full() {
-  void* const kept = keeps_base_whole() ? kept_.data() : common_.get();
-  return view_of(memory_ ? memory_.data() : kept, layout_.dtype(), 0, layout_.length(), device());
+  return keeps_base_whole() && !memory_ ? kept() : room();
 }
 
 void Unit::privatise() {
@@ -287,7 +290,7 @@ void Unit::gather(const MeshGroups& groups, View whole, bool exactly) {
   if (exactly) return go(groups, exact_use_, here, whole);
   if (keep_.hops.empty()) return go(groups, use_, here, whole);
   if (keeps_whole() && shared()) return bring_in_common(groups, here);
-  if (keeps_whole() && !sends_differences()) return go(groups, keep_, here, whole);
+  if (keeps_whole() && !keeps_base_whole()) return go(groups, keep_, here, whole);
   const View kept = bring_kept(groups, here);
   if (!keeps_whole()) go(groups, use_, kept, whole);
 }
@@ -309,12 +312,11 @@ View Unit::kept() {
 // All ranks come to the same gathers of a unit, their own or others', so that all of them keep it, or none.
 View Unit::bring_kept(const MeshGroups& groups, ConstView shard) {
   const View all = kept();
-  if (sends_differences() && has_kept_ != Has::all) {
+  if (differs(keep_.codec) && has_kept_ != Has::all) {
     Route whole = keep_;
     whole.codec = Wire::native;
-    const ConstView own = view_of(all.data, all.dtype, shard_.begin - keep_.to.begin, shard_.count, device());
-    kept_is_new_ = has_kept_ == Has::none || kept_is_new_;
-    go(groups, whole, has_kept_ == Has::none ? shard : own, all);
+    go(groups, whole, has_kept_ == Has::slice ? own_base() : shard, all);
+    kept_is_new_ = kept_is_new_ || has_kept_ == Has::none;
   }
   if (!kept_is_new_) go(groups, keep_, shard, all);
   has_kept_ = Has::all;
@@ -322,15 +324,32 @@ View Unit::bring_kept(const MeshGroups& groups, ConstView shard) {
   return all;
 }
 
+View Unit::own_base() {
+  return view_of(kept().data, layout_.dtype(), shard_.begin - keep_.to.begin, shard_.count, device());
+}
+
+bool Unit::renew_base(const MeshGroups& groups) {
+  if (!sends_differences() || has_kept_ == Has::none) return false;
+  if (!kept_is_new_) bring_kept(groups, shard());
+  return true;
+}
+
+void Unit::drop_base() {
+  if (!differs(keep_.codec)) return;
+  outdate(/*rewritten=*/true);
+  kept_.reset();
+}
+
 BlockPart Unit::stored_base(const Slice& elements, Access way) {
   const std::int64_t element = size_of(layout_.dtype());
   return {&kept_.block(), (elements.begin - keep_.to.begin) * element, elements.count * element, way};
 }
 
-void Unit::begin_base(bool is_new) {
-  kept();
+// Nobody writes gaps but here.
+void Unit::begin_base() {
+  accounts_.device().copy(own_base().data, shard().data, shard_.count * size_of(layout_.dtype()));
   has_kept_ = Has::slice;
-  kept_is_new_ = is_new;
+  kept_is_new_ = true;
 }
 
 void Unit::bring_in_common(const MeshGroups& groups, ConstView shard) {
@@ -342,7 +361,7 @@ void Unit::bring_in_common(const MeshGroups& groups, ConstView shard) {
 }
 
 void Unit::serve(const MeshGroups& groups, bool exactly) {
-  if ((shared() || keeps_base_whole()) && !exactly) return gather(groups, full(), exactly);
+  if ((shared() || keeps_base_whole()) && !exactly) return gather(groups, shared() ? full() : View(), exactly);
   Buffer unwanted = scratch();
   const View whole = view_of(unwanted.data(), layout_.dtype(), 0, layout_.length(), device());
   const auto arrival = bring_to(unwanted);

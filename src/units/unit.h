@@ -119,7 +119,9 @@ class Unit {
   std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank()).begin; }
 
   // Memory for the whole unit on its way in; to be filled from every rank's shard, `exactly` or as operators have it.
+  // None where it arrives in what is kept.
   View make_room(bool exactly);
+  View room();
   // Begins to bring to that memory what this rank has on another tier; null: there is none.
   std::shared_ptr<TierLoad> bring();
   // What of the unit is at rest here, on the device: this rank's shard, or the whole; and elements [begin, begin +
@@ -161,14 +163,15 @@ class Unit {
     kept_is_new_ = false;
     if (rewritten) has_kept_ = Has::none;
   }
-  // Where differences travel: whether there is a copy that they are from, and whether it is as the shards are; this
-  // rank's slice of it; and that it begins with that slice, whose values are to be put there, as the copy of an engine
-  // that had it.
-  bool has_base() const { return sends_differences() && layout_.trainable() && has_kept_ != Has::none; }
-  bool base_is_new() const { return kept_is_new_; }
+  // Whether differences travel, from a copy that changes with updates, the base. On the exchange's thread, all ranks
+  // together: that what there is of it becomes what the shards are, and whether there is any; and that there is none.
+  bool sends_differences() const { return differs(keep_.codec) && layout_.trainable(); }
+  bool renew_base(const MeshGroups& groups);
+  void drop_base();
+  // This rank's slice of it. It begins with that, whose values are to be put there, as the copy of an engine that had
+  // it; while nothing is gathered.
   BlockPart stored_base(const Slice& elements, Access way);
-  void begin_base(bool is_new);
-  bool sends_differences() const { return differs(keep_.codec); }
+  void begin_base();
   // Forgets the whole of a paged unit.
   void evict();
 
@@ -210,7 +213,8 @@ class Unit {
   void make_shard();
   std::shared_ptr<TierLoad> bring_to(Buffer& whole);
   void go(const MeshGroups& groups, const Route& route, ConstView from, View to) const;
-  bool keeps_base_whole() const { return sends_differences() && keeps_whole(); }
+  bool keeps_base_whole() const { return differs(keep_.codec) && keeps_whole(); }
+  View own_base();
   View kept();
   View bring_kept(const MeshGroups& groups, ConstView shard);
   void bring_in_common(const MeshGroups& groups, ConstView shard);
@@ -231,11 +235,11 @@ class Unit {
   const Buffer& codes_;
   Accounts& accounts_;
   TierLoader* loader_;
-  std::shared_ptr<void> common_;       // the whole, of all ranks
-  Buffer memory_;                      // the whole, of this rank
-  Block shard_block_;                  // what it has at rest of one that is paged
-  Block kept_block_;                   // and of one that is kept whole in common its part of the rest
-  Buffer kept_;                        // of what was gathered, where the plan keeps any; on the exchange's thread
+  std::shared_ptr<void> common_;  // the whole, of all ranks
+  Buffer memory_;                 // the whole, of this rank
+  Block shard_block_;             // what it has at rest of one that is paged
+  Block kept_block_;              // and of one that is kept whole in common its part of the rest
+  Buffer kept_;                   // of what was gathered, where the plan keeps any; on the exchange's thread
   enum class Has : std::uint8_t { none, slice, all };
   Has has_kept_ = Has::none;           // of it, with values
   bool kept_is_new_ = false;           // as the shards are

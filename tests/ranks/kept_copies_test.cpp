@@ -6,6 +6,7 @@
 
 #include "folder.h"
 #include "lm.h"
+#include "memory/torch/arena_allocator.h"
 
 namespace zero::test::kept_copies_test {
 
@@ -192,8 +193,8 @@ TEST(CodedReductions, LetOverflowsBeSeen) {
 }
 
 TEST(ZeroPlusPlus, AsksForGroupsWhereOneGroupHasSeveralHosts) {
-  for (const Plan& plan :
-       {Plan::zeropp(), Plan::sdp4bit(), Plan::zero3().keep_gathered(KeptCopy::shard), Plan::ddp().reduce_in(Wire::int8)})
+  for (const Plan& plan : {Plan::zeropp(), Plan::sdp4bit(), Plan::zero3().keep_gathered(KeptCopy::shard),
+                           Plan::ddp().reduce_in(Wire::int8)})
     EXPECT_TRUE(says(
         thrown_by([&] { on_ranks<Lm>({.plan = plan, .ranks = 4, .ranks_per_host = 2}, {}, [](Lm&, Engine&, int) {}); }),
         {"all 4 ranks are one, on several hosts", "{.shard = 2}"}));
@@ -248,6 +249,29 @@ TEST(Differences, AreFromWhatACheckpointHas) {
   });
 }
 
+// Whoever has evaluated since the update, and whatever was in the memory that the copy comes to.
+TEST(Differences, GoOnInANewEngine) {
+  for (const KeptCopy copy : {KeptCopy::shard, KeptCopy::host}) {
+    const Folder folder;
+    const Job job = on_hosts(differences(copy).bf16());
+    const auto trained = [&](const std::function<void(Lm&, Engine&, int rank)>& begin) {
+      return train_by(job, lm_with_dropout(0.1), [&](Lm& model, Engine& engine, Outcome& run, int rank) {
+        begin(model, engine, rank);
+        for (int step = 0; step < 3; ++step) run.record(train_step(model, engine));
+      });
+    };
+    const Outcome uninterrupted = trained([&](Lm& model, Engine& engine, int rank) {
+      for (int step = 0; step < 2; ++step) train_step(model, engine);
+      if (rank == 0) static_cast<void>(evaluated(model));
+      engine.save(folder.path());
+    });
+    fill_new_memory(0xff);  // NaN of every type
+    const Outcome resumed = trained([&](Lm&, Engine& engine, int) { engine.load(folder.path()); });
+    fill_new_memory(std::nullopt);
+    EXPECT_EQ(difference(uninterrupted, resumed), "") << name(copy);
+  }
+}
+
 TEST(Differences, BeginAnewWithWhatIsWritten) {
   for (const KeptCopy copy : {KeptCopy::shard, KeptCopy::host}) {
     const auto written = [](const Plan& plan) {
@@ -256,7 +280,7 @@ TEST(Differences, BeginAnewWithWhatIsWritten) {
         {
           const auto scope = gather(model.parameters(), /*from_rank=*/1);
           const at::NoGradGuard no_grad;
-          for (std::size_t i = 0; at::Tensor& each : model.parameters())
+          for (std::size_t i = 0; at::Tensor & each : model.parameters())
             if (rank == 1) each.copy_(0.1 * numbers(static_cast<std::int64_t>(i++), each.sizes().vec()));
         }
         run.losses.push_back(evaluated(model));

@@ -63,23 +63,24 @@ constexpr std::ptrdiff_t kExclusive = 12;
 Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules,
             const std::vector<Precision>& precisions, const std::vector<Ranks>& ranks,
             const std::vector<std::int64_t>& budgets) {
-  return {column(&Setting::preset, std::vector<std::string>(kPresets.begin(), kPresets.end()), kPresets.size()),
-          column(&Setting::ranks, ranks, 2),
-          column(&Setting::delays, {false, true}),
-          column(&Setting::gradient, tiers, tiers.size()),
-          column(&Setting::optimizer, tiers, tiers.size()),
-          column(&Setting::parameter, tiers),
-          column(&Setting::share, {1, 0.6, 0.2}),
-          column(&Setting::gather_in, {Wire::native, Wire::fp8, Wire::int4, Wire::int4_differences, Wire::int4_hadamard}),
-          column(&Setting::kept, {KeptCopy::none, KeptCopy::shard, KeptCopy::host}),
-          column(&Setting::reduce_in,
-                 {Wire::native, Wire::bf16, Wire::fp32, Wire::fp16, Wire::int4, Wire::int8, Wire::int4_hadamard}),
-          column(&Setting::reproducible, {false, true}),
-          column(&Setting::rule, rules),
-          column(&Setting::budget, budgets),
-          column(&Setting::precision, precisions),
-          column(&Setting::accumulate, {1, 2, 3}),
-          column(&Setting::groups, {false, true})};
+  return {
+      column(&Setting::preset, std::vector<std::string>(kPresets.begin(), kPresets.end()), kPresets.size()),
+      column(&Setting::ranks, ranks, 2),
+      column(&Setting::delays, {false, true}),
+      column(&Setting::gradient, tiers, tiers.size()),
+      column(&Setting::optimizer, tiers, tiers.size()),
+      column(&Setting::parameter, tiers),
+      column(&Setting::share, {1, 0.6, 0.2}),
+      column(&Setting::gather_in, {Wire::native, Wire::fp8, Wire::int4, Wire::int4_differences, Wire::int4_hadamard}),
+      column(&Setting::kept, {KeptCopy::none, KeptCopy::shard, KeptCopy::host}),
+      column(&Setting::reduce_in, {Wire::native, Wire::bf16, Wire::fp32, Wire::fp16, Wire::int4, Wire::int8,
+                                   Wire::int4_hadamard, Wire::bf16_codes}),
+      column(&Setting::reproducible, {false, true}),
+      column(&Setting::rule, rules),
+      column(&Setting::budget, budgets),
+      column(&Setting::precision, precisions),
+      column(&Setting::accumulate, {1, 2, 3}),
+      column(&Setting::groups, {false, true})};
 }
 
 Table whole_table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules) {

@@ -241,6 +241,20 @@ TEST(Int4Blocks, AreNearTheirValues) {
   }
 }
 
+TEST(Bf16Codes, AreValuesRoundedToTheNearest) {
+  std::vector<float> values = normal_values(1e3F);
+  values[7] = std::numeric_limits<float>::infinity();
+  const std::vector<float> arrived = through(Wire::bf16_codes, values);
+  EXPECT_EQ(bytes_of_codes(Wire::bf16_codes, 77), 2 * 77);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Bf16 rounded;
+    narrow(values[i], rounded);
+    EXPECT_EQ(arrived[i], widen(rounded));
+  }
+  values[7] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(through(Wire::bf16_codes, values)[7]));
+}
+
 // The mean square of the error over the values'.
 double share_lost(Wire wire, const std::vector<float>& values) {
   const std::vector<float> arrived = through(wire, values);
@@ -294,6 +308,16 @@ TEST(Differences, BringWhatTheyAreAddedToToTheValues) {
     EXPECT_LT(left, before / 7) << "half a step of sixteen, a whole one where it is clipped";
     before = left;
   }
+}
+
+TEST(Differences, OfEqualInfinitiesAreNone) {
+  std::vector<float> values(100, 1), there(100, 0);
+  values[7] = there[7] = -std::numeric_limits<float>::infinity();
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(bytes_of_codes(Wire::int4_differences, 100)));
+  run_on_host(Encode{values.data(), Dtype::f32, codes.data(), 100, Wire::int4_differences, there.data()});
+  run_on_host(Decode{codes.data(), there.data(), Dtype::f32, 100, Wire::int4_differences, /*adds=*/true});
+  EXPECT_EQ(there[7], values[7]);
+  for (std::size_t i = 8; i < 100; ++i) EXPECT_NEAR(there[i], values[i], .2) << i;
 }
 
 TEST(Int4HadamardBlocks, MixWhat32Divides) {

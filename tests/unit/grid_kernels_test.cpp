@@ -262,7 +262,7 @@ TEST(GridKernels, AddSquaresLikeTheHost) {
 }
 
 TEST(GridKernels, EncodeAndDecodeWiresLikeTheHost) {
-  for (const Wire wire : {Wire::fp8, Wire::int8, Wire::int4, Wire::int4_hadamard})
+  for (const Wire wire : {Wire::bf16_codes, Wire::fp8, Wire::int8, Wire::int4, Wire::int4_hadamard})
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
       for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, block_of(wire), block_of(wire) + 5, kCount}) {
         std::vector<char> values = array_of(dtype, count, 8, 30);

@@ -57,7 +57,8 @@ TEST(Plan, AnUnknownPresetListsTheKnownOnes) {
     Plan::named("zero4");
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(), "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2, zeropp, sdp4bit)");
+    EXPECT_STREQ(error.what(),
+                 "unknown plan 'zero4' (one of ddp, zero1, zero2, zero3, hybrid, hybrid-zero2, zeropp, sdp4bit)");
   }
 }
 
@@ -219,6 +220,8 @@ TEST(Plan, SendsDifferencesFromWhatIsKept) {
   }
   EXPECT_EQ(plan.on(4)[State::parameter].wire, Wire::native) << "nothing crosses";
   EXPECT_EQ(plan.on(hosts)[State::parameter].wire, Wire::int4_differences);
+  const Plan in_groups = Plan::hybrid().keep_gathered(KeptCopy::host).gather_in(Wire::int4_differences);
+  EXPECT_TRUE(mentions(in_groups.faults(hosts), "sharded over data, as zero3 has it"));
   EXPECT_TRUE(mentions(Plan::zero3().gather_in(Wire::int4_differences).faults(hosts), "needs a copy"));
   EXPECT_TRUE(mentions(Plan::zero3().reduce_in(Wire::int4_differences).faults(hosts), "gradient on wire int4-differe"));
 }
