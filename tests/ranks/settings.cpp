@@ -295,6 +295,7 @@ Setting Setting::reference() const {
   if (coded_sums && other.gather_in != gather_in) {
     other.preset = preset;
     other.gather_in = gather_in;
+    if (delays) other.gradient = gradient, other.optimizer = optimizer;
     if (other == *this) other.budget = budget == 0 ? 1 : 0;
     return other;
   }
