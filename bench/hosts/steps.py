@@ -60,6 +60,8 @@ def measure(options: argparse.Namespace, rate: str, layout: tuple[int, int], sha
     times = [f"--steps={options.steps}", f"--warmup={options.warmup}", f"--dtype={dtype}"]
     more = [f"--steps={options.steps + MORE}", *times[1:]]
     rows = contenders(here, options.deepspeed)
+    if options.only:
+        rows = {name: words for name, words in rows.items() if name in [*options.only, "fsdp2"]}
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in rows}
     with Hosts(hosts, rate) as made:
         for turn in range(options.rounds):
@@ -95,6 +97,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--only", nargs="+", metavar="CONTENDER", help="these, and fsdp2")
     parser.add_argument("--deepspeed", action="store_true", help="DeepSpeed 3, too: PATH has a torchrun that has it")
     options = parser.parse_args()
     print("| link | hosts x ranks | shape | dtype | contender | s a step | without limit | link's own | of the larger |"
