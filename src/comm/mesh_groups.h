@@ -15,8 +15,8 @@ class Device;
 class TrafficMeter;
 
 // What codes are made and read by, and where those of all ranks lie on their way (base/codec.h). Of a gather every
-// rank, the owner too, goes on with what was decoded; of differences, with what they were added to: where the route ends
-// there is what they are from. Of a sum in codes there is memory for a CodedSum.
+// rank, the owner too, goes on with what was decoded; of differences, with what they were added to, which is where the
+// route ends. Of a sum in codes there is memory for a CodedSum.
 struct Coder {
   Device& device;
   View codes;

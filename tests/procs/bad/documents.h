@@ -129,8 +129,8 @@ inline Rows of_plan_files() {
           plan_file(R"("plan": "zero3", "model": "none.json")", "none.json"),
           plan_file(R"("plan": "zero3")", "names no model"),
           plan_file("\"" + std::string(100'000, 'k') + "\": 1", "kkk...kkk"),
-          row("train --plan none.json",
-              {"'none.json' is neither a preset (ddp, zero1, zero2, zero3, hybrid, hybrid-zero2, zeropp, sdp4bit) nor a file"})};
+          row("train --plan none.json", {"'none.json' is neither a preset (ddp, zero1, zero2, zero3, hybrid, "
+                                         "hybrid-zero2, zeropp, sdp4bit) nor a file"})};
 }
 
 inline Row profile(const std::string& fields, const std::string& says) {
