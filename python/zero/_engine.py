@@ -62,7 +62,8 @@ class Engine:
 
     model: parameters that modules share are one. Children of Sequential, ModuleList and ModuleDict are what is gathered
         together, unless `units` says otherwise.
-    plan: a Plan, or the name of a preset: "ddp", "zero1", "zero2", "zero3", "hybrid", "hybrid-zero2", "zeropp", "sdp4bit".
+    plan: a Plan, or the name of a preset: "ddp", "zero1", "zero2", "zero3", "hybrid", "hybrid-zero2", "zeropp",
+        "sdp4bit".
     optimizer: one of zero's, AdamW(3e-4) for example.
     world: from zero.init(); none: the one that was joined last.
     shard: ranks of a shard group, for the hybrid plans; 0: all.

@@ -74,7 +74,8 @@ class Plan:
         activation_budget: str | None = None,
         activations_in: Literal["native", "fp8", "int8"] | None = None,
         reduce_in: Literal["fp32", "bf16", "fp16", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard"] | None = None,
-        gather_in: Literal["native", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard", "int4-differences"] | None = None,
+        gather_in: Literal["native", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard", "int4-differences"]
+        | None = None,
         keep_gathered: Literal["none", "shard", "host"] | None = None,
         offload: Mapping[Literal["parameter", "gradient", "optimizer", "activation"], _Tier | tuple[_Tier, float]] = ...,
         delay_update: bool = False,
