@@ -54,6 +54,8 @@ class Saving {
   void look_at_buffers();
   ExpectedBuffers buffers_of_state() const;
   void agree_on_buffers(const std::vector<StateTensor>& buffers);
+  void each_at_rest(Unit& unit, StateKind kind, const std::function<BlockPart(const Slice&)>& stored,
+                    const VisitState& tell) const;
   void each_parameter(Unit& unit, const VisitState& tell) const;
   void each_base(Unit& unit, const VisitState& tell) const;
   // By slot, what differences are from.

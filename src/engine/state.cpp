@@ -222,37 +222,34 @@ void Saving::agree_on_buffers(const std::vector<StateTensor>& buffers) {
         "a buffer that is another on each rank is the program's: register it as one that is not persistent");
 }
 
-// As they are stored, where they are state: where they do not follow from main weights.
-void Saving::each_parameter(Unit& unit, const VisitState& tell) const {
-  if (parameters_.updater().states().has_main(unit)) return;
+// What this rank has at rest of a unit's parameters, in one of the forms in which it does.
+void Saving::each_at_rest(Unit& unit, StateKind kind, const std::function<BlockPart(const Slice&)>& stored,
+                          const VisitState& tell) const {
   const UnitLayout& layout = unit.layout();
   const Shard held = trained_.routes().rest(State::parameter, layout);
   for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
     const Slot& slot = layout.slot(piece.slot);
     StateSpan each{.slot = &slot,
-                   .kind = StateKind::parameter,
+                   .kind = kind,
                    .begin = piece.begin - slot.begin,
                    .end = piece.end - slot.begin,
                    .over = held.over};
-    each.lies_in(unit.stored({piece.begin, piece.end - piece.begin}));
+    each.lies_in(stored({piece.begin, piece.end - piece.begin}));
     tell(each);
   }
 }
 
+// As they are stored, where they are state: where they do not follow from main weights.
+void Saving::each_parameter(Unit& unit, const VisitState& tell) const {
+  if (parameters_.updater().states().has_main(unit)) return;
+  const auto stored = [&](const Slice& elements) { return unit.stored(elements); };
+  each_at_rest(unit, StateKind::parameter, stored, tell);
+}
+
 // What differences are from.
 void Saving::each_base(Unit& unit, const VisitState& tell) const {
-  const UnitLayout& layout = unit.layout();
-  const Shard held = trained_.routes().rest(State::parameter, layout);
-  for (const Piece& piece : layout.pieces_between(held.begin, held.end())) {
-    const Slot& slot = layout.slot(piece.slot);
-    StateSpan each{.slot = &slot,
-                   .kind = StateKind::gathered,
-                   .begin = piece.begin - slot.begin,
-                   .end = piece.end - slot.begin,
-                   .over = held.over};
-    each.lies_in(unit.stored_base({piece.begin, piece.end - piece.begin}, Access::update));
-    tell(each);
-  }
+  const auto stored = [&](const Slice& elements) { return unit.stored_base(elements, Access::update); };
+  each_at_rest(unit, StateKind::gathered, stored, tell);
 }
 
 std::vector<StateTensor> Saving::bases_of(const Unit& unit) const {

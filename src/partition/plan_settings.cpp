@@ -129,8 +129,7 @@ constexpr std::array<PlanSetting, 11> kSettings{{
          }},
     {.name = "gather_in",
      .help = "How sharded parameters travel: as they are, or in codes of 16, 8 or 4 bits, themselves or what they "
-             "differ by "
-             "from what was gathered before (keep_gathered)",
+             "differ by from what was gathered before (keep_gathered)",
      .get = [](const Plan& plan) -> SettingValue { return std::string(name(plan[State::parameter].wire)); },
      .set = [](const Plan& plan,
                const SettingValue& to) { return plan.gather_in(wire_named("parameters cannot travel as ", word(to))); },
