@@ -31,6 +31,7 @@ def contenders(ranks_per_host: int, deepspeed: bool) -> dict[str, list[str]]:
     shard = [f"--shard={ranks_per_host}"]
     ours = {
         "zero3": ["--plan=zero3"],
+        "zero3, one at a time": ["--plan=zero3", "--overlap=1"],
         "zero3, kept": ["--plan=zero3", *shard, "--keep=host"],
         "zero3, kept, 16-bit sums": ["--plan=zero3", *shard, "--keep=host", "--reduce-in=bf16-codes"],
         "hybrid": ["--plan=hybrid", *shard],

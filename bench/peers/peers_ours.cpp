@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -27,6 +28,7 @@ struct RunOptions {
   std::string dtype = "fp32";
   int shard = 0;  // ranks of a shard group; 0: all
   std::string kept = "none", reduced;
+  int overlap = 0;
   peers::Shape shape;
   std::int64_t batch = 2;
   int steps = 5;
@@ -90,6 +92,7 @@ class Run {
             {"parameters", engine_.layout().numel()},
             {"step_seconds", seconds},
             {"losses", losses},
+            {"waited_seconds", waited_},
             {"base_pss", gathered(world_, base_pss_)},
             {"pids", gathered(world_, ::getpid())},
             {"window", {begin, end}},
@@ -121,6 +124,7 @@ class Run {
   static zero::Plan plan(const RunOptions& options) {
     const zero::Plan plan = zero::Plan::named(options.plan)
                                 .precision(zero::precision_named(options.dtype))
+                                .overlap(options.overlap)
                                 .activation_budget(zero::ActivationBudget::named(options.activation_budget));
     const zero::Plan kept = options.kept == "none" ? plan : plan.keep_gathered(zero::kept_copy_named(options.kept));
     return options.reduced.empty() ? kept : zero::plan_setting("reduce_in").set(kept, options.reduced);
@@ -133,7 +137,9 @@ class Run {
     world_.communicator().barrier().wait();
     const double begin = now();
     engine_.backward(model_->forward(rows.slice(1, 0, seq), rows.slice(1, 1)));
-    losses.push_back(engine_.step().loss);
+    const zero::StepReport report = engine_.step();
+    losses.push_back(report.loss);
+    waited_ = {report.gather_seconds, report.reduce_seconds, report.vote_seconds, report.update_seconds};
     world_.communicator().barrier().wait();
     return now() - begin;
   }
@@ -144,6 +150,7 @@ class Run {
   peers::LanguageModel model_;
   zero::Engine engine_;
   at::Generator random_;
+  std::array<double, 4> waited_ = {};  // in the last step: for gathers, reductions, the vote, the update
 };
 
 void add_options(CLI::App& app, RunOptions& options) {
@@ -151,6 +158,7 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option("--shard", options.shard, "Ranks of a shard group; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--keep", options.kept, "What stays of gathered parameters until the update");
   app.add_option("--reduce-in", options.reduced, "What gradients travel in");
+  app.add_option("--overlap", options.overlap, "Units on their way at once; 0: by where the ranks are");
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
   const auto add = [&](const char* name, auto& value) {
     app.add_option(name, value)->check(CLI::PositiveNumber)->capture_default_str();

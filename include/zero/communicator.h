@@ -83,6 +83,8 @@ class CommunicatorImpl {
   // The same ranks for memory of a device, this rank's being `device`. Null where they are not joined so, on all of
   // them. Collective.
   virtual std::shared_ptr<CommunicatorImpl> on_device(int /*device*/) { return nullptr; }
+  // Where groups share links, what long operations of this one send goes before that of others, from the next one on.
+  virtual void go_first() {}
   // How long an operation waits for the peers.
   virtual std::chrono::milliseconds time_limit() const = 0;
   // For engines that are built on several threads at once.

@@ -190,8 +190,14 @@ class Plan {
   // are collective then. Of an optimizer element by element, offloaded with all of its bytes, parameters being on the
   // device, and of a model on a device, whose gradients are offloaded too.
   [[nodiscard]] Plan delay_update(bool on = true) const { return with(&Plan::delays_update_, on); }
-  // For parameters paged in; 0: that of the two largest units, of the three largest where they are on another tier.
+  // For parameters paged in; 0: that of the largest units, of which one is used and the others are brought ahead: two,
+  // or one more with each that is on its way beside the first (overlap), three where they are on another tier.
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const { return with(&Plan::resident_budget_, bytes); }
+  // So many units on their way at once beside computing: gathered ahead of their use, and, apart from these, their
+  // gradients reduced, each in a flat array. Above 1 gathers and reductions go beside each other, too, gathers first
+  // on a link. 0: 2 where ranks are on several hosts, else 1. At most kMostOverlap. The bits are the same.
+  static constexpr int kMostOverlap = 2;
+  [[nodiscard]] Plan overlap(int units) const { return with(&Plan::overlap_, units); }
   // Activations are kept within so much (ZeRO-R, section 6.1, for any model): what is cheapest to compute again loses
   // its memory, and has it back when an operator touches it, with the same bits. See docs/activations.md. On a device,
   // what operators return counts. With offload(State::activation, tier), what costs less to bring from there than to
@@ -210,6 +216,8 @@ class Plan {
   std::optional<Dtype> reduction() const;  // as chosen by reduce_in()
   KeptCopy kept() const;                   // as chosen by keep_gathered()
   std::int64_t resident_budget() const { return resident_budget_; }
+  int overlap() const { return overlap_; }
+  int on_their_way() const { return overlap_ == 0 ? 1 : overlap_; }  // units at once, of each kind
   const ActivationBudget& activation_budget() const { return activation_budget_; }
 
   bool float8() const { return precision_ == Precision::fp8; }
@@ -230,8 +238,8 @@ class Plan {
   std::int64_t remainder_bytes(Dtype stored) const;
 
   // The table as it is on a mesh: an axis of one rank shards nothing, and where there is one replica, `shard` is
-  // `data`.
-  [[nodiscard]] Plan on(const MeshShape& mesh) const;
+  // `data`. What is chosen by where the ranks are, by hosts of so many (0: they are all on one).
+  [[nodiscard]] Plan on(const MeshShape& mesh, int ranks_per_host = 0) const;
 
   // Everything that is wrong with the plan on a mesh, one sentence each.
   std::vector<std::string> faults(const MeshShape& mesh) const;
@@ -257,6 +265,7 @@ class Plan {
   bool reproducible_ = false;
   bool delays_update_ = false;
   std::int64_t resident_budget_ = 0;
+  int overlap_ = 0;
   ActivationBudget activation_budget_;
 };
 

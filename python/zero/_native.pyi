@@ -58,6 +58,7 @@ class Plan:
     crosses shard groups: each rank's slice in its group ("shard"), or all of it ("host").
     offload: the tier of a state, {"optimizer": "disk"}, or that and how much of it, {"optimizer": ("host", 0.8)}.
     delay_update: updates beside the next step's forward. resident_budget: bytes of parameters paged in; 0: two units.
+    overlap: units gathered ahead, and reduced, at once beside computing; 0: 2 over several hosts, else 1.
     activation_budget: of a micro-batch's activations, "2GiB" or "50%"; what is dropped is computed again, or comes from
     the tier of {"activation": "disk"}. activations_in: what products keep for backward within it, in 8 bits.
     Raises ConfigError for a name that there is not; what a plan cannot do on a world is told when an engine is built.
@@ -71,6 +72,7 @@ class Plan:
         accumulate: int = 1,
         reproducible: bool = False,
         resident_budget: int = 0,
+        overlap: int = 0,
         activation_budget: str | None = None,
         activations_in: Literal["native", "fp8", "int8"] | None = None,
         reduce_in: Literal["fp32", "bf16", "fp16", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard"] | None = None,

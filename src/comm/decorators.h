@@ -24,6 +24,7 @@ class Decorated : public CommunicatorImpl {
   std::chrono::milliseconds time_limit() const override { return inner_->time_limit(); }
   Topology topology() const override { return inner_->topology(); }
   Pending run(const CollectiveCall& call) override { return inner_->run(call); }
+  void go_first() override { inner_->go_first(); }
   std::shared_ptr<void> own_memory(std::int64_t bytes) override { return inner_->own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) override { return inner_->common_memory(bytes); }
 

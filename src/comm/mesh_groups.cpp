@@ -54,6 +54,14 @@ MeshGroups MeshGroups::metered_by(const std::shared_ptr<TrafficMeter>& meter) co
   return wrapped([&](const auto& group) { return metered(group, meter); });
 }
 
+MeshGroups MeshGroups::once_more() const {
+  return {data_.split(0, data_.rank()), mesh_};
+}
+
+void MeshGroups::go_first() const {
+  for (const Communicator* each : {&data_, &shard_, &replica_}) each->impl()->go_first();
+}
+
 MeshGroups MeshGroups::on_device(Device& device) const {
   auto joined = size() == 1 ? nullptr : data_.impl()->on_device(device.index());
   MeshGroups groups = joined == nullptr ? staged_by(device) : MeshGroups(Communicator(std::move(joined)), mesh_);

@@ -35,6 +35,10 @@ class MeshGroups {
   // The same ranks, whose collectives the meter counts.
   MeshGroups metered_by(const std::shared_ptr<TrafficMeter>& meter) const;
 
+  // The same ranks in groups of their own, whose operations go beside these. Collective.
+  MeshGroups once_more() const;
+  // See CommunicatorImpl::go_first().
+  void go_first() const;
   // The same ranks for memory of their devices: joined so where they can be, else through the host's. Collective.
   MeshGroups on_device(Device& device) const;
 

@@ -48,6 +48,10 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
 
   Pending run(const CollectiveCall& call) override;
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
+  void go_first() override {
+    levels_.all->go_first();
+    levels_.across->go_first();
+  }
 
  private:
   Pending all_gather(ConstView shard, View whole);

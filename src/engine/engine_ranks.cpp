@@ -38,6 +38,22 @@ Exchange::Lanes lanes(const MeshGroups& control, const MeshGroups& data, const s
   return {metered, device.is_host() ? metered : data.metered_by(meter), meter};
 }
 
+// Announcements, gathers and reductions go beside each other where the plan has several units on their way, but on a
+// device's own network, whose operations devices are to be given in one order.
+Exchange::Channels channels(const Trained& trained, const MeshGroups& groups, const MeshGroups& data, Device& device,
+                            const std::shared_ptr<TrafficMeter>& meter,
+                            const std::shared_ptr<TrafficMeter>& setup_meter) {
+  Exchange::Channels all{lanes(groups, data, meter, device), lanes(groups, data, setup_meter, device), groups,
+                         trained.routes().within()};
+  const bool joined = groups.along(Axis::data).backend() != data.along(Axis::data).backend();
+  if (groups.size() == 1 || trained.resolved().on_their_way() == 1 || joined) return all;
+  all.announcing = groups.once_more();
+  const MeshGroups own = groups.once_more();
+  own.go_first();
+  all.gathering = data_groups(own, device).metered_by(meter);
+  return all;
+}
+
 }  // namespace
 
 EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, const Mesh& mesh)
@@ -51,8 +67,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
                 trained.options().disk),
       data_groups_(data_groups(groups_, accounts_.device())),
       exchange_(accounts_.device(),
-                {lanes(groups_, data_groups_, meter_, accounts_.device()),
-                 lanes(groups_, data_groups_, setup_meter_, accounts_.device()), groups_, trained.routes().within()},
+                channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
                 [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
 }

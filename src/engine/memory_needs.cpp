@@ -23,7 +23,7 @@ Estimate MemoryNeeds::estimate(const Plan& plan, const Topologies& topologies) c
 
 // Of a rank, but for activations and what else the program has.
 std::int64_t MemoryNeeds::needs(const Plan& plan) const {
-  return estimate(plan, {}).held.peak_held;
+  return estimate(plan, ranks_.topologies()).held.peak_held;
 }
 
 // The first of the plans that needs no more; empty where none does.

@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, at::Tensor>> named_parameters(const Inventory
 Trained::Trained(const Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                  Options options)
     : plan_(plan),
-      resolved_(plan.on(with_groups(plan, mesh).shape())),
+      resolved_(plan.on(with_groups(plan, mesh).shape(), mesh.world().communicator().topology().ranks_per_host)),
       routes_(resolved_, mesh.world().rank()),
       options_(with_tiers(plan_, std::move(options), inventory.device)),
       optimizer_(optimizer),

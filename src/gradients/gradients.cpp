@@ -301,9 +301,9 @@ void Gradients::end() {
 }
 
 void Gradients::abort() {
-  for (Pending& pending : std::exchange(in_flight_, {})) {
+  for (Reduction& each : std::exchange(in_flight_, {})) {
     try {
-      pending.wait();
+      each.pending.wait();
     } catch (const std::exception&) {
       // The failure that ends the step is already on its way to the caller.
     }

@@ -4,9 +4,9 @@
 // A plan whose gradients are partial between micro-batches adds them up in place, unit by unit, and
 // reduces once at the last micro-batch; one that shards them collects a unit's gradients in a flat
 // array, reduce-scatters it when the unit is complete and adds the slice up. Units are reduced in an
-// order all ranks share: against the layout's at first, then as rank 0 completed them. At most one flat
-// array is on its way at a time; that of a unit with a trainable parameter that gets no gradient is held
-// until backward ends, since only then is it known.
+// order all ranks share: against the layout's at first, then as rank 0 completed them. At most so many flat
+// arrays are on their way at a time as the plan has units (Plan::overlap); that of a unit with a trainable parameter that
+// gets no gradient is held until backward ends, since only then is it known.
 //
 // Where several engines take part in one backward, a rank may come to them in another order than its peers. None waits
 // for a reduction of one engine then while peers may wait for it in another one: see RunningBackward::may_wait().
@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -106,6 +107,12 @@ class Gradients {
 
  private:
   struct UnitGradients;  // one unit's gradients
+  // On its way, and what is sent, where that is an array of its own: it is free, and its memory, once this was waited
+  // for, so that how much there is does not depend on time.
+  struct Reduction {
+    Pending pending;
+    std::shared_ptr<Buffer> flat;
+  };
   // A store of what is held, and what is computed with it there.
   struct Home {
     Home(Accounts& accounts, Store& of);
@@ -137,7 +144,7 @@ class Gradients {
   void open(UnitGradients& gradients);
   void complete(UnitGradients& gradients);
   void launch_ready();
-  void wait_for_reductions();
+  void wait_for_reductions(std::size_t but = 0);
   void forget_ended_reductions();
   bool may_wait() const;
   void reduce(UnitGradients& gradients);
@@ -172,12 +179,12 @@ class Gradients {
   const UnitStores& stores_;
   std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
-  std::shared_ptr<Buffer> flat_;  // as large as the largest unit
+  std::vector<std::shared_ptr<Buffer>> flats_;  // as large as the largest unit
   Buffer codes_;                  // for what crosses in codes; on the exchange's thread
   std::vector<int> units_order_;  // in which they are reduced
   std::vector<int> completed_;    // in which this rank completed them
   std::size_t next_ = 0;          // in it, to be reduced
-  std::vector<Pending> in_flight_;
+  std::deque<Reduction> in_flight_;
   double waited_ = 0;
   int micro_ = 0;
   bool active_ = false;

@@ -12,31 +12,37 @@
 
 namespace zero {
 
-// The same memory for one unit after the other; more only where several are under way at once.
+// The same memory for one unit after the other, and the next ones where several are on their way; more only where what
+// has it waits for more than its own reduction.
 std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
-  may_wait() ? wait_for_reductions() : forget_ended_reductions();
+  const auto many = static_cast<std::size_t>(plan_.on_their_way());
+  may_wait() ? wait_for_reductions(many - 1) : forget_ended_reductions();
   const auto bytes = [&](const UnitLayout& layout) {
     return sums_.left * layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
   };
-  if (!flat_) {
-    std::int64_t largest = 0;
-    for (const auto& each : units_)
-      if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
-    flat_ = new_flat(largest);
-  }
-  const bool free = in_flight_.empty() && flat_.use_count() == 1 && flat_->count() >= bytes(unit.layout());
-  return free ? flat_ : new_flat(bytes(unit.layout()));
+  for (const auto& flat : flats_)
+    if (flat.use_count() == 1 && flat->count() >= bytes(unit.layout())) return flat;
+  if (flats_.size() == many) return new_flat(bytes(unit.layout()));
+  std::int64_t largest = 0;
+  for (const auto& each : units_)
+    if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
+  return flats_.emplace_back(new_flat(largest));
 }
 
-void Gradients::wait_for_reductions() {
+// Until no more than so many are left.
+void Gradients::wait_for_reductions(std::size_t but) {
   const TimedScope lap(waited_);
-  for (Pending& pending : std::exchange(in_flight_, {})) pending.wait();
+  while (in_flight_.size() > but) {
+    Reduction first = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    first.pending.wait();
+  }
 }
 
 void Gradients::forget_ended_reductions() {
-  std::erase_if(in_flight_, [](Pending& pending) {
-    if (!pending.done()) return false;
-    pending.wait();
+  std::erase_if(in_flight_, [](Reduction& each) {
+    if (!each.pending.done()) return false;
+    each.pending.wait();
     return true;
   });
 }
@@ -71,12 +77,14 @@ void Gradients::reduce(UnitGradients& gradients) {
   const std::vector<AccumulateStep> add = reduces_each() ? order_.steps(micro_) : added_to_sum();
   const bool added = !add.front().sources.empty() || (reduces_each() && sums_.levels > 1);
   const bool apart = routes_.apart(layout, route, gradients.held.dtype(), !gradients.home.in_place(), added);
-  // A flat array is on its way alone, so that here its sum may wait for room, and fail.
-  if (apart && reduces_each()) gradients.slice = slice_for(gradients.unit, route);
+  // Of a flat array that is on its way alone the sum may wait for room here, and fail.
+  if (apart && reduces_each() && plan_.on_their_way() == 1) gradients.slice = slice_for(gradients.unit, route);
   const bool gathers = routes_.gathers_sum() && micro_ >= plan_.accumulate() - 1;
-  in_flight_.push_back(exchange_.submit(
+  const View sent = sent_of(gradients, route);
+  Reduction& way = in_flight_.emplace_back(Pending(), gradients.flat);
+  way.pending = exchange_.submit(
       {Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
-       [this, add, apart, gathers, route, sent = sent_of(gradients, route), &gradients](const MeshGroups& groups) {
+       [this, add, apart, gathers, route, sent, &gradients](const MeshGroups& groups) {
          if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit, route);
          const Coder coding = coder(route);
          const View sums = groups.carry_out(route, sent, room_for_sum(gradients, route), &coding);
@@ -85,7 +93,7 @@ void Gradients::reduce(UnitGradients& gradients) {
          if (gradients.slice) keep_sums(gradients, add, sums);
          gradients.slice.reset();
          if (gathers) gather_sum(groups, gradients);
-       }}));
+       }});
 }
 
 // What becomes of a sum over micro-batches: it is the held one, or is added to it.

@@ -55,11 +55,12 @@ class Pricing {
       add_slices(stay_[i], slice_of(unit, /*offloaded=*/false));
       add_slices(repeats_[i] - stay_[i], slice_of(unit, gradient_offloaded()));
       if (!unit.trainable()) continue;
-      flat(unit);
+      flat(unit, repeats_[i]);
       update(unit);
     }
     hold(Owner::reduction,
-         (routes_.reduces_each() ? flats_.most() : flats_.largest()) + estimate_.largest_slice() + coded_sums());
+         (routes_.reduces_each() ? flats_.most() : flats_.largest()) + flats_.beside(plan_.on_their_way()) +
+             estimate_.largest_slice() + coded_sums());
     const std::int64_t here = on_device() ? 0 : staging;
     hold(Owner::update, inputs_ + steps_ + here);
     hold(Owner::update, staging - here, Tier::host);
@@ -196,11 +197,11 @@ class Pricing {
   }
 
   // The flat gradient, but where the held one is as it travels.
-  void flat(const UnitLayout& unit) {
+  void flat(const UnitLayout& unit, std::int64_t times) {
     if (mesh().size(Axis::data) == 1) return;
     const Dtype held = plan_.gradient_dtype(unit.dtype());
     if (routes_.flat(unit, routes_.reduce(unit), held, gradient_offloaded()))
-      flats_.add(unit, sums_.left * unit.length() * size_of(routes_.sent(unit, held)));
+      flats_.add(unit, times, sums_.left * unit.length() * size_of(routes_.sent(unit, held)));
   }
 
   // For those that cross, of the unit that has most.
@@ -427,7 +428,7 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
-  const Plan local = plan.on(layout.mesh());
+  const Plan local = plan.on(layout.mesh(), topologies.of_tensors(Axis::data).ranks_per_host);
   if (has_host_tier(local)) memory = Memory::device;
   return Pricing(local, layout, rules, repeats, memory, topologies)
       .run(trace, staging_bytes(local, disk, memory == Memory::device));

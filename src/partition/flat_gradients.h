@@ -15,16 +15,22 @@ namespace zero {
 // for the last of them while those of the modules inside come and go, and those of one module's units come together.
 class FlatGradients {
  public:
-  void add(const UnitLayout& unit, std::int64_t bytes) {
+  // So many units like this one.
+  void add(const UnitLayout& unit, std::int64_t times, std::int64_t bytes) {
     Module& module = modules_[unit.name().substr(0, unit.name().find('#'))];
     module.least = module.all == 0 ? bytes : std::min(module.least, bytes);
     module.all += bytes;
     if (unit.slots().size() > 1) module.waiting += bytes;
     largest_ = std::max(largest_, bytes);
+    units_ += times;
   }
 
   // One after the other, each once it is complete.
   std::int64_t largest() const { return largest_; }
+  // Beside that one, where so many are on their way at once: each in memory as large.
+  std::int64_t beside(std::int64_t under_way) const {
+    return std::max<std::int64_t>(std::min(under_way, units_) - 1, 0) * largest_;
+  }
 
   std::int64_t most() const {
     std::int64_t beside = 0;
@@ -51,7 +57,7 @@ class FlatGradients {
     return all - first;
   }
 
-  std::int64_t largest_ = 0;
+  std::int64_t largest_ = 0, units_ = 0;
   std::map<std::string, Module, std::less<>> modules_;
 };
 

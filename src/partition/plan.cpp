@@ -116,6 +116,9 @@ class Inspection {
     expect(plan_.resident_budget() >= 0,
            "resident_budget must be 0 (the two largest units) or a number of bytes, not " +
                std::to_string(plan_.resident_budget()));
+    expect(plan_.overlap() >= 0 && plan_.overlap() <= Plan::kMostOverlap,
+           "overlap must be 0 (by itself) or at most " + std::to_string(Plan::kMostOverlap) + " units, not " +
+               std::to_string(plan_.overlap()));
   }
 
   void weights(State state) {
@@ -422,8 +425,10 @@ std::optional<Dtype> Plan::reduction() const {
   return {};
 }
 
-Plan Plan::on(const MeshShape& mesh) const {
+Plan Plan::on(const MeshShape& mesh, int ranks_per_host) const {
   Plan plan = *this;
+  const bool several_hosts = 0 < ranks_per_host && ranks_per_host < mesh.size(Axis::data);
+  if (several_hosts && overlap_ == 0) return overlap(kMostOverlap).on(mesh);
   for (const State state : {State::parameter, State::gradient, State::optimizer}) {
     Row& row = plan[state];
     if (!holds(row, Placement::sharded)) continue;

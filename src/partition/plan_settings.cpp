@@ -74,7 +74,7 @@ std::vector<std::string_view> kept_copies() {
   return {name(KeptCopy::none), name(KeptCopy::shard), name(KeptCopy::host)};
 }
 
-constexpr std::array<PlanSetting, 11> kSettings{{
+constexpr std::array<PlanSetting, 12> kSettings{{
     {.name = "precision",
      .help = "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
              "with a remainder (kahan), or neither (pure)",
@@ -98,6 +98,14 @@ constexpr std::array<PlanSetting, 11> kSettings{{
      .get = [](const Plan& plan) -> SettingValue { return plan.resident_budget(); },
      .set = [](const Plan& plan, const SettingValue& to) { return plan.resident_budget(number(to)); },
      .bytes = true,
+     .told = false},
+    {.name = "overlap",
+     .help = "Units whose parameters are gathered ahead, and whose gradients are reduced, beside computing and beside "
+             "each other; 0 is 2 over several hosts, else 1",
+     .get = [](const Plan& plan) -> SettingValue { return std::int64_t{plan.overlap()}; },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.overlap(static_cast<int>(number(to))); },
+     .least = 0,
+     .most = Plan::kMostOverlap,
      .told = false},
     {.name = "activation_budget",
      .help = "For activations of a micro-batch: 2GiB, or 50% of what they take without; what is dropped is computed "

@@ -81,7 +81,8 @@ Residency residency(const Plan& plan, const Layout& layout) {
 }
 
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes) {
-  const std::size_t ahead = Routes(plan).brings() ? kMostAhead : 1;
+  static_assert(Plan::kMostOverlap <= static_cast<int>(kMostAhead));
+  const auto ahead = Routes(plan).brings() ? kMostAhead : static_cast<std::size_t>(plan.on_their_way());
   std::vector<std::int64_t> largest(1 + ahead);
   std::ranges::partial_sort_copy(unit_bytes, largest, std::greater<>());
   const std::int64_t usual = std::accumulate(largest.begin(), largest.end(), std::int64_t{0});

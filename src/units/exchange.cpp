@@ -80,27 +80,30 @@ Activity activity_of(Exchange::Kind kind) {
   return Activity::read;
 }
 
-// What the exchange's thread has done, and queued.
+// What the exchange's threads have done, and queued. `carried`, of another one, is there when the first has run.
 class Exchanged final : public Pending::State {
  public:
-  Exchanged(Pending ran, std::shared_ptr<SideStream::Work> work, const Exchange& exchange)
-      : ran_(std::move(ran)), work_(std::move(work)), exchange_(exchange) {}
+  Exchanged(Pending ran, std::shared_ptr<Pending> carried, std::shared_ptr<SideStream::Work> work,
+            const Exchange& exchange)
+      : ran_(std::move(ran)), carried_(std::move(carried)), work_(std::move(work)), exchange_(exchange) {}
 
   void wait() override {
     try {
       std::optional<Exchange::OthersServe> others;
-      if (!ran_.done()) others.emplace(exchange_);
+      if (!done()) others.emplace(exchange_);
       ran_.wait();
+      carried_->wait();
     } catch (...) {
       work_->join();
       throw;
     }
     work_->join();
   }
-  bool done() override { return ran_.done(); }
+  bool done() override { return ran_.done() && carried_->done(); }
 
  private:
   Pending ran_;
+  std::shared_ptr<Pending> carried_;
   std::shared_ptr<SideStream::Work> work_;
   const Exchange& exchange_;
 };
@@ -115,8 +118,9 @@ class Diverged : public CommError {
 Exchange::Exchange(Device& device, Channels channels, std::function<std::string(int unit)> unit_name)
     : channels_(std::move(channels)), unit_name_(std::move(unit_name)) {
   if (size() == 1) return;
-  stream_ = device.side_stream();
-  worker_ = std::make_unique<Worker>();
+  agreeing_ = std::make_unique<Carrier>(device.side_stream());
+  if (!channels_.gathering) return;
+  for (auto* const carrier : {&gathers_, &reductions_}) *carrier = std::make_unique<Carrier>(device.side_stream());
 }
 
 // That serve, of a thread.
@@ -135,7 +139,7 @@ void Exchange::others_serve(const Exchange& but, bool on) {
   if (here == nullptr || !here->in_any_order) return;
   const std::lock_guard lock(here->mutex);
   for (const Exchange* const each : here->exchanges)
-    if (each != &but) each->worker_->idle_at_once(on);
+    if (each != &but) each->agreeing_->worker().idle_at_once(on);
 }
 
 void Exchange::in_any_order() {
@@ -153,8 +157,8 @@ Exchange::OthersServe::~OthersServe() {
 // What nobody waited for is done, too, before its memory goes.
 void Exchange::stop() noexcept {
   if (standing_.here) standing_.here->remove(this);
-  worker_.reset();
-  if (const auto latest = std::exchange(latest_, nullptr)) latest->join();
+  for (const auto* const carrier : {&agreeing_, &gathers_, &reductions_})
+    if (*carrier) (*carrier)->stop();
   if (const auto served = std::exchange(at_rest_, nullptr)) served->join();
 }
 
@@ -165,29 +169,103 @@ void Exchange::emptied(const std::string& gradients) {
 Pending Exchange::submit(Operation operation) {
   if (operation.kind == Kind::reduce || operation.kind == Kind::vote) operation.emptied = emptied_;
   if (operation.kind == Kind::gather && standing_.here) operation.alone |= standing_.here->in_any_order;
-  if (!worker_) {
+  if (!agreeing_) {
     const ActivityScope acting(observer_, activity_of(operation.kind), operation.unit);
     operation.run(channel(operation));
     return {};
   }
   if (!origin_.here())
     origin_.require("rank " + std::to_string(rank()) + " cannot " + wish({word_of(operation), operation.unit}));
-  latest_ = stream_->work();
-  Pending ran =
-      worker_->submit([this, operation = std::move(operation), observer = observer_, work = latest_]() mutable {
-        work->run([&] {
-          const Operation mine = std::move(operation);  // ends on the stream, with what it holds
-          const ActivityScope acting(observer, activity_of(mine.kind), mine.unit);
-          if (failure_) std::rethrow_exception(failure_);
-          try {
-            carry_out(mine);
-          } catch (...) {
-            failure_ = std::current_exception();
-            throw;
-          }
-        });
-      });
-  return Pending(std::make_shared<Exchanged>(std::move(ran), latest_, *this));
+  Carrier* const by = carrier(operation);
+  const auto work = (by == nullptr ? *agreeing_ : *by).work();
+  const auto carried = std::make_shared<Pending>();
+  Course course{std::move(operation), observer_, work};
+  Pending ran = agreeing_->carry([this, by, carried, course = std::move(course)]() mutable {
+    by == nullptr ? carry_out(std::move(course)) : void(*carried = carry(*by, std::move(course)));
+  });
+  return Pending(std::make_shared<Exchanged>(std::move(ran), carried, work, *this));
+}
+
+// Where it is agreed on.
+void Exchange::carry_out(Course course) {
+  course.work->run([&] {
+    const Operation mine = std::move(course.operation);  // ends on the stream, with what it holds
+    const ActivityScope acting(course.observer, activity_of(mine.kind), mine.unit);
+    bool wanted = false;
+    attempt([&] { wanted = agree(mine, *course.work); });
+    if (!wanted) return;
+    settle_carriers();
+    attempt([&] { mine.run(channel(mine)); });
+  });
+}
+
+Pending Exchange::carry(Carrier& by, Course course) {
+  bool wanted = false;
+  std::exception_ptr fault;
+  try {
+    attempt([&] { wanted = agree(course.operation, *course.work); });
+  } catch (...) {
+    fault = std::current_exception();
+  }
+  return by.carry([this, wanted, fault, course = std::move(course)]() mutable {
+    course.work->run([&] {
+      const Operation mine = std::move(course.operation);  // as above
+      if (fault) std::rethrow_exception(fault);
+      if (!wanted) return;
+      const ActivityScope acting(course.observer, activity_of(mine.kind), mine.unit);
+      attempt([&] { mine.run(channel(mine)); });
+    });
+  });
+}
+
+Carrier* Exchange::carrier(const Operation& operation) {
+  if (operation.kind == Kind::reduce) return reductions_.get();
+  const bool gathers = operation.kind == Kind::gather || (operation.kind == Kind::publish && operation.unit >= 0);
+  return gathers ? gathers_.get() : nullptr;
+}
+
+const MeshGroups& Exchange::channel(const Operation& operation) const {
+  if (operation.lane == Lane::control) return lanes(operation.kind).control;
+  return operation.kind == Kind::gather || operation.kind == Kind::publish ? gathering() : lanes(operation.kind).data;
+}
+
+// What comes now comes behind all that they were given.
+void Exchange::settle_carriers() {
+  for (const auto* const carrier : {&gathers_, &reductions_})
+    if (*carrier) (*carrier)->settle();
+}
+
+bool Exchange::Failure::any() const {
+  const std::lock_guard lock(mutex_);
+  return first_ != nullptr;
+}
+
+void Exchange::Failure::note(std::exception_ptr what) {
+  const std::lock_guard lock(mutex_);
+  if (!first_) first_ = std::move(what);
+}
+
+void Exchange::Failure::rethrow() const {
+  const std::lock_guard lock(mutex_);
+  if (first_) std::rethrow_exception(first_);
+}
+
+// A group along an axis tells of its own ranks, by their numbers in it.
+template <class Action>
+void Exchange::attempt(const Action& action) try {
+  failure_.rethrow();
+  try {
+    action();
+  } catch (const Diverged&) {
+    throw;
+  } catch (const CommError& error) {
+    if (mesh().size(Axis::replica) == 1) throw;
+    throw CommError("rank " + std::to_string(rank()) + " of " + mesh().text() +
+                    ", in a group with numbers of its own: " + error.what());
+  }
+} catch (...) {
+  failure_.note(std::current_exception());
+  throw;
 }
 
 void Exchange::confer(Kind kind, const std::function<void(const Communicator& all)>& talk) {
@@ -230,19 +308,10 @@ void Exchange::meet(int unit) {
        .lane = Lane::control});
 }
 
-// A group along an axis tells of its own ranks, by their numbers in it.
-void Exchange::carry_out(const Operation& operation) try { agree_and_run(operation); } catch (const Diverged&) {
-  throw;
-} catch (const CommError& error) {
-  if (mesh().size(Axis::replica) == 1) throw;
-  throw CommError("rank " + std::to_string(rank()) + " of " + mesh().text() +
-                  ", in a group with numbers of its own: " + error.what());
-}
-
 // What only concerns a shard group is settled in it, gathers served until it agrees on something that concerns all:
 // then no gather is left in it, and what the other groups want is the same, or never will be. Who rested says once more
-// what it wants, which it may know by now.
-void Exchange::agree_and_run(const Operation& operation) {
+// what it wants, which it may know by now. False where the operation is done, with others' gathers.
+bool Exchange::agree(const Operation& operation, SideStream::Work& work) {
   const Axis inner = channels_.gathers;
   const Clock::time_point begin = Clock::now();
   for (;;) {
@@ -250,15 +319,17 @@ void Exchange::agree_and_run(const Operation& operation) {
     if (agreed(table)) break;
     if (any_rests(table)) {
       require_peers(operation, table, begin);
-    } else if (serve_gathers(&operation, table)) {
-      return;
+    } else {
+      bool done = false;
+      work.run([&] { done = serve_gathers(&operation, table); });
+      if (done) return false;
     }
   }
   if (operation.axis != inner) {
     const Table table = announce(operation, Axis::replica);
     if (!agreed(table)) diverged(table, Axis::replica);
   }
-  operation.run(channel(operation));
+  return true;
 }
 
 Exchange::Table Exchange::announce(const Operation& operation, Axis axis) {
@@ -297,21 +368,22 @@ bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
   for (const auto& [word, unit, count, sequence] : table)
     if (AnnouncedWord(word).kind == Kind::gather) wanted.emplace(operation_of(word), unit);
   if (wanted.empty()) diverged(table, channels_.gathers);
+  settle_carriers();
   bool done = false;
   for (const auto& [word, unit] : wanted) {
     if (mine != nullptr && operation_of(word_of(*mine)) == word && mine->unit == unit) {
-      mine->run(channels_.steps.data);
+      mine->run(gathering());
       done = true;
     } else {
-      serve_(channels_.steps.data, static_cast<int>(unit), AnnouncedWord(word).variant);
+      serve_(gathering(), static_cast<int>(unit), AnnouncedWord(word).variant);
     }
   }
   return done;
 }
 
 void Exchange::stand_by() {
-  if (!worker_) return;
-  at_rest_ = stream_->work();
+  if (!agreeing_) return;
+  at_rest_ = agreeing_->stream().work();
   standing_.on = true;
   standing_.here = ThreadShared<StandingByHere>::own();
   {
@@ -319,7 +391,7 @@ void Exchange::stand_by() {
     standing_.here->exchanges.push_back(this);
   }
   const auto after = std::max<std::chrono::milliseconds>(time_limit() / 100, std::chrono::milliseconds(1));
-  worker_->when_idle(after, [this, worker = worker_.get()] { return rest(*worker); });
+  agreeing_->worker().when_idle(after, [this, worker = &agreeing_->worker()] { return rest(*worker); });
 }
 
 // A rank that rests until then hears the others' last announcement.
@@ -331,7 +403,7 @@ void Exchange::end_standing_by() {
 // announcements an operation may have been submitted, or shards begun to change, here.
 bool Exchange::rest(const Worker& worker) {
   try {
-    if (failure_ || !standing_.on) return false;
+    if (failure_.any() || !standing_.on) return false;
     for (Table table = announce_none(Kind::rest); any_gathers_alone(table);) {
       if (worker.has_tasks()) return false;
       const std::unique_lock unchanged(shards_, std::try_to_lock);
@@ -342,7 +414,7 @@ bool Exchange::rest(const Worker& worker) {
       return true;
     }
   } catch (...) {
-    failure_ = std::current_exception();
+    failure_.note(std::current_exception());
   }
   return false;
 }
@@ -354,7 +426,7 @@ Exchange::Changing::Changing(Exchange& exchange) : exchange_(exchange), lock_(ex
 Exchange::Changing::~Changing() {
   if (!exchange_.at_rest_) return;
   try {
-    exchange_.at_rest_ = exchange_.stream_->work();
+    exchange_.at_rest_ = exchange_.agreeing_->stream().work();
   } catch (const std::exception&) {
     exchange_.at_rest_.reset();  // the device has failed, as the next call will say
   }

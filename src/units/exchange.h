@@ -1,4 +1,4 @@
-// The engine's collectives, one after the other on one thread, and the same on every rank.
+// The engine's collectives, agreed on one after the other on one thread, and the same on every rank.
 //
 // Before each operation the ranks announce what they are about to do (one all-gather of
 // kAnnouncementBytes; where parameters are gathered within shard groups, one in each group, and for what concerns all
@@ -12,7 +12,11 @@
 // then serves the gathers of their evaluations, whatever its program is about, as long as its shards do not change. So
 // ranks evaluate as much as each likes.
 //
-// On a device the operations are queued on a stream of their own, beside what the engine computes: one that is
+// What was agreed on is carried out there and then. Where gathers have groups of their own, they and publications go
+// on one more thread, and reductions on another, beside each other and beside what is agreed on next; everything else
+// comes behind all of them.
+//
+// On a device the operations are queued on streams of their own, beside what the engine computes: one that is
 // submitted comes behind what the submitting thread had queued, and what a thread queues that has waited for it comes
 // behind it.
 #pragma once
@@ -25,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +39,7 @@
 #include "base/worker.h"
 #include "comm/mesh_groups.h"
 #include "device/device.h"
+#include "units/carrier.h"
 
 namespace zero {
 
@@ -79,12 +85,14 @@ class Exchange {
     std::shared_ptr<TrafficMeter> meter;
   };
   // For operations of steps, and for others, which are metered apart; the control lane without a meter, on which
-  // announcements go; and along which axis (shard or data) parameters are gathered.
+  // announcements go; along which axis (shard or data) parameters are gathered; and groups for gathers of steps, metered,
+  // where these go beside reductions: then they, and announcements, have groups of their own.
   struct Channels {
     Lanes steps;
     Lanes others;
     MeshGroups announcing;
     Axis gathers = Axis::data;
+    std::optional<MeshGroups> gathering = {};
   };
   // Gathers a unit for others without keeping it; called on the exchange's thread.
   using Serve = std::function<void(const MeshGroups&, int unit, Variant variant)>;
@@ -171,13 +179,34 @@ class Exchange {
   using Announcement = std::array<std::int64_t, 4>;
   using Table = std::vector<Announcement>;
   using Clock = std::chrono::steady_clock;
+  // An operation on its way, what hears of it, and what it is carried out in.
+  struct Course {
+    Operation operation;
+    std::weak_ptr<EngineObserver> observer;
+    std::shared_ptr<SideStream::Work> work;
+  };
+  // The first: after it the peers can no longer be trusted to be in step. Thread-safe.
+  class Failure {
+   public:
+    bool any() const;
+    void note(std::exception_ptr what);
+    void rethrow() const;  // where there is one
+
+   private:
+    mutable std::mutex mutex_;
+    std::exception_ptr first_;
+  };
 
   const Lanes& lanes(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
-  const MeshGroups& channel(const Operation& operation) const {
-    return operation.lane == Lane::control ? lanes(operation.kind).control : lanes(operation.kind).data;
-  }
-  void carry_out(const Operation& operation);
-  void agree_and_run(const Operation& operation);
+  const MeshGroups& gathering() const { return channels_.gathering ? *channels_.gathering : channels_.steps.data; }
+  const MeshGroups& channel(const Operation& operation) const;
+  Carrier* carrier(const Operation& operation);
+  void settle_carriers();
+  void carry_out(Course course);
+  Pending carry(Carrier& by, Course course);
+  template <class Action>
+  void attempt(const Action& action);
+  bool agree(const Operation& operation, SideStream::Work& work);
   Table announce(const Operation& operation, Axis axis);
   Table announce_none(Kind kind);
   Table announce(Announcement mine, Axis axis, TrafficMeter* meter);
@@ -203,15 +232,15 @@ class Exchange {
   std::weak_ptr<EngineObserver> observer_;
   std::int64_t sequence_ = 0;
   std::uint32_t emptied_ = 0;
-  std::exception_ptr failure_;  // the first: after it the peers can no longer be trusted to be in step
+  Failure failure_;
   ProcessOfOrigin origin_;
   StandingBy standing_;
   std::recursive_mutex shards_;                // held while they change, or are served unasked
   bool behind_ = false;                        // with them
   std::shared_ptr<SideStream::Work> at_rest_;  // behind what changed them last; null where nothing is served so
-  std::unique_ptr<SideStream> stream_;
-  std::shared_ptr<SideStream::Work> latest_;
-  std::unique_ptr<Worker> worker_;  // last: joined before the rest goes
+  // Those of gathers and of reductions are null where everything is carried out where it is agreed on.
+  std::unique_ptr<Carrier> gathers_, reductions_;
+  std::unique_ptr<Carrier> agreeing_;  // last: joined before the rest goes
 };
 
 }  // namespace zero

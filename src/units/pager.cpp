@@ -26,10 +26,11 @@ class PinnedTogether {
 }  // namespace
 
 Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
-             MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter)
+             int on_their_way, MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter)
     : units_(units),
       exchange_(exchange),
       residency_(std::move(residency)),
+      on_their_way_(on_their_way),
       micro_batch_(micro_batch),
       meter_(std::move(meter)),
       pages_(units.size()) {}
@@ -135,18 +136,18 @@ void Pager::evict(int unit) {
   units_[static_cast<std::size_t>(unit)]->evict();
 }
 
-// The next unit is gathered while this one is used, and those after it are read meanwhile. An evaluation may end sooner
+// The next units are gathered while this one is used, and those after them are read meanwhile. An evaluation may end sooner
 // than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
 void Pager::bring_ahead(const Unit& unit) {
   if (!unit.paged()) return;
   const bool alone = micro_batch_.alone();
   if (alone && !unit.brings()) return;
   const Expected expected = micro_batch_.expected();
-  int keep = unit.index();
+  int keep = unit.index(), many = 0;
   for (const int next : std::span(expected).first(residency_.ahead_of(keep, expected))) {
     Unit& other = *units_[static_cast<std::size_t>(next)];
     if (!residency_.resident(next)) begin(other, keep);
-    if (!alone && keep == unit.index() && page(other).way == Page::Way::begun) gather(other, /*exactly=*/false);
+    if (!alone && ++many <= on_their_way_ && page(other).way == Page::Way::begun) gather(other, /*exactly=*/false);
     keep = next;
   }
 }

@@ -23,9 +23,9 @@ namespace zero {
 
 class Pager {
  public:
-  // `meter` counts what is read where it lies.
-  Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, MicroBatch& micro_batch,
-        std::shared_ptr<TrafficMeter> meter);
+  // So many units are gathered ahead of their use. `meter` counts what is read where it lies.
+  Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, int on_their_way,
+        MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter);
 
   // Makes the units readable, together; called before an operator that has them (at least one) as arguments.
   void acquire(std::span<Unit* const> units);
@@ -91,6 +91,7 @@ class Pager {
   std::vector<std::unique_ptr<Unit>>& units_;
   Exchange& exchange_;
   Residency residency_;
+  int on_their_way_;
   MicroBatch& micro_batch_;
   std::shared_ptr<TrafficMeter> meter_;
   Pending barrier_;

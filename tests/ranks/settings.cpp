@@ -80,7 +80,8 @@ Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rule
       column(&Setting::budget, budgets),
       column(&Setting::precision, precisions),
       column(&Setting::accumulate, {1, 2, 3}),
-      column(&Setting::groups, {false, true})};
+      column(&Setting::groups, {false, true}),
+      column(&Setting::overlap, {0, 2, 1})};
 }
 
 Table whole_table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules) {
@@ -198,7 +199,8 @@ Plan Setting::plan() const {
       .accumulate(accumulate)
       .reproducible(reproducible)
       .delay_update(delays)
-      .resident_budget(budget);
+      .resident_budget(budget)
+      .overlap(overlap);
 }
 
 MeshShape Setting::mesh() const {
@@ -236,6 +238,7 @@ std::string Setting::title() const {
   if (share < 1) text += "By" + std::to_string(static_cast<int>(100 * share)) + "Percent";
   if (delays) text += "Late";
   if (budget > 0) text += "In" + std::to_string(budget) + "bytes";
+  if (overlap > 0) text += "Overlapping" + std::to_string(overlap);
   if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
   if (kept != KeptCopy::none) text += "KeptOn" + std::string(name(kept));
   if (reduce_in != Wire::native) text += "ReducedIn" + std::string(name(reduce_in));
@@ -278,6 +281,7 @@ Setting Setting::reference() const {
   other.parameter = other.gradient = other.optimizer = Tier::device;
   other.share = 1;
   other.budget = 0;
+  other.overlap = 0;
   other.kept = KeptCopy::none;
   other.ranks.per_host = 0;
   const bool coded_sums = has_codec(reduce_in) && mesh().size(Axis::replica) > 1;

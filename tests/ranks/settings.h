@@ -24,6 +24,7 @@ struct Setting {
   double share = 1;  // of what the optimizer keeps, on its tier
   bool delays = false;
   std::int64_t budget = 0;
+  int overlap = 0;
   Wire gather_in = Wire::native;
   KeptCopy kept = KeptCopy::none;
   Wire reduce_in = Wire::native;

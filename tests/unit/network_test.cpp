@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <cstring>
 #include <future>
 
+#include "comm/net/outbox.h"
 #include "network_group.h"
 
 namespace zero::test::network_test {
@@ -76,6 +78,70 @@ class Ranks {
  private:
   Groups groups_;
 };
+
+// What it is given to send, so many bytes at a time.
+class Written final : public Sockets {
+ public:
+  std::ptrdiff_t send(int, std::span<const iovec> parts) override {
+    if (left == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    std::size_t sent = 0;
+    for (const iovec& part : parts) {
+      const std::size_t bytes = std::min(part.iov_len, left);
+      text.append(static_cast<const char*>(part.iov_base), bytes);
+      left -= bytes;
+      sent += bytes;
+    }
+    return static_cast<std::ptrdiff_t>(sent);
+  }
+
+  std::size_t left = 0;
+  std::string text;
+};
+
+// Whose parts they are, one after the other.
+std::vector<std::uint64_t> senders(std::string_view text) {
+  std::vector<std::uint64_t> channels;
+  for (FrameHeader header; text.size() >= sizeof header; text.remove_prefix(sizeof header + header.length)) {
+    std::memcpy(&header, text.data(), sizeof header);
+    channels.push_back(header.key.channel);
+  }
+  return channels;
+}
+
+// What goes first and what is short wait for the part that is being written, and for no other.
+TEST(NetworkLinks, SendFirstWhatGoesFirst) {
+  constexpr std::int64_t kParts = 4;
+  std::vector<char> values(kParts * kLongestPart);
+  MessageBatch batch;
+  const std::string peer = "rank 1";
+  const auto message = [&](std::uint64_t channel, std::int64_t bytes, bool first) {
+    ++batch.left_in(Direction::out);
+    Message made{.key = {channel}, .data = values.data(), .bytes = bytes, .direction = Direction::out, .first = first};
+    made.batch = &batch;
+    made.peer = &peer;
+    return made;
+  };
+  Message usual = message(1, kParts * kLongestPart, false), urgent = message(2, 2 * kLongestPart, true),
+          later = message(3, kLongestPart, false), word = message(4, 8, false);
+  Outbox outbox;
+  const auto ready = [&](const Message& each) {
+    EXPECT_EQ(outbox.ready({.kind = FrameKind::ready, .key = each.key, .at = each.bytes}), "");
+  };
+  Written socket;
+  for (Message* each : {&usual, &later, &urgent}) outbox.add(*each);
+  ready(usual);
+  ready(later);
+  socket.left = kLongestPart;
+  EXPECT_FALSE(outbox.write(socket, 0));
+  ready(urgent);
+  outbox.add(word);
+  socket.left = std::size_t(-1);
+  EXPECT_TRUE(outbox.write(socket, 0));
+  EXPECT_EQ(senders(socket.text), (std::vector<std::uint64_t>{1, 4, 2, 2, 1, 1, 1, 3}));
+}
 
 TEST(NetworkLinks, TakeWhatStreamsTakeAtATime) {
   for (const std::size_t most : {1, 7, 4096})

@@ -15,6 +15,7 @@ const Plan& plan() {
                               .accumulate(4)
                               .reproducible(true)
                               .resident_budget(1 << 20)
+                              .overlap(2)
                               .activation_budget({.share = .5})
                               .activations_in(Wire::int8)
                               .reduce_in(Dtype::f32)

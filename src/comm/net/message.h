@@ -36,6 +36,7 @@ struct Message {
   std::int64_t bytes = 0;
   std::int64_t done = 0;
   Direction direction = Direction::in;
+  bool first = false;  // before others that are as long
   MessageBatch* batch = nullptr;
   const std::string* peer = nullptr;  // what errors call it
 

@@ -14,6 +14,7 @@ struct Membership {
   std::shared_ptr<Links> links;
   std::uint64_t channel;
   std::vector<int> members;  // by their numbers in the group
+  bool first = false;        // what it sends goes before what others do
 };
 
 class NetworkRound final : public MessageRound {
@@ -42,6 +43,7 @@ class NetworkRound final : public MessageRound {
     message.data = data;
     message.bytes = bytes;
     message.direction = direction;
+    message.first = group_.first;
     message.batch = &batch_;
     group_.links->begin(message, ranks_.back());
   }
@@ -67,6 +69,7 @@ class NetworkCommunicator final : public MessageCommunicator {
 
   std::string_view backend() const override { return "tcp"; }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
+  void go_first() override { group_.first = true; }
 
  private:
   std::unique_ptr<MessageRound> round(const Fingerprint& call, std::uint32_t number) override {

@@ -8,11 +8,7 @@
 namespace zero {
 
 void Outbox::add(Message& message) {
-  if (message.bytes <= kLongestWhole) {
-    const auto behind = std::ranges::find_if(sending_, [](const Message* each) { return each->bytes > kLongestWhole; });
-    sending_.insert(behind, &message);
-    return;
-  }
+  if (message.bytes <= kLongestWhole) return line_up(message);
   waiting_.emplace(message.key, &message);
   if (const auto early = early_.extract(message.key)) ready(early.mapped());
 }
@@ -29,8 +25,14 @@ std::string Outbox::ready(const FrameHeader& header) {
     message.fail("called something else");
     return {};
   }
-  sending_.push_back(&message);
+  line_up(message);
   return {};
+}
+
+void Outbox::line_up(Message& message) {
+  const auto place = [](const Message& each) { return each.bytes <= kLongestWhole ? 0 : each.first ? 1 : 2; };
+  sending_.insert(std::ranges::find_if(sending_, [&](const Message* each) { return place(*each) > place(message); }),
+                  &message);
 }
 
 void Outbox::say(FrameHeader header, const std::string& words) {

@@ -14,9 +14,9 @@
 
 namespace zero {
 
-// Words go before messages, messages of at most kLongestWhole bytes before longer ones, and of each the one that was
-// begun first: what is short waits for one part at most. A longer one goes when its receiver is ready for it. Not
-// thread-safe.
+// Words go before messages, messages of at most kLongestWhole bytes before longer ones, of these such as are to go first
+// before others, and of each the one that was begun first: what is short, or goes first, waits for one part of others at
+// most. A longer one goes when its receiver is ready for it. Not thread-safe.
 class Outbox {
  public:
   void add(Message& message);
@@ -37,6 +37,7 @@ class Outbox {
     std::string text;
   };
 
+  void line_up(Message& message);
   bool next_frame();
   void begin(const FrameHeader& header, const char* data, Message* message);
   std::size_t frame_left() const { return frame_bytes_ - written_; }
