@@ -120,8 +120,8 @@ Pending TwoLevelCommunicator::all_gather(ConstView shard, View whole) {
   for (std::int64_t at = 0; at < shard.count; at += length) {
     const std::int64_t count = std::min(length, shard.count - at);
     auto [mine, crossing] = std::exchange(next, {});
-    moved += crossing.finish();
     if (at + length < shard.count) next = cross(at + length);
+    moved += crossing.finish();
     const View all = elements(here_, count * size(), shard.dtype);
     moved += completed(levels_.inside->run({Collective::all_gather, mine, all}));
     for_slices([&](int host, int local) {

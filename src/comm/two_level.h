@@ -20,6 +20,6 @@ struct Levels {
 // those sums, which are wider, would be more bytes than what is added up. Slices travel in pieces, of which those of
 // all ranks take `staging` bytes.
 std::shared_ptr<CommunicatorImpl> two_level_communicator(Levels levels, const Hosts& hosts,
-                                                         std::int64_t staging = std::int64_t{1} << 20);
+                                                         std::int64_t staging = std::int64_t{2} << 20);
 
 }  // namespace zero
