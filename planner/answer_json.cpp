@@ -11,6 +11,7 @@
 #include "partition/plan_settings.h"
 #include "planner/activation_choice.h"
 #include "planner/activation_theory.h"
+#include "planner/loss_price.h"
 #include "planner/quantity.h"
 
 namespace planner {
@@ -77,6 +78,7 @@ Json encode(const Cost& cost) {
           {"tokens_per_second", known(cost.speed.tokens_per_second)},
           {"mfu", cost.speed.utilization ? Json(*cost.speed.utilization) : Json()},
           {"fits", cost.fits()},
+          {"rounds", cost.rounds},
           {"peak_moment", cost.moment},
           {"batch", cost.batch},
           {"accumulate", cost.plan.accumulate()},
@@ -102,6 +104,12 @@ void add_own_wires(Json& json, const zero::Plan& plan, const std::vector<zero::P
   for (const char* name : {"reduce_in", "gather_in", "keep_gathered"})
     if (const zero::PlanSetting& each = zero::plan_setting(name); each.get(plan) != each.get(plans.front()))
       add_setting(json, each, plan);
+}
+
+// Of plans that round, where it was measured.
+void add_loss(Json& json, const Cost& cost) {
+  const std::optional<LossPrice> price = cost.rounds ? loss_price(cost.plan) : std::nullopt;
+  if (price) json["loss_percent"] = {{"mean", price->mean}, {"worst", price->worst}};
 }
 
 void add_reach(Json& json, const Cost& cost, const Reach& reach) {
@@ -142,6 +150,7 @@ Json encode_plans(const Answer& answer) {
     add_tiers(plans.back(), answer.costs[i]);
     add_own_wires(plans.back(), answer.costs[i].plan, answer.request.plans);
     add_budget(plans.back(), answer.costs[i]);
+    add_loss(plans.back(), answer.costs[i]);
     if (!answer.reach.empty()) add_reach(plans.back(), answer.costs[i], answer.reach[i]);
   }
   return plans;

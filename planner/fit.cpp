@@ -101,7 +101,7 @@ std::vector<std::size_t> ranking(const std::vector<Cost>& costs) {
     if (costs[i].fits()) order.push_back(i);
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     const bool known = costs[i].priced();
-    return std::tuple(!known, known ? rounded(costs[i].seconds, 3) : 0, costs[i].peak);
+    return std::tuple(costs[i].rounds, !known, known ? rounded(costs[i].seconds, 3) : 0, costs[i].peak);
   });
   return order;
 }

@@ -11,7 +11,8 @@
 
 namespace planner {
 
-// Indices of the costs that fit, the fastest first; of those alike to three digits, the one that holds least.
+// Indices of the costs that fit, those before others that round nothing, the fastest first; of those alike to three
+// digits, the one that holds least.
 std::vector<std::size_t> ranking(const std::vector<Cost>& costs);
 
 // A step of as many tokens, in more and smaller micro-batches.

@@ -9,6 +9,7 @@
 #include "partition/plan_settings.h"
 #include "partition/routes.h"
 #include "partition/slices.h"
+#include "planner/loss_price.h"
 #include "planner/offload.h"
 #include "planner/theory.h"
 #include "zero/error.h"
@@ -161,6 +162,7 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
             .activations = kept,
             .batch = request.batch,
             .again = again};
+  cost.rounds = rounds(plan, mesh);
   cost.padding = Padding(plan.on(mesh), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);
   cost.peak = peak.bytes;

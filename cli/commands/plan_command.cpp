@@ -69,13 +69,27 @@ void keep_first(std::vector<std::string>& names) {
   std::erase_if(names, [&](const std::string& each) { return !seen.insert(each).second; });
 }
 
+// Where groups of ranks may be hosts, plans that round what crosses are weighed, too, as far as other options go with
+// them.
+void add_coded_plans(PlanOptions& options) {
+  if (options.hosts == 1 || options.shard_ranks == 0 || options.ranks % options.shard_ranks != 0) return;
+  const std::vector<std::string_view> exact = zero::Plan::exact_presets();
+  for (const std::string_view preset : zero::Plan::presets())
+    if (!std::ranges::count(exact, preset) &&
+        options.settings.plan(zero::Plan::named(preset)).faults(mesh_of(options, options.ranks)).empty())
+      options.plans.emplace_back(preset);
+}
+
 // With defaults for what is left open.
 PlanOptions completed(PlanOptions options) {
   const RunOptions usual;
   if (!options.settings.says("precision")) options.settings.set("precision", "bf16");
   options.optimizer = options.optimizer.value_or(usual.optimizer);
   options.batch = options.batch.value_or(usual.batch);
-  if (options.plans.empty()) options.plans = usual_plans(options);
+  if (options.plans.empty()) {
+    options.plans = usual_plans(options);
+    if (options.fit) add_coded_plans(options);
+  }
   keep_first(options.plans);
   return options;
 }

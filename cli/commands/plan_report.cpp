@@ -10,6 +10,7 @@
 #include "cli/report/report.h"
 #include "partition/plan_settings.h"
 #include "planner/fit.h"
+#include "planner/loss_price.h"
 #include "planner/quantity.h"
 
 namespace cli {
@@ -225,6 +226,15 @@ std::string price_of_budget(const Cost& cost) {
          planner::three_digits(100 * cost.again.share) + " % of the computing.\n";
 }
 
+std::string price_in_loss(const Cost& cost) {
+  if (!cost.rounds) return {};
+  const auto price = planner::loss_price(cost.plan);
+  if (!price) return "   It rounds what ranks compute with; what that costs in loss was not measured.\n";
+  return "   It rounds what crosses hosts: final losses were " + planner::three_digits(price->mean) +
+         " % above those of zero3, the worst of three seeds " + planner::three_digits(price->worst) +
+         " %, where that was measured (the micro model, 2,000 steps).\n";
+}
+
 }  // namespace
 
 std::string label_of(const Answer& answer, const Cost& cost) {
@@ -257,7 +267,7 @@ void print_fit(std::ostream& out, const Answer& answer) {
         << planner::in_units(-cost.excess) << " to spare";
     if (cost.dearer > 0) out << ", " << significant(cost.dearer, 3) << " s more than with room for what was asked for";
     const std::string options = options_of(answer, cost);
-    out << (options.empty() ? "" : ";" + options) << ".\n" << price_of_budget(cost);
+    out << (options.empty() ? "" : ";" + options) << ".\n" << price_of_budget(cost) << price_in_loss(cost);
   }
   for (std::size_t i = 0; i < answer.costs.size(); ++i) {
     if (answer.costs[i].fits()) continue;

@@ -38,15 +38,16 @@ Exchange::Lanes lanes(const MeshGroups& control, const MeshGroups& data, const s
   return {metered, device.is_host() ? metered : data.metered_by(meter), meter};
 }
 
-// Announcements, gathers and reductions go beside each other where the plan has several units on their way, but on a
-// device's own network, whose operations devices are to be given in one order.
+// Announcements, gathers and reductions go beside each other where the plan has several units on their way, and gathers
+// concern all ranks; but on a device's own network, whose operations devices are to be given in one order.
 Exchange::Channels channels(const Trained& trained, const MeshGroups& groups, const MeshGroups& data, Device& device,
                             const std::shared_ptr<TrafficMeter>& meter,
                             const std::shared_ptr<TrafficMeter>& setup_meter) {
   Exchange::Channels all{lanes(groups, data, meter, device), lanes(groups, data, setup_meter, device), groups,
                          trained.routes().within()};
   const bool joined = groups.along(Axis::data).backend() != data.along(Axis::data).backend();
-  if (groups.size() == 1 || trained.resolved().on_their_way() == 1 || joined) return all;
+  const bool gathers = trained.routes().gathers() && trained.routes().within() == Axis::data;
+  if (groups.size() == 1 || trained.resolved().on_their_way() == 1 || joined || !gathers) return all;
   all.announcing = groups.once_more();
   const MeshGroups own = groups.once_more();
   own.go_first();

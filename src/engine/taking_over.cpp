@@ -113,7 +113,7 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
   accounts.set_aside(Accounts::Arena::passing, needed.held[Owner::gathered].peak + needed.held[Owner::reduction].peak,
                      blocks);
   pager_ = std::make_unique<Pager>(units_, ranks.exchange(), residency(trained.resolved(), trained.layout()),
-                                   trained.resolved().on_their_way(), micro_batch_, ranks.meter());
+                                   units_ahead(trained.resolved()), micro_batch_, ranks.meter());
   renew(Exchange::Kind::setup);
   micro_batch_.add_attention(inventory.projections);
   delayed_ = delayed_update(trained, accounts, updater_);

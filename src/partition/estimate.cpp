@@ -428,7 +428,7 @@ Estimate estimate(const Plan& plan, const Layout& layout, const std::vector<Para
     throw ConfigError("an estimate needs a rule for each of the layout's " + std::to_string(parameters_of(layout)) +
                       " parameters, not " + std::to_string(rules.size()));
   require_shapes(layout, rules);
-  const Plan local = plan.on(layout.mesh(), topologies.of_tensors(Axis::data).ranks_per_host);
+  const Plan local = plan.on(layout.mesh(), topologies.of_words(Axis::data).ranks_per_host);
   if (has_host_tier(local)) memory = Memory::device;
   return Pricing(local, layout, rules, repeats, memory, topologies)
       .run(trace, staging_bytes(local, disk, memory == Memory::device));

@@ -27,9 +27,11 @@ class FlatGradients {
 
   // One after the other, each once it is complete.
   std::int64_t largest() const { return largest_; }
-  // Beside that one, where so many are on their way at once: each in memory as large.
+  // Beside that one, where so many are on their way at once: each in memory as large. One that waits for those inside may
+  // have such memory, and another one, on its way, memory of its own.
   std::int64_t beside(std::int64_t under_way) const {
-    return std::max<std::int64_t>(std::min(under_way, units_) - 1, 0) * largest_;
+    const std::int64_t others = std::min(under_way, units_) - 1;
+    return others <= 0 ? 0 : (others + (any_waits() ? 1 : 0)) * largest_;
   }
 
   std::int64_t most() const {
@@ -44,17 +46,30 @@ class FlatGradients {
     std::int64_t waiting = 0;         // of those with several parameters
   };
 
-  // While all of a module's are there: one, the first to come, has the memory of the largest.
-  std::int64_t beside_largest(std::string_view name, const Module& module) const {
-    std::int64_t all = module.all, first = module.least;
+  // Those around one that wait for it, from the inside.
+  template <class Action>
+  void each_waiting(std::string_view name, const Action& action) const {
     while (!name.empty()) {
       name = name.substr(0, name.find('.') == std::string_view::npos ? 0 : name.rfind('.'));
       const auto around = modules_.find(name);
-      if (around == modules_.end() || around->second.waiting == 0) continue;
-      all += around->second.waiting;
-      first = around->second.least;
+      if (around != modules_.end() && around->second.waiting > 0) action(around->second);
     }
+  }
+
+  // While all of a module's are there: one, the first to come, has the memory of the largest.
+  std::int64_t beside_largest(std::string_view name, const Module& module) const {
+    std::int64_t all = module.all, first = module.least;
+    each_waiting(name, [&](const Module& around) {
+      all += around.waiting;
+      first = around.least;
+    });
     return all - first;
+  }
+
+  bool any_waits() const {
+    bool waits = false;
+    for (const auto& [name, module] : modules_) each_waiting(name, [&](const Module&) { waits = true; });
+    return waits;
   }
 
   std::int64_t largest_ = 0, units_ = 0;

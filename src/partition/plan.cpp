@@ -428,7 +428,7 @@ std::optional<Dtype> Plan::reduction() const {
 Plan Plan::on(const MeshShape& mesh, int ranks_per_host) const {
   Plan plan = *this;
   const bool several_hosts = 0 < ranks_per_host && ranks_per_host < mesh.size(Axis::data);
-  if (several_hosts && overlap_ == 0) return overlap(kMostOverlap).on(mesh);
+  if (several_hosts && overlap_ == 0 && Routes(on(mesh)).reduces_each()) return overlap(kMostOverlap).on(mesh);
   for (const State state : {State::parameter, State::gradient, State::optimizer}) {
     Row& row = plan[state];
     if (!holds(row, Placement::sharded)) continue;

@@ -94,7 +94,7 @@ constexpr std::array<PlanSetting, 12> kSettings{{
      .set = [](const Plan& plan, const SettingValue& to) { return plan.reproducible(flag(to)); },
      .words = [](const Plan& plan) { return std::string(plan.reproducible() ? "reproducible sums" : "running sums"); }},
     {.name = "resident_budget",
-     .help = "Bytes for gathered parameters: 500M, 2GiB; 0 is two units",
+     .help = "Bytes for gathered parameters: 500M, 2GiB; 0 is two units, three over several hosts or from other tiers",
      .get = [](const Plan& plan) -> SettingValue { return plan.resident_budget(); },
      .set = [](const Plan& plan, const SettingValue& to) { return plan.resident_budget(number(to)); },
      .bytes = true,
@@ -105,8 +105,7 @@ constexpr std::array<PlanSetting, 12> kSettings{{
      .get = [](const Plan& plan) -> SettingValue { return std::int64_t{plan.overlap()}; },
      .set = [](const Plan& plan, const SettingValue& to) { return plan.overlap(static_cast<int>(number(to))); },
      .least = 0,
-     .most = Plan::kMostOverlap,
-     .told = false},
+     .most = Plan::kMostOverlap},
     {.name = "activation_budget",
      .help = "For activations of a micro-batch: 2GiB, or 50% of what they take without; what is dropped is computed "
              "again, with the same bits",

@@ -74,6 +74,10 @@ std::vector<int> Residency::residents() const {
   return units;
 }
 
+int units_ahead(const Plan& plan) {
+  return Routes(plan).within() == Axis::data ? plan.on_their_way() : 1;
+}
+
 Residency residency(const Plan& plan, const Layout& layout) {
   std::vector<std::int64_t> bytes;
   for (const UnitLayout& unit : layout.units()) bytes.push_back(unit.bytes());
@@ -82,7 +86,7 @@ Residency residency(const Plan& plan, const Layout& layout) {
 
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes) {
   static_assert(Plan::kMostOverlap <= static_cast<int>(kMostAhead));
-  const auto ahead = Routes(plan).brings() ? kMostAhead : static_cast<std::size_t>(plan.on_their_way());
+  const auto ahead = Routes(plan).brings() ? kMostAhead : static_cast<std::size_t>(units_ahead(plan));
   std::vector<std::int64_t> largest(1 + ahead);
   std::ranges::partial_sort_copy(unit_bytes, largest, std::greater<>());
   const std::int64_t usual = std::accumulate(largest.begin(), largest.end(), std::int64_t{0});

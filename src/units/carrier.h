@@ -23,8 +23,16 @@ class Carrier {
   SideStream& stream() { return *stream_; }
   Worker& worker() { return *worker_; }
   Pending carry(std::function<void()> task) { return worker_->submit(std::move(task)); }
-  // Returns when all that was given to carry() has ended, well or not.
-  void settle() { worker_->submit([] {}).wait(); }
+  // Returns when all that was given to carry() has ended, well or not; what the calling thread queues from now on comes
+  // behind what that has queued.
+  void settle() {
+    const auto work = stream_->work();
+    worker_->submit([&work] { work->run([] {}); }).wait();
+    work->join();
+  }
+  // What it carried has failed, so that it carries nothing more. On its thread.
+  bool failed() const { return failed_; }
+  void fail() { failed_ = true; }
   // What was given to carry() is done, and nothing may be given to it from here on.
   void stop() noexcept {
     worker_.reset();
@@ -34,7 +42,23 @@ class Carrier {
  private:
   std::unique_ptr<SideStream> stream_;
   std::shared_ptr<SideStream::Work> latest_;
+  bool failed_ = false;
   std::unique_ptr<Worker> worker_ = std::make_unique<Worker>();
+};
+
+// Of an exchange: null where everything is carried out where it is agreed on.
+struct Carriers {
+  std::unique_ptr<Carrier> gathers = {}, reductions = {};
+
+  // What comes now comes behind all that they were given.
+  void settle() const {
+    for (const auto* const each : {&gathers, &reductions})
+      if (*each) (*each)->settle();
+  }
+  void stop() const noexcept {
+    for (const auto* const each : {&gathers, &reductions})
+      if (*each) (*each)->stop();
+  }
 };
 
 }  // namespace zero

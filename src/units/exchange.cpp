@@ -38,6 +38,13 @@ std::int64_t operation_of(std::int64_t word) {
   return word & ~(std::int64_t{0xff} << 32);
 }
 
+bool agreed(std::span<const std::array<std::int64_t, 4>> table) {
+  const auto& first = table.front();
+  return std::ranges::all_of(table, [&](const auto& other) {
+    return operation_of(other[0]) == operation_of(first[0]) && other[1] == first[1] && other[2] == first[2];
+  });
+}
+
 bool any_rests(std::span<const std::array<std::int64_t, 4>> table) {
   return std::ranges::any_of(table,
                              [](const auto& each) { return AnnouncedWord(each[0]).kind == Exchange::Kind::rest; });
@@ -108,6 +115,14 @@ class Exchanged final : public Pending::State {
   const Exchange& exchange_;
 };
 
+// Who carries it out, once it is agreed on; null: who agrees.
+Carrier* carrier_of(const Exchange::Operation& operation, const Carriers& carriers) {
+  using Kind = Exchange::Kind;
+  if (operation.kind == Kind::reduce) return carriers.reductions.get();
+  const bool gathers = operation.kind == Kind::gather || (operation.kind == Kind::publish && operation.unit >= 0);
+  return gathers ? carriers.gathers.get() : nullptr;
+}
+
 class Diverged : public CommError {
  public:
   using CommError::CommError;
@@ -120,7 +135,8 @@ Exchange::Exchange(Device& device, Channels channels, std::function<std::string(
   if (size() == 1) return;
   agreeing_ = std::make_unique<Carrier>(device.side_stream());
   if (!channels_.gathering) return;
-  for (auto* const carrier : {&gathers_, &reductions_}) *carrier = std::make_unique<Carrier>(device.side_stream());
+  for (auto* const each : {&carriers_.gathers, &carriers_.reductions})
+    *each = std::make_unique<Carrier>(device.side_stream());
 }
 
 // That serve, of a thread.
@@ -157,8 +173,8 @@ Exchange::OthersServe::~OthersServe() {
 // What nobody waited for is done, too, before its memory goes.
 void Exchange::stop() noexcept {
   if (standing_.here) standing_.here->remove(this);
-  for (const auto* const carrier : {&agreeing_, &gathers_, &reductions_})
-    if (*carrier) (*carrier)->stop();
+  if (agreeing_) agreeing_->stop();
+  carriers_.stop();
   if (const auto served = std::exchange(at_rest_, nullptr)) served->join();
 }
 
@@ -176,7 +192,7 @@ Pending Exchange::submit(Operation operation) {
   }
   if (!origin_.here())
     origin_.require("rank " + std::to_string(rank()) + " cannot " + wish({word_of(operation), operation.unit}));
-  Carrier* const by = carrier(operation);
+  Carrier* const by = carrier_of(operation, carriers_);
   const auto work = (by == nullptr ? *agreeing_ : *by).work();
   const auto carried = std::make_shared<Pending>();
   Course course{std::move(operation), observer_, work};
@@ -192,47 +208,45 @@ void Exchange::carry_out(Course course) {
     const Operation mine = std::move(course.operation);  // ends on the stream, with what it holds
     const ActivityScope acting(course.observer, activity_of(mine.kind), mine.unit);
     bool wanted = false;
-    attempt([&] { wanted = agree(mine, *course.work); });
+    failure_.rethrow();
+    attempt([&] { wanted = agree(mine, course, /*carried=*/false); });
     if (!wanted) return;
-    settle_carriers();
+    carriers_.settle();
+    failure_.rethrow();
     attempt([&] { mine.run(channel(mine)); });
   });
 }
 
+// What was agreed on is carried out whatever else has failed since: peers may wait in it.
 Pending Exchange::carry(Carrier& by, Course course) {
   bool wanted = false;
   std::exception_ptr fault;
   try {
-    attempt([&] { wanted = agree(course.operation, *course.work); });
+    failure_.rethrow();
+    attempt([&] { wanted = agree(course.operation, course, /*carried=*/true); });
   } catch (...) {
     fault = std::current_exception();
   }
-  return by.carry([this, wanted, fault, course = std::move(course)]() mutable {
+  return by.carry([this, &by, wanted, fault, course = std::move(course)]() mutable {
     course.work->run([&] {
       const Operation mine = std::move(course.operation);  // as above
       if (fault) std::rethrow_exception(fault);
       if (!wanted) return;
+      if (by.failed()) failure_.rethrow();
       const ActivityScope acting(course.observer, activity_of(mine.kind), mine.unit);
-      attempt([&] { mine.run(channel(mine)); });
+      try {
+        attempt([&] { mine.run(channel(mine)); });
+      } catch (...) {
+        by.fail();
+        throw;
+      }
     });
   });
 }
 
-Carrier* Exchange::carrier(const Operation& operation) {
-  if (operation.kind == Kind::reduce) return reductions_.get();
-  const bool gathers = operation.kind == Kind::gather || (operation.kind == Kind::publish && operation.unit >= 0);
-  return gathers ? gathers_.get() : nullptr;
-}
-
 const MeshGroups& Exchange::channel(const Operation& operation) const {
   if (operation.lane == Lane::control) return lanes(operation.kind).control;
-  return operation.kind == Kind::gather || operation.kind == Kind::publish ? gathering() : lanes(operation.kind).data;
-}
-
-// What comes now comes behind all that they were given.
-void Exchange::settle_carriers() {
-  for (const auto* const carrier : {&gathers_, &reductions_})
-    if (*carrier) (*carrier)->settle();
+  return operation.kind == Kind::gather || operation.kind == Kind::publish ? channels_.of_gathers() : lanes(operation.kind).data;
 }
 
 bool Exchange::Failure::any() const {
@@ -253,7 +267,6 @@ void Exchange::Failure::rethrow() const {
 // A group along an axis tells of its own ranks, by their numbers in it.
 template <class Action>
 void Exchange::attempt(const Action& action) try {
-  failure_.rethrow();
   try {
     action();
   } catch (const Diverged&) {
@@ -311,7 +324,7 @@ void Exchange::meet(int unit) {
 // What only concerns a shard group is settled in it, gathers served until it agrees on something that concerns all:
 // then no gather is left in it, and what the other groups want is the same, or never will be. Who rested says once more
 // what it wants, which it may know by now. False where the operation is done, with others' gathers.
-bool Exchange::agree(const Operation& operation, SideStream::Work& work) {
+bool Exchange::agree(const Operation& operation, const Course& course, bool carried) {
   const Axis inner = channels_.gathers;
   const Clock::time_point begin = Clock::now();
   for (;;) {
@@ -319,10 +332,8 @@ bool Exchange::agree(const Operation& operation, SideStream::Work& work) {
     if (agreed(table)) break;
     if (any_rests(table)) {
       require_peers(operation, table, begin);
-    } else {
-      bool done = false;
-      work.run([&] { done = serve_gathers(&operation, table); });
-      if (done) return false;
+    } else if (serve(operation, course, table, carried)) {
+      return false;
     }
   }
   if (operation.axis != inner) {
@@ -355,11 +366,15 @@ Exchange::Table Exchange::announce(Announcement mine, Axis axis, TrafficMeter* m
   return table;
 }
 
-bool Exchange::agreed(const Table& table) const {
-  const Announcement& first = table.front();
-  return std::ranges::all_of(table, [&](const Announcement& other) {
-    return operation_of(other[0]) == operation_of(first[0]) && other[1] == first[1] && other[2] == first[2];
-  });
+// On the stream of gathers, whose memory these use, too.
+bool Exchange::serve(const Operation& operation, const Course& course, const Table& table, bool carried) {
+  bool done = false;
+  std::optional<ActivityScope> acting;
+  if (carried) acting.emplace(course.observer, activity_of(operation.kind), operation.unit);
+  const auto work = carriers_.gathers ? carriers_.gathers->stream().work() : course.work;
+  work->run([&] { done = serve_gathers(&operation, table); });
+  if (carriers_.gathers) work->join();
+  return done;
 }
 
 // True when `mine` was among the gathers and is done; null: there is none.
@@ -368,14 +383,14 @@ bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
   for (const auto& [word, unit, count, sequence] : table)
     if (AnnouncedWord(word).kind == Kind::gather) wanted.emplace(operation_of(word), unit);
   if (wanted.empty()) diverged(table, channels_.gathers);
-  settle_carriers();
+  carriers_.settle();
   bool done = false;
   for (const auto& [word, unit] : wanted) {
     if (mine != nullptr && operation_of(word_of(*mine)) == word && mine->unit == unit) {
-      mine->run(gathering());
+      mine->run(channels_.of_gathers());
       done = true;
     } else {
-      serve_(gathering(), static_cast<int>(unit), AnnouncedWord(word).variant);
+      serve_(channels_.of_gathers(), static_cast<int>(unit), AnnouncedWord(word).variant);
     }
   }
   return done;
@@ -383,7 +398,7 @@ bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
 
 void Exchange::stand_by() {
   if (!agreeing_) return;
-  at_rest_ = agreeing_->stream().work();
+  at_rest_ = (carriers_.gathers ? *carriers_.gathers : *agreeing_).stream().work();
   standing_.on = true;
   standing_.here = ThreadShared<StandingByHere>::own();
   {
@@ -426,7 +441,8 @@ Exchange::Changing::Changing(Exchange& exchange) : exchange_(exchange), lock_(ex
 Exchange::Changing::~Changing() {
   if (!exchange_.at_rest_) return;
   try {
-    exchange_.at_rest_ = exchange_.agreeing_->stream().work();
+    const auto& gathers = exchange_.carriers_.gathers;
+    exchange_.at_rest_ = (gathers ? *gathers : *exchange_.agreeing_).stream().work();
   } catch (const std::exception&) {
     exchange_.at_rest_.reset();  // the device has failed, as the next call will say
   }

@@ -93,6 +93,8 @@ class Exchange {
     MeshGroups announcing;
     Axis gathers = Axis::data;
     std::optional<MeshGroups> gathering = {};
+
+    const MeshGroups& of_gathers() const { return gathering ? *gathering : steps.data; }
   };
   // Gathers a unit for others without keeping it; called on the exchange's thread.
   using Serve = std::function<void(const MeshGroups&, int unit, Variant variant)>;
@@ -198,19 +200,16 @@ class Exchange {
   };
 
   const Lanes& lanes(Kind kind) const { return kind < Kind::setup ? channels_.steps : channels_.others; }
-  const MeshGroups& gathering() const { return channels_.gathering ? *channels_.gathering : channels_.steps.data; }
   const MeshGroups& channel(const Operation& operation) const;
-  Carrier* carrier(const Operation& operation);
-  void settle_carriers();
   void carry_out(Course course);
   Pending carry(Carrier& by, Course course);
   template <class Action>
   void attempt(const Action& action);
-  bool agree(const Operation& operation, SideStream::Work& work);
+  bool agree(const Operation& operation, const Course& course, bool carried);
+  bool serve(const Operation& operation, const Course& course, const Table& table, bool carried);
   Table announce(const Operation& operation, Axis axis);
   Table announce_none(Kind kind);
   Table announce(Announcement mine, Axis axis, TrafficMeter* meter);
-  bool agreed(const Table& table) const;
   bool serve_gathers(const Operation* mine, const Table& table);
   bool rest(const Worker& worker);
   std::chrono::milliseconds time_limit() const;
@@ -238,8 +237,7 @@ class Exchange {
   std::recursive_mutex shards_;                // held while they change, or are served unasked
   bool behind_ = false;                        // with them
   std::shared_ptr<SideStream::Work> at_rest_;  // behind what changed them last; null where nothing is served so
-  // Those of gathers and of reductions are null where everything is carried out where it is agreed on.
-  std::unique_ptr<Carrier> gathers_, reductions_;
+  Carriers carriers_;
   std::unique_ptr<Carrier> agreeing_;  // last: joined before the rest goes
 };
 

@@ -56,7 +56,7 @@ class ActivationsOf : public testing::TestWithParam<std::tuple<Case, Precision, 
 
 std::int64_t measured_peak(const planner::MicroBatch& micro, std::int64_t& state) {
   use_arena();
-  at::set_num_threads(1);
+  const OneThread alone;
   torch::manual_seed(1);
   models::Llama model(micro.config);
   Engine engine(*model, World(), Plan::zero3().precision(micro.precision), AdamW{});
@@ -84,7 +84,7 @@ TEST_P(ActivationsOf, AreWhatIsAllocated) {
 
 ActivationReport within(const planner::MicroBatch& micro) {
   use_arena();
-  at::set_num_threads(1);
+  const OneThread alone;
   torch::manual_seed(1);
   models::Llama model(micro.config);
   Engine engine(*model, World(), Plan::ddp().precision(micro.precision).activation_budget(micro.budget), AdamW{});
@@ -232,7 +232,7 @@ TEST(SmallBlocks, OfManyMicroBatchesHoldNoMore) {
 // M_D of ZeRO-R: pages that wait for the next micro-batch, when it is planned, beside the largest sum of what lives.
 TEST(SmallBlocks, ArePlannedAsHighAsWhatLives) {
   use_arena();
-  at::set_num_threads(1);
+  const OneThread alone;
   torch::manual_seed(1);
   models::Llama model(models::llama_preset("micro"));
   trim_arena();

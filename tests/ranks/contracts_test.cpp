@@ -9,6 +9,7 @@
 #include "contracts.h"
 #include "covering.h"
 #include "most_moved.h"
+#include "partition/residency.h"
 #include "partition/routes.h"
 #include "traffic_text.h"
 
@@ -70,14 +71,17 @@ struct Training {
   std::vector<Seen> ranks;
 };
 
-// Of parameters paged in: what the plan gives, but one unit at least; else two units, or three where one is on its way.
+// Of parameters paged in: what the plan gives, but one unit at least; else two units, or three where one more is on its
+// way, from another tier or from other hosts.
 std::int64_t budget_of(const Engine& engine) {
   std::vector<std::int64_t> bytes;
   for (const UnitLayout& unit : engine.layout().units()) bytes.push_back(unit.bytes());
   std::ranges::sort(bytes, std::greater());
   const std::int64_t given = engine.plan().resident_budget();
   if (given > 0) return std::max(given, bytes[0]);
-  return bytes[0] + bytes[1] + (engine.plan()[State::parameter].tier == Tier::device ? 0 : bytes[2]);
+  const Plan plan = engine.plan().on(engine.layout().mesh(), engine.topologies().of_words(Axis::data).ranks_per_host);
+  const bool third = plan[State::parameter].tier != Tier::device || units_ahead(plan) == 2;
+  return bytes[0] + bytes[1] + (third ? bytes[2] : 0);
 }
 
 void observed_step(Lm& model, Engine& engine, Outcome& run, Seen& seen) {

@@ -76,7 +76,24 @@ TEST(ExchangeOfSeveral, EachKindHasAnOrderAndTheRestComesBehindAll) {
   });
 }
 
-// What was on its way beside the one that failed ends as it does; what was not agreed on fails, on every rank.
+// Behind one that fails, whatever was agreed on is carried out by the other thread, where peers may wait for it.
+TEST(ExchangeOfSeveral, WhatWasAgreedOnGoesOnBesideAFailure) {
+  on_two_ranks([](Both& both, int rank) {
+    std::promise<void> failed;
+    std::atomic<bool> gathered = false;
+    const auto there = failed.get_future().share();
+    auto first = both.submit(Kind::gather, [there] { there.wait_for(kNoHang); });
+    auto second = both.submit(Kind::gather, [&gathered] { gathered = true; });
+    auto reduction = both.submit(Kind::reduce, [rank] { throw StateError("of rank " + std::to_string(rank)); });
+    EXPECT_NE(thrown_by([&] { reduction.wait(); }), "");
+    failed.set_value();
+    EXPECT_EQ(thrown_by([&] { first.wait(); }), "");
+    EXPECT_EQ(thrown_by([&] { second.wait(); }), "");
+    EXPECT_TRUE(gathered);
+  });
+}
+
+// What was not agreed on fails, on every rank.
 TEST(ExchangeOfSeveral, AFailureIsThatOfAllThatComesLater) {
   on_two_ranks([](Both& both, int rank) {
     auto failed = both.submit(Kind::reduce, [rank] { throw StateError("of rank " + std::to_string(rank)); });

@@ -31,6 +31,18 @@ Surroundings& surroundings();
 // Of the rank that this thread is; of rank 0 outside of ranks.
 at::Device device_of_rank();
 
+// While one lives LibTorch computes by one thread where the calling one does: bits may depend on how many there are.
+class OneThread {
+ public:
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
 // Runs `rank` on as many threads and waits for all of them. The first exception is thrown again, as a
 // RankError that begins with "rank r: ".
 struct RankError : std::runtime_error {

@@ -188,6 +188,33 @@ void expect_wire(const Plan& plan, const Wire& per_peer) {
   EXPECT_EQ(estimated.wire.bytes(), gather.bytes + scatter.bytes) << plan.label();
 }
 
+// Two on their way: one more gathered unit, and one more flat gradient, each of the largest, and more where units wait
+// for those inside them. Over several hosts by itself.
+TEST(Estimate, UnitsOnTheirWayTakeMemory) {
+  const auto buffers = [](const Plan& plan, const Specs& specs, const Topologies& topologies = {}) {
+    const Layout layout(specs, 4);
+    const Ledger held =
+        estimate(plan, layout, kAdamW, Trace::sequential(layout), Memory::separate, topologies).held;
+    return std::pair(held[Owner::gathered].peak, held[Owner::reduction].peak);
+  };
+  constexpr std::int64_t unit = 4 * kUnit;
+  const Specs specs = equal_units(5);
+  const auto [gathered, reduction] = buffers(Plan::zero3(), specs);
+  const auto two = std::pair(gathered + unit, reduction + unit);
+  EXPECT_EQ(gathered, 2 * unit);
+  EXPECT_EQ(buffers(Plan::zero3().overlap(1), specs), std::pair(gathered, reduction));
+  EXPECT_EQ(buffers(Plan::zero3().overlap(2), specs), two);
+  const Topologies hosts(Topology{.ranks_per_host = 2, .two_levels = true});
+  EXPECT_EQ(buffers(Plan::zero3(), specs, hosts), two);
+  EXPECT_EQ(buffers(Plan::zero3().overlap(1), specs, hosts), std::pair(gathered, reduction));
+  EXPECT_EQ(buffers(Plan::zero3(), specs, Topologies(Topology{.ranks_per_host = 4})), std::pair(gathered, reduction));
+  EXPECT_EQ(buffers(Plan::zero3().overlap(2), equal_units(1)).second, buffers(Plan::zero3(), equal_units(1)).second);
+  Specs around = equal_units(5);
+  for (const char* name : {"m.p", "m.q"}) around.push_back({.name = name, .numel = 8, .dtype = Dtype::f32, .unit = "m"});
+  around.push_back({.name = "m.a", .numel = kUnit, .dtype = Dtype::f32, .unit = "m.a"});
+  EXPECT_EQ(buffers(Plan::zero3().overlap(2), around).second, buffers(Plan::zero3(), around).second + 2 * unit);
+}
+
 TEST(Estimate, WireByHand) {
   // Three reductions with their gathers and the vote: four exchanges.
   expect_wire(Plan::ddp(), {4 + 4, 4 * 32 + 3 * 256 * 4, 3, 3 * 256 * 4});

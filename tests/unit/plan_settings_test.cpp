@@ -79,10 +79,10 @@ TEST(PlanSettings, AreToldToTheOtherRanks) {
     usual.push_back(words_of(each, Plan::zero3()));
     all.push_back(words_of(each, plan()));
   }
-  EXPECT_EQ(usual, (std::vector<std::string>{"accumulate 1", "running sums", "gradients reduced in their own dtype",
-                                             "delay_update off"}));
-  EXPECT_EQ(all, (std::vector<std::string>{"accumulate 4", "reproducible sums", "gradients reduced in fp32",
-                                           "delay_update on"}));
+  EXPECT_EQ(usual, (std::vector<std::string>{"accumulate 1", "running sums", "overlap 0",
+                                             "gradients reduced in their own dtype", "delay_update off"}));
+  EXPECT_EQ(all, (std::vector<std::string>{"accumulate 4", "reproducible sums", "overlap 2",
+                                           "gradients reduced in fp32", "delay_update on"}));
 }
 
 }  // namespace zero::plan_settings_test

@@ -25,6 +25,21 @@ bool mentions(const std::vector<std::string>& faults, std::string_view words) {
   return false;
 }
 
+// Where nothing else is said, by the hosts.
+TEST(PlanOverlap, IsOfTwoUnitsOverSeveralHosts) {
+  EXPECT_EQ(Plan::zero3().on(4).on_their_way(), 1);
+  EXPECT_EQ(Plan::zero3().on(4, 4).on_their_way(), 1);
+  for (const int here : {1, 2, 3}) EXPECT_EQ(Plan::zero3().on(4, here).on_their_way(), 2);
+  for (const Plan& plan : {Plan::ddp(), Plan::zero1()})
+    EXPECT_EQ(plan.on(4, 2).on_their_way(), 1) << "nothing is reduced in each micro-batch";
+  for (const Plan& plan : {Plan::zero2(), Plan::hybrid(), Plan::hybrid_zero2()})
+    EXPECT_EQ(plan.on(MeshShape(4, {.shard = 2}), 2).on_their_way(), 2) << plan.label();
+  EXPECT_EQ(Plan::zero3().overlap(1).on(4, 2).on_their_way(), 1);
+  EXPECT_EQ(Plan::zero3().overlap(2).on(4).on_their_way(), 2);
+  EXPECT_EQ(Plan::zero3().on(4, 2).label(), "zero3");
+  for (const int units : {-1, 3}) EXPECT_FALSE(Plan::zero3().overlap(units).faults(4).empty()) << units;
+}
+
 TEST(Plan, PresetsAreTheRowsOfThePaper) {
   struct Expected {
     std::string_view name;

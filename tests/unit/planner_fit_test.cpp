@@ -2,17 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "expanded.h"
 #include "planner/answer_json.h"
+#include "planner/loss_price.h"
 #include "unit/planner_requests.h"
 #include "unit/refused.h"
 
 namespace planner::planner_fit_test {
 
+using zero::MeshShape;
 using zero::Plan;
+using zero::Wire;
 
 Request seven_billion(std::int64_t device_memory) {
   return request_of(shape_of(models::llama_preset("7b")), 8, device_memory);
@@ -159,6 +166,51 @@ TEST(PlannerFit, FastestFirstAndOnlyWhatFits) {
   costs[2].peak = 9;
   costs[3].seconds = 2.0001;
   EXPECT_EQ(ranking(costs), (std::vector<std::size_t>{3, 2, 0}));
+}
+
+// The fastest rounds: it comes behind those that do not.
+TEST(PlannerFit, WhatRoundsComesLast) {
+  std::vector<Cost> costs(3);
+  costs[0].seconds = 1;
+  costs[0].rounds = true;
+  costs[1].seconds = 3;
+  costs[2].seconds = 2;
+  EXPECT_EQ(ranking(costs), (std::vector<std::size_t>{2, 1, 0}));
+}
+
+TEST(PlannerFit, PlansRoundWhereCodesCross) {
+  const MeshShape hosts(4, {.shard = 2});
+  for (const std::string_view preset : Plan::presets()) {
+    const bool exact = std::ranges::count(Plan::exact_presets(), preset) > 0;
+    EXPECT_EQ(rounds(Plan::named(preset).bf16(), hosts), !exact) << preset;
+    EXPECT_EQ(loss_price(Plan::named(preset)).has_value(), !exact) << preset;
+    EXPECT_FALSE(rounds(Plan::named(preset), 1)) << preset;
+  }
+  EXPECT_FALSE(rounds(Plan::sdp4bit(), 4)) << "one group: nothing crosses";
+  EXPECT_TRUE(rounds(Plan::zeropp(), 4)) << "parameters are coded inside a group, too";
+  EXPECT_TRUE(rounds(Plan::hybrid().reduce_in(Wire::bf16_codes), hosts));
+  EXPECT_FALSE(loss_price(Plan::hybrid().reduce_in(Wire::bf16_codes)));
+  EXPECT_TRUE(rounds(Plan::ddp().activation_budget({.share = .5}).activations_in(Wire::int8), 2));
+}
+
+// As the page has them.
+TEST(PlannerFit, LossesAreThoseThatWereMeasured) {
+  std::ifstream file(ZERO_SOURCE_DIR "/docs/numbers.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const std::map<std::pair<Wire, Wire>, std::string> names{
+      {{Wire::int8, Wire::int4}, "`zeropp`"},
+      {{Wire::int8, Wire::int4_hadamard}, "`zeropp`, gradients in `int4-hadamard`"},
+      {{Wire::int4_differences, Wire::int4_hadamard}, "`sdp4bit`"},
+      {{Wire::int4, Wire::int4_hadamard}, "`sdp4bit`, weights in `int4`"}};
+  ASSERT_EQ(loss_prices().size(), names.size());
+  for (const LossPrice& each : loss_prices()) {
+    const std::string name = names.at({each.gathered, each.reduced});
+    const auto row = page.find("\n| " + name + " | ");
+    ASSERT_NE(row, std::string::npos) << name;
+    char figures[64];
+    std::snprintf(figures, sizeof figures, "| +%.2f %% | +%.2f %% |", each.mean, each.worst);
+    EXPECT_NE(page.substr(row + 1, page.find('\n', row + 1) - row).find(figures), std::string::npos) << name << figures;
+  }
 }
 
 std::vector<std::string> advice(const Request& request, const Plan& plan) {
