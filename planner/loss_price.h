@@ -17,8 +17,8 @@ struct LossPrice {
 };
 std::span<const LossPrice> loss_prices();
 
-// Whether ranks of that mesh compute with what was rounded to codes, on its way or where it is kept: else their bits are
-// those of every such plan.
+// Whether ranks of that mesh compute with what was rounded to codes, on its way or where it is kept: else their bits
+// are those of every such plan.
 bool rounds(const zero::Plan& plan, const zero::MeshShape& mesh);
 // None: not measured.
 std::optional<LossPrice> loss_price(const zero::Plan& plan);

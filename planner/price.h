@@ -59,7 +59,7 @@ struct Cost {
   double dearer = 0;                      // by so many of them than with memory for what was asked for
   std::vector<std::string> missing = {};  // keys of the profile, without which it is not known
   TierSeconds tiers = {};
-  bool rounds = false;  // what ranks compute with (loss_price.h)
+  bool rounds = false;                            // what ranks compute with (loss_price.h)
   std::int64_t excess = 0;                        // of the peak over the device's memory; not positive: it fits
   std::int64_t host_excess = 0, disk_excess = 0;  // of all ranks of a host, likewise
 

@@ -195,8 +195,8 @@ class Plan {
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const { return with(&Plan::resident_budget_, bytes); }
   // So many units on their way at once beside computing: gathered ahead of their use, and, apart from these, their
   // gradients reduced, each in a flat array. Above 1 gathers and reductions go beside each other, too, gathers first
-  // on a link. 0: 2 where ranks are on several hosts and the plan reduces each micro-batch, else 1. At most kMostOverlap.
-  // The bits are the same.
+  // on a link. 0: 2 where ranks are on several hosts and the plan reduces each micro-batch, else 1. At most
+  // kMostOverlap. The bits are the same.
   static constexpr int kMostOverlap = 2;
   [[nodiscard]] Plan overlap(int units) const { return with(&Plan::overlap_, units); }
   // Activations are kept within so much (ZeRO-R, section 6.1, for any model): what is cheapest to compute again loses

@@ -67,8 +67,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
                 groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
       data_groups_(data_groups(groups_, accounts_.device())),
-      exchange_(accounts_.device(),
-                channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
+      exchange_(accounts_.device(), channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
                 [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
 }

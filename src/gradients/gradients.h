@@ -5,8 +5,8 @@
 // reduces once at the last micro-batch; one that shards them collects a unit's gradients in a flat
 // array, reduce-scatters it when the unit is complete and adds the slice up. Units are reduced in an
 // order all ranks share: against the layout's at first, then as rank 0 completed them. At most so many flat
-// arrays are on their way at a time as the plan has units (Plan::overlap); that of a unit with a trainable parameter that
-// gets no gradient is held until backward ends, since only then is it known.
+// arrays are on their way at a time as the plan has units (Plan::overlap); that of a unit with a trainable parameter
+// that gets no gradient is held until backward ends, since only then is it known.
 //
 // Where several engines take part in one backward, a rank may come to them in another order than its peers. None waits
 // for a reduction of one engine then while peers may wait for it in another one: see RunningBackward::may_wait().
@@ -180,10 +180,10 @@ class Gradients {
   std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::vector<std::shared_ptr<Buffer>> flats_;  // as large as the largest unit
-  Buffer codes_;                  // for what crosses in codes; on the exchange's thread
-  std::vector<int> units_order_;  // in which they are reduced
-  std::vector<int> completed_;    // in which this rank completed them
-  std::size_t next_ = 0;          // in it, to be reduced
+  Buffer codes_;                                // for what crosses in codes; on the exchange's thread
+  std::vector<int> units_order_;                // in which they are reduced
+  std::vector<int> completed_;                  // in which this rank completed them
+  std::size_t next_ = 0;                        // in it, to be reduced
   std::deque<Reduction> in_flight_;
   double waited_ = 0;
   int micro_ = 0;

@@ -82,18 +82,18 @@ void Gradients::reduce(UnitGradients& gradients) {
   const bool gathers = routes_.gathers_sum() && micro_ >= plan_.accumulate() - 1;
   const View sent = sent_of(gradients, route);
   Reduction& way = in_flight_.emplace_back(Pending(), gradients.flat);
-  way.pending = exchange_.submit(
-      {Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
-       [this, add, apart, gathers, route, sent, &gradients](const MeshGroups& groups) {
-         if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit, route);
-         const Coder coding = coder(route);
-         const View sums = groups.carry_out(route, sent, room_for_sum(gradients, route), &coding);
-         gradients.flat.reset();
-         scale_mean(sums);
-         if (gradients.slice) keep_sums(gradients, add, sums);
-         gradients.slice.reset();
-         if (gathers) gather_sum(groups, gradients);
-       }});
+  way.pending = exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
+                                  [this, add, apart, gathers, route, sent, &gradients](const MeshGroups& groups) {
+                                    if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit, route);
+                                    const Coder coding = coder(route);
+                                    const View sums =
+                                        groups.carry_out(route, sent, room_for_sum(gradients, route), &coding);
+                                    gradients.flat.reset();
+                                    scale_mean(sums);
+                                    if (gradients.slice) keep_sums(gradients, add, sums);
+                                    gradients.slice.reset();
+                                    if (gathers) gather_sum(groups, gradients);
+                                  }});
 }
 
 // What becomes of a sum over micro-batches: it is the held one, or is added to it.

@@ -58,9 +58,8 @@ class Pricing {
       flat(unit, repeats_[i]);
       update(unit);
     }
-    hold(Owner::reduction,
-         (routes_.reduces_each() ? flats_.most() : flats_.largest()) + flats_.beside(plan_.on_their_way()) +
-             estimate_.largest_slice() + coded_sums());
+    hold(Owner::reduction, (routes_.reduces_each() ? flats_.most() : flats_.largest()) +
+                               flats_.beside(plan_.on_their_way()) + estimate_.largest_slice() + coded_sums());
     const std::int64_t here = on_device() ? 0 : staging;
     hold(Owner::update, inputs_ + steps_ + here);
     hold(Owner::update, staging - here, Tier::host);

@@ -27,8 +27,8 @@ class FlatGradients {
 
   // One after the other, each once it is complete.
   std::int64_t largest() const { return largest_; }
-  // Beside that one, where so many are on their way at once: each in memory as large. One that waits for those inside may
-  // have such memory, and another one, on its way, memory of its own.
+  // Beside that one, where so many are on their way at once: each in memory as large. One that waits for those inside
+  // may have such memory, and another one, on its way, memory of its own.
   std::int64_t beside(std::int64_t under_way) const {
     const std::int64_t others = std::min(under_way, units_) - 1;
     return others <= 0 ? 0 : (others + (any_waits() ? 1 : 0)) * largest_;

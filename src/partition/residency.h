@@ -69,8 +69,8 @@ class Residency {
 // For the layout's units under the plan's budget: of all of them where the plan keeps them whole, else by default that
 // of the largest units: of the one that is used and those that are brought ahead. What is on another tier is read while
 // the one before it is gathered.
-// Of what other ranks hold those are units_ahead(): as many as the plan has on their way where all ranks gather together,
-// and one where shard groups do, which are quick.
+// Of what other ranks hold those are units_ahead(): as many as the plan has on their way where all ranks gather
+// together, and one where shard groups do, which are quick.
 int units_ahead(const Plan& plan);
 Residency residency(const Plan& plan, const Layout& layout);
 Residency residency(const Plan& plan, std::vector<std::int64_t> unit_bytes);

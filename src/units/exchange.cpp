@@ -246,7 +246,8 @@ Pending Exchange::carry(Carrier& by, Course course) {
 
 const MeshGroups& Exchange::channel(const Operation& operation) const {
   if (operation.lane == Lane::control) return lanes(operation.kind).control;
-  return operation.kind == Kind::gather || operation.kind == Kind::publish ? channels_.of_gathers() : lanes(operation.kind).data;
+  return operation.kind == Kind::gather || operation.kind == Kind::publish ? channels_.of_gathers()
+                                                                           : lanes(operation.kind).data;
 }
 
 bool Exchange::Failure::any() const {

@@ -85,8 +85,8 @@ class Exchange {
     std::shared_ptr<TrafficMeter> meter;
   };
   // For operations of steps, and for others, which are metered apart; the control lane without a meter, on which
-  // announcements go; along which axis (shard or data) parameters are gathered; and groups for gathers of steps, metered,
-  // where these go beside reductions: then they, and announcements, have groups of their own.
+  // announcements go; along which axis (shard or data) parameters are gathered; and groups for gathers of steps,
+  // metered, where these go beside reductions: then they, and announcements, have groups of their own.
   struct Channels {
     Lanes steps;
     Lanes others;

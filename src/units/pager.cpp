@@ -25,8 +25,8 @@ class PinnedTogether {
 
 }  // namespace
 
-Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency,
-             int on_their_way, MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter)
+Pager::Pager(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchange, Residency residency, int on_their_way,
+             MicroBatch& micro_batch, std::shared_ptr<TrafficMeter> meter)
     : units_(units),
       exchange_(exchange),
       residency_(std::move(residency)),
@@ -136,8 +136,8 @@ void Pager::evict(int unit) {
   units_[static_cast<std::size_t>(unit)]->evict();
 }
 
-// The next units are gathered while this one is used, and those after them are read meanwhile. An evaluation may end sooner
-// than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
+// The next units are gathered while this one is used, and those after them are read meanwhile. An evaluation may end
+// sooner than was foreseen, on this rank alone: it reads ahead, and gathers with its peers what is used.
 void Pager::bring_ahead(const Unit& unit) {
   if (!unit.paged()) return;
   const bool alone = micro_batch_.alone();

@@ -193,8 +193,7 @@ void expect_wire(const Plan& plan, const Wire& per_peer) {
 TEST(Estimate, UnitsOnTheirWayTakeMemory) {
   const auto buffers = [](const Plan& plan, const Specs& specs, const Topologies& topologies = {}) {
     const Layout layout(specs, 4);
-    const Ledger held =
-        estimate(plan, layout, kAdamW, Trace::sequential(layout), Memory::separate, topologies).held;
+    const Ledger held = estimate(plan, layout, kAdamW, Trace::sequential(layout), Memory::separate, topologies).held;
     return std::pair(held[Owner::gathered].peak, held[Owner::reduction].peak);
   };
   constexpr std::int64_t unit = 4 * kUnit;
@@ -210,7 +209,8 @@ TEST(Estimate, UnitsOnTheirWayTakeMemory) {
   EXPECT_EQ(buffers(Plan::zero3(), specs, Topologies(Topology{.ranks_per_host = 4})), std::pair(gathered, reduction));
   EXPECT_EQ(buffers(Plan::zero3().overlap(2), equal_units(1)).second, buffers(Plan::zero3(), equal_units(1)).second);
   Specs around = equal_units(5);
-  for (const char* name : {"m.p", "m.q"}) around.push_back({.name = name, .numel = 8, .dtype = Dtype::f32, .unit = "m"});
+  for (const char* name : {"m.p", "m.q"})
+    around.push_back({.name = name, .numel = 8, .dtype = Dtype::f32, .unit = "m"});
   around.push_back({.name = "m.a", .numel = kUnit, .dtype = Dtype::f32, .unit = "m.a"});
   EXPECT_EQ(buffers(Plan::zero3().overlap(2), around).second, buffers(Plan::zero3(), around).second + 2 * unit);
 }

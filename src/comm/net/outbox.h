@@ -14,9 +14,9 @@
 
 namespace zero {
 
-// Words go before messages, messages of at most kLongestWhole bytes before longer ones, of these such as are to go first
-// before others, and of each the one that was begun first: what is short, or goes first, waits for one part of others at
-// most. A longer one goes when its receiver is ready for it. Not thread-safe.
+// Words go before messages, messages of at most kLongestWhole bytes before longer ones, of these such as are to go
+// first before others, and of each the one that was begun first: what is short, or goes first, waits for one part of
+// others at most. A longer one goes when its receiver is ready for it. Not thread-safe.
 class Outbox {
  public:
   void add(Message& message);
