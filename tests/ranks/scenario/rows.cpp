@@ -41,6 +41,7 @@ const std::vector<Field>& fields<PlanChoice>() {
       {"parameters travel", {"as they are", "in fp8"}, 92},
       {"kept copy", {"none", "in the shard group", "whole"}, 75},
       {"resident budget", {"the plan's", "1 byte", "6000 bytes"}, 70},
+      {"units on their way", {"the plan's", "two"}, 60},
   };
   return all;
 }

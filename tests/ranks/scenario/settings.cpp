@@ -124,6 +124,7 @@ Plan plan_of(const Scenario& scenario, int plan) {
   if (const int kept = choices[PlanChoice::kept]; kept != 0)
     made = made.keep_gathered(kept == 1 ? KeptCopy::shard : KeptCopy::host);
   if (choices[PlanChoice::budget] != 0) made = made.resident_budget(choices[PlanChoice::budget] == 1 ? 1 : 6000);
+  if (choices[PlanChoice::overlap] != 0) made = made.overlap(2);
   if (const int in = scenario.settings[Setting::reduce_in]; in != 0)
     made = made.reduce_in(std::array{Dtype::bf16, Dtype::f32, Dtype::f16}[static_cast<std::size_t>(in) - 1]);
   return made;
