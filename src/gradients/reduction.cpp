@@ -20,12 +20,13 @@ std::shared_ptr<Buffer> Gradients::flat_for(const Unit& unit) {
   const auto bytes = [&](const UnitLayout& layout) {
     return sums_.left * layout.length() * size_of(plan_.reduction_dtype(layout.dtype()));
   };
+  const std::int64_t wanted = bytes(unit.layout());
   for (const auto& flat : flats_)
-    if (flat.use_count() == 1 && flat->count() >= bytes(unit.layout())) return flat;
-  if (flats_.size() == many) return new_flat(bytes(unit.layout()));
-  std::int64_t largest = 0;
+    if (flat.use_count() == 1 && flat->count() >= wanted) return flat;
+  std::int64_t largest = 0;  // of those that were trained from the start
   for (const auto& each : units_)
     if (each->layout().trainable()) largest = std::max(largest, bytes(each->layout()));
+  if (flats_.size() == many || largest < wanted) return new_flat(wanted);
   return flats_.emplace_back(new_flat(largest));
 }
 

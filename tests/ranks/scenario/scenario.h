@@ -40,7 +40,18 @@ enum class Setting : std::uint8_t {
 };
 
 // What another engine of the same run may have otherwise.
-enum class PlanChoice : std::uint8_t { preset, shard, optimizer, gradient, parameter, wire, kept, budget, overlap, count };
+enum class PlanChoice : std::uint8_t {
+  preset,
+  shard,
+  optimizer,
+  gradient,
+  parameter,
+  wire,
+  kept,
+  budget,
+  overlap,
+  count
+};
 
 template <class Key>
 class Choices {
