@@ -28,6 +28,36 @@ TEST(ReduceIn, HasTheSameBitsUnderEveryPlan) {
   EXPECT_EQ(difference(ddp, run(Plan::ddp()), 0.01), "");
 }
 
+// A small layer that is trained, and a larger one that is not when an engine is built.
+struct LateLayer : torch::nn::Module {
+  static constexpr std::int64_t kWide = 64;
+  LateLayer()
+      : small(register_module("small", torch::nn::Linear(4, 4))),
+        large(register_module("large", torch::nn::Linear(kWide, kWide))) {
+    thaw(false);
+  }
+  void thaw(bool on = true) {
+    for (at::Tensor& parameter : large->parameters()) parameter.set_requires_grad(on);
+  }
+  at::Tensor loss(std::int64_t index) {
+    return small(numbers(index, {2, 4})).square().sum() + large(numbers(index, {2, kWide})).square().sum();
+  }
+  torch::nn::Linear small, large;
+};
+
+// Arrays on their way are as large as the largest unit that was to be trained: this one has one of its own.
+TEST(FlatGradients, HaveRoomForAUnitThatIsThawedLater) {
+  for (const Plan& preset : {Plan::zero2(), Plan::zero3()})
+    for (const int overlap : {1, 2}) {
+      const Plan plan = preset.overlap(overlap);
+      on_ranks<LateLayer>({plan, 2, Sgd{.lr = 1e-3}}, {}, [&](LateLayer& model, Engine& engine, int) {
+        model.thaw();
+        train_step(model, engine);
+        EXPECT_GE(engine.ledger()[Owner::reduction].peak, 4 * LateLayer::kWide * LateLayer::kWide) << plan.label();
+      });
+    }
+}
+
 // A gradient that is known: the data, once in 16 bits and once in full precision.
 struct Known : torch::nn::Module {
   Known()
