@@ -193,10 +193,10 @@ class Plan {
   // For parameters paged in; 0: that of the largest units, of which one is used and the others are brought ahead: two,
   // or one more with each that is on its way beside the first (overlap), three where they are on another tier.
   [[nodiscard]] Plan resident_budget(std::int64_t bytes) const { return with(&Plan::resident_budget_, bytes); }
-  // So many units on their way at once beside computing: gathered ahead of their use, and, apart from these, their
-  // gradients reduced, each in a flat array. Above 1 gathers and reductions go beside each other, too, gathers first
-  // on a link. 0: 2 where ranks are on several hosts and the plan reduces each micro-batch, else 1. At most
-  // kMostOverlap. The bits are the same.
+  // So many units on their way at once beside computing: gathered ahead of their use, where all ranks gather together,
+  // and, apart from these, their gradients reduced, each in a flat array. Above 1 such gathers and reductions go beside
+  // each other, too, gathers first on a link. 0: 2 where ranks are on several hosts and the plan reduces each
+  // micro-batch, else 1. At most kMostOverlap. The bits are the same.
   static constexpr int kMostOverlap = 2;
   [[nodiscard]] Plan overlap(int units) const { return with(&Plan::overlap_, units); }
   // Activations are kept within so much (ZeRO-R, section 6.1, for any model): what is cheapest to compute again loses

@@ -57,8 +57,8 @@ class Plan:
     gather_in: what parameters travel in. keep_gathered: what stays of them until the update, so that one gather of a step
     crosses shard groups: each rank's slice in its group ("shard"), or all of it ("host").
     offload: the tier of a state, {"optimizer": "disk"}, or that and how much of it, {"optimizer": ("host", 0.8)}.
-    delay_update: updates beside the next step's forward. resident_budget: bytes of parameters paged in; 0: two or three units.
-    overlap: units gathered ahead, and reduced, at once beside computing; 0: 2 over several hosts, else 1.
+    delay_update: updates beside the next step's forward. resident_budget: bytes of parameters paged in; 0: two units, or
+    three. overlap: units gathered ahead, and reduced, at once beside computing; 0: 2 over several hosts, else 1.
     activation_budget: of a micro-batch's activations, "2GiB" or "50%"; what is dropped is computed again, or comes from
     the tier of {"activation": "disk"}. activations_in: what products keep for backward within it, in 8 bits.
     Raises ConfigError for a name that there is not; what a plan cannot do on a world is told when an engine is built.

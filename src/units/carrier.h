@@ -50,6 +50,8 @@ class Carrier {
 struct Carriers {
   std::unique_ptr<Carrier> gathers = {}, reductions = {};
 
+  // On whose stream gathers go, one's own or for others.
+  Carrier& of_gathers(Carrier& agreeing) const { return gathers ? *gathers : agreeing; }
   // What comes now comes behind all that they were given.
   void settle() const {
     for (const auto* const each : {&gathers, &reductions})

@@ -87,30 +87,30 @@ Activity activity_of(Exchange::Kind kind) {
   return Activity::read;
 }
 
-// What the exchange's threads have done, and queued. `carried`, of another one, is there when the first has run.
+// What the exchange's threads have done, and queued.
 class Exchanged final : public Pending::State {
  public:
-  Exchanged(Pending ran, std::shared_ptr<Pending> carried, std::shared_ptr<SideStream::Work> work,
-            const Exchange& exchange)
-      : ran_(std::move(ran)), carried_(std::move(carried)), work_(std::move(work)), exchange_(exchange) {}
+  Exchanged(std::shared_ptr<SideStream::Work> work, const Exchange& exchange)
+      : work_(std::move(work)), exchange_(exchange) {}
+
+  Pending ran;      // by the thread that agrees
+  Pending carried;  // by another one; set, if at all, before that has run
 
   void wait() override {
     try {
       std::optional<Exchange::OthersServe> others;
       if (!done()) others.emplace(exchange_);
-      ran_.wait();
-      carried_->wait();
+      ran.wait();
+      carried.wait();
     } catch (...) {
       work_->join();
       throw;
     }
     work_->join();
   }
-  bool done() override { return ran_.done() && carried_->done(); }
+  bool done() override { return ran.done() && carried.done(); }
 
  private:
-  Pending ran_;
-  std::shared_ptr<Pending> carried_;
   std::shared_ptr<SideStream::Work> work_;
   const Exchange& exchange_;
 };
@@ -194,12 +194,12 @@ Pending Exchange::submit(Operation operation) {
     origin_.require("rank " + std::to_string(rank()) + " cannot " + wish({word_of(operation), operation.unit}));
   Carrier* const by = carrier_of(operation, carriers_);
   const auto work = (by == nullptr ? *agreeing_ : *by).work();
-  const auto carried = std::make_shared<Pending>();
+  const auto way = std::make_shared<Exchanged>(work, *this);
   Course course{std::move(operation), observer_, work};
-  Pending ran = agreeing_->carry([this, by, carried, course = std::move(course)]() mutable {
-    by == nullptr ? carry_out(std::move(course)) : void(*carried = carry(*by, std::move(course)));
+  way->ran = agreeing_->carry([this, by, way, course = std::move(course)]() mutable {
+    by == nullptr ? carry_out(std::move(course)) : void(way->carried = carry(*by, std::move(course)));
   });
-  return Pending(std::make_shared<Exchanged>(std::move(ran), carried, work, *this));
+  return Pending(way);
 }
 
 // Where it is agreed on.
@@ -209,7 +209,7 @@ void Exchange::carry_out(Course course) {
     const ActivityScope acting(course.observer, activity_of(mine.kind), mine.unit);
     bool wanted = false;
     failure_.rethrow();
-    attempt([&] { wanted = agree(mine, course, /*carried=*/false); });
+    attempt([&] { wanted = agree(mine, {}); });
     if (!wanted) return;
     carriers_.settle();
     failure_.rethrow();
@@ -223,7 +223,7 @@ Pending Exchange::carry(Carrier& by, Course course) {
   std::exception_ptr fault;
   try {
     failure_.rethrow();
-    attempt([&] { wanted = agree(course.operation, course, /*carried=*/true); });
+    attempt([&] { wanted = agree(course.operation, course.observer); });
   } catch (...) {
     fault = std::current_exception();
   }
@@ -324,8 +324,8 @@ void Exchange::meet(int unit) {
 
 // What only concerns a shard group is settled in it, gathers served until it agrees on something that concerns all:
 // then no gather is left in it, and what the other groups want is the same, or never will be. Who rested says once more
-// what it wants, which it may know by now. False where the operation is done, with others' gathers.
-bool Exchange::agree(const Operation& operation, const Course& course, bool carried) {
+// what it wants, which it may know by now. False where the operation is done, with others' gathers, of which is told.
+bool Exchange::agree(const Operation& operation, const std::weak_ptr<EngineObserver>& told) {
   const Axis inner = channels_.gathers;
   const Clock::time_point begin = Clock::now();
   for (;;) {
@@ -333,7 +333,7 @@ bool Exchange::agree(const Operation& operation, const Course& course, bool carr
     if (agreed(table)) break;
     if (any_rests(table)) {
       require_peers(operation, table, begin);
-    } else if (serve(operation, course, table, carried)) {
+    } else if (serve(operation, table, told)) {
       return false;
     }
   }
@@ -368,13 +368,12 @@ Exchange::Table Exchange::announce(Announcement mine, Axis axis, TrafficMeter* m
 }
 
 // On the stream of gathers, whose memory these use, too.
-bool Exchange::serve(const Operation& operation, const Course& course, const Table& table, bool carried) {
+bool Exchange::serve(const Operation& operation, const Table& table, const std::weak_ptr<EngineObserver>& told) {
   bool done = false;
-  std::optional<ActivityScope> acting;
-  if (carried) acting.emplace(course.observer, activity_of(operation.kind), operation.unit);
-  const auto work = carriers_.gathers ? carriers_.gathers->stream().work() : course.work;
+  const ActivityScope acting(told, activity_of(operation.kind), operation.unit);
+  const auto work = carriers_.of_gathers(*agreeing_).stream().work();
   work->run([&] { done = serve_gathers(&operation, table); });
-  if (carriers_.gathers) work->join();
+  work->join();
   return done;
 }
 
@@ -399,7 +398,7 @@ bool Exchange::serve_gathers(const Operation* mine, const Table& table) {
 
 void Exchange::stand_by() {
   if (!agreeing_) return;
-  at_rest_ = (carriers_.gathers ? *carriers_.gathers : *agreeing_).stream().work();
+  at_rest_ = carriers_.of_gathers(*agreeing_).stream().work();
   standing_.on = true;
   standing_.here = ThreadShared<StandingByHere>::own();
   {
@@ -442,8 +441,7 @@ Exchange::Changing::Changing(Exchange& exchange) : exchange_(exchange), lock_(ex
 Exchange::Changing::~Changing() {
   if (!exchange_.at_rest_) return;
   try {
-    const auto& gathers = exchange_.carriers_.gathers;
-    exchange_.at_rest_ = (gathers ? *gathers : *exchange_.agreeing_).stream().work();
+    exchange_.at_rest_ = exchange_.carriers_.of_gathers(*exchange_.agreeing_).stream().work();
   } catch (const std::exception&) {
     exchange_.at_rest_.reset();  // the device has failed, as the next call will say
   }

@@ -205,8 +205,8 @@ class Exchange {
   Pending carry(Carrier& by, Course course);
   template <class Action>
   void attempt(const Action& action);
-  bool agree(const Operation& operation, const Course& course, bool carried);
-  bool serve(const Operation& operation, const Course& course, const Table& table, bool carried);
+  bool agree(const Operation& operation, const std::weak_ptr<EngineObserver>& told);
+  bool serve(const Operation& operation, const Table& table, const std::weak_ptr<EngineObserver>& told);
   Table announce(const Operation& operation, Axis axis);
   Table announce_none(Kind kind);
   Table announce(Announcement mine, Axis axis, TrafficMeter* meter);
