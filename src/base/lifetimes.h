@@ -42,7 +42,7 @@ class ThreadShared {
   static T* here() { return here_; }
 
  private:
-  static inline thread_local T* here_ = nullptr;
+  static inline thread_local T* here_ = nullptr;  // NOLINT(readability-identifier-naming): a member, not a variable
 };
 
 // The process that something was made in. One that is forked from it has its memory and none of its threads: what

@@ -1,7 +1,6 @@
 #include "zero/plan.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "base/codec.h"
@@ -367,10 +366,11 @@ std::string Plan::label() const {
 }
 
 std::string Plan::preset() const {
-  for (const Preset& preset : std::views::reverse(kPresets))  // those that choose more come last
-    if (on_ ? preset.name == label_ && has_rows_of(preset.make().on(*on_)) : has_rows_of(preset.make()))
-      return std::string(preset.name);
-  return "custom";
+  const auto is = [&](const Preset& preset) {
+    return on_ ? preset.name == label_ && has_rows_of(preset.make().on(*on_)) : has_rows_of(preset.make());
+  };
+  const auto last = std::find_if(kPresets.rbegin(), kPresets.rend(), is);  // those that choose more come last
+  return last == kPresets.rend() ? "custom" : std::string(last->name);
 }
 
 Plan Plan::offload(State state, Tier tier, double share) const {

@@ -19,7 +19,7 @@ struct MessageKey {
   std::uint64_t channel = 0;
   std::uint32_t call = 0;
   std::uint32_t round = 0;
-  auto operator<=>(const MessageKey&) const = default;
+  auto operator<=>(const MessageKey&) const = default;  // NOLINT(modernize-use-nullptr): for clang-tidy before 15
 };
 
 enum class FrameKind : std::uint32_t { whole = 1, ready, part, failed, left };
