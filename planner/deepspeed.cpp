@@ -165,7 +165,18 @@ class Reader {
       took(group, "--shard-ranks " + std::to_string(size));
     }
     if (on(section + "zero_quantized_weights")) choose(section + "zero_quantized_weights", "gather_in", "int8");
-    if (on(section + "zero_quantized_gradients")) choose(section + "zero_quantized_gradients", "reduce_in", "int4");
+    const std::string gradients = section + "zero_quantized_gradients";
+    if (on(gradients)) choose(gradients, "reduce_in", "int4");
+    feedback(section + "zeropp_loco_param.", gradients);
+  }
+
+  // Its numbers are ours.
+  void feedback(const std::string& loco, const std::string& coded) {
+    if (std::ranges::none_of(values_, [&](const auto& each) { return each.first.starts_with(loco); })) return;
+    if (!on(coded)) faults_.push_back(loco + "* needs " + coded + " true: nothing else is rounded");
+    result_.settings.set("error_feedback", true);
+    took(loco + "*", "--error-feedback: what is rounded off is sent whole with the next, and begins anew every " +
+                         std::to_string(zero::Plan::kErrorSteps) + " steps");
   }
 
   // Gradients go where the optimizer is. Older keys say "cpu" by true.

@@ -19,7 +19,6 @@ constexpr std::string_view kSaving = "it only saves";
 constexpr std::string_view kBuffers = "buffers between tiers are the engine's own, pinned, and of constant size";
 constexpr std::string_view kSpeculation = "an update waits for the norm and the overflow flag of all ranks";
 constexpr std::string_view kFrozen = "what is not trained is kept in the plan's precision";
-constexpr std::string_view kFeedback = "what gradients lose where they cross groups is not fed back";
 constexpr std::string_view kRecompute = "activations are kept, whole and where they are";
 constexpr std::string_view kParallel = "ranks differ only in their data";
 constexpr std::string_view kTraining = "it changes what is trained";
@@ -83,7 +82,7 @@ constexpr auto kZeroRules = std::to_array<KeyRule>({
     {"zero_optimization.zero_quantized_weights", Fate::read, ""},
     {"zero_optimization.zero_quantized_nontrainable_weights", Fate::refused, kFrozen, "false"},
     {"zero_optimization.zero_quantized_gradients", Fate::read, ""},
-    {"zero_optimization.zeropp_loco_param.*", Fate::refused, kFeedback},
+    {"zero_optimization.zeropp_loco_param.*", Fate::read, ""},
     {"zero_optimization.mics_shard_size", Fate::refused, "slices go over all ranks", "-1"},
     {"zero_optimization.mics_hierarchical_params_gather", Fate::refused, "slices go over all ranks", "false"},
 });

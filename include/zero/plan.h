@@ -165,6 +165,12 @@ class Plan {
   // dtype (after ZeRO++'s qgZ, section 3.3, which rounds inside groups, too). In bf16_codes, they take what the model
   // takes in 16 bits, which is what ZeRO counts (section 7).
   [[nodiscard]] Plan reduce_in(Wire wire) const;
+  // What such a codec rounds off a rank's sums where they cross is kept there, in 8 bits, and is part of what it sends
+  // of them next: late, and not lost (error feedback, as LoCo has it, arXiv 2407.04480). It begins anew every
+  // kErrorSteps steps, where a step is skipped, and where the loss scale changes, and is part of checkpoints. A byte an
+  // element that crosses. On a mesh of one shard group nothing crosses, and there is none.
+  static constexpr int kErrorSteps = 1024;
+  [[nodiscard]] Plan error_feedback(bool on) const { return with(&Plan::error_feedback_, on); }
   // Sharded parameters travel so, and are computed with as they arrive, on two ranks or more; zero::gather sees them,
   // and a forward inside it computes with them, as they are. As differences: each rank keeps a copy (keep_gathered),
   // and what an owner's values differ by from it is rounded, sent and added to it, on all ranks alike; what is rounded
@@ -214,6 +220,7 @@ class Plan {
   int accumulate() const { return accumulate_; }
   bool reproducible() const { return reproducible_; }
   bool delays_update() const { return delays_update_; }
+  bool error_feedback() const { return error_feedback_; }
   std::optional<Dtype> reduction() const;  // as chosen by reduce_in()
   KeptCopy kept() const;                   // as chosen by keep_gathered()
   std::int64_t resident_budget() const { return resident_budget_; }
@@ -265,6 +272,7 @@ class Plan {
   int accumulate_ = 1;
   bool reproducible_ = false;
   bool delays_update_ = false;
+  bool error_feedback_ = false;
   std::int64_t resident_budget_ = 0;
   int overlap_ = 0;
   ActivationBudget activation_budget_;

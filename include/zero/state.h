@@ -35,6 +35,7 @@ enum class StateKind : std::uint8_t {
   column,       // of the columns, the last dimension but one being 1
   optimizer,    // what a TorchOptimizer keeps; part: the name that LibTorch gives it
   gathered,     // as it was gathered last, where differences from it travel; may be left out
+  error,        // what codes rounded off gradients, where it is fed back; part: the shard group's; may be left out
   buffer,       // of the module: a buffer, or a parameter of an integer type
 };
 std::string_view name(StateKind kind);

@@ -54,6 +54,7 @@ class Plan:
     precision: what is computed with. accumulate: micro-batches of a step. reproducible: sums along one tree.
     reduce_in: what gradients travel in: "fp32", "bf16", "fp16", or, between shard groups alone, "bf16-codes", "fp8",
         "int8", "int4", "int4-hadamard".
+    error_feedback: what codes round off gradients is kept, and sent with the next ones.
     gather_in: what parameters travel in. keep_gathered: what stays of them until the update, so that one gather of a step
     crosses shard groups: each rank's slice in its group ("shard"), or all of it ("host").
     offload: the tier of a state, {"optimizer": "disk"}, or that and how much of it, {"optimizer": ("host", 0.8)}.
@@ -76,6 +77,7 @@ class Plan:
         activation_budget: str | None = None,
         activations_in: Literal["native", "fp8", "int8"] | None = None,
         reduce_in: Literal["fp32", "bf16", "fp16", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard"] | None = None,
+        error_feedback: bool = False,
         gather_in: Literal["native", "bf16-codes", "fp8", "int8", "int4", "int4-hadamard", "int4-differences"]
         | None = None,
         keep_gathered: Literal["none", "shard", "host"] | None = None,

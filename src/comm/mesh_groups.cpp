@@ -140,10 +140,15 @@ void MeshGroups::coded_sum(const Hop& hop, ConstView mine, View to, const Coder&
   const auto addend = [&](int part, int rank) {
     return at_element(mine.data, (part * ranks + rank) * count, mine.dtype);
   };
+  const auto errors = [&](int rank) {
+    const std::int64_t before = rank < own ? rank : rank - 1;
+    return coder.errors == nullptr ? nullptr : coder.errors + before * bytes_of_codes(Wire::int8, count);
+  };
   for (int part = 0; part < sum.brought(own); ++part)
     for (int rank = 0; rank < ranks; ++rank)
       if (rank != own)
-        device.run(Encode{addend(part, rank), mine.dtype, codes + (rank * most + part) * sizes.code, count, hop.codec});
+        device.run(Encode{addend(part, rank), mine.dtype, codes + (rank * most + part) * sizes.code, count, hop.codec,
+                          /*base=*/nullptr, errors(rank)});
   const auto all = [&](std::uint8_t* data) { return View{data, ranks * most * sizes.code, Dtype::u8, to.device}; };
   finish(group.all_to_all(all(codes), all(arrived)));
   const SumParts parts(sum);

@@ -16,10 +16,12 @@ class TrafficMeter;
 
 // What codes are made and read by, and where those of all ranks lie on their way (base/codec.h). Of a gather every
 // rank, the owner too, goes on with what was decoded; of differences, with what they were added to, which is where the
-// route ends. Of a sum in codes there is memory for a CodedSum.
+// route ends. Of a sum in codes there is memory for a CodedSum, and, where errors are fed back (Routes::errors), for
+// those.
 struct Coder {
   Device& device;
   View codes;
+  std::uint8_t* errors = nullptr;
 };
 
 class MeshGroups {

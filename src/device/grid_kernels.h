@@ -19,6 +19,7 @@
 
 #include "base/blockwise.h"
 #include "base/codec.h"
+#include "base/error_feedback.h"
 #include "base/exact_sum.h"
 #include "base/float8.h"
 #include "base/targets.h"
@@ -148,6 +149,19 @@ struct EncodeBlocks {
   template <class From>
   ZERO_BOTH void encode(const From* from, std::int64_t n, std::int64_t block) const {
     Codec::encode(from, n, codes + block * Codec::kBlock * Codec::kBits / 8, heads + block * Codec::kHead);
+  }
+};
+
+// A thread for each span.
+template <class Codec, class T>
+struct EncodeSpans {
+  const T* values;
+  feedback::Coded to, errors;
+  std::int64_t count;
+  ZERO_BOTH void operator()(std::int64_t span) const {
+    const std::int64_t begin = span * feedback::kSpan<Codec>;
+    feedback::encode<Codec>(values + begin, std::min(feedback::kSpan<Codec>, count - begin),
+                            to.template from<Codec>(begin), errors.template from<feedback::Errors>(begin));
   }
 };
 
@@ -334,9 +348,16 @@ class Kernels {
     with_codec(k.codec, [&]<class Codec>(Codec) {
       const std::int64_t heads = bytes_of_heads<Codec>(k.count);
       cases::with_single(k.dtype, [&]<class T>(T) {
-        launch_.elements((k.count + Codec::kBlock - 1) / Codec::kBlock,
-                         EncodeBlocks<Codec, T>{static_cast<const T*>(k.values), static_cast<const T*>(k.base), k.codes,
-                                                k.codes + heads, k.count});
+        const auto* const values = static_cast<const T*>(k.values);
+        constexpr std::int64_t span = feedback::kSpan<Codec>;
+        if (k.errors != nullptr)
+          launch_.elements((k.count + span - 1) / span,
+                           EncodeSpans<Codec, T>{values, feedback::coded<Codec>(k.codes, k.count),
+                                                 feedback::coded<feedback::Errors>(k.errors, k.count), k.count});
+        else
+          launch_.elements(
+              (k.count + Codec::kBlock - 1) / Codec::kBlock,
+              EncodeBlocks<Codec, T>{values, static_cast<const T*>(k.base), k.codes, k.codes + heads, k.count});
       });
     });
   }

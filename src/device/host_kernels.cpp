@@ -6,6 +6,7 @@
 
 #include "base/blockwise.h"
 #include "base/codec.h"
+#include "base/error_feedback.h"
 #include "base/exact_sum.h"
 #include "base/half.h"
 #include "base/targets.h"
@@ -243,6 +244,17 @@ ZERO_MULTIVERSION void encode_differences(const T* const values, const T* const 
 }
 
 template <class Codec, class T>
+ZERO_MULTIVERSION void encode_with_errors(const T* const values, std::uint8_t* const errors, std::uint8_t* const codes,
+                                          const std::int64_t count) {
+  constexpr std::int64_t span = feedback::kSpan<Codec>;
+  const feedback::Coded to = feedback::coded<Codec>(codes, count),
+                        kept = feedback::coded<feedback::Errors>(errors, count);
+  for (std::int64_t begin = 0; begin < count; begin += span)
+    feedback::encode<Codec>(values + begin, std::min(span, count - begin), to.from<Codec>(begin),
+                            kept.from<feedback::Errors>(begin));
+}
+
+template <class Codec, class T>
 ZERO_MULTIVERSION void add_decoded(const std::uint8_t* const heads, T* const values, const std::int64_t count) {
   constexpr std::int64_t block = Codec::kBlock;
   const std::uint8_t* const codes = heads + bytes_of_heads<Codec>(count);
@@ -258,10 +270,12 @@ void compute(const Encode& k) {
   with_codec(k.codec, [&]<class Codec>(Codec) {
     with_single(k.dtype, [&]<class T>(T) {
       const auto* const values = static_cast<const T*>(k.values);
-      if (k.base == nullptr)
-        encode<Codec>(values, k.codes, k.count);
-      else
+      if (k.errors != nullptr)
+        encode_with_errors<Codec>(values, k.errors, k.codes, k.count);
+      else if (k.base != nullptr)
         encode_differences<Codec>(values, static_cast<const T*>(k.base), k.codes, k.count);
+      else
+        encode<Codec>(values, k.codes, k.count);
     });
   });
 }

@@ -246,7 +246,7 @@ struct AdoptWritten {
 // OwnKernel: FP8, in blocks on wires, and tensors with one scale.
 
 // Values of f32, bf16 or f16 in the codes of a wire, see base/codec.h; or, unless it is null, what they differ by from
-// `base`.
+// `base`, or, unless these are null, they and their errors, which become what is rounded off: base/error_feedback.h.
 struct Encode {
   const void* values;
   Dtype dtype;
@@ -254,11 +254,13 @@ struct Encode {
   std::int64_t count;
   Wire codec;
   const void* base = nullptr;
+  std::uint8_t* errors = nullptr;
 
   void each_range(const auto& visit) {
     visit(values, count * size_of(dtype));
     visit(codes, bytes_of_codes(codec, count));
     visit(base, count * size_of(dtype));
+    visit(errors, bytes_of_codes(Wire::int8, count));
   }
 };
 

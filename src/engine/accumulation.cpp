@@ -215,6 +215,7 @@ bool Accumulation::any_left() {
 }
 
 void Accumulation::begin_anew() {
+  gradients_->coded().forget();
   empty_step();
   numbers_.begin_anew();
 }

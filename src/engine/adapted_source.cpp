@@ -58,7 +58,7 @@ AdaptedSource::AdaptedSource(StateSource& source, const std::vector<ExpectedPara
       } else if (!buffers.of_program.contains(key.name)) {
         pass(tensor);
       }
-    } else if (key.kind == StateKind::gathered
+    } else if (may_be_left_out(key.kind)
                    ? !options_.weights_only
                    : !expected.contains(key.name) && (!options_.weights_only || is_value(key.kind))) {
       pass(tensor);
@@ -112,7 +112,7 @@ bool AdaptedSource::has(const StateTensor& expected) const {
   return found != index_.end() && given_[found->second] == expected;
 }
 
-// But for buffers, and what was gathered.
+// But for buffers, and what may be left out.
 std::vector<std::size_t> AdaptedSource::given(const std::string& name) const {
   std::vector<std::size_t> all;
   for (auto at = index_.lower_bound({name, StateKind::parameter, ""}); at != index_.end() && at->first.name == name;

@@ -60,6 +60,9 @@ class Saving {
   void each_base(Unit& unit, const VisitState& tell) const;
   // By slot, what differences are from.
   std::vector<StateTensor> bases_of(const Unit& unit) const;
+  // What gradients' codes have rounded off, of this rank's shard group; and, by slot, of all of them.
+  void each_error(const Unit& unit, const VisitState& tell);
+  std::vector<StateTensor> errors_of(const Unit& unit) const;
   void take_over(StateSource& source);
   void read_over(StateSource& source);
   StateFit agree_on_state(const StateSource& source);

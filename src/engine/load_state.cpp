@@ -30,6 +30,7 @@ class Saving::Loading {
   void load(Unit& unit) {
     Updater& updater = engine_.parameters_.updater();
     load_base(unit);
+    load_errors(unit);
     const bool in_place = has_all(unit);
     if (!in_place) updater.states().forget(unit);
     engine_.each_parameter(unit, [&](const StateSpan& held) { read(held); });
@@ -55,17 +56,29 @@ class Saving::Loading {
   }
 
  private:
-  // Where all of it is there: else it begins with the unit as it is.
-  void load_base(Unit& unit) {
-    if (!unit.sends_differences()) return;
-    const std::vector<StateTensor> all = engine_.bases_of(unit);
-    const bool there = std::ranges::all_of(all, [&](const StateTensor& each) {
+  bool has(const std::vector<StateTensor>& all) const {
+    return std::ranges::all_of(all, [&](const StateTensor& each) {
       const auto found = index_.find(each.key);
       return found != index_.end() && source_.tensors()[found->second] == each;
     });
-    if (!there) return;
+  }
+
+  // Where all of it is there: else it begins with the unit as it is.
+  void load_base(Unit& unit) {
+    if (!unit.sends_differences() || !has(engine_.bases_of(unit))) return;
     unit.begin_base();
     engine_.each_base(unit, [&](const StateSpan& held) { read(held); });
+  }
+
+  // Where those of as many shard groups are there: else they have begun anew.
+  void load_errors(Unit& unit) {
+    const std::string more = std::to_string(engine_.ranks_.mesh().size(Axis::replica));
+    const bool others = std::ranges::any_of(unit.layout().slots(), [&](const Slot& slot) {
+      return index_.contains({slot.name, StateKind::error, more});
+    });
+    if (others || !has(engine_.errors_of(unit))) return;
+    engine_.accumulation_.gradients().coded().open(unit);
+    engine_.each_error(unit, [&](const StateSpan& held) { read(held); });
   }
 
   bool keeps(const Unit& unit) const {
@@ -183,6 +196,7 @@ void Saving::read_over(StateSource& source) {
   LoadFault fault;
   try {
     resume(source.scalars());
+    accumulation_.gradients().coded().forget();
     Loading loading(*this, source, fit);
     for (auto& unit : parameters_.units())
       if (unit->adopted()) loading.load(*unit);

@@ -261,6 +261,33 @@ std::vector<StateTensor> Saving::bases_of(const Unit& unit) const {
   return tensors;
 }
 
+void Saving::each_error(const Unit& unit, const VisitState& tell) {
+  const UnitLayout& layout = unit.layout();
+  const std::string group = std::to_string(ranks_.mesh().at(Axis::replica, ranks_.rank()));
+  accumulation_.gradients().coded().each_error(unit, [&](const Slice& of, std::uint8_t* errors) {
+    for (const Piece& piece : layout.pieces_between(of.begin, of.end())) {
+      const Slot& slot = layout.slot(piece.slot);
+      tell({.slot = &slot,
+            .kind = StateKind::error,
+            .part = group,
+            .begin = piece.begin - slot.begin,
+            .end = piece.end - slot.begin,
+            .codes = CodedValues{errors, of.count, piece.begin - of.begin},
+            .over = Axis::data});
+    }
+  });
+}
+
+std::vector<StateTensor> Saving::errors_of(const Unit& unit) const {
+  std::vector<StateTensor> tensors;
+  for (const Slot& slot : unit.layout().slots())
+    for (int group = 0; group < ranks_.mesh().size(Axis::replica); ++group)
+      tensors.push_back({{slot.name, StateKind::error, std::to_string(group)},
+                         Dtype::bf16,
+                         trained_.rules()[static_cast<std::size_t>(slot.index)].shape});
+  return tensors;
+}
+
 EngineState Saving::state(bool frozen) {
   constexpr Needs needs{.module = true, .no_scope = true, .between_steps = true, .latest = true, .unwatched = true};
   return entry_("state()", needs, [&] { return told(frozen); });
@@ -291,12 +318,17 @@ EngineState Saving::told(bool frozen) {
       orders.push_back(order_of(each, parameter));
     }
   }
-  for (const auto& unit : parameters_.units()) {
-    if (bases[static_cast<std::size_t>(unit->index())] == 0) continue;
-    for (std::size_t i = 0; const StateTensor& each : bases_of(*unit)) {
-      of_parameters.push_back(each);
-      orders.push_back(order_of(each, unit->layout().slots()[i++].index));
+  const auto add_tensors = [&](const Unit& unit, const std::vector<StateTensor>& tensors) {
+    const std::vector<Slot>& slots = unit.layout().slots();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      of_parameters.push_back(tensors[i]);
+      orders.push_back(order_of(tensors[i], slots[i * slots.size() / tensors.size()].index));
     }
+  };
+  CodedSums& coded = accumulation_.gradients().coded();
+  for (const auto& unit : parameters_.units()) {
+    if (bases[static_cast<std::size_t>(unit->index())] != 0) add_tensors(*unit, bases_of(*unit));
+    if (coded.has_errors(*unit)) add_tensors(*unit, errors_of(*unit));
   }
   pieces.add(of_parameters, std::move(orders), numbers, trained_.tiles());
   const std::vector<StateTensor> buffers = buffers_of_state().tensors;
@@ -310,6 +342,7 @@ EngineState Saving::told(bool frozen) {
     each_parameter(*unit, add);
     updater.states().each(*unit, add);
     if (bases[static_cast<std::size_t>(unit->index())] != 0) each_base(*unit, add);
+    each_error(*unit, add);
   }
   return std::move(pieces).state(std::move(numbers));
 }

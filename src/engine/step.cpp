@@ -129,6 +129,8 @@ StepReport Step::attempt(bool& save_ended) {
   report.reduce_seconds = accumulation_.gradients().take_seconds();
   accumulation_.next_step();
   scaler.update(report.skipped);
+  const bool scale_changes = scaler.value() != report.loss_scale;
+  if (report.skipped || scale_changes || steps_ % Plan::kErrorSteps == 0) accumulation_.gradients().coded().forget();
   if (float8) float8->set_loss_scale(scaler.value());
   return report;
 }

@@ -65,7 +65,8 @@ Gradients::Gradients(std::vector<std::unique_ptr<Unit>>& units, Exchange& exchan
       accounts_(accounts),
       stores_(stores),
       offloaded_(std::make_unique<Home>(accounts, stores.offloaded())),
-      resident_(stores.resident() == nullptr ? nullptr : std::make_unique<Home>(accounts, *stores.resident())) {
+      resident_(stores.resident() == nullptr ? nullptr : std::make_unique<Home>(accounts, *stores.resident())),
+      coded_(units, routes, accounts) {
   if (!offloaded_->in_place() && exchange_.size() > 1 && routes_.gathers_sum())
     throw ConfigError("gradients on tier " + std::string(name(offloaded_->store.tier())) +
                           " cannot be gathered: the plan wants more of them on a rank than its slice over all",
@@ -134,6 +135,7 @@ void Gradients::open(UnitGradients& gradients) {
   // Where a sum was decoded, a block that was not finite has left no zeros there.
   if (!reduces_each() && (taken || has_codec(plan_[State::gradient].wire))) clear_gaps(gradients, held);
   if (micro_ > 0) held.fill_with_zeros(gradients.home.staging, held.slice());
+  coded_.open(gradients.unit);
 }
 
 Dtype Gradients::added_in(const UnitGradients& gradients) const {
@@ -314,6 +316,7 @@ void Gradients::abort() {
     gradients->flat.reset();
     gradients->slice.reset();
   }
+  coded_.forget();
   drop_arrived();
   close();
   clear();

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "backwards/accounts.h"
+#include "gradients/coded_sums.h"
 #include "gradients/held_gradient.h"
 #include "partition/accumulation_order.h"
 #include "partition/routes.h"
@@ -90,6 +91,8 @@ class Gradients {
   void abort();
   // What lies in the parameters' grad(), where a backward has failed before it was taken.
   void drop_arrived();
+  // What codes have rounded off, of those that are fed back. Not within a backward.
+  CodedSums& coded() { return coded_; }
   // The next step begins with empty gradients; memory stays.
   void clear();
 
@@ -155,7 +158,6 @@ class Gradients {
   void scale_mean(View sum) const;
   void gather_sum(const MeshGroups& groups, const UnitGradients& gradients) const;
   Buffer slice_for(const Unit& unit, const Route& route) const;
-  Coder coder(const Route& route);
   void agree_on_order();
   bool reduces_now() const { return reduces_each() || micro_ >= plan_.accumulate() - 1; }
   bool beyond_plan() const { return micro_ >= plan_.accumulate(); }
@@ -180,10 +182,10 @@ class Gradients {
   std::unique_ptr<Home> offloaded_, resident_;  // see UnitStores
   std::vector<std::unique_ptr<UnitGradients>> by_unit_;
   std::vector<std::shared_ptr<Buffer>> flats_;  // as large as the largest unit
-  Buffer codes_;                                // for what crosses in codes; on the exchange's thread
-  std::vector<int> units_order_;                // in which they are reduced
-  std::vector<int> completed_;                  // in which this rank completed them
-  std::size_t next_ = 0;                        // in it, to be reduced
+  CodedSums coded_;
+  std::vector<int> units_order_;  // in which they are reduced
+  std::vector<int> completed_;    // in which this rank completed them
+  std::size_t next_ = 0;          // in it, to be reduced
   std::deque<Reduction> in_flight_;
   double waited_ = 0;
   int micro_ = 0;

@@ -86,10 +86,11 @@ void Gradients::reduce(UnitGradients& gradients) {
   way.pending = exchange_.submit({Exchange::Kind::reduce, gradients.unit.index(), layout.length(),
                                   [this, add, apart, gathers, route, sent, &gradients](const MeshGroups& groups) {
                                     if (apart && !gradients.slice) gradients.slice = slice_for(gradients.unit, route);
-                                    const Coder coding = coder(route);
+                                    const Coder coding = coded_.coder(gradients.unit, route);
                                     const View sums =
                                         groups.carry_out(route, sent, room_for_sum(gradients, route), &coding);
                                     gradients.flat.reset();
+                                    coded_.reduced(gradients.unit);
                                     scale_mean(sums);
                                     if (gradients.slice) keep_sums(gradients, add, sums);
                                     gradients.slice.reset();
@@ -129,18 +130,6 @@ View Gradients::room_for_sum(const UnitGradients& gradients, const Route& route)
 Buffer Gradients::slice_for(const Unit& unit, const Route& route) const {
   return accounts_.buffer({Owner::reduction, unit.index()}, route.numbers(),
                           scalar_type(accumulation(unit.layout().dtype())));
-}
-
-// With memory for the unit that needs most; none where nothing travels in codes.
-Coder Gradients::coder(const Route& route) {
-  if (!codes_ && route.coded()) {
-    std::int64_t most = 0;
-    for (const auto& unit : units_)
-      if (unit->layout().trainable()) most = std::max(most, routes_.coded_sum_bytes(unit->layout()));
-    codes_ = accounts_.buffer(Owner::reduction, most, at::kByte);
-  }
-  void* const data = codes_ ? codes_.data() : nullptr;
-  return {accounts_.device(), view_of(data, Dtype::u8, 0, codes_ ? codes_.count() : 0, accounts_.where())};
 }
 
 // Where the mean over ranks is held.

@@ -61,6 +61,7 @@ class Pricing {
     hold(Owner::reduction, (routes_.reduces_each() ? flats_.most() : flats_.largest()) +
                                flats_.beside(plan_.on_their_way()) + estimate_.largest_slice() + coded_sums());
     const std::int64_t here = on_device() ? 0 : staging;
+    hold(Owner::reduction, errors());
     hold(Owner::update, inputs_ + steps_ + here);
     hold(Owner::update, staging - here, Tier::host);
     estimate_.building = building_bytes(plan_, layout_, rules_, repeats_, here);
@@ -136,8 +137,8 @@ class Pricing {
            plan_.remainder(unit.dtype()) == Remainder::main_weights;
   }
 
-  // Each rank saves its part of what it has, which is not parameters that follow from main weights; and of what
-  // differences are from.
+  // Each rank saves its part of what it has, which is not parameters that follow from main weights; of what
+  // differences are from; and errors.
   void snapshot() {
     std::int64_t alike = 1, bytes = 0;
     for (std::size_t i = 0; i < repeats_.size(); ++i) {
@@ -146,6 +147,8 @@ class Pricing {
       const int saved = (has_main(unit) ? 0 : 1) + (unit.trainable() && differs(routes_.keep(unit).codec) ? 1 : 0);
       bytes +=
           saved * repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
+      for (const Routes::Errors& errors : routes_.errors(unit))
+        bytes += repeats_[i] * errors.of.count * size_of(Dtype::bf16);
     }
     estimate_.held.entries[static_cast<std::size_t>(Owner::snapshot)].peak = bytes + estimate_.state.optimizer / alike;
   }
@@ -209,6 +212,13 @@ class Pricing {
     for (const UnitLayout& unit : layout_.units())
       if (unit.trainable()) most = std::max(most, routes_.coded_sum_bytes(unit));
     return most;
+  }
+
+  // What they are fed back, of all units.
+  std::int64_t errors() const {
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < repeats_.size(); ++i) bytes += repeats_[i] * routes_.error_bytes(layout_.units()[i]);
+    return bytes;
   }
 
   bool gradient_offloaded() const { return plan_[State::gradient].tier != Tier::device; }

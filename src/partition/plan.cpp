@@ -109,6 +109,10 @@ class Inspection {
     expect(plan_.accumulate() >= 1,
            "accumulate must be at least 1 micro-batch, not " + std::to_string(plan_.accumulate()));
     const Wire wire = plan_[State::gradient].wire;
+    expect(!plan_.error_feedback() || has_codec(wire),
+           "error feedback is of gradients that cross shard groups in codes, and they are reduced in " +
+               (wire == Wire::native ? "their own dtype" : std::string(zero::name(wire))) +
+               ": reduce them in int4, int8, fp8, int4-hadamard or bf16-codes");
     expect(
         !plan_.reproducible() || wire == Wire::native || wire == Wire::fp32,
         "reproducible sums are not rounded on their way: reduce them in fp32, not in " + std::string(zero::name(wire)));

@@ -74,7 +74,7 @@ std::vector<std::string_view> kept_copies() {
   return {name(KeptCopy::none), name(KeptCopy::shard), name(KeptCopy::host)};
 }
 
-constexpr std::array<PlanSetting, 12> kSettings{{
+constexpr std::array<PlanSetting, 13> kSettings{{
     {.name = "precision",
      .help = "fp32; bf16, fp16 or fp8 (in linear layers) with fp32 main weights; bf16 without, rounded at random (sr), "
              "with a remainder (kahan), or neither (pure)",
@@ -134,6 +134,11 @@ constexpr std::array<PlanSetting, 12> kSettings{{
            const std::string dtype = reduction_of(plan);
            return "gradients reduced in " + (dtype.empty() ? "their own dtype" : dtype);
          }},
+    {.name = "error_feedback",
+     .help = "What codes round off gradients where they cross is kept, and sent with the next ones",
+     .get = [](const Plan& plan) -> SettingValue { return plan.error_feedback(); },
+     .set = [](const Plan& plan, const SettingValue& to) { return plan.error_feedback(flag(to)); },
+     .label = "error feedback"},
     {.name = "gather_in",
      .help = "How sharded parameters travel: as they are, or in codes of 16, 8 or 4 bits, themselves or what they "
              "differ by from what was gathered before (keep_gathered)",

@@ -218,6 +218,26 @@ std::int64_t Routes::coded_sum_bytes(const UnitLayout& unit) const {
   return bytes;
 }
 
+std::vector<Routes::Errors> Routes::errors(const UnitLayout& unit) const {
+  std::vector<Errors> all;
+  if (!plan_->error_feedback() || !unit.trainable() || unit.length() == 0) return all;
+  for (const Hop& hop : reduce(unit).hops) {
+    if (hop.codec == Wire::native) continue;
+    std::int64_t at = 0;
+    for (Slice of{hop.from.begin, hop.to.count}; of.begin < hop.from.end(); of.begin += of.count) {
+      const bool own = of.begin == hop.to.begin;
+      all.push_back({of, own ? std::nullopt : std::optional(at)});
+      if (!own) at += bytes_of_codes(Wire::int8, of.count);
+    }
+  }
+  return all;
+}
+
+std::int64_t Routes::error_bytes(const UnitLayout& unit) const {
+  const auto each = static_cast<std::int64_t>(errors(unit).size());
+  return each == 0 ? 0 : (each - 1) * bytes_of_codes(Wire::int8, errors(unit).front().of.count);
+}
+
 Route Routes::sum(const UnitLayout& unit) const {
   return flat_of(unit, rank_)
       .gathered(kCuts.size(), cuts_at_rest(*plan_, State::gradient), plan_->gradient_dtype(unit.dtype()));

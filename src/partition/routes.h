@@ -116,6 +116,14 @@ class Routes {
   Route sum(const UnitLayout& unit) const;
   // Memory for what crosses of it in codes; 0 where nothing does.
   std::int64_t coded_sum_bytes(const UnitLayout& unit) const;
+  // Which elements this rank sends in codes to each rank across, and, but for itself, where in its memory of a unit's
+  // errors theirs lie, as Int8Blocks: none where the plan feeds none back. And the bytes of that memory.
+  struct Errors {
+    Slice of;
+    std::optional<std::int64_t> at;
+  };
+  std::vector<Errors> errors(const UnitLayout& unit) const;
+  std::int64_t error_bytes(const UnitLayout& unit) const;
   // Updated parameters, to the ranks that have them.
   Route publish(const UnitLayout& unit) const;
   // What each rank updates, in another dtype, to all of them; and the sum of what owners of whole tensors have for it.

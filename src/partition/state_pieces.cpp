@@ -28,6 +28,7 @@ std::string_view name(StateKind kind) {
     case StateKind::column: return "column";
     case StateKind::optimizer: return "optimizer";
     case StateKind::gathered: return "gathered";
+    case StateKind::error: return "error";
     case StateKind::buffer: return "buffer";
   }
   return "?";

@@ -116,6 +116,10 @@ bool is_value(StateKind kind) {
   return kind == StateKind::parameter || kind == StateKind::main_weight || kind == StateKind::remainder;
 }
 
+bool may_be_left_out(StateKind kind) {
+  return kind == StateKind::gathered || kind == StateKind::error;
+}
+
 std::vector<StateTensor> state_tensors(const UnitLayout& unit, const Slot& slot, const ParameterRule& rule,
                                        const ElementOrder& order, const Plan& plan, bool kept) {
   const Dtype stored = unit.dtype(), wide = accumulation(stored);
@@ -149,7 +153,7 @@ StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::
   std::set<std::string> names;
   for (const ExpectedParameter& each : parameters) names.insert(each.name);
   for (const StateTensor& each : given) {
-    if (each.key.kind == StateKind::gathered) continue;
+    if (may_be_left_out(each.key.kind)) continue;
     if (each.key.kind == StateKind::buffer || !names.contains(each.key.name)) {
       others.push_back(&each);
     } else {

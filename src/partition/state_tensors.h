@@ -15,6 +15,8 @@ namespace zero {
 
 // What a parameter's value is, rather than what an optimizer keeps beside it.
 bool is_value(StateKind kind);
+// What a state may have, or not.
+bool may_be_left_out(StateKind kind);
 
 // Of a parameter that has state of its optimizer, or (`kept` false) none: frozen, or of no elements. Without those of a
 // TorchOptimizer.
@@ -38,7 +40,7 @@ struct StateFit {
 };
 // A parameter that was never updated may come without state of its optimizer, which then begins, or with main weights
 // alone; a frozen one may not come at all, and then is as it was. State of an optimizer whose moments mean something
-// else is a fault, however many there are. What was gathered (StateKind::gathered) may come or not.
+// else is a fault, however many there are. What may_be_left_out() comes or not.
 StateFit fit_state(const std::vector<ExpectedParameter>& parameters, const std::vector<StateTensor>& buffers,
                    const std::vector<StateTensor>& given, const StateScalars& scalars);
 

@@ -17,8 +17,19 @@ class Block;
 class Device;
 class TorchStep;
 
+// Values in a codec, in memory of a device: those from `first` of an array of `count` on; of none (null) they are
+// zeros.
+struct CodedValues {
+  std::uint8_t* array = nullptr;
+  std::int64_t count = 0, first = 0;
+
+  // `n` of them, to the host's memory and from it, as bf16, which holds each of them exactly.
+  void read(Device& device, std::int64_t n, void* values) const;
+  void write(Device& device, std::int64_t n, const void* values) const;
+};
+
 // Elements [begin, end) of a tensor in the order of memory, from `memory` of the device on, or of the host, or from
-// byte `at` of `block` where that is not addressable.
+// byte `at` of `block` where that is not addressable; or in codes.
 struct StateSpan {
   const Slot* slot = nullptr;  // whose parameter it is
   StateKind kind = StateKind::parameter;
@@ -28,6 +39,7 @@ struct StateSpan {
   bool of_host = false;  // the memory is
   Block* block = nullptr;
   std::int64_t at = 0;
+  std::optional<CodedValues> codes = {};
   std::optional<Axis> over = {};  // of which it is a slice: of `data` this rank's alone; none: every rank has the same
   TorchStep* torch = nullptr;  // of StateKind::optimizer, instead of memory: what is kept of these elements, all fields
 

@@ -57,7 +57,7 @@ Column column(T Setting::*field, const std::vector<T>& values, std::size_t tried
 }
 
 // Of these first columns some exclude values of each other.
-constexpr std::ptrdiff_t kExclusive = 12;
+constexpr std::ptrdiff_t kExclusive = 13;
 
 // What an open column has is the first of its values.
 Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rules,
@@ -73,8 +73,11 @@ Table table(const std::vector<Tier>& tiers, const std::vector<std::size_t>& rule
       column(&Setting::share, {1, 0.6, 0.2}),
       column(&Setting::gather_in, {Wire::native, Wire::fp8, Wire::int4, Wire::int4_differences, Wire::int4_hadamard}),
       column(&Setting::kept, {KeptCopy::none, KeptCopy::shard, KeptCopy::host}),
-      column(&Setting::reduce_in, {Wire::native, Wire::bf16, Wire::fp32, Wire::fp16, Wire::int4, Wire::int8,
-                                   Wire::int4_hadamard, Wire::bf16_codes}),
+      column(&Setting::reduce_in,
+             {Wire::native, Wire::int4, Wire::bf16, Wire::fp32, Wire::fp16, Wire::int8, Wire::int4_hadamard,
+              Wire::bf16_codes},
+             2),
+      column(&Setting::feeds_back, {false, true}),
       column(&Setting::reproducible, {false, true}),
       column(&Setting::rule, rules),
       column(&Setting::budget, budgets),
@@ -200,7 +203,8 @@ Plan Setting::plan() const {
       .reproducible(reproducible)
       .delay_update(delays)
       .resident_budget(budget)
-      .overlap(overlap);
+      .overlap(overlap)
+      .error_feedback(feeds_back);
 }
 
 MeshShape Setting::mesh() const {
@@ -242,6 +246,7 @@ std::string Setting::title() const {
   if (gather_in != Wire::native) text += "GatheredIn" + std::string(name(gather_in));
   if (kept != KeptCopy::none) text += "KeptOn" + std::string(name(kept));
   if (reduce_in != Wire::native) text += "ReducedIn" + std::string(name(reduce_in));
+  if (feeds_back) text += "WithErrors";
   text += std::string(reproducible ? "Reproducible" : "") + (groups ? "InGroups" : "");
   std::erase(text, '-');  // of names; a test's has none
   return text;
@@ -288,6 +293,7 @@ Setting Setting::reference() const {
   if (groups_count) other.kept = KeptCopy::host;
   if (!coded_sums && !groups_count) other.ranks.shard = 0;
   if (!coded_sums && has_codec(reduce_in)) other.reduce_in = Wire::native;
+  if (!coded_sums) other.feeds_back = false;
   if (reproducible && !groups_count) {
     other.ranks = {!coded ? 1 : ranks.count % 2 == 0 ? 2 : ranks.count};
     other.accumulate = accumulate * ranks.count / other.ranks.count;

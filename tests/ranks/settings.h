@@ -28,6 +28,7 @@ struct Setting {
   Wire gather_in = Wire::native;
   KeptCopy kept = KeptCopy::none;
   Wire reduce_in = Wire::native;
+  bool feeds_back = false;
   Precision precision = Precision::fp32;
   std::size_t rule = 0;  // of update_rules()
   int accumulate = 1;

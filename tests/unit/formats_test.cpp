@@ -320,6 +320,62 @@ TEST(Differences, OfEqualInfinitiesAreNone) {
   for (std::size_t i = 8; i < 100; ++i) EXPECT_NEAR(there[i], values[i], .2) << i;
 }
 
+// A sender with memory of what it rounded off.
+class FedBack {
+ public:
+  FedBack(Wire wire, std::size_t count)
+      : wire_(wire), errors_(static_cast<std::size_t>(bytes_of_codes(Wire::int8, static_cast<std::int64_t>(count)))) {}
+
+  std::vector<float> through(const std::vector<float>& values) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(bytes_of_codes(wire_, count)));
+    std::vector<float> arrived(values.size());
+    run_on_host(Encode{values.data(), Dtype::f32, codes.data(), count, wire_, /*base=*/nullptr, errors_.data()});
+    run_on_host(Decode{codes.data(), arrived.data(), Dtype::f32, count, wire_});
+    return arrived;
+  }
+
+ private:
+  Wire wire_;
+  std::vector<std::uint8_t> errors_;
+};
+
+constexpr std::array kCodecs{Wire::bf16_codes, Wire::fp8, Wire::int8, Wire::int4, Wire::int4_hadamard};
+
+// The sum of what arrives is off by what is kept, however many there were; without, it is off by more with each.
+TEST(ErrorFeedback, IsLateAndLosesNothing) {
+  for (const Wire wire : kCodecs) {
+    const std::vector<float> values = normal_values(1), once = through(wire, values);
+    FedBack sender(wire, values.size());
+    EXPECT_EQ(sender.through(values), once) << "errors begin as zeros";
+    std::vector<double> sums(once.begin(), once.end());
+    constexpr int kRounds = 40;
+    for (int round = 1; round < kRounds; ++round) {
+      const std::vector<float> arrived = sender.through(values);
+      for (std::size_t i = 0; i < values.size(); ++i) sums[i] += arrived[i];
+    }
+    double with = 0, without = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      with = std::max(with, std::abs(sums[i] / kRounds - values[i]));
+      without = std::max(without, static_cast<double>(std::abs(once[i] - values[i])));
+    }
+    EXPECT_LT(with, without / 8) << name(wire);
+  }
+}
+
+TEST(ErrorFeedback, HasNoErrorOfWhatIsNotFinite) {
+  for (const Wire wire : kCodecs)
+    for (const float broken : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> values(600, 0);
+      FedBack sender(wire, values.size());
+      values[300] = broken;
+      EXPECT_FALSE(std::isfinite(sender.through(values)[300])) << name(wire);
+      values = normal_values(1);
+      values.resize(600);
+      EXPECT_EQ(sender.through(values), through(wire, values)) << name(wire);
+    }
+}
+
 TEST(Int4HadamardBlocks, MixWhat32Divides) {
   for (const std::size_t count : {1U, 31U, 32U, 63U, 64U, 255U, 256U, 300U}) {
     std::vector<float> values = normal_values(1);

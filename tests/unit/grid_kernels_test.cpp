@@ -299,6 +299,25 @@ TEST(GridKernels, EncodeAndDecodeDifferencesLikeTheHost) {
     }
 }
 
+// In several rounds, of which each has the errors of the one before.
+TEST(GridKernels, EncodeWithErrorsLikeTheHost) {
+  for (const Wire wire : {Wire::bf16_codes, Wire::fp8, Wire::int8, Wire::int4, Wire::int4_hadamard})
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
+      for (const std::int64_t count : {std::int64_t{1}, std::int64_t{127}, block_of(wire) + 5, kCount}) {
+        std::vector<char> values = array_of(dtype, count, 8, 30);
+        if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
+        std::vector<std::uint8_t> host(static_cast<std::size_t>(bytes_of_codes(wire, count))), device(host);
+        std::vector<std::uint8_t> host_errors(static_cast<std::size_t>(bytes_of_codes(Wire::int8, count)));
+        std::vector<std::uint8_t> device_errors = host_errors;
+        for (int round = 0; round < 3; ++round) {
+          run_on_host(Encode{values.data(), dtype, host.data(), count, wire, nullptr, host_errors.data()});
+          on_grid(Encode{values.data(), dtype, device.data(), count, wire, nullptr, device_errors.data()});
+          EXPECT_EQ(host, device);
+          EXPECT_EQ(host_errors, device_errors);
+        }
+      }
+}
+
 struct InFloat8 {
   float noted = 2.5F;
   Float8Scale scale{};

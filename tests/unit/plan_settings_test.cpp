@@ -19,6 +19,7 @@ const Plan& plan() {
                               .activation_budget({.share = .5})
                               .activations_in(Wire::int8)
                               .reduce_in(Dtype::f32)
+                              .error_feedback(true)
                               .gather_in(Wire::fp8)
                               .keep_gathered(KeptCopy::shard)
                               .offload(State::optimizer, Tier::host)
@@ -80,9 +81,10 @@ TEST(PlanSettings, AreToldToTheOtherRanks) {
     all.push_back(words_of(each, plan()));
   }
   EXPECT_EQ(usual, (std::vector<std::string>{"accumulate 1", "running sums", "overlap 0",
-                                             "gradients reduced in their own dtype", "delay_update off"}));
+                                             "gradients reduced in their own dtype", "error_feedback off",
+                                             "delay_update off"}));
   EXPECT_EQ(all, (std::vector<std::string>{"accumulate 4", "reproducible sums", "overlap 2",
-                                           "gradients reduced in fp32", "delay_update on"}));
+                                           "gradients reduced in fp32", "error_feedback on", "delay_update on"}));
 }
 
 }  // namespace zero::plan_settings_test

@@ -239,6 +239,9 @@ TEST(Plan, SendsDifferencesFromWhatIsKept) {
   EXPECT_TRUE(mentions(in_groups.faults(hosts), "sharded over data, as zero3 has it"));
   EXPECT_TRUE(mentions(Plan::zero3().gather_in(Wire::int4_differences).faults(hosts), "needs a copy"));
   EXPECT_TRUE(mentions(Plan::zero3().reduce_in(Wire::int4_differences).faults(hosts), "gradient on wire int4-differe"));
+  EXPECT_TRUE(Plan::zeropp().error_feedback(true).faults(hosts).empty());
+  for (const Wire wire : {Wire::native, Wire::bf16})
+    EXPECT_TRUE(mentions(Plan::zero3().reduce_in(wire).error_feedback(true).faults(hosts), "error feedback is of"));
 }
 
 // A rank that updates a part of what it holds would have the rest of it written by others.

@@ -51,6 +51,34 @@ TEST(Routes, OfTheStagesAreThoseOfThePaper) {
   EXPECT_EQ(text_of(of(Plan::zero3(), layout)), "use" + gather + ", gradient" + reduce);
 }
 
+// Of two groups, or of three of one rank, all that a rank sends across; one byte a value, and one for each 128.
+TEST(Routes, HaveErrorsOfWhatCrossesInCodes) {
+  for (const MeshShape& mesh : {kTwoByThree, MeshShape(3, {.shard = 1}), MeshShape(4)}) {
+    const Layout layout = layout_on(mesh);
+    for (const std::string_view preset : Plan::exact_presets()) {
+      const Plan plan = Plan::named(preset).reduce_in(Wire::int4).error_feedback(true).on(mesh);
+      const std::int64_t length = layout.unit(0).length(), shard = mesh.size(Axis::shard);
+      for (int rank = 0; rank < mesh.size(); ++rank) {
+        const Routes routes(plan, rank);
+        const std::vector<Routes::Errors> errors = routes.errors(layout.unit(0));
+        std::int64_t next = length / shard * mesh.at(Axis::shard, rank), bytes = 0;
+        ASSERT_EQ(errors.size(), mesh.size(Axis::replica) > 1 ? mesh.size(Axis::replica) : 0) << plan.label();
+        for (int group = 0; const Routes::Errors& each : errors) {
+          const bool own = group++ == mesh.at(Axis::replica, rank);
+          EXPECT_EQ(each.of, (Slice{next, length / mesh.size()})) << "each after the one before";
+          EXPECT_EQ(each.at, own ? std::nullopt : std::optional(bytes));
+          next = each.of.end();
+          if (!own) bytes += each.of.count + (each.of.count + 127) / 128;
+        }
+        EXPECT_EQ(routes.error_bytes(layout.unit(0)), bytes);
+        EXPECT_TRUE(routes.errors(layout.unit(1)).empty()) << "it is not trained";
+        const Plan none = plan.error_feedback(false);
+        EXPECT_TRUE(Routes(none, rank).errors(layout.unit(0)).empty());
+      }
+    }
+  }
+}
+
 TEST(Routes, OfFrozenUnitsAreForTheirUseAlone) {
   const Layout layout = layout_on(4);
   for (const std::string_view preset : Plan::stages()) {
