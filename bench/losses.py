@@ -2,7 +2,7 @@
 """What training in narrower numbers costs: final losses under each precision and moment format, beside fp32's; or, with
 --study wires, with what crosses hosts in fewer bits, beside bf16 zero3's.
 
-Trains the micro model, each variant from the same seeds: precisions on one rank, wires on 4 ranks that act as 2 hosts.
+Trains a model, each variant from the same seeds: precisions on one rank, wires on 4 ranks that act as 2 hosts.
 Final loss: the mean over the last 50 steps. Gap: final loss over the reference's of the same seed, less one. Writes the
 table into a page and draws the curves; progress goes to standard error. Exit code 1 where a variant's mean gap over the
 seeds is larger than permitted.
@@ -59,7 +59,9 @@ WIRES = {
     "zero3": wire("`zero3`"),
     "zeropp": wire("`zeropp`", "--plan=zeropp", permitted=0.3),
     "zeropp-hadamard": wire("`zeropp`, gradients in `int4-hadamard`", "--plan=zeropp", "--reduce-in=int4-hadamard"),
+    "zeropp-feedback": wire("`zeropp`, errors fed back", "--plan=zeropp", "--error-feedback"),
     "sdp4bit": wire("`sdp4bit`", "--plan=sdp4bit", permitted=0.25),
+    "sdp4bit-feedback": wire("`sdp4bit`, errors fed back", "--plan=sdp4bit", "--error-feedback"),
     "sdp4bit-plain": wire("`sdp4bit`, gradients in `int4`", "--plan=sdp4bit", "--reduce-in=int4"),
     "sdp4bit-int4": wire("`sdp4bit`, weights in `int4`", "--plan=sdp4bit", "--gather-in=int4"),
     "weights-int8": wire("weights in `int8`", "--gather-in=int8"),
@@ -148,7 +150,7 @@ def train(options: argparse.Namespace, variant: Variant, seed: int) -> list[floa
         given = {each.split("=")[0] for each in own}
         work = [each for each in options.study.work if each.split("=")[0] not in given]
         length = [f"--steps={options.steps}", f"--warmup={options.warmup}", f"--batch={options.batch}"]
-        command = [str(options.binary), "train", "--model=micro", f"--seed={seed}", *work, *own, *length]
+        command = [str(options.binary), "train", f"--model={options.model}", f"--seed={seed}", *work, *own, *length]
         run = subprocess.run(
             [*command, f"--json={result}"],
             env={**os.environ, **options.study.environment},
@@ -249,6 +251,7 @@ def parse() -> argparse.Namespace:
     add("--study", choices=STUDIES, default="precisions")
     names = "; ".join(", ".join(each.variants) for each in STUDIES.values())
     add("--variants", nargs="+", metavar="NAME", help=names)
+    add("--model", default="micro")
     add("--steps", type=int, default=500)
     add("--batch", type=int, default=4, help="sequences of a rank")
     add("--warmup", type=int, help="steps of it; a tenth of all, unless given")
@@ -270,7 +273,7 @@ def parse() -> argparse.Namespace:
 
 def document(options: argparse.Namespace, results: list[Result]) -> str:
     variants = {each.name: {**asdict(each.variant), "losses": each.losses} for each in results}
-    work = {name: getattr(options, name) for name in ("steps", "warmup", "batch", "seeds")}
+    work = {name: getattr(options, name) for name in ("model", "steps", "warmup", "batch", "seeds")}
     work["arguments"] = options.study.work
     return json.dumps({**work, "variants": variants}, indent=1) + "\n"
 

@@ -31,8 +31,8 @@ bool rounds(const zero::Plan& plan, const zero::MeshShape& mesh) {
 
 std::optional<LossPrice> loss_price(const zero::Plan& plan) {
   const auto found = std::ranges::find_if(kMeasured, [&](const LossPrice& each) {
-    return each.gathered == plan[zero::State::parameter].wire && each.reduced == plan[zero::State::gradient].wire &&
-           plan[zero::State::activation].wire == Wire::native;
+    return !plan.error_feedback() && each.gathered == plan[zero::State::parameter].wire &&
+           each.reduced == plan[zero::State::gradient].wire && plan[zero::State::activation].wire == Wire::native;
   });
   return found == kMeasured.end() ? std::nullopt : std::optional(*found);
 }

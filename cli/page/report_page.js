@@ -215,7 +215,20 @@ function wireSection() {
   });
   return [legend(names.map((name) => ({ name, key: keys.get(name) }))), stackedBars("Bytes on the wire", groups, BYTES),
     asTable("Bytes on the wire",
-      ["run", ...names, ...links.map(([, name]) => name), "measured", "predicted", "difference"], rows)];
+      ["run", ...names, ...links.map(([, name]) => name), "measured", "predicted", "difference"], rows),
+    ...codesTable(known)];
+}
+
+// What of it are codes, by what they are of and by link.
+function codesTable(known) {
+  const rows = known.flatMap((run) => (run.wire_bytes_per_step.codes ?? []).flatMap((codes) =>
+    LINKS.filter(([link]) => codes[link]?.predicted || codes[link]?.measured).map(([link, way]) => {
+      const { predicted, measured } = codes[link];
+      return [run.name, `${codes.state}s`, codes.codec, way, separated(measured), separated(predicted),
+        difference(measured, predicted)];
+    })));
+  if (!rows.length) return [];
+  return [asTable("Of it in codes", ["run", "of", "codec", "link", "measured", "predicted", "difference"], rows, 4)];
 }
 
 // What the named parts leave of a step is shown as "other".

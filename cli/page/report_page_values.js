@@ -145,7 +145,9 @@ function bytesVerdict(runs) {
   for (const run of runs) {
     const wire = run.wire_bytes_per_step;
     const each = STATES.map((state) => [state, run.state_bytes?.[state], run.state_bytes?.[state]?.measured]);
-    const ways = [["wire", wire], ["wire across hosts", wire?.across_hosts], ["wire read in place", wire?.in_place]];
+    const ways = [["wire", wire], ["wire across hosts", wire?.across_hosts], ["wire read in place", wire?.in_place],
+      ...(wire?.codes ?? []).flatMap(({ state, codec, within_host, across_hosts }) =>
+        [[`${state}s in ${codec}`, within_host], [`${state}s in ${codec} across hosts`, across_hosts]])];
     for (const [what, bytes, found] of [...each, ...ways.map(([way, bytes]) => [way, bytes, bytes?.measured])]) {
       if (!bytes) continue;
       ++compared;

@@ -86,6 +86,11 @@ void add_wire(Table& table, const RunResult& run) {
   if (wire.across_hosts.predicted > 0 || wire.across_hosts.measured > 0) part("  within the host", wire.within_host);
   part("  across hosts", wire.across_hosts);
   part("  read in place", wire.in_place);
+  for (const CodedBytes& each : wire.codes) {
+    const std::string what = "  of " + each.state + "s in " + each.codec;
+    part((what + ", within the host").c_str(), each.within_host);
+    part((what + ", across hosts").c_str(), each.across_hosts);
+  }
 }
 
 // Predictions of peaks may be a little above what is measured.

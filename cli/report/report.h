@@ -24,15 +24,24 @@ struct Bytes {
   bool agree() const { return predicted == measured; }
 };
 
+// What a rank receives in a step in codes of a state: parameters, which are gathered, or gradients, which are added up.
+struct CodedBytes {
+  std::string state, codec;
+  Bytes within_host = {}, across_hosts = {};
+  bool agree() const { return within_host.agree() && across_hosts.agree(); }
+};
+
 // What a rank receives in a step, as the transport counts it.
 struct WireBytes {
   std::int64_t predicted = 0;
   std::int64_t measured = 0;  // the mean of steps; 0: of none
   bool uneven = false;        // not all of them received as much
   Bytes within_host = {}, across_hosts = {};
-  Bytes in_place = {};  // within the host: read where it lies in common memory, so that nothing moved
+  Bytes in_place = {};                 // within the host: read where it lies in common memory, so that nothing moved
+  std::vector<CodedBytes> codes = {};  // of all that
   bool agree() const {
-    return predicted == measured && !uneven && within_host.agree() && across_hosts.agree() && in_place.agree();
+    return predicted == measured && !uneven && within_host.agree() && across_hosts.agree() && in_place.agree() &&
+           std::ranges::all_of(codes, &CodedBytes::agree);
   }
   // False where no step was like the others: after the first, all were skipped, or followed one that was.
   bool known() const { return measured > 0 || predicted == 0; }

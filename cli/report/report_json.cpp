@@ -20,6 +20,13 @@ void each_field(Bytes& bytes, auto& visit) {
   visit("measured", bytes.measured, kMeasured);
 }
 
+void each_field(CodedBytes& bytes, auto& visit) {
+  visit("state", bytes.state);
+  visit("codec", bytes.codec);
+  visit("within_host", bytes.within_host);
+  visit("across_hosts", bytes.across_hosts);
+}
+
 void each_field(WireBytes& bytes, auto& visit) {
   visit("predicted", bytes.predicted);
   visit("measured", bytes.measured);
@@ -27,6 +34,7 @@ void each_field(WireBytes& bytes, auto& visit) {
   visit("within_host", bytes.within_host);
   visit("across_hosts", bytes.across_hosts);
   visit("in_place", bytes.in_place);
+  visit("codes", bytes.codes, kSparse);
 }
 
 void each_field(TierBytes& tier, auto& visit) {

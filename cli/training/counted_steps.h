@@ -19,7 +19,8 @@ class CountedSteps {
     const zero::Traffic now = engine_.traffic();
     using Entry = zero::Traffic::Entry;
     for (std::size_t i = 0; i < now.entries.size(); ++i)
-      for (const auto part : {&Entry::bytes, &Entry::across_hosts, &Entry::in_place})
+      for (const auto part :
+           {&Entry::bytes, &Entry::across_hosts, &Entry::in_place, &Entry::codes, &Entry::codes_across})
         traffic_.entries[i].*part += now.entries[i].*part - asked_.entries[i].*part;
     asked_ = now;
     const zero::TierTraffic moved = engine_.tier_traffic();

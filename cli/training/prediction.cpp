@@ -41,11 +41,19 @@ void predict_tiers(const zero::Plan& plan, const zero::Estimate& estimate, RunRe
 }
 
 // Of the rank that has most: hosts may have different numbers of ranks.
-void predict_wire(const zero::Traffic& wire, const zero::World& world, WireBytes& result) {
+void predict_wire(const zero::Plan& plan, const zero::Traffic& wire, const zero::World& world, WireBytes& result) {
   result.predicted = largest(world, wire.bytes());
   result.within_host.predicted = largest(world, wire.within_host());
   result.across_hosts.predicted = largest(world, wire.across_hosts());
   result.in_place.predicted = wire.in_place();
+  for (const zero::State state : {zero::State::parameter, zero::State::gradient}) {
+    CodedBytes of{.state = std::string(name(state)), .codec = std::string(name(plan[state].wire))};
+    const zero::Traffic::Entry& entry = wire[carrier_of_codes(of.state)];
+    if (largest(world, entry.codes) == 0) continue;
+    of.within_host.predicted = largest(world, entry.codes - entry.codes_across);
+    of.across_hosts.predicted = largest(world, entry.codes_across);
+    result.codes.push_back(std::move(of));
+  }
 }
 
 std::optional<planner::Profile> measured_here(const RunOptions& options, int rank) try {
@@ -92,6 +100,11 @@ zero::Plan with_budget_in_bytes(const zero::Plan& plan, const RunOptions& option
   return plan.activation_budget({.bytes = planner::activations(micro_batch(plan, options, work)).bytes});
 }
 
+zero::Collective carrier_of_codes(const std::string& state) {
+  return zero::state_named(state) == zero::State::parameter ? zero::Collective::all_gather
+                                                            : zero::Collective::all_to_all;
+}
+
 void predict(const zero::Engine& engine, const RunOptions& options, const Work& work, const zero::World& world,
              RunResult& result) {
   const zero::Layout& layout = engine.layout();
@@ -102,7 +115,7 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
                      engine.topologies(), {.directories = {options.disk.begin(), options.disk.end()}});
   predict_bytes(estimate, planner::activations(micro_batch(plan, options, work)), result);
   predict_tiers(plan, estimate, result);
-  predict_wire(estimate.wire, world, result.wire);
+  predict_wire(plan, estimate.wire, world, result.wire);
   result.snapshot = on_host(options.device) ? estimate.held[zero::Owner::snapshot].peak : 0;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world);

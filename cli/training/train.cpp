@@ -266,6 +266,11 @@ class Run {
     wire.within_host.measured = mean(steps_.traffic().within_host());
     wire.across_hosts.measured = mean(steps_.traffic().across_hosts());
     wire.in_place.measured = mean(steps_.traffic().in_place());
+    for (CodedBytes& each : wire.codes) {
+      const zero::Traffic::Entry& entry = steps_.traffic()[carrier_of_codes(each.state)];
+      each.within_host.measured = mean(entry.codes - entry.codes_across);
+      each.across_hosts.measured = mean(entry.codes_across);
+    }
     measure_collectives();
   }
 

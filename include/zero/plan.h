@@ -26,9 +26,9 @@ enum class Placement : std::uint8_t {
 };
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int kTiers = 3;
-// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8: whole numbers in such blocks.
-// int4_differences: of parameters, what they differ by from what receivers have. bf16_codes: a codec as the others,
-// where gradients on wire `bf16` are rounded by each rank. fp64 values travel as they are.
+// How values travel. fp8: E4M3 in blocks of 32 with a power of two each; int8, int4: whole numbers in blocks with a
+// step. int4_differences: of parameters, what they differ by from what receivers have. bf16_codes: a codec as the
+// others, where gradients on wire `bf16` are rounded by each rank. fp64 values travel as they are.
 enum class Wire : std::uint8_t {
   native,
   fp32,

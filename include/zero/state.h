@@ -35,7 +35,8 @@ enum class StateKind : std::uint8_t {
   column,       // of the columns, the last dimension but one being 1
   optimizer,    // what a TorchOptimizer keeps; part: the name that LibTorch gives it
   gathered,     // as it was gathered last, where differences from it travel; may be left out
-  error,        // what codes rounded off gradients, where it is fed back; part: the shard group's; may be left out
+  error,        // what codes rounded off gradients, where it is fed back, without the loss scale; part: the shard group
+                // and the mesh, "0 of 2 x 4"; may be left out
   buffer,       // of the module: a buffer, or a parameter of an integer type
 };
 std::string_view name(StateKind kind);
@@ -130,7 +131,8 @@ class StatePiece {
   std::shared_ptr<const Values> values_;
 };
 
-// The state of an engine, where it is: valid until the engine's next step(), load_state(), release(), or gather scope.
+// The state of an engine, where it is: valid until the engine's next step(), load_state(), release(), or gather scope;
+// where errors are fed back (Plan::error_feedback), until its next backward.
 class EngineState {
  public:
   EngineState(StateScalars scalars, std::vector<StateTensor> tensors, std::vector<StatePiece> pieces);

@@ -18,19 +18,24 @@ struct Traffic {
     std::int64_t bytes = 0;
     std::int64_t across_hosts = 0;  // of the bytes: from ranks on other hosts
     std::int64_t in_place = 0;  // of the bytes: read where they lie in memory that the ranks have in common, unmoved
-    double seconds = 0;         // between the call and its completion, summed over the calls
+    std::int64_t codes = 0, codes_across = 0;  // of the bytes, and of those across hosts: codes (Wire) of values
+    double seconds = 0;                        // between the call and its completion, summed over the calls
 
     std::int64_t within_host() const { return bytes - across_hosts; }
-    void add(const Moved& moved, std::int64_t times = 1) {
+    void add(const Moved& moved, std::int64_t times = 1, bool coded = false) {
       calls += times;
       calls_across += moved.across_hosts > 0 ? times : 0;
       bytes += times * moved.bytes;
       across_hosts += times * moved.across_hosts;
       in_place += times * moved.in_place;
+      if (!coded) return;
+      codes += times * moved.bytes;
+      codes_across += times * moved.across_hosts;
     }
     bool operator==(const Entry& other) const {
       return calls == other.calls && calls_across == other.calls_across && bytes == other.bytes &&
-             across_hosts == other.across_hosts && in_place == other.in_place;
+             across_hosts == other.across_hosts && in_place == other.in_place && codes == other.codes &&
+             codes_across == other.codes_across;
     }
   };
 

@@ -19,9 +19,8 @@
 
 #include "base/bf16_codes.h"
 #include "base/float8_blocks.h"
-#include "base/int4_blocks.h"
+#include "base/full_range_blocks.h"
 #include "base/int4_hadamard_blocks.h"
-#include "base/int8_blocks.h"
 #include "zero/plan.h"
 
 namespace zero {
@@ -77,13 +76,16 @@ constexpr std::int64_t bytes_of_heads(std::int64_t count) {
   return (count + Codec::kBlock - 1) / Codec::kBlock * Codec::kHead;
 }
 
-// Of heads and codes; 0 where there is no codec.
+// Of heads and codes.
+template <class Codec>
+constexpr std::int64_t bytes_of_codes(std::int64_t count) {
+  return bytes_of_heads<Codec>(count) + (count * Codec::kBits + 7) / 8;
+}
+
+// 0 where there is no codec.
 constexpr std::int64_t bytes_of_codes(Wire wire, std::int64_t count) {
   std::int64_t bytes = 0;
-  with_codec(wire, [&](auto codec) {
-    using Codec = decltype(codec);
-    bytes = bytes_of_heads<Codec>(count) + (count * Codec::kBits + 7) / 8;
-  });
+  with_codec(wire, [&](auto codec) { bytes = bytes_of_codes<decltype(codec)>(count); });
   return bytes;
 }
 

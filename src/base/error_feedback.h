@@ -1,4 +1,4 @@
-// What coding rounds off an array is kept, in Int8Blocks, and is part of what is coded of it next: so it is late, and
+// What coding rounds off an array is kept, in ErrorBlocks, and is part of what is coded of it next: so it is late, and
 // not lost (LoCo, arXiv 2407.04480, of which this is the case without an average over steps). An array of such errors
 // begins as zeros, all bytes of it. No torch.
 #pragma once
@@ -7,18 +7,16 @@
 #include <cstdint>
 
 #include "base/codec.h"
+#include "base/error_blocks.h"
 #include "base/half.h"
-#include "base/int8_blocks.h"
 #include "base/targets.h"
 #include "zero/plan.h"
 
 namespace zero::feedback {
 
-using Errors = Int8Blocks;
-
 // So many values are coded together: whole blocks of both.
 template <class Codec>
-inline constexpr std::int64_t kSpan = std::max(Codec::kBlock, Errors::kBlock);
+inline constexpr std::int64_t kSpan = std::max(Codec::kBlock, ErrorBlocks::kBlock);
 
 // Where codes of an array lie, heads first.
 struct Coded {
@@ -46,8 +44,8 @@ ZERO_BOTH inline void each_block(std::int64_t n, const Coded& of, const Use& use
 template <class Codec, class T>
 ZERO_BOTH inline void encode(const T* values, std::int64_t n, const Coded& to, const Coded& errors) {
   float sum[kSpan<Codec>], decoded[kSpan<Codec>];
-  each_block<Errors>(n, errors, [&](std::int64_t begin, std::int64_t count, const Coded& at) {
-    Errors::decode(at.codes, at.heads, count, 0, count, sum + begin);
+  each_block<ErrorBlocks>(n, errors, [&](std::int64_t begin, std::int64_t count, const Coded& at) {
+    ErrorBlocks::decode(at.codes, at.heads, count, 0, count, sum + begin);
   });
   for (std::int64_t i = 0; i < n; ++i) sum[i] += widen(values[i]);
   each_block<Codec>(n, to, [&](std::int64_t begin, std::int64_t count, const Coded& at) {
@@ -58,8 +56,8 @@ ZERO_BOTH inline void encode(const T* values, std::int64_t n, const Coded& to, c
     const float left = sum[i] - decoded[i];
     sum[i] = left - left == 0 ? left : 0;
   }
-  each_block<Errors>(n, errors, [&](std::int64_t begin, std::int64_t count, const Coded& at) {
-    Errors::encode(sum + begin, count, at.codes, at.heads);
+  each_block<ErrorBlocks>(n, errors, [&](std::int64_t begin, std::int64_t count, const Coded& at) {
+    ErrorBlocks::encode(sum + begin, count, at.codes, at.heads);
   });
 }
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "base/int4_blocks.h"
+#include "base/full_range_blocks.h"
 
 namespace zero {
 

@@ -16,8 +16,12 @@ using Clock = std::chrono::steady_clock;
 
 class Timed final : public Pending::State {
  public:
-  Timed(Pending inner, Collective operation, Clock::time_point start, std::shared_ptr<TrafficMeter> meter)
-      : inner_(std::move(inner)), operation_(operation), start_(start), meter_(std::move(meter)) {}
+  Timed(Pending inner, const CollectiveCall& call, Clock::time_point start, std::shared_ptr<TrafficMeter> meter)
+      : inner_(std::move(inner)),
+        operation_(call.collective),
+        codes_(call.in.dtype == Dtype::u8 && call.collective != Collective::broadcast),
+        start_(start),
+        meter_(std::move(meter)) {}
 
   void wait() override {
     inner_.wait();
@@ -33,11 +37,12 @@ class Timed final : public Pending::State {
  private:
   void count() {
     if (auto meter = std::exchange(meter_, nullptr))
-      meter->count(operation_, inner_.moved(), std::chrono::duration<double>(Clock::now() - start_).count());
+      meter->count(operation_, inner_.moved(), std::chrono::duration<double>(Clock::now() - start_).count(), codes_);
   }
 
   Pending inner_;
   Collective operation_;
+  bool codes_;  // what else are bytes is broadcast
   Clock::time_point start_;
   std::shared_ptr<TrafficMeter> meter_;
 };
@@ -49,7 +54,7 @@ class Metered final : public Decorated {
 
   Pending run(const CollectiveCall& call) override {
     const auto start = Clock::now();
-    auto timed = std::make_shared<Timed>(inner().run(call), call.collective, start, meter_);
+    auto timed = std::make_shared<Timed>(inner().run(call), call, start, meter_);
     if (timed->done()) timed->wait();
     return Pending(std::move(timed));
   }
@@ -181,9 +186,9 @@ void TrafficMeter::reset() {
   traffic_ = {};
 }
 
-void TrafficMeter::count(Collective operation, const Moved& moved, double seconds) {
+void TrafficMeter::count(Collective operation, const Moved& moved, double seconds, bool codes) {
   const std::lock_guard lock(mutex_);
-  traffic_[operation].add(moved);
+  traffic_[operation].add(moved, 1, codes);
   traffic_[operation].seconds += seconds;
 }
 

@@ -1,6 +1,8 @@
 #include "comm/mesh_groups.h"
 
+#include "base/codec.h"
 #include "base/elements.h"
+#include "base/error_blocks.h"
 #include "base/sum_tree.h"
 #include "comm/decorators.h"
 #include "device/device.h"
@@ -142,7 +144,7 @@ void MeshGroups::coded_sum(const Hop& hop, ConstView mine, View to, const Coder&
   };
   const auto errors = [&](int rank) {
     const std::int64_t before = rank < own ? rank : rank - 1;
-    return coder.errors == nullptr ? nullptr : coder.errors + before * bytes_of_codes(Wire::int8, count);
+    return coder.errors == nullptr ? nullptr : coder.errors + before * bytes_of_codes<ErrorBlocks>(count);
   };
   for (int part = 0; part < sum.brought(own); ++part)
     for (int rank = 0; rank < ranks; ++rank)

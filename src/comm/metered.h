@@ -12,7 +12,8 @@ class TrafficMeter {
  public:
   Traffic snapshot() const;
   void reset();
-  void count(Collective operation, const Moved& moved, double seconds = 0);
+  // Of values, or of codes of them.
+  void count(Collective operation, const Moved& moved, double seconds = 0, bool codes = false);
 
  private:
   mutable std::mutex mutex_;

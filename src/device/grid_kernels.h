@@ -161,7 +161,7 @@ struct EncodeSpans {
   ZERO_BOTH void operator()(std::int64_t span) const {
     const std::int64_t begin = span * feedback::kSpan<Codec>;
     feedback::encode<Codec>(values + begin, std::min(feedback::kSpan<Codec>, count - begin),
-                            to.template from<Codec>(begin), errors.template from<feedback::Errors>(begin));
+                            to.template from<Codec>(begin), errors.template from<ErrorBlocks>(begin));
   }
 };
 
@@ -353,7 +353,7 @@ class Kernels {
         if (k.errors != nullptr)
           launch_.elements((k.count + span - 1) / span,
                            EncodeSpans<Codec, T>{values, feedback::coded<Codec>(k.codes, k.count),
-                                                 feedback::coded<feedback::Errors>(k.errors, k.count), k.count});
+                                                 feedback::coded<ErrorBlocks>(k.errors, k.count), k.count});
         else
           launch_.elements(
               (k.count + Codec::kBlock - 1) / Codec::kBlock,

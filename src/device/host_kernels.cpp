@@ -247,11 +247,10 @@ template <class Codec, class T>
 ZERO_MULTIVERSION void encode_with_errors(const T* const values, std::uint8_t* const errors, std::uint8_t* const codes,
                                           const std::int64_t count) {
   constexpr std::int64_t span = feedback::kSpan<Codec>;
-  const feedback::Coded to = feedback::coded<Codec>(codes, count),
-                        kept = feedback::coded<feedback::Errors>(errors, count);
+  const feedback::Coded to = feedback::coded<Codec>(codes, count), kept = feedback::coded<ErrorBlocks>(errors, count);
   for (std::int64_t begin = 0; begin < count; begin += span)
     feedback::encode<Codec>(values + begin, std::min(span, count - begin), to.from<Codec>(begin),
-                            kept.from<feedback::Errors>(begin));
+                            kept.from<ErrorBlocks>(begin));
 }
 
 template <class Codec, class T>

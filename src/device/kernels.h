@@ -16,6 +16,7 @@
 
 #include "base/codec.h"
 #include "base/elements.h"
+#include "base/error_blocks.h"
 #include "base/exact_sum.h"
 #include "base/float8.h"
 #include "partition/accumulation_order.h"
@@ -260,7 +261,7 @@ struct Encode {
     visit(values, count * size_of(dtype));
     visit(codes, bytes_of_codes(codec, count));
     visit(base, count * size_of(dtype));
-    visit(errors, bytes_of_codes(Wire::int8, count));
+    visit(errors, bytes_of_codes<ErrorBlocks>(count));
   }
 };
 

@@ -128,6 +128,7 @@ at::Tensor Accumulation::scale(const at::Tensor& loss) const {
 
 void Accumulation::begin_micro_batch() {
   in_backward_ = true;
+  if (trained_.plan().error_feedback()) parameters_.invalidate_state();
   gradients_->begin(micro());
   parameters_.micro_batch().begin_backward(micro() + 1 < trained_.plan().accumulate());
 }
@@ -170,6 +171,7 @@ void Accumulation::after_backward() noexcept {
 
 void Accumulation::drop_step() {
   in_backward_ = false;
+  parameters_.invalidate_state();
   gradients_->abort();
   parameters_.micro_batch().abort();
   empty_step();
@@ -215,7 +217,8 @@ bool Accumulation::any_left() {
 }
 
 void Accumulation::begin_anew() {
-  gradients_->coded().forget();
+  parameters_.invalidate_state();
+  gradients_->coded().begin_anew();
   empty_step();
   numbers_.begin_anew();
 }

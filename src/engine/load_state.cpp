@@ -70,13 +70,9 @@ class Saving::Loading {
     engine_.each_base(unit, [&](const StateSpan& held) { read(held); });
   }
 
-  // Where those of as many shard groups are there: else they have begun anew.
+  // Where those of the same mesh are there: else they begin anew.
   void load_errors(Unit& unit) {
-    const std::string more = std::to_string(engine_.ranks_.mesh().size(Axis::replica));
-    const bool others = std::ranges::any_of(unit.layout().slots(), [&](const Slot& slot) {
-      return index_.contains({slot.name, StateKind::error, more});
-    });
-    if (others || !has(engine_.errors_of(unit))) return;
+    if (!has(engine_.errors_of(unit))) return;
     engine_.accumulation_.gradients().coded().open(unit);
     engine_.each_error(unit, [&](const StateSpan& held) { read(held); });
   }
@@ -196,7 +192,7 @@ void Saving::read_over(StateSource& source) {
   LoadFault fault;
   try {
     resume(source.scalars());
-    accumulation_.gradients().coded().forget();
+    accumulation_.gradients().coded().drop();
     Loading loading(*this, source, fit);
     for (auto& unit : parameters_.units())
       if (unit->adopted()) loading.load(*unit);
@@ -237,6 +233,7 @@ void Saving::agree_on_loading(const LoadFault& fault) {
     for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1)) others += other;
   });
   if (faults.empty()) return;
+  accumulation_.gradients().coded().drop();  // the ranks may have come to others
   if (others == 0) throw CheckpointError("it was loaded in part: " + faults);
   throw StateError("the state could not be read: " + faults, "end the engine, and build another one to load into");
 }

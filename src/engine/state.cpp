@@ -52,6 +52,12 @@ bool of_elements(const StateTensor& tensor, const std::vector<std::int64_t>& sha
   }
 }
 
+// "0 of 2 x 4": a shard group, of so many, of so many ranks.
+std::string group_in(const MeshShape& mesh, int group) {
+  return std::to_string(group) + " of " + std::to_string(mesh.size(Axis::replica)) + " x " +
+         std::to_string(mesh.size(Axis::shard));
+}
+
 // The tensors of a state, and this rank's pieces of them.
 class Pieces {
  public:
@@ -263,7 +269,8 @@ std::vector<StateTensor> Saving::bases_of(const Unit& unit) const {
 
 void Saving::each_error(const Unit& unit, const VisitState& tell) {
   const UnitLayout& layout = unit.layout();
-  const std::string group = std::to_string(ranks_.mesh().at(Axis::replica, ranks_.rank()));
+  const std::string group = group_in(ranks_.mesh(), ranks_.mesh().at(Axis::replica, ranks_.rank()));
+  const auto scale = static_cast<float>(accumulation_.scaler().value());
   accumulation_.gradients().coded().each_error(unit, [&](const Slice& of, std::uint8_t* errors) {
     for (const Piece& piece : layout.pieces_between(of.begin, of.end())) {
       const Slot& slot = layout.slot(piece.slot);
@@ -272,7 +279,7 @@ void Saving::each_error(const Unit& unit, const VisitState& tell) {
             .part = group,
             .begin = piece.begin - slot.begin,
             .end = piece.end - slot.begin,
-            .codes = CodedValues{errors, of.count, piece.begin - of.begin},
+            .codes = CodedValues{errors, of.count, piece.begin - of.begin, scale},
             .over = Axis::data});
     }
   });
@@ -282,7 +289,7 @@ std::vector<StateTensor> Saving::errors_of(const Unit& unit) const {
   std::vector<StateTensor> tensors;
   for (const Slot& slot : unit.layout().slots())
     for (int group = 0; group < ranks_.mesh().size(Axis::replica); ++group)
-      tensors.push_back({{slot.name, StateKind::error, std::to_string(group)},
+      tensors.push_back({{slot.name, StateKind::error, group_in(ranks_.mesh(), group)},
                          Dtype::bf16,
                          trained_.rules()[static_cast<std::size_t>(slot.index)].shape});
   return tensors;

@@ -67,10 +67,14 @@ at::Tensor computed(const at::Tensor& deferred) {
 }
 
 // A host without room for gradients is to say so before training starts. What is taken and given back stays
-// reserved.
-void reserve_room(const Routes& routes, const Estimate& needed, const Accounts& accounts) {
-  const std::int64_t partial = routes.reduces_each() ? 0 : needed.held[Owner::gradient].bytes;
-  static_cast<void>(accounts.own_memory(partial + needed.held[Owner::reduction].peak));
+// reserved. Peers read no errors.
+void reserve_room(const Trained& trained, const Estimate& needed, const Accounts& accounts) {
+  const Routes& routes = trained.routes();
+  std::int64_t bytes = needed.held[Owner::reduction].peak;
+  if (!routes.reduces_each()) bytes += needed.held[Owner::gradient].bytes;
+  for (const UnitLayout& unit : trained.layout().units())
+    if (unit.trainable()) bytes -= routes.error_bytes(unit);
+  static_cast<void>(accounts.own_memory(bytes));
 }
 
 // Rank 0's values win.
@@ -117,7 +121,7 @@ Parameters::Parameters(const Trained& trained, EngineRanks& ranks, Liveness& lif
   renew(Exchange::Kind::setup);
   micro_batch_.add_attention(inventory.projections);
   delayed_ = delayed_update(trained, accounts, updater_);
-  reserve_room(trained.routes(), needed, accounts);
+  reserve_room(trained, needed, accounts);
 }
 
 // The peers may be gone: then the units on their way end empty, and a destructor has nobody to tell.

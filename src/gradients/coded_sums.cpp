@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/codec.h"
+#include "base/error_blocks.h"
 
 namespace zero {
 
@@ -17,11 +18,14 @@ void CodedSums::open(const Unit& unit) {
   accounts_.device().zero(errors.data(), bytes);
 }
 
+// One that is trained later may need more than all that are from the start.
 Coder CodedSums::coder(const Unit& unit, const Route& route) {
-  if (!codes_ && route.coded()) {
-    std::int64_t most = 0;
+  const std::int64_t needed = route.coded() ? routes_.coded_sum_bytes(unit.layout()) : 0;
+  if (needed > (codes_ ? codes_.count() : 0)) {
+    std::int64_t most = needed;
     for (const auto& each : units_)
       if (each->layout().trainable()) most = std::max(most, routes_.coded_sum_bytes(each->layout()));
+    codes_.reset();
     codes_ = accounts_.buffer(Owner::reduction, most, at::kByte);
   }
   const View codes =
@@ -33,22 +37,23 @@ Coder CodedSums::coder(const Unit& unit, const Route& route) {
 void CodedSums::reduced(const Unit& unit) {
   each_error(unit, [&](const Slice& of, std::uint8_t* errors) {
     if (errors == nullptr) return;
-    std::uint8_t* const codes = errors + bytes_of_heads<Int8Blocks>(of.count);
+    std::uint8_t* const codes = errors + bytes_of_heads<ErrorBlocks>(of.count);
     for (const auto& [begin, end] : unit.layout().gaps())
       if (const std::int64_t first = std::max(begin, of.begin), last = std::min(end, of.end()); first < last)
         accounts_.device().zero(codes + (first - of.begin), last - first);
   });
 }
 
-void CodedSums::forget() {
-  for (const auto& unit : units_) {
-    Buffer& errors = errors_[index(*unit)];
-    if (!errors) continue;
-    if (unit->layout().trainable())
-      accounts_.device().zero(errors.data(), errors.count());
-    else
-      errors.reset();
-  }
+void CodedSums::begin_anew(const Unit& unit) {
+  if (const Buffer& errors = errors_[index(unit)]) accounts_.device().zero(errors.data(), errors.count());
+}
+
+void CodedSums::begin_anew() {
+  for (const auto& unit : units_) begin_anew(*unit);
+}
+
+void CodedSums::drop() {
+  for (Buffer& errors : errors_) errors.reset();
 }
 
 void CodedSums::each_error(const Unit& unit, const Tell& tell) const {

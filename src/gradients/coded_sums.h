@@ -24,10 +24,13 @@ class CodedSums {
   Coder coder(const Unit& unit, const Route& route);
   // Behind one: where no parameter lies there is no error, though codes that mix values leave some.
   void reduced(const Unit& unit);
-  // Errors begin anew; none of units that are not trained. While nothing is on its way.
-  void forget();
+  // While nothing is on its way: errors begin anew, of one unit or all; and go, until the next open().
+  void begin_anew(const Unit& unit);
+  void begin_anew();
+  void drop(const Unit& unit) { errors_[index(unit)].reset(); }
+  void drop();
 
-  bool has_errors(const Unit& unit) const { return errors_[index(unit)] && unit.layout().trainable(); }
+  bool has_errors(const Unit& unit) const { return static_cast<bool>(errors_[index(unit)]); }
   // Tells what the rank sends of the unit to each rank across, and where its errors lie: null, of zeros, where that is
   // itself.
   using Tell = std::function<void(const Slice& of, std::uint8_t* errors)>;
@@ -39,7 +42,7 @@ class CodedSums {
   const std::vector<std::unique_ptr<Unit>>& units_;
   const Routes& routes_;
   Accounts& accounts_;
-  Buffer codes_;                // as much as the unit needs that needs most
+  Buffer codes_;                // as much as the unit needs that needs most, of those that came
   std::vector<Buffer> errors_;  // by unit
 };
 

@@ -316,7 +316,7 @@ void Gradients::abort() {
     gradients->flat.reset();
     gradients->slice.reset();
   }
-  coded_.forget();
+  coded_.begin_anew();
   drop_arrived();
   close();
   clear();
@@ -333,6 +333,14 @@ void Gradients::close() {
   active_ = false;
   ending_ = false;
   launched_ = false;
+}
+
+void Gradients::settle_errors(bool begin_anew) {
+  for (const auto& gradients : by_unit_)
+    if (!gradients->used)
+      coded_.drop(gradients->unit);
+    else if (begin_anew)
+      coded_.begin_anew(gradients->unit);
 }
 
 void Gradients::clear() {

@@ -93,6 +93,8 @@ class Gradients {
   void drop_arrived();
   // What codes have rounded off, of those that are fed back. Not within a backward.
   CodedSums& coded() { return coded_; }
+  // Behind a step: of units that had no part in it there are none.
+  void settle_errors(bool begin_anew);
   // The next step begins with empty gradients; memory stays.
   void clear();
 

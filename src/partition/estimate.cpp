@@ -147,6 +147,7 @@ class Pricing {
       const int saved = (has_main(unit) ? 0 : 1) + (unit.trainable() && differs(routes_.keep(unit).codec) ? 1 : 0);
       bytes +=
           saved * repeats_[i] * held(unit, State::parameter) * size_of(unit.dtype()) / copies(unit, State::parameter);
+      if (!unit.trainable()) continue;
       for (const Routes::Errors& errors : routes_.errors(unit))
         bytes += repeats_[i] * errors.of.count * size_of(Dtype::bf16);
     }
@@ -217,7 +218,9 @@ class Pricing {
   // What they are fed back, of all units.
   std::int64_t errors() const {
     std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < repeats_.size(); ++i) bytes += repeats_[i] * routes_.error_bytes(layout_.units()[i]);
+    for (std::size_t i = 0; i < repeats_.size(); ++i)
+      if (const UnitLayout& unit = layout_.units()[i]; unit.trainable())
+        bytes += repeats_[i] * routes_.error_bytes(unit);
     return bytes;
   }
 
@@ -356,7 +359,8 @@ class Pricing {
       Moved moved = moved_by(hop.carried_by(), mesh().size(hop.axis), topology, route.bytes(hop), Route::sum_bytes(hop),
                              hop.leaves, mesh().at(hop.axis, routes_.rank()));
       if (in_place) moved.in_place = moved.bytes;
-      estimate_.wire[hop.carried_by()].add(moved, times_);
+      const bool coded = has_codec(route.codec) || has_codec(hop.codec);
+      estimate_.wire[hop.carried_by()].add(moved, times_, coded);
     }
   }
 

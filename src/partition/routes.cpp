@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/codec.h"
 #include "base/collective_rules.h"
+#include "base/error_blocks.h"
 #include "base/sum_tree.h"
 #include "base/text.h"
 #include "partition/accumulation_order.h"
@@ -220,14 +222,14 @@ std::int64_t Routes::coded_sum_bytes(const UnitLayout& unit) const {
 
 std::vector<Routes::Errors> Routes::errors(const UnitLayout& unit) const {
   std::vector<Errors> all;
-  if (!plan_->error_feedback() || !unit.trainable() || unit.length() == 0) return all;
+  if (!plan_->error_feedback() || unit.length() == 0) return all;
   for (const Hop& hop : reduce(unit).hops) {
     if (hop.codec == Wire::native) continue;
     std::int64_t at = 0;
     for (Slice of{hop.from.begin, hop.to.count}; of.begin < hop.from.end(); of.begin += of.count) {
       const bool own = of.begin == hop.to.begin;
       all.push_back({of, own ? std::nullopt : std::optional(at)});
-      if (!own) at += bytes_of_codes(Wire::int8, of.count);
+      if (!own) at += bytes_of_codes<ErrorBlocks>(of.count);
     }
   }
   return all;
@@ -235,7 +237,7 @@ std::vector<Routes::Errors> Routes::errors(const UnitLayout& unit) const {
 
 std::int64_t Routes::error_bytes(const UnitLayout& unit) const {
   const auto each = static_cast<std::int64_t>(errors(unit).size());
-  return each == 0 ? 0 : (each - 1) * bytes_of_codes(Wire::int8, errors(unit).front().of.count);
+  return each == 0 ? 0 : (each - 1) * bytes_of_codes<ErrorBlocks>(errors(unit).front().of.count);
 }
 
 Route Routes::sum(const UnitLayout& unit) const {

@@ -117,7 +117,8 @@ class Routes {
   // Memory for what crosses of it in codes; 0 where nothing does.
   std::int64_t coded_sum_bytes(const UnitLayout& unit) const;
   // Which elements this rank sends in codes to each rank across, and, but for itself, where in its memory of a unit's
-  // errors theirs lie, as Int8Blocks: none where the plan feeds none back. And the bytes of that memory.
+  // errors theirs lie, as ErrorBlocks: none where the plan feeds none back. And the bytes of that memory, of a
+  // unit that is trained.
   struct Errors {
     Slice of;
     std::optional<std::int64_t> at;

@@ -6,9 +6,9 @@
 
 #include "base/codec.h"
 #include "base/elements.h"
+#include "base/error_feedback.h"
 #include "base/half.h"
 #include "device/device.h"
-#include "device/kernels.h"
 #include "memory/staged_pass.h"
 #include "memory/tier_meter.h"
 
@@ -23,30 +23,44 @@ class Blocks {
         count_(std::min(round_up(of.first + n, Codec::kBlock), of.count) - first_),
         heads_(of.array + first_ / Codec::kBlock * Codec::kHead),
         codes_(of.array + bytes_of_heads<Codec>(of.count) + first_),
-        array_(static_cast<std::size_t>(bytes_of_codes(Codec::kWire, count_))),
+        array_(static_cast<std::size_t>(bytes_of_codes<Codec>(count_))),
         values_(static_cast<std::size_t>(count_)) {}
 
   void fetch(Device& device) {
     device.to_host(array_.data(), heads_, heads());
     device.to_host(array_.data() + heads(), codes_, count_);
-    run_on_host(Decode{array_.data(), values_.data(), Dtype::bf16, count_, Codec::kWire});
+    each([](std::int64_t count, const feedback::Coded& at, Bf16* values) {
+      Codec::decode(at.codes, at.heads, count, 0, count, values);
+    });
   }
   void store(Device& device) {
-    run_on_host(Encode{values_.data(), Dtype::bf16, array_.data(), count_, Codec::kWire});
+    each([](std::int64_t count, const feedback::Coded& at, Bf16* values) {
+      Codec::encode(values, count, at.codes, at.heads);
+    });
     device.from_host(heads_, array_.data(), heads());
     device.from_host(codes_, array_.data() + heads(), count_);
   }
   Bf16* at(std::int64_t value) { return values_.data() + (value - first_); }
 
  private:
-  using Codec = Int8Blocks;
+  using Codec = ErrorBlocks;
   std::int64_t heads() const { return bytes_of_heads<Codec>(count_); }
+  void each(const auto& use) {
+    feedback::each_block<Codec>(count_, feedback::coded<Codec>(array_.data(), count_),
+                                [&](std::int64_t begin, std::int64_t count, const feedback::Coded& at) {
+                                  use(count, at, values_.data() + begin);
+                                });
+  }
 
   std::int64_t first_, count_;
   std::uint8_t *heads_, *codes_;
   std::vector<std::uint8_t> array_;
   std::vector<Bf16> values_;
 };
+
+void scaled(const Bf16* from, std::int64_t n, float by, Bf16* to) {
+  for (std::int64_t i = 0; i < n; ++i) narrow(widen(from[i]) * by, to[i]);
+}
 
 }  // namespace
 
@@ -57,7 +71,7 @@ void CodedValues::read(Device& device, std::int64_t n, void* values) const {
   }
   Blocks blocks(*this, n);
   blocks.fetch(device);
-  std::memcpy(values, blocks.at(first), bytes_of(n, Dtype::bf16));
+  scaled(blocks.at(first), n, 1 / scale, static_cast<Bf16*>(values));
 }
 
 // Others of a block stay as they are: what was decoded is encoded to the same codes.
@@ -65,7 +79,7 @@ void CodedValues::write(Device& device, std::int64_t n, const void* values) cons
   if (array == nullptr) return;
   Blocks blocks(*this, n);
   blocks.fetch(device);
-  std::memcpy(blocks.at(first), values, bytes_of(n, Dtype::bf16));
+  scaled(static_cast<const Bf16*>(values), n, scale, blocks.at(first));
   blocks.store(device);
 }
 

@@ -17,11 +17,12 @@ class Block;
 class Device;
 class TorchStep;
 
-// Values in a codec, in memory of a device: those from `first` of an array of `count` on; of none (null) they are
-// zeros.
+// Values as ErrorBlocks in memory of a device: those from `first` of an array of `count` on, each `scale` times what is
+// told, a power of two; of no array (null) they are zeros.
 struct CodedValues {
   std::uint8_t* array = nullptr;
   std::int64_t count = 0, first = 0;
+  float scale = 1;
 
   // `n` of them, to the host's memory and from it, as bf16, which holds each of them exactly.
   void read(Device& device, std::int64_t n, void* values) const;

@@ -95,6 +95,10 @@ TEST_P(Hosts, GiveTheLossesOfOneAndSendWhatWasPredicted) {
     EXPECT_EQ(wire.at("predicted"), wire.at("measured"));
     for (const char* link : {"within_host", "across_hosts", "in_place"})
       EXPECT_EQ(wire.at(link).at("predicted"), wire.at(link).at("measured")) << link;
+    for (const json& each : wire.value("codes", json::array()))
+      for (const char* link : {"within_host", "across_hosts"})
+        EXPECT_EQ(each.at(link).at("predicted"), each.at(link).at("measured")) << each;
+    EXPECT_EQ(wire.value("codes", json::array()).size(), exact ? 0 : 2);
     // Each rank receives as much from other hosts as it sends there.
     const auto across = wire.at("across_hosts").at("measured").get<double>() * shape.ranks_per_host * 20;
     EXPECT_GT(across, 0);

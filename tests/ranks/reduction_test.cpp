@@ -1,6 +1,9 @@
 // The dtype in which gradients travel, by choice: bytes, bits, and what is rounded.
 #include <torch/torch.h>
 
+#include <set>
+#include <string>
+
 #include "lm.h"
 
 namespace zero::test::reduction_test {
@@ -56,6 +59,28 @@ TEST(FlatGradients, HaveRoomForAUnitThatIsThawedLater) {
         EXPECT_GE(engine.ledger()[Owner::reduction].peak, 4 * LateLayer::kWide * LateLayer::kWide) << plan.label();
       });
     }
+}
+
+// Its codes need more memory than those of all that is trained from the start, and it has errors as those have; frozen
+// again it has none.
+TEST(FlatGradients, OfAUnitThatIsThawedLaterCrossInCodes) {
+  const Plan plan = Plan::zero3().reduce_in(Wire::int4).error_feedback(true);
+  on_ranks<LateLayer>({.plan = plan, .ranks = 4, .optimizer = Sgd{.lr = 1e-3}, .shard = 2}, {},
+                      [&](LateLayer& model, Engine& engine, int) {
+                        const auto step = [&] {
+                          train_step(model, engine);
+                          std::set<std::string> names;
+                          const EngineState state = engine.state();
+                          for (const StateTensor& each : state.tensors())
+                            if (each.key.kind == StateKind::error) names.insert(each.key.name);
+                          return names.size();
+                        };
+                        const std::size_t others = step();
+                        model.thaw();
+                        EXPECT_GT(step(), others);
+                        model.thaw(false);
+                        EXPECT_EQ(step(), others);
+                      });
 }
 
 // A gradient that is known: the data, once in 16 bits and once in full precision.

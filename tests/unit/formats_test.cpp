@@ -1,6 +1,8 @@
 // Narrow formats: rounding at random, and 8 bits in blocks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -8,6 +10,7 @@
 
 #include "base/blockwise.h"
 #include "base/codec.h"
+#include "base/error_blocks.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "device/kernels.h"
@@ -222,22 +225,51 @@ std::vector<float> normal_values(float size) {
   return values;
 }
 
-// The largest magnitude is -8 steps, so that what has its sign is within half a step, and what has the other one within
-// a step; what bf16 makes of a step is 2^-9 of it.
-TEST(Int4Blocks, AreNearTheirValues) {
-  for (const float size : {1.0F, 1e-30F, 1e30F}) {
-    const std::vector<float> values = normal_values(size), arrived = through(Wire::int4, values);
-    for (std::size_t block = 0; block < values.size(); block += 256) {
-      const std::size_t end = std::min(block + 256, values.size());
-      const auto less = [](float a, float b) { return std::abs(a) < std::abs(b); };
-      const float largest = *std::max_element(values.begin() + static_cast<std::ptrdiff_t>(block),
-                                              values.begin() + static_cast<std::ptrdiff_t>(end), less);
-      const float step = std::abs(largest) / 8;
-      for (std::size_t i = block; i < end; ++i) {
-        const bool clipped = std::signbit(values[i]) != std::signbit(largest) && std::abs(values[i]) > 7.5F * step;
-        EXPECT_LE(std::abs(arrived[i] - values[i]), step * ((clipped ? 1 : 0.5F) + 8 * 0x1p-8F)) << values[i];
+// The largest magnitude is -8 or -128 steps, so that what has its sign is within half a step, and what has the other
+// one within a step; what bf16 makes of a step is 2^-9 of it.
+TEST(FullRangeBlocks, AreNearTheirValues) {
+  for (const auto& [wire, steps] : {std::pair(Wire::int4, 8.0F), {Wire::int8, 128.0F}})
+    for (const float size : {1.0F, 1e-30F, 1e30F}) {
+      const std::vector<float> values = normal_values(size), arrived = through(wire, values);
+      for (std::size_t block = 0; block < values.size(); block += 256) {
+        const std::size_t end = std::min(block + 256, values.size());
+        const auto less = [](float a, float b) { return std::abs(a) < std::abs(b); };
+        const float largest = *std::max_element(values.begin() + static_cast<std::ptrdiff_t>(block),
+                                                values.begin() + static_cast<std::ptrdiff_t>(end), less);
+        const float step = std::abs(largest) / steps;
+        for (std::size_t i = block; i < end; ++i) {
+          const bool clipped =
+              std::signbit(values[i]) != std::signbit(largest) && std::abs(values[i]) > (steps - 0.5F) * step;
+          EXPECT_LE(std::abs(arrived[i] - values[i]), step * ((clipped ? 1 : 0.5F) + steps * 0x1p-8F)) << values[i];
+        }
       }
     }
+}
+
+TEST(FullRangeBlocks, OfWhatWasDecodedAreTheSame) {
+  for (const Wire wire : {Wire::int4, Wire::int8})
+    for (const float size : {1.0F, 1e-30F, 1e30F}) {
+      const std::vector<float> arrived = through(wire, normal_values(size));
+      EXPECT_EQ(through(wire, arrived), arrived);
+    }
+}
+
+// So that state has them in two bytes, and nothing is lost.
+TEST(ErrorBlocks, AreExactInBf16AndTheSameWhereTheyAreEncodedAgain) {
+  for (const float size : {1.0F, 1e-36F, 1e30F}) {
+    const std::vector<float> values = normal_values(size);
+    const auto count = static_cast<std::int64_t>(std::min<std::size_t>(values.size(), ErrorBlocks::kBlock));
+    std::array<std::uint8_t, ErrorBlocks::kBlock> codes{}, again{};
+    std::uint8_t head = 0, same = 0;
+    ErrorBlocks::encode(values.data(), count, codes.data(), &head);
+    std::array<float, ErrorBlocks::kBlock> wide{};
+    std::array<Bf16, ErrorBlocks::kBlock> narrow{};
+    ErrorBlocks::decode(codes.data(), &head, count, 0, count, wide.data());
+    ErrorBlocks::decode(codes.data(), &head, count, 0, count, narrow.data());
+    for (std::size_t i = 0; i < wide.size(); ++i) EXPECT_EQ(widen(narrow[i]), wide[i]);
+    ErrorBlocks::encode(narrow.data(), count, again.data(), &same);
+    EXPECT_EQ(codes, again);
+    EXPECT_EQ(head, same);
   }
 }
 
@@ -324,7 +356,7 @@ TEST(Differences, OfEqualInfinitiesAreNone) {
 class FedBack {
  public:
   FedBack(Wire wire, std::size_t count)
-      : wire_(wire), errors_(static_cast<std::size_t>(bytes_of_codes(Wire::int8, static_cast<std::int64_t>(count)))) {}
+      : wire_(wire), errors_(static_cast<std::size_t>(bytes_of_codes<ErrorBlocks>(static_cast<std::int64_t>(count)))) {}
 
   std::vector<float> through(const std::vector<float>& values) {
     const auto count = static_cast<std::int64_t>(values.size());
@@ -394,8 +426,8 @@ TEST(Int4HadamardBlocks, OfFiniteValuesAreFinite) {
   for (const float each : through(Wire::int4_hadamard, normal_values(1e37F))) EXPECT_TRUE(std::isfinite(each));
 }
 
-TEST(Int4Blocks, ThatAreNotFiniteAreNoNumbers) {
-  for (const Wire wire : {Wire::int4, Wire::int4_hadamard})
+TEST(FullRangeBlocks, ThatAreNotFiniteAreNoNumbers) {
+  for (const Wire wire : {Wire::int8, Wire::int4, Wire::int4_hadamard})
     for (const float broken : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       std::vector<float> values(300, 1);
       values[255] = broken;
@@ -404,9 +436,10 @@ TEST(Int4Blocks, ThatAreNotFiniteAreNoNumbers) {
     }
 }
 
-TEST(Int4Blocks, OfZerosAreZeros) {
+TEST(FullRangeBlocks, OfZerosAreZeros) {
   for (const float least : {0.0F, -0.0F, 1e-44F})
-    for (const float value : through(Wire::int4, std::vector<float>(3, least))) EXPECT_EQ(value, 0);
+    for (const Wire wire : {Wire::int8, Wire::int4})
+      for (const float value : through(wire, std::vector<float>(3, least))) EXPECT_EQ(value, 0);
 }
 
 TEST(Int4Blocks, TakeHalfAByteAValueAndTwoABlock) {

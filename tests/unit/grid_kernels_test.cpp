@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/codec.h"
+#include "base/error_blocks.h"
 #include "optimizers.h"
 #include "partition/accumulation_order.h"
 #include "partition/moments.h"
@@ -307,7 +308,7 @@ TEST(GridKernels, EncodeWithErrorsLikeTheHost) {
         std::vector<char> values = array_of(dtype, count, 8, 30);
         if (count == kCount) std::memset(values.data() + 100 * size_of(dtype), 0x7f, 1000);  // not finite, or huge
         std::vector<std::uint8_t> host(static_cast<std::size_t>(bytes_of_codes(wire, count))), device(host);
-        std::vector<std::uint8_t> host_errors(static_cast<std::size_t>(bytes_of_codes(Wire::int8, count)));
+        std::vector<std::uint8_t> host_errors(static_cast<std::size_t>(bytes_of_codes<ErrorBlocks>(count)));
         std::vector<std::uint8_t> device_errors = host_errors;
         for (int round = 0; round < 3; ++round) {
           run_on_host(Encode{values.data(), dtype, host.data(), count, wire, nullptr, host_errors.data()});

@@ -49,6 +49,7 @@ cli::Report report_of(std::vector<cli::RunResult> runs) {
 TEST(JsonSchema, OfReports) {
   Schema documented = schema("zero.report/2");
   cli::RunResult on_disk = run_of("adamw", 1e-3);
+  on_disk.wire.codes = {{.state = "parameter", .codec = "int8", .within_host = {4, 4}, .across_hosts = {2, 2}}};
   on_disk.tiers = {{.tier = "disk", .state = "optimizer", .held = {8, 8}, .read = {8, cli::kUnmeasured}}};
   on_disk.recomputation = {
       .budget = 5, .unlimited = 9, .peak = 5, .planned = 4, .operators = 3, .again = 2, .share = .1};
@@ -69,6 +70,7 @@ TEST(JsonSchema, ReportsHaveWhatTheirRunsHaveInCommon) {
 TEST(JsonSchema, ReportsAreReadAsTheyWereWritten) {
   cli::RunResult whole = run_of("adamw", 1e-3);
   whole.tiers = {{.tier = "disk", .state = "optimizer", .held = {8, 8}, .read = {8, cli::kUnmeasured}}};
+  whole.wire.codes = {{.state = "parameter", .codec = "int8", .within_host = {4, 4}, .across_hosts = {2, 2}}};
   whole.recomputation = {.budget = 5, .unlimited = 9, .peak = 5, .planned = 4, .operators = 3, .again = 2, .share = .1};
   whole.predicted_seconds = 2;
   whole.profile = "mine";

@@ -190,6 +190,7 @@ TEST(PlannerFit, PlansRoundWhereCodesCross) {
   EXPECT_TRUE(rounds(Plan::zeropp(), 4)) << "parameters are coded inside a group, too";
   EXPECT_TRUE(rounds(Plan::hybrid().reduce_in(Wire::bf16_codes), hosts));
   EXPECT_FALSE(loss_price(Plan::hybrid().reduce_in(Wire::bf16_codes)));
+  EXPECT_FALSE(loss_price(Plan::zeropp().error_feedback(true)));
   EXPECT_TRUE(rounds(Plan::ddp().activation_budget({.share = .5}).activations_in(Wire::int8), 2));
 }
 

@@ -101,7 +101,8 @@ RunResult run_of(const Plan& plan) {
               .uneven = true,
               .within_host = other,
               .across_hosts = other,
-              .in_place = other};
+              .in_place = other,
+              .codes = {{"gradient", "int4-hadamard", other, other}}};
   for (const State state : {State::parameter, State::gradient, State::optimizer})
     if (const Tier tier = plan[state].tier; tier != Tier::device)
       run.tiers.push_back({std::string(name(tier)), std::string(name(state)), other, other, other, true});

@@ -1,7 +1,6 @@
 // Eight bits with a sign in blocks of 128, each with a power of two, one byte (as MXINT8 of the OCP Microscaling
-// formats, 2023, in longer blocks). Rounded to the nearest, halves to even; a block that is not finite becomes NaN, and
-// magnitudes above 127 * 2^121 round to infinity. What was decoded is encoded to the same codes, but for these. No
-// torch.
+// formats, 2023, in longer blocks): each value is exact in bf16. Rounded to the nearest, halves to even; magnitudes
+// above 127 * 2^121 round to infinity. What was decoded is encoded to the same codes, but for these. No torch.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +8,12 @@
 #include <cstdint>
 
 #include "base/float8_blocks.h"
+#include "base/full_range_blocks.h"
 #include "base/targets.h"
-#include "zero/plan.h"
 
 namespace zero {
 
-namespace int8 {
+namespace error_blocks {
 
 // The power of two by which `largest`, the bits of a magnitude, is divided to come into (63.5, 127].
 ZERO_BOTH inline std::int32_t exponent_of(std::int32_t largest) {
@@ -23,29 +22,22 @@ ZERO_BOTH inline std::int32_t exponent_of(std::int32_t largest) {
   return std::clamp(exponent, -126, 126);
 }
 
-// Halves to even, of less than 2^22.
-ZERO_BOTH inline float nearest(float value) {
-  constexpr float shift = 12582912;  // 1.5 * 2^23
-  return (value + shift) - shift;
-}
+}  // namespace error_blocks
 
-}  // namespace int8
-
-// See base/codec.h.
-struct Int8Blocks {
-  static constexpr Wire kWire = Wire::int8;
+// As the codecs of base/codec.h are, without a wire: of finite values.
+struct ErrorBlocks {
   static constexpr std::int64_t kBlock = 128, kHead = 1, kBits = 8;
 
   template <class T>
   ZERO_BOTH static void encode(const T* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* head) {
     const std::int32_t largest = float8::largest_magnitude(values, n);
     const bool finite = largest < 0x7f800000;
-    const std::int32_t exponent = int8::exponent_of(largest);
+    const std::int32_t exponent = error_blocks::exponent_of(largest);
     *head = finite ? static_cast<std::uint8_t>(exponent + float8::kExponentBias) : float8::kNoNumber;
     const float scale = finite ? float8::power(-exponent) : 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const float value = finite ? widen(values[i]) : 0;
-      codes[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(int8::nearest(value * scale)));
+      codes[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(full_range::nearest(value * scale)));
     }
   }
   template <class T>
