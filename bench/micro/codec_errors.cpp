@@ -101,13 +101,13 @@ double error_of(const Variant& variant, Values values) {
   return error_of(values, arrived);
 }
 
-double error_of(zero::Wire wire, const Values& values) {
+Values through(zero::Wire wire, const Values& values) {
   const auto count = static_cast<std::int64_t>(values.size());
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(zero::bytes_of_codes(wire, count)));
   Values arrived(values.size());
   run_on_host(zero::Encode{values.data(), zero::Dtype::f32, codes.data(), count, wire});
   run_on_host(zero::Decode{codes.data(), arrived.data(), zero::Dtype::f32, count, wire});
-  return error_of(values, arrived);
+  return arrived;
 }
 
 Values joined(const std::vector<torch::Tensor>& tensors) {
@@ -119,8 +119,11 @@ Values joined(const std::vector<torch::Tensor>& tensors) {
   return all;
 }
 
+constexpr int kLast = 40;  // steps whose gradients are kept
+
 struct Recorded {
-  Values gradients, weights, changes;
+  std::vector<Values> gradients;  // of the last steps
+  Values weights, changes;
 };
 
 Recorded record(const std::string& text, const std::string& preset, int steps) {
@@ -133,17 +136,35 @@ Recorded record(const std::string& text, const std::string& preset, int steps) {
     optimizer.zero_grad();
     const models::Batch batch = corpus.batch(step, 8, 64);
     model->loss(batch.inputs, batch.targets).backward();
-    if (step == steps) {
+    if (step > steps - kLast) {
       std::vector<torch::Tensor> gradients;
       for (const torch::Tensor& each : model->parameters()) gradients.push_back(each.grad());
-      result.gradients = joined(gradients);
-      result.weights = joined(model->parameters());
+      result.gradients.push_back(joined(gradients));
     }
+    if (step == steps) result.weights = joined(model->parameters());
     optimizer.step();
   }
   result.changes = joined(model->parameters());
   for (std::size_t i = 0; i < result.changes.size(); ++i) result.changes[i] -= result.weights[i];
   return result;
+}
+
+// Of AdamW's average of gradients, where what is rounded off is fed back: of the newest error so much, of those before
+// the rest.
+double error_of_average(zero::Wire wire, const std::vector<Values>& gradients, float newest) {
+  constexpr float kBefore = 0.9F;
+  Values average(gradients[0].size()), arrived_average(average), errors(average);
+  for (const Values& gradient : gradients) {
+    Values sent = gradient;
+    for (std::size_t i = 0; i < sent.size(); ++i) sent[i] += errors[i];
+    const Values arrived = through(wire, sent);
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      if (newest > 0) errors[i] = newest * (sent[i] - arrived[i]) + (1 - newest) * errors[i];
+      average[i] = kBefore * average[i] + (1 - kBefore) * gradient[i];
+      arrived_average[i] = kBefore * arrived_average[i] + (1 - kBefore) * arrived[i];
+    }
+  }
+  return error_of(average, arrived_average);
 }
 
 }  // namespace
@@ -156,14 +177,16 @@ int main(int argc, char** argv) {
   const Recorded recorded = record(argv[1], argc > 2 ? argv[2] : "micro", argc > 3 ? std::atoi(argv[3]) : 200);
   const auto row = [&](const std::string& name, std::int64_t block, double bytes, const auto& error) {
     std::printf("| %s | %lld | %.3f | %.3f | %.3f | %.3f |\n", name.c_str(), static_cast<long long>(block), bytes,
-                error(recorded.gradients), error(recorded.weights), error(recorded.changes));
+                error(recorded.gradients.back()), error(recorded.weights), error(recorded.changes));
   };
+  const auto codecs = {zero::Wire::bf16_codes, zero::Wire::fp8, zero::Wire::int8, zero::Wire::int4,
+                       zero::Wire::int4_hadamard};
   std::printf("| | block | bytes a value | gradients | weights | changes |\n|---|---|---|---|---|---|\n");
   for (const zero::Wire wire :
        {zero::Wire::bf16_codes, zero::Wire::fp8, zero::Wire::int8, zero::Wire::int4, zero::Wire::int4_hadamard})
     row("`" + std::string(zero::name(wire)) + "`", zero::block_of(wire),
         static_cast<double>(zero::bytes_of_codes(wire, 1 << 20)) / (1 << 20),
-        [&](const Values& values) { return error_of(wire, values); });
+        [&](const Values& values) { return error_of(values, through(wire, values)); });
   for (const int bits : {8, 4})
     for (const auto& [form, scale] : {std::pair(Form::clipped, Scale::power),
                                       {Form::clipped, Scale::bf16},
@@ -176,4 +199,12 @@ int main(int argc, char** argv) {
           const Variant variant{bits, form, scale, block, stochastic};
           row(variant.name(), block, variant.bytes(), [&](const Values& values) { return error_of(variant, values); });
         }
+  std::printf(
+      "\n| AdamW's average, fed back of the newest error | none | .2 | .5 | .8 | all |\n|---|---|---|---|---|---|\n");
+  for (const zero::Wire wire : codecs) {
+    std::printf("| `%s` |", std::string(zero::name(wire)).c_str());
+    for (const float newest : {0.0F, 0.2F, 0.5F, 0.8F, 1.0F})
+      std::printf(" %.3f |", error_of_average(wire, recorded.gradients, newest));
+    std::printf("\n");
+  }
 }
