@@ -222,8 +222,9 @@ class Run {
 
   // This rank's, which are every rank's: a step's collectives are the same for all.
   void measure_collectives() {
-    for (const zero::Collective collective : {zero::Collective::all_gather, zero::Collective::reduce_scatter})
-      if (steps_.counted() > 0)
+    using enum zero::Collective;
+    for (const zero::Collective collective : {all_gather, reduce_scatter, all_to_all})
+      if (steps_.counted() > 0 && (collective != all_to_all || steps_.traffic()[collective].bytes > 0))
         result_.collectives[std::string(name(collective))] = steps_.traffic()[collective].bytes / steps_.counted();
   }
 

@@ -1,6 +1,6 @@
-// What coding rounds off an array is kept, in ErrorBlocks, and is part of what is coded of it next: so it is late, and
-// not lost (LoCo, arXiv 2407.04480, of which this is the case without an average over steps). An array of such errors
-// begins as zeros, all bytes of it. No torch.
+// What coding rounds off an array is kept, in ErrorBlocks, and is part of what is coded of it next: so it is late, and,
+// but for what ErrorBlocks round off it, not lost (LoCo, arXiv 2407.04480, of which this is the case without an average
+// over steps). An array of such errors begins as zeros, all bytes of it. No torch.
 #pragma once
 
 #include <algorithm>

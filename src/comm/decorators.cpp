@@ -42,7 +42,7 @@ class Timed final : public Pending::State {
 
   Pending inner_;
   Collective operation_;
-  bool codes_;  // what else are bytes is broadcast
+  bool codes_;  // of steps, what else are bytes is broadcast
   Clock::time_point start_;
   std::shared_ptr<TrafficMeter> meter_;
 };

@@ -126,9 +126,14 @@ at::Tensor Accumulation::scale(const at::Tensor& loss) const {
   return scaled;
 }
 
+// What is told of state has them.
+void Accumulation::outdate_errors() {
+  if (trained_.plan().error_feedback()) parameters_.invalidate_state();
+}
+
 void Accumulation::begin_micro_batch() {
   in_backward_ = true;
-  if (trained_.plan().error_feedback()) parameters_.invalidate_state();
+  outdate_errors();
   gradients_->begin(micro());
   parameters_.micro_batch().begin_backward(micro() + 1 < trained_.plan().accumulate());
 }
@@ -171,7 +176,7 @@ void Accumulation::after_backward() noexcept {
 
 void Accumulation::drop_step() {
   in_backward_ = false;
-  parameters_.invalidate_state();
+  outdate_errors();
   gradients_->abort();
   parameters_.micro_batch().abort();
   empty_step();
@@ -217,7 +222,7 @@ bool Accumulation::any_left() {
 }
 
 void Accumulation::begin_anew() {
-  parameters_.invalidate_state();
+  outdate_errors();
   gradients_->coded().begin_anew();
   empty_step();
   numbers_.begin_anew();

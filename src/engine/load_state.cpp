@@ -70,7 +70,7 @@ class Saving::Loading {
     engine_.each_base(unit, [&](const StateSpan& held) { read(held); });
   }
 
-  // Where those of the same mesh are there: else they begin anew.
+  // Where those of the same mesh are there, of as many micro-batches: else they begin anew.
   void load_errors(Unit& unit) {
     if (!has(engine_.errors_of(unit))) return;
     engine_.accumulation_.gradients().coded().open(unit);

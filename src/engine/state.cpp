@@ -52,10 +52,10 @@ bool of_elements(const StateTensor& tensor, const std::vector<std::int64_t>& sha
   }
 }
 
-// "0 of 2 x 4": a shard group, of so many, of so many ranks.
-std::string group_in(const MeshShape& mesh, int group) {
+// "0 of 2 x 4 x 1": a shard group, of so many, of so many ranks, of which each adds up so many micro-batches.
+std::string group_in(const MeshShape& mesh, int group, int micro_batches) {
   return std::to_string(group) + " of " + std::to_string(mesh.size(Axis::replica)) + " x " +
-         std::to_string(mesh.size(Axis::shard));
+         std::to_string(mesh.size(Axis::shard)) + " x " + std::to_string(micro_batches);
 }
 
 // The tensors of a state, and this rank's pieces of them.
@@ -269,7 +269,8 @@ std::vector<StateTensor> Saving::bases_of(const Unit& unit) const {
 
 void Saving::each_error(const Unit& unit, const VisitState& tell) {
   const UnitLayout& layout = unit.layout();
-  const std::string group = group_in(ranks_.mesh(), ranks_.mesh().at(Axis::replica, ranks_.rank()));
+  const std::string group =
+      group_in(ranks_.mesh(), ranks_.mesh().at(Axis::replica, ranks_.rank()), trained_.plan().accumulate());
   const auto scale = static_cast<float>(accumulation_.scaler().value());
   accumulation_.gradients().coded().each_error(unit, [&](const Slice& of, std::uint8_t* errors) {
     for (const Piece& piece : layout.pieces_between(of.begin, of.end())) {
@@ -289,7 +290,7 @@ std::vector<StateTensor> Saving::errors_of(const Unit& unit) const {
   std::vector<StateTensor> tensors;
   for (const Slot& slot : unit.layout().slots())
     for (int group = 0; group < ranks_.mesh().size(Axis::replica); ++group)
-      tensors.push_back({{slot.name, StateKind::error, group_in(ranks_.mesh(), group)},
+      tensors.push_back({{slot.name, StateKind::error, group_in(ranks_.mesh(), group, trained_.plan().accumulate())},
                          Dtype::bf16,
                          trained_.rules()[static_cast<std::size_t>(slot.index)].shape});
   return tensors;
@@ -332,8 +333,12 @@ EngineState Saving::told(bool frozen) {
       orders.push_back(order_of(tensors[i], slots[i * slots.size() / tensors.size()].index));
     }
   };
+  std::vector<Unit*> told;
+  for (const auto& unit : parameters_.units())
+    if (unit->adopted() && (frozen || unit->layout().trainable() || updater.states().prepared(*unit)))
+      told.push_back(unit.get());
   CodedSums& coded = accumulation_.gradients().coded();
-  for (const auto& unit : parameters_.units()) {
+  for (const Unit* const unit : told) {
     if (bases[static_cast<std::size_t>(unit->index())] != 0) add_tensors(*unit, bases_of(*unit));
     if (coded.has_errors(*unit)) add_tensors(*unit, errors_of(*unit));
   }
@@ -344,8 +349,7 @@ EngineState Saving::told(bool frozen) {
   for (const Replicated& each : replicated_)
     if (each.persistent) pieces.add_buffer(*described++, each.tensor);
   const auto add = [&](const StateSpan& held) { pieces.add(held); };
-  for (const auto& unit : parameters_.units()) {
-    if (!unit->adopted() || !(frozen || unit->layout().trainable() || updater.states().prepared(*unit))) continue;
+  for (Unit* const unit : told) {
     each_parameter(*unit, add);
     updater.states().each(*unit, add);
     if (bases[static_cast<std::size_t>(unit->index())] != 0) each_base(*unit, add);

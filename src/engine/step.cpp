@@ -127,10 +127,10 @@ StepReport Step::attempt(bool& save_ended) {
   }
   report.gather_seconds = parameters_.pager().take_seconds();
   report.reduce_seconds = accumulation_.gradients().take_seconds();
-  scaler.update(report.skipped);
-  const bool scale_changes = scaler.value() != report.loss_scale;
-  accumulation_.gradients().settle_errors(report.skipped || scale_changes || steps_ % Plan::kErrorSteps == 0);
+  accumulation_.gradients().settle_errors(report.skipped || steps_ % Plan::kErrorSteps == 0);
   accumulation_.next_step();
+  scaler.update(report.skipped);
+  if (scaler.value() != report.loss_scale) accumulation_.gradients().coded().begin_anew();
   if (float8) float8->set_loss_scale(scaler.value());
   return report;
 }

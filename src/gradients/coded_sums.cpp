@@ -4,6 +4,7 @@
 
 #include "base/codec.h"
 #include "base/error_blocks.h"
+#include "partition/wire.h"
 
 namespace zero {
 
@@ -20,9 +21,12 @@ void CodedSums::open(const Unit& unit) {
 
 // One that is trained later may need more than all that are from the start.
 Coder CodedSums::coder(const Unit& unit, const Route& route) {
-  const std::int64_t needed = route.coded() ? routes_.coded_sum_bytes(unit.layout()) : 0;
+  std::int64_t needed = 0;
+  for (const Hop& hop : route.hops)
+    if (hop.codec != Wire::native)
+      needed = CodedSum(hop.to.count, hop.kept, hop.codec, hop.members(), hop.brought()).bytes();
   if (needed > (codes_ ? codes_.count() : 0)) {
-    std::int64_t most = needed;
+    std::int64_t most = routes_.coded_sum_bytes(unit.layout());
     for (const auto& each : units_)
       if (each->layout().trainable()) most = std::max(most, routes_.coded_sum_bytes(each->layout()));
     codes_.reset();

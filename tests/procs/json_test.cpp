@@ -33,7 +33,8 @@ TEST(JsonOfCommands, TrainAndCompareWriteWhatIsDocumented) {
   const Words options = folder.small({"--ranks", "2", "--steps", "2", "--json", folder.path("out")});
   std::filesystem::create_directory(folder.path("disk"));
   const Words on_disk{"--offload", "optimizer=disk", "--disk", folder.path("disk")};
-  const Result within = run_apart(folder, joined({"train", "--activation-budget", "80%"}, options));
+  const Result within =
+      run_apart(folder, joined({"train", "--activation-budget", "80%", "--gather-in", "int8"}, options));
   ASSERT_EQ(within.code, 0) << within.err;
   documented.check(document(folder, "out"));
   const Result trained = run_apart(

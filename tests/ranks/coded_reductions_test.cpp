@@ -151,8 +151,32 @@ TEST(ErrorFeedback, GoesOnWithAnotherLossScale) {
     engine.save(folder.path());
   });
   EXPECT_GT(saved[1], 0);
+  EXPECT_EQ(saved, norm(1, [&](Known& model, Engine& engine, int rank) {
+              engine.backward(model.loss(rank));
+              engine.step();
+            }));
   EXPECT_EQ(saved, norm(1, [&](Known&, Engine& engine, int) { engine.load(folder.path()); }));
   EXPECT_EQ(saved, norm(1024, [&](Known&, Engine& engine, int) { engine.load(folder.path()); }));
+}
+
+// Sums over more of them are larger.
+TEST(ErrorFeedback, BeginsAnewWithOtherMicroBatches) {
+  const Folder folder;
+  const auto errors = [](Engine& engine) {
+    const EngineState state = engine.state();
+    return std::ranges::count_if(state.tensors(), [](const auto& each) { return each.key.kind == StateKind::error; });
+  };
+  on_ranks<Known>({.plan = fed_back().accumulate(2), .ranks = 4, .shard = 2}, {},
+                  [&](Known& model, Engine& engine, int) {
+                    train_step(model, engine);
+                    engine.save(folder.path());
+                  });
+  for (const int micro_batches : {1, 2})
+    on_ranks<Known>({.plan = fed_back().accumulate(micro_batches), .ranks = 4, .shard = 2}, {},
+                    [&](Known&, Engine& engine, int) {
+                      engine.load(folder.path());
+                      EXPECT_EQ(errors(engine), micro_batches == 2 ? 2 : 0);
+                    });
 }
 
 TEST(ErrorFeedback, IsNoLongerToldBehindABackward) {
@@ -186,7 +210,7 @@ TEST(ErrorFeedback, IsStateOfEachGroup) {
     for (const StatePiece& piece : state.pieces()) {
       const StateKey& key = state.tensors()[piece.tensor()].key;
       if (key.kind != StateKind::error) continue;
-      EXPECT_EQ(key.part, std::to_string(rank / 2) + " of 2 x 2");
+      EXPECT_EQ(key.part, std::to_string(rank / 2) + " of 2 x 2 x 1");
       piece.read([&](std::int64_t begin, std::int64_t end, const void* values) {
         const std::lock_guard locked(lock);
         for (std::int64_t i = begin; i < end; ++i)

@@ -164,6 +164,21 @@ TEST(LossScales, EndOnEveryRankAtTheFloor) {
                RankError);
 }
 
+// Whoever hears of it may go on: nothing of the step is left.
+TEST(LossScales, LeaveNothingOfTheStepAtTheFloor) {
+  run_ranks(2, [](const World& world) {
+    Overflowing model;
+    Engine engine(model, world, Plan::zero3().precision(Precision::fp16).accumulate(2).reproducible(true), AdamW{},
+                  {.loss_scale = LossScale{.initial = 1}});
+    const auto step = [&](double factor) {
+      for (int micro = 0; micro < 2; ++micro) engine.backward(model.loss(factor));
+      return engine.step();
+    };
+    EXPECT_THROW(step(std::numeric_limits<double>::infinity()), StateError);
+    EXPECT_TRUE(step(1).applied);
+  });
+}
+
 TEST(LossScales, AreDynamicInFp16AndNoneElsewhere) {
   run_ranks(1, [](const World& world) {
     for (const Precision precision : every_precision()) {

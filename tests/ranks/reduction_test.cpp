@@ -1,9 +1,11 @@
 // The dtype in which gradients travel, by choice: bytes, bits, and what is rounded.
 #include <torch/torch.h>
 
+#include <limits>
 #include <set>
 #include <string>
 
+#include "folder.h"
 #include "lm.h"
 
 namespace zero::test::reduction_test {
@@ -64,6 +66,7 @@ TEST(FlatGradients, HaveRoomForAUnitThatIsThawedLater) {
 // Its codes need more memory than those of all that is trained from the start, and it has errors as those have; frozen
 // again it has none.
 TEST(FlatGradients, OfAUnitThatIsThawedLaterCrossInCodes) {
+  const Folder folder;
   const Plan plan = Plan::zero3().reduce_in(Wire::int4).error_feedback(true);
   on_ranks<LateLayer>({.plan = plan, .ranks = 4, .optimizer = Sgd{.lr = 1e-3}, .shard = 2}, {},
                       [&](LateLayer& model, Engine& engine, int) {
@@ -77,6 +80,9 @@ TEST(FlatGradients, OfAUnitThatIsThawedLaterCrossInCodes) {
                         };
                         const std::size_t others = step();
                         model.thaw();
+                        engine.backward(model.loss(engine.micro_batch()) * std::numeric_limits<float>::infinity());
+                        EXPECT_TRUE(engine.step().skipped);
+                        EXPECT_NO_THROW(engine.save(folder.path(), {.frozen = false})) << "its step was skipped";
                         EXPECT_GT(step(), others);
                         model.thaw(false);
                         EXPECT_EQ(step(), others);
