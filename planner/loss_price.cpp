@@ -11,10 +11,12 @@ namespace {
 
 using zero::Wire;
 
-constexpr std::array kMeasured{LossPrice{Wire::int8, Wire::int4, .13, .58},
-                               LossPrice{Wire::int8, Wire::int4_hadamard, .05, .84},
-                               LossPrice{Wire::int4_differences, Wire::int4_hadamard, .15, .82},
-                               LossPrice{Wire::int4, Wire::int4_hadamard, 2.90, 3.26}};
+constexpr std::array kMeasured{LossPrice{Wire::int8, Wire::int4, false, .17, .33},
+                               LossPrice{Wire::int8, Wire::int4, true, .41, .62},
+                               LossPrice{Wire::int4_differences, Wire::int4_hadamard, false, .10, .35},
+                               LossPrice{Wire::int4_differences, Wire::int4_hadamard, true, .29, .86},
+                               LossPrice{Wire::int4_differences, Wire::int4, false, .05, .52},
+                               LossPrice{Wire::int4, Wire::int4_hadamard, false, 3.42, 3.51}};
 
 }  // namespace
 
@@ -31,7 +33,7 @@ bool rounds(const zero::Plan& plan, const zero::MeshShape& mesh) {
 
 std::optional<LossPrice> loss_price(const zero::Plan& plan) {
   const auto found = std::ranges::find_if(kMeasured, [&](const LossPrice& each) {
-    return !plan.error_feedback() && each.gathered == plan[zero::State::parameter].wire &&
+    return each.feeds_back == plan.error_feedback() && each.gathered == plan[zero::State::parameter].wire &&
            each.reduced == plan[zero::State::gradient].wire && plan[zero::State::activation].wire == Wire::native;
   });
   return found == kMeasured.end() ? std::nullopt : std::optional(*found);

@@ -13,6 +13,7 @@ namespace planner {
 // model, trained for 2,000 steps, and the worst of them (docs/numbers.md, "What coded wires cost"; bench/losses.py).
 struct LossPrice {
   zero::Wire gathered, reduced;  // what parameters and gradients travel in
+  bool feeds_back;               // what gradients lose so (Plan::error_feedback)
   double mean, worst;
 };
 std::span<const LossPrice> loss_prices();

@@ -35,8 +35,8 @@ enum class StateKind : std::uint8_t {
   column,       // of the columns, the last dimension but one being 1
   optimizer,    // what a TorchOptimizer keeps; part: the name that LibTorch gives it
   gathered,     // as it was gathered last, where differences from it travel; may be left out
-  error,        // what codes rounded off gradients, where it is fed back, without the loss scale; part: the shard group,
-                // the mesh and micro-batches of a step, "0 of 2 x 4 x 1"; may be left out
+  error,        // what codes rounded off gradients, where it is fed back, without the loss scale; part: the shard
+                // group, of how many, of how many ranks, and micro-batches, "0 of 2 x 4 x 1"; may be left out
   buffer,       // of the module: a buffer, or a parameter of an integer type
 };
 std::string_view name(StateKind kind);

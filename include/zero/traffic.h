@@ -18,8 +18,9 @@ struct Traffic {
     std::int64_t bytes = 0;
     std::int64_t across_hosts = 0;  // of the bytes: from ranks on other hosts
     std::int64_t in_place = 0;  // of the bytes: read where they lie in memory that the ranks have in common, unmoved
-    std::int64_t codes = 0, codes_across = 0;  // of the bytes, and of those across hosts: in steps, codes (Wire) of values
-    double seconds = 0;                        // between the call and its completion, summed over the calls
+    double seconds = 0;         // between the call and its completion, summed over the calls
+    // In steps, of the bytes, and of those across hosts: codes of values (Wire).
+    std::int64_t codes = 0, codes_across = 0;
 
     std::int64_t within_host() const { return bytes - across_hosts; }
     void add(const Moved& moved, std::int64_t times = 1, bool coded = false) {

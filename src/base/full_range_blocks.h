@@ -1,8 +1,8 @@
 // Whole numbers of eight or four bits in blocks of 256, each with a step in bf16, of either sign, by which the block's
-// largest magnitude is the least code, -128 or -8: so it has all codes, and what is clipped is at most a step beyond the
-// largest code, of values of the other sign. Rounded to the nearest, halves to even: by at most half a step, or a step
-// where it is clipped, and what bf16 makes of the step, 2^-9 of a magnitude. What was decoded is encoded to the same
-// codes. A block that is not finite becomes NaN, and a magnitude within 2^-9 of a type's largest number may become
+// largest magnitude is the least code, -128 or -8: so it has all codes, and what is clipped is at most a step beyond
+// the largest code, of values of the other sign. Rounded to the nearest, halves to even: by at most half a step, or a
+// step where it is clipped, and what bf16 makes of the step, 2^-9 of a magnitude. What was decoded is encoded to the
+// same codes. A block that is not finite becomes NaN, and a magnitude within 2^-9 of a type's largest number may become
 // infinite. No torch.
 #pragma once
 

@@ -52,6 +52,11 @@ at::Tensor wide(const at::Tensor& loss) {
   return loss.scalar_type() == at::kHalf ? loss.to(at::kFloat) : loss;
 }
 
+// What is told of state has them.
+void outdate_errors(const Plan& plan, Parameters& parameters) {
+  if (plan.error_feedback()) parameters.invalidate_state();
+}
+
 }  // namespace
 
 Accumulation::Accumulation(const Trained& trained, EngineRanks& ranks, const Liveness& life, Parameters& parameters)
@@ -126,14 +131,9 @@ at::Tensor Accumulation::scale(const at::Tensor& loss) const {
   return scaled;
 }
 
-// What is told of state has them.
-void Accumulation::outdate_errors() {
-  if (trained_.plan().error_feedback()) parameters_.invalidate_state();
-}
-
 void Accumulation::begin_micro_batch() {
   in_backward_ = true;
-  outdate_errors();
+  outdate_errors(trained_.plan(), parameters_);
   gradients_->begin(micro());
   parameters_.micro_batch().begin_backward(micro() + 1 < trained_.plan().accumulate());
 }
@@ -176,7 +176,7 @@ void Accumulation::after_backward() noexcept {
 
 void Accumulation::drop_step() {
   in_backward_ = false;
-  outdate_errors();
+  outdate_errors(trained_.plan(), parameters_);
   gradients_->abort();
   parameters_.micro_batch().abort();
   empty_step();
@@ -222,7 +222,7 @@ bool Accumulation::any_left() {
 }
 
 void Accumulation::begin_anew() {
-  outdate_errors();
+  outdate_errors(trained_.plan(), parameters_);
   gradients_->coded().begin_anew();
   empty_step();
   numbers_.begin_anew();

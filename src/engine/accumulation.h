@@ -77,7 +77,6 @@ class Accumulation final : public TakesGradients {
 
  private:
   void begin_micro_batch();
-  void outdate_errors();
   void join_backward();
   void begin_anew();
   void empty_step();

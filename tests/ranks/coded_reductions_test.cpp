@@ -60,7 +60,7 @@ TEST(ErrorFeedback, SendsWhatWasRoundedOffWithTheNext) {
     on_ranks<Known>({.plan = plan, .ranks = ranks, .optimizer = Sgd{.lr = 1}, .shard = shard}, {},
                     [&](Known& model, Engine& engine, int rank) {
                       const at::Tensor before = engine.main_parameter(model.weight).clone();
-                      at::Tensor sum = torch::zeros({1000});
+                      at::Tensor sum = torch::zeros({1000}, before.options());
                       for (int each = 0; each < ranks; ++each) sum += numbers(each, {1000});
                       for (int step = 0; step < kSteps; ++step) {
                         engine.backward(model.loss(rank));

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "expanded.h"
 #include "planner/answer_json.h"
@@ -190,7 +191,8 @@ TEST(PlannerFit, PlansRoundWhereCodesCross) {
   EXPECT_TRUE(rounds(Plan::zeropp(), 4)) << "parameters are coded inside a group, too";
   EXPECT_TRUE(rounds(Plan::hybrid().reduce_in(Wire::bf16_codes), hosts));
   EXPECT_FALSE(loss_price(Plan::hybrid().reduce_in(Wire::bf16_codes)));
-  EXPECT_FALSE(loss_price(Plan::zeropp().error_feedback(true)));
+  EXPECT_FALSE(loss_price(Plan::hybrid().reduce_in(Wire::int4).error_feedback(true)));
+  EXPECT_NE(loss_price(Plan::zeropp().error_feedback(true))->mean, loss_price(Plan::zeropp())->mean);
   EXPECT_TRUE(rounds(Plan::ddp().activation_budget({.share = .5}).activations_in(Wire::int8), 2));
 }
 
@@ -198,14 +200,16 @@ TEST(PlannerFit, PlansRoundWhereCodesCross) {
 TEST(PlannerFit, LossesAreThoseThatWereMeasured) {
   std::ifstream file(ZERO_SOURCE_DIR "/docs/numbers.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
-  const std::map<std::pair<Wire, Wire>, std::string> names{
-      {{Wire::int8, Wire::int4}, "`zeropp`"},
-      {{Wire::int8, Wire::int4_hadamard}, "`zeropp`, gradients in `int4-hadamard`"},
-      {{Wire::int4_differences, Wire::int4_hadamard}, "`sdp4bit`"},
-      {{Wire::int4, Wire::int4_hadamard}, "`sdp4bit`, weights in `int4`"}};
+  const std::map<std::tuple<Wire, Wire, bool>, std::string> names{
+      {{Wire::int8, Wire::int4, false}, "`zeropp`"},
+      {{Wire::int8, Wire::int4, true}, "`zeropp`, errors fed back"},
+      {{Wire::int4_differences, Wire::int4_hadamard, false}, "`sdp4bit`"},
+      {{Wire::int4_differences, Wire::int4_hadamard, true}, "`sdp4bit`, errors fed back"},
+      {{Wire::int4_differences, Wire::int4, false}, "`sdp4bit`, gradients in `int4`"},
+      {{Wire::int4, Wire::int4_hadamard, false}, "`sdp4bit`, weights in `int4`"}};
   ASSERT_EQ(loss_prices().size(), names.size());
   for (const LossPrice& each : loss_prices()) {
-    const std::string name = names.at({each.gathered, each.reduced});
+    const std::string name = names.at({each.gathered, each.reduced, each.feeds_back});
     const auto row = page.find("\n| " + name + " | ");
     ASSERT_NE(row, std::string::npos) << name;
     char figures[64];

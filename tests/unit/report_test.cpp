@@ -125,7 +125,8 @@ TEST(Report, ShowsWhatIsInCodes) {
   result.wire.codes = {{.state = "parameter", .codec = "int8", .within_host = {300, 300}, .across_hosts = {200, 200}},
                        {.state = "gradient", .codec = "int4", .across_hosts = {100, 100}}};
   EXPECT_TRUE(result.bytes_agree());
-  EXPECT_EQ(row(result, "of parameters in int8, across"), "of parameters in int8, across hosts           200       200");
+  EXPECT_EQ(row(result, "of parameters in int8, across"),
+            "of parameters in int8, across hosts           200       200");
   EXPECT_EQ(row(result, "of gradients in int4, within"), "") << "nothing travels there";
   const RunResult read = runs_from_json(to_json(report_of(result))).at(0);
   EXPECT_EQ(read.wire.codes.at(0).within_host.measured, 300);
