@@ -8,8 +8,8 @@ import sys
 from class_sizes import class_sizes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "backwards", "deferred", "units", "gradients",
-          "operators", "update", "engine", "weights", "data", "analysis", "parallel"]
+LAYERS = ["base", "partition", "memory", "device", "comm", "persist", "backwards", "deferred", "parallel", "units",
+          "gradients", "operators", "update", "engine", "weights", "data", "analysis"]
 USERS = ["models", "planner", "cli", "examples", "python"]
 ALSO_USES = {"models": ["base"], "planner": ["base", "partition"], "cli": ["base", "partition", "memory", "persist"],
              "python": ["partition"]}  # beside the public headers

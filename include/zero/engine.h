@@ -54,6 +54,7 @@
 #include "zero/plan.h"
 #include "zero/schedule.h"
 #include "zero/state.h"
+#include "zero/tensor_rule.h"
 #include "zero/tier_traffic.h"
 #include "zero/traffic.h"
 #include "zero/units.h"
@@ -109,6 +110,8 @@ struct Options {
   // Parameters that the engine leaves where they are, as they are: the program's own to update and to keep the same on
   // all ranks, in no checkpoint, and never moved or cast. The same on every rank.
   std::function<bool(const ParameterInfo&)> ignored = {};
+  // How parameters are cut over the mesh's tensor axis; of an axis of one rank nothing is. The same on every rank.
+  TensorRule tensor = {};
   // Has reports tell of norms by group.
   bool group_norms = false;
   // Under Precision::fp8.
@@ -159,8 +162,7 @@ enum class ReleaseAs : std::uint8_t {
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
-  // A world is the mesh that has all ranks along `shard`. A mesh has no other axes than replica and shard in this
-  // version. Throws ConfigError for a plan, mesh, module or option that cannot work, listing every fault, and CommError
+  // A world is the mesh that has all ranks along `shard`. A mesh has no pipe axis in this version. Throws ConfigError for a plan, mesh, module or option that cannot work, listing every fault, and CommError
   // when the ranks differ or do not answer. If it throws, the module is as it was; until it returns, a
   // module that was not built by zero::deferred holds its own memory beside the engine's.
   Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,

@@ -21,6 +21,9 @@ class Mesh {
   // Collective. Throws ConfigError where the ranks do not make such a grid, CommError where they do not answer.
   Mesh(const World& world, const MeshOptions& options);
 
+  // The mesh of the ranks at this rank's place along the other axes than replica and shard. Nothing is exchanged.
+  Mesh data() const;
+
   const World& world() const { return world_; }
   const MeshShape& shape() const { return shape_; }
   // Ranks along an axis, and this rank's place there.

@@ -65,6 +65,9 @@ class World {
   World(Communicator communicator, int local_rank, int local_size)
       : communicator_(std::move(communicator)), local_rank_(local_rank), local_size_(local_size) {}
 
+  // Of some of its ranks, with the numbers of its engines.
+  World of(const Communicator& some) const;
+
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
   int local_rank() const { return local_rank_; }

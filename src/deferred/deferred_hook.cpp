@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <string>
 #include <string_view>
@@ -324,7 +325,9 @@ class NotedCall {
   bool tensors_ = false, writes_values_ = false, writes_deferred_ = false;
 };
 
-bool any_deferred(const Handle& op, const Stack& stack) {
+std::atomic<deferred_tensors::RunOthers> run_others = nullptr;
+
+bool any_with_key(const Handle& op, const Stack& stack) {
   bool any = false;
   for (std::size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
     for_each_defined(stack[i], [&](const at::Tensor& tensor) { any = any || tensor.key_set().has(kDeferredKey); });
@@ -333,7 +336,9 @@ bool any_deferred(const Handle& op, const Stack& stack) {
 
 void note(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
   const bool inside = deferred_tensors::under_way();
-  if (!inside && !any_deferred(op, *stack)) return Activations::run(op, keys & NotedCall::below(), stack);
+  const bool any = any_with_key(op, *stack);
+  if (!inside && !any) return Activations::run(op, keys & NotedCall::below(), stack);
+  if (const auto others = any ? run_others.load() : nullptr; others != nullptr && others(op, keys, stack)) return;
   NotedCall call(op, keys, stack);
   if (taken_apart(op)) return call.take_apart();
   if (!call.on_deferred()) return inside && !call.on_tensors() && !random(op) ? call.make_later() : call.run();
@@ -347,6 +352,10 @@ void note(const Handle& op, c10::DispatchKeySet keys, Stack* stack) {
 }
 
 }  // namespace
+
+void deferred_tensors::others_run_by(RunOthers run) {
+  run_others = run;
+}
 
 std::int64_t DeferredStorage::bytes_for(const at::Tensor& like) {
   return static_cast<std::int64_t>(at::detail::computeStorageNbytes(like.sizes(), like.strides(), like.itemsize()));

@@ -5,11 +5,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/core/DispatchKeySet.h>
 
 #include <functional>
 #include <string>
 
 #include "deferred/deferred_values.h"
+
+namespace c10 {
+class OperatorHandle;
+}
 
 namespace zero::deferred_tensors {
 
@@ -59,6 +65,11 @@ void set_values(const at::Tensor& tensor, DeferredValues::Source source);
 const DeferredValues::Source* source_of(const at::Tensor& tensor);
 // Reads elements [begin, begin + n) of such a tensor to `place`, contiguous, of n elements.
 void read_into(const at::Tensor& tensor, std::int64_t begin, const at::Tensor& place);
+
+// Tensors of another kind have the same key, and the same fallback: `run` is asked about operators on tensors with the
+// key, and runs those that are on its own. For the process, from then on.
+using RunOthers = bool (*)(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+void others_run_by(RunOthers run);
 
 // Errors about it name it so.
 void name(const at::Tensor& tensor, const std::string& name);

@@ -9,6 +9,7 @@
 #include "engine/engine_optimizer.h"
 #include "engine/impl.h"
 #include "engine/memory_needs.h"
+#include "engine/tensor_cuts.h"
 #include "operators/program_functions.h"
 #include "zero/error.h"
 
@@ -17,34 +18,40 @@ namespace zero {
 namespace {
 
 template <class AnyModule>
-Inventory inventory_of(const AnyModule& module, const Mesh& mesh, const Plan& plan, const Options& options) {
-  if (mesh.size(Axis::data) != mesh.shape().size())
-    throw ConfigError("an engine runs on the replica and shard axes of a mesh, not on " + mesh.shape().text(),
-                      "leave the pipe and tensor axes at 1 rank");
-  plan.validate(mesh.shape());
+Inventory inventory_of(const AnyModule& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
+                       const Options& options) {
+  if (mesh.size(Axis::pipe) != 1)
+    throw ConfigError("an engine runs on the replica, shard and tensor axes of a mesh, not on " + mesh.shape().text(),
+                      "leave the pipe axis at 1 rank");
+  plan.validate(mesh.data().shape());
   if (deferred_tensors::under_way())
     throw StateError("an engine cannot be built inside zero::deferred", "build it of what zero::deferred returns");
-  return take_inventory(module, plan, {options.full_precision, options.units, options.ignored});
+  Inventory inventory = take_inventory(module, plan, {options.full_precision, options.units, options.ignored});
+  cut(inventory, mesh, plan, optimizer, options);
+  return inventory;
 }
 
 // TorchScript has derivatives and a mixed precision of its own, which take no weights in 16 bits beside inputs in fp32.
 Inventory inventory_of_script(const torch::jit::Module& module, const Mesh& mesh, const Plan& plan,
-                              const Options& options) {
+                              const Optimizer& optimizer, const Options& options) {
+  if (mesh.size(Axis::tensor) > 1)
+    throw ConfigError("a module of TorchScript cannot be cut over a tensor axis", "use the module in C++");
   if (plan.compute_dtype() != Dtype::f32)
     throw ConfigError("a module of TorchScript cannot be trained in " + std::string(name(plan.precision())),
                       "use fp32, or the module in C++");
-  return inventory_of(module, mesh, plan, options);
+  return inventory_of(module, mesh, plan, optimizer, options);
 }
 
 }  // namespace
 
 Engine::Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(std::make_unique<Impl>(inventory_of(module, mesh, plan, options), mesh, plan, optimizer, options)) {}
+    : impl_(std::make_unique<Impl>(inventory_of(module, mesh, plan, optimizer, options), mesh, plan, optimizer, options)) {}
 
 Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(std::make_unique<Impl>(inventory_of_script(module, mesh, plan, options), mesh, plan, optimizer, options)) {}
+    : impl_(std::make_unique<Impl>(inventory_of_script(module, mesh, plan, optimizer, options), mesh, plan, optimizer,
+                                   options)) {}
 
 // A process that was forked has none of the threads on which the engine's work is done: there it is left as it is.
 Engine::~Engine() {

@@ -9,12 +9,17 @@ namespace zero {
 namespace {
 
 // A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
-MeshGroups own_groups(const Mesh& mesh, const std::vector<std::string>& lines) {
-  const Communicator& all = mesh.world().communicator();
-  if (all.size() == 1) return {all, mesh.shape()};
-  const Communicator own = split_by_key(
+Communicator own_group(const Communicator& all, const std::vector<std::string>& lines) {
+  if (all.size() == 1) return all;
+  return split_by_key(
       all, {agreement_key(lines), [&lines](const Communicator& group) { require_agreement(group, lines); }});
-  return {own, mesh.shape()};
+}
+
+std::shared_ptr<TensorAxis> tensor_axis(const Mesh& mesh, const std::vector<std::string>& lines) {
+  if (mesh.size(Axis::tensor) == 1) return nullptr;
+  const Communicator own = own_group(mesh[Axis::tensor], lines);
+  require_agreement(own, lines);
+  return std::make_shared<TensorAxis>(own);
 }
 
 // Where the engine computes in the host's memory one group carries both.
@@ -61,15 +66,21 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
     : number_(mesh.world().take_seat()),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
-      groups_(own_groups(mesh, trained.description(inventory))),
+      groups_(own_group(mesh.data().world().communicator(), trained.description(inventory)), mesh.data().shape()),
       seed_(seed_of(trained.options(), *number_, setup_group(groups_, setup_meter_))),
       accounts_(inventory.device, groups_.along(Axis::shard),
                 groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
+      tensor_(tensor_axis(mesh, trained.description(inventory))),
       data_groups_(data_groups(groups_, accounts_.device())),
       exchange_(accounts_.device(), channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
                 [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
+}
+
+std::vector<std::int64_t> EngineRanks::table(Exchange::Kind kind, std::span<const std::int64_t> words) {
+  const std::vector<std::int64_t> table = exchange_.table(kind, words);
+  return tensor_ == nullptr ? table : tensor_->gather_words(table);
 }
 
 Topologies EngineRanks::topologies() const {

@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "backwards/accounts.h"
 #include "comm/mesh_groups.h"
 #include "comm/metered.h"
 #include "engine/trained.h"
+#include "parallel/tensor_axis.h"
 #include "units/exchange.h"
 #include "zero/error.h"
 #include "zero/mesh.h"
@@ -19,7 +22,7 @@ namespace zero {
 
 class EngineRanks {
  public:
-  // Collective. Throws CommError where the ranks build different engines.
+  // `mesh` with its tensor axis. Collective. Throws CommError where the ranks build different engines.
   EngineRanks(const Trained& trained, const Inventory& inventory, const Mesh& mesh);
 
   int rank() const { return exchange_.rank(); }
@@ -29,6 +32,11 @@ class EngineRanks {
   Accounts& accounts() { return accounts_; }
   const Accounts& accounts() const { return accounts_; }
   Device& device() const { return accounts_.device(); }
+
+  // Of the ranks at this one's place along the data axes, what they are cut over; null: nothing is.
+  const std::shared_ptr<TensorAxis>& tensor() const { return tensor_; }
+  // Every rank's `words`, as many on each: by place along the tensor axis, then as Exchange::table() has them.
+  std::vector<std::int64_t> table(Exchange::Kind kind, std::span<const std::int64_t> words);
 
   // The random numbers' seed: the one that was given, else by rank 0's number of the engine, since engines side by side
   // are not to draw the same numbers.
@@ -47,6 +55,7 @@ class EngineRanks {
   MeshGroups groups_;  // not metered, as the next
   std::uint64_t seed_;
   Accounts accounts_;
+  std::shared_ptr<TensorAxis> tensor_;
   MeshGroups data_groups_;  // for what is where the engine computes
   Exchange exchange_;
   Ledger building_;

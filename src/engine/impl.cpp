@@ -9,7 +9,7 @@ namespace zero {
 
 Engine::Impl::Impl(const Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                    Options options)
-    : trained(inventory, mesh, plan, optimizer, std::move(options)),
+    : trained(inventory, mesh.data(), plan, optimizer, std::move(options)),
       ranks(trained, inventory, mesh),
       parameters(trained, ranks, life, inventory, *this),
       accumulation(trained, ranks, life, parameters),

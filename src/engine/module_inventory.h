@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,9 @@ Tiles tiles_of(const torch::nn::Module& module);
 struct Inventory {
   std::vector<ParameterSpec> specs;
   std::vector<at::Tensor> parameters;  // in the order of specs
-  std::vector<ParameterInfo> infos;    // likewise
+  std::vector<ParameterInfo> infos;    // likewise, whole
+  // Likewise, along which dimension it is cut over the tensor axis: specs are of this rank's part.
+  std::vector<std::optional<std::int64_t>> cuts;
   std::vector<Replicated> replicated;
   std::vector<MaxNorms::Table> max_norms;  // of embeddings
   std::vector<std::string> projections;    // parameters by which torch::nn::MultiheadAttention projects its queries

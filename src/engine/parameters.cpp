@@ -153,7 +153,7 @@ at::Tensor Parameters::main_parameter(const at::Tensor& parameter) {
   if (!unit.adopted()) return at::empty_like(parameter, at::TensorOptions(wide));
   if (!updater_.states().has_main(unit)) {
     const Pinned pinned(*pager_, unit);
-    return parameter.detach().to(wide, /*non_blocking=*/false, /*copy=*/true);
+    return whole(parameter.detach().to(wide, /*non_blocking=*/false, /*copy=*/true));
   }
   const at::Tensor flat = at::empty({unit.layout().length()}, at::TensorOptions().dtype(wide));
   updater_.states().read_main(unit, updated_of(unit, flat));

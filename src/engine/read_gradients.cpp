@@ -55,6 +55,11 @@ void GradientReader::require_float8() const {
     }
 }
 
+// What all along the tensor axis have counts once, on the first of them.
+bool GradientReader::counted_here(const Slot& slot) const {
+  return ranks_.tensor() == nullptr || ranks_.tensor()->rank() == 0 || trained_.cut(slot.index).has_value();
+}
+
 // From the end, so that what the update needs first was read last.
 void GradientReader::add_to(StepSummary& summary) {
   StepSums& sums = accumulation_.sums();
@@ -68,10 +73,17 @@ void GradientReader::add_to(StepSummary& summary) {
     for (std::size_t slot = 0; slot < layout.slots().size(); ++slot)
       summary.present[static_cast<std::size_t>(layout.slots()[slot].index)] =
           gradients_.arrived(unit->index(), static_cast<int>(slot));
-    gradients_.read(unit->index(), {unit->slice_begin(), layout.shard_length()},
-                    [&](const void* values, std::int64_t, std::int64_t count) {
-                      sums.add_squares(held->device(), values, held->dtype(), count);
-                    });
+    const auto add = [&](const Slice& elements) {
+      gradients_.read(unit->index(), elements, [&](const void* values, std::int64_t, std::int64_t count) {
+        sums.add_squares(held->device(), values, held->dtype(), count);
+      });
+    };
+    if (std::ranges::all_of(layout.slots(), [&](const Slot& slot) { return counted_here(slot); })) {
+      add({unit->slice_begin(), layout.shard_length()});
+      continue;
+    }
+    for (const Piece& piece : layout.pieces(unit->rank()))
+      if (counted_here(layout.slot(piece.slot))) add({piece.begin, piece.end - piece.begin});
   }
   summary.sums = sums.read();
 }
@@ -86,6 +98,7 @@ std::vector<std::int64_t> GradientReader::squares_of_groups() {
     if (held == nullptr) continue;
     SquareSums& sums = &held->device() == &accounts.device() ? here : of_host;
     for (const Piece& piece : unit->layout().pieces(unit->rank())) {
+      if (!counted_here(unit->layout().slot(piece.slot))) continue;
       const int taken = trained_.group_of(unit->layout().slot(piece.slot).index);
       const std::size_t group = taken < 0 ? groups - 1 : static_cast<std::size_t>(taken);
       gradients_.read(
@@ -102,7 +115,7 @@ std::vector<std::int64_t> GradientReader::squares_of_groups() {
 std::vector<double> GradientReader::group_norms() {
   if (!trained_.options().group_norms) return {};
   const std::vector<std::int64_t> mine = squares_of_groups();
-  const std::vector<std::int64_t> all = ranks_.exchange().table(Exchange::Kind::vote, mine);
+  const std::vector<std::int64_t> all = ranks_.table(Exchange::Kind::vote, mine);
   std::vector<double> norms;
   for (std::size_t first = 0; first < mine.size(); first += ExactSum::kLimbs) {
     ExactSum squares;

@@ -36,6 +36,7 @@ class GradientReader {
  private:
   void each_slice(Unit& unit, const std::function<void(const Slot&, GradientSlice)>& use) const;
   std::vector<std::int64_t> squares_of_groups();
+  bool counted_here(const Slot& slot) const;
 
   const Trained& trained_;
   EngineRanks& ranks_;

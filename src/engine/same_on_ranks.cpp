@@ -22,10 +22,12 @@ std::string order_text(const at::Tensor& parameter) {
   return std::ranges::is_sorted(order) ? "" : ", dimensions in the memory order " + listed(order);
 }
 
-std::string text(const ParameterSpec& parameter, const ParameterInfo& info, const at::Tensor& tensor) {
+std::string text(const ParameterSpec& parameter, const ParameterInfo& info, const at::Tensor& tensor,
+                 const std::optional<std::int64_t>& cut) {
   return "parameter '" + parameter.name + "' of shape " + listed(info.shape) + " " +
          std::string(name(parameter.dtype)) + order_text(tensor) + (parameter.trainable ? "" : ", frozen") +
-         ", in unit '" + parameter.unit + "'";
+         ", in unit '" + parameter.unit + "'" +
+         (cut ? ", cut along dimension " + std::to_string(*cut) : "");
 }
 
 std::string text(const LossScale& scale) {
@@ -73,7 +75,7 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
     lines.push_back(std::string(name(state)) + " " + describe(plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const bool float8 = plan.float8() && options.float8.takes && options.float8.takes(infos[i]);
-    lines.push_back(text(parameters[i], infos[i], inventory.parameters[i]) + (float8 ? ", in FP8" : ""));
+    lines.push_back(text(parameters[i], infos[i], inventory.parameters[i], inventory.cuts[i]) + (float8 ? ", in FP8" : ""));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
   }

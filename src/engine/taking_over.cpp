@@ -35,10 +35,13 @@ std::vector<std::unique_ptr<Unit>> make_units(const Trained& trained, const Inve
   std::vector<std::unique_ptr<Unit>> units;
   for (const UnitLayout& unit : trained.layout().units()) {
     std::vector<at::Tensor> parameters;
-    for (const Slot& slot : unit.slots())
+    UnitCuts cuts{ranks.tensor(), {}};
+    for (const Slot& slot : unit.slots()) {
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
-    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, codes,
-                                           ranks.accounts(), loader));
+      cuts.dims.push_back(trained.cut(slot.index));
+    }
+    units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, cuts,
+                                           codes, ranks.accounts(), loader));
   }
   return units;
 }
@@ -212,6 +215,7 @@ void Parameters::take_over(const Inventory& inventory, UnitOwner& owner) {
   if (std::ranges::count(in_parts, 1) > 0) ranks_.exchange().barrier(Exchange::Kind::setup).wait();
   for (const Replicated& each : inventory.replicated) {
     const at::Tensor values = copy_of(each.tensor.detach());
+    if (ranks_.tensor() != nullptr && ranks_.rank() == 0) ranks_.tensor()->broadcast(values);
     broadcast(ranks_.exchange(), values, -1);
     taken_.others.emplace_back(each.tensor, values);
   }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/same_on_ranks.h"
+#include "partition/element_order.h"
 #include "partition/full_tensor_owners.h"
 #include "partition/slices.h"
 #include "partition/staying.h"
@@ -45,6 +46,18 @@ std::vector<std::pair<std::string, at::Tensor>> named_parameters(const Inventory
   return named;
 }
 
+// Of what this rank has of each parameter.
+std::vector<ParameterRule> rules_of_parts(const Inventory& inventory, const Optimizer& optimizer,
+                                          const std::vector<ParamGroup>& groups) {
+  std::vector<ParameterRule> rules = parameter_rules(optimizer, groups, inventory.infos);
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!inventory.cuts[i]) continue;
+    std::int64_t& cut = rules[i].shape[static_cast<std::size_t>(*inventory.cuts[i])];
+    cut = inventory.specs[i].numel / (elements_of(rules[i].shape) / cut);
+  }
+  return rules;
+}
+
 }  // namespace
 
 Trained::Trained(const Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
@@ -55,7 +68,8 @@ Trained::Trained(const Inventory& inventory, const Mesh& mesh, const Plan& plan,
       options_(with_tiers(plan_, std::move(options), inventory.device)),
       optimizer_(optimizer),
       infos_(inventory.infos),
-      rules_(parameter_rules(optimizer, options_.groups, infos_)),
+      cuts_(inventory.cuts),
+      rules_(rules_of_parts(inventory, optimizer, options_.groups)),
       module_(inventory.module, named_parameters(inventory), options_.ignored),
       tiles_(inventory.tiles),
       layout_(inventory.specs, mesh.shape(), slices_of(plan, rules_)),

@@ -1,6 +1,7 @@
 // What an engine trains, and how: what its program gave it, and what follows from that alone.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ class Trained {
   void set_optimizer(int parameter, const Optimizer& optimizer) {
     rules_[static_cast<std::size_t>(parameter)].optimizer = optimizer;
   }
+  // Along which dimension a parameter is cut over the tensor axis.
+  const std::optional<std::int64_t>& cut(int parameter) const { return cuts_[static_cast<std::size_t>(parameter)]; }
   // By unit: see partition/staying.h.
   const std::vector<char>& staying() const { return staying_; }
 
@@ -61,6 +64,7 @@ class Trained {
   Options options_;
   Optimizer optimizer_;
   std::vector<ParameterInfo> infos_;
+  std::vector<std::optional<std::int64_t>> cuts_;
   std::vector<ParameterRule> rules_;
   TrainedModule module_;
   Tiles tiles_;

@@ -46,21 +46,24 @@ std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan) {
   return words;
 }
 
-StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh,
+StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh, int places,
                    std::size_t parameters) {
   const int ranks = mesh.size(Axis::data);
-  const std::size_t words = table.size() / static_cast<std::size_t>(ranks);
+  const std::size_t words = table.size() / static_cast<std::size_t>(ranks * places);
   const auto accumulate = static_cast<std::size_t>(plan.accumulate());
   StepDecision decision;
   decision.save_ended = true;
   decision.present.assign(parameters, 0);
   ExactSum squares;
   std::vector<double> losses(accumulate * static_cast<std::size_t>(ranks));
-  const auto vote_of = [&](int rank) {
-    return std::span<const std::int64_t>(table.data() + static_cast<std::size_t>(mesh.slice_of(rank)) * words, words);
+  const auto vote_of = [&](int which) {
+    const int place = which / ranks, rank = which % ranks;
+    const auto at = static_cast<std::size_t>(place * ranks + mesh.slice_of(rank));
+    return std::span<const std::int64_t>(table.data() + at * words, words);
   };
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::span<const std::int64_t> vote = vote_of(rank);
+  for (int which = 0; which < ranks * places; ++which) {
+    const int rank = which % ranks;
+    const std::span<const std::int64_t> vote = vote_of(which);
     squares.add(vote.first(kNormLimbs));
     const std::int64_t word = vote[kNormLimbs];
     if (rates_of(word) != rates_of(vote_of(0)[kNormLimbs])) decision.other_rates = rank;

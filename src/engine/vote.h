@@ -34,10 +34,10 @@ struct StepDecision {
   std::optional<int> other_rates = {};  // a rank whose learning rates are not rank 0's
 };
 
-// A summary as words on the wire, and the ranks' words, in the order of their slices (MeshShape::slice_of), as a
-// decision.
+// A summary as words on the wire, and the ranks' words, in the order of their slices (MeshShape::slice_of), for each of
+// `places` along the tensor axis, as a decision.
 std::vector<std::int64_t> pack(StepSummary& summary, const Plan& plan);
-StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh,
+StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, const MeshShape& mesh, int places,
                    std::size_t parameters);
 
 }  // namespace zero

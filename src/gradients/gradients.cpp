@@ -201,7 +201,8 @@ void Gradients::take(int unit, int slot) {
                                     : "nested backward passes need precision fp32 or Plan::accumulate above 1");
   before_change_(unit);
   at::NoGradGuard no_grad;
-  const at::Tensor gradient = keep(in_order_of(parameter, arrived_gradient));  // it is read past operators
+  const at::Tensor own = gradients.unit.own_gradient(slot, arrived_gradient);
+  const at::Tensor gradient = keep(in_order_of(gradients.unit.own(slot), own));  // it is read past operators
   if (reduces_each()) {
     collect(gradients, slot, &gradient);
   } else {

@@ -3,27 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/paths.h"
+
 namespace zero {
-namespace {
-
-// Part by part of a path; "*" stands for any one.
-bool matches(std::string_view pattern, std::string_view name) {
-  const auto next = [](std::string_view& path) {
-    const std::size_t dot = std::min(path.find('.'), path.size());
-    const std::string_view part = path.substr(0, dot);
-    path.remove_prefix(std::min(dot + 1, path.size()));
-    return part;
-  };
-  if (std::ranges::count(pattern, '.') != std::ranges::count(name, '.')) return false;
-  while (!pattern.empty() && !name.empty()) {
-    const std::string_view wanted = next(pattern), part = next(name);
-    if (wanted != "*" && wanted != part) return false;
-  }
-  return pattern.empty() && name.empty();
-}
-
-}  // namespace
-
 UnitRule units_in_containers() {
   return [](const ModuleInfo& module) { return module.in_container && !module.container; };
 }
@@ -34,7 +16,7 @@ UnitRule units_of_types(std::vector<std::string> types) {
 
 UnitRule units_named(std::vector<std::string> names) {
   return [names = std::move(names)](const ModuleInfo& module) {
-    return std::ranges::any_of(names, [&](const std::string& name) { return matches(name, module.name); });
+    return std::ranges::any_of(names, [&](const std::string& name) { return path_matches(name, module.name); });
   };
 }
 

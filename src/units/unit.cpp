@@ -32,7 +32,7 @@ std::vector<std::int64_t> memory_order(const at::Tensor& parameter) {
   return ElementOrder(parameter.sizes().vec(), strides_in_unit(parameter)).dimensions();
 }
 
-Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
+Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters, UnitCuts cuts,
            const Buffer& codes, Accounts& accounts, TierLoader* loader)
     : layout_(layout),
       index_(index),
@@ -42,6 +42,7 @@ Unit::Unit(const UnitLayout& layout, int index, const Routes& routes, std::vecto
       keep_(routes.keep(layout)),
       exact_use_(routes.use(layout, /*exactly=*/true)),
       parameters_(std::move(parameters)),
+      cuts_(std::move(cuts)),
       codes_(codes),
       accounts_(accounts),
       loader_(loader) {}
@@ -63,8 +64,10 @@ Buffer Unit::flatten(bool in_part) const {
   for (const auto& [begin, end] : layout_.gaps()) values.tensor().slice(0, begin, end).zero_();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Slot& slot = layout_.slots()[i];
-    const at::Tensor place = slot_view(values.tensor(), slot, parameters_[i]);
-    if (!deferred_tensors::deferred(parameters_[i])) {
+    const at::Tensor place = slot_view(values.tensor(), slot, own(static_cast<int>(i)));
+    if (cuts_.axis != nullptr) {
+      flatten_first(i, place);
+    } else if (!deferred_tensors::deferred(parameters_[i])) {
       place.copy_(parameters_[i].detach());
     } else if (in_part) {
       const std::int64_t begin = std::max(slot.begin, shard_.begin),
@@ -78,8 +81,43 @@ Buffer Unit::flatten(bool in_part) const {
   return values;
 }
 
+// Of the tensor axis rank 0 has the values, too.
+void Unit::flatten_first(std::size_t slot, const at::Tensor& place) const {
+  if (rank() != 0) return;
+  const at::Tensor& parameter = parameters_[slot];
+  const at::Tensor all = at::empty(parameter.sizes(), place.options());
+  if (cuts_.axis->rank() == 0) {
+    if (deferred_tensors::deferred(parameter))
+      deferred_tensors::compute_into(parameter, all);
+    else
+      all.copy_(parameter.detach());
+  }
+  cuts_.axis->broadcast(all);
+  place.copy_(cut(slot) ? cuts_.axis->own(all, *cut(slot)) : all);
+}
+
+at::Tensor Unit::own(int slot) const {
+  const auto i = static_cast<std::size_t>(slot);
+  if (!cut(i)) return parameters_[i];
+  return adopted_ ? places_[i].parameter : cuts_.axis->own(parameters_[i], *cut(i));
+}
+
+at::Tensor Unit::own_gradient(int slot, const at::Tensor& gradient) const {
+  if (cuts_.axis == nullptr) return gradient;
+  const Unwatched unwatched;
+  return sharded::own_gradient(gradient, cut(static_cast<std::size_t>(slot)), cuts_.axis);
+}
+
+at::Tensor Unit::shown(std::size_t slot, const at::Tensor& part) const {
+  return cut(slot) ? sharded::parameter(part, *cut(slot), cuts_.axis, layout_.slots()[slot].name) : part;
+}
+
+at::Tensor Unit::whole_of(std::size_t slot, const at::Tensor& part) const {
+  return cut(slot) ? cuts_.axis->gather(part, *cut(slot)) : part;
+}
+
 std::int64_t Unit::sources() const {
-  if (!gathers() || !device().is_cpu()) return 0;
+  if (cuts_.axis != nullptr || !gathers() || !device().is_cpu()) return 0;
   std::uint64_t mark = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!deferred_tensors::deferred(parameters_[i])) continue;
@@ -99,15 +137,17 @@ void Unit::adopt(Buffer values, Staging& staging) {
   places_.reserve(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Slot& slot = layout_.slots()[i];
-    Place& place = places_.emplace_back(Place{this, i, {}});
+    Place& place = places_.emplace_back(Place{this, i, {}, {}});
+    const at::Tensor mine = own(static_cast<int>(i));
     const auto bytes = static_cast<std::size_t>(slot.numel * size_of(layout_.dtype()));
     const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, pointer_to(place, memory_.data()), nullptr,
                                false);
     place.parameter = at::empty({0}, at::TensorOptions().dtype(dtype()).device(device()))
-                          .set_(storage, 0, parameters_[i].sizes(), strides_in_unit(parameters_[i]));
+                          .set_(storage, 0, mine.sizes(), strides_in_unit(mine));
+    place.shown = shown(i, place.parameter);
     before_.push_back(parameters_[i].detach());
     given_.push_back(parameters_[i].scalar_type());
-    parameters_[i].set_data(place.parameter);
+    parameters_[i].set_data(place.shown);
   }
   adopted_ = ready_ = true;
   if (paged()) evict();
@@ -151,11 +191,11 @@ void Unit::take_back(bool with_values) {
     if (fault(static_cast<int>(i)).empty()) continue;
     const Slot& slot = layout_.slots()[i];
     const at::Tensor values = parameter.detach();
-    const at::Tensor& place = places_[i].parameter;
-    parameter.set_data(place);
+    const auto& [unit, number, place, shown] = places_[i];
+    parameter.set_data(shown);
     if (!with_values) continue;
-    if (values.sizes() == place.sizes()) {
-      place.copy_(values);
+    if (values.sizes() == shown.sizes()) {
+      place.copy_(cut(i) ? cuts_.axis->own(values, *cut(i)) : values);
     } else {
       misfits += (misfits.empty() ? "" : ", ") + ("'" + slot.name + "'");
     }
@@ -392,22 +432,24 @@ void Unit::evict() {
 }
 
 at::Tensor Unit::part_of(const at::Tensor& flat, const at::Tensor& parameter) const {
+  const Place& place = *place_of(parameter.unsafeGetTensorImpl());
+  if (cut(place.slot)) return whole_of(place.slot, slot_view(flat, slot_of(parameter), place.parameter));
   return flat.as_strided(parameter.sizes(), parameter.strides(), slot_of(parameter).begin + parameter.storage_offset());
 }
 
 std::string Unit::fault(int slot) const {
   const at::Tensor& parameter = parameters_[static_cast<std::size_t>(slot)];
   const Slot& of = layout_.slot(slot);
-  const bool ours = parameter.has_storage() &&
-                    parameter.storage().unsafeGetStorageImpl() == &storage_of(places_[static_cast<std::size_t>(slot)]);
-  if (ours && parameter.storage_offset() == 0 && parameter.numel() == of.numel) return {};
+  const at::Tensor& shown = places_[static_cast<std::size_t>(slot)].shown;
+  const bool ours = parameter.has_storage() && parameter.storage().is_alias_of(shown.storage());
+  if (ours && parameter.storage_offset() == 0 && parameter.numel() == shown.numel()) return {};
   return "parameter '" + of.name + "' no longer lies where the engine put it: set_data, to() or a copy replaced it";
 }
 
 void Unit::abandon(bool with_values) {
   const Unwatched unwatched;
   at::NoGradGuard no_grad;
-  if (ready_ && with_values) {
+  if (ready_ && with_values && !cuts_.any()) {
     std::vector<at::Tensor> copies;
     for (const at::Tensor& parameter : parameters_)
       copies.push_back(
@@ -432,7 +474,9 @@ void Unit::give_back(const at::Tensor& values) {
   std::vector<at::Tensor> copies;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
-    const at::Tensor from = values.defined() ? slot_view(values, layout_.slots()[i], parameter) : parameter.detach();
+    const at::Tensor mine = own(static_cast<int>(i));
+    const at::Tensor from =
+        whole_of(i, values.defined() ? slot_view(values, layout_.slots()[i], mine) : mine.detach());
     copies.push_back(
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().dtype(given_[i])).copy_(from));
   }

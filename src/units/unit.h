@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,7 @@
 #include "comm/mesh_groups.h"
 #include "device/torch/dtypes.h"
 #include "memory/staged_pass.h"
+#include "parallel/sharded_tensor.h"
 #include "partition/routes.h"
 #include "units/tier_loader.h"
 #include "zero/layout.h"
@@ -65,6 +67,16 @@ class UnitOwner {
   std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 
+// How a unit's parameters are cut over a tensor axis.
+struct UnitCuts {
+  std::shared_ptr<TensorAxis> axis;               // null: they are not
+  std::vector<std::optional<std::int64_t>> dims;  // by slot: along which dimension; none: it is whole on every rank
+
+  bool any() const {
+    return std::ranges::any_of(dims, [](const auto& dim) { return dim.has_value(); });
+  }
+};
+
 // The dimensions of a dense tensor from the slowest to the fastest, those of length 1 left out: what its elements'
 // order in memory depends on. Any other tensor is row-major in a unit.
 std::vector<std::int64_t> memory_order(const at::Tensor& parameter);
@@ -73,7 +85,7 @@ class Unit {
  public:
   // `parameters` in the order of layout.slots(). `loader`: of parameters on another tier than the device; null: they
   // are there. `codes`: for those of every unit, where parameters travel in any. Nothing is taken over yet.
-  Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters,
+  Unit(const UnitLayout& layout, int index, const Routes& routes, std::vector<at::Tensor> parameters, UnitCuts cuts,
        const Buffer& codes, Accounts& accounts, TierLoader* loader);
   ~Unit();
   Unit(const Unit&) = delete;
@@ -114,6 +126,10 @@ class Unit {
   at::Device device() const { return accounts_.where(); }
   Accounts& accounts() const { return accounts_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  // What of a parameter, and of its gradient as autograd brought it, lies in the unit: of those that are cut over a
+  // tensor axis this rank's part. Of gradients collective along it.
+  at::Tensor own(int slot) const;
+  at::Tensor own_gradient(int slot, const at::Tensor& gradient) const;
   at::ScalarType dtype() const { return scalar_type(layout_.dtype()); }
   // The first element of this rank's slice over all.
   std::int64_t slice_begin() const { return layout_.slice(Axis::data, rank()).begin; }
@@ -179,7 +195,8 @@ class Unit {
   const Slot& slot_of(const c10::TensorImpl* tensor) const { return layout_.slots()[place_of(tensor)->slot]; }
   const Slot& slot_of(const at::Tensor& tensor) const { return slot_of(tensor.unsafeGetTensorImpl()); }
   bool frozen(const c10::TensorImpl* tensor) const { return !parameters_[place_of(tensor)->slot].requires_grad(); }
-  // Elements of the flat array, in the order of its memory, that a tensor is which lies as the unit's `parameter` does.
+  // Elements of the flat array, in the order of its memory, that a tensor is which lies as the unit's `parameter` does;
+  // of one that is cut all ranks' parts. Collective along the tensor axis there.
   at::Tensor part_of(const at::Tensor& flat, const at::Tensor& parameter) const;
   std::string fault(int slot) const;  // empty, or what was done to the parameter behind our back
   // Puts parameters that set_data() or torch::load() gave other memory back into the resident whole, with those values
@@ -200,16 +217,22 @@ class Unit {
   struct Place {
     Unit* unit;
     std::size_t slot;
-    at::Tensor parameter;  // as the engine put it there
+    at::Tensor parameter;  // as the engine put it there: what is here of it,
+    at::Tensor shown;      // and what the program's is, which is the same, unless it is cut
   };
   static void tag(void*) {}
   static const Place* place_of(const c10::TensorImpl* tensor) {
+    if (tensor->key_set().has(kBelowKey)) tensor = sharded::values_of(tensor);
     if (!tensor->has_storage()) return nullptr;
     const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
     return pointer.get_deleter() == &Unit::tag ? static_cast<const Place*>(pointer.get_context()) : nullptr;
   }
   c10::StorageImpl& storage_of(const Place& place) const;
   at::DataPtr pointer_to(Place& place, void* whole) const;
+  const std::optional<std::int64_t>& cut(std::size_t slot) const { return cuts_.dims[slot]; }
+  void flatten_first(std::size_t slot, const at::Tensor& place) const;
+  at::Tensor shown(std::size_t slot, const at::Tensor& part) const;
+  at::Tensor whole_of(std::size_t slot, const at::Tensor& part) const;
   void make_shard();
   std::shared_ptr<TierLoad> bring_to(Buffer& whole);
   void go(const MeshGroups& groups, const Route& route, ConstView from, View to) const;
@@ -232,6 +255,7 @@ class Unit {
   Shard shard_;
   Route use_, keep_, exact_use_;
   std::vector<at::Tensor> parameters_;
+  UnitCuts cuts_;
   const Buffer& codes_;
   Accounts& accounts_;
   TierLoader* loader_;

@@ -241,7 +241,7 @@ std::map<std::string, at::Tensor> parameters_of(torch::nn::Module& module, const
   for (const auto& [name, parameter] : distinct_parameters(module)) {
     if (parameter.numel() == 0) continue;
     values[name] = engine.main_parameter(parameter).cpu();
-    values[name + " as stored"] = parameter.detach().to(torch::kCPU, parameter.scalar_type(), false, true);
+    values[name + " as stored"] = whole(parameter.detach().to(torch::kCPU, parameter.scalar_type(), false, true));
   }
   return values;
 }
@@ -299,7 +299,8 @@ Outcome PlainTrainer::finish() {
 }
 
 Mesh mesh_of(const Job& job, const World& world) {
-  return job.shard == 0 ? Mesh(world) : Mesh(world, {.shard = job.shard});
+  if (job.shard == 0 && job.tensor == 1) return {world};
+  return {world, {.shard = job.shard, .tensor = job.tensor}};
 }
 
 namespace {
@@ -360,7 +361,7 @@ Outcome train_any_plain(const Job& job, const MakeModel& make) {
   to_device_of_rank(*model.module);
   initialise(*model.module, kSeed);
   PlainTrainer trainer(*model.module, job);
-  const int micro_batches = job.ranks * job.plan.accumulate();
+  const int micro_batches = job.ranks / job.tensor * job.plan.accumulate();
   for (int step = 0; step < job.steps; ++step) {
     model.before_step(step);
     for (int i = 0; i < micro_batches; ++i) trainer.backward(model.loss(step * micro_batches + i));

@@ -1,0 +1,45 @@
+// Which parameters are cut over the tensor axis of a mesh, and along which dimension: tensor parallelism (Megatron-LM,
+// section 3) of a module that is not changed. To the program every tensor has its global sizes; below autograd each
+// rank computes with its part, and where no rule takes an operator it runs whole, on every rank.
+//
+//   zero::Mesh mesh(zero::init(), {.tensor = 2});
+//   zero::Options options{.tensor = zero::tensor_named({{"*.up", zero::TensorCut::column},
+//                                                       {"*.down", zero::TensorCut::row}})};
+//   zero::Engine engine(*model, mesh, zero::Plan::zero3(), zero::AdamW{}, options);
+//
+// Ranks that differ along the tensor axis alone have the same micro-batches. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zero/optimizer.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace zero {
+
+enum class TensorCut : std::uint8_t {
+  column,  // the first dimension: a linear layer's outputs, weight [outputs, inputs] and bias, an embedding's rows
+  row,     // the second one: a linear layer's inputs; its bias is every rank's
+};
+
+// None: every rank has the parameter.
+using TensorRule = std::function<std::optional<TensorCut>(const ParameterInfo&)>;
+
+// Of the parameters of modules of these names, as in named_modules(): the first that fits says how. "*" stands for a
+// part of a path, or, in front, for any beginning of one: "*.q_proj". A rule that takes no parameter is a ConfigError
+// of the engine.
+TensorRule tensor_named(std::vector<std::pair<std::string, TensorCut>> modules);
+
+// All of a tensor that is cut over the ranks of a tensor axis, on each of them; of any other tensor that itself. Outside
+// of autograd. Collective along the axis.
+at::Tensor whole(const at::Tensor& tensor);
+
+}  // namespace zero

@@ -1,0 +1,74 @@
+#include "engine/tensor_cuts.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "partition/full_tensor_owners.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+std::int64_t dimension_of(TensorCut cut) {
+  return cut == TensorCut::column ? 0 : 1;
+}
+
+// None: every rank has it, as the bias of a layer whose inputs are cut.
+std::optional<std::int64_t> dimension_of(const TensorRule& rule, const ParameterInfo& info) {
+  const auto cut = rule ? rule(info) : std::nullopt;
+  if (!cut || (*cut == TensorCut::row && info.shape.size() < 2)) return {};
+  return dimension_of(*cut);
+}
+
+std::string fault_of(const ParameterInfo& info, std::int64_t dim, int ranks) {
+  const std::string name = "parameter '" + info.name + "' of shape " + listed(info.shape);
+  if (static_cast<std::size_t>(dim) >= info.shape.size()) return name + " has no dimension to be cut along";
+  const std::int64_t size = info.shape[static_cast<std::size_t>(dim)];
+  if (size > 0 && size % ranks == 0) return {};
+  return name + " cannot be cut along dimension " + std::to_string(dim) + ": " + std::to_string(ranks) +
+         " ranks do not divide " + std::to_string(size);
+}
+
+void add_faults_of_plan(const Inventory& inventory, const Plan& plan, std::vector<std::string>& faults) {
+  if (!inventory.device.is_cpu()) faults.emplace_back("the module is on a device: this version cuts those of the CPU");
+  if (plan.activation_budget()) faults.emplace_back("Plan::activation_budget: what is computed again is not cut");
+  if (plan.float8()) faults.emplace_back("Precision::fp8: products of parts have scales of the whole");
+  for (const State state : {State::parameter, State::gradient, State::optimizer})
+    if (plan[state].tier == Tier::disk) faults.push_back("Tier::disk of " + std::string(name(state)));
+}
+
+}  // namespace
+
+void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, const Options& options) {
+  inventory.cuts.assign(inventory.specs.size(), std::nullopt);
+  const int ranks = mesh.size(Axis::tensor);
+  if (ranks == 1) return;
+  std::vector<std::string> faults;
+  add_faults_of_plan(inventory, plan, faults);
+  const std::vector<ParameterRule> rules = parameter_rules(optimizer, options.groups, inventory.infos);
+  bool any = false;
+  for (std::size_t i = 0; i < inventory.specs.size(); ++i) {
+    const ParameterInfo& info = inventory.infos[i];
+    const auto dim = dimension_of(options.tensor, info);
+    if (!dim) continue;
+    any = true;
+    if (const std::string fault = fault_of(info, *dim, ranks); !fault.empty()) faults.push_back(fault);
+    if (full_tensor_work(rules[i].optimizer) || std::holds_alternative<TorchOptimizer>(rules[i].optimizer))
+      faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
+                       "', which is cut, takes whole tensors");
+    inventory.cuts[i] = dim;
+    inventory.specs[i].numel /= ranks;
+  }
+  for (const MaxNorms::Table& table : inventory.max_norms)
+    if (inventory.cuts[static_cast<std::size_t>(table.parameter)])
+      faults.push_back("embedding '" + table.name + "', which is cut, has rows of a largest norm");
+  if (!any) faults.emplace_back("Options::tensor takes no parameter: name layers by zero::tensor_named()");
+  if (faults.empty()) return;
+  std::string text = "this engine cannot run on " + mesh.shape().text() + ":";
+  for (const std::string& fault : faults) text += "\n  - " + fault;
+  throw ConfigError(text);
+}
+
+}  // namespace zero

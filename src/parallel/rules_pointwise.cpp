@@ -1,0 +1,171 @@
+// Operators that go element by element, over tensors that are broadcast to one another; random draws among them.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "parallel/sharded_call.h"
+
+namespace zero::sharded_rules {
+namespace {
+
+// Where tensors that are broadcast are cut, counted from the last dimension, as they are aligned; none: in several
+// places.
+std::optional<std::int64_t> cut_from_behind(const ShardedCall& call) {
+  std::optional<std::int64_t> cut;
+  for (std::size_t i = 0; i < call.size(); ++i) {
+    if (!call.sharded(i)) continue;
+    const std::int64_t behind = call.tensor(i).dim() - 1 - call.part(i).placement.dim;
+    if (cut && *cut != behind) return {};
+    cut = behind;
+  }
+  return cut;
+}
+
+// What all ranks have is taken in part where it is as long there.
+std::optional<ShardedCall::Changed> aligned(const ShardedCall& call, std::int64_t behind) {
+  ShardedCall::Changed changed;
+  for (std::size_t i = 0; i < call.size(); ++i) {
+    if (!call.has_tensor(i) || call.sharded(i)) continue;
+    if (call.writes(i)) return {};
+    const at::Tensor& values = call.part(i).values;
+    const std::int64_t dim = values.dim() - 1 - behind;
+    if (dim >= 0 && values.size(dim) != 1) changed.emplace_back(i, call.own(i, dim));
+  }
+  return changed;
+}
+
+bool broadcast(ShardedCall& call) {
+  const auto behind = cut_from_behind(call);
+  if (!behind) return false;
+  const auto changed = aligned(call, *behind);
+  if (!changed) return false;
+  std::int64_t dims = 0;
+  for (std::size_t i = 0; i < call.size(); ++i)
+    if (call.has_tensor(i)) dims = std::max(dims, call.tensor(i).dim());
+  return call.give(call.on_parts(*changed), {AxisPlacement::shard(dims - 1 - *behind)});
+}
+
+bool all_partial(const ShardedCall& call) {
+  for (std::size_t i = 0; i < call.size(); ++i)
+    if (call.has_tensor(i) && !call.part(i).placement.is_partial()) return false;
+  return true;
+}
+
+bool any_partial(const ShardedCall& call) {
+  for (std::size_t i = 0; i < call.size(); ++i)
+    if (call.has_tensor(i) && call.part(i).placement.is_partial()) return true;
+  return false;
+}
+
+// Sums of addends are added up rank by rank.
+bool sum_of_two(ShardedCall& call) {
+  if (!any_partial(call)) return broadcast(call);
+  const bool tensors = call.has_tensor(0) && call.has_tensor(1) && !call.writes(0);
+  return tensors && all_partial(call) && call.tensor(0).sizes() == call.tensor(1).sizes() &&
+         call.give(call.on_parts(), {AxisPlacement::partial()});
+}
+
+// Times a number.
+bool multiple(ShardedCall& call) {
+  if (!any_partial(call)) return broadcast(call);
+  const bool number = !call.has_tensor(1) || (!call.part(1).placement.is_partial() && call.tensor(1).dim() == 0);
+  return call.part(0).placement.is_partial() && number && !call.writes(0) &&
+         call.give(call.on_parts(), {AxisPlacement::partial()});
+}
+
+// Numbers are drawn for the whole, so that they are those of one rank, and all ranks' generators go on alike.
+bool drawn_in_place(ShardedCall& call) {
+  if (!call.sharded(0)) return false;
+  for (std::size_t i = 1; i < call.size(); ++i)
+    if (call.has_tensor(i)) return false;
+  const TensorPart& part = call.part(0);
+  const at::Tensor all = at::empty(call.tensor(0).sizes(), part.values.options());
+  call.on_parts({{0, all}});
+  part.values.copy_(call.axis()->own(all, part.placement.dim));
+  return call.give({call[0]}, {part.placement});
+}
+
+// The same of a new tensor like the first argument.
+bool drawn(ShardedCall& call) {
+  if (!call.sharded(0)) return false;
+  const TensorPart& part = call.part(0);
+  std::vector<c10::IValue> all =
+      call.on_parts({{0, at::empty(call.tensor(0).sizes(), part.values.options())}});
+  return call.give(call.axis()->own(all.front().toTensor(), part.placement.dim).contiguous(), part.placement);
+}
+
+bool native_dropout(ShardedCall& call) {
+  const TensorPart& part = call.part(0);
+  std::vector<c10::IValue> all = call.on_parts({{0, at::ones(call.tensor(0).sizes(), part.values.options())}});
+  const auto own = [&](const c10::IValue& value) {
+    return call.axis()->own(value.toTensor(), part.placement.dim).contiguous();
+  };
+  return call.give({part.values * own(all[0]), own(all[1])}, {part.placement});
+}
+
+constexpr ShardedRule kBroadcast{broadcast};
+
+template <std::size_t N>
+constexpr auto broadcast_rules(const std::array<const char*, N>& names) {
+  std::array<NamedShardedRule, N> rules{};
+  for (std::size_t i = 0; i < N; ++i) rules[i] = {names[i], kBroadcast};
+  return rules;
+}
+
+constexpr auto kBroadcasting = broadcast_rules(std::to_array<const char*>(
+    {"abs",           "abs_",          "acos",         "addcdiv",      "addcdiv_",        "addcmul",
+     "addcmul_",      "asin",          "atan",         "atan2",        "bitwise_and",     "bitwise_not",
+     "bitwise_or",    "ceil",          "celu",         "clamp",        "clamp_",          "clamp_max",
+     "clamp_max_",    "clamp_min",     "clamp_min_",   "copy_",        "cos",             "elu",
+     "elu_",          "elu_backward",  "empty_like",   "eq",           "erf",             "exp",
+     "exp_",          "expm1",         "fill_",        "floor",        "full_like",       "ge",
+     "gelu",          "gelu_",         "gelu_backward", "gt",          "hardsigmoid",     "hardswish",
+     "hardswish_",    "hardswish_backward",            "hardtanh",     "hardtanh_",       "hardtanh_backward",
+     "isfinite",      "isinf",         "isnan",        "le",           "leaky_relu",      "leaky_relu_",
+     "leaky_relu_backward",            "lerp",         "lerp_",        "log",             "log1p",
+     "log2",          "logical_and",   "logical_not",  "logical_or",   "log_sigmoid_backward",
+     "lt",            "masked_fill",   "masked_fill_", "maximum",      "minimum",         "mish",
+     "mish_",         "mish_backward", "nan_to_num",   "native_dropout_backward",         "ne",
+     "ones_like",     "pow",           "pow_",         "reciprocal",   "relu",            "relu_",
+     "remainder",     "round",         "rsqrt",        "rsub",         "sgn",             "sigmoid",
+     "sigmoid_",      "sigmoid_backward",              "sign",         "silu",            "silu_",
+     "silu_backward", "sin",           "softplus",     "softplus_backward",               "softshrink",
+     "sqrt",          "sqrt_",         "square",       "sub_",         "add_",            "mul_",
+     "div_",          "tan",           "tanh",         "tanh_",        "tanh_backward",   "threshold",
+     "threshold_backward",             "trunc",        "where",        "xlogy",           "zero_",
+     "zeros_like",    "_to_copy",      "neg_",         "lift_fresh",   "special_expit"}));
+
+constexpr NamedShardedRule kOthers[] = {
+    {"add", {sum_of_two, true}},
+    {"sub", {sum_of_two, true}},
+    {"mul", {multiple, true}},
+    {"div", {multiple, true}},
+    {"neg", {multiple, true}},
+    {"bernoulli_", {drawn_in_place}},
+    {"uniform_", {drawn_in_place}},
+    {"normal_", {drawn_in_place}},
+    {"exponential_", {drawn_in_place}},
+    {"random_", {drawn_in_place}},
+    {"rand_like", {drawn}},
+    {"randn_like", {drawn}},
+    {"native_dropout", {native_dropout}},
+};
+
+constexpr auto kPointwise = [] {
+  std::array<NamedShardedRule, kBroadcasting.size() + std::size(kOthers)> all{};
+  auto end = std::ranges::copy(kBroadcasting, all.begin()).out;
+  std::ranges::copy(kOthers, end);
+  return all;
+}();
+
+}  // namespace
+
+std::span<const NamedShardedRule> pointwise() {
+  return kPointwise;
+}
+
+}  // namespace zero::sharded_rules

@@ -1,0 +1,148 @@
+// Products of matrices, alone and in batches: of columns each rank makes its own, of what is cut along the dimension
+// that is summed over an addend (Megatron-LM, section 3).
+#include <ATen/Functions.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "parallel/sharded_call.h"
+
+namespace zero::sharded_rules {
+namespace {
+
+// The dimensions of the last two matrices: rows of the first, what is summed over, and columns of the second.
+enum class Cut : std::uint8_t { none, batch, rows, inner, columns };
+
+// Of an operand of two or three dimensions.
+Cut cut_of(const TensorPart& part, bool first) {
+  if (!part.placement.sharded()) return Cut::none;
+  const std::int64_t from_behind = part.values.dim() - 1 - part.placement.dim;
+  if (from_behind > 1) return Cut::batch;
+  return (from_behind == 0) == first ? Cut::inner : first ? Cut::rows : Cut::columns;
+}
+
+struct Product {
+  at::Tensor a, b;
+  Cut cut;  // of what comes of it; along `inner` an addend comes
+};
+
+// What is cut in one alone is taken in part of the other. None: they do not fit together.
+std::optional<Product> product_of(const ShardedCall& call, std::size_t i) {
+  const TensorPart &a = call.part(i), &b = call.part(i + 1);
+  const Cut of_a = cut_of(a, true), of_b = cut_of(b, false);
+  if (of_a != Cut::none && of_b != Cut::none && of_a != of_b) return {};
+  const Cut cut = of_a != Cut::none ? of_a : of_b;
+  Product product{a.values, b.values, cut};
+  const std::int64_t last = a.values.dim() - 1;
+  const auto other = [&](const TensorPart& part, std::int64_t dim) {
+    return part.placement.sharded() ? part.values : call.axis()->own(part.values, dim);
+  };
+  if (cut == Cut::batch) product = {other(a, 0), other(b, 0), cut};
+  if (cut == Cut::inner) product = {other(a, last), other(b, last - 1), cut};
+  return product;
+}
+
+AxisPlacement placement_of(Cut cut, std::int64_t dims) {
+  switch (cut) {
+    case Cut::batch: return AxisPlacement::shard(0);
+    case Cut::rows: return AxisPlacement::shard(dims - 2);
+    case Cut::columns: return AxisPlacement::shard(dims - 1);
+    default: return AxisPlacement::partial();
+  }
+}
+
+bool multiply(ShardedCall& call) {
+  const auto product = product_of(call, 0);
+  if (!product) return false;
+  return call.give(call.on_parts({{0, product->a}, {1, product->b}}),
+                   {placement_of(product->cut, product->a.dim())});
+}
+
+// The first argument is added, times a number: once, where addends come of the product.
+bool multiply_and_add(ShardedCall& call) {
+  const auto product = product_of(call, 1);
+  if (!product || product->cut == Cut::none) return false;
+  const std::int64_t dims = product->a.dim();
+  const AxisPlacement placement = placement_of(product->cut, dims);
+  const TensorPart& added = call.part(0);
+  if (placement.is_partial()) {
+    if (added.placement.sharded() || call.axis()->rank() == 0)
+      return !added.placement.sharded() &&
+             call.give(call.on_parts({{1, product->a}, {2, product->b}}), {placement});
+    return call.give(call.on_parts({{0, at::zeros_like(added.values)}, {1, product->a}, {2, product->b}}),
+                     {placement});
+  }
+  const std::int64_t dim = placement.dim - (dims - added.values.dim());
+  if (added.placement.sharded() && added.placement.dim != dim) return false;
+  const bool whole = !added.placement.sharded() && dim >= 0 && added.values.size(dim) != 1;
+  return call.give(call.on_parts({{0, whole ? call.own(0, dim) : added.values}, {1, product->a}, {2, product->b}}),
+                   {placement});
+}
+
+// Convolutions whose kernels are cut along their outputs or their inputs, in one group.
+bool convolution(ShardedCall& call) {
+  const TensorPart &input = call.part(0), &weight = call.part(1);
+  if (call[8].toInt() != 1) return false;  // groups
+  const bool transposed = call[6].toBool();
+  const std::int64_t outputs = transposed ? 1 : 0, inputs = 1 - outputs, channels = 1;
+  const bool bias = call.has_tensor(2);
+  const bool by_outputs = weight.placement == AxisPlacement::shard(outputs) && !input.placement.sharded();
+  const bool by_batch = input.placement == AxisPlacement::shard(0) && !weight.placement.sharded();
+  if (by_batch) return !(bias && call.sharded(2)) && call.give(call.on_parts(), {AxisPlacement::shard(0)});
+  if (by_outputs) {
+    if (bias && !call.sharded(2)) return call.give(call.on_parts({{2, call.own(2, 0)}}), {AxisPlacement::shard(channels)});
+    return call.give(call.on_parts(), {AxisPlacement::shard(channels)});
+  }
+  const bool by_inputs = weight.placement == AxisPlacement::shard(inputs) || input.placement == AxisPlacement::shard(channels);
+  const bool fits = (!weight.placement.sharded() || weight.placement.dim == inputs) &&
+                    (!input.placement.sharded() || input.placement.dim == channels);
+  if (!by_inputs || !fits || (bias && call.sharded(2))) return false;
+  ShardedCall::Changed changed;
+  if (!input.placement.sharded()) changed.emplace_back(0, call.own(0, channels));
+  if (!weight.placement.sharded()) changed.emplace_back(1, call.own(1, inputs));
+  if (bias && call.axis()->rank() != 0) changed.emplace_back(2, at::zeros_like(call.part(2).values));
+  return call.give(call.on_parts(changed), {AxisPlacement::partial()});
+}
+
+// (grad_output, input, weight, ...): the gradients of the last two, and of the bias.
+bool convolution_backward(ShardedCall& call) {
+  const TensorPart &grad = call.part(0), &input = call.part(1), &weight = call.part(2);
+  if (call[9].toInt() != 1) return false;  // groups
+  const bool transposed = call[7].toBool();
+  const std::int64_t outputs = transposed ? 1 : 0, inputs = 1 - outputs, channels = 1;
+  const auto shard = [](std::int64_t dim) { return AxisPlacement::shard(dim); };
+  if (grad.placement == shard(0) && input.placement == shard(0) && !weight.placement.sharded())
+    return call.give(call.on_parts(), {shard(0), AxisPlacement::partial(), AxisPlacement::partial()});
+  if (weight.placement == shard(outputs) && !input.placement.sharded()) {
+    if (grad.placement.sharded() && grad.placement.dim != channels) return false;
+    ShardedCall::Changed changed;
+    if (!grad.placement.sharded()) changed.emplace_back(0, call.own(0, channels));
+    if (call[3].isIntList()) {
+      std::vector<std::int64_t> sizes = call[3].toIntVector();
+      sizes[0] /= call.axis()->size();
+      changed.emplace_back(3, sizes);
+    }
+    return call.give(call.on_parts(changed), {AxisPlacement::partial(), shard(outputs), shard(0)});
+  }
+  if (weight.placement == shard(inputs) && input.placement == shard(channels) && !grad.placement.sharded())
+    return call.give(call.on_parts(), {shard(channels), shard(inputs), AxisPlacement()});
+  return false;
+}
+
+constexpr NamedShardedRule kProducts[] = {
+    {"mm", {multiply}},
+    {"bmm", {multiply}},
+    {"addmm", {multiply_and_add}},
+    {"baddbmm", {multiply_and_add}},
+    {"convolution", {convolution}},
+    {"convolution_backward", {convolution_backward}},
+};
+
+}  // namespace
+
+std::span<const NamedShardedRule> products() {
+  return kProducts;
+}
+
+}  // namespace zero::sharded_rules

@@ -1,0 +1,145 @@
+// Operators along some dimensions: on parts where these are not cut, and by addends, or by what the ranks tell each
+// other, where one of them is.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "parallel/dimensions.h"
+#include "parallel/sharded_call.h"
+
+namespace zero::sharded_rules {
+namespace {
+
+// The dimensions of a call that are reduced, and whether they stay, of size 1.
+struct Reduced {
+  std::vector<std::int64_t> dims;
+  bool keeps = false;
+
+  bool has(std::int64_t dim) const { return std::ranges::count(dims, dim) > 0; }
+  // Where a dimension is that is not one of them.
+  AxisPlacement behind(std::int64_t dim) const {
+    const auto before = std::ranges::count_if(dims, [&](std::int64_t each) { return each < dim; });
+    return AxisPlacement::shard(keeps ? dim : dim - before);
+  }
+};
+
+Reduced reduced_by(const ShardedCall& call) {
+  const int dim = call.find("dim"), keeps = call.find("keepdim");
+  return {dims_of(dim < 0 ? c10::IValue() : call[static_cast<std::size_t>(dim)], call.tensor(0).dim()),
+          keeps >= 0 && call[static_cast<std::size_t>(keeps)].toBool()};
+}
+
+// Along others than the one that is cut.
+bool along_others(ShardedCall& call) {
+  for (std::size_t i = 1; i < call.size(); ++i)
+    if (call.sharded(i)) return false;
+  if (call.find("dim") < 0) return false;
+  const Reduced reduced = reduced_by(call);
+  const std::int64_t cut = call.part(0).placement.dim;
+  return !reduced.has(cut) && call.give(call.on_parts(), {reduced.behind(cut)});
+}
+
+// What is added up in integers is summed whole.
+bool sum(ShardedCall& call) {
+  const TensorPart& part = call.part(0);
+  const Reduced reduced = reduced_by(call);
+  if (part.placement.sharded() && !reduced.has(part.placement.dim))
+    return call.give(call.on_parts(), {reduced.behind(part.placement.dim)});
+  if (!at::isFloatingType(part.values.scalar_type())) return false;
+  return call.give(call.on_parts(), {AxisPlacement::partial()});
+}
+
+// Parts are alike in length: the mean is that of the ranks' means.
+bool mean(ShardedCall& call) {
+  const TensorPart& part = call.part(0);
+  const Reduced reduced = reduced_by(call);
+  if (!reduced.has(part.placement.dim)) return call.give(call.on_parts(), {reduced.behind(part.placement.dim)});
+  std::vector<c10::IValue> results = call.on_parts();
+  return call.give(results.front().toTensor().div(call.axis()->size()), AxisPlacement::partial());
+}
+
+// All tensors cut alike, and not along the dimension of the operator, the first number among the arguments.
+bool softmax_along_another(const ShardedCall& call, std::size_t dim) {
+  const std::int64_t along = from_front(call[dim].toInt(), call.tensor(0).dim());
+  for (std::size_t i = 0; i < dim; ++i)
+    if (!(call.part(i).placement == call.part(0).placement)) return false;
+  return along != call.part(0).placement.dim;
+}
+
+// Over what is cut, as a vocabulary is: the ranks tell each other the largest and the sum of each row (Megatron-LM,
+// section 3).
+at::Tensor log_softmax_over_ranks(const ShardedCall& call) {
+  const TensorPart& part = call.part(0);
+  const std::int64_t dim = part.placement.dim;
+  const at::Tensor shifted = part.values - call.axis()->largest(part.values.amax(dim, /*keepdim=*/true));
+  return shifted - call.axis()->sum(shifted.exp().sum(dim, /*keepdim=*/true)).log();
+}
+
+bool log_softmax(ShardedCall& call) {
+  if (softmax_along_another(call, 1)) return call.give(call.on_parts(), {call.part(0).placement});
+  if (call[2].toBool() || !call.sharded(0)) return false;
+  return call.give(log_softmax_over_ranks(call), call.part(0).placement);
+}
+
+bool softmax(ShardedCall& call) {
+  if (softmax_along_another(call, 1)) return call.give(call.on_parts(), {call.part(0).placement});
+  if (call[2].toBool() || !call.sharded(0)) return false;
+  return call.give(log_softmax_over_ranks(call).exp(), call.part(0).placement);
+}
+
+// (grad_output, output, dim, input_dtype).
+bool same_parts_of_both(const ShardedCall& call) {
+  return call.sharded(0) && call.part(0).placement == call.part(1).placement &&
+         call.part(0).values.scalar_type() == call[3].toScalarType();
+}
+
+bool log_softmax_backward(ShardedCall& call) {
+  if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
+  if (!same_parts_of_both(call)) return false;
+  const TensorPart &grad = call.part(0), &output = call.part(1);
+  const at::Tensor total = call.axis()->sum(grad.values.sum(grad.placement.dim, /*keepdim=*/true));
+  return call.give(grad.values - output.values.exp() * total, grad.placement);
+}
+
+bool softmax_backward(ShardedCall& call) {
+  if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
+  if (!same_parts_of_both(call)) return false;
+  const TensorPart &grad = call.part(0), &output = call.part(1);
+  const at::Tensor product = grad.values * output.values;
+  const at::Tensor total = call.axis()->sum(product.sum(grad.placement.dim, /*keepdim=*/true));
+  return call.give(product - output.values * total, grad.placement);
+}
+
+constexpr NamedShardedRule kReductions[] = {
+    {"sum", {sum, true}},
+    {"mean", {mean}},
+    {"amax", {along_others}},
+    {"amin", {along_others}},
+    {"any", {along_others}},
+    {"all", {along_others}},
+    {"prod", {along_others}},
+    {"var", {along_others}},
+    {"std", {along_others}},
+    {"max", {along_others}},
+    {"min", {along_others}},
+    {"argmax", {along_others}},
+    {"argmin", {along_others}},
+    {"logsumexp", {along_others}},
+    {"linalg_vector_norm", {along_others}},
+    {"_softmax", {softmax}},
+    {"_log_softmax", {log_softmax}},
+    {"_softmax_backward_data", {softmax_backward}},
+    {"_log_softmax_backward_data", {log_softmax_backward}},
+};
+
+}  // namespace
+
+std::span<const NamedShardedRule> reductions() {
+  return kReductions;
+}
+
+}  // namespace zero::sharded_rules

@@ -1,0 +1,245 @@
+#include "parallel/sharded_call.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "backwards/arguments.h"
+#include "backwards/unwatched.h"
+#include "deferred/deferred_tensors.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using Stack = torch::jit::Stack;
+
+std::vector<c10::IValue> uppermost(const Stack& stack, std::size_t count) {
+  return {stack.end() - static_cast<std::ptrdiff_t>(count), stack.end()};
+}
+
+// Its results are views, of which some are told the strides of what they look at.
+bool is_view(const c10::OperatorHandle& op) {
+  return std::ranges::any_of(op.schema().returns(), [](const c10::Argument& each) {
+    return each.alias_info() != nullptr && !each.alias_info()->isWrite();
+  });
+}
+
+at::Tensor laid_out_like(const at::Tensor& tensor, const at::Tensor& whole) {
+  if (tensor.strides() == whole.strides()) return whole;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), whole.options()).copy_(whole);
+}
+
+bool is_in_place_view(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::inplace_view);
+}
+
+class Table {
+ public:
+  Table() {
+    std::unordered_map<std::string_view, const ShardedRule*> by_name;
+    for (const auto& rules : {sharded_rules::views(), sharded_rules::pointwise(), sharded_rules::products(),
+                              sharded_rules::reductions(), sharded_rules::network()})
+      for (const auto& [name, rule] : rules) by_name.emplace(name, &rule);
+    constexpr std::string_view library = "aten::";
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      if (!std::string_view(name.name).starts_with(library) || name.overload_name.ends_with("out")) continue;
+      const auto found = by_name.find(std::string_view(name.name).substr(library.size()));
+      if (found == by_name.end()) continue;
+      if (const auto op = c10::Dispatcher::singleton().findSchema(name)) by_op_.emplace(*op, found->second);
+    }
+  }
+
+  const ShardedRule* of(const c10::OperatorHandle& op) const {
+    const auto found = by_op_.find(op);
+    return found == by_op_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::unordered_map<c10::OperatorHandle, const ShardedRule*> by_op_;
+};
+
+}  // namespace
+
+namespace {
+
+bool any_sharded(const c10::OperatorHandle& op, const Stack& stack) {
+  bool any = false;
+  for (std::size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
+    for_each_defined(stack[i], [&](const at::Tensor& tensor) {
+      any = any || sharded::is_sharded(tensor.unsafeGetTensorImpl());
+    });
+  return any;
+}
+
+bool consists_of_others(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
+// One that consists of others, as it comes where no gradients are noted, is taken apart.
+bool run_if_sharded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  if (!any_sharded(op, *stack)) return false;
+  if (consists_of_others(op)) {
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBelowKey), stack);
+    return true;
+  }
+  const Unwatched unwatched;
+  const deferred_tensors::Off off;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ShardedCall(op, stack).run();
+  return true;
+}
+
+}  // namespace
+
+void run_sharded_calls() {
+  deferred_tensors::others_run_by(&run_if_sharded);
+}
+
+const ShardedRule* sharded_rule_of(const c10::OperatorHandle& op) {
+  static const Table table;
+  return table.of(op);
+}
+
+ShardedCall::ShardedCall(const c10::OperatorHandle& op, Stack* stack)
+    : op_(op),
+      stack_(stack),
+      arguments_(uppermost(*stack, op.schema().arguments().size())),
+      parts_(arguments_.size()) {
+  for (std::size_t i = 0; i < arguments_.size(); ++i)
+    for_each_defined(arguments_[i], [&](const at::Tensor& tensor) {
+      parts_[i].push_back(sharded::part_of(tensor));
+      const std::shared_ptr<TensorAxis>& axis = parts_[i].back().axis;
+      if (axis == nullptr) return;
+      if (axis_ != nullptr && axis_ != axis)
+        throw StateError("operator " + op.operator_name().name + " meets tensors that two engines have cut",
+                         "take all of one of them by zero::whole()");
+      axis_ = axis;
+    });
+}
+
+bool ShardedCall::writes(std::size_t i) const {
+  const auto* const alias = op_.schema().arguments()[i].alias_info();
+  return alias != nullptr && alias->isWrite();
+}
+
+int ShardedCall::find(std::string_view name) const {
+  const auto& formal = op_.schema().arguments();
+  for (std::size_t i = 0; i < formal.size(); ++i)
+    if (formal[i].name() == name) return static_cast<int>(i);
+  return -1;
+}
+
+bool ShardedCall::any(AxisPlacement::Kind kind) const {
+  return std::ranges::any_of(parts_, [&](const std::vector<TensorPart>& parts) {
+    return std::ranges::any_of(parts, [&](const TensorPart& part) { return part.placement.kind == kind; });
+  });
+}
+
+void ShardedCall::run() {
+  refuse_change_of_sizes();
+  const ShardedRule* const rule = sharded_rule_of(op_);
+  if (rule == nullptr || !rule->takes_partial) sum_partial();
+  const bool parts = any(AxisPlacement::Kind::shard) || any(AxisPlacement::Kind::partial);
+  if (!parts) return plainly();
+  if (rule != nullptr && rule->apply(*this)) return axis_->count(op_.operator_name().name, true);
+  sum_partial();
+  if (!any(AxisPlacement::Kind::shard)) return plainly();
+  axis_->count(op_.operator_name().name, false);
+  whole();
+}
+
+void ShardedCall::refuse_change_of_sizes() const {
+  if (!is_in_place_view(op_) || parts_.empty() || parts_[0].empty() || parts_[0][0].axis == nullptr) return;
+  throw StateError("operator " + op_.operator_name().name +
+                       " would change, in place, the sizes of a tensor that is cut over the ranks of the tensor axis",
+                   "use the operator that returns another tensor");
+}
+
+void ShardedCall::sum_partial() {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    auto part = parts_[i].begin();
+    for_each_defined(arguments_[i], [&](const at::Tensor& tensor) {
+      if (part->placement.is_partial()) *part = ShardedTensor::of(tensor.unsafeGetTensorImpl())->summed();
+      ++part;
+    });
+  }
+}
+
+std::vector<c10::IValue> ShardedCall::on_parts(const Changed& changed) const {
+  Stack stack;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const auto other = std::ranges::find(changed, i, &std::pair<std::size_t, c10::IValue>::first);
+    if (other != changed.end()) {
+      stack.push_back(other->second);
+      continue;
+    }
+    auto part = parts_[i].begin();
+    stack.push_back(with_tensors(arguments_[i], [&](const at::Tensor&) { return (part++)->values; }));
+  }
+  op_.callBoxed(&stack);
+  return stack;
+}
+
+// On tensors that are all plain, or sums that have come.
+void ShardedCall::plainly() {
+  put(on_parts());
+}
+
+// What the operator writes is written back: each rank keeps its part.
+void ShardedCall::whole() {
+  Changed changed;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (std::ranges::none_of(parts_[i], [](const TensorPart& part) { return part.placement.sharded(); })) continue;
+    auto part = parts_[i].begin();
+    changed.emplace_back(i, with_tensors(arguments_[i], [&](const at::Tensor& tensor) {
+                           const at::Tensor all = sharded::whole(*part++);
+                           return is_view(op_) ? laid_out_like(tensor, all) : all;
+                         }));
+  }
+  std::vector<c10::IValue> results = on_parts(changed);
+  for (const auto& [i, value] : changed) {
+    if (!writes(i)) continue;
+    auto part = parts_[i].begin();
+    for_each_defined(value, [&](const at::Tensor& written) {
+      if (part->placement.sharded()) part->values.copy_(axis_->own(written, part->placement.dim));
+      ++part;
+    });
+  }
+  put(std::move(results));
+}
+
+const c10::IValue* ShardedCall::written_as(std::size_t result) const {
+  const auto* const alias = op_.schema().returns()[result].alias_info();
+  if (alias == nullptr || !alias->isWrite()) return nullptr;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const auto* const formal = op_.schema().arguments()[i].alias_info();
+    if (formal != nullptr && formal->beforeSets() == alias->beforeSets()) return &arguments_[i];
+  }
+  return nullptr;
+}
+
+void ShardedCall::put(std::vector<c10::IValue> results) {
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (const c10::IValue* const written = written_as(i)) results[i] = *written;
+  torch::jit::drop(*stack_, arguments_.size());
+  for (c10::IValue& result : results) stack_->push_back(std::move(result));
+}
+
+bool ShardedCall::give(std::vector<c10::IValue> results, const std::vector<AxisPlacement>& placements) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (written_as(i) != nullptr) continue;
+    const AxisPlacement placement = placements.size() == 1 ? placements.front() : placements[i];
+    results[i] = with_tensors(results[i],
+                              [&](const at::Tensor& values) { return sharded::tensor(values, placement, axis_); });
+  }
+  put(std::move(results));
+  return true;
+}
+
+}  // namespace zero

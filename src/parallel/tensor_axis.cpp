@@ -1,0 +1,70 @@
+#include "parallel/tensor_axis.h"
+
+#include <ATen/Functions.h>
+
+#include <vector>
+
+#include "device/torch/dtypes.h"
+#include "parallel/sharded_call.h"
+
+namespace zero {
+namespace {
+
+// As bytes where it is of a type that the ranks do not add.
+View bytes_of(const at::Tensor& values) {
+  return view_of(values.mutable_data_ptr(), Dtype::u8, 0, static_cast<std::int64_t>(values.nbytes()), values.device());
+}
+
+}  // namespace
+
+TensorAxis::TensorAxis(Communicator group) : group_(std::move(group)) {
+  run_sharded_calls();
+}
+
+at::Tensor TensorAxis::gather(const at::Tensor& part, std::int64_t dim) const {
+  const at::Tensor mine = part.contiguous();
+  std::vector<std::int64_t> sizes = mine.sizes().vec();
+  sizes.insert(sizes.begin(), size());
+  const at::Tensor all = at::empty(sizes, mine.options());
+  if (mine.numel() > 0) group_.all_gather(bytes_of(mine), bytes_of(all)).wait();
+  return dim == 0 ? all.flatten(0, 1) : at::cat(all.unbind(), dim);
+}
+
+at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
+  const bool alone = addend.is_contiguous() && addend.use_count() == 1 && addend.storage().use_count() == 1;
+  const at::Tensor total = alone ? addend : addend.clone(at::MemoryFormat::Contiguous);
+  const Dtype dtype = *any_dtype_of(total.scalar_type());
+  if (total.numel() > 0)
+    group_.all_reduce(view_of(total.mutable_data_ptr(), dtype, 0, total.numel(), total.device())).wait();
+  return total;
+}
+
+at::Tensor TensorAxis::largest(const at::Tensor& values) const {
+  return gather(values.unsqueeze(0), 0).amax(0);
+}
+
+at::Tensor TensorAxis::own(const at::Tensor& whole, std::int64_t dim) const {
+  const std::int64_t each = whole.size(dim) / size();
+  return whole.narrow(dim, rank() * each, each);
+}
+
+void TensorAxis::broadcast(const at::Tensor& values) const {
+  if (values.numel() == 0) return;
+  const at::Tensor plain = values.contiguous();
+  group_.broadcast(bytes_of(plain), 0).wait();
+  if (!plain.is_same(values)) values.copy_(plain);
+}
+
+std::vector<std::int64_t> TensorAxis::gather_words(const std::vector<std::int64_t>& words) const {
+  const auto count = static_cast<std::int64_t>(words.size());
+  std::vector<std::int64_t> all(words.size() * static_cast<std::size_t>(size()));
+  group_.all_gather({words.data(), count, Dtype::i64}, {all.data(), size() * count, Dtype::i64}).wait();
+  return all;
+}
+
+void TensorAxis::count(const std::string& operator_name, bool in_parts) {
+  Count& count = counts_[operator_name];
+  ++(in_parts ? count.in_parts : count.whole);
+}
+
+}  // namespace zero

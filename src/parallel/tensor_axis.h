@@ -1,0 +1,55 @@
+// The ranks that have a part each of the tensors of a module, and what they tell each other of these: tensor
+// parallelism (Megatron-LM, section 3), below autograd. Along it all ranks run the same operators, in the same order.
+//
+// Thread-safety: the thread that computes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zero/communicator.h"
+
+namespace zero {
+
+class TensorAxis {
+ public:
+  // `group` is the axis' own, for memory of where its tensors are.
+  explicit TensorAxis(Communicator group);
+  TensorAxis(const TensorAxis&) = delete;
+  TensorAxis& operator=(const TensorAxis&) = delete;
+
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+
+  // The ranks' parts, in rank order, joined along a dimension. Wire: (T - 1) parts a rank.
+  at::Tensor gather(const at::Tensor& part, std::int64_t dim) const;
+  // The sum of the ranks' tensors, the same bits on all of them: see Communicator::all_reduce().
+  at::Tensor sum(const at::Tensor& addend) const;
+  // The largest of the ranks' values, element by element.
+  at::Tensor largest(const at::Tensor& values) const;
+  // This rank's part of what all of them have, a view: of a size that the ranks divide.
+  at::Tensor own(const at::Tensor& whole, std::int64_t dim) const;
+  bool divides(std::int64_t size) const { return size > 0 && size % this->size() == 0; }
+  // Rank 0's values into those of the others.
+  void broadcast(const at::Tensor& values) const;
+
+  // Every rank's words, as many on each, in rank order.
+  std::vector<std::int64_t> gather_words(const std::vector<std::int64_t>& words) const;
+
+  // How often an operator ran on parts, and how often whole, for want of a rule.
+  struct Count {
+    std::int64_t in_parts = 0, whole = 0;
+  };
+  void count(const std::string& operator_name, bool in_parts);
+  const std::map<std::string, Count>& counts() const { return counts_; }
+
+ private:
+  Communicator group_;
+  std::map<std::string, Count> counts_;
+};
+
+}  // namespace zero
