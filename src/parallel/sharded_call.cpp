@@ -11,6 +11,7 @@
 #include "backwards/arguments.h"
 #include "backwards/unwatched.h"
 #include "deferred/deferred_tensors.h"
+#include "parallel/copied_view.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -27,11 +28,6 @@ bool is_view(const c10::OperatorHandle& op) {
   return std::ranges::any_of(op.schema().returns(), [](const c10::Argument& each) {
     return each.alias_info() != nullptr && !each.alias_info()->isWrite();
   });
-}
-
-at::Tensor laid_out_like(const at::Tensor& tensor, const at::Tensor& whole) {
-  if (tensor.strides() == whole.strides()) return whole;
-  return at::empty_strided(tensor.sizes(), tensor.strides(), whole.options()).copy_(whole);
 }
 
 bool is_in_place_view(const c10::OperatorHandle& op) {
@@ -143,6 +139,12 @@ bool ShardedCall::any(AxisPlacement::Kind kind) const {
 
 void ShardedCall::run() {
   refuse_change_of_sizes();
+  refresh_copies();
+  run_by_rule();
+  note_writes();
+}
+
+void ShardedCall::run_by_rule() {
   const ShardedRule* const rule = sharded_rule_of(op_);
   if (rule == nullptr || !rule->takes_partial) sum_partial();
   const bool parts = any(AxisPlacement::Kind::shard) || any(AxisPlacement::Kind::partial);
@@ -159,6 +161,20 @@ void ShardedCall::refuse_change_of_sizes() const {
   throw StateError("operator " + op_.operator_name().name +
                        " would change, in place, the sizes of a tensor that is cut over the ranks of the tensor axis",
                    "use the operator that returns another tensor");
+}
+
+void ShardedCall::refresh_copies() {
+  for (const auto& parts : parts_)
+    for (const TensorPart& part : parts)
+      if (part.copied != nullptr) part.copied->refresh();
+}
+
+void ShardedCall::note_writes() {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (!writes(i)) continue;
+    for (const TensorPart& part : parts_[i])
+      part.copied != nullptr ? part.copied->write_back() : axis_->wrote(part.values);
+  }
 }
 
 void ShardedCall::sum_partial() {
@@ -188,7 +204,7 @@ std::vector<c10::IValue> ShardedCall::on_parts(const Changed& changed) const {
 
 // On tensors that are all plain, or sums that have come.
 void ShardedCall::plainly() {
-  put(on_parts());
+  put(views_of_copies(on_parts()));
 }
 
 // What the operator writes is written back: each rank keeps its part.
@@ -198,8 +214,7 @@ void ShardedCall::whole() {
     if (std::ranges::none_of(parts_[i], [](const TensorPart& part) { return part.placement.sharded(); })) continue;
     auto part = parts_[i].begin();
     changed.emplace_back(i, with_tensors(arguments_[i], [&](const at::Tensor& tensor) {
-                           const at::Tensor all = sharded::whole(*part++);
-                           return is_view(op_) ? laid_out_like(tensor, all) : all;
+                           return is_view(op_) ? whole_laid_out(tensor, *part++) : sharded::whole(*part++);
                          }));
   }
   std::vector<c10::IValue> results = on_parts(changed);
@@ -211,7 +226,26 @@ void ShardedCall::whole() {
       ++part;
     });
   }
-  put(std::move(results));
+  put(is_view(op_) ? copies_of_views(std::move(results)) : std::move(results));
+}
+
+// Who writes one means to write what it is a view of.
+std::vector<c10::IValue> ShardedCall::copies_of_views(std::vector<c10::IValue> results) const {
+  std::size_t which = 0;
+  for (c10::IValue& result : results)
+    result = with_tensors(result, [&](const at::Tensor& copy) {
+      return sharded::tensor({copy, {}, axis_, std::make_shared<CopiedView>(op_, arguments_, which++, copy)});
+    });
+  return results;
+}
+
+std::vector<c10::IValue> ShardedCall::views_of_copies(std::vector<c10::IValue> results) const {
+  if (!is_view(op_) || parts_.front().empty() || parts_.front().front().copied == nullptr) return results;
+  for (c10::IValue& result : results)
+    result = with_tensors(result, [&](const at::Tensor& view) {
+      return sharded::tensor({view, {}, axis_, parts_.front().front().copied});
+    });
+  return results;
 }
 
 const c10::IValue* ShardedCall::written_as(std::size_t result) const {

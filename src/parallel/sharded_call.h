@@ -50,10 +50,15 @@ class ShardedCall {
   bool give(at::Tensor values, AxisPlacement placement) { return give({c10::IValue(std::move(values))}, {placement}); }
 
  private:
+  void run_by_rule();
   void sum_partial();
+  void refresh_copies();
+  void note_writes();
   bool any(AxisPlacement::Kind kind) const;
   void plainly();
   void whole();
+  std::vector<c10::IValue> copies_of_views(std::vector<c10::IValue> results) const;
+  std::vector<c10::IValue> views_of_copies(std::vector<c10::IValue> results) const;
   void refuse_change_of_sizes() const;
   const c10::IValue* written_as(std::size_t result) const;
   void put(std::vector<c10::IValue> results);

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "device/torch/dtypes.h"
+#include "parallel/copied_view.h"
 #include "zero/tensor_rule.h"
 
 namespace zero {
@@ -75,7 +76,7 @@ ShardedTensor::ShardedTensor(std::shared_ptr<TensorPart> part)
       part_(std::move(part)) {
   const at::Tensor& values = part_->values;
   if (!part_->placement.sharded()) {
-    set_sizes_and_strides(values.sizes(), values.strides());
+    set_sizes_and_strides(values.sizes(), values.strides(), values.storage_offset());
     return;
   }
   const std::int64_t dim = part_->placement.dim;
@@ -140,13 +141,17 @@ const c10::TensorImpl* values_of(const c10::TensorImpl* tensor) {
   return tensor;
 }
 
+at::Tensor tensor(TensorPart part) {
+  if (part.placement.replicated() && part.copied == nullptr) return part.values;
+  return at::Tensor(c10::make_intrusive<ShardedTensor>(std::make_shared<TensorPart>(std::move(part))));
+}
+
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis) {
-  if (placement.replicated()) return values;
-  return at::Tensor(c10::make_intrusive<ShardedTensor>(
-      std::make_shared<TensorPart>(TensorPart{std::move(values), placement, axis})));
+  return tensor(TensorPart{std::move(values), placement, axis, {}});
 }
 
 at::Tensor whole(const TensorPart& part) {
+  if (part.copied != nullptr) part.copied->refresh();
   switch (part.placement.kind) {
     case AxisPlacement::Kind::replicated: return part.values;
     case AxisPlacement::Kind::shard: return part.axis->gather(part.values, part.placement.dim);
@@ -164,7 +169,7 @@ at::Tensor whole(const at::Tensor& tensor) {
 at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,
                      const std::string& name) {
   const std::vector<std::int64_t> sizes = sizes_of_whole(part, dim, axis->size());
-  auto* const self = new CutStorage{{part, AxisPlacement::shard(dim), axis}};
+  auto* const self = new CutStorage{{part, AxisPlacement::shard(dim), axis, {}}};
   c10::Storage storage = storage_without_memory(
       part.nbytes() * static_cast<std::size_t>(axis->size()),
       at::DataPtr(nullptr, self, &CutStorage::remove, part.device()),

@@ -36,11 +36,14 @@ struct AxisPlacement {
   bool operator==(const AxisPlacement&) const = default;
 };
 
+class CopiedView;
+
 // What this rank has of a tensor.
 struct TensorPart {
   at::Tensor values;
   AxisPlacement placement = {};
-  std::shared_ptr<TensorAxis> axis = {};  // null: of a plain tensor, which every rank has
+  std::shared_ptr<TensorAxis> axis = {};    // null: of a plain tensor, which every rank has
+  std::shared_ptr<CopiedView> copied = {};  // of one that is replicated, where the program takes it for a view
 };
 
 class ShardedTensor final : public c10::TensorImpl {
@@ -73,7 +76,8 @@ bool is_sharded(const c10::TensorImpl* tensor);
 TensorPart part_of(const at::Tensor& tensor);
 // Where this rank's part of a tensor lies: the tensor itself, unless it is sharded.
 const c10::TensorImpl* values_of(const c10::TensorImpl* tensor);
-// A tensor of which the ranks have these parts; of one that is replicated that itself.
+// A tensor of which the ranks have these parts; of one that is replicated that itself, unless it is taken for a view.
+at::Tensor tensor(TensorPart part);
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis);
 // All of it. Collective where it is sharded.
 at::Tensor whole(const at::Tensor& tensor);

@@ -62,6 +62,16 @@ std::vector<std::int64_t> TensorAxis::gather_words(const std::vector<std::int64_
   return all;
 }
 
+void TensorAxis::wrote(const at::Tensor& part) {
+  if (copies_ > 0) ++writes_[part.storage().unsafeGetStorageImpl()];
+}
+
+// A storage that has ended may have had the same address: then something is read once more than it need be.
+std::int64_t TensorAxis::writes_of(const at::Tensor& part) const {
+  const auto found = writes_.find(part.storage().unsafeGetStorageImpl());
+  return found == writes_.end() ? 0 : found->second;
+}
+
 void TensorAxis::count(const std::string& operator_name, bool in_parts) {
   Count& count = counts_[operator_name];
   ++(in_parts ? count.in_parts : count.whole);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "zero/communicator.h"
@@ -40,6 +41,11 @@ class TensorAxis {
   // Every rank's words, as many on each, in rank order.
   std::vector<std::int64_t> gather_words(const std::vector<std::int64_t>& words) const;
 
+  // Writes to the memory of parts are counted while there are copies that are taken for views of any.
+  void add_copy(int count) { copies_ += count; }
+  void wrote(const at::Tensor& part);
+  std::int64_t writes_of(const at::Tensor& part) const;
+
   // How often an operator ran on parts, and how often whole, for want of a rule.
   struct Count {
     std::int64_t in_parts = 0, whole = 0;
@@ -50,6 +56,8 @@ class TensorAxis {
  private:
   Communicator group_;
   std::map<std::string, Count> counts_;
+  int copies_ = 0;
+  std::unordered_map<const void*, std::int64_t> writes_;  // by storage
 };
 
 }  // namespace zero

@@ -120,6 +120,15 @@ const std::vector<Function>& functions() {
          y.select(1, 3).copy_(x[1]);
          return y * y;
        }},
+      {"AssignedThroughViews",
+       {{{4, 8}}, {{4, 2}}},
+       [](const Tensors& x) {
+         Tensor y = x[0] * 2;
+         const Tensor some = y.slice(1, 2, 6), fewer = some.slice(1, 1, 3);
+         fewer.mul_(x[1]);
+         y.slice(0, 1, 3).add_(1);
+         return y * 3 + at::pad(some, {1, 3}).sin() + fewer.sum();
+       }},
       {"Gathered", {{{4, 8}}, {{4, 2}, 8}}, [](const Tensors& x) { return x[0].gather(1, x[1]); }},
       {"Einsum", {{{4, 8}}, {{8, 4}}}, [](const Tensors& x) { return at::einsum("ij,jk->ki", {x[0], x[1]}); }},
       {"Std", {{{4, 8}}}, [](const Tensors& x) { return x[0].std(1) + x[0].var(); }},

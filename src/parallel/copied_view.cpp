@@ -1,0 +1,52 @@
+#include "parallel/copied_view.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/stack.h>
+
+#include <utility>
+
+namespace zero {
+
+at::Tensor whole_laid_out(const at::Tensor& tensor, const TensorPart& part) {
+  const at::Tensor all = sharded::whole(part);
+  if (tensor.strides() == all.strides()) return all;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), all.options()).copy_(all);
+}
+
+CopiedView::CopiedView(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments, std::size_t which,
+                       at::Tensor copy)
+    : op_(op),
+      arguments_(std::move(arguments)),
+      which_(which),
+      copy_(std::move(copy)),
+      of_(sharded::part_of(arguments_.front().toTensor())),
+      seen_(of_.axis->writes_of(of_.values)) {
+  of_.axis->add_copy(1);
+}
+
+CopiedView::~CopiedView() {
+  of_.axis->add_copy(-1);
+}
+
+at::Tensor CopiedView::view_in(const at::Tensor& whole) const {
+  torch::jit::Stack stack(arguments_);
+  stack.front() = whole;
+  op_.callBoxed(&stack);
+  return stack.front().isTensor() ? stack.front().toTensor() : stack.front().toTensorVector().at(which_);
+}
+
+void CopiedView::refresh() {
+  const std::int64_t writes = of_.axis->writes_of(of_.values);
+  if (std::exchange(seen_, writes) == writes) return;
+  copy_.copy_(view_in(whole_laid_out(arguments_.front().toTensor(), of_)));
+}
+
+void CopiedView::write_back() {
+  const at::Tensor all = whole_laid_out(arguments_.front().toTensor(), of_);
+  view_in(all).copy_(copy_);
+  of_.values.copy_(of_.axis->own(all, of_.placement.dim));
+  of_.axis->wrote(of_.values);
+  seen_ = of_.axis->writes_of(of_.values);
+}
+
+}  // namespace zero
