@@ -19,7 +19,7 @@ std::shared_ptr<TensorAxis> tensor_axis(const Mesh& mesh, const std::vector<std:
   if (mesh.size(Axis::tensor) == 1) return nullptr;
   const Communicator own = own_group(mesh[Axis::tensor], lines);
   require_agreement(own, lines);
-  return std::make_shared<TensorAxis>(own);
+  return std::make_shared<TensorAxis>(own, mesh[Axis::tensor]);
 }
 
 // Where the engine computes in the host's memory one group carries both.

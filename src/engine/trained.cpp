@@ -51,9 +51,9 @@ std::vector<ParameterRule> rules_of_parts(const Inventory& inventory, const Opti
                                           const std::vector<ParamGroup>& groups) {
   std::vector<ParameterRule> rules = parameter_rules(optimizer, groups, inventory.infos);
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    if (!inventory.cuts[i]) continue;
-    std::int64_t& cut = rules[i].shape[static_cast<std::size_t>(*inventory.cuts[i])];
-    cut = inventory.specs[i].numel / (elements_of(rules[i].shape) / cut);
+    if (!inventory.cuts[i] || inventory.specs[i].numel == 0) continue;
+    const std::int64_t ranks = elements_of(rules[i].shape) / inventory.specs[i].numel;
+    rules[i].shape[static_cast<std::size_t>(*inventory.cuts[i])] /= ranks;
   }
   return rules;
 }

@@ -84,7 +84,6 @@ bool run_if_sharded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Sta
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBelowKey), stack);
     return true;
   }
-  const Unwatched unwatched;
   const deferred_tensors::Off off;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   ShardedCall(op, stack).run();
@@ -112,10 +111,10 @@ ShardedCall::ShardedCall(const c10::OperatorHandle& op, Stack* stack)
       parts_[i].push_back(sharded::part_of(tensor));
       const std::shared_ptr<TensorAxis>& axis = parts_[i].back().axis;
       if (axis == nullptr) return;
-      if (axis_ != nullptr && axis_ != axis)
-        throw StateError("operator " + op.operator_name().name + " meets tensors that two engines have cut",
-                         "take all of one of them by zero::whole()");
-      axis_ = axis;
+      if (axis_ == nullptr) axis_ = axis;
+      if (!axis_->same_ranks(*axis))
+        throw StateError("operator " + op.operator_name().name + " meets tensors that engines on two meshes have cut",
+                         "build both engines on one Mesh, or take all of one tensor by zero::whole()");
     });
 }
 
@@ -181,7 +180,7 @@ void ShardedCall::sum_partial() {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     auto part = parts_[i].begin();
     for_each_defined(arguments_[i], [&](const at::Tensor& tensor) {
-      if (part->placement.is_partial()) *part = ShardedTensor::of(tensor.unsafeGetTensorImpl())->summed();
+      if (part->placement.is_partial()) *part = ShardedStorage::of(tensor.unsafeGetTensorImpl())->summed();
       ++part;
     });
   }

@@ -14,18 +14,6 @@
 namespace zero {
 namespace {
 
-// What the storage of a parameter that is cut has in the place of memory: the context of its data pointer.
-struct CutStorage {
-  static CutStorage* of(const c10::TensorImpl* tensor) {
-    if (!tensor->has_storage()) return nullptr;
-    const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-    return pointer.get_deleter() == &remove ? static_cast<CutStorage*>(pointer.get_context()) : nullptr;
-  }
-  static void remove(void* self) { delete static_cast<CutStorage*>(self); }
-
-  TensorPart part;
-};
-
 // As the whole would have them, were it laid out as the part is.
 std::vector<std::int64_t> strides_of_whole(const at::Tensor& part, std::int64_t dim, int parts) {
   std::vector<std::int64_t> strides = part.strides().vec();
@@ -53,97 +41,57 @@ c10::DispatchKeySet keys_of(const at::Tensor& part) {
   return c10::DispatchKeySet({c10::computeDispatchKey(part.scalar_type(), at::kStrided, part.device()), kBelowKey});
 }
 
-c10::Storage storage_without_memory(std::size_t bytes, at::DataPtr pointer, const std::string& why) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(pointer), nullptr, /*resizable=*/false);
+at::Tensor tensor_of(c10::Storage storage, const TensorPart& part) {
+  const at::Tensor& values = part.values;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys_of(values), values.dtype());
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!part.placement.sharded()) {
+    impl.set_sizes_and_strides(values.sizes(), values.strides(), values.storage_offset());
+    return tensor;
+  }
+  const std::int64_t dim = part.placement.dim;
+  const int parts = part.axis->size();
+  impl.set_sizes_and_strides(sizes_of_whole(values, dim, parts), strides_of_whole(values, dim, parts),
+                             offset_in_whole(values, dim, parts));
+  return tensor;
+}
+
+}  // namespace
+
+c10::Storage ShardedStorage::make(TensorPart part, std::size_t bytes, const std::string& why) {
+  const at::Device device = part.values.device();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       at::DataPtr(nullptr, new ShardedStorage(std::move(part)), &remove, device), nullptr,
+                       /*resizable=*/false);
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       "zero: " + why + "; compute with it by operators, or take all of it by zero::whole()");
   return storage;
 }
 
-c10::Storage storage_on(const at::Device& device) {
-  const auto make = [](const at::Device& where) {
-    return storage_without_memory(0, at::DataPtr(nullptr, where),
-                                  "a tensor is cut over the ranks of the tensor axis and has no memory of its own");
-  };
-  static const c10::Storage on_host = make(at::kCPU);
-  return device.is_cpu() ? on_host : make(device);
-}
-
-}  // namespace
-
-ShardedTensor::ShardedTensor(std::shared_ptr<TensorPart> part)
-    : TensorImpl(storage_on(part->values.device()), keys_of(part->values), part->values.dtype()),
-      part_(std::move(part)) {
-  const at::Tensor& values = part_->values;
-  if (!part_->placement.sharded()) {
-    set_sizes_and_strides(values.sizes(), values.strides(), values.storage_offset());
-    return;
+const TensorPart& ShardedStorage::summed() {
+  if (part_.placement.is_partial()) {
+    part_.values = part_.axis->sum(std::exchange(part_.values, at::Tensor()));
+    part_.placement = {};
   }
-  const std::int64_t dim = part_->placement.dim;
-  const int parts = part_->axis->size();
-  set_sizes_and_strides(sizes_of_whole(values, dim, parts), strides_of_whole(values, dim, parts),
-                        offset_in_whole(values, dim, parts));
-}
-
-ShardedTensor* ShardedTensor::of(const c10::TensorImpl* tensor) {
-  return tensor->key_set().has(kBelowKey) ? dynamic_cast<ShardedTensor*>(const_cast<c10::TensorImpl*>(tensor))
-                                          : nullptr;
-}
-
-const TensorPart& ShardedTensor::summed() const {
-  if (part_->placement.is_partial()) {
-    part_->values = part_->axis->sum(std::exchange(part_->values, at::Tensor()));
-    part_->placement = {};
-  }
-  return *part_;
-}
-
-c10::intrusive_ptr<c10::TensorImpl> ShardedTensor::shallow_copy_and_detach(const c10::VariableVersion& version,
-                                                                           bool allow_change) const {
-  auto copy = c10::make_intrusive<ShardedTensor>(part_);
-  copy->set_version_counter(version);
-  copy->set_allow_tensor_metadata_change(allow_change);
-  return copy;
-}
-
-c10::intrusive_ptr<c10::TensorImpl> ShardedTensor::shallow_copy_and_detach(c10::VariableVersion&& version,
-                                                                           bool allow_change) const {
-  auto copy = c10::make_intrusive<ShardedTensor>(part_);
-  copy->set_version_counter(std::move(version));
-  copy->set_allow_tensor_metadata_change(allow_change);
-  return copy;
-}
-
-void ShardedTensor::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
-  ShardedTensor* const other = of(impl.get());
-  TORCH_CHECK(other != nullptr, "zero: a tensor that is cut over the ranks of the tensor axis cannot become another");
-  copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
-  part_ = other->part_;
+  return part_;
 }
 
 namespace sharded {
 
-bool is_sharded(const c10::TensorImpl* tensor) {
-  return tensor->key_set().has(kBelowKey) && (ShardedTensor::of(tensor) != nullptr || CutStorage::of(tensor) != nullptr);
-}
-
 TensorPart part_of(const at::Tensor& tensor) {
-  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  if (!impl->key_set().has(kBelowKey)) return {tensor};
-  if (const ShardedTensor* const made = ShardedTensor::of(impl)) return made->part();
-  if (const CutStorage* const cut = CutStorage::of(impl)) return cut->part;
-  return {tensor};
+  const ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
+  return storage == nullptr ? TensorPart{tensor, {}, {}, {}} : storage->part();
 }
 
 const c10::TensorImpl* values_of(const c10::TensorImpl* tensor) {
-  if (const ShardedTensor* const made = ShardedTensor::of(tensor)) return made->part().values.unsafeGetTensorImpl();
-  if (const CutStorage* const cut = CutStorage::of(tensor)) return cut->part.values.unsafeGetTensorImpl();
-  return tensor;
+  const ShardedStorage* const storage = ShardedStorage::of(tensor);
+  return storage == nullptr ? tensor : storage->part().values.unsafeGetTensorImpl();
 }
 
 at::Tensor tensor(TensorPart part) {
   if (part.placement.replicated() && part.copied == nullptr) return part.values;
-  return at::Tensor(c10::make_intrusive<ShardedTensor>(std::make_shared<TensorPart>(std::move(part))));
+  return tensor_of(ShardedStorage::make(part, 0, "a tensor is cut over the ranks of the tensor axis, and has no memory"),
+                   part);
 }
 
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis) {
@@ -161,23 +109,18 @@ at::Tensor whole(const TensorPart& part) {
 }
 
 at::Tensor whole(const at::Tensor& tensor) {
-  if (const ShardedTensor* const made = ShardedTensor::of(tensor.unsafeGetTensorImpl())) return whole(made->summed());
-  return whole(part_of(tensor));
+  ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
+  return storage == nullptr ? tensor : whole(storage->summed());
 }
 
-// Of the kind that set_data() takes for one of the program's.
 at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,
                      const std::string& name) {
-  const std::vector<std::int64_t> sizes = sizes_of_whole(part, dim, axis->size());
-  auto* const self = new CutStorage{{part, AxisPlacement::shard(dim), axis, {}}};
-  c10::Storage storage = storage_without_memory(
-      part.nbytes() * static_cast<std::size_t>(axis->size()),
-      at::DataPtr(nullptr, self, &CutStorage::remove, part.device()),
-      "parameter '" + name + "' is cut over the " + std::to_string(axis->size()) +
-          " ranks of the tensor axis, and no rank has all of it in its memory");
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys_of(part), part.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides_of_whole(part, dim, axis->size()));
-  return tensor;
+  const TensorPart cut{part, AxisPlacement::shard(dim), axis, {}};
+  const std::string ranks = std::to_string(axis->size());
+  return tensor_of(ShardedStorage::make(cut, part.nbytes() * static_cast<std::size_t>(axis->size()),
+                                        "parameter '" + name + "' is cut over the " + ranks +
+                                            " ranks of the tensor axis, and no rank has all of it in its memory"),
+                   cut);
 }
 
 at::Tensor own_gradient(const at::Tensor& gradient, std::optional<std::int64_t> dim,

@@ -2,9 +2,8 @@
 // one rank; below autograd operators compute with the parts (sharded_call.h). DTensor's placements (PyTorch), by
 // their names there.
 //
-// A parameter that is cut is an ordinary tensor of its own sizes, whose storage has no memory, and in the place of it
-// says where this rank's part is, as a deferred tensor's says what its values are. Whatever operators make of parts is
-// a ShardedTensor.
+// They are ordinary tensors, whose storage has no memory, and in the place of it says where this rank's part is, as a
+// deferred tensor's says what its values are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,32 +45,37 @@ struct TensorPart {
   std::shared_ptr<CopiedView> copied = {};  // of one that is replicated, where the program takes it for a view
 };
 
-class ShardedTensor final : public c10::TensorImpl {
+// What the storage of a sharded tensor has in the place of memory: the context of its data pointer, so that it is found
+// in every tensor that has the storage.
+class ShardedStorage {
  public:
   // Null where a tensor is another's.
-  static ShardedTensor* of(const c10::TensorImpl* tensor);
+  static ShardedStorage* of(const c10::TensorImpl* tensor) {
+    if (!tensor->key_set().has(kBelowKey) || !tensor->has_storage()) return nullptr;
+    const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    return pointer.get_deleter() == &remove ? static_cast<ShardedStorage*>(pointer.get_context()) : nullptr;
+  }
+  // Whoever takes its memory is told `why` there is none.
+  static c10::Storage make(TensorPart part, std::size_t bytes, const std::string& why);
 
   // Of one that was partial, once somebody needed its sum, that.
-  const TensorPart& part() const { return *part_; }
-  // The ranks' sum takes the place of the addends, for all tensors that are this one. Collective where it is partial.
-  const TensorPart& summed() const;
-
-  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
-                                                         bool allow_change) const override;
-  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
-                                                         bool allow_change) const override;
-  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
-
-  explicit ShardedTensor(std::shared_ptr<TensorPart> part);
+  const TensorPart& part() const { return part_; }
+  // The ranks' sum takes the place of the addends. Collective where they are there.
+  const TensorPart& summed();
 
  private:
-  std::shared_ptr<TensorPart> part_;  // of all that are this tensor, as detach() makes them
+  explicit ShardedStorage(TensorPart part) : part_(std::move(part)) {}
+  static void remove(void* self) { delete static_cast<ShardedStorage*>(self); }
+
+  TensorPart part_;
 };
 
 namespace sharded {
 
 // Whether operators on it come to the ranks' parts.
-bool is_sharded(const c10::TensorImpl* tensor);
+inline bool is_sharded(const c10::TensorImpl* tensor) {
+  return ShardedStorage::of(tensor) != nullptr;
+}
 // What this rank has of any tensor.
 TensorPart part_of(const at::Tensor& tensor);
 // Where this rank's part of a tensor lies: the tensor itself, unless it is sharded.

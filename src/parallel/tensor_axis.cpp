@@ -17,7 +17,7 @@ View bytes_of(const at::Tensor& values) {
 
 }  // namespace
 
-TensorAxis::TensorAxis(Communicator group) : group_(std::move(group)) {
+TensorAxis::TensorAxis(Communicator group, const Communicator& mesh) : group_(std::move(group)), mesh_(mesh.impl()) {
   run_sharded_calls();
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,13 +19,16 @@ namespace zero {
 
 class TensorAxis {
  public:
-  // `group` is the axis' own, for memory of where its tensors are.
-  explicit TensorAxis(Communicator group);
+  // `group` is the axis' own, for memory of where its tensors are, of the ranks of `mesh`, one of a mesh's.
+  TensorAxis(Communicator group, const Communicator& mesh);
   TensorAxis(const TensorAxis&) = delete;
   TensorAxis& operator=(const TensorAxis&) = delete;
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
+
+  // Whether it is of the same mesh.
+  bool same_ranks(const TensorAxis& other) const { return mesh_ == other.mesh_; }
 
   // The ranks' parts, in rank order, joined along a dimension. Wire: (T - 1) parts a rank.
   at::Tensor gather(const at::Tensor& part, std::int64_t dim) const;
@@ -55,6 +59,7 @@ class TensorAxis {
 
  private:
   Communicator group_;
+  std::shared_ptr<CommunicatorImpl> mesh_;
   std::map<std::string, Count> counts_;
   int copies_ = 0;
   std::unordered_map<const void*, std::int64_t> writes_;  // by storage

@@ -361,7 +361,7 @@ Outcome train_any_plain(const Job& job, const MakeModel& make) {
   to_device_of_rank(*model.module);
   initialise(*model.module, kSeed);
   PlainTrainer trainer(*model.module, job);
-  const int micro_batches = job.ranks / job.tensor * job.plan.accumulate();
+  const int micro_batches = job.data_ranks() * job.plan.accumulate();
   for (int step = 0; step < job.steps; ++step) {
     model.before_step(step);
     for (int i = 0; i < micro_batches; ++i) trainer.backward(model.loss(step * micro_batches + i));

@@ -100,12 +100,13 @@ struct Job {
   Options options = {};
   int steps = 3;
   int shard = 0;           // ranks of a shard group; 0: all
-  int tensor = 1;          // of the tensor axis
+  int tensor = 1;          // of the tensor axis, of all `ranks`
   int ranks_per_host = 0;  // see run_ranks()
   std::function<World(const World&)> joined = [](const World& world) { return world; };
   std::map<int, double> budgets = {};  // shares that ranks have of their own for activations
 
   Plan plan_of(int rank) const;
+  int data_ranks() const { return ranks / tensor; }
 };
 Mesh mesh_of(const Job& job, const World& world);
 std::vector<Plan> all_plans();

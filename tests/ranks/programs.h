@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,9 @@ class Trainer {
 class Run {
  public:
   // Without a world: all micro-batches of the global batch are this process's.
-  Run(const Job& job, const World* world) : job_(job), world_(world) {}
+  Run(const Job& job, const World* world) : job_(job), world_(world) {
+    if (world != nullptr) mesh_.emplace(mesh_of(job, *world));
+  }
 
   // Moves the network to the rank's device and gives it its first values and a trainer. Collective.
   Trainer& trainer(torch::nn::Module& network, const Optimizer& optimizer, const Options& options = {});
@@ -36,7 +39,7 @@ class Run {
   // Calls body(lane, index) for this process's micro-batches of the step: `lane` is the place in the global batch,
   // for what is carried from step to step, `index` that in the whole run, for data.
   void each(int step, const std::function<void(int lane, std::int64_t index)>& body) const;
-  int lanes() const { return job_.ranks * job_.plan.accumulate(); }
+  int lanes() const { return job_.data_ranks() * job_.plan.accumulate(); }
   bool plain() const { return world_ == nullptr; }
 
   // Compared beside the networks; the same on every rank.
@@ -49,6 +52,7 @@ class Run {
  private:
   Job job_;
   const World* world_;
+  std::optional<Mesh> mesh_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::vector<std::map<std::string, at::Tensor>> starts_;
   std::map<std::string, at::Tensor> recorded_;

@@ -25,10 +25,16 @@ class PlainNetwork : public Trainer {
   bool fresh_ = true;
 };
 
+bool any_cut(const torch::nn::Module& network, const Options& options) {
+  for (const auto& item : network.named_parameters())
+    if (options.tensor && options.tensor({item.key(), item.value().sizes().vec()})) return true;
+  return false;
+}
+
 class EngineNetwork : public Trainer {
  public:
-  EngineNetwork(torch::nn::Module& network, const Job& job, const World& world)
-      : network_(network), engine_(network, world, job.plan_of(world.rank()), job.optimizer, job.options) {}
+  EngineNetwork(torch::nn::Module& network, const Job& job, const Mesh& mesh)
+      : network_(network), engine_(network, mesh, job.plan_of(mesh.world().rank()), job.optimizer, job.options) {}
   void backward(const at::Tensor& loss) override { engine_.backward(loss); }
   void step() override {
     const StepReport report = engine_.step();
@@ -101,21 +107,23 @@ std::vector<Outcome> run_on_ranks(const Job& job, const MakeProgram& make) {
 }
 
 Trainer& Run::trainer(torch::nn::Module& network, const Optimizer& optimizer, const Options& options) {
-  const int rank = plain() ? 0 : world_->rank();
+  // Along the tensor axis all ranks have a network of which nothing is cut.
+  const Mesh mesh = plain() || job_.tensor == 1 || any_cut(network, job_.options) ? mesh_.value_or(World()) : mesh_->data();
+  const int rank = mesh.world().rank();
   if (const at::Device device = device_of_rank(); !device.is_cpu()) network.to(device);
   initialise(network, kSeed + 100 * static_cast<std::int64_t>(trainers_.size()) + rank);
   Job job = job_;
   job.optimizer = optimizer;
-  const DiskOptions disk = job.options.disk;
   job.options = options;
-  job.options.disk = disk;
+  job.options.disk = job_.options.disk;
+  job.options.tensor = job_.options.tensor;
   std::map<std::string, at::Tensor> start;
   for (const auto& item : network.named_parameters()) start[item.key()] = copied(item.value());
   starts_.push_back(std::move(start));
   if (plain()) {
     trainers_.push_back(std::make_unique<PlainNetwork>(network, job));
   } else {
-    trainers_.push_back(std::make_unique<EngineNetwork>(network, job, *world_));
+    trainers_.push_back(std::make_unique<EngineNetwork>(network, job, mesh));
   }
   return *trainers_.back();
 }
@@ -128,9 +136,9 @@ void Run::each(int step, const std::function<void(int lane, std::int64_t index)>
   }
   // Which micro-batch of a reproducible sum is whose.
   const bool reduces_each = job_.plan[State::gradient].between.shard == Placement::sharded;
-  const int micro_batches = job_.plan.accumulate(), rank = world_->rank();
+  const int micro_batches = job_.plan.accumulate(), rank = world_->rank() / job_.tensor;
   for (int micro = 0; micro < micro_batches; ++micro)
-    call(reduces_each ? micro * job_.ranks + rank : rank * micro_batches + micro);
+    call(reduces_each ? micro * job_.data_ranks() + rank : rank * micro_batches + micro);
 }
 
 void Run::record(const std::string& name, const at::Tensor& value) {

@@ -190,6 +190,31 @@ TEST_P(Programs, HaveTheSameBitsWithinAnActivationBudget) {
   EXPECT_GT(recomputed, 0);
 }
 
+// Everything that can be cut is, along one dimension or the other, whether that makes sense or not.
+TensorRule all_cut(int ranks) {
+  return [ranks](const ParameterInfo& parameter) -> std::optional<TensorCut> {
+    const auto divides = [&](std::size_t dim) {
+      return dim < parameter.shape.size() && parameter.shape[dim] > 0 && parameter.shape[dim] % ranks == 0;
+    };
+    if (parameter.name == "table.weight") return {};  // whose rows have a largest norm
+    const bool rows_first = std::hash<std::string>{}(parameter.name) % 2 == 0;
+    if (rows_first && divides(1)) return TensorCut::row;
+    if (divides(0)) return TensorCut::column;
+    return divides(1) ? std::optional(TensorCut::row) : std::nullopt;
+  };
+}
+
+TEST_P(Programs, ComputeOnATensorAxisWhatTheyDoWithout) {
+  for (const int data : {1, 2})
+    for (const Plan& plan : {Plan::ddp(), Plan::zero3()}) {
+      Job job{.plan = plan, .ranks = data, .steps = expected().steps};
+      const Result without{run_on_ranks(job, make()), {}};
+      job.ranks *= job.tensor = 2;
+      job.options.tensor = all_cut(job.tensor);
+      in_case(job, [&] { expect_close(without, run_on_ranks(job, make()), job, expected()); });
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Adapters, Programs, testing::ValuesIn(programs_adapters::rows()), title_of);
 INSTANTIATE_TEST_SUITE_P(Adversarial, Programs, testing::ValuesIn(programs_adversarial::rows()), title_of);
 INSTANTIATE_TEST_SUITE_P(Embeddings, Programs, testing::ValuesIn(programs_embeddings::rows()), title_of);

@@ -201,7 +201,7 @@ TEST_P(ShardedOperators, HaveTheValuesAndGradientsOfTheWhole) {
   const Function& function = GetParam();
   for (const int ranks : {2, 4}) {
     run_ranks(ranks, [&](const World& world) {
-      const auto axis = std::make_shared<TensorAxis>(world.communicator());
+      const auto axis = std::make_shared<TensorAxis>(world.communicator(), world.communicator());
       Tensors plain = inputs_of(function);
       for (Tensor& input : plain)
         if (input.is_floating_point()) input.requires_grad_();
