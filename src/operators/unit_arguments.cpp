@@ -17,11 +17,20 @@
 namespace zero {
 namespace {
 
-// True when the operator only makes views of the units: it needs no values.
+bool any_cut(const c10::IValue& value) {
+  bool any = false;
+  for_each_tensor(value, [&](const c10::TensorImpl* tensor) { any = any || sharded::is_sharded(tensor); });
+  return any;
+}
+
+// True when the operator only makes views of the units: it needs no values. Of a parameter that is cut over a tensor
+// axis a view may be a copy.
 bool only_views(const OperatorCall& call) {
   const auto& formal = call.op.schema().arguments();
   for (std::size_t i = 0; i < call.arguments.size(); ++i)
-    if (has_unit(call.arguments[i]) && (formal[i].alias_info() == nullptr || writes(call.op, i))) return false;
+    if (has_unit(call.arguments[i]) &&
+        (formal[i].alias_info() == nullptr || writes(call.op, i) || any_cut(call.arguments[i])))
+      return false;
   return true;
 }
 

@@ -76,7 +76,7 @@ Result run_program(const Job& job, const MakeProgram& make, const World* world) 
 }
 
 at::Tensor copied(const at::Tensor& value) {
-  return value.detach().to(at::kCPU, value.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  return whole(value.detach().to(at::kCPU, value.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ TensorRule all_cut(int ranks) {
     const auto divides = [&](std::size_t dim) {
       return dim < parameter.shape.size() && parameter.shape[dim] > 0 && parameter.shape[dim] % ranks == 0;
     };
-    if (parameter.name == "table.weight") return {};  // whose rows have a largest norm
+    if (parameter.name == "table.weight" || parameter.name == "bag.weight") return {};  // of rows of a largest norm
     const bool rows_first = std::hash<std::string>{}(parameter.name) % 2 == 0;
     if (rows_first && divides(1)) return TensorCut::row;
     if (divides(0)) return TensorCut::column;

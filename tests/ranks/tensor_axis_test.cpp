@@ -96,4 +96,148 @@ INSTANTIATE_TEST_SUITE_P(All, TensorAxisPlans,
                                   std::to_string(std::get<2>(row.param));
                          });
 
+// Each with something beside the tensor axis.
+struct Beside {
+  const char* name;
+  std::function<void(Job&)> change;
+};
+
+class BesideTheTensorAxis : public testing::TestWithParam<Beside> {};
+
+TEST_P(BesideTheTensorAxis, EnginesTrainAsWithoutIt) {
+  Job whole{.plan = Plan::zero3(), .ranks = 2, .steps = 4};
+  GetParam().change(whole);
+  const Course<Gpt> course{.make = [] { return std::make_shared<Gpt>(.1); }};
+  const double tolerance = whole.plan.precision() == Precision::fp32 ? kTolerance : .02;
+  EXPECT_EQ(difference(train(whole, course), train(cut_job(whole, 2), course), tolerance), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BesideTheTensorAxis,
+    testing::Values(Beside{"Accumulation", [](Job& job) { job.plan = job.plan.accumulate(2); }},
+                    Beside{"Bf16", [](Job& job) { job.plan = job.plan.bf16(); }},
+                    Beside{"KahanBf16", [](Job& job) { job.plan = job.plan.precision(Precision::bf16_kahan); }},
+                    Beside{"Fp16", [](Job& job) { job.plan = job.plan.precision(Precision::fp16); }},
+                    Beside{"FullPrecisionNorms",
+                           [](Job& job) {
+                             job.plan = job.plan.bf16();
+                             job.options.full_precision = norms;
+                           }},
+                    Beside{"Hybrid",
+                           [](Job& job) {
+                             job.plan = Plan::hybrid();
+                             job.ranks = 4;
+                             job.shard = 2;
+                           }},
+                    Beside{"OneUnitResident", [](Job& job) { job.plan = job.plan.resident_budget(1); }},
+                    Beside{"Groups",
+                           [](Job& job) {
+                             job.options.groups = {no_decay_on_norms_biases_embeddings()};
+                             job.options.group_norms = true;
+                           }},
+                    Beside{"SgdWithMomentum", [](Job& job) { job.optimizer = Sgd{.lr = .1, .momentum = .9}; }},
+                    Beside{"Reproducible", [](Job& job) { job.plan = job.plan.reproducible(true).accumulate(2); }}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+Job small(int tensor = 2) {
+  return cut_job({.plan = Plan::zero3(), .ranks = 1, .steps = 1}, tensor);
+}
+
+TEST(TensorAxis, GivesTheModuleItsParametersBackWhole) {
+  Outcome expected;
+  {
+    const Outcome run = train<Gpt>({.plan = Plan::zero3(), .ranks = 1, .steps = 2});
+    expected = run;
+  }
+  for (const Plan& plan : {Plan::ddp(), Plan::zero3()}) {
+    Job job = small();
+    job.plan = plan;
+    on_ranks(job, Course<Gpt>{}, [&](Gpt& model, Engine& engine, int) {
+      for (int step = 0; step < 2; ++step) train_step(model, engine);
+      engine.release();
+      for (const auto& item : model.named_parameters()) {
+        const at::Tensor& value = item.value();
+        ASSERT_TRUE(value.is_contiguous());
+        EXPECT_TRUE(at::allclose(at::from_blob(value.data_ptr(), value.sizes()), expected.parameters.at(item.key()),
+                                 kTolerance, kTolerance))
+            << item.key();
+      }
+    });
+  }
+}
+
+TEST(TensorAxis, KeepsGlobalSizes) {
+  on_ranks(small(4), Course<Gpt>{}, [](Gpt& model, Engine& engine, int) {
+    const auto& up = model.blocks->ptr<GptBlockImpl>(0)->up;
+    EXPECT_EQ(up->weight.sizes(), at::IntArrayRef({64, 16}));
+    EXPECT_EQ(up->weight.numel(), 64 * 16);
+    EXPECT_EQ(whole(up->weight).sizes(), up->weight.sizes());
+    EXPECT_FALSE(whole(up->weight).requires_grad());
+    // The unit of a block has a quarter of what is cut of it.
+    const auto [unit, slot] = engine.layout().find("blocks.0.up.weight");
+    EXPECT_EQ(engine.layout().unit(unit).slot(slot).numel, 64 * 16 / 4);
+  });
+}
+
+TEST(TensorAxis, SaysWhereMemoryIsThatIsAskedFor) {
+  on_ranks(small(), Course<Gpt>{}, [](Gpt& model, Engine&, int) {
+    const auto& up = model.blocks->ptr<GptBlockImpl>(0)->up;
+    EXPECT_TRUE(says(thrown_by([&] { static_cast<void>(up->weight.data_ptr()); }),
+                     {"parameter 'blocks.0.up.weight' is cut over the 2 ranks of the tensor axis", "zero::whole()"}));
+  });
+}
+
+TEST(TensorAxis, TellsGradientsAndWeightsWhole) {
+  std::map<std::string, at::Tensor> gradients;
+  const auto read = [&](const Job& job, std::map<std::string, at::Tensor>& into) {
+    on_ranks(job, Course<Gpt>{}, [&](Gpt& model, Engine& engine, int rank) {
+      engine.backward(model.loss(engine.micro_batch()));
+      for (const auto& item : model.named_parameters()) {
+        const at::Tensor gradient = engine.gradient(item.value());
+        if (rank == 0) into[item.key()] = gradient;
+      }
+    });
+  };
+  std::map<std::string, at::Tensor> cut;
+  read({.plan = Plan::zero3(), .ranks = 1}, gradients);
+  read(small(), cut);
+  for (const auto& [name, gradient] : gradients)
+    EXPECT_TRUE(at::allclose(gradient, cut.at(name), kTolerance, 1e-7)) << name;
+}
+
+TEST(TensorAxis, TakesWhatScopesWrite) {
+  on_ranks(small(), Course<Gpt>{}, [](Gpt& model, Engine& engine, int) {
+    const at::Tensor& weight = model.blocks->ptr<GptBlockImpl>(1)->down->weight;
+    const at::Tensor wanted = numbers(3, weight.sizes());
+    {
+      const auto scope = gather({weight});
+      const torch::NoGradGuard no_grad;
+      weight.copy_(wanted);
+      weight.mul_(2);
+    }
+    EXPECT_TRUE(at::equal(engine.main_parameter(weight), wanted * 2));
+    EXPECT_TRUE(says(thrown_by([&] {
+                       const torch::NoGradGuard no_grad;
+                       weight.zero_();
+                     }),
+                     {"would write parameter 'blocks.1.down.weight'"}));
+  });
+}
+
+TEST(TensorAxis, RefusesWhatItCannotDo) {
+  const auto refused = [](const std::function<void(Job&)>& change) {
+    Job job = small();
+    change(job);
+    return thrown_by([&] { on_ranks(job, Course<Gpt>{}, [](Gpt&, Engine&, int) {}); });
+  };
+  EXPECT_TRUE(says(refused([](Job& job) { job.options.tensor = {}; }), {"Options::tensor takes no parameter"}));
+  EXPECT_TRUE(says(refused([](Job& job) { job.options.tensor = tensor_named({{"*.upp", TensorCut::column}}); }),
+                   {"Options::tensor takes no parameter"}));
+  EXPECT_TRUE(says(refused([](Job& job) { job.ranks = job.tensor = 3; }),
+                   {"parameter 'blocks.0.q.weight' of shape [16, 16]", "3 ranks do not divide 16"}));
+  EXPECT_TRUE(says(refused([](Job& job) { job.optimizer = Muon{}; }), {"which is cut, takes whole tensors"}));
+  EXPECT_TRUE(says(refused([](Job& job) { job.plan = job.plan.activation_budget({.share = .5}); }),
+                   {"Plan::activation_budget"}));
+}
+
 }  // namespace zero::test::tensor_axis_test
