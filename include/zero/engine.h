@@ -264,6 +264,8 @@ class Engine {
   Topologies topologies() const;                    // which the estimate is of
   std::optional<Trace> trace() const;               // of the last complete micro-batch
   Ledger ledger() const;
+  // Of this rank since the engine was built, by name: what ran on tensors that are cut.
+  std::vector<TensorOperator> tensor_operators() const;
   // What the plan's budget for activations has done in the last micro-batch. Throws nothing.
   ActivationReport activations() const;
   Ledger building() const;  // as it was when the engine was built, with its peaks until then

@@ -38,6 +38,13 @@ using TensorRule = std::function<std::optional<TensorCut>(const ParameterInfo&)>
 // of the engine.
 TensorRule tensor_named(std::vector<std::pair<std::string, TensorCut>> modules);
 
+// How often an operator ran, on tensors that are cut over a tensor axis: on the ranks' parts, or whole on each of them,
+// for want of a rule that takes its parts.
+struct TensorOperator {
+  std::string name;  // "aten::mm"
+  std::int64_t in_parts = 0, whole = 0;
+};
+
 // All of a tensor that is cut over the ranks of a tensor axis, on each of them; of any other tensor that itself. Outside
 // of autograd. Collective along the axis.
 at::Tensor whole(const at::Tensor& tensor);

@@ -91,7 +91,7 @@ Saving::Saving(Trained& trained, EngineRanks& ranks, Liveness& life, Parameters&
 // A checkpoint that fails is no fault of the ranks': they go on.
 void Saving::exchange_files(Exchange::Kind kind, const std::function<void(const Communicator& all)>& work) {
   std::exception_ptr failure;
-  ranks_.exchange().confer(kind, [&](const Communicator& all) {
+  ranks_.confer(kind, [&](const Communicator& all) {
     try {
       work(all);
     } catch (const CheckpointError&) {
@@ -123,9 +123,9 @@ SaveOrder Saving::order(const std::string& folder, const SaveOptions& options) {
   const std::string label = trained_.plan().label();
   return {
       folder,
-      {state(options.frozen), ranks_.rank(), options.tensors},
+      {state(options.frozen), ranks_.rank_of_all(), options.tensors},
       {.plan = label + (label.find(',') == label.npos ? " " : ", ") + std::string(name(trained_.plan().precision())),
-       .mesh = ranks_.mesh(),
+       .mesh = ranks_.whole_mesh(),
        .user = options.user,
        .replace = options.replace,
        .origin = behind_},

@@ -189,6 +189,14 @@ ActivationReport Engine::activations() const {
   return self().micro_batch().activations().report();
 }
 
+std::vector<TensorOperator> Engine::tensor_operators() const {
+  std::vector<TensorOperator> operators;
+  if (self().ranks.tensor() == nullptr) return operators;
+  for (const auto& [name, count] : self().ranks.tensor()->counts())
+    operators.push_back({name, count.in_parts, count.whole});
+  return operators;
+}
+
 Ledger Engine::ledger() const {
   return self().ranks.accounts().snapshot();
 }

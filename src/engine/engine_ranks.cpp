@@ -71,7 +71,10 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
       accounts_(inventory.device, groups_.along(Axis::shard),
                 groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
+      whole_mesh_(mesh.shape()),
       tensor_(tensor_axis(mesh, trained.description(inventory))),
+      all_(tensor_ == nullptr ? Communicator()
+                              : own_group(mesh.world().communicator(), trained.description(inventory))),
       data_groups_(data_groups(groups_, accounts_.device())),
       exchange_(accounts_.device(), channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
                 [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
@@ -81,6 +84,15 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
 std::vector<std::int64_t> EngineRanks::table(Exchange::Kind kind, std::span<const std::int64_t> words) {
   const std::vector<std::int64_t> table = exchange_.table(kind, words);
   return tensor_ == nullptr ? table : tensor_->gather_words(table);
+}
+
+int EngineRanks::rank_of_all() const {
+  return tensor_ == nullptr ? rank() : all_.rank();
+}
+
+void EngineRanks::confer(Exchange::Kind kind, const std::function<void(const Communicator& all)>& talk) {
+  if (tensor_ == nullptr) return exchange_.confer(kind, talk);
+  exchange_.confer(kind, [&](const Communicator&) { talk(all_); });
 }
 
 Topologies EngineRanks::topologies() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -38,6 +39,13 @@ class EngineRanks {
   // Every rank's `words`, as many on each: by place along the tensor axis, then as Exchange::table() has them.
   std::vector<std::int64_t> table(Exchange::Kind kind, std::span<const std::int64_t> words);
 
+  // All ranks of the mesh, those along the tensor axis too: how many, and which this one is.
+  const MeshShape& whole_mesh() const { return whole_mesh_; }
+  int all_ranks() const { return whole_mesh_.size(); }
+  int rank_of_all() const;
+  // What all of them tell each other: see Exchange::confer().
+  void confer(Exchange::Kind kind, const std::function<void(const Communicator& all)>& talk);
+
   // The random numbers' seed: the one that was given, else by rank 0's number of the engine, since engines side by side
   // are not to draw the same numbers.
   std::uint64_t seed() const { return seed_; }
@@ -55,7 +63,9 @@ class EngineRanks {
   MeshGroups groups_;  // not metered, as the next
   std::uint64_t seed_;
   Accounts accounts_;
+  MeshShape whole_mesh_;
   std::shared_ptr<TensorAxis> tensor_;
+  Communicator all_;  // where there is a tensor axis; on the exchange's thread
   MeshGroups data_groups_;  // for what is where the engine computes
   Exchange exchange_;
   Ledger building_;

@@ -142,8 +142,8 @@ StateFit Saving::agree_on_state(const StateSource& source) {
     text = "rank " + std::to_string(ranks_.rank()) + ": the state to load is not one of this engine:";
   for (const std::string& fault : fit.faults) text += "\n  - " + fault;
   std::optional<Disagreement> found;
-  if (ranks_.size() > 1)
-    ranks_.exchange().confer(Exchange::Kind::load, [&](const Communicator& all) {
+  if (ranks_.all_ranks() > 1)
+    ranks_.confer(Exchange::Kind::load, [&](const Communicator& all) {
       found = disagreement(all, lines);
       for (const std::string& told : gather_texts(all, text))
         if (text.empty()) text = told;
@@ -228,7 +228,7 @@ void Saving::resume(const StateScalars& scalars) {
 void Saving::agree_on_loading(const LoadFault& fault) {
   std::string faults;
   std::int64_t others = 0;  // that are no damage
-  ranks_.exchange().confer(Exchange::Kind::load, [&](const Communicator& all) {
+  ranks_.confer(Exchange::Kind::load, [&](const Communicator& all) {
     faults = gather_faults(all, fault.text);
     for (const std::int64_t other : gather_numbers(all, fault.text.empty() || fault.damaged ? 0 : 1)) others += other;
   });

@@ -61,8 +61,7 @@ std::string group_in(const MeshShape& mesh, int group, int micro_batches) {
 // The tensors of a state, and this rank's pieces of them.
 class Pieces {
  public:
-  Pieces(Device& device, int rank, const MeshShape& mesh, std::weak_ptr<const void> valid)
-      : device_(device), rank_(rank), mesh_(mesh), valid_(std::move(valid)) {}
+  Pieces(EngineRanks& ranks, std::weak_ptr<const void> valid) : ranks_(ranks), valid_(std::move(valid)) {}
 
   // Of parameters, each in its order of memory; those of tiles are told as those of the whole.
   void add(const std::vector<StateTensor>& tensors, std::vector<ElementOrder> orders, StateScalars& scalars,
@@ -97,16 +96,20 @@ class Pieces {
 
   void add(const StateKey& key, const StateSpan& held) {
     const Told& told = index_.at(key);
-    add_piece(told, held.begin, held.end, held.over, hold_of(device_, held, key.part, tensors_[told.at.tensor].dtype));
+    add_piece(told, held.begin, held.end, held.over, hold_of(ranks_.device(), held, key.part, tensors_[told.at.tensor].dtype));
   }
 
   void add_piece(const Told& told, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {
     const Axis copied = over == Axis::shard ? Axis::replica : Axis::data;  // along which ranks have the same
     const bool alone = over == Axis::data;
-    pieces_.emplace_back(told.at.tensor, end - begin, alone ? 0 : mesh_.at(copied, rank_),
-                         alone ? 1 : mesh_.size(copied),
+    int copy = alone ? 0 : ranks_.mesh().at(copied, ranks_.rank()), copies = alone ? 1 : ranks_.mesh().size(copied);
+    if (ranks_.tensor() != nullptr && !told.at.cut) {
+      copy += ranks_.tensor()->rank() * copies;
+      copies *= ranks_.tensor()->size();
+    }
+    pieces_.emplace_back(told.at.tensor, end - begin, copy, copies,
                          std::make_shared<StatePiece::Values>(told.order, begin, end, tensors_[told.at.tensor].dtype,
-                                                              std::move(hold), valid_, told.at.first));
+                                                              std::move(hold), valid_, told.at.stretches));
   }
 
   // A number is that of all elements, and told by who has the first.
@@ -117,9 +120,7 @@ class Pieces {
     add(key, held);
   }
 
-  Device& device_;
-  int rank_;
-  MeshShape mesh_;
+  EngineRanks& ranks_;
   std::weak_ptr<const void> valid_;
   std::vector<StateTensor> tensors_;
   std::map<StateKey, Told> index_;  // by the parameter's own name
@@ -156,8 +157,7 @@ ElementOrder Saving::order_of(int parameter) const {
   const auto [unit, slot] = trained_.layout().at(parameter);
   const std::vector<std::int64_t>& shape = trained_.rules()[static_cast<std::size_t>(parameter)].shape;
   if (!parameters_.unit(unit).adopted()) return ElementOrder(shape);
-  const auto& parameters = parameters_.unit(unit).parameters();
-  return {shape, parameters[static_cast<std::size_t>(slot)].strides().vec()};
+  return {shape, parameters_.unit(unit).own(slot).strides().vec()};
 }
 
 std::vector<ExpectedParameter> Saving::expected_state() const {
@@ -218,10 +218,10 @@ ExpectedBuffers Saving::buffers_of_state() const {
 
 // A state's tensors are the same on every rank.
 void Saving::agree_on_buffers(const std::vector<StateTensor>& buffers) {
-  if (ranks_.size() == 1) return;
+  if (ranks_.all_ranks() == 1) return;
   const std::vector<std::string> lines = lines_of(buffers, {});
   std::optional<Disagreement> found;
-  ranks_.exchange().confer(Exchange::Kind::setup, [&](const Communicator& all) { found = disagreement(all, lines); });
+  ranks_.confer(Exchange::Kind::setup, [&](const Communicator& all) { found = disagreement(all, lines); });
   if (found)
     throw StateError(
         "rank " + std::to_string(ranks_.rank()) + ": the ranks have other buffers: " + found->values,
@@ -305,7 +305,7 @@ EngineState Saving::told(bool frozen) {
   look_at_buffers();
   parameters_.wait_for_publication();
   const std::vector<char> bases = parameters_.pager().renew_bases();
-  Pieces pieces(ranks_.accounts().device(), ranks_.rank(), ranks_.mesh(), parameters_.state_valid());
+  Pieces pieces(ranks_, parameters_.state_valid());
   const Updater& updater = parameters_.updater();
   const std::vector<ExpectedParameter> expected = expected_state();
   StateScalars numbers = scalars();

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "partition/full_tensor_owners.h"
+#include "partition/moments.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -55,11 +56,19 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
     if (!dim) continue;
     any = true;
     if (const std::string fault = fault_of(info, *dim, ranks); !fault.empty()) faults.push_back(fault);
+    if (moment_format(rules[i].optimizer) == MomentFormat::block8)
+      faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
+                       "', which is cut, has moments in blocks of the whole");
     if (full_tensor_work(rules[i].optimizer) || std::holds_alternative<TorchOptimizer>(rules[i].optimizer))
       faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
                        "', which is cut, takes whole tensors");
+    if (inventory.tiles.contains(info.name))
+      faults.push_back("parameter '" + info.name + "' is a tile of a zero::TiledLinear, and is not cut");
+    const std::int64_t all = static_cast<std::size_t>(*dim) < info.shape.size() ? info.shape[static_cast<std::size_t>(*dim)] : 0;
     inventory.cuts[i] = dim;
     inventory.specs[i].numel /= ranks;
+    inventory.tiles[info.name] = {info.name, mesh.rank(Axis::tensor) * (all / ranks), all / ranks, all,
+                                  static_cast<std::size_t>(*dim), /*cut=*/true};
   }
   for (const MaxNorms::Table& table : inventory.max_norms)
     if (inventory.cuts[static_cast<std::size_t>(table.parameter)])

@@ -1,6 +1,7 @@
 // The order of a dense tensor's elements in memory, against the row-major one. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -9,6 +10,24 @@ namespace zero {
 
 // Of a tensor of that shape.
 std::int64_t elements_of(const std::vector<std::int64_t>& shape);
+
+// Where the elements of a part of a tensor are in the whole, both in row-major order: stretches of `length` elements, a
+// `pitch` apart, from `first` on. Without a length it is one stretch.
+struct Stretches {
+  std::int64_t first = 0, length = 0, pitch = 0;
+
+  // Calls tell(begin, end, at) for elements [begin, end) of the part, as [begin, end) of the whole, `at` being how many
+  // of the part's came before.
+  template <class Tell>
+  void each(std::int64_t begin, std::int64_t end, const Tell& tell) const {
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t last = length == 0 ? end : std::min(end, (at / length + 1) * length);
+      const std::int64_t there = length == 0 ? first + at : at / length * pitch + first + at % length;
+      tell(there, there + (last - at), at - begin);
+      at = last;
+    }
+  }
+};
 
 class ElementOrder {
  public:

@@ -23,12 +23,12 @@ struct StateStretch {
 class StatePiece::Values {
  public:
   // `hold` gives the memory of elements [begin, end), which stays as long as what it returns; nothing is read when
-  // `valid` has expired. `order`, `begin` and `end` are of elements from `first` of the tensor on.
+  // `valid` has expired. `order`, `begin` and `end` are of the elements that `stretches` says of the tensor.
   using Hold = std::function<std::shared_ptr<const void>()>;
   Values(ElementOrder order, std::int64_t begin, std::int64_t end, Dtype dtype, Hold hold,
-         std::weak_ptr<const void> valid, std::int64_t first = 0)
+         std::weak_ptr<const void> valid, Stretches stretches = {})
       : order_(std::move(order)),
-        first_(first),
+        stretches_(stretches),
         begin_(begin),
         end_(end),
         item_(size_of(dtype)),
@@ -37,14 +37,17 @@ class StatePiece::Values {
 
   void each(const ElementOrder::Run& tell) const {
     order_.each_run(begin_, end_, [&](std::int64_t first, std::int64_t last, std::int64_t place) {
-      tell(first_ + first, first_ + last, place);
+      stretches_.each(first, last, [&](std::int64_t there, std::int64_t end, std::int64_t at) {
+        tell(there, end, place + at);
+      });
     });
   }
   void read(const Read& take) const;
 
  private:
   ElementOrder order_;
-  std::int64_t first_, begin_, end_, item_;
+  Stretches stretches_;
+  std::int64_t begin_, end_, item_;
   Hold hold_;
   std::weak_ptr<const void> valid_;
 };

@@ -15,8 +15,8 @@ Parts parts_of(const Tiles& tiles) {
   return parts;
 }
 
-// Whether a tile's tensor is rows of the whole's, or a number that all tiles have.
-bool divides(const StateTensor& tensor, std::int64_t rows) {
+// Whether a tile's tensor is `rows` of the whole's, or a number that all tiles have.
+bool divides(const StateTensor& tensor, std::size_t dim, std::int64_t rows) {
   switch (tensor.key.kind) {
     case StateKind::scale:
     case StateKind::column:
@@ -24,19 +24,24 @@ bool divides(const StateTensor& tensor, std::int64_t rows) {
     case StateKind::moment:
       if (tensor.dtype == Dtype::u8) return false;
       [[fallthrough]];
-    default: return tensor.shape.empty() || tensor.shape.front() == rows;
+    default: return tensor.shape.empty() || (dim < tensor.shape.size() && tensor.shape[dim] == rows);
   }
 }
 
-// A tensor of `rows` rows with `wanted` of them.
-StateTensor with_rows(StateTensor tensor, const std::string& name, std::int64_t wanted) {
+// A tensor of other rows, with `wanted` of them.
+StateTensor with_rows(StateTensor tensor, std::size_t dim, const std::string& name, std::int64_t wanted) {
   tensor.key.name = name;
-  if (!tensor.shape.empty()) tensor.shape.front() = wanted;
+  if (!tensor.shape.empty()) tensor.shape[dim] = wanted;
   return tensor;
 }
 
-std::int64_t row_elements(const StateTensor& tensor) {
-  return tensor.shape.empty() || tensor.shape.front() == 0 ? 0 : tensor.numel() / tensor.shape.front();
+// Where the tile's elements are in a tensor of the whole's.
+Stretches stretches_in(const StateTensor& whole, const Tile& tile) {
+  if (whole.shape.empty()) return {};
+  const std::vector<std::int64_t> inner(whole.shape.begin() + static_cast<std::ptrdiff_t>(tile.dim) + 1,
+                                        whole.shape.end());
+  const std::int64_t row = elements_of(inner);
+  return {tile.begin * row, tile.rows * row, tile.all * row};
 }
 
 // Of a tile; none where nothing is told of it.
@@ -60,7 +65,7 @@ std::vector<std::string> join_updates(StateScalars& scalars, const Parts& parts)
       const auto found = updates.find(tile->first);
       return found != updates.end() && found->second == count && optimizer_of(scalars, tile->first) == optimizer;
     });
-    if (!equal || rows != its.front()->second.all) continue;
+    if (!equal || (rows != its.front()->second.all && !its.front()->second.cut)) continue;
     for (const Tiles::const_iterator tile : its) {
       updates.erase(tile->first);
       scalars.optimizers.erase(tile->first);
@@ -78,7 +83,7 @@ JoinedState joined(const std::vector<StateTensor>& tensors, StateScalars& scalar
   const std::vector<std::string> names = join_updates(scalars, parts_of(tiles));
   const auto whole_of = [&](const StateTensor& tensor) -> const Tile* {
     const auto tile = tiles.find(tensor.key.name);
-    const bool joins = tile != tiles.end() && divides(tensor, tile->second.rows) &&
+    const bool joins = tile != tiles.end() && divides(tensor, tile->second.dim, tile->second.rows) &&
                        std::ranges::binary_search(names, tile->second.whole);
     return joins ? &tile->second : nullptr;
   };
@@ -89,16 +94,16 @@ JoinedState joined(const std::vector<StateTensor>& tensors, StateScalars& scalar
   std::map<StateKey, std::size_t> index;
   for (const StateTensor& each : tensors) {
     const Tile* const tile = whole_of(each);
-    if (tile == nullptr || rows.at({tile->whole, each.key.kind, each.key.part}) != tile->all) {
+    if (tile == nullptr || (!tile->cut && rows.at({tile->whole, each.key.kind, each.key.part}) != tile->all)) {
       state.places.push_back(JoinedState::Place{.tensor = state.tensors.size()});
       state.tensors.push_back(each);
       continue;
     }
-    const StateTensor whole = with_rows(each, tile->whole, tile->all);
+    const StateTensor whole = with_rows(each, tile->dim, tile->whole, tile->all);
     const auto [at, fresh] = index.emplace(whole.key, state.tensors.size());
     if (fresh) state.tensors.push_back(whole);
     const bool told = !each.shape.empty() || tile->begin == 0;
-    state.places.push_back(told ? std::optional(JoinedState::Place{at->second, tile->begin * row_elements(each)})
+    state.places.push_back(told ? std::optional(JoinedState::Place{at->second, stretches_in(whole, *tile), tile->cut})
                                 : std::nullopt);
   }
   return state;
@@ -129,12 +134,12 @@ TiledSource::TiledSource(StateSource& source, const Tiles& tiles) : source_(sour
 // What cannot be divided goes on as the first tile's, which then has another tensor than is expected.
 void TiledSource::add(std::size_t tensor, const std::vector<Tiles::const_iterator>& tiles) {
   const StateTensor& whole = source_.tensors()[tensor];
-  const bool divided = divides(whole, tiles.front()->second.all);
+  const bool divided = divides(whole, tiles.front()->second.dim, tiles.front()->second.all);
   for (const Tiles::const_iterator tile : tiles) {
-    StateTensor part = with_rows(whole, tile->first, tile->second.rows);
+    StateTensor part = with_rows(whole, tile->second.dim, tile->first, tile->second.rows);
     if (!divided) part.shape = whole.shape;
     tensors_.push_back(std::move(part));
-    origins_.push_back({.tensor = tensor, .first = divided ? tile->second.begin * row_elements(whole) : 0});
+    origins_.push_back({.tensor = tensor, .stretches = divided ? stretches_in(whole, tile->second) : Stretches{}});
     if (!divided) break;
   }
 }

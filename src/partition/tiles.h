@@ -1,4 +1,4 @@
-// Parameters that are rows of a larger one, and the state of that one made of theirs, or theirs of it. No torch.
+// Parameters that are parts of a larger one, and the state of that one made of theirs, or theirs of it. No torch.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "partition/element_order.h"
 #include "zero/state.h"
 
 namespace zero {
 
-// Rows [begin, begin + rows) of the `all` that the parameter `whole` would have.
+// Rows [begin, begin + rows) of the `all` that the parameter `whole` would have, along dimension `dim`. Of a parameter
+// that is cut over a tensor axis other ranks have the rest, under the same name.
 struct Tile {
   std::string whole;
   std::int64_t begin = 0, rows = 0, all = 0;
+  std::size_t dim = 0;
+  bool cut = false;
 };
 // By the name of the parameter that is the tile.
 using Tiles = std::map<std::string, Tile>;
@@ -24,7 +28,8 @@ using Tiles = std::map<std::string, Tile>;
 struct JoinedState {
   struct Place {
     std::size_t tensor = 0;  // among `tensors`
-    std::int64_t first = 0;  // its element that the tile's first one is
+    Stretches stretches = {};      // where the tile's elements are in it
+    bool cut = false;        // see Tile
   };
   std::vector<StateTensor> tensors;
   std::vector<std::optional<Place>> places;  // of the tensors given; none: what another tile has is told for all
@@ -44,7 +49,10 @@ class TiledSource final : public StateSource {
   const std::vector<StateTensor>& tensors() const override { return tensors_; }
   void read(std::size_t tensor, std::int64_t begin, std::int64_t end, void* values) override {
     const JoinedState::Place& origin = origins_[tensor];
-    source_.read(origin.tensor, origin.first + begin, origin.first + end, values);
+    const std::int64_t item = size_of(tensors_[tensor].dtype);
+    origin.stretches.each(begin, end, [&](std::int64_t first, std::int64_t last, std::int64_t at) {
+      source_.read(origin.tensor, first, last, static_cast<char*>(values) + at * item);
+    });
   }
 
  private:

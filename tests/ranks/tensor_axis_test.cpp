@@ -1,7 +1,10 @@
 // Engines whose mesh has a tensor axis: modules as they are, each rank with its part.
 #include <torch/torch.h>
 
+#include "folder.h"
 #include "harness.h"
+#include "models/llama.h"
+#include "states.h"
 
 namespace zero::test::tensor_axis_test {
 
@@ -70,6 +73,10 @@ const TensorRule kCut = tensor_named({{"*.q", TensorCut::column},
                                       {"*.down", TensorCut::row},
                                       {"words", TensorCut::column}});
 
+Course<Gpt> gpt_with_dropout() {
+  return {.make = [] { return std::make_shared<Gpt>(.1); }};
+}
+
 Job cut_job(Job job, int tensor) {
   job.options.tensor = kCut;
   job.tensor = tensor;
@@ -84,7 +91,7 @@ class TensorAxisPlans : public testing::TestWithParam<std::tuple<Plan, int, int>
 TEST_P(TensorAxisPlans, TrainAsOneRankOfTheAxisDoes) {
   const auto& [plan, data, tensor] = GetParam();
   const Job whole{.plan = plan, .ranks = data, .options = {.clip = .5}, .steps = 4};
-  const Course<Gpt> course{.make = [] { return std::make_shared<Gpt>(.1); }};
+  const Course<Gpt> course = gpt_with_dropout();
   EXPECT_EQ(difference(train(whole, course), train(cut_job(whole, tensor), course), kTolerance), "");
 }
 
@@ -107,7 +114,7 @@ class BesideTheTensorAxis : public testing::TestWithParam<Beside> {};
 TEST_P(BesideTheTensorAxis, EnginesTrainAsWithoutIt) {
   Job whole{.plan = Plan::zero3(), .ranks = 2, .steps = 4};
   GetParam().change(whole);
-  const Course<Gpt> course{.make = [] { return std::make_shared<Gpt>(.1); }};
+  const Course<Gpt> course = gpt_with_dropout();
   const double tolerance = whole.plan.precision() == Precision::fp32 ? kTolerance : .02;
   EXPECT_EQ(difference(train(whole, course), train(cut_job(whole, 2), course), tolerance), "");
 }
@@ -221,6 +228,93 @@ TEST(TensorAxis, TakesWhatScopesWrite) {
                        weight.zero_();
                      }),
                      {"would write parameter 'blocks.1.down.weight'"}));
+  });
+}
+
+std::unique_ptr<MemoryState> state_of(const Job& job, const std::string& folder, int steps) {
+  auto state = std::make_unique<MemoryState>();
+  on_ranks(job, Course<Gpt>{}, [&](Gpt& model, Engine& engine, int) {
+    if (steps == 0) engine.load(folder);
+    for (int step = 0; step < steps; ++step) train_step(model, engine);
+    if (steps > 0) engine.save(folder);
+    state->add(engine.state());
+  });
+  return state;
+}
+
+// What one engine has saved another goes on from, whatever the sizes of their axes.
+TEST(TensorAxis, HasCheckpointsWithoutATraceOfTheCut) {
+  for (const Plan& plan : {Plan::zero3(), Plan::ddp().bf16()}) {
+    const Job four = cut_job({.plan = plan, .ranks = 1}, 4), flat{.plan = plan, .ranks = 4},
+              pairs = cut_job({.plan = plan, .ranks = 2}, 2);
+    const Folder folder;
+    const auto saved = state_of(four, folder.path() + "/a", 2);
+    EXPECT_EQ(saved->faults(), "");
+    for (const Job& job : {flat, pairs, four}) {
+      const auto loaded = state_of(job, folder.path() + "/a", 0);
+      EXPECT_EQ(loaded->faults(), "");
+      EXPECT_EQ(difference(*saved, *loaded), "") << describe(job);
+    }
+    const auto saved_flat = state_of(flat, folder.path() + "/b", 2);
+    for (const Job& job : {pairs, four}) EXPECT_EQ(difference(*saved_flat, *state_of(job, folder.path() + "/b", 0)), "");
+  }
+}
+
+TEST(TensorAxis, GoesOnFromACheckpointToTheBit) {
+  const Job job = cut_job({.plan = Plan::zero3(), .ranks = 2}, 2);
+  const auto run = [&](int before, int behind, const std::string& folder) {
+    return train_by(job, gpt_with_dropout(), [&](Gpt& model, Engine& engine, Outcome& outcome, int) {
+      if (before == 0) engine.load(folder);
+      for (int step = 0; step < before; ++step) train_step(model, engine);
+      if (before > 0) engine.save(folder, {.background = true});
+      for (int step = 0; step < behind; ++step) outcome.record(train_step(model, engine));
+      if (before > 0) engine.finish_save();
+    });
+  };
+  const Folder folder;
+  const Outcome all = run(2, 2, folder.path()), resumed = run(0, 2, folder.path());
+  EXPECT_EQ(difference(all, resumed), "");
+}
+
+const TensorRule kLlama = tensor_named({{"*.q_proj", TensorCut::column},
+                                        {"*.k_proj", TensorCut::column},
+                                        {"*.v_proj", TensorCut::column},
+                                        {"*.o_proj", TensorCut::row},
+                                        {"*.gate_proj", TensorCut::column},
+                                        {"*.up_proj", TensorCut::column},
+                                        {"*.down_proj", TensorCut::row},
+                                        {"*.embed_tokens", TensorCut::column},
+                                        {"lm_head", TensorCut::column}});
+
+struct LlamaOfModels : torch::nn::Module {
+  LlamaOfModels()
+      : llama(register_module("llama", models::Llama(models::LlamaConfig{.hidden_size = 32,
+                                                                         .intermediate_size = 64,
+                                                                         .num_hidden_layers = 2,
+                                                                         .num_attention_heads = 4,
+                                                                         .num_key_value_heads = 2,
+                                                                         .vocab_size = 48}))) {}
+  at::Tensor loss(std::int64_t index) {
+    const at::Tensor ids = tokens(index, {2, 9}, 48);
+    return llama->loss(ids.slice(1, 0, 8), ids.slice(1, 1));
+  }
+  models::Llama llama;
+};
+
+// Nothing within a block runs whole, and products do so nowhere.
+TEST(TensorAxis, CutsALlama) {
+  Job whole{.plan = Plan::zero3(), .ranks = 1, .steps = 3};
+  Job cut = whole;
+  cut.options.tensor = kLlama;
+  cut.ranks = cut.tensor = 2;
+  EXPECT_EQ(difference(train<LlamaOfModels>(whole), train<LlamaOfModels>(cut), kTolerance), "");
+  on_ranks(cut, Course<LlamaOfModels>{}, [](LlamaOfModels& model, Engine& engine, int) {
+    train_step(model, engine);
+    std::string in_whole;
+    for (const TensorOperator& each : engine.tensor_operators()) {
+      if (each.whole > 0) in_whole += each.name + " ";
+    }
+    EXPECT_EQ(in_whole, "");
   });
 }
 

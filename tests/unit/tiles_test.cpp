@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 
 namespace zero::tiles_test {
@@ -31,7 +32,7 @@ TEST(JoinedState, HasRowsInTheirOrder) {
   const std::vector<std::pair<std::size_t, std::int64_t>> expected{{0, 14}, {1, 2}, {0, 0}, {1, 0}, {2, 0}, {3, 0}};
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(state.places[i]->tensor, expected[i].first) << i;
-    EXPECT_EQ(state.places[i]->first, expected[i].second) << i;
+    EXPECT_EQ(state.places[i]->stretches.first, expected[i].second) << i;
   }
   EXPECT_EQ(scalars.updates, (std::map<std::string, std::int64_t>{{"a", 4}, {"b.1", 1}}));
   EXPECT_EQ(scalars.optimizers, (std::map<std::string, std::string>{{"a", "lion"}, {"b.1", "sgd"}}));
@@ -58,6 +59,23 @@ TEST(JoinedState, HasTheFirstTilesNumbers) {
       joined({tensor("a.0", optimizer, {}, "step"), tensor("a.1", optimizer, {}, "step")}, scalars, some_tiles());
   EXPECT_EQ(state.tensors, (std::vector{tensor("a", optimizer, {}, "step")}));
   EXPECT_TRUE(state.places[0] && !state.places[1]);
+}
+
+// The second half of four columns, of which another rank has the first.
+Tiles a_cut() {
+  return {{"a", {.whole = "a", .begin = 2, .rows = 2, .all = 4, .dim = 1, .cut = true}}};
+}
+
+TEST(JoinedState, HasTheStretchesOfWhatIsCut) {
+  StateScalars scalars{.updates = {{"a", 4}}, .optimizers = {{"a", "lion"}}};
+  const JoinedState state = joined({tensor("a", main_weight, {3, 2})}, scalars, a_cut());
+  EXPECT_EQ(state.tensors, (std::vector{tensor("a", main_weight, {3, 4})}));
+  EXPECT_EQ(scalars.updates, (std::map<std::string, std::int64_t>{{"a", 4}}));
+  std::vector<std::array<std::int64_t, 3>> told;
+  state.places[0]->stretches.each(1, 6, [&](std::int64_t begin, std::int64_t end, std::int64_t at) {
+    told.push_back({begin, end, at});
+  });
+  EXPECT_EQ(told, (std::vector<std::array<std::int64_t, 3>>{{3, 4, 0}, {6, 8, 1}, {10, 12, 3}}));
 }
 
 struct Numbers final : StateSource {
@@ -92,6 +110,18 @@ TEST(TiledSource, TellsRowsOfTheWhole) {
   EXPECT_EQ(values, (std::vector<float>{107, 108}));
   tiled.read(4, 0, 1, values.data());
   EXPECT_EQ(values.front(), 200);
+}
+
+TEST(TiledSource, TellsWhatIsCutOfTheWhole) {
+  Numbers source;
+  source.scalars_.updates = {{"a", 3}};
+  source.tensors_ = {tensor("a", parameter, {3, 4})};
+  TiledSource tiled(source, a_cut());
+  EXPECT_EQ(tiled.tensors(), (std::vector{tensor("a", parameter, {3, 2})}));
+  EXPECT_EQ(tiled.scalars().updates, (std::map<std::string, std::int64_t>{{"a", 3}}));
+  std::vector<float> values(5);
+  tiled.read(0, 1, 6, values.data());
+  EXPECT_EQ(values, (std::vector<float>{3, 6, 7, 10, 11}));
 }
 
 }  // namespace zero::tiles_test
