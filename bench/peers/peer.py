@@ -43,6 +43,14 @@ class TorchTrainer:
         return loss.detach()
 
 
+class TensorTrainer(TorchTrainer):
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        with loss_parallel():
+            return super().step(tokens, targets)
+
+
 class DeepSpeedTrainer:
     def __init__(self, engine: Any):
         self.engine = engine
@@ -137,12 +145,40 @@ def deepspeed(stage: int) -> Callable[[nn.Module, argparse.Namespace], Trainer]:
     return build
 
 
+def tensor(model: LanguageModel, options: argparse.Namespace) -> Trainer:
+    """Tensor parallelism over all ranks by DTensor, cut as Megatron-LM cuts, the words at both ends."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor import parallel
+
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (ranks,))
+    column, row = parallel.ColwiseParallel, parallel.RowwiseParallel
+    plan: dict[str, Any] = {
+        "table": row(input_layouts=Replicate()),
+        "head": column(output_layouts=Shard(-1), use_local_output=False),
+    }
+    for number, layer in enumerate(model.layers):
+        layer.attention.heads //= ranks
+        for name in ("query", "key", "value"):
+            plan[f"layers.{number}.attention.{name}"] = column()
+        plan[f"layers.{number}.attention.output"] = row()
+        plan[f"layers.{number}.mlp.gate"] = plan[f"layers.{number}.mlp.up"] = column()
+        plan[f"layers.{number}.mlp.down"] = row()
+    parallel.parallelize_module(model, mesh, plan)
+    # Which one foreach takes only apart.
+    kinds = [[p for p in model.parameters() if isinstance(p, DTensor) == cut] for cut in (True, False)]
+    optimizer = torch.optim.AdamW([{"params": each} for each in kinds], foreach=True, **ADAMW)
+    return TensorTrainer(model, optimizer, options.dtype == "bf16")
+
+
 MODES: dict[str, Callable[..., Trainer]] = {
     "ddp": ddp,
     "zero_redundancy": zero_redundancy,
     "fsdp2_no_reshard": fsdp2(reshard=False),
     "fsdp2": fsdp2(reshard=True),
     "hsdp": fsdp2(reshard=True, replicas=True),
+    "tensor": tensor,
     "deepspeed1": deepspeed(1),
     "deepspeed2": deepspeed(2),
     "deepspeed3": deepspeed(3),
@@ -194,7 +230,9 @@ def timed(trainer: Trainer, batch: Tensor) -> tuple[float, Tensor]:
 
 def train(trainer: Trainer, options: argparse.Namespace) -> tuple[list[float], list[float], list[float]]:
     """Seconds of the measured steps, this rank's losses of all, and the window."""
-    random = torch.Generator().manual_seed(SEED_OF_DATA + dist.get_rank())
+    # Of the tensor axis all ranks have the same batches.
+    place = 0 if options.mode == "tensor" else dist.get_rank()
+    random = torch.Generator().manual_seed(SEED_OF_DATA + place)
     seconds, losses, window = [], [], [time.monotonic()]
     for step in range(options.warmup + options.steps):
         batch = torch.randint(0, options.vocab, (options.batch, options.seq + 1), generator=random)

@@ -26,7 +26,8 @@ constexpr int kSettled = 20;  // steps after which memory is to stay as it is
 struct RunOptions {
   std::string plan = "zero3";
   std::string dtype = "fp32";
-  int shard = 0;  // ranks of a shard group; 0: all
+  int shard = 0;   // ranks of a shard group; 0: all
+  int tensor = 1;  // of the tensor axis
   std::string kept = "none", reduced;
   int overlap = 0;
   peers::Shape shape;
@@ -74,9 +75,10 @@ class Run {
         options_(options),
         base_pss_(settled_pss(world)),
         model_(seeded_model(options.shape)),
-        engine_(*model_, zero::Mesh(world, {.shard = options.shard}), plan(options),
-                zero::AdamW{.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1}),
-        random_(at::make_generator<at::CPUGeneratorImpl>(kSeedOfData + static_cast<std::uint64_t>(world.rank()))) {}
+        engine_(*model_, zero::Mesh(world, {.shard = options.shard, .tensor = options.tensor}), plan(options),
+                zero::AdamW{.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1}, engine_options(options)),
+        random_(at::make_generator<at::CPUGeneratorImpl>(kSeedOfData +
+                                                         static_cast<std::uint64_t>(world.rank() / options.tensor))) {}
 
   nlohmann::json measure() {
     std::vector<double> seconds, losses;
@@ -121,6 +123,21 @@ class Run {
     return peers::LanguageModel(shape);
   }
 
+  // Along the tensor axis as Megatron-LM cuts them, the words at both ends.
+  static zero::Options engine_options(const RunOptions& options) {
+    using enum zero::TensorCut;
+    if (options.tensor == 1) return {};
+    return {.tensor = zero::tensor_named({{"*.query", column},
+                                          {"*.key", column},
+                                          {"*.value", column},
+                                          {"*.output", row},
+                                          {"*.gate", column},
+                                          {"*.up", column},
+                                          {"*.down", row},
+                                          {"table", column},
+                                          {"head", column}})};
+  }
+
   static zero::Plan plan(const RunOptions& options) {
     const zero::Plan plan = zero::Plan::named(options.plan)
                                 .precision(zero::precision_named(options.dtype))
@@ -156,6 +173,7 @@ class Run {
 void add_options(CLI::App& app, RunOptions& options) {
   app.add_option("--plan", options.plan)->check(CLI::IsMember(zero::Plan::presets()))->capture_default_str();
   app.add_option("--shard", options.shard, "Ranks of a shard group; 0: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--tensor", options.tensor, "Ranks of the tensor axis")->check(CLI::PositiveNumber);
   app.add_option("--keep", options.kept, "What stays of gathered parameters until the update");
   app.add_option("--reduce-in", options.reduced, "What gradients travel in");
   app.add_option("--overlap", options.overlap, "Units on their way at once; 0: by where the ranks are");
