@@ -112,6 +112,9 @@ struct Options {
   std::function<bool(const ParameterInfo&)> ignored = {};
   // How parameters are cut over the mesh's tensor axis; of an axis of one rank nothing is. The same on every rank.
   TensorRule tensor = {};
+  // In how many tiles what is cut is computed with, a power of two that the axis' ranks divide: then sums over it have
+  // one order, and any number of ranks along the axis, one too, has the same bits. 1: in none, which is quicker.
+  int tensor_grain = 1;
   // Has reports tell of norms by group.
   bool group_norms = false;
   // Under Precision::fp8.

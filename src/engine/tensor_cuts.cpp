@@ -1,6 +1,7 @@
 #include "engine/tensor_cuts.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,14 @@ std::optional<std::int64_t> dimension_of(const TensorRule& rule, const Parameter
   return dimension_of(*cut);
 }
 
-std::string fault_of(const ParameterInfo& info, std::int64_t dim, int ranks) {
+std::string fault_of(const ParameterInfo& info, std::int64_t dim, int ranks, int grain) {
   const std::string name = "parameter '" + info.name + "' of shape " + listed(info.shape);
   if (static_cast<std::size_t>(dim) >= info.shape.size()) return name + " has no dimension to be cut along";
   const std::int64_t size = info.shape[static_cast<std::size_t>(dim)];
-  if (size > 0 && size % ranks == 0) return {};
-  return name + " cannot be cut along dimension " + std::to_string(dim) + ": " + std::to_string(ranks) +
-         " ranks do not divide " + std::to_string(size);
+  const int parts = std::max(ranks, grain);
+  if (size > 0 && size % parts == 0) return {};
+  return name + " cannot be cut along dimension " + std::to_string(dim) + ": " + std::to_string(parts) +
+         (parts > ranks ? " tiles" : " ranks") + " do not divide " + std::to_string(size);
 }
 
 void add_faults_of_plan(const Inventory& inventory, const Plan& plan, std::vector<std::string>& faults) {
@@ -45,9 +47,13 @@ void add_faults_of_plan(const Inventory& inventory, const Plan& plan, std::vecto
 void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, const Options& options) {
   inventory.cuts.assign(inventory.specs.size(), std::nullopt);
   const int ranks = mesh.size(Axis::tensor);
-  if (ranks == 1) return;
+  const int grain = options.tensor_grain;
+  if (ranks == 1 && grain == 1) return;
   std::vector<std::string> faults;
   add_faults_of_plan(inventory, plan, faults);
+  if (grain != 1 && (grain < 1 || !std::has_single_bit(static_cast<unsigned>(grain)) || grain % ranks != 0))
+    faults.push_back("Options::tensor_grain of " + std::to_string(grain) + ": it is 1, or a power of two that " +
+                     std::to_string(ranks) + " ranks divide");
   const std::vector<ParameterRule> rules = parameter_rules(optimizer, options.groups, inventory.infos);
   bool any = false;
   for (std::size_t i = 0; i < inventory.specs.size(); ++i) {
@@ -55,7 +61,7 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
     const auto dim = dimension_of(options.tensor, info);
     if (!dim) continue;
     any = true;
-    if (const std::string fault = fault_of(info, *dim, ranks); !fault.empty()) faults.push_back(fault);
+    if (const std::string fault = fault_of(info, *dim, ranks, grain); !fault.empty()) faults.push_back(fault);
     if (moment_format(rules[i].optimizer) == MomentFormat::block8)
       faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
                        "', which is cut, has moments in blocks of the whole");

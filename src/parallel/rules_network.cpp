@@ -65,6 +65,7 @@ bool layer_norm_backward(ShardedCall& call) {
   const std::int64_t dims = normalised_dims(call, 2);
   const AxisPlacement placement = call.part(1).placement;
   if (!placement.sharded() || within_normalised(call, 1, dims) || call.sharded(5) || call.sharded(6)) return false;
+  if (call.axis()->in_tiles()) return false;
   ShardedCall::Changed changed;
   for (const std::size_t i : {0, 3, 4}) {
     if (call.sharded(i) && !(call.part(i).placement == placement)) return false;
@@ -134,11 +135,12 @@ bool nll_loss(ShardedCall& call) {
   if (call.part(0).placement == shard(0)) return false;
   const auto own = own_classes(call, 0, 4);
   if (!own) return false;
-  const at::Tensor picked =
-      call.part(0).values.gather(1, own->targets.unsqueeze(1)).squeeze(1).masked_fill(own->elsewhere, 0).neg();
+  // Of each row one rank has it: the sum over ranks is exact.
+  const at::Tensor picked = call.axis()->sum(
+      call.part(0).values.gather(1, own->targets.unsqueeze(1)).squeeze(1).masked_fill(own->elsewhere, 0).neg());
   const at::Tensor count = own->ignored.logical_not().sum().to(picked.scalar_type());
   const std::int64_t reduction = call[3].toInt();
-  at::Tensor loss = call.axis()->sum(reduction == at::Reduction::None ? picked : picked.sum());
+  at::Tensor loss = reduction == at::Reduction::None ? picked : picked.sum();
   if (reduction == at::Reduction::Mean) loss = loss / count;
   return call.give({loss, reduction == at::Reduction::None ? at::zeros({}, picked.options()) : count},
                    {AxisPlacement()});

@@ -52,11 +52,63 @@ AxisPlacement placement_of(Cut cut, std::int64_t dims) {
   }
 }
 
+// Tile by tile; `operands` are the numbers of the arguments that are multiplied.
+std::vector<at::Tensor> in_tiles(const ShardedCall& call, const Product& product, std::size_t first,
+                                 const std::vector<at::Tensor>& added) {
+  const int tiles = call.axis()->tiles();
+  const std::int64_t last = product.a.dim() - 1;
+  const auto of = [&](const at::Tensor& operand, bool cut, std::int64_t dim) {
+    return cut ? operand.chunk(tiles, dim) : std::vector<at::Tensor>(static_cast<std::size_t>(tiles), operand);
+  };
+  const bool inner = product.cut == Cut::inner;
+  const std::vector<at::Tensor> a = of(product.a, inner || product.cut == Cut::rows, inner ? last : last - 1);
+  const std::vector<at::Tensor> b = of(product.b, inner || product.cut == Cut::columns, inner ? last - 1 : last);
+  std::vector<at::Tensor> results;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ShardedCall::Changed changed{{first, a[i]}, {first + 1, b[i]}};
+    if (!added.empty()) changed.emplace_back(0, added[i]);
+    results.push_back(call.on_parts(changed).front().toTensor());
+  }
+  return results;
+}
+
+bool multiply_in_tiles(ShardedCall& call, const Product& product) {
+  std::vector<at::Tensor> tiles = in_tiles(call, product, 0, {});
+  if (product.cut == Cut::inner) return call.give(call.axis()->sum_of_tiles(std::move(tiles)), {});
+  const AxisPlacement placement = placement_of(product.cut, product.a.dim());
+  return call.give(at::cat(tiles, placement.dim), placement);
+}
+
+bool is_in_tiles(const ShardedCall& call, const Product& product) {
+  return call.axis()->in_tiles() && product.cut != Cut::batch;
+}
+
 bool multiply(ShardedCall& call) {
   const auto product = product_of(call, 0);
   if (!product) return false;
+  if (is_in_tiles(call, *product)) return multiply_in_tiles(call, *product);
   return call.give(call.on_parts({{0, product->a}, {1, product->b}}),
                    {placement_of(product->cut, product->a.dim())});
+}
+
+// What is added is added to the sum of the tiles, as that is one operator of its own there.
+bool add_in_tiles(ShardedCall& call, const Product& product, const AxisPlacement& placement) {
+  const TensorPart& added = call.part(0);
+  const int beta = call.find("beta");
+  if (placement.is_partial()) {
+    if (added.placement.sharded()) return false;
+    const std::vector<at::Tensor> none(static_cast<std::size_t>(call.axis()->tiles()), at::zeros_like(added.values));
+    const at::Tensor total = call.axis()->sum_of_tiles(in_tiles(call, product, 1, none));
+    return call.give(total.add(added.values, call[static_cast<std::size_t>(beta)].toScalar()), {});
+  }
+  const std::int64_t dim = placement.dim - (product.a.dim() - added.values.dim());
+  if (added.placement.sharded() && added.placement.dim != dim) return false;
+  const bool broadcast = !added.placement.sharded() && (dim < 0 || added.values.size(dim) == 1);
+  const at::Tensor own = added.placement.sharded() || broadcast ? added.values : call.own(0, dim);
+  const auto tiles = static_cast<std::size_t>(call.axis()->tiles());
+  const std::vector<at::Tensor> each = broadcast ? std::vector<at::Tensor>(tiles, own)
+                                                 : own.chunk(static_cast<std::int64_t>(tiles), dim);
+  return call.give(at::cat(in_tiles(call, product, 1, each), placement.dim), placement);
 }
 
 // The first argument is added, times a number: once, where addends come of the product.
@@ -66,6 +118,7 @@ bool multiply_and_add(ShardedCall& call) {
   const std::int64_t dims = product->a.dim();
   const AxisPlacement placement = placement_of(product->cut, dims);
   const TensorPart& added = call.part(0);
+  if (is_in_tiles(call, *product)) return add_in_tiles(call, *product, placement);
   if (placement.is_partial()) {
     if (added.placement.sharded() || call.axis()->rank() == 0)
       return !added.placement.sharded() &&
@@ -82,6 +135,7 @@ bool multiply_and_add(ShardedCall& call) {
 
 // Convolutions whose kernels are cut along their outputs or their inputs, in one group.
 bool convolution(ShardedCall& call) {
+  if (call.axis()->in_tiles()) return false;
   const TensorPart &input = call.part(0), &weight = call.part(1);
   if (call[8].toInt() != 1) return false;  // groups
   const bool transposed = call[6].toBool();
@@ -107,6 +161,7 @@ bool convolution(ShardedCall& call) {
 
 // (grad_output, input, weight, ...): the gradients of the last two, and of the bias.
 bool convolution_backward(ShardedCall& call) {
+  if (call.axis()->in_tiles()) return false;
   const TensorPart &grad = call.part(0), &input = call.part(1), &weight = call.part(2);
   if (call[9].toInt() != 1) return false;  // groups
   const bool transposed = call[7].toBool();

@@ -33,6 +33,22 @@ Reduced reduced_by(const ShardedCall& call) {
           keeps >= 0 && call[static_cast<std::size_t>(keeps)].toBool()};
 }
 
+// Tile by tile: how a sum of columns is added up may depend on how many there are.
+std::vector<c10::IValue> by_tile(const ShardedCall& call) {
+  const TensorAxis& axis = *call.axis();
+  if (!axis.in_tiles() || axis.tiles() == 1) return call.on_parts();
+  const std::int64_t cut = call.part(0).placement.dim, behind = reduced_by(call).behind(cut).dim;
+  std::vector<std::vector<at::Tensor>> tiles;
+  for (const at::Tensor& tile : call.part(0).values.chunk(axis.tiles(), cut)) {
+    const std::vector<c10::IValue> results = call.on_parts({{0, tile}});
+    tiles.resize(results.size());
+    for (std::size_t i = 0; i < results.size(); ++i) tiles[i].push_back(results[i].toTensor());
+  }
+  std::vector<c10::IValue> all;
+  for (const std::vector<at::Tensor>& each : tiles) all.emplace_back(at::cat(each, behind));
+  return all;
+}
+
 // Along others than the one that is cut.
 bool along_others(ShardedCall& call) {
   for (std::size_t i = 1; i < call.size(); ++i)
@@ -40,7 +56,15 @@ bool along_others(ShardedCall& call) {
   if (call.find("dim") < 0) return false;
   const Reduced reduced = reduced_by(call);
   const std::int64_t cut = call.part(0).placement.dim;
-  return !reduced.has(cut) && call.give(call.on_parts(), {reduced.behind(cut)});
+  return !reduced.has(cut) && call.give(by_tile(call), {reduced.behind(cut)});
+}
+
+// Along dimensions of which one is cut.
+at::Tensor sum_in_tiles(const ShardedCall& call) {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& tile : call.part(0).values.chunk(call.axis()->tiles(), call.part(0).placement.dim))
+    sums.push_back(call.on_parts({{0, tile}}).front().toTensor());
+  return call.axis()->sum_of_tiles(std::move(sums));
 }
 
 // What is added up in integers is summed whole.
@@ -48,8 +72,9 @@ bool sum(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const Reduced reduced = reduced_by(call);
   if (part.placement.sharded() && !reduced.has(part.placement.dim))
-    return call.give(call.on_parts(), {reduced.behind(part.placement.dim)});
+    return call.give(by_tile(call), {reduced.behind(part.placement.dim)});
   if (!at::isFloatingType(part.values.scalar_type())) return false;
+  if (call.axis()->in_tiles()) return call.give(sum_in_tiles(call), {});
   return call.give(call.on_parts(), {AxisPlacement::partial()});
 }
 
@@ -57,7 +82,9 @@ bool sum(ShardedCall& call) {
 bool mean(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const Reduced reduced = reduced_by(call);
-  if (!reduced.has(part.placement.dim)) return call.give(call.on_parts(), {reduced.behind(part.placement.dim)});
+  if (!reduced.has(part.placement.dim)) return call.give(by_tile(call), {reduced.behind(part.placement.dim)});
+  if (call.axis()->in_tiles())
+    return call.give(sum_in_tiles(call).div(call.axis()->size() * call.axis()->tiles()), {});
   std::vector<c10::IValue> results = call.on_parts();
   return call.give(results.front().toTensor().div(call.axis()->size()), AxisPlacement::partial());
 }
@@ -72,11 +99,18 @@ bool softmax_along_another(const ShardedCall& call, std::size_t dim) {
 
 // Over what is cut, as a vocabulary is: the ranks tell each other the largest and the sum of each row (Megatron-LM,
 // section 3).
+at::Tensor sum_over_ranks(const ShardedCall& call, const at::Tensor& values) {
+  const std::int64_t dim = call.part(0).placement.dim;
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& tile : values.chunk(call.axis()->tiles(), dim)) sums.push_back(tile.sum(dim, /*keepdim=*/true));
+  return call.axis()->sum_of_tiles(std::move(sums));
+}
+
 at::Tensor log_softmax_over_ranks(const ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const std::int64_t dim = part.placement.dim;
   const at::Tensor shifted = part.values - call.axis()->largest(part.values.amax(dim, /*keepdim=*/true));
-  return shifted - call.axis()->sum(shifted.exp().sum(dim, /*keepdim=*/true)).log();
+  return shifted - sum_over_ranks(call, shifted.exp()).log();
 }
 
 bool log_softmax(ShardedCall& call) {
@@ -101,7 +135,7 @@ bool log_softmax_backward(ShardedCall& call) {
   if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
   if (!same_parts_of_both(call)) return false;
   const TensorPart &grad = call.part(0), &output = call.part(1);
-  const at::Tensor total = call.axis()->sum(grad.values.sum(grad.placement.dim, /*keepdim=*/true));
+  const at::Tensor total = sum_over_ranks(call, grad.values);
   return call.give(grad.values - output.values.exp() * total, grad.placement);
 }
 
@@ -110,7 +144,7 @@ bool softmax_backward(ShardedCall& call) {
   if (!same_parts_of_both(call)) return false;
   const TensorPart &grad = call.part(0), &output = call.part(1);
   const at::Tensor product = grad.values * output.values;
-  const at::Tensor total = call.axis()->sum(product.sum(grad.placement.dim, /*keepdim=*/true));
+  const at::Tensor total = sum_over_ranks(call, product);
   return call.give(product - output.values * total, grad.placement);
 }
 

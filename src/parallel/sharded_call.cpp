@@ -268,8 +268,10 @@ bool ShardedCall::give(std::vector<c10::IValue> results, const std::vector<AxisP
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (written_as(i) != nullptr) continue;
     const AxisPlacement placement = placements.size() == 1 ? placements.front() : placements[i];
-    results[i] = with_tensors(results[i],
-                              [&](const at::Tensor& values) { return sharded::tensor(values, placement, axis_); });
+    results[i] = with_tensors(results[i], [&](const at::Tensor& values) {
+      if (placement.is_partial() && axis_->in_tiles()) return axis_->sum(values);
+      return sharded::tensor(values, placement, axis_);
+    });
   }
   put(std::move(results));
   return true;

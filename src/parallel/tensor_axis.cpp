@@ -1,7 +1,9 @@
 #include "parallel/tensor_axis.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
+#include <utility>
 #include <vector>
 
 #include "device/torch/dtypes.h"
@@ -17,7 +19,8 @@ View bytes_of(const at::Tensor& values) {
 
 }  // namespace
 
-TensorAxis::TensorAxis(Communicator group, const Communicator& mesh) : group_(std::move(group)), mesh_(mesh.impl()) {
+TensorAxis::TensorAxis(Communicator group, const Communicator& mesh, int grain)
+    : group_(std::move(group)), mesh_(mesh.impl()), grain_(grain) {
   run_sharded_calls();
 }
 
@@ -37,6 +40,18 @@ at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
   if (total.numel() > 0)
     group_.all_reduce(view_of(total.mutable_data_ptr(), dtype, 0, total.numel(), total.device())).wait();
   return total;
+}
+
+// Pairs, and pairs of pairs: as the ranks' sums go on.
+at::Tensor TensorAxis::sum_of_tiles(std::vector<at::Tensor> mine) const {
+  const at::ScalarType dtype = mine.front().scalar_type();
+  const bool narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (narrow)
+    for (at::Tensor& tile : mine) tile = tile.to(at::kFloat);
+  for (std::size_t pair = 1; pair < mine.size(); pair *= 2)
+    for (std::size_t i = 0; i + pair < mine.size(); i += 2 * pair) mine[i] = mine[i] + mine[i + pair];
+  const at::Tensor total = sum(std::exchange(mine.front(), at::Tensor()));
+  return narrow ? total.to(dtype) : total;
 }
 
 at::Tensor TensorAxis::largest(const at::Tensor& values) const {

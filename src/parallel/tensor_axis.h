@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,13 +20,21 @@ namespace zero {
 
 class TensorAxis {
  public:
-  // `group` is the axis' own, for memory of where its tensors are, of the ranks of `mesh`, one of a mesh's.
-  TensorAxis(Communicator group, const Communicator& mesh);
+  // `group` is the axis' own, for memory of where its tensors are, of the ranks of `mesh`, one of a mesh's. `grain`: in
+  // so many tiles a cut dimension is computed with, whatever the number of ranks, which divides it; 1: in none.
+  TensorAxis(Communicator group, const Communicator& mesh, int grain = 1);
   TensorAxis(const TensorAxis&) = delete;
   TensorAxis& operator=(const TensorAxis&) = delete;
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
+
+  // Of this rank. Where there are tiles, sums over what is cut are those of the tiles, along one tree, and so have one
+  // order for every number of ranks: none is put off as an addend then.
+  int tiles() const { return std::max(1, grain_ / size()); }
+  bool in_tiles() const { return grain_ > 1; }
+  // The sum of the tiles of all ranks, along the library's tree; 16-bit ones are added in fp32 and rounded once.
+  at::Tensor sum_of_tiles(std::vector<at::Tensor> mine) const;
 
   // Whether it is of the same mesh.
   bool same_ranks(const TensorAxis& other) const { return mesh_ == other.mesh_; }
@@ -60,6 +69,7 @@ class TensorAxis {
  private:
   Communicator group_;
   std::shared_ptr<CommunicatorImpl> mesh_;
+  int grain_;
   std::map<std::string, Count> counts_;
   int copies_ = 0;
   std::unordered_map<const void*, std::int64_t> writes_;  // by storage

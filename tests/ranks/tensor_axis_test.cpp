@@ -86,6 +86,26 @@ Job cut_job(Job job, int tensor) {
 
 constexpr double kTolerance = 1e-5;
 
+class TensorGrain : public testing::TestWithParam<Precision> {};
+
+// In four tiles one, two and four ranks of the axis have one curve of losses, under every plan.
+TEST_P(TensorGrain, HasTheBitsOfOneRank) {
+  const OneThread alone;
+  for (const Plan& plan : all_plans()) {
+    Job one{.plan = plan.precision(GetParam()), .ranks = 1, .options = {.clip = .5}, .steps = 3};
+    one.options.tensor_grain = 4;
+    one.options.tensor = kCut;
+    const Outcome expected = train(one, gpt_with_dropout());
+    for (const int tensor : {2, 4})
+      EXPECT_EQ(difference(expected, train(cut_job(one, tensor), gpt_with_dropout())), "")
+          << plan.label() << " on " << tensor;
+    EXPECT_EQ(expected.losses.size(), 3U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TensorGrain, testing::Values(Precision::fp32, Precision::bf16),
+                         [](const auto& row) { return in_title(std::string(name(row.param))); });
+
 class TensorAxisPlans : public testing::TestWithParam<std::tuple<Plan, int, int>> {};
 
 TEST_P(TensorAxisPlans, TrainAsOneRankOfTheAxisDoes) {
