@@ -115,6 +115,10 @@ struct Options {
   // In how many tiles what is cut is computed with, a power of two that the axis' ranks divide: then sums over it have
   // one order, and any number of ranks along the axis, one too, has the same bits. 1: in none, which is quicker.
   int tensor_grain = 1;
+  // Cuts what lies between a row and a column product, norms, dropout and residuals, along the sequence, from an
+  // embedding that is cut on: of hidden states [batch, sequence, size] each rank has a part, for the same bytes on the
+  // wire (Korthikanti et al. 2022, section 4.2.2). Sequences that the ranks do not divide stay whole.
+  bool sequence_parallel = false;
   // Has reports tell of norms by group.
   bool group_norms = false;
   // Under Precision::fp8.
@@ -274,6 +278,8 @@ class Engine {
   Ledger building() const;  // as it was when the engine was built, with its peaks until then
   void reset_peaks();
   Traffic traffic() const;  // of the steps since construction or reset_traffic()
+  // Along the tensor axis, by operators on what is cut: of this rank, likewise.
+  Traffic tensor_traffic() const;
   void reset_traffic();
   Traffic setup_traffic() const;  // of construction and of what gather scopes write
   // Between this rank's device and its other tiers: of the steps since construction or reset_traffic(), and of all

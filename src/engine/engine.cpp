@@ -210,12 +210,16 @@ Traffic Engine::traffic() const {
   self().parameters.wait_for_publication();
   return self().ranks.meter()->snapshot();
 }
+Traffic Engine::tensor_traffic() const {
+  return self().ranks.tensor_meter()->snapshot();
+}
 Traffic Engine::setup_traffic() const {
   return self().ranks.setup_meter().snapshot();
 }
 void Engine::reset_traffic() {
   self().parameters.wait_for_publication();
   self().ranks.meter()->reset();
+  self().ranks.tensor_meter()->reset();
   self().tiers().reset();
 }
 TierTraffic Engine::tier_traffic() const {

@@ -15,11 +15,14 @@ Communicator own_group(const Communicator& all, const std::vector<std::string>& 
       all, {agreement_key(lines), [&lines](const Communicator& group) { require_agreement(group, lines); }});
 }
 
-std::shared_ptr<TensorAxis> tensor_axis(const Mesh& mesh, int grain, const std::vector<std::string>& lines) {
-  if (mesh.size(Axis::tensor) == 1 && grain == 1) return nullptr;
+std::shared_ptr<TensorAxis> tensor_axis(const Mesh& mesh, const Options& options,
+                                        const std::shared_ptr<TrafficMeter>& meter,
+                                        const std::vector<std::string>& lines) {
+  if (mesh.size(Axis::tensor) == 1 && options.tensor_grain == 1) return nullptr;
   const Communicator own = own_group(mesh[Axis::tensor], lines);
   require_agreement(own, lines);
-  return std::make_shared<TensorAxis>(own, mesh[Axis::tensor], grain);
+  return std::make_shared<TensorAxis>(own, mesh[Axis::tensor], meter,
+                                      TensorAxisOptions{options.tensor_grain, options.sequence_parallel});
 }
 
 // Where the engine computes in the host's memory one group carries both.
@@ -66,13 +69,14 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
     : number_(mesh.world().take_seat()),
       meter_(std::make_shared<TrafficMeter>()),
       setup_meter_(std::make_shared<TrafficMeter>()),
+      tensor_meter_(std::make_shared<TrafficMeter>()),
       groups_(own_group(mesh.data().world().communicator(), trained.description(inventory)), mesh.data().shape()),
       seed_(seed_of(trained.options(), *number_, setup_group(groups_, setup_meter_))),
       accounts_(inventory.device, groups_.along(Axis::shard),
                 groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
       whole_mesh_(mesh.shape()),
-      tensor_(tensor_axis(mesh, trained.options().tensor_grain, trained.description(inventory))),
+      tensor_(tensor_axis(mesh, trained.options(), tensor_meter_, trained.description(inventory))),
       all_(tensor_ == nullptr ? Communicator()
                               : own_group(mesh.world().communicator(), trained.description(inventory))),
       data_groups_(data_groups(groups_, accounts_.device())),

@@ -51,6 +51,7 @@ class EngineRanks {
   std::uint64_t seed() const { return seed_; }
   // What steps receive, and what everything else does.
   const std::shared_ptr<TrafficMeter>& meter() const { return meter_; }
+  const std::shared_ptr<TrafficMeter>& tensor_meter() const { return tensor_meter_; }
   const TrafficMeter& setup_meter() const { return *setup_meter_; }
   Topologies topologies() const;
   // The engine is built; and what it held then, with the peaks until then.
@@ -59,7 +60,7 @@ class EngineRanks {
 
  private:
   std::shared_ptr<const int> number_;  // among the world's engines
-  std::shared_ptr<TrafficMeter> meter_, setup_meter_;
+  std::shared_ptr<TrafficMeter> meter_, setup_meter_, tensor_meter_;
   MeshGroups groups_;  // not metered, as the next
   std::uint64_t seed_;
   Accounts accounts_;

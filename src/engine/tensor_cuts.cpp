@@ -54,6 +54,8 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
   if (grain != 1 && (grain < 1 || !std::has_single_bit(static_cast<unsigned>(grain)) || grain % ranks != 0))
     faults.push_back("Options::tensor_grain of " + std::to_string(grain) + ": it is 1, or a power of two that " +
                      std::to_string(ranks) + " ranks divide");
+  if (grain != 1 && options.sequence_parallel)
+    faults.emplace_back("Options::sequence_parallel with Options::tensor_grain: sums of parts of a sequence have no tiles");
   const std::vector<ParameterRule> rules = parameter_rules(optimizer, options.groups, inventory.infos);
   bool any = false;
   for (std::size_t i = 0; i < inventory.specs.size(); ++i) {

@@ -8,7 +8,9 @@
 namespace zero {
 
 at::Tensor whole_laid_out(const at::Tensor& tensor, const TensorPart& part) {
-  const at::Tensor all = sharded::whole(part);
+  ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
+  const bool own = storage != nullptr && storage->part().values.is_same(part.values);
+  const at::Tensor all = own ? storage->gathered() : sharded::whole(part);
   if (tensor.strides() == all.strides()) return all;
   return at::empty_strided(tensor.sizes(), tensor.strides(), all.options()).copy_(all);
 }

@@ -35,7 +35,9 @@ bool embedding(ShardedCall& call) {
   if (weight.placement.dim == 1) return call.give(call.on_parts(), {shard(call.tensor(1).dim())});
   const auto [rows, elsewhere] = own_numbers(call.part(1).values, weight.values.size(0), *call.axis());
   std::vector<c10::IValue> found = call.on_parts({{1, rows}, {2, std::int64_t{-1}}});
-  return call.give(found.front().toTensor().masked_fill_(elsewhere.unsqueeze(-1), 0), AxisPlacement::partial());
+  const at::Tensor addend = found.front().toTensor().masked_fill_(elsewhere.unsqueeze(-1), 0);
+  const bool sequence = call.axis()->along_sequence() && addend.dim() == 3 && call.axis()->divides(addend.size(1));
+  return sequence ? call.give(call.axis()->sum_own(addend, 1), shard(1)) : call.give(addend, AxisPlacement::partial());
 }
 
 // (grad_output, indices, num_weights, padding_idx, ...): the rows' numbers are all that is known of the table.

@@ -64,8 +64,7 @@ bool any_partial(const ShardedCall& call) {
 // Sums of addends are added up rank by rank.
 bool sum_of_two(ShardedCall& call) {
   if (!any_partial(call)) return broadcast(call);
-  const bool tensors = call.has_tensor(0) && call.has_tensor(1) && !call.writes(0);
-  return tensors && all_partial(call) && call.tensor(0).sizes() == call.tensor(1).sizes() &&
+  return call.has_tensor(0) && call.has_tensor(1) && all_partial(call) && call.tensor(0).sizes() == call.tensor(1).sizes() &&
          call.give(call.on_parts(), {AxisPlacement::partial()});
 }
 
@@ -134,14 +133,16 @@ constexpr auto kBroadcasting = broadcast_rules(std::to_array<const char*>(
      "remainder",     "round",         "rsqrt",        "rsub",         "sgn",             "sigmoid",
      "sigmoid_",      "sigmoid_backward",              "sign",         "silu",            "silu_",
      "silu_backward", "sin",           "softplus",     "softplus_backward",               "softshrink",
-     "sqrt",          "sqrt_",         "square",       "sub_",         "add_",            "mul_",
+     "sqrt",          "sqrt_",         "square",       "mul_",
      "div_",          "tan",           "tanh",         "tanh_",        "tanh_backward",   "threshold",
      "threshold_backward",             "trunc",        "where",        "xlogy",           "zero_",
      "zeros_like",    "_to_copy",      "neg_",         "lift_fresh",   "special_expit"}));
 
 constexpr NamedShardedRule kOthers[] = {
     {"add", {sum_of_two, true}},
+    {"add_", {sum_of_two, true}},
     {"sub", {sum_of_two, true}},
+    {"sub_", {sum_of_two, true}},
     {"mul", {multiple, true}},
     {"div", {multiple, true}},
     {"neg", {multiple, true}},

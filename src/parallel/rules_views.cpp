@@ -89,7 +89,7 @@ bool view(ShardedCall& call) {
     *rest = whole.numel() / product(to, static_cast<std::int64_t>(to.size()));
   }
   const auto dim = cut_in(whole.sizes().vec(), cut_of(call), to, *call.axis());
-  if (!dim) return false;
+  if (!dim) return call.axis()->along_sequence() && call.gather();  // to matrices, before a product
   to[index_of(*dim)] /= call.axis()->size();
   return call.give(call.part(0).values.reshape(to), AxisPlacement::shard(*dim));
 }

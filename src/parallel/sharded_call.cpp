@@ -143,16 +143,27 @@ void ShardedCall::run() {
   note_writes();
 }
 
+// What is partial is summed where no rule takes it as it is.
 void ShardedCall::run_by_rule() {
   const ShardedRule* const rule = sharded_rule_of(op_);
-  if (rule == nullptr || !rule->takes_partial) sum_partial();
-  const bool parts = any(AxisPlacement::Kind::shard) || any(AxisPlacement::Kind::partial);
-  if (!parts) return plainly();
-  if (rule != nullptr && rule->apply(*this)) return axis_->count(op_.operator_name().name, true);
-  sum_partial();
+  const auto by_rule = [&] {
+    const bool applied = rule != nullptr && rule->apply(*this);
+    if (applied) axis_->count(op_.operator_name().name, true);
+    return applied;
+  };
+  if (any(AxisPlacement::Kind::partial)) {
+    if (rule != nullptr && rule->takes_partial && by_rule()) return;
+    sum_partial();
+  }
   if (!any(AxisPlacement::Kind::shard)) return plainly();
+  if (by_rule()) return;
   axis_->count(op_.operator_name().name, false);
   whole();
+}
+
+bool ShardedCall::gather() {
+  whole();
+  return true;
 }
 
 void ShardedCall::refuse_change_of_sizes() const {
@@ -176,11 +187,19 @@ void ShardedCall::note_writes() {
   }
 }
 
+// Where hidden states [batch, sequence, size] are cut along the sequence each rank needs its part of a sum alone.
+std::optional<std::int64_t> ShardedCall::cut_of_sum(const at::Tensor& partial) const {
+  constexpr std::int64_t sequence = 1;
+  const bool cut = axis_->along_sequence() && partial.dim() == 3 && axis_->divides(partial.size(sequence));
+  return cut ? std::optional(sequence) : std::nullopt;
+}
+
 void ShardedCall::sum_partial() {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     auto part = parts_[i].begin();
     for_each_defined(arguments_[i], [&](const at::Tensor& tensor) {
-      if (part->placement.is_partial()) *part = ShardedStorage::of(tensor.unsafeGetTensorImpl())->summed();
+      if (part->placement.is_partial())
+        *part = ShardedStorage::of(tensor.unsafeGetTensorImpl())->summed(cut_of_sum(tensor));
       ++part;
     });
   }
@@ -206,6 +225,13 @@ void ShardedCall::plainly() {
   put(views_of_copies(on_parts()));
 }
 
+// Of an argument that has been summed in part here, and of any other, which may be there already.
+at::Tensor ShardedCall::whole_of(const at::Tensor& tensor, const TensorPart& part) {
+  ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
+  const bool own = storage != nullptr && storage->part().values.is_same(part.values);
+  return own ? storage->gathered() : sharded::whole(part);
+}
+
 // What the operator writes is written back: each rank keeps its part.
 void ShardedCall::whole() {
   Changed changed;
@@ -213,7 +239,7 @@ void ShardedCall::whole() {
     if (std::ranges::none_of(parts_[i], [](const TensorPart& part) { return part.placement.sharded(); })) continue;
     auto part = parts_[i].begin();
     changed.emplace_back(i, with_tensors(arguments_[i], [&](const at::Tensor& tensor) {
-                           return is_view(op_) ? whole_laid_out(tensor, *part++) : sharded::whole(*part++);
+                           return is_view(op_) ? whole_laid_out(tensor, *part++) : whole_of(tensor, *part++);
                          }));
   }
   std::vector<c10::IValue> results = on_parts(changed);

@@ -42,6 +42,9 @@ class ShardedCall {
   // This rank's part of an argument that all have, along a dimension.
   at::Tensor own(std::size_t i, std::int64_t dim) const { return axis_->own(part(i).values, dim); }
 
+  // In the place of a rule: all of what is cut is due here, on every rank, and kept for others.
+  bool gather();
+
   // The operator on the parts, `changed` in the place of some arguments; and on arguments that are none of the call's.
   using Changed = std::vector<std::pair<std::size_t, c10::IValue>>;
   std::vector<c10::IValue> on_parts(const Changed& changed = {}) const;
@@ -52,11 +55,13 @@ class ShardedCall {
  private:
   void run_by_rule();
   void sum_partial();
+  std::optional<std::int64_t> cut_of_sum(const at::Tensor& partial) const;
   void refresh_copies();
   void note_writes();
   bool any(AxisPlacement::Kind kind) const;
   void plainly();
   void whole();
+  static at::Tensor whole_of(const at::Tensor& tensor, const TensorPart& part);
   std::vector<c10::IValue> copies_of_views(std::vector<c10::IValue> results) const;
   std::vector<c10::IValue> views_of_copies(std::vector<c10::IValue> results) const;
   void refuse_change_of_sizes() const;

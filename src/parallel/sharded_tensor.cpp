@@ -68,12 +68,25 @@ c10::Storage ShardedStorage::make(TensorPart part, std::size_t bytes, const std:
   return storage;
 }
 
-const TensorPart& ShardedStorage::summed() {
-  if (part_.placement.is_partial()) {
-    part_.values = part_.axis->sum(std::exchange(part_.values, at::Tensor()));
-    part_.placement = {};
-  }
+const TensorPart& ShardedStorage::summed(std::optional<std::int64_t> along) {
+  if (!part_.placement.is_partial()) return part_;
+  at::Tensor addend = std::exchange(part_.values, at::Tensor());
+  part_.values = along ? part_.axis->sum_own(addend, *along) : part_.axis->sum(std::move(addend));
+  part_.placement = along ? AxisPlacement::shard(*along) : AxisPlacement();
   return part_;
+}
+
+ShardedStorage::~ShardedStorage() {
+  if (gathered_.defined()) part_.axis->add_copy(-1);
+}
+
+at::Tensor ShardedStorage::gathered() {
+  if (!part_.placement.sharded() || !part_.axis->along_sequence()) return sharded::whole(summed());
+  const std::int64_t writes = part_.axis->writes_of(part_.values);
+  if (gathered_.defined() && seen_ == writes) return gathered_;
+  if (!gathered_.defined()) part_.axis->add_copy(1);
+  seen_ = writes;
+  return gathered_ = sharded::whole(part_);
 }
 
 namespace sharded {
@@ -110,7 +123,7 @@ at::Tensor whole(const TensorPart& part) {
 
 at::Tensor whole(const at::Tensor& tensor) {
   ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
-  return storage == nullptr ? tensor : whole(storage->summed());
+  return storage == nullptr ? tensor : storage->gathered();
 }
 
 at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,

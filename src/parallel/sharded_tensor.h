@@ -60,14 +60,23 @@ class ShardedStorage {
 
   // Of one that was partial, once somebody needed its sum, that.
   const TensorPart& part() const { return part_; }
-  // The ranks' sum takes the place of the addends. Collective where they are there.
-  const TensorPart& summed();
+  // The ranks' sum takes the place of the addends, or this rank's part of it along a dimension. Collective where they
+  // are there.
+  const TensorPart& summed(std::optional<std::int64_t> along = {});
+  // All of it, kept for as long as the storage lives and nothing is written to the parts, where the axis goes along the
+  // sequence: several layers have one input. Collective where it is not there.
+  at::Tensor gathered();
 
  private:
   explicit ShardedStorage(TensorPart part) : part_(std::move(part)) {}
+  ~ShardedStorage();
+  ShardedStorage(const ShardedStorage&) = delete;
+  ShardedStorage& operator=(const ShardedStorage&) = delete;
   static void remove(void* self) { delete static_cast<ShardedStorage*>(self); }
 
   TensorPart part_;
+  at::Tensor gathered_;
+  std::int64_t seen_ = 0;  // writes of the parts, when they were gathered
 };
 
 namespace sharded {

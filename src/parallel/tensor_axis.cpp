@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/decorators.h"
 #include "device/torch/dtypes.h"
 #include "parallel/sharded_call.h"
 
@@ -19,8 +20,12 @@ View bytes_of(const at::Tensor& values) {
 
 }  // namespace
 
-TensorAxis::TensorAxis(Communicator group, const Communicator& mesh, int grain)
-    : group_(std::move(group)), mesh_(mesh.impl()), grain_(grain) {
+TensorAxis::TensorAxis(const Communicator& group, const Communicator& mesh, const std::shared_ptr<TrafficMeter>& meter,
+                       TensorAxisOptions options)
+    : plain_(group),
+      group_(meter == nullptr ? group : Communicator(metered(group.impl(), meter))),
+      mesh_(mesh.impl()),
+      options_(options) {
   run_sharded_calls();
 }
 
@@ -33,13 +38,25 @@ at::Tensor TensorAxis::gather(const at::Tensor& part, std::int64_t dim) const {
   return dim == 0 ? all.flatten(0, 1) : at::cat(all.unbind(), dim);
 }
 
-at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
+at::Tensor TensorAxis::sum(at::Tensor addend) const {
   const bool alone = addend.is_contiguous() && addend.use_count() == 1 && addend.storage().use_count() == 1;
-  const at::Tensor total = alone ? addend : addend.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor total = alone ? std::move(addend) : addend.clone(at::MemoryFormat::Contiguous);
   const Dtype dtype = *any_dtype_of(total.scalar_type());
   if (total.numel() > 0)
     group_.all_reduce(view_of(total.mutable_data_ptr(), dtype, 0, total.numel(), total.device())).wait();
   return total;
+}
+
+at::Tensor TensorAxis::sum_own(const at::Tensor& addend, std::int64_t dim) const {
+  const at::Tensor parts = at::stack(addend.chunk(size(), dim));  // one behind the other, by rank
+  const Dtype dtype = *dtype_of(parts.scalar_type());
+  const at::Tensor own = at::empty(parts.sizes().slice(1), parts.options().dtype(scalar_type(accumulation(dtype))));
+  if (own.numel() > 0)
+    group_
+        .reduce_scatter(view_of(parts.mutable_data_ptr(), dtype, 0, parts.numel(), parts.device()),
+                        view_of(own.mutable_data_ptr(), accumulation(dtype), 0, own.numel(), own.device()))
+        .wait();
+  return own.to(parts.scalar_type());
 }
 
 // Pairs, and pairs of pairs: as the ranks' sums go on.
@@ -50,7 +67,7 @@ at::Tensor TensorAxis::sum_of_tiles(std::vector<at::Tensor> mine) const {
     for (at::Tensor& tile : mine) tile = tile.to(at::kFloat);
   for (std::size_t pair = 1; pair < mine.size(); pair *= 2)
     for (std::size_t i = 0; i + pair < mine.size(); i += 2 * pair) mine[i] = mine[i] + mine[i + pair];
-  const at::Tensor total = sum(std::exchange(mine.front(), at::Tensor()));
+  const at::Tensor total = sum(std::move(mine.front()));
   return narrow ? total.to(dtype) : total;
 }
 
@@ -73,7 +90,7 @@ void TensorAxis::broadcast(const at::Tensor& values) const {
 std::vector<std::int64_t> TensorAxis::gather_words(const std::vector<std::int64_t>& words) const {
   const auto count = static_cast<std::int64_t>(words.size());
   std::vector<std::int64_t> all(words.size() * static_cast<std::size_t>(size()));
-  group_.all_gather({words.data(), count, Dtype::i64}, {all.data(), size() * count, Dtype::i64}).wait();
+  plain_.all_gather({words.data(), count, Dtype::i64}, {all.data(), size() * count, Dtype::i64}).wait();
   return all;
 }
 

@@ -18,11 +18,22 @@
 
 namespace zero {
 
+class TrafficMeter;
+
+// How a TensorAxis computes.
+struct TensorAxisOptions {
+  // In so many tiles a cut dimension is computed with, whatever the number of ranks, which divides it; 1: in none.
+  int grain = 1;
+  // Between a row and a column product tensors are cut along the sequence (Korthikanti et al. 2022, section 4.2.2).
+  bool sequence = false;
+};
+
 class TensorAxis {
  public:
-  // `group` is the axis' own, for memory of where its tensors are, of the ranks of `mesh`, one of a mesh's. `grain`: in
-  // so many tiles a cut dimension is computed with, whatever the number of ranks, which divides it; 1: in none.
-  TensorAxis(Communicator group, const Communicator& mesh, int grain = 1);
+  // `group` is the axis' own, for memory of where its tensors are, of the ranks of `mesh`, one of a mesh's; what it
+  // moves for operators is counted by the meter, where there is one.
+  TensorAxis(const Communicator& group, const Communicator& mesh, const std::shared_ptr<TrafficMeter>& meter = {},
+             TensorAxisOptions options = {});
   TensorAxis(const TensorAxis&) = delete;
   TensorAxis& operator=(const TensorAxis&) = delete;
 
@@ -31,8 +42,9 @@ class TensorAxis {
 
   // Of this rank. Where there are tiles, sums over what is cut are those of the tiles, along one tree, and so have one
   // order for every number of ranks: none is put off as an addend then.
-  int tiles() const { return std::max(1, grain_ / size()); }
-  bool in_tiles() const { return grain_ > 1; }
+  int tiles() const { return std::max(1, options_.grain / size()); }
+  bool in_tiles() const { return options_.grain > 1; }
+  bool along_sequence() const { return options_.sequence; }
   // The sum of the tiles of all ranks, along the library's tree; 16-bit ones are added in fp32 and rounded once.
   at::Tensor sum_of_tiles(std::vector<at::Tensor> mine) const;
 
@@ -42,7 +54,9 @@ class TensorAxis {
   // The ranks' parts, in rank order, joined along a dimension. Wire: (T - 1) parts a rank.
   at::Tensor gather(const at::Tensor& part, std::int64_t dim) const;
   // The sum of the ranks' tensors, the same bits on all of them: see Communicator::all_reduce().
-  at::Tensor sum(const at::Tensor& addend) const;
+  at::Tensor sum(at::Tensor addend) const;
+  // This rank's part of that sum, along a dimension that the ranks divide. Wire: (T - 1) parts a rank.
+  at::Tensor sum_own(const at::Tensor& addend, std::int64_t dim) const;
   // The largest of the ranks' values, element by element.
   at::Tensor largest(const at::Tensor& values) const;
   // This rank's part of what all of them have, a view: of a size that the ranks divide.
@@ -67,9 +81,9 @@ class TensorAxis {
   const std::map<std::string, Count>& counts() const { return counts_; }
 
  private:
-  Communicator group_;
+  Communicator plain_, group_;  // the same, and as it is metered
   std::shared_ptr<CommunicatorImpl> mesh_;
-  int grain_;
+  TensorAxisOptions options_;
   std::map<std::string, Count> counts_;
   int copies_ = 0;
   std::unordered_map<const void*, std::int64_t> writes_;  // by storage

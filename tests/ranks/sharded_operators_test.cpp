@@ -197,11 +197,10 @@ std::string text(const std::vector<std::int64_t>& way) {
 
 class ShardedOperators : public testing::TestWithParam<Function> {};
 
-TEST_P(ShardedOperators, HaveTheValuesAndGradientsOfTheWhole) {
-  const Function& function = GetParam();
+void expect_those_of_the_whole(const Function& function, const TensorAxisOptions& options) {
   for (const int ranks : {2, 4}) {
     run_ranks(ranks, [&](const World& world) {
-      const auto axis = std::make_shared<TensorAxis>(world.communicator(), world.communicator());
+      const auto axis = std::make_shared<TensorAxis>(world.communicator(), world.communicator(), nullptr, options);
       Tensors plain = inputs_of(function);
       for (Tensor& input : plain)
         if (input.is_floating_point()) input.requires_grad_();
@@ -222,6 +221,16 @@ TEST_P(ShardedOperators, HaveTheValuesAndGradientsOfTheWhole) {
       }
     });
   }
+}
+
+TEST_P(ShardedOperators, HaveTheValuesAndGradientsOfTheWhole) {
+  expect_those_of_the_whole(GetParam(), {});
+}
+TEST_P(ShardedOperators, HaveThemInTiles) {
+  expect_those_of_the_whole(GetParam(), {.grain = 4});
+}
+TEST_P(ShardedOperators, HaveThemAlongTheSequence) {
+  expect_those_of_the_whole(GetParam(), {.sequence = true});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShardedOperators, testing::ValuesIn(functions()),

@@ -163,6 +163,12 @@ INSTANTIATE_TEST_SUITE_P(
                              job.options.group_norms = true;
                            }},
                     Beside{"SgdWithMomentum", [](Job& job) { job.optimizer = Sgd{.lr = .1, .momentum = .9}; }},
+                    Beside{"SequenceParallel", [](Job& job) { job.options.sequence_parallel = true; }},
+                    Beside{"SequenceParallelInBf16",
+                           [](Job& job) {
+                             job.options.sequence_parallel = true;
+                             job.plan = Plan::ddp().bf16().accumulate(2);
+                           }},
                     Beside{"Reproducible", [](Job& job) { job.plan = job.plan.reproducible(true).accumulate(2); }}),
     [](const auto& row) { return std::string(row.param.name); });
 
@@ -304,7 +310,7 @@ const TensorRule kLlama = tensor_named({{"*.q_proj", TensorCut::column},
                                         {"*.up_proj", TensorCut::column},
                                         {"*.down_proj", TensorCut::row},
                                         {"*.embed_tokens", TensorCut::column},
-                                        {"lm_head", TensorCut::column}});
+                                        {"*.lm_head", TensorCut::column}});
 
 struct LlamaOfModels : torch::nn::Module {
   LlamaOfModels()
@@ -336,6 +342,25 @@ TEST(TensorAxis, CutsALlama) {
     }
     EXPECT_EQ(in_whole, "");
   });
+}
+
+// Four sums a layer of all hidden states, forward and backward, and one at either end; along the sequence each is a
+// gather and a sum of parts, of as many bytes. Beside them the loss: of each row the largest logit, the sum of
+// exponentials, the one that is looked for, and the sum of its gradient; and the norms' gradients, where they are of
+// parts.
+TEST(TensorAxis, MovesWhatMegatronDoes) {
+  constexpr std::int64_t layers = 2, rows = 2 * 8, hidden = rows * 32 * 4;  // bytes
+  for (const bool sequence : {false, true}) {
+    Job cut{.plan = Plan::zero3(), .ranks = 2, .options = {.tensor = kLlama, .sequence_parallel = sequence}, .tensor = 2};
+    on_ranks(cut, Course<LlamaOfModels>{}, [&](LlamaOfModels& model, Engine& engine, int) {
+      engine.reset_traffic();
+      train_step(model, engine);
+      const Traffic moved = engine.tensor_traffic();
+      const std::int64_t norms = sequence ? (2 * layers + 1) * 32 * 4 : 0;
+      EXPECT_EQ(moved.bytes(), (4 * layers + 2) * hidden + 4 * rows * 4 + norms);
+      EXPECT_EQ(moved[Collective::reduce_scatter].calls, sequence ? 4 * layers + 2 : 0);
+    });
+  }
 }
 
 TEST(TensorAxis, RefusesWhatItCannotDo) {
