@@ -11,7 +11,9 @@
 
 namespace zero::test {
 
-inline MakeRank shared_group(int size, Timeout timeout) {
+// `more`: what else a rank is joined by.
+inline MakeRank shared_group_with(int size, Timeout timeout,
+                                  const std::function<void(int rank, SharedMemoryOptions&)>& more) {
   const auto notice = std::make_shared<std::promise<std::string>>();
   const std::shared_future<std::string> name = notice->get_future().share();
   return [=](int rank) {
@@ -21,8 +23,13 @@ inline MakeRank shared_group(int size, Timeout timeout) {
       if (name.wait_for(timeout) != std::future_status::ready) throw CommError("nobody published a name");
       return name.get();
     };
+    more(rank, options);
     return shared_memory_communicator(rank, size, options);
   };
+}
+
+inline MakeRank shared_group(int size, Timeout timeout) {
+  return shared_group_with(size, timeout, [](int, SharedMemoryOptions&) {});
 }
 
 inline constexpr Backend kShared{"shared", shared_group, Timeout(200), 140'003, 4032};

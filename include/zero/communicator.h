@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "zero/dtype.h"
@@ -85,6 +86,9 @@ class CommunicatorImpl {
   virtual std::shared_ptr<CommunicatorImpl> on_device(int /*device*/) { return nullptr; }
   // Where groups share links, what long operations of this one send goes before that of others, from the next one on.
   virtual void go_first() {}
+  // This rank has failed elsewhere, and makes no more calls: those who wait for it here, or will, fail at once and say
+  // why. No call of it is under way.
+  virtual void give_up(const std::string& /*why*/) {}
   // How long an operation waits for the peers.
   virtual std::chrono::milliseconds time_limit() const = 0;
   // For engines that are built on several threads at once.

@@ -169,9 +169,10 @@ enum class ReleaseAs : std::uint8_t {
 class Engine {
  public:
   // Takes the module's parameters over; rank 0's values win, its buffers too. Collective.
-  // A world is the mesh that has all ranks along `shard`. A mesh has no pipe axis in this version. Throws ConfigError for a plan, mesh, module or option that cannot work, listing every fault, and CommError
-  // when the ranks differ or do not answer. If it throws, the module is as it was; until it returns, a
-  // module that was not built by zero::deferred holds its own memory beside the engine's.
+  // A world is the mesh that has all ranks along `shard`. A mesh has no pipe axis in this version. Throws ConfigError
+  // for a plan, mesh, module or option that cannot work, listing every fault, and CommError when the ranks differ or do
+  // not answer. If it throws, the module is as it was; until it returns, a module that was not built by zero::deferred
+  // holds its own memory beside the engine's.
   Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
          Options options = {});
   // The same for a module of TorchScript (torch::jit::load), in fp32.

@@ -45,8 +45,8 @@ struct TensorOperator {
   std::int64_t in_parts = 0, whole = 0;
 };
 
-// All of a tensor that is cut over the ranks of a tensor axis, on each of them; of any other tensor that itself. Outside
-// of autograd. Collective along the axis.
+// All of a tensor that is cut over the ranks of a tensor axis, on each of them; of any other tensor that itself.
+// Outside of autograd. Collective along the axis.
 at::Tensor whole(const at::Tensor& tensor);
 
 }  // namespace zero

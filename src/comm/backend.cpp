@@ -50,14 +50,16 @@ std::string Fingerprint::text() const {
   return text + ")";
 }
 
-void require_same(std::span<const Fingerprint> calls, int rank, int first_rank) {
+void require_same(std::span<const Fingerprint> calls, int rank, std::span<const int> numbers) {
   if (std::all_of(calls.begin(), calls.end(), [&](const Fingerprint& call) { return call == calls[0]; })) return;
+  const auto name = [&](int r) {
+    return "rank " + std::to_string(numbers.empty() ? r : numbers[static_cast<std::size_t>(r)]) + ": ";
+  };
   std::string list;
-  for (std::size_t r = 0; r < calls.size(); ++r)
-    list += "\n  rank " + std::to_string(first_rank + static_cast<int>(r)) + ": " + calls[r].text();
-  throw CommError(
-      "rank " + std::to_string(first_rank + rank) + ": the ranks called different operations:" + list + '\n',
-      "every rank must make the same calls in the same order with the same shapes and dtypes");
+  for (int r = 0; r < static_cast<int>(calls.size()); ++r)
+    list += "\n  " + name(r) + calls[static_cast<std::size_t>(r)].text();
+  throw CommError(name(rank) + "the ranks called different operations:" + list + '\n',
+                  "every rank must make the same calls in the same order with the same shapes and dtypes");
 }
 
 std::vector<int> split_group(std::span<const SplitCall> calls, int rank) {

@@ -39,9 +39,9 @@ struct Fingerprint {
 };
 static_assert(sizeof(Fingerprint) == 32);
 
-// Throws a CommError that lists every rank's call unless all are equal. Ranks are called by their numbers
-// from `first_rank`.
-void require_same(std::span<const Fingerprint> calls, int rank, int first_rank = 0);
+// Throws a CommError that lists every rank's call unless all are equal. Ranks are called by these numbers, by their own
+// where there are none.
+void require_same(std::span<const Fingerprint> calls, int rank, std::span<const int> numbers = {});
 
 inline const char* bytes_of(const void* data) {
   return static_cast<const char*>(data);

@@ -25,6 +25,7 @@ class Decorated : public CommunicatorImpl {
   Topology topology() const override { return inner_->topology(); }
   Pending run(const CollectiveCall& call) override { return inner_->run(call); }
   void go_first() override { inner_->go_first(); }
+  void give_up(const std::string& why) override { inner_->give_up(why); }
   std::shared_ptr<void> own_memory(std::int64_t bytes) override { return inner_->own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) override { return inner_->common_memory(bytes); }
 

@@ -5,7 +5,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "zero/error.h"
 
@@ -57,6 +59,7 @@ struct Gate::Desk {
   alignas(64) std::atomic<std::uint32_t> arrivals;
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint64_t> failed;  // the number of the last call in which the rank failed
+  char why[512];                      // it gave up, as a string: of the rank that broke the meeting up so
   GateMessage messages[2];
 };
 
@@ -64,14 +67,16 @@ std::int64_t Gate::bytes(int ranks) {
   return static_cast<std::int64_t>(sizeof(Control)) + ranks * static_cast<std::int64_t>(sizeof(Desk));
 }
 
-Gate::Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout, int first_rank)
+Gate::Gate(std::shared_ptr<Segment> segment, int rank, std::vector<int> numbers, std::chrono::milliseconds timeout,
+           std::shared_ptr<Waits> waits)
     : segment_(std::move(segment)),
       control_(reinterpret_cast<Control*>(segment_->at(0))),
       rank_(rank),
-      ranks_(ranks),
+      ranks_(static_cast<int>(numbers.size())),
+      numbers_(std::move(numbers)),
       timeout_(timeout),
-      first_rank_(first_rank),
-      spins_(cores() >= ranks ? kSpins : 0) {}
+      waits_(std::move(waits)),
+      spins_(cores() >= ranks_ ? kSpins : 0) {}
 
 Gate::Desk& Gate::desk(int rank) const {
   return reinterpret_cast<Desk*>(control_ + 1)[rank];
@@ -105,18 +110,24 @@ bool Gate::spin(std::uint32_t generation) const {
 // Whether the ranks have met. Looks at the others when a wait was long, and at first for who has left, since
 // nobody is woken for that.
 bool Gate::sleep(std::uint32_t generation, const StillWanted& still_wanted) {
-  const auto deadline = Clock::now() + timeout_;
+  const auto begun = Clock::now(), deadline = begun + timeout_;
+  const auto part = timeout_ / Waits::kLong;
+  auto tells_at = begun + part;
   const auto met = [&] { return control_->generation.load() != generation; };
   while (!met() && !find_fault(generation)) {
     control_->sleepers.fetch_add(1);
-    futex_wait(control_->generation, generation, kLookAround);
+    futex_wait(control_->generation, generation, std::min(kLookAround, part));
     control_->sleepers.fetch_sub(1);
     if (met()) break;
     still_wanted();
-    if (Clock::now() < deadline) continue;
-    for (int r = 0; r < ranks_; ++r)
-      if (missing(r, generation)) give_up(Cause::late, r);
+    const int absent = first_missing(generation);
+    const auto now = Clock::now();
+    if (absent < 0 || now < tells_at) continue;
+    tells_at = now + part;
+    waits_->waits_for(number(absent), this);
+    if (now >= deadline) break_up(Cause::late, absent);
   }
+  if (met() && tells_at > begun + part) waits_->goes_on(this);
   return met();
 }
 
@@ -125,9 +136,15 @@ bool Gate::missing(int rank, std::uint32_t generation) const {
   return static_cast<std::int32_t>(desk(rank).arrivals.load() - (generation + 1)) < 0;
 }
 
+int Gate::first_missing(std::uint32_t generation) const {
+  for (int r = 0; r < ranks_; ++r)
+    if (missing(r, generation)) return r;
+  return -1;
+}
+
 bool Gate::find_fault(std::uint32_t generation) {
   for (int r = 0; r < ranks_; ++r)
-    if (desk(r).left.load() != 0 && missing(r, generation)) give_up(Cause::left, r);
+    if (desk(r).left.load() != 0 && missing(r, generation)) break_up(Cause::left, r);
   return find_dead();
 }
 
@@ -136,12 +153,12 @@ bool Gate::find_fault(std::uint32_t generation) {
 bool Gate::find_dead() {
   for (int r = 0; r < ranks_ && control_->broken.load() == 0; ++r) {
     const bool gone = r != rank_ && desk(r).arrivals.load() != 0 && !segment_->alive(r);
-    if (gone && desk(r).left.load() == 0) give_up(Cause::died, r);
+    if (gone && desk(r).left.load() == 0) break_up(Cause::died, r);
   }
   return control_->broken.load() != 0;
 }
 
-void Gate::give_up(Cause cause, int rank) {
+void Gate::break_up(Cause cause, int rank) {
   std::uint32_t none = 0;
   const std::uint32_t fault = static_cast<std::uint32_t>(cause) << 24 | static_cast<std::uint32_t>(rank);
   control_->broken.compare_exchange_strong(none, fault);
@@ -158,6 +175,13 @@ void Gate::fail_in(std::uint64_t sequence) {
   desk(rank_).failed.store(sequence);
 }
 
+void Gate::give_up(const std::string& why) {
+  if (control_->broken.load() != 0) return;
+  Desk& mine = desk(rank_);
+  why.copy(mine.why, sizeof mine.why - 1);  // which is zero bytes until then
+  break_up(Cause::failed, rank_);
+}
+
 void Gate::check(const Fingerprint& call, std::span<const int> members) {
   if (find_dead()) fail(call);
   for (const int r : members)
@@ -165,13 +189,25 @@ void Gate::check(const Fingerprint& call, std::span<const int> members) {
       throw CommError(name(rank_) + ": " + call.text() + ": " + name(r) + " failed", "see that rank's own error");
 }
 
+std::string Gate::reason(Cause cause, int rank) const {
+  switch (cause) {
+    case Cause::none: return {};
+    case Cause::died: return "died";
+    case Cause::left: return "left the group";
+    case Cause::late: return "did not arrive within " + std::to_string(timeout_.count()) + " ms";
+    case Cause::failed: return "failed there: " + std::string(desk(rank).why);
+  }
+  return {};
+}
+
 void Gate::fail(const Fingerprint& where) const {
   const std::uint32_t broken = control_->broken.load();
-  const std::string late = "did not arrive within " + std::to_string(timeout_.count()) + " ms";
-  const std::string what[] = {"", "died", "left the group", late};
-  throw CommError(
-      name(rank_) + ": " + where.text() + ": " + name(static_cast<int>(broken & kRankMask)) + " " + what[broken >> 24],
-      "see that rank's own error, or raise ZERO_TIMEOUT");
+  const auto cause = static_cast<Cause>(broken >> 24);
+  const int rank = static_cast<int>(broken & kRankMask);
+  if (rank != rank_) waits_->waits_for(number(rank), nullptr);
+  const std::string whom = cause == Cause::failed ? "" : waits_->of(number(rank));
+  throw CommError(name(rank_) + ": " + where.text() + ": " + name(rank) + whom + " " + reason(cause, rank),
+                  "see that rank's own error, or raise ZERO_TIMEOUT");
 }
 
 }  // namespace zero

@@ -8,10 +8,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/backend.h"
 #include "comm/descriptor_passing.h"
 #include "comm/segment.h"
+#include "comm/waits.h"
 
 namespace zero {
 
@@ -30,8 +32,9 @@ class Gate {
   // The bytes that `ranks` ranks need at the beginning of a segment, zero at first.
   static std::int64_t bytes(int ranks);
 
-  // In messages the ranks are called by their numbers from `first_rank`.
-  Gate(std::shared_ptr<Segment> segment, int rank, int ranks, std::chrono::milliseconds timeout, int first_rank);
+  // `numbers`: the world's of the ranks, by which errors call them.
+  Gate(std::shared_ptr<Segment> segment, int rank, std::vector<int> numbers, std::chrono::milliseconds timeout,
+       std::shared_ptr<Waits> waits = std::make_shared<Waits>());
 
   // This rank's message for its next meeting, and anybody's of the last one it had by `meet`. Messages
   // alternate between two places: one stays until its rank has come to the next but one call.
@@ -47,11 +50,13 @@ class Gate {
   void leave();
   // This rank fails in the call of that number, and stays.
   void fail_in(std::uint64_t sequence);
+  // Nor does it come to any other call: all who do fail, and are told why.
+  void give_up(const std::string& why);
   // Throws if a rank has died, or one of `members` has failed in `call`.
   void check(const Fingerprint& call, std::span<const int> members);
 
  private:
-  enum class Cause : std::uint32_t { none, died, left, late };
+  enum class Cause : std::uint32_t { none, died, left, late, failed };
   struct Desk;
   struct Control;
 
@@ -59,18 +64,22 @@ class Gate {
   bool sleep(std::uint32_t generation, const StillWanted& still_wanted);
   bool find_fault(std::uint32_t generation);
   bool find_dead();
-  void give_up(Cause cause, int rank);
+  void break_up(Cause cause, int rank);
   [[noreturn]] void fail(const Fingerprint& where) const;
-  std::string name(int rank) const { return "rank " + std::to_string(first_rank_ + rank); }
+  std::string reason(Cause cause, int rank) const;
+  int number(int rank) const { return numbers_[static_cast<std::size_t>(rank)]; }
+  std::string name(int rank) const { return "rank " + std::to_string(number(rank)); }
   bool missing(int rank, std::uint32_t generation) const;
+  int first_missing(std::uint32_t generation) const;
   Desk& desk(int rank) const;
 
   std::shared_ptr<Segment> segment_;
   Control* control_;
   int rank_;
   int ranks_;
+  std::vector<int> numbers_;
   std::chrono::milliseconds timeout_;
-  int first_rank_;
+  std::shared_ptr<Waits> waits_;
   int spins_;
 };
 

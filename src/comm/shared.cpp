@@ -20,11 +20,12 @@ class SharedMemoryCommunicator final : public DirectCommunicator {
   SharedMemoryCommunicator(const Descriptor& file, int rank, int size, const SharedMemoryOptions& options)
       : DirectCommunicator(HostMap(), rank),
         segment_(std::make_shared<Segment>(file, rank, shape(size))),
-        gate_(segment_, rank, size, options.timeout, options.first_rank),
+        gate_(segment_, rank, options.numbers, options.timeout, options.waits),
         rank_(rank),
         size_(size),
         timeout_(options.timeout),
-        first_rank_(options.first_rank) {
+        numbers_(options.numbers),
+        waits_(options.waits) {
     segment_->join();
     gate_.meet(Fingerprint::of(0, {}), options.still_wanted);
   }
@@ -39,6 +40,7 @@ class SharedMemoryCommunicator final : public DirectCommunicator {
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
   std::shared_ptr<void> own_memory(std::int64_t bytes) override { return segment_->own_memory(bytes); }
   std::shared_ptr<void> common_memory(std::int64_t bytes) override;
+  void give_up(const std::string& why) override { gate_.give_up(why); }
 
  private:
   Reach enter(const Fingerprint& call, ConstView published) override;
@@ -54,7 +56,8 @@ class SharedMemoryCommunicator final : public DirectCommunicator {
   int rank_;
   int size_;
   std::chrono::milliseconds timeout_;
-  int first_rank_;
+  std::vector<int> numbers_;
+  std::shared_ptr<Waits> waits_;
   Fingerprint call_;  // under way
   Reach reach_ = Reach::memory;
 };
@@ -73,7 +76,7 @@ void SharedMemoryCommunicator::compare() {
   if (same) return;
   std::vector<Fingerprint> calls;
   for (int r = 0; r < size_; ++r) calls.push_back(message(r).call);
-  require_same(calls, rank_, first_rank_);
+  require_same(calls, rank_, numbers_);
 }
 
 DirectCommunicator::Reach SharedMemoryCommunicator::enter(const Fingerprint& call, ConstView published) {
@@ -112,7 +115,8 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
   const std::vector<int> members = split_group(calls, rank_);
   const auto self = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
   const Fingerprint naming = Fingerprint::split(next_sequence());
-  SharedMemoryOptions options{timeout_, [&] { gate_.check(naming, members); },
+  SharedMemoryOptions options{timeout_,
+                              [&] { gate_.check(naming, members); },
                               [&](const std::string& name) {
                                 char* const text = gate_.mine(naming.sequence).data;
                                 std::memset(text, 0, kNameBytes);
@@ -122,9 +126,10 @@ std::shared_ptr<CommunicatorImpl> SharedMemoryCommunicator::split(int color, int
                               [&] {
                                 come(naming);
                                 return std::string(message(members.front()).data);
-                              }};
-  if (static_cast<int>(members.size()) == size_ && std::is_sorted(members.begin(), members.end()))
-    options.first_rank = first_rank_;
+                              },
+                              {},
+                              waits_};
+  for (const int r : members) options.numbers.push_back(numbers_[static_cast<std::size_t>(r)]);
   try {
     return shared_memory_communicator(self, static_cast<int>(members.size()), options);
   } catch (...) {
@@ -149,14 +154,16 @@ Offer offer(int size, const SharedMemoryOptions& options) try {
 Descriptor fetch(int rank, const SharedMemoryOptions& options) {
   const std::string name = options.look_up();
   if (!name.empty()) return fetch_descriptor(name, options.timeout, options.still_wanted);
-  throw CommError("rank " + std::to_string(options.first_rank + rank) + ": rank " + std::to_string(options.first_rank) +
-                      " could not make memory to share",
+  const auto number = [&](int r) { return std::to_string(options.numbers[static_cast<std::size_t>(r)]); };
+  throw CommError("rank " + number(rank) + ": rank " + number(0) + " could not make memory to share",
                   "see that rank's own error");
 }
 
 }  // namespace
 
-std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, const SharedMemoryOptions& options) {
+std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, SharedMemoryOptions options) {
+  if (options.numbers.empty())
+    for (int r = 0; r < size; ++r) options.numbers.push_back(r);
   const auto join = [&](const Descriptor& file) {
     return std::make_shared<SharedMemoryCommunicator>(file, rank, size, options);
   };

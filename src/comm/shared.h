@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "comm/waits.h"
 #include "zero/communicator.h"
 
 namespace zero {
@@ -18,11 +20,12 @@ struct SharedMemoryOptions {
   // How rank 0 makes a name known that the others look up: none when it has failed. Both may block, and throw.
   std::function<void(const std::string& name)> publish = {};
   std::function<std::string()> look_up = {};
-  // In messages the ranks are called by their numbers from here: by those of the world.
-  int first_rank = 0;
+  // What errors call the ranks: their numbers in the world. None: those in the group.
+  std::vector<int> numbers = {};
+  std::shared_ptr<Waits> waits = std::make_shared<Waits>();
 };
 
 // Joins `size` ranks. Throws CommError when they do not meet in time.
-std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, const SharedMemoryOptions& options);
+std::shared_ptr<CommunicatorImpl> shared_memory_communicator(int rank, int size, SharedMemoryOptions options);
 
 }  // namespace zero

@@ -4,11 +4,13 @@
 #include <cstring>
 #include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/sum_tree.h"
 #include "comm/backend.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -54,6 +56,7 @@ class TwoLevelCommunicator final : public CommunicatorImpl {
   }
 
  private:
+  void give_up(const std::string& why) override;
   Pending all_gather(ConstView shard, View whole);
   Pending reduce_scatter(const CollectiveCall& call);
   // What crosses between hosts, one piece beside the next.
@@ -91,11 +94,29 @@ View elements(std::vector<char>& bytes, std::int64_t count, Dtype dtype) {
   return {bytes.data(), count, dtype};
 }
 
+// The hint is for who reads that error itself.
+std::string without_hint(const Error& error) {
+  std::string text = error.what();
+  if (!error.hint().empty()) text.resize(text.size() - (" (" + error.hint() + ")").size());
+  return text;
+}
+
 Pending TwoLevelCommunicator::run(const CollectiveCall& call) {
   const bool gathers = call.collective == Collective::all_gather;
   if (!gathers && !reduces(call)) return levels_.all->run(call);
   require_cpu(call, *this);
-  return gathers ? all_gather(call.in, call.out) : reduce_scatter(call);
+  try {
+    return gathers ? all_gather(call.in, call.out) : reduce_scatter(call);
+  } catch (const CommError& error) {
+    give_up(without_hint(error));
+    throw;
+  }
+}
+
+// Those who wait for this rank on one level cannot know what came of the other.
+void TwoLevelCommunicator::give_up(const std::string& why) {
+  levels_.inside->give_up(why);
+  levels_.across->give_up(why);
 }
 
 bool TwoLevelCommunicator::reduces(const CollectiveCall& call) const {

@@ -46,7 +46,8 @@ Inventory inventory_of_script(const torch::jit::Module& module, const Mesh& mesh
 
 Engine::Engine(torch::nn::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                Options options)
-    : impl_(std::make_unique<Impl>(inventory_of(module, mesh, plan, optimizer, options), mesh, plan, optimizer, options)) {}
+    : impl_(std::make_unique<Impl>(inventory_of(module, mesh, plan, optimizer, options), mesh, plan, optimizer,
+                                   options)) {}
 
 Engine::Engine(torch::jit::Module& module, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer,
                Options options)

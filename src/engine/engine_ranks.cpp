@@ -11,8 +11,8 @@ namespace {
 // A group of the engine's own, so that its prefetches never mix with the program's collectives, or another engine's.
 Communicator own_group(const Communicator& all, const std::vector<std::string>& lines) {
   if (all.size() == 1) return all;
-  return split_by_key(
-      all, {agreement_key(lines), [&lines](const Communicator& group) { require_agreement(group, lines); }});
+  return split_by_key(all,
+                      {agreement_key(lines), [&lines](const Communicator& group) { require_agreement(group, lines); }});
 }
 
 std::shared_ptr<TensorAxis> tensor_axis(const Mesh& mesh, const Options& options,

@@ -26,8 +26,7 @@ std::string text(const ParameterSpec& parameter, const ParameterInfo& info, cons
                  const std::optional<std::int64_t>& cut) {
   return "parameter '" + parameter.name + "' of shape " + listed(info.shape) + " " +
          std::string(name(parameter.dtype)) + order_text(tensor) + (parameter.trainable ? "" : ", frozen") +
-         ", in unit '" + parameter.unit + "'" +
-         (cut ? ", cut along dimension " + std::to_string(*cut) : "");
+         ", in unit '" + parameter.unit + "'" + (cut ? ", cut along dimension " + std::to_string(*cut) : "");
 }
 
 std::string text(const LossScale& scale) {
@@ -77,7 +76,8 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
     lines.push_back(std::string(name(state)) + " " + describe(plan[state]));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const bool float8 = plan.float8() && options.float8.takes && options.float8.takes(infos[i]);
-    lines.push_back(text(parameters[i], infos[i], inventory.parameters[i], inventory.cuts[i]) + (float8 ? ", in FP8" : ""));
+    lines.push_back(text(parameters[i], infos[i], inventory.parameters[i], inventory.cuts[i]) +
+                    (float8 ? ", in FP8" : ""));
     lines.push_back("for parameter '" + parameters[i].name + "' " + describe(rules[i].optimizer) + ", lr scale " +
                     shortest(rules[i].lr_scale));
   }

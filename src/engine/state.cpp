@@ -96,7 +96,8 @@ class Pieces {
 
   void add(const StateKey& key, const StateSpan& held) {
     const Told& told = index_.at(key);
-    add_piece(told, held.begin, held.end, held.over, hold_of(ranks_.device(), held, key.part, tensors_[told.at.tensor].dtype));
+    add_piece(told, held.begin, held.end, held.over,
+              hold_of(ranks_.device(), held, key.part, tensors_[told.at.tensor].dtype));
   }
 
   void add_piece(const Told& told, std::int64_t begin, std::int64_t end, std::optional<Axis> over, Hold hold) {

@@ -55,7 +55,8 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
     faults.push_back("Options::tensor_grain of " + std::to_string(grain) + ": it is 1, or a power of two that " +
                      std::to_string(ranks) + " ranks divide");
   if (grain != 1 && options.sequence_parallel)
-    faults.emplace_back("Options::sequence_parallel with Options::tensor_grain: sums of parts of a sequence have no tiles");
+    faults.emplace_back(
+        "Options::sequence_parallel with Options::tensor_grain: sums of parts of a sequence have no tiles");
   const std::vector<ParameterRule> rules = parameter_rules(optimizer, options.groups, inventory.infos);
   bool any = false;
   for (std::size_t i = 0; i < inventory.specs.size(); ++i) {
@@ -72,11 +73,12 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
                        "', which is cut, takes whole tensors");
     if (inventory.tiles.contains(info.name))
       faults.push_back("parameter '" + info.name + "' is a tile of a zero::TiledLinear, and is not cut");
-    const std::int64_t all = static_cast<std::size_t>(*dim) < info.shape.size() ? info.shape[static_cast<std::size_t>(*dim)] : 0;
+    const std::int64_t all =
+        static_cast<std::size_t>(*dim) < info.shape.size() ? info.shape[static_cast<std::size_t>(*dim)] : 0;
     inventory.cuts[i] = dim;
     inventory.specs[i].numel /= ranks;
-    inventory.tiles[info.name] = {info.name, mesh.rank(Axis::tensor) * (all / ranks), all / ranks, all,
-                                  static_cast<std::size_t>(*dim), /*cut=*/true};
+    inventory.tiles[info.name] = {info.name, mesh.rank(Axis::tensor) * (all / ranks), all / ranks,
+                                  all,       static_cast<std::size_t>(*dim),          /*cut=*/true};
   }
   for (const MaxNorms::Table& table : inventory.max_norms)
     if (inventory.cuts[static_cast<std::size_t>(table.parameter)])

@@ -87,8 +87,7 @@ bool multiply(ShardedCall& call) {
   const auto product = product_of(call, 0);
   if (!product) return false;
   if (is_in_tiles(call, *product)) return multiply_in_tiles(call, *product);
-  return call.give(call.on_parts({{0, product->a}, {1, product->b}}),
-                   {placement_of(product->cut, product->a.dim())});
+  return call.give(call.on_parts({{0, product->a}, {1, product->b}}), {placement_of(product->cut, product->a.dim())});
 }
 
 // What is added is added to the sum of the tiles, as that is one operator of its own there.
@@ -106,8 +105,8 @@ bool add_in_tiles(ShardedCall& call, const Product& product, const AxisPlacement
   const bool broadcast = !added.placement.sharded() && (dim < 0 || added.values.size(dim) == 1);
   const at::Tensor own = added.placement.sharded() || broadcast ? added.values : call.own(0, dim);
   const auto tiles = static_cast<std::size_t>(call.axis()->tiles());
-  const std::vector<at::Tensor> each = broadcast ? std::vector<at::Tensor>(tiles, own)
-                                                 : own.chunk(static_cast<std::int64_t>(tiles), dim);
+  const std::vector<at::Tensor> each =
+      broadcast ? std::vector<at::Tensor>(tiles, own) : own.chunk(static_cast<std::int64_t>(tiles), dim);
   return call.give(at::cat(in_tiles(call, product, 1, each), placement.dim), placement);
 }
 
@@ -121,10 +120,8 @@ bool multiply_and_add(ShardedCall& call) {
   if (is_in_tiles(call, *product)) return add_in_tiles(call, *product, placement);
   if (placement.is_partial()) {
     if (added.placement.sharded() || call.axis()->rank() == 0)
-      return !added.placement.sharded() &&
-             call.give(call.on_parts({{1, product->a}, {2, product->b}}), {placement});
-    return call.give(call.on_parts({{0, at::zeros_like(added.values)}, {1, product->a}, {2, product->b}}),
-                     {placement});
+      return !added.placement.sharded() && call.give(call.on_parts({{1, product->a}, {2, product->b}}), {placement});
+    return call.give(call.on_parts({{0, at::zeros_like(added.values)}, {1, product->a}, {2, product->b}}), {placement});
   }
   const std::int64_t dim = placement.dim - (dims - added.values.dim());
   if (added.placement.sharded() && added.placement.dim != dim) return false;
@@ -145,10 +142,12 @@ bool convolution(ShardedCall& call) {
   const bool by_batch = input.placement == AxisPlacement::shard(0) && !weight.placement.sharded();
   if (by_batch) return !(bias && call.sharded(2)) && call.give(call.on_parts(), {AxisPlacement::shard(0)});
   if (by_outputs) {
-    if (bias && !call.sharded(2)) return call.give(call.on_parts({{2, call.own(2, 0)}}), {AxisPlacement::shard(channels)});
+    if (bias && !call.sharded(2))
+      return call.give(call.on_parts({{2, call.own(2, 0)}}), {AxisPlacement::shard(channels)});
     return call.give(call.on_parts(), {AxisPlacement::shard(channels)});
   }
-  const bool by_inputs = weight.placement == AxisPlacement::shard(inputs) || input.placement == AxisPlacement::shard(channels);
+  const bool by_inputs =
+      weight.placement == AxisPlacement::shard(inputs) || input.placement == AxisPlacement::shard(channels);
   const bool fits = (!weight.placement.sharded() || weight.placement.dim == inputs) &&
                     (!input.placement.sharded() || input.placement.dim == channels);
   if (!by_inputs || !fits || (bias && call.sharded(2))) return false;

@@ -83,8 +83,7 @@ bool mean(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const Reduced reduced = reduced_by(call);
   if (!reduced.has(part.placement.dim)) return call.give(by_tile(call), {reduced.behind(part.placement.dim)});
-  if (call.axis()->in_tiles())
-    return call.give(sum_in_tiles(call).div(call.axis()->size() * call.axis()->tiles()), {});
+  if (call.axis()->in_tiles()) return call.give(sum_in_tiles(call).div(call.axis()->size() * call.axis()->tiles()), {});
   std::vector<c10::IValue> results = call.on_parts();
   return call.give(results.front().toTensor().div(call.axis()->size()), AxisPlacement::partial());
 }
@@ -102,7 +101,8 @@ bool softmax_along_another(const ShardedCall& call, std::size_t dim) {
 at::Tensor sum_over_ranks(const ShardedCall& call, const at::Tensor& values) {
   const std::int64_t dim = call.part(0).placement.dim;
   std::vector<at::Tensor> sums;
-  for (const at::Tensor& tile : values.chunk(call.axis()->tiles(), dim)) sums.push_back(tile.sum(dim, /*keepdim=*/true));
+  for (const at::Tensor& tile : values.chunk(call.axis()->tiles(), dim))
+    sums.push_back(tile.sum(dim, /*keepdim=*/true));
   return call.axis()->sum_of_tiles(std::move(sums));
 }
 

@@ -74,7 +74,8 @@ bool squeeze(ShardedCall& call) {
 std::optional<std::int64_t> cut_in(const Sizes& from, std::int64_t cut, const Sizes& to, const TensorAxis& axis) {
   const std::int64_t before = product(from, cut);
   for (std::int64_t dim = 0; dim < static_cast<std::int64_t>(to.size()); ++dim)
-    if (to[index_of(dim)] > 1 && product(to, dim) == before) return axis.divides(to[index_of(dim)]) ? std::optional(dim) : std::nullopt;
+    if (to[index_of(dim)] > 1 && product(to, dim) == before)
+      return axis.divides(to[index_of(dim)]) ? std::optional(dim) : std::nullopt;
   return {};
 }
 

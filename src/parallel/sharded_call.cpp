@@ -66,9 +66,8 @@ namespace {
 bool any_sharded(const c10::OperatorHandle& op, const Stack& stack) {
   bool any = false;
   for (std::size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
-    for_each_defined(stack[i], [&](const at::Tensor& tensor) {
-      any = any || sharded::is_sharded(tensor.unsafeGetTensorImpl());
-    });
+    for_each_defined(stack[i],
+                     [&](const at::Tensor& tensor) { any = any || sharded::is_sharded(tensor.unsafeGetTensorImpl()); });
   return any;
 }
 
@@ -102,10 +101,7 @@ const ShardedRule* sharded_rule_of(const c10::OperatorHandle& op) {
 }
 
 ShardedCall::ShardedCall(const c10::OperatorHandle& op, Stack* stack)
-    : op_(op),
-      stack_(stack),
-      arguments_(uppermost(*stack, op.schema().arguments().size())),
-      parts_(arguments_.size()) {
+    : op_(op), stack_(stack), arguments_(uppermost(*stack, op.schema().arguments().size())), parts_(arguments_.size()) {
   for (std::size_t i = 0; i < arguments_.size(); ++i)
     for_each_defined(arguments_[i], [&](const at::Tensor& tensor) {
       parts_[i].push_back(sharded::part_of(tensor));

@@ -31,8 +31,8 @@ class ShardedCall {
   // By the schema's name; -1: it has none of that name.
   int find(std::string_view name) const;
   bool has_tensor(std::size_t i) const { return arguments_[i].isTensor() && arguments_[i].toTensor().defined(); }
-  at::Tensor tensor(std::size_t i) const { return arguments_[i].toTensor(); }  // with global sizes
-  const TensorPart& part(std::size_t i) const { return parts_[i].front(); }    // of a tensor
+  at::Tensor tensor(std::size_t i) const { return arguments_[i].toTensor(); }   // with global sizes
+  const TensorPart& part(std::size_t i) const { return parts_[i].front(); }     // of a tensor
   std::span<const TensorPart> parts(std::size_t i) const { return parts_[i]; }  // of a list, too
   bool sharded(std::size_t i) const { return has_tensor(i) && part(i).placement.sharded(); }
   const std::shared_ptr<TensorAxis>& axis() const { return axis_; }

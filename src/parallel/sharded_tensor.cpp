@@ -27,7 +27,8 @@ std::vector<std::int64_t> strides_of_whole(const at::Tensor& part, std::int64_t 
 
 // Of a view's first element, as far from that of what it is a view of.
 std::int64_t offset_in_whole(const at::Tensor& part, std::int64_t dim, int parts) {
-  const std::int64_t offset = part.storage_offset(), block = std::max<std::int64_t>(part.size(dim) * part.stride(dim), 1);
+  const std::int64_t offset = part.storage_offset(),
+                     block = std::max<std::int64_t>(part.size(dim) * part.stride(dim), 1);
   return offset / block * block * parts + offset % block;
 }
 
@@ -103,8 +104,8 @@ const c10::TensorImpl* values_of(const c10::TensorImpl* tensor) {
 
 at::Tensor tensor(TensorPart part) {
   if (part.placement.replicated() && part.copied == nullptr) return part.values;
-  return tensor_of(ShardedStorage::make(part, 0, "a tensor is cut over the ranks of the tensor axis, and has no memory"),
-                   part);
+  return tensor_of(
+      ShardedStorage::make(part, 0, "a tensor is cut over the ranks of the tensor axis, and has no memory"), part);
 }
 
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis) {

@@ -37,9 +37,8 @@ class StatePiece::Values {
 
   void each(const ElementOrder::Run& tell) const {
     order_.each_run(begin_, end_, [&](std::int64_t first, std::int64_t last, std::int64_t place) {
-      stretches_.each(first, last, [&](std::int64_t there, std::int64_t end, std::int64_t at) {
-        tell(there, end, place + at);
-      });
+      stretches_.each(first, last,
+                      [&](std::int64_t there, std::int64_t end, std::int64_t at) { tell(there, end, place + at); });
     });
   }
   void read(const Read& take) const;

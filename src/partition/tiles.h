@@ -27,9 +27,9 @@ using Tiles = std::map<std::string, Tile>;
 // What is told of a state whose tensors are tiles'.
 struct JoinedState {
   struct Place {
-    std::size_t tensor = 0;  // among `tensors`
-    Stretches stretches = {};      // where the tile's elements are in it
-    bool cut = false;        // see Tile
+    std::size_t tensor = 0;    // among `tensors`
+    Stretches stretches = {};  // where the tile's elements are in it
+    bool cut = false;          // see Tile
   };
   std::vector<StateTensor> tensors;
   std::vector<std::optional<Place>> places;  // of the tensors given; none: what another tile has is told for all

@@ -14,12 +14,10 @@
 #include <unordered_set>
 
 #include "comm/decorators.h"
-#include "comm/two_level.h"
 #include "gloo_group.h"
 #include "memory/torch/arena_allocator.h"
-#include "network_group.h"
-#include "shared_group.h"
 #include "torch_optimizers.h"
+#include "two_level_group.h"
 
 namespace zero::test {
 namespace {
@@ -81,24 +79,6 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.contiguous(), y = b.contiguous();
   return x.scalar_type() == y.scalar_type() &&
          (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
-}
-
-// As processes of several hosts are joined.
-MakeRank over_two_levels(const Hosts& hosts, Timeout limit) {
-  const auto links = linked_threads(hosts.size());
-  const MakeRank all = network_of(links, "all", 0, 1, hosts.size(), {.timeout = limit, .hosts = HostMap(hosts)});
-  std::vector<MakeRank> inside, across;
-  for (int h = 0; h < hosts.hosts; ++h) inside.push_back(shared_group(hosts.ranks_per_host, limit));
-  for (int l = 0; l < hosts.ranks_per_host; ++l)
-    across.push_back(network_of(links, "across", l, hosts.ranks_per_host, hosts.hosts,
-                                {.timeout = limit, .hosts = HostMap(Hosts{hosts.hosts, 1})}));
-  return [=](int rank) {
-    const int host = hosts.host(rank), local = hosts.local(rank);
-    auto everyone = all(rank), here = inside[static_cast<std::size_t>(host)](local);
-    Levels levels{everyone, here, across[static_cast<std::size_t>(local)](host)};
-    (*links)[static_cast<std::size_t>(rank)].reset();  // which the groups hold
-    return two_level_communicator(std::move(levels), hosts);
-  };
 }
 
 // How the ranks talk: ZERO_TEST_TRANSPORT=threads|shared|tcp|gloo; on several hosts the first two over two levels.

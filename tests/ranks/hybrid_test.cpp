@@ -127,7 +127,8 @@ TEST(Meshes, AreRefusedWhereTheyAreNoGrid) {
     EXPECT_TRUE(says(thrown_by([&] { Mesh(world, {.shard = -1, .pipe = 0}); }), {"not -1", "not 0"}));
     const Mesh tensors(world, {.tensor = 2});
     const auto model = std::make_shared<Lm>();
-    EXPECT_TRUE(says(thrown_by([&] { Engine(*model, tensors, Plan::ddp(), AdamW{}); }), {"2 tensor", "Options::tensor takes no parameter"}));
+    EXPECT_TRUE(says(thrown_by([&] { Engine(*model, tensors, Plan::ddp(), AdamW{}); }),
+                     {"2 tensor", "Options::tensor takes no parameter"}));
   });
 }
 

@@ -108,7 +108,8 @@ std::vector<Outcome> run_on_ranks(const Job& job, const MakeProgram& make) {
 
 Trainer& Run::trainer(torch::nn::Module& network, const Optimizer& optimizer, const Options& options) {
   // Along the tensor axis all ranks have a network of which nothing is cut.
-  const Mesh mesh = plain() || job_.tensor == 1 || any_cut(network, job_.options) ? mesh_.value_or(World()) : mesh_->data();
+  const Mesh mesh =
+      plain() || job_.tensor == 1 || any_cut(network, job_.options) ? mesh_.value_or(World()) : mesh_->data();
   const int rank = mesh.world().rank();
   if (const at::Device device = device_of_rank(); !device.is_cpu()) network.to(device);
   initialise(network, kSeed + 100 * static_cast<std::int64_t>(trainers_.size()) + rank);

@@ -29,7 +29,9 @@ const std::vector<Function>& functions() {
       {"Mm", {{{4, 8}}, {{8, 12}}}, [](const Tensors& x) { return x[0].mm(x[1]); }},
       {"Bmm", {{{4, 8, 12}}, {{4, 12, 8}}}, [](const Tensors& x) { return x[0].bmm(x[1]); }},
       {"Addmm", {{{8}}, {{4, 8}}, {{8, 8}}}, [](const Tensors& x) { return at::addmm(x[0], x[1], x[2], 2, .5); }},
-      {"Baddbmm", {{{4, 8, 8}}, {{4, 8, 4}}, {{4, 4, 8}}}, [](const Tensors& x) { return at::baddbmm(x[0], x[1], x[2]); }},
+      {"Baddbmm",
+       {{{4, 8, 8}}, {{4, 8, 4}}, {{4, 4, 8}}},
+       [](const Tensors& x) { return at::baddbmm(x[0], x[1], x[2]); }},
       {"MatmulOfFour", {{{4, 4, 8, 8}}, {{4, 4, 8, 4}}}, [](const Tensors& x) { return x[0].matmul(x[1]); }},
       {"AddBroadcast", {{{4, 8}}, {{8}}}, [](const Tensors& x) { return x[0] + 2 * x[1]; }},
       {"MulBroadcast", {{{4, 1, 8}}, {{4, 1}}}, [](const Tensors& x) { return x[0] * x[1]; }},
@@ -38,18 +40,34 @@ const std::vector<Function>& functions() {
       {"SwiGlu", {{{4, 8}}, {{4, 8}}}, [](const Tensors& x) { return at::silu(x[0]) * x[1]; }},
       {"Where", {{{4, 8}}, {{4, 8}}}, [](const Tensors& x) { return at::where(x[0] > 0, x[0], x[1]); }},
       {"MaskedFill", {{{4, 8}}}, [](const Tensors& x) { return x[0].masked_fill(x[0] > .5, 2.); }},
-      {"Heads", {{{4, 6, 8}}}, [](const Tensors& x) { return x[0].view({4, 6, 4, 2}).transpose(1, 2).contiguous().exp(); }},
+      {"Heads",
+       {{{4, 6, 8}}},
+       [](const Tensors& x) {
+         return x[0].view({4, 6, 4, 2}).transpose(1, 2).contiguous().exp();
+       }},
       {"HeadsAndBack",
        {{{4, 6, 8}}},
-       [](const Tensors& x) { return x[0].view({4, 6, 4, 2}).transpose(1, 2).exp().transpose(1, 2).reshape({4, 6, 8}); }},
+       [](const Tensors& x) {
+         return x[0].view({4, 6, 4, 2}).transpose(1, 2).exp().transpose(1, 2).reshape({4, 6, 8});
+       }},
       {"Flattened", {{{4, 6, 8}}}, [](const Tensors& x) { return x[0].flatten(0, 1).exp().flatten(); }},
-      {"Permute", {{{4, 6, 8}}}, [](const Tensors& x) { return x[0].permute({2, 0, 1}).sin(); }},
+      {"Permute",
+       {{{4, 6, 8}}},
+       [](const Tensors& x) {
+         return x[0].permute({2, 0, 1}).sin();
+       }},
       {"Squeezed", {{{4, 1, 8}}}, [](const Tensors& x) { return x[0].squeeze().unsqueeze(0).squeeze(0).sin(); }},
       {"SqueezedWhereAPartIsOfSizeOne", {{{2, 1, 4}}}, [](const Tensors& x) { return x[0].squeeze().sin(); }},
-      {"Expand", {{{4, 1, 8}}}, [](const Tensors& x) { return x[0].expand({2, 4, 6, 8}).sin(); }},
+      {"Expand",
+       {{{4, 1, 8}}},
+       [](const Tensors& x) {
+         return x[0].expand({2, 4, 6, 8}).sin();
+       }},
       {"SliceAndCat",
        {{{4, 8}}},
-       [](const Tensors& x) { return at::cat({-x[0].slice(1, 4), x[0].slice(1, 0, 4)}, 1) * x[0]; }},
+       [](const Tensors& x) {
+         return at::cat({-x[0].slice(1, 4), x[0].slice(1, 0, 4)}, 1) * x[0];
+       }},
       {"Halves",
        {{{4, 6, 8}}},
        [](const Tensors& x) {
@@ -63,18 +81,32 @@ const std::vector<Function>& functions() {
          const auto each = x[0].unbind(1);
          return each[0] * each[1] + each[2];
        }},
-      {"Stack", {{{4, 8}}, {{4, 8}}}, [](const Tensors& x) { return at::stack({x[0], x[1]}, 1).sin(); }},
-      {"Repeat", {{{4, 8}}}, [](const Tensors& x) { return x[0].repeat({2, 3, 1}); }},
+      {"Stack",
+       {{{4, 8}}, {{4, 8}}},
+       [](const Tensors& x) {
+         return at::stack({x[0], x[1]}, 1).sin();
+       }},
+      {"Repeat",
+       {{{4, 8}}},
+       [](const Tensors& x) {
+         return x[0].repeat({2, 3, 1});
+       }},
       {"RepeatInterleave", {{{4, 8, 2}}}, [](const Tensors& x) { return x[0].repeat_interleave(3, 1); }},
       {"SumAll", {{{4, 8}}}, [](const Tensors& x) { return x[0].square().sum(); }},
-      {"SumOfSome", {{{4, 6, 8}}}, [](const Tensors& x) { return x[0].square().sum({0, 2}).sin(); }},
+      {"SumOfSome",
+       {{{4, 6, 8}}},
+       [](const Tensors& x) {
+         return x[0].square().sum({0, 2}).sin();
+       }},
       {"SumKept", {{{4, 6, 8}}}, [](const Tensors& x) { return x[0] / x[0].exp().sum(-1, true); }},
       {"MeanAll", {{{4, 8}}}, [](const Tensors& x) { return x[0].square().mean(); }},
       {"MeanOfLast", {{{4, 8}}}, [](const Tensors& x) { return x[0] - x[0].mean(-1, true); }},
       {"RmsNorm",
        {{{4, 6, 8}}, {{8}}},
        [](const Tensors& x) { return x[1] * (x[0] * at::rsqrt(x[0].pow(2).mean(-1, true) + 1e-5)); }},
-      {"LayerNorm", {{{4, 6, 8}}, {{8}}, {{8}}}, [](const Tensors& x) { return at::layer_norm(x[0], {8}, x[1], x[2]); }},
+      {"LayerNorm",
+       {{{4, 6, 8}}, {{8}}, {{8}}},
+       [](const Tensors& x) { return at::layer_norm(x[0], {8}, x[1], x[2]); }},
       {"Softmax", {{{4, 8}}}, [](const Tensors& x) { return at::softmax(x[0] * 3, -1); }},
       {"SoftmaxOfFirst", {{{4, 8}}}, [](const Tensors& x) { return at::softmax(x[0] * 3, 0); }},
       {"LogSoftmax", {{{4, 8}}}, [](const Tensors& x) { return at::log_softmax(x[0] * 3, -1); }},
@@ -88,9 +120,7 @@ const std::vector<Function>& functions() {
       {"CrossEntropySmoothed",
        {{{6, 8}}, {{6}, 8}},
        [](const Tensors& x) { return F::cross_entropy(x[0], x[1], F::CrossEntropyFuncOptions().label_smoothing(.1)); }},
-      {"Embedding",
-       {{{12, 8}}, {{4, 6}, 12}},
-       [](const Tensors& x) { return F::embedding(x[1], x[0]).sin(); }},
+      {"Embedding", {{{12, 8}}, {{4, 6}, 12}}, [](const Tensors& x) { return F::embedding(x[1], x[0]).sin(); }},
       {"EmbeddingWithPadding",
        {{{12, 8}}, {{4, 6}, 12}},
        [](const Tensors& x) { return F::embedding(x[1], x[0], F::EmbeddingFuncOptions().padding_idx(3)).sin(); }},
@@ -130,10 +160,16 @@ const std::vector<Function>& functions() {
          return y * 3 + at::pad(some, {1, 3}).sin() + fewer.sum();
        }},
       {"Gathered", {{{4, 8}}, {{4, 2}, 8}}, [](const Tensors& x) { return x[0].gather(1, x[1]); }},
-      {"Einsum", {{{4, 8}}, {{8, 4}}}, [](const Tensors& x) { return at::einsum("ij,jk->ki", {x[0], x[1]}); }},
+      {"Einsum",
+       {{{4, 8}}, {{8, 4}}},
+       [](const Tensors& x) {
+         return at::einsum("ij,jk->ki", {x[0], x[1]});
+       }},
       {"Std", {{{4, 8}}}, [](const Tensors& x) { return x[0].std(1) + x[0].var(); }},
       {"Triangle", {{{4, 8, 8}}}, [](const Tensors& x) { return x[0].tril().sum(2).sin(); }},
-      {"Indexed", {{{4, 8}}, {{3}, 4}}, [](const Tensors& x) { return x[0].index({x[1]}) + x[0].index_select(0, x[1]); }},
+      {"Indexed",
+       {{{4, 8}}, {{3}, 4}},
+       [](const Tensors& x) { return x[0].index({x[1]}) + x[0].index_select(0, x[1]); }},
       {"WeightNormalised",
        {{{8, 4}}, {{8, 1}}},
        [](const Tensors& x) { return at::_weight_norm(x[0], x[1], 0).sin(); }},
@@ -191,7 +227,8 @@ Tensor cut(const Tensor& input, std::int64_t way, const std::shared_ptr<TensorAx
 
 std::string text(const std::vector<std::int64_t>& way) {
   std::string all;
-  for (const std::int64_t each : way) all += (each == 0 ? "whole" : "cut along " + std::to_string(each - 1)) + std::string("; ");
+  for (const std::int64_t each : way)
+    all += (each == 0 ? "whole" : "cut along " + std::to_string(each - 1)) + std::string("; ");
   return all;
 }
 

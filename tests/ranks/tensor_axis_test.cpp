@@ -282,7 +282,8 @@ TEST(TensorAxis, HasCheckpointsWithoutATraceOfTheCut) {
       EXPECT_EQ(difference(*saved, *loaded), "") << describe(job);
     }
     const auto saved_flat = state_of(flat, folder.path() + "/b", 2);
-    for (const Job& job : {pairs, four}) EXPECT_EQ(difference(*saved_flat, *state_of(job, folder.path() + "/b", 0)), "");
+    for (const Job& job : {pairs, four})
+      EXPECT_EQ(difference(*saved_flat, *state_of(job, folder.path() + "/b", 0)), "");
   }
 }
 
@@ -351,7 +352,8 @@ TEST(TensorAxis, CutsALlama) {
 TEST(TensorAxis, MovesWhatMegatronDoes) {
   constexpr std::int64_t layers = 2, rows = 2 * 8, hidden = rows * 32 * 4;  // bytes
   for (const bool sequence : {false, true}) {
-    Job cut{.plan = Plan::zero3(), .ranks = 2, .options = {.tensor = kLlama, .sequence_parallel = sequence}, .tensor = 2};
+    Job cut{
+        .plan = Plan::zero3(), .ranks = 2, .options = {.tensor = kLlama, .sequence_parallel = sequence}, .tensor = 2};
     on_ranks(cut, Course<LlamaOfModels>{}, [&](LlamaOfModels& model, Engine& engine, int) {
       engine.reset_traffic();
       train_step(model, engine);
@@ -370,7 +372,9 @@ TEST(TensorAxis, RefusesWhatItCannotDo) {
     return thrown_by([&] { on_ranks(job, Course<Gpt>{}, [](Gpt&, Engine&, int) {}); });
   };
   EXPECT_TRUE(says(refused([](Job& job) { job.options.tensor = {}; }), {"Options::tensor takes no parameter"}));
-  EXPECT_TRUE(says(refused([](Job& job) { job.options.tensor = tensor_named({{"*.upp", TensorCut::column}}); }),
+  EXPECT_TRUE(says(refused([](Job& job) {
+                     job.options.tensor = tensor_named({{"*.upp", TensorCut::column}});
+                   }),
                    {"Options::tensor takes no parameter"}));
   EXPECT_TRUE(says(refused([](Job& job) { job.ranks = job.tensor = 3; }),
                    {"parameter 'blocks.0.q.weight' of shape [16, 16]", "3 ranks do not divide 16"}));

@@ -19,7 +19,7 @@ const Fingerprint kCall = Fingerprint::of(1, {Collective::barrier});
 // One of two ranks at a gate.
 struct Rank {
   Rank(const Descriptor& file, int rank)
-      : segment(std::make_shared<Segment>(file, rank, kShape)), gate(segment, rank, 2, std::chrono::minutes(2), 0) {
+      : segment(std::make_shared<Segment>(file, rank, kShape)), gate(segment, rank, {0, 1}, std::chrono::minutes(2)) {
     segment->join();
   }
 
@@ -100,6 +100,20 @@ TEST(Gate, TellsWhoFailedInACall) {
   } catch (const CommError& error) {
     EXPECT_NE(std::string(error.what()).find("rank 0: split #7: rank 1 failed"), std::string::npos) << error.what();
   }
+}
+
+TEST(Gate, TellsWhyARankGaveUp) {
+  const Descriptor file = Segment::create(Rank::kShape);
+  Rank gives_up(file, 1), comes(file, 0);
+  gives_up.gate.give_up("no gas");
+  gives_up.gate.give_up("no wheels");
+  for (const int time : {1, 2}) try {
+      comes.gate.meet(kCall);
+      ADD_FAILURE() << "nobody gave up " << time;
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 0: barrier #1: rank 1 failed there: no gas ("), std::string::npos)
+          << error.what();
+    }
 }
 
 }  // namespace zero::gate_test

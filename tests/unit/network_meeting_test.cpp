@@ -193,7 +193,7 @@ TEST(Handshake, SaysWhatIsWrongWithTheOther) {
   EXPECT_EQ(told([](Hello&) {}), "") << "it waits for the seal";
   expect("is no rank of libzero's", [](Hello& hello) { hello.magic[0] = 'L'; });
   expect("another byte order", [](Hello& hello) { hello.byte_order = 0x0201; });
-  expect("another version of libzero, whose messages have version 2", [](Hello& hello) { hello.version = 2; });
+  expect("another version of libzero, whose messages have version 9", [](Hello& hello) { hello.version = 9; });
   expect("is one of 3 ranks", [](Hello& hello) { hello.size = 3; });
   expect("says that it is rank 0", [](Hello& hello) { hello.rank = 0; });
   expect("says that it is rank 2", [](Hello& hello) { hello.rank = 2; });

@@ -351,6 +351,8 @@ const Nonsense kNonsense[] = {
     {"called something else", [](FrameHeader& f) { f.mark += 1; }},
     {"failed there: no gas", [](FrameHeader& f) { f.kind = FrameKind::failed, f.at = 0, f.length = 20; },
      "failed there: no gas"},
+    {"waits for a rank that there is not", [](FrameHeader& f) { f = {.kind = FrameKind::waits, .at = 2}; }},
+    {"waits for a rank that there is not", [](FrameHeader& f) { f = {.kind = FrameKind::waits, .at = -2}; }},
     {"left the group", [](FrameHeader& f) { f = {.kind = FrameKind::left}; }},
 };
 

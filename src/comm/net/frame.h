@@ -4,6 +4,7 @@
 //   ready   the receiver of a longer one has memory for it: `at` is its length; nothing follows
 //   part    of one that was asked for, from byte `at` on; parts of other messages may come between its own
 //   failed  nobody is to wait for this rank in this call of the channel, or in a later one; why, in words, follows
+//   waits   for rank `at` of the world this rank waits, and has for long; -1: for nobody any more; nothing follows
 //   left    this rank has come to its end, and will say nothing more
 //
 // Numbers are of the sender's byte order, which is the receiver's (handshake.h).
@@ -22,7 +23,7 @@ struct MessageKey {
   auto operator<=>(const MessageKey&) const = default;  // NOLINT(modernize-use-nullptr): for clang-tidy before 15
 };
 
-enum class FrameKind : std::uint32_t { whole = 1, ready, part, failed, left };
+enum class FrameKind : std::uint32_t { whole = 1, ready, part, failed, left, waits };
 
 struct FrameHeader {
   static constexpr std::uint32_t kMagic = 0x6f72657a;  // "zero"

@@ -37,7 +37,7 @@ class Closed : public Refused {
 struct Hello {
   std::array<char, 8> magic = {'l', 'i', 'b', 'z', 'e', 'r', 'o', '\n'};
   std::uint16_t byte_order = 0x0102;
-  std::uint16_t version = 1;  // of this and of frames
+  std::uint16_t version = 2;  // of this and of frames
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::array<std::uint8_t, 16> number = {};

@@ -20,6 +20,7 @@ std::int64_t longest(FrameKind kind) {
     case FrameKind::part: return kLongestPart;
     case FrameKind::failed: return kLongestReason;
     case FrameKind::ready:
+    case FrameKind::waits:
     case FrameKind::left: return 0;
   }
   throw BadFrame("sent a frame of a kind that there is not");
@@ -146,6 +147,7 @@ void Inbox::end_frame(FrameHandler& handler) {
     case FrameKind::part: return;
     case FrameKind::ready: return handler.ready(header_);
     case FrameKind::failed: return handler.failed(header_.key, {kept_.begin(), kept_.end()});
+    case FrameKind::waits: return handler.waits(header_);
     case FrameKind::left: return handler.left();
   }
 }

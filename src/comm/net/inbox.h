@@ -24,6 +24,7 @@ class FrameHandler {
   virtual ~FrameHandler() = default;
   virtual void ready(const FrameHeader& header) = 0;
   virtual void failed(const MessageKey& call, const std::string& why) = 0;
+  virtual void waits(const FrameHeader& header) = 0;
   virtual void left() = 0;
 };
 

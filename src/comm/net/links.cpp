@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 #include <utility>
@@ -15,17 +16,26 @@
 
 namespace zero {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::seconds kLeave{1};  // that peers have to take this rank's last words
 
 class Links::Link final : public FrameHandler {
  public:
-  Link(Links& links, LinkedRank rank) : name(std::move(rank.name)), stream(std::move(rank.stream)), links_(links) {}
+  Link(Links& links, LinkedRank linked, int rank)
+      : name(std::move(linked.name)), stream(std::move(linked.stream)), number(rank), links_(links) {}
 
   void ready(const FrameHeader& header) override {
     const std::string fault = out.ready(header);
     if (!fault.empty()) throw BadFrame(fault);
   }
-  void failed(const MessageKey& call, const std::string& why) override { links_.fail_from(call, name + ' ' + why); }
+  void failed(const MessageKey& call, const std::string& why) override {
+    links_.fail_from(call, links_.name_of(number) + ' ' + why, number);
+  }
+  void waits(const FrameHeader& header) override {
+    if (header.at < -1 || header.at >= std::ssize(links_.links_)) throw BadFrame("waits for a rank that there is not");
+    waits_for = static_cast<int>(header.at);
+  }
   void left() override { has_left = true; }
 
   bool open() const { return failure.empty(); }
@@ -33,8 +43,10 @@ class Links::Link final : public FrameHandler {
 
   std::string name;
   Descriptor stream;
+  int number;
   Inbox in;
   Outbox out;
+  int waits_for = -1;  // as it said, last
   bool has_left = false;
   std::string muted = {};    // why nothing is sent any more: what has come may say more
   std::string failure = {};  // why nothing goes over it any more
@@ -45,8 +57,10 @@ class Links::Link final : public FrameHandler {
 
 Links::Links(std::vector<LinkedRank> ranks, Sockets& sockets) : sockets_(sockets), wake_(eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) throw CommError("the system has no descriptor left to join ranks by");
-  for (LinkedRank& rank : ranks)
-    links_.push_back(rank.stream ? std::make_unique<Link>(*this, std::move(rank)) : nullptr);
+  for (LinkedRank& rank : ranks) {
+    const int number = static_cast<int>(links_.size());
+    links_.push_back(rank.stream ? std::make_unique<Link>(*this, std::move(rank), number) : nullptr);
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -74,6 +88,7 @@ void Links::wake() {
 void Links::begin(Message& message, int rank) {
   const std::lock_guard lock(mutex_);
   Link& link = *links_[static_cast<std::size_t>(rank)];
+  message.rank = rank;
   message.peer = &link.name;
   ++message.batch->left_in(message.direction);
   under_way_.insert(&message);
@@ -91,9 +106,9 @@ void Links::begin(Message& message, int rank) {
 bool Links::refused(const Message& message, const Link& link) const {
   const auto failed = failed_.find(message.key.channel);
   if (failed != failed_.end() && failed->second.call <= message.key.call) {
-    message.batch->fail(failed->second.why);
+    message.batch->fail(failed->second.why, failed->second.by);
   } else if (!link.open()) {
-    message.fail(link.failure);
+    message.batch->fail(name_of(link.number) + ' ' + link.failure, link.number);
   } else {
     return false;
   }
@@ -112,17 +127,87 @@ void Links::drop(Message& message, int rank) {
 void Links::wait(MessageBatch& batch, Direction direction, std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   const auto over = [&] { return batch.left_in(direction) == 0 || !batch.failure.empty(); };
-  auto until = std::chrono::steady_clock::now() + limit;
-  while (!batch.changed.wait_until(lock, until, over) && batch.moved + limit > until) until = batch.moved + limit;
-  if (!over()) {
-    std::set<std::string> late;
-    for (const Message* const each : under_way_)
-      if (each->batch == &batch && each->direction == direction && each->done < each->bytes) late.insert(*each->peer);
-    std::string names;
-    for (const std::string& name : late) names += (names.empty() ? "" : ", ") + name;
-    batch.failure = names + " did not answer within " + std::to_string(limit.count()) + " ms";
+  const auto begun = Clock::now();
+  auto quiet = Clock::duration::zero();
+  while (!batch.changed.wait_for(lock, std::min<Clock::duration>(limit / kLong, limit - quiet), over)) {
+    quiet = Clock::now() - std::max(begun, batch.moved);
+    if (quiet >= limit / kLong) look_around(batch, direction, limit, quiet);
   }
-  if (!batch.failure.empty()) throw CommError(batch.failure);
+  if (batch.failure.empty()) return end_wait(&batch);
+  if (batch.by >= 0) tell(batch.by, nullptr);
+  throw CommError(batch.failure);
+}
+
+// Nothing has moved for a while: whose fault that is, the others are to know, and in the end the batch.
+void Links::look_around(MessageBatch& batch, Direction direction, std::chrono::milliseconds limit,
+                        Clock::duration quiet) {
+  const std::set<int> absent = late(batch, direction);
+  tell(*absent.begin(), &batch);
+  if (quiet < limit) return;
+  std::string names;
+  for (const int rank : absent)
+    if (const int awaited_there = awaited(rank); awaited_there == rank || !absent.contains(awaited_there))
+      names += (names.empty() ? "" : ", ") + name_of(rank);
+  batch.fail(names + " did not answer within " + std::to_string(limit.count()) + " ms", *absent.begin());
+}
+
+std::set<int> Links::late(const MessageBatch& batch, Direction direction) const {
+  std::set<int> ranks;
+  for (const Message* const each : under_way_)
+    if (each->batch == &batch && each->direction == direction && each->done < each->bytes) ranks.insert(each->rank);
+  return ranks;
+}
+
+void Links::tell(int rank, const void* wait) {
+  told_of_ = wait;
+  if (std::exchange(told_, rank) == rank) return;
+  for (const auto& link : links_)
+    if (link && link->open()) {
+      link->out.say({.kind = FrameKind::waits, .at = rank});
+      flush(*link);
+    }
+}
+
+void Links::end_wait(const void* wait) {
+  if (told_of_ == wait) tell(-1, nullptr);
+}
+
+void Links::waits_for(int rank, const void* wait) {
+  const std::lock_guard lock(mutex_);
+  tell(rank, wait);
+}
+
+void Links::goes_on(const void* wait) {
+  const std::lock_guard lock(mutex_);
+  end_wait(wait);
+}
+
+// What it said before it was found absent is there, but perhaps not read yet.
+std::string Links::of(int rank) {
+  const std::lock_guard lock(mutex_);
+  if (Link* const link = links_[static_cast<std::size_t>(rank)].get()) serve(*link, /*readable=*/true);
+  return whom(rank);
+}
+
+// The rank that it waits for, or that waits for nobody behind that one; itself where that is nobody, or this rank.
+int Links::awaited(int rank) const {
+  int last = rank;
+  for (std::size_t steps = 0; steps < links_.size(); ++steps) {
+    const int next = links_[static_cast<std::size_t>(last)]->waits_for;
+    if (next < 0 || !links_[static_cast<std::size_t>(next)]) return last;
+    last = next;
+  }
+  return rank;  // they wait for each other
+}
+
+std::string Links::whom(int rank) const {
+  if (!links_[static_cast<std::size_t>(rank)]) return {};
+  const int last = awaited(rank);
+  return last == rank ? "" : ", which waits for " + links_[static_cast<std::size_t>(last)]->name + ',';
+}
+
+std::string Links::name_of(int rank) const {
+  return links_[static_cast<std::size_t>(rank)]->name + whom(rank);
 }
 
 void Links::fail(const MessageKey& call, const std::vector<int>& members, const std::string& why) {
@@ -132,7 +217,7 @@ void Links::fail(const MessageKey& call, const std::vector<int>& members, const 
       link->out.say({.kind = FrameKind::failed, .key = call}, why);
       flush(*link);
     }
-  fail_from(call, why);
+  fail_from(call, why, -1);
 }
 
 void Links::end(std::uint64_t channel) {
@@ -145,12 +230,12 @@ void Links::end(std::uint64_t channel) {
 }
 
 // What the peers brought to calls before it is there, or on its way.
-void Links::fail_from(const MessageKey& call, const std::string& why) {
-  const auto [known, first] = failed_.emplace(call.channel, Failed{call.call, why});
+void Links::fail_from(const MessageKey& call, const std::string& why, int by) {
+  const auto [known, first] = failed_.emplace(call.channel, Failed{call.call, why, by});
   if (!first && known->second.call <= call.call) return;
-  known->second = {call.call, why};
+  known->second = {call.call, why, by};
   for (Message* const message : under_way_)
-    if (message->key.channel == call.channel && message->key.call >= call.call) message->batch->fail(why);
+    if (message->key.channel == call.channel && message->key.call >= call.call) message->batch->fail(why, by);
   for (const auto& link : links_)
     if (link) link->in.end(call);
 }
@@ -159,7 +244,8 @@ void Links::fail_link(Link& link, const std::string& why) {
   link.failure = why;
   shutdown(link.stream.get(), SHUT_RDWR);
   for (const Message* const message : under_way_)
-    if (message->peer == &link.name && message->done < message->bytes) message->fail(why);
+    if (message->rank == link.number && message->done < message->bytes)
+      message->batch->fail(name_of(link.number) + ' ' + why, link.number);
 }
 
 // What the stream takes at once; the thread sees to the rest.

@@ -19,11 +19,12 @@ struct MessageBatch {
   std::array<int, 2> left = {};                      // messages, by direction
   std::chrono::steady_clock::time_point moved = {};  // when something did last
   std::string failure = {};                          // the first
+  int by = -1;                                       // the rank that it tells of
   std::condition_variable changed = {};
 
   int& left_in(Direction direction) { return left[static_cast<std::size_t>(direction)]; }
-  void fail(const std::string& why) {
-    if (failure.empty()) failure = why;
+  void fail(const std::string& why, int rank) {
+    if (failure.empty()) by = rank, failure = why;
     changed.notify_all();
   }
 };
@@ -38,6 +39,7 @@ struct Message {
   Direction direction = Direction::in;
   bool first = false;  // before others that are as long
   MessageBatch* batch = nullptr;
+  int rank = -1;                      // at the other end
   const std::string* peer = nullptr;  // what errors call it
 
   // Whether that was the last of it.
@@ -48,7 +50,7 @@ struct Message {
     if (--batch->left_in(direction) == 0) batch->changed.notify_all();
     return true;
   }
-  void fail(const std::string& why) const { batch->fail(*peer + ' ' + why); }
+  void fail(const std::string& why) const { batch->fail(*peer + ' ' + why, rank); }
 };
 
 }  // namespace zero

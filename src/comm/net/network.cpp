@@ -70,6 +70,9 @@ class NetworkCommunicator final : public MessageCommunicator {
   std::string_view backend() const override { return "tcp"; }
   std::shared_ptr<CommunicatorImpl> split(int color, int key) override;
   void go_first() override { group_.first = true; }
+  void give_up(const std::string& why) override {
+    group_.links->fail(key_of(calls() + 1), group_.members, "failed there: " + why);
+  }
 
  private:
   std::unique_ptr<MessageRound> round(const Fingerprint& call, std::uint32_t number) override {

@@ -77,7 +77,7 @@ class Joining {
     }
     auto all = network_communicator(links, "all", everybody, env_.rank, {options_.timeout, env_.rank, map});
     if (hosts_.ranks_per_host == 1) return all;
-    Levels levels{std::move(all), shared(), nullptr};
+    Levels levels{std::move(all), shared(links), nullptr};
     levels.across = network_communicator(links, "across", across, hosts_.host(env_.rank),
                                          {options_.timeout, env_.rank, HostMap(Hosts{hosts_.hosts, 1})});
     return two_level_communicator(std::move(levels), hosts_);
@@ -173,12 +173,14 @@ class Joining {
                              options);
   }
 
-  std::shared_ptr<CommunicatorImpl> shared() {
+  std::shared_ptr<CommunicatorImpl> shared(std::shared_ptr<Waits> waits = std::make_shared<Waits>()) {
     const std::string key = "memory/" + std::to_string(hosts_.host(env_.rank));
+    const int first = env_.rank - hosts_.local(env_.rank);
     SharedMemoryOptions options{options_.timeout};
-    options.first_rank = env_.rank - hosts_.local(env_.rank);
+    options.waits = std::move(waits);
+    for (int r = 0; r < hosts_.ranks_per_host; ++r) options.numbers.push_back(first + r);
     options.publish = [&](const std::string& name) { tell(key, name); };
-    options.look_up = [&] { return ask(key, options.first_rank); };
+    options.look_up = [&] { return ask(key, first); };
     return shared_memory_communicator(hosts_.local(env_.rank), hosts_.ranks_per_host, options);
   }
 
