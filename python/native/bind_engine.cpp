@@ -7,8 +7,10 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,11 +23,11 @@ namespace {
 
 using Released = py::call_guard<py::gil_scoped_release>;
 
-Engine* built(py::handle module, const World& world, int shard, const Plan& plan, const Optimizer& optimizer,
-              const Options& options) {
+Engine* built(py::handle module, const World& world, int shard, int tensor, const Plan& plan,
+              const Optimizer& optimizer, const Options& options) {
   const auto tree = described(module);
   const py::gil_scoped_release released;
-  const Mesh mesh = shard == 0 ? Mesh(world) : Mesh(world, {.shard = shard});
+  const Mesh mesh = shard == 0 && tensor == 1 ? Mesh(world) : Mesh(world, {.shard = shard, .tensor = tensor});
   return std::make_unique<Engine>(*tree, mesh, plan, optimizer, options).release();
 }
 
@@ -150,7 +152,8 @@ void bind_engine(py::module_& module) {
   bind_scope(module);
   EngineClass engine(module, "Engine");
   bind_saves(engine);
-  engine.def(py::init(&built), "module"_a, "world"_a, "shard"_a, "plan"_a, "optimizer"_a, "options"_a)
+  module.def("whole", &whole, "tensor"_a, Released());
+  engine.def(py::init(&built), "module"_a, "world"_a, "shard"_a, "tensor"_a, "plan"_a, "optimizer"_a, "options"_a)
       .def("backward", &Engine::backward, "loss"_a, Released())
       .def("scale", &Engine::scale, "loss"_a, Released())
       .def("discard", &Engine::discard, Released())
@@ -170,6 +173,13 @@ void bind_engine(py::module_& module) {
           "computed"_a, Released())
       .def("micro_batch", &Engine::micro_batch)
       .def("activations", &Engine::activations)
+      .def("tensor_operators",
+           [](const Engine& self) {
+             std::map<std::string, std::pair<std::int64_t, std::int64_t>> operators;
+             for (const TensorOperator& each : self.tensor_operators())
+               operators[each.name] = {each.in_parts, each.whole};
+             return operators;
+           })
       .def("plan", &Engine::plan, py::return_value_policy::copy)
       .def("steps", &Engine::steps)
       .def("skipped_steps", &Engine::skipped_steps)

@@ -31,6 +31,19 @@ DiskQueueKind queue_named(const std::string& name) {
   throw ConfigError("there is no queue '" + name + "' for disks", "auto, io_uring or threads");
 }
 
+TensorCut cut_named(const std::string& name) {
+  if (name == "column") return TensorCut::column;
+  if (name == "row") return TensorCut::row;
+  throw ConfigError("a layer cannot be cut as '" + name + "'", "column or row");
+}
+
+TensorRule rule_named(const std::vector<std::pair<std::string, std::string>>& modules) {
+  if (modules.empty()) return {};
+  std::vector<std::pair<std::string, TensorCut>> cuts;
+  for (const auto& [module, cut] : modules) cuts.emplace_back(module, cut_named(cut));
+  return tensor_named(std::move(cuts));
+}
+
 void bind_parts(py::module_& module) {
   const LossScale scale;
   py::class_<LossScale>(module, "LossScale")
@@ -154,7 +167,9 @@ void bind_options(py::module_& module) {
       .def(
           py::init([](double clip, std::optional<std::uint64_t> seed, std::vector<ParamGroup> groups, Schedule schedule,
                       Chooses full_precision, std::optional<LossScale> loss_scale, Rule units, Chooses ignored,
-                      bool group_norms, const Float8& float8, const std::string& outside, const DiskOptions& disk) {
+                      bool group_norms, const Float8& float8, const std::string& outside, const DiskOptions& disk,
+                      const std::vector<std::pair<std::string, std::string>>& tensor, int tensor_grain,
+                      bool sequence_parallel) {
             Options options;
             options.clip = clip;
             options.seed = seed;
@@ -168,12 +183,17 @@ void bind_options(py::module_& module) {
             options.float8 = float8;
             options.outside = outside_named(outside);
             options.disk = disk;
+            options.tensor = rule_named(tensor);
+            options.tensor_grain = tensor_grain;
+            options.sequence_parallel = sequence_parallel;
             return options;
           }),
           py::kw_only(), "clip"_a = 0.0, "seed"_a = py::none(), "groups"_a = std::vector<ParamGroup>(),
           "schedule"_a = py::none(), "full_precision"_a = py::none(), "loss_scale"_a = py::none(),
           "units"_a = py::none(), "ignored"_a = py::none(), "group_norms"_a = false, "float8"_a = Float8(),
-          "outside"_a = "drop", "disk"_a = DiskOptions());
+          "outside"_a = "drop", "disk"_a = DiskOptions(),
+          "tensor"_a = std::vector<std::pair<std::string, std::string>>(), "tensor_grain"_a = 1,
+          "sequence_parallel"_a = false);
 }
 
 }  // namespace zero::python

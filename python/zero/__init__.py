@@ -52,6 +52,7 @@ from ._native import (
     units_in_containers,
     units_named,
     units_of_types,
+    whole,
 )
 from ._optimizer import EngineOptimizer
 from ._world import checkpoint_steps, gather, init, prepare_checkpoints, world
@@ -104,5 +105,6 @@ __all__ = [
     "units_in_containers",
     "units_named",
     "units_of_types",
+    "whole",
     "world",
 ]

@@ -67,6 +67,10 @@ class Engine:
     optimizer: one of zero's, AdamW(3e-4) for example.
     world: from zero.init(); none: the one that was joined last.
     shard: ranks of a shard group, for the hybrid plans; 0: all.
+    tensor_ranks: ranks of the tensor axis, which have the same micro-batches and a part each of what `tensor` names.
+    tensor: how layers are cut over them, by names as in named_modules(): {"*.q_proj": "column", "*.o_proj": "row"}.
+    tensor_grain: in how many tiles they are computed with; then the bits are those of any number of such ranks.
+    sequence_parallel: norms, dropout and residuals between such layers are cut along the sequence.
     clip: largest global L2 norm of the gradient; larger ones are scaled down to it. 0: no clipping.
     seed: of random operators inside the model, by (seed, global micro-batch index).
     groups: ParamGroups, the first that takes a parameter wins.
@@ -91,6 +95,10 @@ class Engine:
         *,
         world: World | None = None,
         shard: int = 0,
+        tensor_ranks: int = 1,
+        tensor: Mapping[str, str] | None = None,
+        tensor_grain: int = 1,
+        sequence_parallel: bool = False,
         clip: float = 0.0,
         seed: int | None = None,
         groups: Sequence[_native.ParamGroup] = (),
@@ -114,6 +122,8 @@ class Engine:
         require("optimizer", optimizer, (_OPTIMIZERS, type(None)), "zero.AdamW(3e-4), for example")
         require("world", world, (World, type(None)), "what zero.init() returned")
         require("shard", shard, int, "ranks of a shard group")
+        require("tensor_ranks", tensor_ranks, int, "ranks of the tensor axis")
+        require("tensor", tensor, (Mapping, type(None)), 'a dict, {"*.q_proj": "column"} for example')
         require("clip", clip, (int, float), "a number")
         require("seed", seed, (int, type(None)), "an integer that is not negative")
         if seed is not None and seed < 0:
@@ -137,12 +147,16 @@ class Engine:
             float8=float8 or _native.Float8(),
             outside=outside,
             disk=disk or _native.Disk([]),
+            tensor=list((tensor or {}).items()),
+            tensor_grain=tensor_grain,
+            sequence_parallel=sequence_parallel,
         )
         _backwards.hear()
         self._native_engine = _native.Engine(
             model,
             world or _world.world(),
             shard,
+            tensor_ranks,
             Plan(plan) if isinstance(plan, str) else plan,
             optimizer or _native.AdamW(),
             options,
@@ -300,6 +314,10 @@ class Engine:
     def activations(self) -> _native.ActivationReport:
         """What the plan's activation budget has done, of the last complete micro-batch."""
         return self._native.activations()
+
+    def tensor_operators(self) -> dict[str, tuple[int, int]]:
+        """How often operators ran on what is cut over the tensor axis: on parts, and whole, for want of a rule."""
+        return self._native.tensor_operators()
 
     @property
     def micro_batch(self) -> int:

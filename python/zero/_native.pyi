@@ -382,6 +382,9 @@ class Options:
         float8: Float8 = ...,
         outside: str = ...,
         disk: Disk = ...,
+        tensor: Sequence[tuple[str, str]] = ...,
+        tensor_grain: int = ...,
+        sequence_parallel: bool = ...,
     ) -> None: ...
 
 class SaveOptions:
@@ -475,11 +478,22 @@ class Gather:
         self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> bool: ...
 
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that is cut over the ranks of a tensor axis, on each of them. Collective along the axis."""
+
 class Engine:
     def __init__(
-        self, module: nn.Module, world: World, shard: int, plan: Plan, optimizer: _AnyOptimizer, options: Options
+        self,
+        module: nn.Module,
+        world: World,
+        shard: int,
+        tensor: int,
+        plan: Plan,
+        optimizer: _AnyOptimizer,
+        options: Options,
     ) -> None: ...
     def activations(self) -> ActivationReport: ...
+    def tensor_operators(self) -> dict[str, tuple[int, int]]: ...
     def backward(self, loss: Tensor) -> None: ...
     def scale(self, loss: Tensor) -> Tensor: ...
     def discard(self) -> None: ...

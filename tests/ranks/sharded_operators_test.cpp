@@ -22,8 +22,8 @@ struct Function {
   std::function<Tensor(const Tensors&)> apply;
 };
 
-const std::vector<Function>& functions() {
-  static const std::vector<Function> all = {
+std::vector<Function> of_shapes_and_elements() {
+  return {
       {"Linear", {{{3, 4, 8}}, {{12, 8}}, {{12}}}, [](const Tensors& x) { return F::linear(x[0], x[1], x[2]); }},
       {"LinearWithoutBias", {{{4, 8}}, {{12, 8}}}, [](const Tensors& x) { return F::linear(x[0], x[1]); }},
       {"Mm", {{{4, 8}}, {{8, 12}}}, [](const Tensors& x) { return x[0].mm(x[1]); }},
@@ -92,6 +92,11 @@ const std::vector<Function>& functions() {
          return x[0].repeat({2, 3, 1});
        }},
       {"RepeatInterleave", {{{4, 8, 2}}}, [](const Tensors& x) { return x[0].repeat_interleave(3, 1); }},
+  };
+}
+
+std::vector<Function> of_networks() {
+  return {
       {"SumAll", {{{4, 8}}}, [](const Tensors& x) { return x[0].square().sum(); }},
       {"SumOfSome",
        {{{4, 6, 8}}},
@@ -174,6 +179,11 @@ const std::vector<Function>& functions() {
        {{{8, 4}}, {{8, 1}}},
        [](const Tensors& x) { return at::_weight_norm(x[0], x[1], 0).sin(); }},
   };
+}
+
+std::vector<Function> functions() {
+  std::vector<Function> all = of_shapes_and_elements();
+  for (const Function& each : of_networks()) all.push_back(each);
   return all;
 }
 

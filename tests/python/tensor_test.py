@@ -1,0 +1,90 @@
+"""Models over a tensor axis, as they are: transformers' Llama, and what is said of what ran whole."""
+
+from __future__ import annotations
+
+import torch
+import transformers
+import zero
+from torch import Tensor
+from trained import WORLD, Case
+
+SIZES = dict(
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    vocab_size=64,
+    max_position_embeddings=32,
+)
+ADAMW = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+STEPS = 4
+CUT = {
+    "*.q_proj": "column",
+    "*.k_proj": "column",
+    "*.v_proj": "column",
+    "*.o_proj": "row",
+    "*.gate_proj": "column",
+    "*.up_proj": "column",
+    "*.down_proj": "row",
+    "*.embed_tokens": "column",
+    "lm_head": "column",
+}
+
+
+def llama() -> torch.nn.Module:
+    torch.manual_seed(11)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, initializer_range=0.1))
+
+
+def loss_of(model: torch.nn.Module, micro_batch: int) -> Tensor:
+    ids = torch.randint(64, (2, 12), generator=torch.Generator().manual_seed(micro_batch))
+    return model(input_ids=ids, labels=ids).loss
+
+
+class TensorAxis(Case):
+    def plainly(self) -> tuple[list[float], torch.nn.Module]:
+        model, losses = llama(), []
+        optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, model
+
+    def test_trains_a_llama_of_transformers(self) -> None:
+        expected, plain = self.plainly()
+        for plan in ("ddp", "zero3"):
+            for sequence in (False, True):
+                model = llama()
+                with zero.Engine(
+                    model,
+                    plan=plan,
+                    optimizer=zero.AdamW(**ADAMW),
+                    tensor_ranks=WORLD,
+                    tensor=CUT,
+                    sequence_parallel=sequence,
+                ) as engine:
+                    losses = []
+                    for _ in range(STEPS):
+                        loss_of(model, engine.micro_batch).backward()
+                        losses.append(engine.step().loss)
+                    for ours, theirs in zip(losses, expected):
+                        self.assertAlmostEqual(ours, theirs, delta=1e-5)
+                    weight = model.model.layers[0].mlp.up_proj.weight
+                    self.assertEqual(tuple(weight.shape), (48, 32))
+                    self.assertEqual(tuple(zero.whole(weight).shape), (48, 32))
+                    for name, (_, in_whole) in engine.tensor_operators().items():
+                        if name in ("aten::mm", "aten::bmm", "aten::addmm", "aten::embedding"):
+                            self.assertEqual(in_whole, 0, name)
+                    engine.release()
+                    ours = {name: value.detach() for name, value in model.named_parameters()}
+                    self.expect_close(ours, plain.named_parameters(), within=1e-4)
+
+    def test_other_cuts_are_refused(self) -> None:
+        with self.assertRaisesRegex(zero.ConfigError, "column or row"):
+            zero.Engine(llama(), tensor_ranks=WORLD, tensor={"*.up_proj": "diagonal"})
+        with self.assertRaisesRegex(zero.ConfigError, "`tensor` is 2"):
+            zero.Engine(llama(), tensor=2)
