@@ -73,7 +73,7 @@ Accumulation::Accumulation(const Trained& trained, EngineRanks& ranks, const Liv
       hears_(std::in_place, *this) {
   if (float8_) float8_->set_loss_scale(scaler_.value());
   gradients_->on_arrival_from_outside(*this, joins_others(),
-                                      [this] { naming_rank(ranks_.rank(), [this] { join_backward(); }); });
+                                      [this] { naming_rank(ranks_.rank_of_all(), [this] { join_backward(); }); });
   numbers_.drop();
   if (DelayedUpdate* const delayed = parameters.delayed())
     gradients_->before_change([delayed](int unit) { delayed->wait_for_gradient(unit); });
@@ -162,7 +162,7 @@ void Accumulation::end_micro_batch(const at::Tensor& loss) {
 
 void Accumulation::before_backward() {
   if (!gradients_) return;
-  naming_rank(ranks_.rank(), [this] {
+  naming_rank(ranks_.rank_of_all(), [this] {
     gradients_->renew_hooks();
     gradients_->require_none_of_program();
     apply_zero_grad();

@@ -155,7 +155,7 @@ std::string Saving::save(const std::string& folder, const SaveOptions& options) 
 
 // Before state(), in which ranks wait for each other.
 void Saving::require_ready(const SaveOptions& options) {
-  naming_rank(ranks_.rank(), [&] {
+  naming_rank(ranks_.rank_of_all(), [&] {
     require_user_json(options.user);
     entry_.require("state()", {.module = true, .idle = true, .no_scope = true});
     accumulation_.apply_zero_grad();

@@ -128,7 +128,7 @@ torch::optim::Optimizer& Engine::optimizer() {
 }
 void Engine::refuse_optimizer(const std::type_info& wanted) {
   ConfigError error = self().step.other_optimizer(c10::demangle(wanted.name()));
-  error.name_rank(self().ranks.rank());
+  error.name_rank(self().ranks.rank_of_all());
   throw error;
 }
 void Engine::zero_grad(bool set_to_none) {

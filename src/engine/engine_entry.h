@@ -45,7 +45,7 @@ class Entry {
 
   template <class Work>
   decltype(auto) operator()(const char* call, const Needs& needs, const Work& work) const {
-    return naming_rank(ranks_.rank(), [&]() -> decltype(auto) {
+    return naming_rank(ranks_.rank_of_all(), [&]() -> decltype(auto) {
       require(call, needs);
       std::optional<Unwatched> unwatched;
       std::optional<at::NoGradGuard> no_grad;

@@ -1,5 +1,7 @@
 #include "engine/engine_ranks.h"
 
+#include <bit>
+
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/same_on_ranks.h"
@@ -38,6 +40,11 @@ Communicator setup_group(const MeshGroups& groups, const std::shared_ptr<Traffic
 std::uint64_t seed_of(const Options& options, std::int64_t number, const Communicator& all) {
   if (all.size() > 1) all.broadcast({&number, 1, Dtype::i64}, 0).wait();
   return options.seed.value_or(number == 0 ? 0 : derived(0, static_cast<std::uint64_t>(number)));
+}
+
+// Along the tensor axis operators draw the same numbers.
+std::uint64_t agreed_seed(const TensorAxis& axis, std::uint64_t seed) {
+  return std::bit_cast<std::uint64_t>(axis.gather_words({std::bit_cast<std::int64_t>(seed)}).front());
 }
 
 Exchange::Lanes lanes(const MeshGroups& control, const MeshGroups& data, const std::shared_ptr<TrafficMeter>& meter,
@@ -83,6 +90,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
       exchange_(accounts_.device(), channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
                 [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
+  if (tensor_ != nullptr) seed_ = agreed_seed(*tensor_, seed_);
 }
 
 std::vector<std::int64_t> EngineRanks::table(Exchange::Kind kind, std::span<const std::int64_t> words) {

@@ -4,6 +4,7 @@
 
 #include "units/unit.h"
 #include "zero/engine.h"
+#include "zero/error.h"
 
 namespace zero {
 
@@ -43,6 +44,10 @@ class Gather::Impl {
 
   void hold(const at::Tensor& parameter) {
     Unit* unit = parameter.defined() ? Unit::of(parameter.unsafeGetTensorImpl()) : nullptr;
+    if (unit != nullptr && from_rank_ && sharded::is_sharded(parameter.unsafeGetTensorImpl()))
+      throw ConfigError("zero::gather: parameter '" + unit->slot_of(parameter).name +
+                            "' is cut over the tensor axis, and no rank can write all of it alone",
+                        "write the same on every rank, without `from_rank`");
     if (unit == nullptr || holds(unit)) return;
     const bool copies = !unit->paged() || unit->owner->held(*unit);
     unit->owner->begin_scope(*unit, from_rank_);

@@ -79,9 +79,9 @@ TierMeter& Engine::Impl::tiers() {
 void Engine::Impl::begin_scope(Unit& unit, std::optional<int> from_rank) {
   entry("zero::gather", {.apart = true}, [&] {
     parameters.invalidate_state();
-    if (from_rank && (*from_rank < 0 || *from_rank >= ranks.size()))
+    if (from_rank && (*from_rank < 0 || *from_rank >= ranks.all_ranks()))
       throw ConfigError("zero::gather: there is no rank " + std::to_string(*from_rank) + " among " +
-                        std::to_string(ranks.size()));
+                        std::to_string(ranks.all_ranks()));
     ranks.accounts().explaining_memory("gathering parameters", [&] {
       step.finish_delayed_update("zero::gather");
       if (!parameters.pager().pinned(unit)) parameters.renormalise();
@@ -91,7 +91,7 @@ void Engine::Impl::begin_scope(Unit& unit, std::optional<int> from_rank) {
 }
 
 void Engine::Impl::commit_scope(Unit& unit, std::optional<int> from_rank) {
-  naming_rank(ranks.rank(), [&] {
+  naming_rank(ranks.rank_of_all(), [&] {
     micro_batch().activations().settle();
     parameters.keep(unit, from_rank);
   });

@@ -205,7 +205,7 @@ void Saving::read_over(StateSource& source) {
   agree_on_loading(fault);
   behind_->reset();
   for (auto& unit : parameters_.units()) {
-    for (const at::Tensor& parameter : unit->parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+    unit->changed();
     if (parameters_.updater().states().has_main(*unit)) parameters_.publish(*unit, Exchange::Kind::load);
   }
   parameters_.renew(Exchange::Kind::load);

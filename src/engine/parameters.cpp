@@ -12,6 +12,22 @@
 
 namespace zero {
 
+namespace {
+
+// What no rank has a part of alone, along the tensor axis too, whose ranks are neighbours.
+void take_from(EngineRanks& ranks, const Trained& trained, Unit& unit, int rank) {
+  const TensorAxis* const axis = ranks.tensor().get();
+  const int places = axis == nullptr ? 1 : axis->size();
+  ranks.exchange().broadcast(Exchange::Kind::read, unit.index(), unit.full(), rank / places);
+  if (axis == nullptr) return;
+  const Unwatched unwatched;
+  const at::NoGradGuard no_grad;
+  for (int slot = 0; slot < static_cast<int>(unit.parameters().size()); ++slot)
+    if (!trained.cut(unit.layout().slot(slot).index)) axis->broadcast(unit.own(slot).detach(), rank % places);
+}
+
+}  // namespace
+
 void Parameters::observe(const std::weak_ptr<EngineObserver>& observer) {
   pager_->observe(observer);
   micro_batch_.observe(observer);
@@ -61,7 +77,7 @@ void Parameters::require_no_scope(const char* call) const {
 }
 
 void Parameters::updated(Unit& unit) {
-  for (const at::Tensor& parameter : unit.parameters()) parameter.unsafeGetTensorImpl()->bump_version();
+  unit.changed();
   pager_->outdate(unit);
   publish(unit, Exchange::Kind::publish);
 }
@@ -101,7 +117,7 @@ void Parameters::keep(Unit& unit, std::optional<int> from_rank, Written what) {
   unit.take_back(true);
   invalidate_state();
   const TierMeter::SetupTraffic apart;
-  if (from_rank) exchange.broadcast(Exchange::Kind::read, unit.index(), unit.full(), *from_rank);
+  if (from_rank) take_from(ranks_, trained_, unit, *from_rank);
   pager_->meet_in_common(unit);
   {
     const Critical critical(life_, "a gather scope's end failed halfway: some weights are not what was written");
@@ -190,8 +206,8 @@ void Parameters::release(ReleaseAs as, const std::function<void()>& before_end) 
   micro_batch_.end_forward();
   std::ranges::for_each(whole, &Pinned::forget);
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (as == ReleaseAs::given) {
-      units_[i]->give_back(weights[i]);
+    if (as == ReleaseAs::given || units_[i]->cut()) {
+      units_[i]->give_back(weights[i], as == ReleaseAs::computed);
     } else if (units_[i]->adopted()) {
       units_[i]->abandon();
     }

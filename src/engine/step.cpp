@@ -242,7 +242,7 @@ void Step::meet_before_writing() {
 // Between steps, evaluations see the latest parameters; within one, those that it computes with.
 void Step::before_evaluation() {
   if (!parameters_.delayed()->under_way()) return;
-  naming_rank(ranks_.rank(), [this] {
+  naming_rank(ranks_.rank_of_all(), [this] {
     accumulation_.settle_emptied();
     if (accumulation_.micro() == 0) finish_delayed_update("an evaluation");
   });

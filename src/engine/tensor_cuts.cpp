@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/codec.h"
 #include "base/text.h"
 #include "partition/full_tensor_owners.h"
 #include "partition/moments.h"
@@ -37,6 +38,10 @@ std::string fault_of(const ParameterInfo& info, std::int64_t dim, int ranks, int
 void add_faults_of_plan(const Inventory& inventory, const Plan& plan, std::vector<std::string>& faults) {
   if (!inventory.device.is_cpu()) faults.emplace_back("the module is on a device: this version cuts those of the CPU");
   if (plan.activation_budget()) faults.emplace_back("Plan::activation_budget: what is computed again is not cut");
+  for (const State state : {State::parameter, State::gradient})
+    if (has_codec(plan[state].wire))
+      faults.push_back("the wire " + std::string(name(plan[state].wire)) + " of " + std::string(name(state)) +
+                       ": its blocks span what is cut and what is not");
   if (plan.float8()) faults.emplace_back("Precision::fp8: products of parts have scales of the whole");
   for (const State state : {State::parameter, State::gradient, State::optimizer})
     if (plan[state].tier == Tier::disk) faults.push_back("Tier::disk of " + std::string(name(state)));

@@ -66,7 +66,7 @@ StepDecision count(const std::vector<std::int64_t>& table, const Plan& plan, con
     const std::span<const std::int64_t> vote = vote_of(which);
     squares.add(vote.first(kNormLimbs));
     const std::int64_t word = vote[kNormLimbs];
-    if (rates_of(word) != rates_of(vote_of(0)[kNormLimbs])) decision.other_rates = rank;
+    if (rates_of(word) != rates_of(vote_of(0)[kNormLimbs])) decision.other_rates = rank * places + which / ranks;
     decision.overflow = decision.overflow || (word & kOverflow) != 0;
     decision.save_ended = decision.save_ended && (word & kSaveEnded) != 0;
     decision.requests |= static_cast<std::uint32_t>(static_cast<std::uint64_t>(word) >> kRequests);

@@ -23,6 +23,7 @@ CopiedView::CopiedView(const c10::OperatorHandle& op, std::vector<c10::IValue> a
       copy_(std::move(copy)),
       of_(sharded::part_of(arguments_.front().toTensor())),
       seen_(of_.axis->writes_of(of_.values)) {
+  arguments_.front() = sharded::outside_of_graphs(arguments_.front().toTensor());
   of_.axis->add_copy(1);
 }
 

@@ -21,6 +21,9 @@ class CopiedView {
   CopiedView(const CopiedView&) = delete;
   CopiedView& operator=(const CopiedView&) = delete;
 
+  // What it is a view of.
+  const TensorPart& of() const { return of_; }
+
   // Before the copy is read or written: takes what has been written to the other since. Collective where anything was.
   void refresh();
   // Behind a write to the copy, or a view of it. Collective.
@@ -30,7 +33,7 @@ class CopiedView {
   at::Tensor view_in(const at::Tensor& whole) const;
 
   c10::OperatorHandle op_;
-  std::vector<c10::IValue> arguments_;
+  std::vector<c10::IValue> arguments_;  // the first outside of any graph
   std::size_t which_;
   at::Tensor copy_;
   TensorPart of_;

@@ -1,7 +1,9 @@
 // Operators of networks: embeddings, norms, attention, and the loss over classes.
 #include <ATen/Functions.h>
+#include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <optional>
@@ -22,6 +24,13 @@ struct OwnNumbers {
   at::Tensor numbers, elsewhere;
 };
 
+// As the operator on the whole would.
+void require_within(const at::Tensor& numbers, const at::Tensor& but, std::int64_t all) {
+  const at::Tensor within = numbers.ge(0).logical_and(numbers.lt(all));
+  TORCH_CHECK_INDEX((but.defined() ? within.logical_or(but) : within).all().item<bool>(),
+                    "zero: a number is out of the range of ", all, " rows or classes that are cut over a tensor axis");
+}
+
 OwnNumbers own_numbers(const at::Tensor& numbers, std::int64_t each, const TensorAxis& axis) {
   const at::Tensor here = numbers - axis.rank() * each;
   const at::Tensor elsewhere = here.lt(0).logical_or(here.ge(each));
@@ -33,6 +42,7 @@ bool embedding(ShardedCall& call) {
   const TensorPart& weight = call.part(0);
   if (call.sharded(1)) return !weight.placement.sharded() && call.give(call.on_parts(), {call.part(1).placement});
   if (weight.placement.dim == 1) return call.give(call.on_parts(), {shard(call.tensor(1).dim())});
+  require_within(call.part(1).values, {}, call.tensor(0).size(0));
   const auto [rows, elsewhere] = own_numbers(call.part(1).values, weight.values.size(0), *call.axis());
   std::vector<c10::IValue> found = call.on_parts({{1, rows}, {2, std::int64_t{-1}}});
   const at::Tensor addend = found.front().toTensor().masked_fill_(elsewhere.unsqueeze(-1), 0);
@@ -116,6 +126,9 @@ bool attention_backward(ShardedCall& call) {
 // Which kernel attention is computed by: a number, the same for a part.
 bool choice_of_attention(ShardedCall& call) {
   if (!cut_by_heads(call, 0, 2)) return false;
+  const bool mask_is_trained = call.has_tensor(3) && call.tensor(3).requires_grad() && at::GradMode::is_enabled();
+  if (mask_is_trained)
+    return call.give({c10::IValue(static_cast<std::int64_t>(at::SDPBackend::math))}, {AxisPlacement()});
   const auto changed = with_own_mask(call, 0);
   return changed && call.give(call.on_parts(*changed), {AxisPlacement()});
 }
@@ -129,6 +142,7 @@ std::optional<OwnClasses> own_classes(const ShardedCall& call, std::size_t self,
   const std::size_t target = self + 1, weight = self + 2;
   if (call.tensor(self).dim() != 2 || call.sharded(target) || call.has_tensor(weight)) return {};
   const at::Tensor ignored = call.part(target).values.eq(call[ignore_index].toInt());
+  require_within(call.part(target).values, ignored, call.tensor(self).size(1));
   const auto [numbers, elsewhere] = own_numbers(call.part(target).values, call.part(self).values.size(1), *call.axis());
   return OwnClasses{numbers, ignored, elsewhere.logical_or(ignored)};
 }

@@ -72,8 +72,16 @@ bool sum_of_two(ShardedCall& call) {
 bool multiple(ShardedCall& call) {
   if (!any_partial(call)) return broadcast(call);
   const bool number = !call.has_tensor(1) || (!call.part(1).placement.is_partial() && call.tensor(1).dim() == 0);
+  const int rounding = call.find("rounding_mode");
+  if (rounding >= 0 && !call[static_cast<std::size_t>(rounding)].isNone()) return false;
   return call.part(0).placement.is_partial() && number && !call.writes(0) &&
          call.give(call.on_parts(), {AxisPlacement::partial()});
+}
+
+// Its memory is in the order that the whole would have, as numbers are drawn.
+at::Tensor like_the_whole(const ShardedCall& call) {
+  const at::Tensor whole = call.tensor(0);
+  return at::empty_strided(whole.sizes(), whole.strides(), call.part(0).values.options());
 }
 
 // Numbers are drawn for the whole, so that they are those of one rank, and all ranks' generators go on alike.
@@ -82,7 +90,7 @@ bool drawn_in_place(ShardedCall& call) {
   for (std::size_t i = 1; i < call.size(); ++i)
     if (call.has_tensor(i)) return false;
   const TensorPart& part = call.part(0);
-  const at::Tensor all = at::empty(call.tensor(0).sizes(), part.values.options());
+  const at::Tensor all = like_the_whole(call);
   call.on_parts({{0, all}});
   part.values.copy_(call.axis()->own(all, part.placement.dim));
   return call.give({call[0]}, {part.placement});
@@ -92,7 +100,7 @@ bool drawn_in_place(ShardedCall& call) {
 bool drawn(ShardedCall& call) {
   if (!call.sharded(0)) return false;
   const TensorPart& part = call.part(0);
-  std::vector<c10::IValue> all = call.on_parts({{0, at::empty(call.tensor(0).sizes(), part.values.options())}});
+  std::vector<c10::IValue> all = call.on_parts({{0, like_the_whole(call)}});
   return call.give(call.axis()->own(all.front().toTensor(), part.placement.dim).contiguous(), part.placement);
 }
 

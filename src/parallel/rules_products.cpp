@@ -31,6 +31,8 @@ struct Product {
 std::optional<Product> product_of(const ShardedCall& call, std::size_t i) {
   const TensorPart &a = call.part(i), &b = call.part(i + 1);
   const Cut of_a = cut_of(a, true), of_b = cut_of(b, false);
+  if (of_a == Cut::rows && of_b == Cut::columns)
+    return Product{call.axis()->gather(a.values, a.placement.dim), b.values, of_b};
   if (of_a != Cut::none && of_b != Cut::none && of_a != of_b) return {};
   const Cut cut = of_a != Cut::none ? of_a : of_b;
   Product product{a.values, b.values, cut};
@@ -79,8 +81,14 @@ bool multiply_in_tiles(ShardedCall& call, const Product& product) {
   return call.give(at::cat(tiles, placement.dim), placement);
 }
 
+// Where the tiles divide what is cut.
 bool is_in_tiles(const ShardedCall& call, const Product& product) {
-  return call.axis()->in_tiles() && product.cut != Cut::batch;
+  if (!call.axis()->in_tiles() || product.cut == Cut::batch) return false;
+  const std::int64_t dims = product.a.dim();
+  const std::int64_t size = product.cut == Cut::columns
+                                ? product.b.size(dims - 1)
+                                : product.a.size(product.cut == Cut::inner ? dims - 1 : dims - 2);
+  return size % call.axis()->tiles() == 0;
 }
 
 bool multiply(ShardedCall& call) {

@@ -73,7 +73,9 @@ bool sum(ShardedCall& call) {
   const Reduced reduced = reduced_by(call);
   if (part.placement.sharded() && !reduced.has(part.placement.dim))
     return call.give(by_tile(call), {reduced.behind(part.placement.dim)});
-  if (!at::isFloatingType(part.values.scalar_type())) return false;
+  const c10::IValue dtype = call[static_cast<std::size_t>(call.find("dtype"))];
+  const at::ScalarType added_in = dtype.isNone() ? part.values.scalar_type() : dtype.toScalarType();
+  if (!at::isFloatingType(added_in)) return false;
   if (call.axis()->in_tiles()) return call.give(sum_in_tiles(call), {});
   return call.give(call.on_parts(), {AxisPlacement::partial()});
 }
@@ -98,6 +100,11 @@ bool softmax_along_another(const ShardedCall& call, std::size_t dim) {
 
 // Over what is cut, as a vocabulary is: the ranks tell each other the largest and the sum of each row (Megatron-LM,
 // section 3).
+// In which it is computed, to be rounded once.
+at::Tensor wide(const at::Tensor& values) {
+  return values.scalar_type() == at::kDouble ? values : values.to(at::kFloat);
+}
+
 at::Tensor sum_over_ranks(const ShardedCall& call, const at::Tensor& values) {
   const std::int64_t dim = call.part(0).placement.dim;
   std::vector<at::Tensor> sums;
@@ -107,22 +114,22 @@ at::Tensor sum_over_ranks(const ShardedCall& call, const at::Tensor& values) {
 }
 
 at::Tensor log_softmax_over_ranks(const ShardedCall& call) {
-  const TensorPart& part = call.part(0);
-  const std::int64_t dim = part.placement.dim;
-  const at::Tensor shifted = part.values - call.axis()->largest(part.values.amax(dim, /*keepdim=*/true));
+  const std::int64_t dim = call.part(0).placement.dim;
+  const at::Tensor values = wide(call.part(0).values);
+  const at::Tensor shifted = values - call.axis()->largest(values.amax(dim, /*keepdim=*/true));
   return shifted - sum_over_ranks(call, shifted.exp()).log();
 }
 
 bool log_softmax(ShardedCall& call) {
   if (softmax_along_another(call, 1)) return call.give(call.on_parts(), {call.part(0).placement});
   if (call[2].toBool() || !call.sharded(0)) return false;
-  return call.give(log_softmax_over_ranks(call), call.part(0).placement);
+  return call.give(log_softmax_over_ranks(call).to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 
 bool softmax(ShardedCall& call) {
   if (softmax_along_another(call, 1)) return call.give(call.on_parts(), {call.part(0).placement});
   if (call[2].toBool() || !call.sharded(0)) return false;
-  return call.give(log_softmax_over_ranks(call).exp(), call.part(0).placement);
+  return call.give(log_softmax_over_ranks(call).exp().to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 
 // (grad_output, output, dim, input_dtype).
@@ -134,18 +141,17 @@ bool same_parts_of_both(const ShardedCall& call) {
 bool log_softmax_backward(ShardedCall& call) {
   if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
   if (!same_parts_of_both(call)) return false;
-  const TensorPart &grad = call.part(0), &output = call.part(1);
-  const at::Tensor total = sum_over_ranks(call, grad.values);
-  return call.give(grad.values - output.values.exp() * total, grad.placement);
+  const at::Tensor grad = wide(call.part(0).values), output = wide(call.part(1).values);
+  const at::Tensor result = grad - output.exp() * sum_over_ranks(call, grad);
+  return call.give(result.to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 
 bool softmax_backward(ShardedCall& call) {
   if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
   if (!same_parts_of_both(call)) return false;
-  const TensorPart &grad = call.part(0), &output = call.part(1);
-  const at::Tensor product = grad.values * output.values;
-  const at::Tensor total = sum_over_ranks(call, product);
-  return call.give(product - output.values * total, grad.placement);
+  const at::Tensor output = wide(call.part(1).values), product = wide(call.part(0).values) * output;
+  const at::Tensor result = product - output * sum_over_ranks(call, product);
+  return call.give(result.to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 
 constexpr NamedShardedRule kReductions[] = {

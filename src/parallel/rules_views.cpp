@@ -81,8 +81,9 @@ std::optional<std::int64_t> cut_in(const Sizes& from, std::int64_t cut, const Si
 
 bool view(ShardedCall& call) {
   const at::Tensor whole = call.tensor(0);
+  if (!call[1].isIntList()) return false;
   if (!call.sharded(0)) return as_it_is(call);
-  if (!call[1].isIntList() || whole.numel() == 0) return false;
+  if (whole.numel() == 0) return false;
   Sizes to = call[1].toIntVector();
   const auto rest = std::ranges::find(to, -1);
   if (rest != to.end()) {

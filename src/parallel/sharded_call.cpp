@@ -2,7 +2,9 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <string_view>
@@ -34,6 +36,14 @@ bool is_in_place_view(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::inplace_view);
 }
 
+// Whether it writes results into arguments that are there for that.
+bool writes_others(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end(), [](const c10::Argument& each) {
+    return each.alias_info() != nullptr && each.alias_info()->isWrite();
+  });
+}
+
 class Table {
  public:
   Table() {
@@ -46,7 +56,8 @@ class Table {
       if (!std::string_view(name.name).starts_with(library) || name.overload_name.ends_with("out")) continue;
       const auto found = by_name.find(std::string_view(name.name).substr(library.size()));
       if (found == by_name.end()) continue;
-      if (const auto op = c10::Dispatcher::singleton().findSchema(name)) by_op_.emplace(*op, found->second);
+      const auto op = c10::Dispatcher::singleton().findSchema(name);
+      if (op && !writes_others(*op)) by_op_.emplace(*op, found->second);
     }
   }
 
@@ -134,9 +145,22 @@ bool ShardedCall::any(AxisPlacement::Kind kind) const {
 
 void ShardedCall::run() {
   refuse_change_of_sizes();
+  leave_others();
   refresh_copies();
   run_by_rule();
   note_writes();
+}
+
+// Autograd adds to a gradient in place where it thinks that its memory is the gradient's alone, which it asks the
+// storage that has none.
+void ShardedCall::leave_others() {
+  const bool accumulates = op_.operator_name().name == "aten::add_" && !at::GradMode::is_enabled() &&
+                           torch::autograd::get_current_graph_task_id() != -1;
+  if (!accumulates || parts_[0].empty() || parts_[0][0].axis == nullptr) return;
+  ShardedStorage& storage = *ShardedStorage::of(tensor(0).unsafeGetTensorImpl());
+  if (parts_[0][0].values.storage().use_count() == 1) return;
+  storage.leave_others();
+  parts_[0][0] = storage.part();
 }
 
 // What is partial is summed where no rule takes it as it is.
@@ -255,7 +279,7 @@ std::vector<c10::IValue> ShardedCall::copies_of_views(std::vector<c10::IValue> r
   std::size_t which = 0;
   for (c10::IValue& result : results)
     result = with_tensors(result, [&](const at::Tensor& copy) {
-      return sharded::tensor({copy, {}, axis_, std::make_shared<CopiedView>(op_, arguments_, which++, copy)});
+      return sharded::tensor({copy, {}, axis_, std::make_shared<CopiedView>(op_, arguments_, which++, copy), {}});
     });
   return results;
 }
@@ -264,7 +288,7 @@ std::vector<c10::IValue> ShardedCall::views_of_copies(std::vector<c10::IValue> r
   if (!is_view(op_) || parts_.front().empty() || parts_.front().front().copied == nullptr) return results;
   for (c10::IValue& result : results)
     result = with_tensors(result, [&](const at::Tensor& view) {
-      return sharded::tensor({view, {}, axis_, parts_.front().front().copied});
+      return sharded::tensor({view, {}, axis_, parts_.front().front().copied, {}});
     });
   return results;
 }
@@ -286,13 +310,22 @@ void ShardedCall::put(std::vector<c10::IValue> results) {
   for (c10::IValue& result : results) stack_->push_back(std::move(result));
 }
 
+// Of a view of addends among the arguments theirs; null: it is new.
+std::shared_ptr<Addend> ShardedCall::addend_of(const at::Tensor& values) const {
+  for (const auto& parts : parts_)
+    for (const TensorPart& part : parts)
+      if (part.placement.is_partial() && part.values.storage().is_alias_of(values.storage())) return part.addend;
+  return nullptr;
+}
+
 bool ShardedCall::give(std::vector<c10::IValue> results, const std::vector<AxisPlacement>& placements) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (written_as(i) != nullptr) continue;
     const AxisPlacement placement = placements.size() == 1 ? placements.front() : placements[i];
     results[i] = with_tensors(results[i], [&](const at::Tensor& values) {
-      if (placement.is_partial() && axis_->in_tiles()) return axis_->sum(values);
-      return sharded::tensor(values, placement, axis_);
+      if (!placement.is_partial()) return sharded::tensor(values, placement, axis_);
+      if (axis_->in_tiles()) return axis_->sum(values);
+      return sharded::tensor({values, placement, axis_, {}, addend_of(values)});
     });
   }
   put(std::move(results));

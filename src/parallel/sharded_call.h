@@ -30,7 +30,9 @@ class ShardedCall {
   const c10::IValue& operator[](std::size_t i) const { return arguments_[i]; }
   // By the schema's name; -1: it has none of that name.
   int find(std::string_view name) const;
-  bool has_tensor(std::size_t i) const { return arguments_[i].isTensor() && arguments_[i].toTensor().defined(); }
+  bool has_tensor(std::size_t i) const {
+    return i < size() && arguments_[i].isTensor() && arguments_[i].toTensor().defined();
+  }
   at::Tensor tensor(std::size_t i) const { return arguments_[i].toTensor(); }   // with global sizes
   const TensorPart& part(std::size_t i) const { return parts_[i].front(); }     // of a tensor
   std::span<const TensorPart> parts(std::size_t i) const { return parts_[i]; }  // of a list, too
@@ -54,6 +56,8 @@ class ShardedCall {
 
  private:
   void run_by_rule();
+  void leave_others();
+  std::shared_ptr<Addend> addend_of(const at::Tensor& values) const;
   void sum_partial();
   std::optional<std::int64_t> cut_of_sum(const at::Tensor& partial) const;
   void refresh_copies();

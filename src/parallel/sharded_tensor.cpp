@@ -20,7 +20,7 @@ std::vector<std::int64_t> strides_of_whole(const at::Tensor& part, std::int64_t 
   const std::int64_t cut = part.stride(dim);
   for (std::int64_t i = 0; i < part.dim(); ++i) {
     std::int64_t& stride = strides[static_cast<std::size_t>(i)];
-    if (stride > cut || (stride == cut && i < dim)) stride *= parts;
+    if (stride > cut || (stride == cut && i != dim && (i < dim || part.size(i) > 1))) stride *= parts;
   }
   return strides;
 }
@@ -59,22 +59,39 @@ at::Tensor tensor_of(c10::Storage storage, const TensorPart& part) {
 
 }  // namespace
 
-c10::Storage ShardedStorage::make(TensorPart part, std::size_t bytes, const std::string& why) {
+c10::Storage ShardedStorage::make(TensorPart part, Of of, const std::string& why) {
   const at::Device device = part.values.device();
+  const std::size_t bytes =
+      of == Of::parameter ? part.values.nbytes() * static_cast<std::size_t>(part.axis->size()) : 0;
+  if (part.placement.is_partial() && part.addend == nullptr) part.addend = std::make_shared<Addend>();
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
-                       at::DataPtr(nullptr, new ShardedStorage(std::move(part)), &remove, device), nullptr,
+                       at::DataPtr(nullptr, new ShardedStorage(std::move(part), of), &remove, device), nullptr,
                        /*resizable=*/false);
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       "zero: " + why + "; compute with it by operators, or take all of it by zero::whole()");
   return storage;
 }
 
+// Where all of the sum is due, the memory of the addends becomes that of the sum, whatever is a view of it.
 const TensorPart& ShardedStorage::summed(std::optional<std::int64_t> along) {
-  if (!part_.placement.is_partial()) return part_;
-  at::Tensor addend = std::exchange(part_.values, at::Tensor());
-  part_.values = along ? part_.axis->sum_own(addend, *along) : part_.axis->sum(std::move(addend));
-  part_.placement = along ? AxisPlacement::shard(*along) : AxisPlacement();
-  return part_;
+  if (!part().placement.is_partial()) return part_;
+  if (along) {
+    part_.values = part_.axis->sum_own(part_.values, *along);
+    part_.placement = AxisPlacement::shard(*along);
+    part_.addend.reset();
+    return part_;
+  }
+  const c10::Storage& memory = part_.values.storage();
+  const auto elements = static_cast<std::int64_t>(memory.nbytes() / part_.values.element_size());
+  part_.axis->sum_(at::empty({0}, part_.values.options()).set_(memory, 0, {elements}, {1}));
+  part_.addend->summed = true;
+  return part();
+}
+
+void ShardedStorage::leave_others() {
+  part_.values = part().values.clone();
+  part_.copied.reset();
+  if (part_.addend != nullptr) part_.addend = std::make_shared<Addend>(*part_.addend);
 }
 
 ShardedStorage::~ShardedStorage() {
@@ -82,7 +99,8 @@ ShardedStorage::~ShardedStorage() {
 }
 
 at::Tensor ShardedStorage::gathered() {
-  if (!part_.placement.sharded() || !part_.axis->along_sequence()) return sharded::whole(summed());
+  const bool kept = of_ == Of::made && part().placement.sharded() && part_.axis->along_sequence();
+  if (!kept) return sharded::whole(summed());
   const std::int64_t writes = part_.axis->writes_of(part_.values);
   if (gathered_.defined() && seen_ == writes) return gathered_;
   if (!gathered_.defined()) part_.axis->add_copy(1);
@@ -94,22 +112,32 @@ namespace sharded {
 
 TensorPart part_of(const at::Tensor& tensor) {
   const ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
-  return storage == nullptr ? TensorPart{tensor, {}, {}, {}} : storage->part();
+  return storage == nullptr ? TensorPart{tensor} : storage->part();
 }
 
+// Of a copy that is taken for a view what it is a view of.
 const c10::TensorImpl* values_of(const c10::TensorImpl* tensor) {
   const ShardedStorage* const storage = ShardedStorage::of(tensor);
-  return storage == nullptr ? tensor : storage->part().values.unsafeGetTensorImpl();
+  if (storage == nullptr) return tensor;
+  const TensorPart& part = storage->part();
+  return (part.copied == nullptr ? part.values : part.copied->of().values).unsafeGetTensorImpl();
 }
 
 at::Tensor tensor(TensorPart part) {
   if (part.placement.replicated() && part.copied == nullptr) return part.values;
-  return tensor_of(
-      ShardedStorage::make(part, 0, "a tensor is cut over the ranks of the tensor axis, and has no memory"), part);
+  constexpr const char* why = "a tensor is cut over the ranks of the tensor axis, and has no memory";
+  return tensor_of(ShardedStorage::make(part, ShardedStorage::Of::made, why), part);
 }
 
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis) {
-  return tensor(TensorPart{std::move(values), placement, axis, {}});
+  return tensor(TensorPart{std::move(values), placement, axis});
+}
+
+at::Tensor outside_of_graphs(const at::Tensor& tensor) {
+  at::Tensor same = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()), keys_of(part_of(tensor).values), tensor.dtype());
+  same.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return same;
 }
 
 at::Tensor whole(const TensorPart& part) {
@@ -117,7 +145,7 @@ at::Tensor whole(const TensorPart& part) {
   switch (part.placement.kind) {
     case AxisPlacement::Kind::replicated: return part.values;
     case AxisPlacement::Kind::shard: return part.axis->gather(part.values, part.placement.dim);
-    case AxisPlacement::Kind::partial: return part.axis->sum(at::Tensor(part.values));
+    case AxisPlacement::Kind::partial: return part.axis->sum(part.values);
   }
   return part.values;
 }
@@ -129,12 +157,10 @@ at::Tensor whole(const at::Tensor& tensor) {
 
 at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,
                      const std::string& name) {
-  const TensorPart cut{part, AxisPlacement::shard(dim), axis, {}};
-  const std::string ranks = std::to_string(axis->size());
-  return tensor_of(ShardedStorage::make(cut, part.nbytes() * static_cast<std::size_t>(axis->size()),
-                                        "parameter '" + name + "' is cut over the " + ranks +
-                                            " ranks of the tensor axis, and no rank has all of it in its memory"),
-                   cut);
+  const TensorPart cut{part, AxisPlacement::shard(dim), axis};
+  const std::string why = "parameter '" + name + "' is cut over the " + std::to_string(axis->size()) +
+                          " ranks of the tensor axis, and no rank has all of it in its memory";
+  return tensor_of(ShardedStorage::make(cut, ShardedStorage::Of::parameter, why), cut);
 }
 
 at::Tensor own_gradient(const at::Tensor& gradient, std::optional<std::int64_t> dim,

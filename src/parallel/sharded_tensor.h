@@ -37,12 +37,18 @@ struct AxisPlacement {
 
 class CopiedView;
 
+// Memory of addends, which all tensors that are views of it share: it is summed once, for all of them.
+struct Addend {
+  bool summed = false;
+};
+
 // What this rank has of a tensor.
 struct TensorPart {
   at::Tensor values;
   AxisPlacement placement = {};
   std::shared_ptr<TensorAxis> axis = {};    // null: of a plain tensor, which every rank has
   std::shared_ptr<CopiedView> copied = {};  // of one that is replicated, where the program takes it for a view
+  std::shared_ptr<Addend> addend = {};      // of one that is partial, or was
 };
 
 // What the storage of a sharded tensor has in the place of memory: the context of its data pointer, so that it is found
@@ -55,11 +61,17 @@ class ShardedStorage {
     const at::DataPtr& pointer = tensor->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
     return pointer.get_deleter() == &remove ? static_cast<ShardedStorage*>(pointer.get_context()) : nullptr;
   }
-  // Whoever takes its memory is told `why` there is none.
-  static c10::Storage make(TensorPart part, std::size_t bytes, const std::string& why);
+  // Of a parameter, or else of what an operator made. Whoever takes its memory is told `why` there is none.
+  enum class Of : std::uint8_t { parameter, made };
+  static c10::Storage make(TensorPart part, Of of, const std::string& why);
 
   // Of one that was partial, once somebody needed its sum, that.
-  const TensorPart& part() const { return part_; }
+  const TensorPart& part() const {
+    if (part_.addend != nullptr && part_.addend->summed) part_.placement = {};
+    return part_;
+  }
+  // Its values have memory of their own from now on: what has been a view of others is none.
+  void leave_others();
   // The ranks' sum takes the place of the addends, or this rank's part of it along a dimension. Collective where they
   // are there.
   const TensorPart& summed(std::optional<std::int64_t> along = {});
@@ -68,13 +80,14 @@ class ShardedStorage {
   at::Tensor gathered();
 
  private:
-  explicit ShardedStorage(TensorPart part) : part_(std::move(part)) {}
+  ShardedStorage(TensorPart part, Of of) : part_(std::move(part)), of_(of) {}
   ~ShardedStorage();
   ShardedStorage(const ShardedStorage&) = delete;
   ShardedStorage& operator=(const ShardedStorage&) = delete;
   static void remove(void* self) { delete static_cast<ShardedStorage*>(self); }
 
-  TensorPart part_;
+  mutable TensorPart part_;
+  Of of_;
   at::Tensor gathered_;
   std::int64_t seen_ = 0;  // writes of the parts, when they were gathered
 };
@@ -92,6 +105,8 @@ const c10::TensorImpl* values_of(const c10::TensorImpl* tensor);
 // A tensor of which the ranks have these parts; of one that is replicated that itself, unless it is taken for a view.
 at::Tensor tensor(TensorPart part);
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis);
+// The same tensor without what autograd knows of it.
+at::Tensor outside_of_graphs(const at::Tensor& tensor);
 // All of it. Collective where it is sharded.
 at::Tensor whole(const at::Tensor& tensor);
 at::Tensor whole(const TensorPart& part);

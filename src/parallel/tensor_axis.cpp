@@ -38,13 +38,16 @@ at::Tensor TensorAxis::gather(const at::Tensor& part, std::int64_t dim) const {
   return dim == 0 ? all.flatten(0, 1) : at::cat(all.unbind(), dim);
 }
 
-at::Tensor TensorAxis::sum(at::Tensor addend) const {
-  const bool alone = addend.is_contiguous() && addend.use_count() == 1 && addend.storage().use_count() == 1;
-  const at::Tensor total = alone ? std::move(addend) : addend.clone(at::MemoryFormat::Contiguous);
-  const Dtype dtype = *any_dtype_of(total.scalar_type());
-  if (total.numel() > 0)
-    group_.all_reduce(view_of(total.mutable_data_ptr(), dtype, 0, total.numel(), total.device())).wait();
+at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
+  at::Tensor total = addend.clone(at::MemoryFormat::Contiguous);
+  sum_(total);
   return total;
+}
+
+void TensorAxis::sum_(const at::Tensor& addend) const {
+  const Dtype dtype = *any_dtype_of(addend.scalar_type());
+  if (addend.numel() > 0)
+    group_.all_reduce(view_of(addend.mutable_data_ptr(), dtype, 0, addend.numel(), addend.device())).wait();
 }
 
 at::Tensor TensorAxis::sum_own(const at::Tensor& addend, std::int64_t dim) const {
@@ -67,7 +70,7 @@ at::Tensor TensorAxis::sum_of_tiles(std::vector<at::Tensor> mine) const {
     for (at::Tensor& tile : mine) tile = tile.to(at::kFloat);
   for (std::size_t pair = 1; pair < mine.size(); pair *= 2)
     for (std::size_t i = 0; i + pair < mine.size(); i += 2 * pair) mine[i] = mine[i] + mine[i + pair];
-  const at::Tensor total = sum(std::move(mine.front()));
+  const at::Tensor total = sum(mine.front());
   return narrow ? total.to(dtype) : total;
 }
 
@@ -80,10 +83,10 @@ at::Tensor TensorAxis::own(const at::Tensor& whole, std::int64_t dim) const {
   return whole.narrow(dim, rank() * each, each);
 }
 
-void TensorAxis::broadcast(const at::Tensor& values) const {
+void TensorAxis::broadcast(const at::Tensor& values, int from) const {
   if (values.numel() == 0) return;
   const at::Tensor plain = values.contiguous();
-  group_.broadcast(bytes_of(plain), 0).wait();
+  group_.broadcast(bytes_of(plain), from).wait();
   if (!plain.is_same(values)) values.copy_(plain);
 }
 

@@ -54,7 +54,8 @@ class TensorAxis {
   // The ranks' parts, in rank order, joined along a dimension. Wire: (T - 1) parts a rank.
   at::Tensor gather(const at::Tensor& part, std::int64_t dim) const;
   // The sum of the ranks' tensors, the same bits on all of them: see Communicator::all_reduce().
-  at::Tensor sum(at::Tensor addend) const;
+  at::Tensor sum(const at::Tensor& addend) const;
+  void sum_(const at::Tensor& addend) const;  // in place, of a contiguous one
   // This rank's part of that sum, along a dimension that the ranks divide. Wire: (T - 1) parts a rank.
   at::Tensor sum_own(const at::Tensor& addend, std::int64_t dim) const;
   // The largest of the ranks' values, element by element.
@@ -62,8 +63,8 @@ class TensorAxis {
   // This rank's part of what all of them have, a view: of a size that the ranks divide.
   at::Tensor own(const at::Tensor& whole, std::int64_t dim) const;
   bool divides(std::int64_t size) const { return size > 0 && size % this->size() == 0; }
-  // Rank 0's values into those of the others.
-  void broadcast(const at::Tensor& values) const;
+  // One rank's values into those of the others.
+  void broadcast(const at::Tensor& values, int from = 0) const;
 
   // Every rank's words, as many on each, in rank order.
   std::vector<std::int64_t> gather_words(const std::vector<std::int64_t>& words) const;

@@ -432,17 +432,18 @@ void Unit::abandon(bool with_values) {
   end();
 }
 
-void Unit::give_back(const at::Tensor& values) {
+void Unit::give_back(const at::Tensor& values, bool as_computed) {
   const Unwatched unwatched;
   at::NoGradGuard no_grad;
-  if (!adopted()) return cast_back();
+  if (!adopted()) return as_computed ? void() : cast_back();
   std::vector<at::Tensor> copies;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     const at::Tensor mine = own(static_cast<int>(i));
     const at::Tensor from = whole_of(i, values.defined() ? slot_view(values, layout_.slots()[i], mine) : mine.detach());
-    copies.push_back(
-        at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().dtype(given_[i])).copy_(from));
+    copies.push_back(at::empty_strided(parameter.sizes(), parameter.strides(),
+                                       parameter.options().dtype(as_computed ? dtype() : given_[i]))
+                         .copy_(from));
   }
   settle_on(copies);
 }

@@ -151,6 +151,8 @@ class Unit {
   void install();
   // What was written to the resident whole becomes this rank's shard.
   void keep_full(Staging& staging);
+  // Its parameters have other values.
+  void changed();
   // It is being replaced under the parameters (replicated units, after a step).
   void suspend();
   // Memory for the whole that is not the unit's own.
@@ -208,7 +210,9 @@ class Unit {
   void abandon(bool with_values = true);
   // Ends it, when operators may read it or it was cast: parameters get these values of the flat array, or its own where
   // there are none, in the dtypes that they had before the unit.
-  void give_back(const at::Tensor& values = {});
+  // `as_computed`: in the unit's own dtype. Collective along the tensor axis where any is cut.
+  void give_back(const at::Tensor& values = {}, bool as_computed = false);
+  bool cut() const { return cuts_.any(); }
 
   UnitOwner* owner = nullptr;
 

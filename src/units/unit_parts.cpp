@@ -34,6 +34,12 @@ at::Tensor Unit::own_gradient(int slot, const at::Tensor& gradient) const {
   return sharded::own_gradient(gradient, cut(static_cast<std::size_t>(slot)), cuts_.axis);
 }
 
+void Unit::changed() {
+  for (const at::Tensor& parameter : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
+  for (const Place& place : places_)
+    if (cut(place.slot)) cuts_.axis->wrote(place.parameter);
+}
+
 at::Tensor Unit::shown(std::size_t slot, const at::Tensor& part) const {
   return cut(slot) ? sharded::parameter(part, *cut(slot), cuts_.axis, layout_.slots()[slot].name) : part;
 }

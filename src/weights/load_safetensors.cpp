@@ -11,6 +11,7 @@
 #include "deferred/deferred_tensors.h"
 #include "deferred/read_stretches.h"
 #include "engine/module_tensors.h"
+#include "parallel/sharded_tensor.h"
 #include "persist/checksum.h"
 #include "weights/load_weights.h"
 #include "zero/error.h"
@@ -146,7 +147,8 @@ class SafetensorsLoading {
     if (to.numel() == 0) return;
     const Origin from{match.from, match.to->first(), match.type};
     if (deferred_tensors::whole(to) && to.is_cpu()) return deferred_tensors::set_values(to, source(from, to));
-    if (to.is_contiguous() && !deferred_tensors::deferred(to)) return copy_stretches(*weights_, from, to.view(-1));
+    const bool has_memory = !deferred_tensors::deferred(to) && !sharded::is_sharded(to.unsafeGetTensorImpl());
+    if (to.is_contiguous() && has_memory) return copy_stretches(*weights_, from, to.view(-1));
     at::Tensor values = at::empty(to.sizes(), match.type);
     copy_stretches(*weights_, from, values.view(-1));
     to.copy_(values);

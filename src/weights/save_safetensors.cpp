@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "device/torch/dtypes.h"
 #include "engine/module_tensors.h"
+#include "parallel/sharded_tensor.h"
 #include "persist/folders.h"
 #include "persist/safetensors_writer.h"
 #include "zero/error.h"
@@ -53,6 +54,9 @@ void save_safetensors(const torch::nn::Module& module, const std::string& folder
   for (const ModuleTensor& each : tensors_of(module)) {
     const std::string name = written_name(each, options.names);
     if (name.empty()) continue;
+    if (sharded::is_sharded(each.tensor.unsafeGetTensorImpl()))
+      throw StateError("parameter '" + name + "' is cut over a tensor axis, and no rank can write all of it alone",
+                       "save a checkpoint, and export that, or release() the engine before");
     const at::ScalarType own = each.tensor.scalar_type();
     const at::ScalarType type = options.dtype && at::isFloatingType(own) ? scalar_type(*options.dtype) : own;
     const auto written = tensor_type_of(type);

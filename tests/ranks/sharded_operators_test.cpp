@@ -164,6 +164,37 @@ std::vector<Function> of_networks() {
          y.slice(0, 1, 3).add_(1);
          return y * 3 + at::pad(some, {1, 3}).sin() + fewer.sum();
        }},
+      {"OneSequence", {{{1, 4, 8}}, {{12, 8}}, {{12}}}, [](const Tensors& x) { return F::linear(x[0], x[1], x[2]); }},
+      {"ScaledHeads",
+       {{{2, 6, 8}}},
+       [](const Tensors& x) {
+         const Tensor q = x[0].view({2, 6, 4, 2}).transpose(1, 2) * 1;
+         Tensor scaled = x[0].mul(2).view({2, 6, 4, 2}).transpose(1, 2);
+         scaled.mul_(3);
+         return (scaled * q).select(1, 2) + scaled.unbind(1)[3];
+       }},
+      {"WritesToSums",
+       {{{4, 8}}, {{8, 8}}},
+       [](const Tensors& x) {
+         Tensor y = x[0].mm(x[1]);
+         const Tensor view = y.view({2, 2, 8});
+         y.select(0, 1).zero_();
+         const Tensor before = view * 1;
+         y.mul_(2);
+         return before + view.sin() + y.t().reshape({2, 2, 8});
+       }},
+      {"GradientsThatShareMemory",
+       {{{32}}, {{4, 8}}},
+       [](const Tensors& x) {
+         const Tensor w = x[0].sin(), u = x[1].sin();
+         return ((x[1].view(32) + w) + u.view(32)).sin();
+       }},
+      {"RoundedDown",
+       {{{4, 8}}, {{8, 8}}},
+       [](const Tensors& x) { return x[0].mm(x[1]).div(.5, "floor") + x[0].mm(x[1]).neg() + x[0] * 0; }},
+      {"TrainedMask",
+       {{{2, 4, 6, 8}}, {{2, 4, 6, 8}}, {{1, 4, 6, 6}}},
+       [](const Tensors& x) { return at::scaled_dot_product_attention(x[0], x[1], x[1], x[2]); }},
       {"Gathered", {{{4, 8}}, {{4, 2}, 8}}, [](const Tensors& x) { return x[0].gather(1, x[1]); }},
       {"Einsum",
        {{{4, 8}}, {{8, 4}}},

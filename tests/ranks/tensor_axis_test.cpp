@@ -365,6 +365,73 @@ TEST(TensorAxis, MovesWhatMegatronDoes) {
   }
 }
 
+// Fused projections, whose thirds are views along what is cut, and positions that are a part of a table.
+struct FusedGpt : torch::nn::Module {
+  FusedGpt() {
+    register_module("words", words);
+    register_module("positions", positions);
+    register_module("qkv", qkv);
+    register_module("o", o);
+    register_module("head", head);
+  }
+  Tensor loss(std::int64_t index) {
+    const Tensor ids = tokens(index, {1, 9}, 24);
+    const Tensor x = words(ids.slice(1, 0, 8)) + positions->weight.slice(0, 0, 8);
+    const auto parts = qkv(x).chunk(3, -1);
+    const auto heads = [](const Tensor& y) { return y.view({1, 8, 2, 8}).transpose(1, 2); };
+    const Tensor y = at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]), {}, 0, true);
+    const Tensor logits = head(x + o(y.transpose(1, 2).reshape(x.sizes())));
+    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.slice(1, 1).flatten());
+  }
+  torch::nn::Embedding words{24, 16}, positions{10, 16};
+  torch::nn::Linear qkv{16, 48}, o{16, 16}, head{16, 24};
+};
+
+TEST(TensorAxis, SeesUpdatesInViewsThatAreCopies) {
+  const Job whole{.plan = Plan::zero3(), .ranks = 1, .steps = 4};
+  for (const bool sequence : {false, true}) {
+    Job cut = whole;
+    cut.ranks = cut.tensor = 2;
+    cut.options.sequence_parallel = sequence;
+    cut.options.tensor = tensor_named({{"words", TensorCut::column},
+                                       {"positions", TensorCut::column},
+                                       {"qkv", TensorCut::column},
+                                       {"o", TensorCut::row},
+                                       {"head", TensorCut::column}});
+    EXPECT_EQ(difference(train<FusedGpt>(whole), train<FusedGpt>(cut), kTolerance), "");
+  }
+}
+
+TEST(TensorAxis, TakesWhatOneRankWrites) {
+  Job job = cut_job({.plan = Plan::zero3(), .ranks = 2}, 2);
+  on_ranks(job, Course<Gpt>{}, [](Gpt& model, Engine& engine, int rank) {
+    const at::Tensor& weight = model.norm->weight;
+    for (const int writer : {3, 0}) {
+      {
+        const auto scope = gather({weight}, writer);
+        const torch::NoGradGuard no_grad;
+        if (rank == writer) weight.fill_(writer + 5);
+      }
+      EXPECT_TRUE(at::equal(engine.main_parameter(weight), at::full({16}, writer + 5.))) << rank;
+    }
+    const auto writes_alone = [&] { const auto scope = gather({model.blocks->ptr<GptBlockImpl>(0)->up->weight}, 1); };
+    EXPECT_TRUE(says(thrown_by(writes_alone), {"parameter 'blocks.0.up.weight' is cut over the tensor axis"}));
+  });
+}
+
+TEST(TensorAxis, GivesBackWhatIsComputedWith) {
+  Job job = small();
+  job.plan = Plan::ddp().bf16();
+  on_ranks(job, Course<Gpt>{}, [](Gpt& model, Engine& engine, int) {
+    train_step(model, engine);
+    const at::Tensor& weight = model.blocks->ptr<GptBlockImpl>(0)->up->weight;
+    const at::Tensor expected = whole(weight);
+    engine.release(ReleaseAs::computed);
+    EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(at::equal(weight.detach(), expected));
+  });
+}
+
 TEST(TensorAxis, RefusesWhatItCannotDo) {
   const auto refused = [](const std::function<void(Job&)>& change) {
     Job job = small();
@@ -381,6 +448,7 @@ TEST(TensorAxis, RefusesWhatItCannotDo) {
   EXPECT_TRUE(says(refused([](Job& job) { job.optimizer = Muon{}; }), {"which is cut, takes whole tensors"}));
   EXPECT_TRUE(says(refused([](Job& job) { job.plan = job.plan.activation_budget({.share = .5}); }),
                    {"Plan::activation_budget"}));
+  EXPECT_TRUE(says(refused([](Job& job) { job.plan = job.plan.gather_in(Wire::int8); }), {"the wire int8"}));
 }
 
 }  // namespace zero::test::tensor_axis_test
