@@ -25,9 +25,9 @@ target_include_directories(zero_python PRIVATE "${PROJECT_SOURCE_DIR}/python")
 target_link_libraries(zero_python PRIVATE zero "${LibTorch_PYTHON}")
 
 # What is Python's own, beside it.
-zero_glob(python_files python/zero/*.py python/zero/*.pyi python/zero/py.typed)
+zero_glob(python_files python/zero/*.py python/zero/*/*.py python/zero/*.pyi python/zero/py.typed)
 foreach(file IN LISTS python_files)
-  cmake_path(GET file FILENAME name)
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/python/zero" OUTPUT_VARIABLE name)
   add_custom_command(OUTPUT "${ZERO_PYTHON_PACKAGE}/${name}" DEPENDS "${file}"
                      COMMAND ${CMAKE_COMMAND} -E copy "${file}" "${ZERO_PYTHON_PACKAGE}/${name}" VERBATIM)
   list(APPEND package_files "${ZERO_PYTHON_PACKAGE}/${name}")

@@ -14,9 +14,11 @@ packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
 # A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and the compiler of the
 # sanitizers and fuzz targets.
 test_packages=(chromium iproute2 clang-16 libclang-rt-16-dev)
-# What reads the event files and the models that are written, in an environment of its own.
-test_venv=build/tests-venv
-readers=('tensorboard==2.21.*' 'transformers==4.57.*')
+# What reads the event files and the models that are written, and what trains models, in environments of their own:
+# build/tests-venv, and one of the newer transformers. accelerate, of its Trainer, would bring a PyTorch of its own.
+readers=('tensorboard==2.21.*' 'transformers==4.57.*' 'psutil==7.*')
+newer_readers=('transformers==5.24.*' 'psutil==7.*')
+accelerate='accelerate==1.15.*'
 
 say() { echo "setup: $*" >&2; }
 
@@ -68,13 +70,17 @@ fetch_torch() {
 
 need_venv() { python3 -c 'import ensurepip' 2>/dev/null || need_packages python3-venv; }
 
+# Into an environment, the first argument, the packages that the others name.
 fetch_readers() {
-  [ "${readers[*]}" = "$(cat "$test_venv/installed" 2>/dev/null)" ] && return
+  local venv=$1
+  shift
+  [ "$* $accelerate" = "$(cat "$venv/installed" 2>/dev/null)" ] && return
   need_venv
-  say "fetching TensorBoard and transformers into $test_venv"
-  [ -x "$test_venv/bin/python" ] || python3 -m venv "$test_venv"
-  "$test_venv/bin/python" -m pip install --quiet --disable-pip-version-check "${readers[@]}" &&
-    echo "${readers[*]}" >"$test_venv/installed"
+  say "fetching $* into $venv"
+  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" &&
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$accelerate" &&
+    echo "$* $accelerate" >"$venv/installed"
 }
 
 fetch_cuda() {
@@ -106,7 +112,8 @@ find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of pytho
 
 if [ "${1:-}" = --tests ]; then
   need_packages "${test_packages[@]}"
-  fetch_readers
+  fetch_readers build/tests-venv "${readers[@]}"
+  fetch_readers build/transformers5-venv "${newer_readers[@]}"
   exit
 fi
 if [ "${1:-}" = --python ]; then
