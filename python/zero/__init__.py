@@ -11,6 +11,10 @@
 Start it with torchrun. The library is that of C++, and so are the bits.
 """
 
+from . import _built_with
+
+_built_with.require_the_same()
+
 from ._engine import Engine, Restored, find_checkpoint
 from ._native import (
     SGD,
