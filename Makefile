@@ -66,14 +66,16 @@ cuda: ## builds everything against LibTorch for CUDA, which it fetches into buil
 	@build/cuda/tests/unit_tests --gtest_brief=1 --gtest_filter='GridKernels.*'
 	@build/cuda/zero compare --model micro --ranks 2 --steps 4
 
+# As anybody installs it, with a build folder that stays, and compiled as the library is, which ccache then knows.
 python: setup ## the package zero for Python, into build/python/package
 	@scripts/setup.sh --python
-	@$(GENERATOR); cmake --preset python -DCMAKE_PREFIX_PATH="$$(cat build/torch.prefix)" >build/python.log || { cat build/python.log; exit 1; }
-	@cmake --build --preset python
-	@echo "export PYTHONPATH=$(CURDIR)/build/python/package"
+	@export PYTHONPATH="$(CURDIR)/build/python-tools" CXX="$${CXX-c++}"; $(GENERATOR); "$$(cat build/python.executable)" -m pip install . \
+	  --quiet --no-build-isolation --no-deps --no-index --upgrade --target build/python/package --config-settings build-dir=build/python \
+	  --config-settings cmake.define.ZERO_WERROR=ON --config-settings cmake.define.ZERO_PYTHON_TESTS=ON
+	@echo "export PYTHONPATH=$(CURDIR)/build/python/package PATH=$(CURDIR)/build/python/package/bin:\$$PATH"
 
 python-test: python test-setup ## its tests: ranks by torchrun
-	@ctest --preset python
+	@ctest --test-dir build/python --output-on-failure --no-tests=error
 
 docs: ## what there is to read
 	@for page in README.md docs/*.md docs/*/*.md; do [ ! -f $$page ] || echo "$$page: $$(grep -m1 '^#' $$page | tr -d '#')"; done

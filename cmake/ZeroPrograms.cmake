@@ -36,9 +36,9 @@ set_target_properties(zero_training PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTOR
 cmake_path(APPEND LibTorch_PREFIX lib OUTPUT_VARIABLE libtorch_libraries)
 target_compile_definitions(
   zero_cli PRIVATE ZERO_VERSION="${PROJECT_VERSION}" ZERO_LIBTORCH_FOLDER="${libtorch_libraries}"
+                   ZERO_LIBTORCH_VERSION="${LibTorch_VERSION}"
                    ZERO_TRAINING_FILE="zero_training${CMAKE_SHARED_MODULE_SUFFIX}"
                    ZERO_TRAINING_INSTALLED="../${CMAKE_INSTALL_LIBDIR}/zero/zero_training${CMAKE_SHARED_MODULE_SUFFIX}")
-target_compile_definitions(zero_training PRIVATE ZERO_DEFAULT_TEXT="${LibTorch_INCLUDE_DIR}")
 # CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies in this project's folder, as LibTorch in .venv does.
 set_property(TARGET zero_training APPEND PROPERTY INSTALL_RPATH "${libtorch_libraries}")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Takes what the build needs: Debian packages and LibTorch. Quick when all is there.
 # Writes the folder of LibTorch to build/torch.prefix. --tests: takes what only tests need. --python: takes the headers
-# of the Python that imports LibTorch. --cuda: takes LibTorch for CUDA and a CMake that knows its compiler, and writes its
+# of the Python that imports LibTorch, which it writes to build/python.executable, and what builds its package. --cuda: takes LibTorch for CUDA and a CMake that knows its compiler, and writes its
 # folder to build/cuda.prefix. With other arguments: installs those packages only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,12 +11,15 @@ cuda_packages=('torch==2.14.1' 'cmake==4.*')  # that wheel is a CUDA build
 packages=(libgloo-dev libgtest-dev libcli11-dev nlohmann-json3-dev libxxhash-dev liburing-dev ninja-build ccache libbenchmark-dev
   openmpi-bin)
 
-# A browser, in which the report's page is tested, what makes hosts of one's own of one machine, and the compiler of the
-# sanitizers and fuzz targets.
-test_packages=(chromium iproute2 clang-16 libclang-rt-16-dev)
-# What reads the event files and the models that are written, in an environment of its own.
-test_venv=build/tests-venv
-readers=('tensorboard==2.21.*' 'transformers==4.57.*')
+# A browser, in which the report's page is tested, what makes hosts of one's own of one machine, the compiler of the
+# sanitizers and fuzz targets, and what looks at Debian packages.
+test_packages=(chromium iproute2 clang-16 libclang-rt-16-dev lintian)
+# What reads the event files and the models that are written, and what trains models, in environments of their own:
+# build/tests-venv, and one of the newer transformers. accelerate, of its Trainer, would bring a PyTorch of its own.
+readers=('tensorboard==2.21.*' 'transformers==4.57.*' 'psutil==7.*')
+newer_readers=('transformers==5.24.*' 'psutil==7.*')
+accelerate='accelerate==1.15.*'
+package_builder='scikit-build-core==1.1.*'
 
 say() { echo "setup: $*" >&2; }
 
@@ -68,13 +71,17 @@ fetch_torch() {
 
 need_venv() { python3 -c 'import ensurepip' 2>/dev/null || need_packages python3-venv; }
 
+# Into an environment, the first argument, the packages that the others name.
 fetch_readers() {
-  [ "${readers[*]}" = "$(cat "$test_venv/installed" 2>/dev/null)" ] && return
+  local venv=$1
+  shift
+  [ "$* $accelerate" = "$(cat "$venv/installed" 2>/dev/null)" ] && return
   need_venv
-  say "fetching TensorBoard and transformers into $test_venv"
-  [ -x "$test_venv/bin/python" ] || python3 -m venv "$test_venv"
-  "$test_venv/bin/python" -m pip install --quiet --disable-pip-version-check "${readers[@]}" &&
-    echo "${readers[*]}" >"$test_venv/installed"
+  say "fetching $* into $venv"
+  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" &&
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$accelerate" &&
+    echo "$* $accelerate" >"$venv/installed"
 }
 
 fetch_cuda() {
@@ -93,11 +100,18 @@ fetch_cuda() {
   "$venv/bin/python" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' >build/cuda.prefix
 }
 
-# Of the environment or the prefix in which LibTorch is.
-need_python_headers() {
-  local python
-  python=$(cat build/torch.prefix)/../../../../bin/python3
+# The Python of the environment or the prefix in which LibTorch is, and what builds packages, which is not put into it.
+need_python() {
+  local python tools=build/python-tools
+  python=$(realpath -sm "$(cat build/torch.prefix)/../../../../bin/python3")
   [ -x "$python" ] || python=python3
+  echo "$python" >build/python.executable
+  if [ "$package_builder" != "$(cat "$tools/installed" 2>/dev/null)" ]; then
+    need_venv
+    say "fetching $package_builder into $tools"
+    "$python" -m pip install --quiet --disable-pip-version-check --upgrade --target "$tools" "$package_builder" &&
+      echo "$package_builder" >"$tools/installed"
+  fi
   "$python" -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null ||
     need_packages python3-dev
 }
@@ -106,11 +120,12 @@ find_torch() { torch_of_directory || torch_of .venv/bin/python || torch_of pytho
 
 if [ "${1:-}" = --tests ]; then
   need_packages "${test_packages[@]}"
-  fetch_readers
+  fetch_readers build/tests-venv "${readers[@]}"
+  fetch_readers build/transformers5-venv "${newer_readers[@]}"
   exit
 fi
 if [ "${1:-}" = --python ]; then
-  need_python_headers
+  need_python
   exit
 fi
 if [ "${1:-}" = --cuda ]; then

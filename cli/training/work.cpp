@@ -1,5 +1,8 @@
 #include "cli/training/work.h"
 
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+
 #include <filesystem>
 
 #include "cli/options/model.h"
@@ -8,12 +11,20 @@
 namespace cli {
 namespace {
 
+// The headers of the LibTorch that was loaded.
+std::filesystem::path default_text() {
+  Dl_info loaded{};
+  ::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &loaded);
+  return std::filesystem::path(loaded.dli_fname).parent_path().parent_path() / "include";
+}
+
 models::TokenSource load_tokens(const RunOptions& options) {
-  std::error_code error;
   if (!options.data.empty()) return open_data(options.data, options.tokens);
-  if (!std::filesystem::exists(ZERO_DEFAULT_TEXT, error))
-    throw zero::ConfigError("the default text, '" ZERO_DEFAULT_TEXT "', is not on this machine", "give --data");
-  return models::TokenSource::open(ZERO_DEFAULT_TEXT, models::TokenFormat::text, {".h"});
+  std::error_code error;
+  const std::filesystem::path text = default_text();
+  if (!std::filesystem::exists(text, error))
+    throw zero::ConfigError("the default text, '" + text.string() + "', is not on this machine", "give --data");
+  return models::TokenSource::open(text, models::TokenFormat::text, {".h"});
 }
 
 void check_fit(const Work& work, const RunOptions& options) {

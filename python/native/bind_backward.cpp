@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "native/bindings.h"
+#include "zero/samples.h"
 
 namespace zero::python {
 namespace {
@@ -32,6 +33,7 @@ void run(const py::sequence& roots, const py::sequence& gradients, const py::fun
 
 void bind_backward(py::module_& module) {
   module.def("around_backward", &run, "roots"_a, "gradients"_a, "backward"_a, "create_graph"_a);
+  module.def("no_data", &no_data);
 }
 
 }  // namespace zero::python

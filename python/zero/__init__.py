@@ -11,6 +11,10 @@
 Start it with torchrun. The library is that of C++, and so are the bits.
 """
 
+from . import _built_with
+
+_built_with.require_the_same()
+
 from ._engine import Engine, Restored, find_checkpoint
 from ._native import (
     SGD,
@@ -45,6 +49,7 @@ from ._native import (
     inverse_root_schedule,
     keep,
     linear_schedule,
+    no_data,
     no_decay_on_norms_biases_embeddings,
     norms,
     stable_decay_schedule,
@@ -97,6 +102,7 @@ __all__ = [
     "inverse_root_schedule",
     "keep",
     "linear_schedule",
+    "no_data",
     "no_decay_on_norms_biases_embeddings",
     "norms",
     "prepare_checkpoints",

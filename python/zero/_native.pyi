@@ -418,6 +418,12 @@ def around_backward(
     roots: Sequence[object], gradients: Sequence[Tensor | None], backward: Callable[[], object], create_graph: bool
 ) -> None: ...
 
+def no_data() -> Tensor:
+    """A loss without a model: engine.backward(zero.no_data()) on a rank that has no data for a micro-batch.
+
+    The rank takes part in all that the micro-batch needs, without computing. It counts in the mean over micro-batches.
+    """
+
 class ActivationReport:
     """What an activation budget has done, of an engine's last complete micro-batch."""
 

@@ -164,7 +164,7 @@ class Refused(Case):
         for make in (
             lambda: zero.Plan("zero4"),
             lambda: zero.Plan("zero3", precision="fp4"),
-            lambda: zero.Plan("zero3", reduce_in="int8"),
+            lambda: zero.Plan("zero3", reduce_in="int3"),
             lambda: zero.Plan("zero3", gather_in="fp3"),
             lambda: zero.Plan("zero3", offload={"optimizer": "moon"}),
             lambda: zero.Plan("zero3", offload={"weights": "disk"}),
