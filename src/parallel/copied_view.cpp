@@ -12,7 +12,10 @@ at::Tensor whole_laid_out(const at::Tensor& tensor, const TensorPart& part) {
   const bool own = storage != nullptr && storage->part().values.is_same(part.values);
   const at::Tensor all = own ? storage->gathered() : sharded::whole(part);
   if (tensor.strides() == all.strides()) return all;
-  return at::empty_strided(tensor.sizes(), tensor.strides(), all.options()).copy_(all);
+  at::Tensor once = all;  // of what is expanded
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.stride(dim) == 0) once = once.narrow(dim, 0, 1);
+  return at::empty_strided(once.sizes(), tensor.strides(), all.options()).copy_(once).expand(tensor.sizes());
 }
 
 CopiedView::CopiedView(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments, std::size_t which,

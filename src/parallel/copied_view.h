@@ -40,7 +40,8 @@ class CopiedView {
   std::int64_t seen_;  // writes of what it is a view of
 };
 
-// All of a tensor, in the memory order that it says it has, as operators are told that are given strides. Collective.
+// All of a tensor, in the memory order that it says it has, as operators expect that were told strides, or the order of
+// another argument. Collective.
 at::Tensor whole_laid_out(const at::Tensor& tensor, const TensorPart& part);
 
 }  // namespace zero

@@ -81,7 +81,7 @@ bool layer_norm_backward(ShardedCall& call) {
   ShardedCall::Changed changed;
   for (const std::size_t i : {0, 3, 4}) {
     if (call.sharded(i) && !(call.part(i).placement == placement)) return false;
-    if (!call.sharded(i)) changed.emplace_back(i, call.own(i, placement.dim));
+    if (!call.sharded(i)) changed.emplace_back(i, call.own(i, placement.dim).contiguous());
   }
   return call.give(call.on_parts(changed), {placement, AxisPlacement::partial(), AxisPlacement::partial()});
 }

@@ -245,22 +245,14 @@ void ShardedCall::plainly() {
   put(views_of_copies(on_parts()));
 }
 
-// Of an argument that has been summed in part here, and of any other, which may be there already.
-at::Tensor ShardedCall::whole_of(const at::Tensor& tensor, const TensorPart& part) {
-  ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
-  const bool own = storage != nullptr && storage->part().values.is_same(part.values);
-  return own ? storage->gathered() : sharded::whole(part);
-}
-
 // What the operator writes is written back: each rank keeps its part.
 void ShardedCall::whole() {
   Changed changed;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     if (std::ranges::none_of(parts_[i], [](const TensorPart& part) { return part.placement.sharded(); })) continue;
     auto part = parts_[i].begin();
-    changed.emplace_back(i, with_tensors(arguments_[i], [&](const at::Tensor& tensor) {
-                           return is_view(op_) ? whole_laid_out(tensor, *part++) : whole_of(tensor, *part++);
-                         }));
+    changed.emplace_back(
+        i, with_tensors(arguments_[i], [&](const at::Tensor& tensor) { return whole_laid_out(tensor, *part++); }));
   }
   std::vector<c10::IValue> results = on_parts(changed);
   for (const auto& [i, value] : changed) {

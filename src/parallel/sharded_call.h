@@ -65,7 +65,6 @@ class ShardedCall {
   bool any(AxisPlacement::Kind kind) const;
   void plainly();
   void whole();
-  static at::Tensor whole_of(const at::Tensor& tensor, const TensorPart& part);
   std::vector<c10::IValue> copies_of_views(std::vector<c10::IValue> results) const;
   std::vector<c10::IValue> views_of_copies(std::vector<c10::IValue> results) const;
   void refuse_change_of_sizes() const;

@@ -211,7 +211,13 @@ TEST_P(Programs, ComputeOnATensorAxisWhatTheyDoWithout) {
       const Result without{run_on_ranks(job, make()), {}};
       job.ranks *= job.tensor = 2;
       job.options.tensor = all_cut(job.tensor);
-      in_case(job, [&] { expect_close(without, run_on_ranks(job, make()), job, expected()); });
+      in_case(job, [&] {
+        try {
+          expect_close(without, run_on_ranks(job, make()), job, expected());
+        } catch (const std::exception& error) {
+          if (!says(error.what(), {"is cut over the tensor axis, and no rank can write all of it alone"})) throw;
+        }
+      });
     }
 }
 

@@ -112,6 +112,14 @@ std::vector<Function> of_networks() {
       {"LayerNorm",
        {{{4, 6, 8}}, {{8}}, {{8}}},
        [](const Tensors& x) { return at::layer_norm(x[0], {8}, x[1], x[2]); }},
+      {"LayerNormAndAGradientOfAllRanks",
+       {{{4, 6, 8}}, {{8}}, {{8}}, {{4, 6, 8}}},
+       [](const Tensors& x) { return at::layer_norm(x[0], {8}, x[1], x[2]).sin() * x[3]; }},
+      {"GroupNormInTheOrderOfChannelsLast",
+       {{{4, 3, 3, 8}}, {{8}}, {{8}}},
+       [](const Tensors& x) {
+         return at::group_norm(x[0].permute({0, 3, 1, 2}) * 2, 2, x[1], x[2]).sin();
+       }},
       {"Softmax", {{{4, 8}}}, [](const Tensors& x) { return at::softmax(x[0] * 3, -1); }},
       {"SoftmaxOfFirst", {{{4, 8}}}, [](const Tensors& x) { return at::softmax(x[0] * 3, 0); }},
       {"LogSoftmax", {{{4, 8}}}, [](const Tensors& x) { return at::log_softmax(x[0] * 3, -1); }},
@@ -125,6 +133,11 @@ std::vector<Function> of_networks() {
       {"CrossEntropySmoothed",
        {{{6, 8}}, {{6}, 8}},
        [](const Tensors& x) { return F::cross_entropy(x[0], x[1], F::CrossEntropyFuncOptions().label_smoothing(.1)); }},
+  };
+}
+
+std::vector<Function> of_several_layers() {
+  return {
       {"Embedding", {{{12, 8}}, {{4, 6}, 12}}, [](const Tensors& x) { return F::embedding(x[1], x[0]).sin(); }},
       {"EmbeddingWithPadding",
        {{{12, 8}}, {{4, 6}, 12}},
@@ -214,7 +227,8 @@ std::vector<Function> of_networks() {
 
 std::vector<Function> functions() {
   std::vector<Function> all = of_shapes_and_elements();
-  for (const Function& each : of_networks()) all.push_back(each);
+  for (const std::vector<Function>& more : {of_networks(), of_several_layers()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
