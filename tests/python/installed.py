@@ -124,6 +124,7 @@ class Installed(unittest.TestCase):
             self.assertEqual(self.files(root / folder), self.files(SOURCES / folder), folder)
         settings = [
             "-DZERO_PYTHON=ON",
+            "-DSKBUILD_SCRIPTS_DIR=bin",
             "-DZERO_TESTS=OFF",
             "-DZERO_BENCH=OFF",
             "-DZERO_EXAMPLES=OFF",
