@@ -329,7 +329,7 @@ struct LlamaOfModels : torch::nn::Module {
 };
 
 // Nothing within a block runs whole, and products do so nowhere.
-TEST(TensorAxis, CutsALlama) {
+TEST(TensorAxis, CutsAllProductsOfATransformer) {
   Job whole{.plan = Plan::zero3(), .ranks = 1, .steps = 3};
   Job cut = whole;
   cut.options.tensor = kLlama;
