@@ -191,7 +191,7 @@ TEST(Takeover, AParameterThatIsReplacedOutsideOfAGatherIsNamed) {
     for (const char* name : {"layer.weight", "layer.bias"})
       on_ranks<Net>({.plan = plan}, {}, [&](Net& model, Engine& engine, int) {
         at::Tensor parameter = model.named_parameters()[name];
-        parameter.set_data(at::zeros(parameter.sizes()));
+        parameter.set_data(at::zeros(parameter.sizes(), parameter.options().requires_grad(false)));
         EXPECT_TRUE(says(thrown_by([&] { engine.backward(model.loss(0)); }),
                          {std::string("'") + name + "' no longer lies where", "inside zero::gather"}));
       });
