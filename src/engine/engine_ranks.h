@@ -43,6 +43,7 @@ class EngineRanks {
   const MeshShape& whole_mesh() const { return whole_mesh_; }
   int all_ranks() const { return whole_mesh_.size(); }
   int rank_of_all() const;
+  int places() const { return all_ranks() / size(); }  // along the tensor axis
   // What all of them tell each other: see Exchange::confer().
   void confer(Exchange::Kind kind, const std::function<void(const Communicator& all)>& talk);
 

@@ -17,7 +17,7 @@ namespace {
 // What no rank has a part of alone, along the tensor axis too, whose ranks are neighbours.
 void take_from(EngineRanks& ranks, const Trained& trained, Unit& unit, int rank) {
   const TensorAxis* const axis = ranks.tensor().get();
-  const int places = axis == nullptr ? 1 : axis->size();
+  const int places = ranks.places();
   ranks.exchange().broadcast(Exchange::Kind::read, unit.index(), unit.full(), rank / places);
   if (axis == nullptr) return;
   const Unwatched unwatched;

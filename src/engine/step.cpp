@@ -56,8 +56,7 @@ StepDecision Step::vote(bool save_ended) {
   mine.save_ended = save_ended;
   mine.rates = rates();
   const std::vector<std::int64_t> words = pack(mine, trained_.plan());
-  const int places = ranks_.tensor() == nullptr ? 1 : ranks_.tensor()->size();
-  return count(ranks_.table(Exchange::Kind::vote, words), trained_.resolved(), ranks_.mesh(), places,
+  return count(ranks_.table(Exchange::Kind::vote, words), trained_.resolved(), ranks_.mesh(), ranks_.places(),
                trained_.parameters());
 }
 

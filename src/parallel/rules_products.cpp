@@ -54,7 +54,7 @@ AxisPlacement placement_of(Cut cut, std::int64_t dims) {
   }
 }
 
-// Tile by tile; `operands` are the numbers of the arguments that are multiplied.
+// Tile by tile; argument `first` and the next one are multiplied, and where anything is added argument 0 is that.
 std::vector<at::Tensor> in_tiles(const ShardedCall& call, const Product& product, std::size_t first,
                                  const std::vector<at::Tensor>& added) {
   const int tiles = call.axis()->tiles();

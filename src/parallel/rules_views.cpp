@@ -105,7 +105,8 @@ bool expand(ShardedCall& call) {
   return call.give(call.on_parts({{1, sizes}}), {AxisPlacement::shard(dim)});
 }
 
-bool select(ShardedCall& call) {
+// Of one of its places, and of all of them.
+bool select_or_unbind(ShardedCall& call) {
   const std::int64_t dim = from_front(call[1].toInt(), call.tensor(0).dim()), cut = cut_of(call);
   if (call.sharded(0) && dim == cut) return false;
   return call.give(call.on_parts(), {moved(call, cut - (dim < cut ? 1 : 0))});
@@ -124,10 +125,6 @@ bool slice(ShardedCall& call) {
 bool split(ShardedCall& call) {
   const std::int64_t dim = from_front(call[call.size() - 1].toInt(), call.tensor(0).dim());
   return !(call.sharded(0) && dim == cut_of(call)) && as_it_is(call);
-}
-
-bool unbind(ShardedCall& call) {
-  return select(call);
 }
 
 bool repeat(ShardedCall& call) {
@@ -210,13 +207,13 @@ constexpr NamedShardedRule kViews[] = {
     {"_unsafe_view", {view, true}},
     {"_reshape_alias", {view, true}},
     {"expand", {expand, true}},
-    {"select", {select, true}},
+    {"select", {select_or_unbind, true}},
     {"slice", {slice, true}},
     {"split", {split, true}},
     {"split_with_sizes", {split, true}},
     {"unsafe_split", {split, true}},
     {"unsafe_split_with_sizes", {split, true}},
-    {"unbind", {unbind, true}},
+    {"unbind", {select_or_unbind, true}},
     {"repeat", {repeat, true}},
     {"slice_backward", {slice_backward, true}},
     {"select_backward", {select_backward, true}},

@@ -12,6 +12,7 @@
 
 #include "backwards/arguments.h"
 #include "backwards/unwatched.h"
+#include "deferred/deferred_operators.h"
 #include "deferred/deferred_tensors.h"
 #include "parallel/copied_view.h"
 #include "zero/error.h"
@@ -39,9 +40,9 @@ bool is_in_place_view(const c10::OperatorHandle& op) {
 // Whether it writes results into arguments that are there for that.
 bool writes_others(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
-  return std::any_of(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end(), [](const c10::Argument& each) {
-    return each.alias_info() != nullptr && each.alias_info()->isWrite();
-  });
+  for (std::size_t i = 1; i < arguments.size(); ++i)
+    if (deferred_operators::is_written(op, i)) return true;
+  return false;
 }
 
 class Table {
@@ -69,10 +70,6 @@ class Table {
  private:
   std::unordered_map<c10::OperatorHandle, const ShardedRule*> by_op_;
 };
-
-}  // namespace
-
-namespace {
 
 bool any_sharded(const c10::OperatorHandle& op, const Stack& stack) {
   bool any = false;
@@ -126,8 +123,7 @@ ShardedCall::ShardedCall(const c10::OperatorHandle& op, Stack* stack)
 }
 
 bool ShardedCall::writes(std::size_t i) const {
-  const auto* const alias = op_.schema().arguments()[i].alias_info();
-  return alias != nullptr && alias->isWrite();
+  return deferred_operators::is_written(op_, i);
 }
 
 int ShardedCall::find(std::string_view name) const {

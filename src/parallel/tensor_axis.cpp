@@ -70,7 +70,8 @@ at::Tensor TensorAxis::sum_of_tiles(std::vector<at::Tensor> mine) const {
     for (at::Tensor& tile : mine) tile = tile.to(at::kFloat);
   for (std::size_t pair = 1; pair < mine.size(); pair *= 2)
     for (std::size_t i = 0; i + pair < mine.size(); i += 2 * pair) mine[i] = mine[i] + mine[i + pair];
-  const at::Tensor total = sum(mine.front());
+  const at::Tensor total = mine.front().contiguous();
+  sum_(total);
   return narrow ? total.to(dtype) : total;
 }
 
@@ -95,6 +96,11 @@ std::vector<std::int64_t> TensorAxis::gather_words(const std::vector<std::int64_
   std::vector<std::int64_t> all(words.size() * static_cast<std::size_t>(size()));
   plain_.all_gather({words.data(), count, Dtype::i64}, {all.data(), size() * count, Dtype::i64}).wait();
   return all;
+}
+
+void TensorAxis::add_copy(int count) {
+  copies_ += count;
+  if (copies_ == 0) writes_.clear();
 }
 
 void TensorAxis::wrote(const at::Tensor& part) {

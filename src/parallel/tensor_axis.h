@@ -70,7 +70,7 @@ class TensorAxis {
   std::vector<std::int64_t> gather_words(const std::vector<std::int64_t>& words) const;
 
   // Writes to the memory of parts are counted while there are copies that are taken for views of any.
-  void add_copy(int count) { copies_ += count; }
+  void add_copy(int count);
   void wrote(const at::Tensor& part);
   std::int64_t writes_of(const at::Tensor& part) const;
 
