@@ -196,4 +196,17 @@ at::Tensor LlamaImpl::loss(const at::Tensor& ids, const at::Tensor& targets) {
   return zero::cross_entropy(hidden(ids), head(), targets, {.pieces = config_.activations.loss_pieces});
 }
 
+zero::TensorRule llama_cuts() {
+  using zero::TensorCut;
+  return zero::tensor_named({{"*.q_proj", TensorCut::column},
+                             {"*.k_proj", TensorCut::column},
+                             {"*.v_proj", TensorCut::column},
+                             {"*.o_proj", TensorCut::row},
+                             {"*.gate_proj", TensorCut::column},
+                             {"*.up_proj", TensorCut::column},
+                             {"*.down_proj", TensorCut::row},
+                             {"*.embed_tokens", TensorCut::column},
+                             {"*.lm_head", TensorCut::column}});
+}
+
 }  // namespace models

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "models/llama_config.h"
+#include "zero/tensor_rule.h"
 
 namespace models {
 
@@ -39,5 +40,8 @@ class LlamaImpl : public torch::nn::Module {
   torch::nn::Linear lm_head_{nullptr};  // empty when tied
 };
 TORCH_MODULE(Llama);
+
+// What of it is cut over a tensor axis: as part_of() has it.
+zero::TensorRule llama_cuts();
 
 }  // namespace models

@@ -255,6 +255,24 @@ std::vector<std::string> LlamaConfig::faults() const {
   return found;
 }
 
+LlamaConfig part_of(const LlamaConfig& config, int ranks) {
+  if (ranks == 1) return config;
+  LlamaConfig part = config;
+  part.head_dim = config.head_size();
+  std::vector<std::string> odd;
+  const auto divide = [&](std::int64_t& size, const char* key) {
+    if (size % ranks != 0) odd.push_back(key + (" " + std::to_string(size)));
+    size /= ranks;
+  };
+  divide(part.num_attention_heads, "num_attention_heads");
+  divide(part.num_key_value_heads, "num_key_value_heads");
+  divide(part.intermediate_size, "intermediate_size");
+  divide(part.vocab_size, "vocab_size");
+  if (odd.empty()) return part;
+  throw zero::ConfigError(std::to_string(ranks) + " ranks of the tensor axis do not divide " + zero::joined(odd, ", "),
+                          "give as many as divide each of them");
+}
+
 void validate(const LlamaConfig& config, std::string_view source) {
   const std::vector<std::string> faults = config.faults();
   if (!faults.empty())

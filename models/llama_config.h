@@ -68,6 +68,10 @@ struct LlamaConfig {
 // Throws zero::ConfigError with all faults at once; `source` says whose they are.
 void validate(const LlamaConfig& config, std::string_view source);
 
+// What each of `ranks` ranks of a tensor axis has of the model: of its heads, of its MLPs and of its vocabulary as
+// many. Throws zero::ConfigError, listing what they do not divide.
+LlamaConfig part_of(const LlamaConfig& config, int ranks);
+
 // micro, tiny, small, 125m, 350m, 1b, 7b, 70b. Throws zero::ConfigError for another name, listing these.
 LlamaConfig llama_preset(std::string_view name);
 std::vector<std::string_view> llama_presets();

@@ -207,11 +207,12 @@ std::vector<std::string> assumptions(const Answer& answer) {
 std::string to_json(const Answer& answer) {
   const Request& request = answer.request;
   Json json = models::stamped(models::kPlan);
-  json.update({{"ranks", request.ranks}, {"parameters", request.shape.parameters}, {"plans", encode_plans(answer)}});
+  json.update({{"ranks", request.ranks}, {"parameters", request.shape.of_model}, {"plans", encode_plans(answer)}});
   if (!answer.model.empty()) json["model"] = answer.model;
   if (!request.plans.empty()) add_plan(json, request.plans.front());
   json["hosts"] = request.hosts;
   json["shard_ranks"] = request.shard;
+  json["tensor"] = request.shape.tensor;
   json["optimizer"] = answer.optimizer;
   json["batch"] = request.batch;
   json["seq"] = request.seq;

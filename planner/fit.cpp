@@ -172,19 +172,20 @@ std::int64_t longest_seq(const Request& request, const Cost& cost, std::int64_t 
 std::int64_t largest_parameters(const Request& request, const zero::Plan& plan) {
   Request other = request;
   const auto bytes = [&](std::int64_t parameters) {
-    other.shape = shape_of(parameters);
+    other.shape = shape_of(parameters, request.shape.tensor);
     return price_bytes(other, plan).peak;
   };
   const double part =
       static_cast<double>(*request.device_memory) / static_cast<double>(price_bytes(request, plan).peak);
-  const double guess = part * static_cast<double>(request.shape.parameters);
+  const double guess = part * static_cast<double>(request.shape.parameters) * request.shape.tensor;
   return largest(*request.device_memory, bytes, std::llround(guess), kThousandth);
 }
 
 int least_ranks(const Request& request, const zero::Plan& plan) {
   const bool several = request.hosts > 1;
   const int host = several ? request.ranks / request.hosts : 1;
-  const int step = std::lcm(host, std::max(request.shard, 1));  // whole hosts, and whole shard groups
+  const int step =
+      std::lcm(host, std::max(request.shard, 1) * request.shape.tensor);  // whole hosts, and whole shard groups
   Request other = request;
   const auto fits = [&](int count) {
     other.ranks = count * step;

@@ -14,6 +14,7 @@ void each_field(PlanFile& file, auto& visit) {
   visit("optimizer", file.optimizer);
   visit("ranks", file.ranks, {.least = 1});
   visit("shard_ranks", file.shard_ranks);
+  visit("tensor", file.tensor, {.least = 1});
   visit("model", file.model);
   visit("batch", file.batch, {.least = 1});
   visit("seq", file.seq, {.least = 1});

@@ -15,6 +15,7 @@ struct PlanFile {
   std::string optimizer = "adamw";  // as --optimizer names it
   int ranks = 1;
   int shard_ranks = 0;     // of a shard group; 0: all
+  int tensor = 1;          // ranks of the tensor axis
   std::string model = {};  // a preset or a config.json; empty: not said
   std::int64_t batch = 4;
   std::int64_t seq = 128;

@@ -69,11 +69,16 @@ void check(const Request& request) {
     throw zero::ConfigError(
         std::to_string(request.ranks) + " ranks do not divide among " + std::to_string(request.hosts) + " hosts",
         "give as many ranks to each host");
+  if (request.ranks / request.hosts % request.shape.tensor != 0)
+    throw zero::ConfigError(std::to_string(request.ranks / request.hosts) +
+                                " ranks of a host do not divide among tensor axes of " +
+                                std::to_string(request.shape.tensor),
+                            "give a tensor axis as many ranks as divide a host's");
   const zero::MeshShape mesh = request.mesh();
   for (const zero::Plan& plan : request.plans)
-    if (const std::string missing = zero::missing_groups(plan, mesh, request.ranks / request.hosts); !missing.empty())
+    if (const std::string missing = zero::missing_groups(plan, mesh, request.data_ranks_per_host()); !missing.empty())
       throw zero::ConfigError(plan.label() + ": " + missing, "make a group of each host's ranks: --shard-ranks " +
-                                                                 std::to_string(request.ranks / request.hosts));
+                                                                 std::to_string(request.data_ranks_per_host()));
   const std::int64_t positions = request.shape.config.max_position_embeddings;
   if (request.seq > positions)
     throw zero::ConfigError("a sequence of " + std::to_string(request.seq) + " tokens exceeds the model's " +
@@ -150,8 +155,10 @@ void add_seconds(const Request& request, Cost& cost) {
     return;
   }
   cost.tiers = tier_seconds(cost.plan, cost.estimate, request.profile, mesh);
-  cost.seconds = step_seconds(work, cost.plan, cost.estimate, request.profile, mesh, cost.again.seconds);
-  cost.speed = speed_of(work, cost.plan, request.shape.parameters, cost.seconds, request.profile, request.ranks);
+  cost.seconds = step_seconds(work, cost.plan, cost.estimate, request.profile, mesh, cost.again.seconds) +
+                 tensor_seconds(cost.tensor, request.profile);
+  cost.speed =
+      speed_of(work, cost.plan, request.shape.parameters, cost.seconds, request.profile, mesh.size(zero::Axis::data));
 }
 
 Cost price(const Request& request, const zero::Plan& plan, const Activations& kept, const Recomputation& again) {
@@ -162,6 +169,7 @@ Cost price(const Request& request, const zero::Plan& plan, const Activations& ke
             .activations = kept,
             .batch = request.batch,
             .again = again};
+  cost.tensor = tensor_wire(micro_batch(request, plan), request.shape.tensor).times(plan.accumulate());
   cost.rounds = rounds(plan, mesh);
   cost.padding = Padding(plan.on(mesh), arrangement).of_a_rank();
   const Peak peak = peak_of(cost.estimate, kept);

@@ -11,6 +11,7 @@
 #include "planner/recomputation.h"
 #include "planner/seconds.h"
 #include "planner/shape.h"
+#include "planner/tensor_wire.h"
 #include "zero/estimate.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
@@ -40,8 +41,10 @@ struct Request {
   std::vector<zero::Plan> plans = {};
   std::vector<std::string> assumed = {};  // sentences about what was left open
 
-  // Throws zero::ConfigError where shard groups do not divide the ranks.
-  zero::MeshShape mesh() const { return {ranks, {.shard = shard}}; }
+  // Of ranks that have the same part of the model. Throws zero::ConfigError where shard groups do not divide them.
+  zero::MeshShape mesh() const { return {ranks / shape.tensor, {.shard = shard}}; }
+  // Of a host, likewise.
+  int data_ranks_per_host() const { return ranks / hosts / shape.tensor; }
 };
 
 // Bytes are those of one rank.
@@ -54,6 +57,7 @@ struct Cost {
   std::int64_t padding = 0;  // of the state, what belongs to no parameter: the mean over the ranks
   std::int64_t peak = 0;
   std::string moment = {};  // of the peak
+  TensorWire tensor = {};   // of a step, along the tensor axis
   double seconds = 0;       // of a step; not a number: not known, as its speed
   Speed speed = {};
   double dearer = 0;                      // by so many of them than with memory for what was asked for
@@ -66,7 +70,7 @@ struct Cost {
   bool fits() const { return excess <= 0 && host_excess <= 0 && disk_excess <= 0; }
   bool priced() const { return missing.empty(); }
   // Of a step, received by one rank.
-  std::int64_t wire() const { return estimate.wire.bytes(); }
+  std::int64_t wire() const { return estimate.wire.bytes() + tensor.bytes; }
 };
 
 // The largest sum of an estimate and of what a micro-batch holds, on one rank, and when it is reached.

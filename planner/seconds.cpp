@@ -124,6 +124,10 @@ double collective_seconds(const zero::Estimate& estimate, const Profile& profile
          static_cast<double>(wire.across_hosts()) * per_second(profile.network_bandwidth);
 }
 
+double tensor_seconds(const TensorWire& wire, const Profile& profile) {
+  return wire.calls * profile.collective_seconds + static_cast<double>(wire.bytes) * per_second(profile.within_host());
+}
+
 double computing_seconds(const MicroBatch& work, const zero::Plan& plan, const Pace& pace, const zero::MeshShape& mesh,
                          double again) {
   const int unreduced = reduces_each(plan.on(mesh)) ? 0 : plan.accumulate() - 1;

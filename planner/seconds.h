@@ -9,6 +9,7 @@
 
 #include "planner/llama_step.h"
 #include "planner/profile.h"
+#include "planner/tensor_wire.h"
 #include "zero/estimate.h"
 #include "zero/plan.h"
 
@@ -70,6 +71,9 @@ struct Speed {
 // Of steps that take so long.
 Speed speed_of(const MicroBatch& work, const zero::Plan& plan, std::int64_t parameters, double seconds,
                const Profile& profile, int ranks);
+
+// Of what goes along a tensor axis, for which operators wait; within a host.
+double tensor_seconds(const TensorWire& wire, const Profile& profile);
 
 // Of the collectives alone, hidden or not.
 double collective_seconds(const zero::Estimate& estimate, const Profile& profile);

@@ -85,6 +85,20 @@ models::LlamaConfig usual_proportions(std::int64_t parameters) {
           .max_position_embeddings = kPositions};
 }
 
+// Rounded up.
+std::int64_t over(std::int64_t size, int parts) {
+  return (size + parts - 1) / parts;
+}
+
+// Whose heads and columns divide.
+models::LlamaConfig even_part_of(models::LlamaConfig config, int ranks) {
+  for (std::int64_t* const each :
+       {&config.num_attention_heads, &config.num_key_value_heads, &config.intermediate_size, &config.vocab_size})
+    *each = over(*each, ranks) * ranks;
+  config.head_dim = kHead;
+  return models::part_of(config, ranks);
+}
+
 // Each a matrix as wide as the layers are, and what is left of it.
 void add_equal_units(Builder& builder, std::int64_t index, std::int64_t times, std::int64_t count,
                      std::int64_t columns) {
@@ -104,26 +118,32 @@ std::vector<std::string> sentences(const models::LlamaConfig& config) {
 
 }  // namespace
 
-Shape shape_of(const models::LlamaConfig& config) {
-  models::validate(config, "the model");
+Shape shape_of(const models::LlamaConfig& whole, int tensor) {
+  models::validate(whole, "the model");
+  const models::LlamaConfig config = models::part_of(whole, tensor);
   Builder builder(config);
   builder.unit("model.embed_tokens").embedding(config.vocab_size, config.hidden_size);
   add_layers(builder, config);
   builder.unit("model.norm").norm("", config.hidden_size);
   if (!config.tie_word_embeddings) builder.unit("lm_head").matrix("", config.vocab_size, config.hidden_size);
-  return builder.take();
+  Shape shape = builder.take();
+  shape.tensor = tensor;
+  shape.of_model = models::parameter_count(whole);
+  return shape;
 }
 
-Shape shape_of(std::int64_t parameters) {
+Shape shape_of(std::int64_t parameters, int tensor) {
   if (parameters < 1) throw zero::ConfigError("a model has at least 1 parameter, not " + std::to_string(parameters));
   const models::LlamaConfig config = usual_proportions(parameters);
-  const std::int64_t layers = std::min(config.num_hidden_layers, parameters);
-  Builder builder(config);
-  const std::int64_t equal = parameters / layers, last = layers - 1;
+  const std::int64_t own = over(parameters, tensor), layers = std::min(config.num_hidden_layers, own);
+  Builder builder(even_part_of(config, tensor));
+  const std::int64_t equal = own / layers, last = layers - 1;
   if (last > 0) add_equal_units(builder, 0, last, equal, config.hidden_size);
-  add_equal_units(builder, last, 1, equal + parameters % layers, config.hidden_size);
+  add_equal_units(builder, last, 1, equal + own % layers, config.hidden_size);
   Shape shape = builder.take();
   shape.assumed = sentences(config);
+  shape.tensor = tensor;
+  shape.of_model = parameters;
   return shape;
 }
 

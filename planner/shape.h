@@ -21,15 +21,19 @@ struct Shape {
   std::vector<std::string> units;    // of infos, in order
   zero::Repeats repeats;             // by unit, in order; of those behind its end: 1
   std::int64_t parameters = 0;       // Psi, of all layers
+  int tensor = 1;                    // ranks of a tensor axis, of which all this is one's part
+  std::int64_t of_model = 0;         // parameters of all of these ranks
   std::vector<std::string> assumed;  // sentences; empty where the shape is known
 };
 
-// Those of models::Llama, in the order in which the engine meets them.
-Shape shape_of(const models::LlamaConfig& config);
+// Those of models::Llama, in the order in which the engine meets them: of the part that each of `tensor` ranks has.
+// Throws zero::ConfigError for sizes that these do not divide.
+Shape shape_of(const models::LlamaConfig& config, int tensor = 1);
 
 // A decoder of usual proportions with exactly that many parameters: 12 h^2 in each of L layers with h = 128 L. Its
 // layers are L equal units; what does not divide is in the last.
-Shape shape_of(std::int64_t parameters);
+// Of several ranks of a tensor axis each has as large a part of every unit.
+Shape shape_of(std::int64_t parameters, int tensor = 1);
 
 // As the plan stores them.
 std::vector<zero::ParameterSpec> specs(const Shape& shape, const zero::Plan& plan);

@@ -96,12 +96,12 @@ PlanOptions completed(PlanOptions options) {
 
 planner::Shape shape_of(const PlanOptions& options) {
   if (!options.parameters.empty()) {
-    planner::Shape shape = planner::shape_of(planner::parameters_of(options.parameters));
+    planner::Shape shape = planner::shape_of(planner::parameters_of(options.parameters), options.tensor);
     shape.config.activations = activations_of(options);
     return shape;
   }
   if (options.model.empty()) throw UsageError("plan: give --model or --parameters");
-  return planner::shape_of(load_model(options.model, options));
+  return planner::shape_of(load_model(options.model, options), options.tensor);
 }
 
 // What ranks of this machine can do may have been measured; devices that are asked about may be elsewhere.
@@ -213,6 +213,7 @@ planner::PlanFile plan_file_of(const PlanOptions& options, const planner::Answer
           .optimizer = *options.optimizer,
           .ranks = options.ranks,
           .shard_ranks = options.shard_ranks,
+          .tensor = options.tensor,
           .model = options.model,
           .batch = answer.costs.front().batch,
           .seq = answer.request.seq,

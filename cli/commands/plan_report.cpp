@@ -42,8 +42,10 @@ std::string size_of_model(std::int64_t parameters) {
 std::string heading(const Answer& answer) {
   const planner::Request& request = answer.request;
   const zero::Plan& plan = request.plans.front();
-  std::string text = (answer.model.empty() ? "" : answer.model + ", ") +
-                     counted(request.shape.parameters, "parameter") + ", " + counted(request.ranks, "rank");
+  std::string text = (answer.model.empty() ? "" : answer.model + ", ") + counted(request.shape.of_model, "parameter") +
+                     ", " + counted(request.ranks, "rank");
+  if (request.shape.tensor > 1)
+    text += " (" + with_separators(request.shape.tensor) + " of them along the tensor axis)";
   if (request.shard > 0) text += " in groups of " + with_separators(request.shard);
   if (request.hosts > 1) text += " on " + counted(request.hosts, "host");
   text += ", " + std::string(name(plan.precision())) + ", " + answer.optimizer + "\n";

@@ -34,11 +34,11 @@ std::int64_t largest_tensor(const planner::Shape& shape) {
 Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ranks) {
   const zero::Plan plan = make_plan(options, options.plans.front(), ranks);
   const zero::Wire wire = plan[zero::State::parameter].wire;
-  const planner::Shape shape = planner::shape_of(model);
+  const planner::Shape shape = planner::shape_of(model, options.tensor);
   const zero::Estimate estimate =
       planner::estimate(shape, plan, make_optimizer(options), mesh_of(options, ranks),
                         wire == zero::Wire::native ? zero::Memory::common : zero::Memory::separate);
-  const planner::Peak peak = planner::peak_of(estimate, planner::activations({.config = model,
+  const planner::Peak peak = planner::peak_of(estimate, planner::activations({.config = shape.config,
                                                                               .batch = options.batch,
                                                                               .seq = options.seq,
                                                                               .precision = plan.precision(),

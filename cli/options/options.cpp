@@ -222,10 +222,15 @@ std::vector<std::string> usual_plans(const SharedOptions& options) {
 }
 
 zero::MeshShape mesh_of(const SharedOptions& options, int ranks) {
-  if (options.shard_ranks > 0 && ranks % options.shard_ranks != 0)
-    throw UsageError("--shard-ranks: " + std::to_string(ranks) + (ranks == 1 ? " rank does" : " ranks do") +
-                     " not divide into groups of " + std::to_string(options.shard_ranks));
-  return {ranks, {.shard = options.shard_ranks}};
+  const auto divided = [](const char* option, int all, int by, const char* into) {
+    if (all % by != 0)
+      throw UsageError(option + (": " + std::to_string(all)) + (all == 1 ? " rank does" : " ranks do") +
+                       " not divide into " + into + " of " + std::to_string(by));
+    return all / by;
+  };
+  const int data = divided("--tensor", ranks, options.tensor, "tensor axes");
+  if (options.shard_ranks > 0) divided("--shard-ranks", data, options.shard_ranks, "groups");
+  return {data, {.shard = options.shard_ranks}};
 }
 
 zero::Plan make_plan(const SharedOptions& options, std::string_view name, int ranks) try {

@@ -32,6 +32,7 @@ inline constexpr const char* kNoProfile = "none";
 // What is said of plans alike, whichever they are.
 struct SharedOptions {
   int shard_ranks = 0;  // of a shard group; 0: all
+  int tensor = 1;       // ranks of the tensor axis
   zero::PlanSettings settings;
   std::string recompute = "none";  // of the model's activations
   std::int64_t loss_pieces = 1;
@@ -94,7 +95,7 @@ std::vector<std::string> arguments(std::vector<std::string> command, const std::
 // unless that is empty: those that we were given, but for what is said of this run alone.
 std::vector<std::string> train_arguments(const RunOptions& options, const std::string& plan, const std::string& json);
 
-// Throws UsageError where --shard-ranks does not divide them.
+// The data axis of so many ranks. Throws UsageError where --tensor or --shard-ranks does not divide them.
 zero::MeshShape mesh_of(const SharedOptions& options, int ranks);
 // Plans where none are named: the hybrid ones only where there are shard groups.
 std::vector<std::string> usual_plans(const SharedOptions& options);

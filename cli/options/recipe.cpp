@@ -131,6 +131,7 @@ models::Json setting_of(const RunOptions& options) {
   for (const zero::PlanSetting& each : zero::plan_settings())
     if (!std::ranges::count(kApart, each.name)) add(each.name);
   json["shard_ranks"] = options.shard_ranks;
+  json["tensor"] = options.tensor;
   json["recompute"] = options.recompute;
   json["loss_pieces"] = options.loss_pieces;
   add("resident_budget");

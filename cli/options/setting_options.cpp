@@ -55,6 +55,7 @@ class Taking {
     take("--optimizer", options_.optimizer, file.optimizer);
     take("--ranks", options_.ranks, file.ranks);
     take("--shard-ranks", options_.shard_ranks, file.shard_ranks);
+    take("--tensor", options_.tensor, file.tensor);
     if (file.model.empty() && command_.count("--model") == 0)
       throw UsageError(
           "--plan: the plan file names no model, since it was made from a number of parameters: give --model");
@@ -106,6 +107,9 @@ void add_exchange_options(CLI::App& command, SharedOptions& options, const std::
   add_number(command, "--shard-ranks", options.shard_ranks,
              "Ranks of a shard group, such as those of a host, inside which hybrid plans shard [all]", 1, kMostRanks)
       ->default_str("")
+      ->group(group);
+  add_number(command, "--tensor", options.tensor,
+             "Ranks of the tensor axis, which have a part each of every layer, and one batch", 1, kMostRanks)
       ->group(group);
   for (const PlanSetting& each : zero::plan_settings())
     if (!std::ranges::count(kElsewhere, each.name)) add_setting(command, options.settings, each.name, group);

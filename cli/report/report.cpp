@@ -31,9 +31,10 @@ bool on_device(const Report& report) {
 }
 
 std::string heading(const Report& report) {
-  const int group = report.setting.value("shard_ranks", 0);
+  const int group = report.setting.value("shard_ranks", 0), tensor = report.setting.value("tensor", 1);
   const std::string device = device_of(report);
   return std::to_string(report.ranks) + (report.ranks == 1 ? " rank" : " ranks") +
+         (tensor > 1 ? " (" + std::to_string(tensor) + " of them along the tensor axis)" : "") +
          (group ? " in groups of " + std::to_string(group) : "") + (device.empty() ? "" : " on " + device) + ", " +
          with_separators(report.parameters) + " parameters, " +
          (report.precision.empty() ? "" : report.precision + ", ") + std::to_string(report.runs.front().losses.size()) +
@@ -114,6 +115,7 @@ void print_bytes(std::ostream& out, const Report& report) {
     add_state(table, run, "", "gradient", run.gradient);
     add_state(table, run, "", "optimizer", run.optimizer);
     add_wire(table, run);
+    if (run.tensor_wire.predicted > 0) add_peak(table, "tensor axis each step", run.tensor_wire, kNoStep);
     add_peak(table, "activations", run.activation, unmeasured);
     add_peak(table, "peak", run.peak, unmeasured);
   }

@@ -99,6 +99,7 @@ struct RunResult {
   Bytes parameter, gradient, optimizer;               // per rank
   std::vector<TierBytes> tiers;                       // per rank; empty: all is on the device
   WireBytes wire;                                     // per rank
+  Bytes tensor_wire;                                  // along the tensor axis, received by a rank in a step
   models::Json collectives = models::Json::object();  // bytes of `wire` by collective, as measured
   // Per rank, at their largest. Activations, and with them the peak, are measured on a device in a step with a timeline
   // only, there at the peak, and not where LibTorch's allocator was left in place (ZERO_ARENA=0).

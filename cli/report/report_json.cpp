@@ -96,6 +96,7 @@ void each_field(RunResult& run, auto& visit) {
   });
   visit("wire_bytes_per_step", run.wire);
   visit("wire_bytes_by_collective", run.collectives);
+  visit("tensor_wire_bytes", run.tensor_wire);
   visit("peak_bytes", run.peak_bytes);
   visit("process", run.process);
   visit("process_bytes", run.process_bytes);

@@ -48,6 +48,7 @@ std::vector<Setting> settings(const RunOptions& options, const Work& work) {
           {"--optimizers", zero::joined(options.optimizers, ",")},
           {"--precisions", zero::joined(options.precisions, ",")},
           {"--shard-ranks", text(options.shard_ranks)},
+          {"--tensor", text(options.tensor)},
           {"--batch", text(options.batch)},
           {"--seq", text(options.seq)},
           {"--accumulate", options.settings.text("accumulate")},

@@ -23,6 +23,8 @@ class CountedSteps {
            {&Entry::bytes, &Entry::across_hosts, &Entry::in_place, &Entry::codes, &Entry::codes_across})
         traffic_.entries[i].*part += now.entries[i].*part - asked_.entries[i].*part;
     asked_ = now;
+    const std::int64_t tensor = engine_.tensor_traffic().bytes();
+    tensor_ += tensor - std::exchange(tensor_asked_, tensor);
     const zero::TierTraffic moved = engine_.tier_traffic();
     moved_ += moved;
     moved_ -= moved_asked_;
@@ -31,6 +33,7 @@ class CountedSteps {
   }
   void leave_out() {
     asked_ = engine_.traffic();
+    tensor_asked_ = engine_.tensor_traffic().bytes();
     moved_asked_ = engine_.tier_traffic();
     since_ = 0;
   }
@@ -39,11 +42,13 @@ class CountedSteps {
   // Of all that count.
   const zero::Traffic& traffic() const { return traffic_; }
   const zero::TierTraffic& moved() const { return moved_; }
+  std::int64_t tensor() const { return tensor_; }  // bytes along the tensor axis
 
  private:
   const zero::Engine& engine_;
   zero::Traffic asked_, traffic_;  // all of it, when it was asked for last
   zero::TierTraffic moved_asked_, moved_;
+  std::int64_t tensor_asked_ = 0, tensor_ = 0;
   std::int64_t counted_ = 0, since_ = 0;
 };
 

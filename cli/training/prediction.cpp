@@ -84,7 +84,7 @@ double held_of(const zero::Plan& plan, const zero::Layout& layout, const zero::E
 
 planner::MicroBatch micro_batch(const zero::Plan& plan, const RunOptions& options, const Work& work,
                                 bool gathers = false) {
-  return {work.config,
+  return {models::part_of(work.config, options.tensor),
           options.batch,
           options.seq,
           plan.precision(),
@@ -110,21 +110,23 @@ void predict(const zero::Engine& engine, const RunOptions& options, const Work& 
   const zero::Layout& layout = engine.layout();
   const zero::MeshShape& mesh = layout.mesh();
   const zero::Plan plan = engine.plan().on(mesh);
+  const planner::MicroBatch micro = micro_batch(plan, options, work, planner::gathers_parameters(engine.plan(), mesh));
   const zero::Estimate estimate =
-      zero::estimate(engine.plan(), layout, engine.rules(), planner::order_of_use(work.config, layout), engine.memory(),
-                     engine.topologies(), {.directories = {options.disk.begin(), options.disk.end()}});
-  predict_bytes(estimate, planner::activations(micro_batch(plan, options, work)), result);
+      zero::estimate(engine.plan(), layout, engine.rules(), planner::order_of_use(micro.config, layout),
+                     engine.memory(), engine.topologies(), {.directories = {options.disk.begin(), options.disk.end()}});
+  predict_bytes(estimate, planner::activations(micro), result);
+  const planner::TensorWire tensor = planner::tensor_wire(micro, options.tensor).times(plan.accumulate());
+  result.tensor_wire.predicted = tensor.bytes;
   predict_tiers(plan, estimate, result);
   predict_wire(plan, estimate.wire, world, result.wire);
   result.snapshot = on_host(options.device) ? estimate.held[zero::Owner::snapshot].peak : 0;
   result.theory = planner::theory_of(plan, layout.numel(), mesh, held_of(plan, layout, estimate));
   if (const auto profile = profile_for(options, plan.precision(), world);
       profile && planner::missing_for_tiers(plan, *profile).empty()) {
-    const planner::MicroBatch micro =
-        micro_batch(plan, options, work, planner::gathers_parameters(engine.plan(), mesh));
     if (micro.budget && !foresees_budget(micro)) return;
     const auto again = micro.budget ? recomputation(micro, profile->pace(micro.precision)) : std::nullopt;
-    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh, again ? again->seconds : 0);
+    result.predicted_seconds = step_seconds(micro, plan, estimate, *profile, mesh, again ? again->seconds : 0) +
+                               tensor_seconds(tensor, *profile);
     result.profile = profile->name;
     result.profile_estimated = profile->estimated;
   }

@@ -40,6 +40,7 @@ zero::Options engine_options(const RunOptions& options) {
   result.schedule = make_schedule(options);
   if (options.fp32_norms) result.full_precision = zero::norms;
   if (options.fp8_scaling == "delayed") result.float8.scaling = zero::Scaling::delayed;
+  if (options.tensor > 1) result.tensor = models::llama_cuts();
   result.disk.directories.assign(options.disk.begin(), options.disk.end());
   if (options.loss_scale > 0) result.loss_scale = zero::LossScale::fixed(options.loss_scale);
   return result;
@@ -64,16 +65,15 @@ class Run {
  public:
   Run(const zero::World& world, const RunOptions& options, const Work& work, const std::string& plan,
       Listener& listener)
-      : world_(world),
+      : mesh_(world, {.shard = options.shard_ranks, .tensor = options.tensor}),
         options_(options),
         work_(work),
         listener_(listener),
         device_(device_of(world, options.device)),
         saving_(world, options, work, listener),
         model_(build(options, work, device_)),
-        engine_(*model_, {world, {.shard = options.shard_ranks}},
-                with_budget_in_bytes(make_plan(options, plan, world.size()), options, work), make_optimizer(options),
-                engine_options(options)) {
+        engine_(*model_, mesh_, with_budget_in_bytes(make_plan(options, plan, world.size()), options, work),
+                make_optimizer(options), engine_options(options)) {
     result_.plan = engine_.plan().label();
     result_.optimizer_name = options.optimizer;
     result_.lr = learning_rate(make_optimizer(options));
@@ -104,8 +104,10 @@ class Run {
   }
 
  private:
+  const zero::World& world() const { return mesh_.world(); }
+
   double tokens_per_step() const {
-    return 1.0 * world_.size() * engine_.plan().accumulate() * static_cast<double>(options_.batch) *
+    return 1.0 * mesh_.size(zero::Axis::data) * engine_.plan().accumulate() * static_cast<double>(options_.batch) *
            static_cast<double>(options_.seq);
   }
 
@@ -139,19 +141,20 @@ class Run {
     const std::int64_t batches = std::min(available, kEvaluationBatches);
     model_->eval();
     std::vector<double> mine;
-    for (std::int64_t i = world_.rank(); i < batches + world_.rank(); i += world_.size())
+    const zero::World data = mesh_.data().world();  // of ranks that have the same part of the model
+    for (std::int64_t i = data.rank(); i < batches + data.rank(); i += data.size())
       mine.push_back(loss(i % available, models::Split::held_out).item<double>());
     model_->train();
     steps_.leave_out();
-    result_.evaluations.push_back({step, mean_over_ranks(mine, batches)});
+    result_.evaluations.push_back({step, mean_over_ranks(data, mine, batches)});
     listener_.evaluated(result_.evaluations.back());
   }
 
-  double mean_over_ranks(const std::vector<double>& mine, std::int64_t count) const {
-    const std::vector<double> all = gather(world_, mine);
+  static double mean_over_ranks(const zero::World& data, const std::vector<double>& mine, std::int64_t count) {
+    const std::vector<double> all = gather(data, mine);
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t rank = i % world_.size(), turn = i / world_.size();
+      const std::int64_t rank = i % data.size(), turn = i / data.size();
       sum += all[static_cast<std::size_t>(rank) * mine.size() + static_cast<std::size_t>(turn)];
     }
     return sum / static_cast<double>(count);
@@ -160,9 +163,9 @@ class Run {
   void measure() {
     const zero::Ledger ledger = engine_.ledger();
     result_.steps_made = static_cast<std::int64_t>(reports_.size());
-    result_.parameter.measured = largest(world_, ledger.on_all_tiers(zero::Owner::parameter));
-    result_.gradient.measured = largest(world_, ledger.on_all_tiers(zero::Owner::gradient));
-    result_.optimizer.measured = largest(world_, ledger.on_all_tiers(zero::Owner::optimizer));
+    result_.parameter.measured = largest(world(), ledger.on_all_tiers(zero::Owner::parameter));
+    result_.gradient.measured = largest(world(), ledger.on_all_tiers(zero::Owner::gradient));
+    result_.optimizer.measured = largest(world(), ledger.on_all_tiers(zero::Owner::optimizer));
     steps_.count();
     measure_wire();
     measure_tiers(ledger);
@@ -170,7 +173,7 @@ class Run {
     const zero::ActivationReport kept = engine_.activations();
     result_.recomputation = {kept.budget_bytes, kept.unlimited_bytes, kept.peak_bytes,         kept.planned_bytes,
                              kept.operators,    kept.recomputations,  kept.recomputation_share};
-    result_.buffers.measured = largest(world_, buffers(ledger));
+    result_.buffers.measured = largest(world(), buffers(ledger));
     if (result_.steps_made == 0) return leave_unmeasured();
     result_.step_seconds = median_of_later(seconds_);
     measure_seconds();
@@ -201,8 +204,8 @@ class Run {
     const std::int64_t activations =
         here ? ledger[zero::Owner::activation].peak
              : of(watched_.owners, MemoryOwner::activation) + of(watched_.owners, MemoryOwner::temporary);
-    const std::int64_t largest_activations = largest(world_, activations);
-    const std::int64_t peak = largest(world_, here ? ledger.peak_total : watched_.bytes);
+    const std::int64_t largest_activations = largest(world(), activations);
+    const std::int64_t peak = largest(world(), here ? ledger.peak_total : watched_.bytes);
     result_.activation.measured = largest_activations > 0 ? largest_activations : kUnmeasured;
     result_.peak.measured = largest_activations > 0 ? peak : kUnmeasured;
   }
@@ -246,7 +249,7 @@ class Run {
     };
     const auto update = median_of(&zero::StepReport::update_seconds);
     if (!update) return;
-    result_.update_seconds = largest(world_, *update);
+    result_.update_seconds = largest(world(), *update);
     result_.seconds = {0, *median_of(&zero::StepReport::gather_seconds), *median_of(&zero::StepReport::reduce_seconds),
                        *update, *median_of(&zero::StepReport::vote_seconds)};
     const Seconds& part = result_.seconds;
@@ -260,13 +263,15 @@ class Run {
     const std::int64_t steps = std::max<std::int64_t>(steps_.counted(), 1);
     WireBytes& wire = result_.wire;
     const auto mean = [&](std::int64_t total) {
-      wire.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0 || wire.uneven;
-      return largest(world_, total / steps);
+      wire.uneven = largest(world(), std::int64_t{total % steps != 0}) != 0 || wire.uneven;
+      return largest(world(), total / steps);
     };
     wire.measured = mean(steps_.traffic().bytes());
     wire.within_host.measured = mean(steps_.traffic().within_host());
     wire.across_hosts.measured = mean(steps_.traffic().across_hosts());
     wire.in_place.measured = mean(steps_.traffic().in_place());
+    result_.tensor_wire.measured =
+        steps_.counted() > 0 ? largest(world(), steps_.tensor() / steps_.counted()) : kUnmeasured;
     for (CodedBytes& each : wire.codes) {
       const zero::Traffic::Entry& entry = steps_.traffic()[carrier_of_codes(each.state)];
       each.within_host.measured = mean(entry.codes - entry.codes_across);
@@ -280,20 +285,20 @@ class Run {
     for (TierBytes& each : result_.tiers) {
       const zero::Tier tier = zero::tier_named(each.tier);
       const zero::State state = zero::state_named(each.state);
-      each.held.measured = largest(world_, ledger.on(tier, owner_of(state)).bytes);
+      each.held.measured = largest(world(), ledger.on(tier, owner_of(state)).bytes);
       const zero::TierTraffic::Entry& moved = steps_.moved().on(tier, state);
       const std::int64_t steps = steps_.counted();
       const auto mean = [&](std::int64_t total) {
         if (steps == 0) return kUnmeasured;
-        each.uneven = largest(world_, std::int64_t{total % steps != 0}) != 0 || each.uneven;
-        return largest(world_, total / steps);
+        each.uneven = largest(world(), std::int64_t{total % steps != 0}) != 0 || each.uneven;
+        return largest(world(), total / steps);
       };
       each.read.measured = mean(moved.read);
       each.written.measured = mean(moved.written);
     }
   }
 
-  const zero::World& world_;
+  zero::Mesh mesh_;
   const RunOptions& options_;
   const Work& work_;
   Listener& listener_;

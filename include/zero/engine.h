@@ -119,6 +119,10 @@ struct Options {
   // embedding that is cut on: of hidden states [batch, sequence, size] each rank has a part, for the same bytes on the
   // wire (Korthikanti et al. 2022, section 4.2.2). Sequences that the ranks do not divide stay whole.
   bool sequence_parallel = false;
+  // Of the inputs of zero::checkpoint() whose function computes with what is cut, each rank of the tensor axis keeps a
+  // slice, and all of them are gathered when backward computes again (P_a: ZeRO, section 6.1). Of those that are no
+  // leaves, lie in row-major order, and whose elements the ranks divide.
+  bool partition_activations = false;
   // Has reports tell of norms by group.
   bool group_norms = false;
   // Under Precision::fp8.

@@ -29,6 +29,7 @@
 #include "zero/schedule.h"
 #include "zero/state.h"
 #include "zero/sync_batch_norm.h"
+#include "zero/tensor_automatic.h"
 #include "zero/tensor_rule.h"
 #include "zero/tier_traffic.h"
 #include "zero/traffic.h"

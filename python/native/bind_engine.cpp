@@ -146,6 +146,18 @@ void bind_scope(py::module_& module) {
       });
 }
 
+// By parameter, how it is cut.
+std::map<std::string, std::string> automatic_cuts_of(const py::object& model, int ranks,
+                                                     const std::function<void()>& micro_batch) {
+  const std::shared_ptr<DescribedModule> module = described(model);
+  const TensorRule rule = tensor_automatic(*module, ranks, micro_batch);
+  std::map<std::string, std::string> cuts;
+  for (const auto& each : module->named_parameters())
+    if (const auto cut = rule({each.key(), each.value().sizes().vec(), false, false}))
+      cuts[each.key()] = *cut == TensorCut::column ? "column" : "row";
+  return cuts;
+}
+
 }  // namespace
 
 void bind_engine(py::module_& module) {
@@ -153,6 +165,7 @@ void bind_engine(py::module_& module) {
   EngineClass engine(module, "Engine");
   bind_saves(engine);
   module.def("whole", &whole, "tensor"_a, Released());
+  module.def("tensor_automatic", &automatic_cuts_of, "module"_a, "ranks"_a, "micro_batch"_a);
   engine.def(py::init(&built), "module"_a, "world"_a, "shard"_a, "tensor"_a, "plan"_a, "optimizer"_a, "options"_a)
       .def("backward", &Engine::backward, "loss"_a, Released())
       .def("scale", &Engine::scale, "loss"_a, Released())

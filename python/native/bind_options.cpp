@@ -31,17 +31,8 @@ DiskQueueKind queue_named(const std::string& name) {
   throw ConfigError("there is no queue '" + name + "' for disks", "auto, io_uring or threads");
 }
 
-TensorCut cut_named(const std::string& name) {
-  if (name == "column") return TensorCut::column;
-  if (name == "row") return TensorCut::row;
-  throw ConfigError("a layer cannot be cut as '" + name + "'", "column or row");
-}
-
 TensorRule rule_named(const std::vector<std::pair<std::string, std::string>>& modules) {
-  if (modules.empty()) return {};
-  std::vector<std::pair<std::string, TensorCut>> cuts;
-  for (const auto& [module, cut] : modules) cuts.emplace_back(module, cut_named(cut));
-  return tensor_named(std::move(cuts));
+  return modules.empty() ? TensorRule() : tensor_plan(modules);
 }
 
 void bind_parts(py::module_& module) {

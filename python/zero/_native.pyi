@@ -487,6 +487,12 @@ class Gather:
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that is cut over the ranks of a tensor axis, on each of them. Collective along the axis."""
 
+def tensor_automatic(module: nn.Module, ranks: int, micro_batch: Callable[[], object]) -> dict[str, str]:
+    """How the parameters of a module are cut over so many ranks of a tensor axis, for Engine's `tensor`: those, along
+    those dimensions, for which a rank computes, moves and keeps least. `micro_batch` runs once: a forward, with its
+    backward if the module is to be trained; the module is left as it was, its buffers and gradients too. No collective.
+    """
+
 class Engine:
     def __init__(
         self,

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "backwards/checkpointed_pieces.h"
+#include "backwards/partitioned_inputs.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -102,7 +104,30 @@ struct CheckpointedCall final : torch::CustomClassHolder {
   std::size_t own, pieces;
   std::vector<std::size_t> results = {};  // how many, of each piece
   Surroundings surroundings;
+  // Of which this rank keeps slices, by number of the input.
+  std::shared_ptr<PartitionedInputs> partition = nullptr;
+  std::map<std::size_t, std::vector<std::int64_t>> sizes = {};
 };
+
+// What is kept of inputs; of those that are a program's anyway, all.
+variable_list kept(CheckpointedCall& call, variable_list inputs) {
+  if (call.partition == nullptr || call.pieces > 1) return inputs;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    at::Tensor& input = inputs[i];
+    if (!input.defined() || !input.requires_grad() || input.is_leaf()) continue;
+    const at::Tensor slice = call.partition->slice_of(input);
+    if (!slice.defined()) continue;
+    call.sizes[i] = input.sizes().vec();
+    input = slice;
+  }
+  return inputs;
+}
+
+variable_list brought_back(const CheckpointedCall& call, variable_list inputs) {
+  for (const auto& [i, sizes] : call.sizes)
+    inputs[i] = call.partition->whole_of(inputs[i], sizes).set_requires_grad(true);
+  return inputs;
+}
 
 // Adds up gradients of what pieces share.
 class SharedGradient {
@@ -138,14 +163,16 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
                                const at::Tensor& /*trained*/, at::TensorList inputs) {
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     const variable_list all = inputs.vec();
-    context->save_for_backward(all);
     variable_list results, others;
     const CheckpointedForward trains;
+    const PartitionsAtWork partitions;
     for (std::size_t piece = 0; piece < call->pieces; ++piece) {
       variable_list made = call->function(call->inputs_of(piece, all));
       call->results.push_back(made.size());
       std::ranges::move(made, std::back_inserter(results));
     }
+    call->partition = partitions.found();
+    context->save_for_backward(kept(*call, all));
     for (const at::Tensor& each : results)
       if (each.defined() && !each.is_floating_point() && !each.is_complex()) others.push_back(each);
     context->mark_non_differentiable(others);
@@ -158,7 +185,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       throw StateError("a backward with create_graph goes through zero::checkpoint, whose gradients have no graph",
                        "keep the activations of what gradients of gradients go through");
     const auto call = c10::static_intrusive_pointer_cast<CheckpointedCall>(context->saved_data["call"].toCapsule());
-    const variable_list given = context->get_saved_variables();
+    const variable_list given = brought_back(*call, context->get_saved_variables());
     variable_list result(2);
     std::vector<SharedGradient> sums(given.size() - call->pieces * call->own);
     auto next = gradients.begin();

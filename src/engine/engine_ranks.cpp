@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "comm/keyed_split.h"
 #include "engine/same_on_ranks.h"
+#include "parallel/axis_inputs.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -90,7 +91,10 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
       exchange_(accounts_.device(), channels(trained, groups_, data_groups_, accounts_.device(), meter_, setup_meter_),
                 [&trained](int unit) { return trained.layout().unit(unit).name(); }) {
   require_agreement(setup_group(groups_, setup_meter_), trained.description(inventory));
-  if (tensor_ != nullptr) seed_ = agreed_seed(*tensor_, seed_);
+  if (tensor_ == nullptr) return;
+  seed_ = agreed_seed(*tensor_, seed_);
+  if (trained.options().partition_activations && tensor_->size() > 1)
+    partitioned_inputs_ = partition_inputs_here(inputs_partitioned_over(tensor_));
 }
 
 std::vector<std::int64_t> EngineRanks::table(Exchange::Kind kind, std::span<const std::int64_t> words) {

@@ -67,8 +67,9 @@ class EngineRanks {
   Accounts accounts_;
   MeshShape whole_mesh_;
   std::shared_ptr<TensorAxis> tensor_;
-  Communicator all_;        // where there is a tensor axis; on the exchange's thread
-  MeshGroups data_groups_;  // for what is where the engine computes
+  std::shared_ptr<void> partitioned_inputs_;  // of checkpoints, along it
+  Communicator all_;                          // where there is a tensor axis; on the exchange's thread
+  MeshGroups data_groups_;                    // for what is where the engine computes
   Exchange exchange_;
   Ledger building_;
 };

@@ -64,6 +64,7 @@ std::vector<std::string> description(const Plan& plan, const Inventory& inventor
                   shortest(options.clip));
   lines.push_back(options.outside == OutsideGradients::add ? "gradients of other backwards are added"
                                                            : "gradients of other backwards are dropped");
+  if (options.partition_activations) lines.emplace_back("inputs of checkpoints cut over the tensor axis");
   if (options.sequence_parallel) lines.emplace_back("sequences cut over the tensor axis");
   if (options.tensor_grain != 1) lines.push_back("a tensor grain of " + std::to_string(options.tensor_grain));
   lines.push_back(options.group_norms ? "norms of " + std::to_string(options.groups.size()) + " groups" : "one norm");

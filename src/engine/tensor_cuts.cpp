@@ -43,8 +43,6 @@ void add_faults_of_plan(const Inventory& inventory, const Plan& plan, std::vecto
       faults.push_back("the wire " + std::string(name(plan[state].wire)) + " of " + std::string(name(state)) +
                        ": its blocks span what is cut and what is not");
   if (plan.float8()) faults.emplace_back("Precision::fp8: products of parts have scales of the whole");
-  for (const State state : {State::parameter, State::gradient, State::optimizer})
-    if (plan[state].tier == Tier::disk) faults.push_back("Tier::disk of " + std::string(name(state)));
 }
 
 }  // namespace

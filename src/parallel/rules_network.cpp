@@ -26,6 +26,7 @@ struct OwnNumbers {
 
 // As the operator on the whole would.
 void require_within(const at::Tensor& numbers, const at::Tensor& but, std::int64_t all) {
+  if (numbers.is_meta()) return;
   const at::Tensor within = numbers.ge(0).logical_and(numbers.lt(all));
   TORCH_CHECK_INDEX((but.defined() ? within.logical_or(but) : within).all().item<bool>(),
                     "zero: a number is out of the range of ", all, " rows or classes that are cut over a tensor axis");
@@ -33,7 +34,7 @@ void require_within(const at::Tensor& numbers, const at::Tensor& but, std::int64
 
 OwnNumbers own_numbers(const at::Tensor& numbers, std::int64_t each, const TensorAxis& axis) {
   const at::Tensor here = numbers - axis.rank() * each;
-  const at::Tensor elsewhere = here.lt(0).logical_or(here.ge(each));
+  const at::Tensor elsewhere = here.lt(0).bitwise_or(here.ge(each));
   return {here.masked_fill(elsewhere, 0), elsewhere};
 }
 
@@ -86,51 +87,61 @@ bool layer_norm_backward(ShardedCall& call) {
   return call.give(call.on_parts(changed), {placement, AxisPlacement::partial(), AxisPlacement::partial()});
 }
 
-// Attention of each head, or each sequence, by itself: of query, key and value that are cut alike, of as many heads.
-bool cut_by_heads(const ShardedCall& call, std::size_t first, std::size_t last) {
-  for (std::size_t i = first; i <= last; ++i)
-    if (!call.has_tensor(i) || !(call.part(i).placement == call.part(first).placement)) return false;
-  return call.part(first).placement.sharded() && call.part(first).placement.dim < 2;
+// Attention of each head, or each sequence, by itself: what there is of it, from argument `first` to `last`, that is
+// cut is cut alike, and of what all ranks have each takes its own.
+struct ByHeads {
+  std::int64_t dim = 0;
+  ShardedCall::Changed changed = {};
+};
+
+std::optional<ByHeads> cut_by_heads(const ShardedCall& call, std::size_t first, std::size_t last) {
+  std::optional<ByHeads> cut;
+  for (std::size_t i = first; i <= last; ++i) {
+    if (!call.has_tensor(i)) return {};
+    if (!call.sharded(i)) continue;
+    if (cut && cut->dim != call.part(i).placement.dim) return {};
+    cut = {call.part(i).placement.dim};
+  }
+  if (!cut || cut->dim > 1) return {};
+  for (std::size_t i = first; i <= last; ++i) {
+    if (call.sharded(i)) continue;
+    if (!call.axis()->divides(call.tensor(i).size(cut->dim))) return {};
+    cut->changed.emplace_back(i, call.own(i, cut->dim));
+  }
+  return cut;
 }
 
-// Of a mask that is broadcast over what is cut, or has it.
-std::optional<ShardedCall::Changed> with_own_mask(const ShardedCall& call, std::size_t dims) {
-  ShardedCall::Changed changed;
+// Of a mask that is broadcast over what is cut, or has it. `query`: that argument.
+bool take_own_mask(const ShardedCall& call, std::size_t query, ByHeads& cut) {
   const int mask = call.find("attn_mask");
-  if (mask < 0 || !call.has_tensor(static_cast<std::size_t>(mask))) return changed;
+  if (mask < 0 || !call.has_tensor(static_cast<std::size_t>(mask))) return true;
   const auto i = static_cast<std::size_t>(mask);
-  const AxisPlacement placement = call.part(dims).placement;
-  const std::int64_t more = call.tensor(dims).dim() - call.tensor(i).dim(), dim = placement.dim - more;
-  if (call.sharded(i)) return call.part(i).placement.dim == dim ? std::optional(changed) : std::nullopt;
-  if (dim >= 0 && call.tensor(i).size(dim) != 1) changed.emplace_back(i, call.own(i, dim));
-  return changed;
+  const std::int64_t more = call.tensor(query).dim() - call.tensor(i).dim(), dim = cut.dim - more;
+  if (call.sharded(i)) return call.part(i).placement.dim == dim;
+  if (dim >= 0 && call.tensor(i).size(dim) != 1) cut.changed.emplace_back(i, call.own(i, dim));
+  return true;
 }
 
 // (query, key, value, ...): the output, and the logarithm of the sum of each row.
 bool attention(ShardedCall& call) {
-  if (!cut_by_heads(call, 0, 2)) return false;
-  const auto changed = with_own_mask(call, 0);
-  return changed && call.give(call.on_parts(*changed), {call.part(0).placement});
+  auto cut = cut_by_heads(call, 0, 2);
+  return cut && take_own_mask(call, 0, *cut) && call.give(call.on_parts(cut->changed), {shard(cut->dim)});
 }
 
 // (grad_out, query, key, value, out, logsumexp, ...).
 bool attention_backward(ShardedCall& call) {
-  const AxisPlacement placement = call.part(1).placement;
-  if (!cut_by_heads(call, 1, 5)) return false;
-  auto changed = with_own_mask(call, 1);
-  if (!changed || (call.sharded(0) && !(call.part(0).placement == placement))) return false;
-  if (!call.sharded(0)) changed->emplace_back(0, call.own(0, placement.dim));
-  return call.give(call.on_parts(*changed), {placement});
+  auto cut = cut_by_heads(call, 0, 5);
+  return cut && take_own_mask(call, 1, *cut) && call.give(call.on_parts(cut->changed), {shard(cut->dim)});
 }
 
 // Which kernel attention is computed by: a number, the same for a part.
 bool choice_of_attention(ShardedCall& call) {
-  if (!cut_by_heads(call, 0, 2)) return false;
+  auto cut = cut_by_heads(call, 0, 2);
+  if (!cut) return false;
   const bool mask_is_trained = call.has_tensor(3) && call.tensor(3).requires_grad() && at::GradMode::is_enabled();
   if (mask_is_trained)
     return call.give({c10::IValue(static_cast<std::int64_t>(at::SDPBackend::math))}, {AxisPlacement()});
-  const auto changed = with_own_mask(call, 0);
-  return changed && call.give(call.on_parts(*changed), {AxisPlacement()});
+  return take_own_mask(call, 0, *cut) && call.give(call.on_parts(cut->changed), {AxisPlacement()});
 }
 
 // (self, target, weight, reduction, ignore_index) over classes that are cut, of rows [N, C].
@@ -144,7 +155,7 @@ std::optional<OwnClasses> own_classes(const ShardedCall& call, std::size_t self,
   const at::Tensor ignored = call.part(target).values.eq(call[ignore_index].toInt());
   require_within(call.part(target).values, ignored, call.tensor(self).size(1));
   const auto [numbers, elsewhere] = own_numbers(call.part(target).values, call.part(self).values.size(1), *call.axis());
-  return OwnClasses{numbers, ignored, elsewhere.logical_or(ignored)};
+  return OwnClasses{numbers, ignored, elsewhere.bitwise_or(ignored)};
 }
 
 bool nll_loss(ShardedCall& call) {
@@ -154,7 +165,7 @@ bool nll_loss(ShardedCall& call) {
   // Of each row one rank has it: the sum over ranks is exact.
   const at::Tensor picked = call.axis()->sum(
       call.part(0).values.gather(1, own->targets.unsqueeze(1)).squeeze(1).masked_fill(own->elsewhere, 0).neg());
-  const at::Tensor count = own->ignored.logical_not().sum().to(picked.scalar_type());
+  const at::Tensor count = own->ignored.bitwise_not().sum().to(picked.scalar_type());
   const std::int64_t reduction = call[3].toInt();
   at::Tensor loss = reduction == at::Reduction::None ? picked : picked.sum();
   if (reduction == at::Reduction::Mean) loss = loss / count;

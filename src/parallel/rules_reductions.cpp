@@ -98,8 +98,6 @@ bool softmax_along_another(const ShardedCall& call, std::size_t dim) {
   return along != call.part(0).placement.dim;
 }
 
-// Over what is cut, as a vocabulary is: the ranks tell each other the largest and the sum of each row (Megatron-LM,
-// section 3).
 // In which it is computed, to be rounded once.
 at::Tensor wide(const at::Tensor& values) {
   return values.scalar_type() == at::kDouble ? values : values.to(at::kFloat);
@@ -113,11 +111,27 @@ at::Tensor sum_over_ranks(const ShardedCall& call, const at::Tensor& values) {
   return call.axis()->sum_of_tiles(std::move(sums));
 }
 
+// Of the exponentials. Along other dimensions a piece after the other, of which each takes memory of its own.
+at::Tensor sum_of_exponentials(const ShardedCall& call, const at::Tensor& values) {
+  constexpr std::int64_t kPieces = 16;
+  if (call.part(0).placement.dim == 0) return sum_over_ranks(call, values.exp());
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& tile : values.chunk(call.axis()->tiles(), call.part(0).placement.dim)) {
+    std::vector<at::Tensor> pieces;
+    for (const at::Tensor& piece : tile.chunk(kPieces, 0))
+      pieces.push_back(piece.exp().sum(call.part(0).placement.dim, /*keepdim=*/true));
+    sums.push_back(at::cat(pieces));
+  }
+  return call.axis()->sum_of_tiles(std::move(sums));
+}
+
+// Over what is cut, as a vocabulary is: the ranks tell each other the largest and the sum of each row (Megatron-LM,
+// section 3).
 at::Tensor log_softmax_over_ranks(const ShardedCall& call) {
   const std::int64_t dim = call.part(0).placement.dim;
   const at::Tensor values = wide(call.part(0).values);
   const at::Tensor shifted = values - call.axis()->largest(values.amax(dim, /*keepdim=*/true));
-  return shifted - sum_over_ranks(call, shifted.exp()).log();
+  return shifted.sub_(sum_of_exponentials(call, shifted).log_());
 }
 
 bool log_softmax(ShardedCall& call) {
@@ -142,7 +156,7 @@ bool log_softmax_backward(ShardedCall& call) {
   if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
   if (!same_parts_of_both(call)) return false;
   const at::Tensor grad = wide(call.part(0).values), output = wide(call.part(1).values);
-  const at::Tensor result = grad - output.exp() * sum_over_ranks(call, grad);
+  const at::Tensor result = output.exp().mul_(sum_over_ranks(call, grad)).neg_().add_(grad);
   return call.give(result.to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 
@@ -150,7 +164,7 @@ bool softmax_backward(ShardedCall& call) {
   if (softmax_along_another(call, 2)) return call.give(call.on_parts(), {call.part(0).placement});
   if (!same_parts_of_both(call)) return false;
   const at::Tensor output = wide(call.part(1).values), product = wide(call.part(0).values) * output;
-  const at::Tensor result = product - output * sum_over_ranks(call, product);
+  const at::Tensor result = product.sub_(output * sum_over_ranks(call, product));
   return call.give(result.to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 

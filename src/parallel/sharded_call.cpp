@@ -22,6 +22,8 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
+thread_local KnownResults* known_results = nullptr;
+
 std::vector<c10::IValue> uppermost(const Stack& stack, std::size_t count) {
   return {stack.end() - static_cast<std::ptrdiff_t>(count), stack.end()};
 }
@@ -99,6 +101,13 @@ bool run_if_sharded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Sta
 
 }  // namespace
 
+KnownResults::KnownResults(const std::vector<c10::IValue>& whole, WithoutMeta& without)
+    : whole_(whole), without_(without), before_(std::exchange(known_results, this)) {}
+
+KnownResults::~KnownResults() {
+  known_results = before_;
+}
+
 void run_sharded_calls() {
   deferred_tensors::others_run_by(&run_if_sharded);
 }
@@ -157,6 +166,10 @@ void ShardedCall::leave_others() {
   if (parts_[0][0].values.storage().use_count() == 1) return;
   storage.leave_others();
   parts_[0][0] = storage.part();
+}
+
+bool ShardedCall::results_are_known() const {
+  return known_results != nullptr && known_results->without_.contains(op_);
 }
 
 // What is partial is summed where no rule takes it as it is.
@@ -222,6 +235,7 @@ void ShardedCall::sum_partial() {
 }
 
 std::vector<c10::IValue> ShardedCall::on_parts(const Changed& changed) const {
+  if (results_are_known()) return known_results->whole_;
   Stack stack;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const auto other = std::ranges::find(changed, i, &std::pair<std::size_t, c10::IValue>::first);
@@ -232,7 +246,13 @@ std::vector<c10::IValue> ShardedCall::on_parts(const Changed& changed) const {
     auto part = parts_[i].begin();
     stack.push_back(with_tensors(arguments_[i], [&](const at::Tensor&) { return (part++)->values; }));
   }
-  op_.callBoxed(&stack);
+  try {
+    op_.callBoxed(&stack);
+  } catch (const c10::NotImplementedError&) {
+    if (known_results == nullptr) throw;
+    known_results->without_.insert(op_);
+    return known_results->whole_;
+  }
   return stack;
 }
 
@@ -310,7 +330,8 @@ bool ShardedCall::give(std::vector<c10::IValue> results, const std::vector<AxisP
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (written_as(i) != nullptr) continue;
     const AxisPlacement placement = placements.size() == 1 ? placements.front() : placements[i];
-    results[i] = with_tensors(results[i], [&](const at::Tensor& values) {
+    results[i] = with_tensors(results[i], [&](at::Tensor values) {
+      if (placement.sharded() && results_are_known()) values = axis_->own(values, placement.dim);
       if (!placement.is_partial()) return sharded::tensor(values, placement, axis_);
       if (axis_->in_tiles()) return axis_->sum(values);
       return sharded::tensor({values, placement, axis_, {}, addend_of(values)});

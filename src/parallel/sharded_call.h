@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,7 @@ class ShardedCall {
 
  private:
   void run_by_rule();
+  bool results_are_known() const;
   void leave_others();
   std::shared_ptr<Addend> addend_of(const at::Tensor& values) const;
   void sum_partial();
@@ -80,6 +82,26 @@ class ShardedCall {
 
 // What operators on sharded tensors come to from now on, in the process.
 void run_sharded_calls();
+
+// Operators that have no kernel for the meta device, as far as they are known.
+using WithoutMeta = std::unordered_set<c10::OperatorHandle>;
+
+// While it lives, a call of this thread's on tensors of the meta device, for which its operator has no kernel, results
+// in parts of these, which are what the operator gives of the whole.
+class KnownResults {
+ public:
+  KnownResults(const std::vector<c10::IValue>& whole, WithoutMeta& without);
+  ~KnownResults();
+  KnownResults(const KnownResults&) = delete;
+  KnownResults& operator=(const KnownResults&) = delete;
+
+ private:
+  friend class ShardedCall;
+
+  const std::vector<c10::IValue>& whole_;
+  WithoutMeta& without_;
+  KnownResults* before_;
+};
 
 // What does an operator on parts: true, once the call has its results; false: not these. It exchanges nothing before it
 // knows that it can.

@@ -155,6 +155,13 @@ at::Tensor whole(const at::Tensor& tensor) {
   return storage == nullptr ? tensor : storage->gathered();
 }
 
+at::Tensor all_here(const at::Tensor& tensor) {
+  ShardedStorage* const storage = ShardedStorage::of(tensor.unsafeGetTensorImpl());
+  if (storage == nullptr) return tensor;
+  if (storage->part().placement.sharded()) return {};
+  return whole(storage->summed());
+}
+
 at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,
                      const std::string& name) {
   const TensorPart cut{part, AxisPlacement::shard(dim), axis};

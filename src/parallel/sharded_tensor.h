@@ -110,6 +110,8 @@ at::Tensor outside_of_graphs(const at::Tensor& tensor);
 // All of it. Collective where it is sharded.
 at::Tensor whole(const at::Tensor& tensor);
 at::Tensor whole(const TensorPart& part);
+// All of what every rank has, or of a sum that is due; undefined: it is cut. Collective where a sum is due.
+at::Tensor all_here(const at::Tensor& tensor);
 
 // A parameter that is cut: `part` is this rank's, along dimension `dim`. Whoever takes its memory is told `name`.
 at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,

@@ -13,9 +13,15 @@
 namespace zero {
 namespace {
 
+// Of the meta device are those of imagined ranks (automatic_cuts.cpp), which read nothing.
+View memory_of(const at::Tensor& values, Dtype dtype, std::int64_t count) {
+  static char nowhere;
+  return view_of(values.is_meta() ? &nowhere : values.mutable_data_ptr(), dtype, 0, count, values.device());
+}
+
 // As bytes where it is of a type that the ranks do not add.
 View bytes_of(const at::Tensor& values) {
-  return view_of(values.mutable_data_ptr(), Dtype::u8, 0, static_cast<std::int64_t>(values.nbytes()), values.device());
+  return memory_of(values, Dtype::u8, static_cast<std::int64_t>(values.nbytes()));
 }
 
 }  // namespace
@@ -46,8 +52,7 @@ at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
 
 void TensorAxis::sum_(const at::Tensor& addend) const {
   const Dtype dtype = *any_dtype_of(addend.scalar_type());
-  if (addend.numel() > 0)
-    group_.all_reduce(view_of(addend.mutable_data_ptr(), dtype, 0, addend.numel(), addend.device())).wait();
+  if (addend.numel() > 0) group_.all_reduce(memory_of(addend, dtype, addend.numel())).wait();
 }
 
 at::Tensor TensorAxis::sum_own(const at::Tensor& addend, std::int64_t dim) const {
@@ -55,9 +60,7 @@ at::Tensor TensorAxis::sum_own(const at::Tensor& addend, std::int64_t dim) const
   const Dtype dtype = *dtype_of(parts.scalar_type());
   const at::Tensor own = at::empty(parts.sizes().slice(1), parts.options().dtype(scalar_type(accumulation(dtype))));
   if (own.numel() > 0)
-    group_
-        .reduce_scatter(view_of(parts.mutable_data_ptr(), dtype, 0, parts.numel(), parts.device()),
-                        view_of(own.mutable_data_ptr(), accumulation(dtype), 0, own.numel(), own.device()))
+    group_.reduce_scatter(memory_of(parts, dtype, parts.numel()), memory_of(own, accumulation(dtype), own.numel()))
         .wait();
   return own.to(parts.scalar_type());
 }
@@ -114,6 +117,7 @@ std::int64_t TensorAxis::writes_of(const at::Tensor& part) const {
 }
 
 void TensorAxis::count(const std::string& operator_name, bool in_parts) {
+  ++operators_;
   Count& count = counts_[operator_name];
   ++(in_parts ? count.in_parts : count.whole);
 }

@@ -80,12 +80,14 @@ class TensorAxis {
   };
   void count(const std::string& operator_name, bool in_parts);
   const std::map<std::string, Count>& counts() const { return counts_; }
+  std::int64_t operators() const { return operators_; }  // all that were counted
 
  private:
   Communicator plain_, group_;  // the same, and as it is metered
   std::shared_ptr<CommunicatorImpl> mesh_;
   TensorAxisOptions options_;
   std::map<std::string, Count> counts_;
+  std::int64_t operators_ = 0;
   int copies_ = 0;
   std::unordered_map<const void*, std::int64_t> writes_;  // by storage
 };

@@ -83,8 +83,24 @@ class TensorAxis(Case):
                     ours = {name: value.detach() for name, value in model.named_parameters()}
                     self.expect_close(ours, plain.named_parameters(), within=1e-4)
 
+    def test_plans_of_others_and_of_its_own(self) -> None:
+        expected, _ = self.plainly()
+        model = llama()
+        own = zero.tensor_automatic(model, WORLD, lambda: loss_of(model, 0).backward())
+        self.assertEqual(own["model.layers.1.self_attn.q_proj.weight"], "column")
+        self.assertEqual(own["model.layers.1.self_attn.o_proj.weight"], "row")
+        self.assertEqual(own["model.layers.1.mlp.down_proj.weight"], "row")
+        self.assertNotIn("model.norm.weight", own)
+        self.assertTrue(all(parameter.grad is None for parameter in model.parameters()))
+        for cuts in (own, model.config.base_model_tp_plan):
+            model = llama()
+            with zero.Engine(model, optimizer=zero.AdamW(**ADAMW), tensor_ranks=WORLD, tensor=cuts) as engine:
+                for step in range(STEPS):
+                    loss_of(model, engine.micro_batch).backward()
+                    self.assertAlmostEqual(engine.step().loss, expected[step], delta=1e-5)
+
     def test_other_cuts_are_refused(self) -> None:
-        with self.assertRaisesRegex(zero.ConfigError, "column or row"):
+        with self.assertRaisesRegex(zero.ConfigError, 'the style "diagonal"'):
             zero.Engine(llama(), tensor_ranks=WORLD, tensor={"*.up_proj": "diagonal"})
         with self.assertRaisesRegex(zero.ConfigError, "`tensor` is 2"):
             zero.Engine(llama(), tensor=2)

@@ -101,6 +101,7 @@ struct Job {
   int steps = 3;
   int shard = 0;           // ranks of a shard group; 0: all
   int tensor = 1;          // of the tensor axis, of all `ranks`
+  bool automatic = false;  // what is cut over it, in usual loops
   int ranks_per_host = 0;  // see run_ranks()
   std::function<World(const World&)> joined = [](const World& world) { return world; };
   std::map<int, double> budgets = {};  // shares that ranks have of their own for activations

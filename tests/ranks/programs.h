@@ -36,6 +36,9 @@ class Run {
   // Moves the network to the rank's device and gives it its first values and a trainer. Collective.
   Trainer& trainer(torch::nn::Module& network, const Optimizer& optimizer, const Options& options = {});
 
+  // Where the job says so, what is cut of the network follows from this micro-batch.
+  void cut_automatically(torch::nn::Module& network, const std::function<void()>& micro_batch);
+
   // Calls body(lane, index) for this process's micro-batches of the step: `lane` is the place in the global batch,
   // for what is carried from step to step, `index` that in the whole run, for data.
   void each(int step, const std::function<void(int lane, std::int64_t index)>& body) const;

@@ -84,6 +84,7 @@ at::Tensor copied(const at::Tensor& value) {
 MakeProgram usual_loop(const MakeModel& make, const Optimizer& optimizer, const Options& options) {
   return [=](Run& run) -> std::unique_ptr<Program> {
     const AnyModel model = make();
+    run.cut_automatically(*model.module, [&] { model.loss(0).backward(); });
     return std::make_unique<UsualLoop>(model, run.trainer(*model.module, optimizer, options));
   };
 }
@@ -104,6 +105,12 @@ std::vector<Outcome> run_on_ranks(const Job& job, const MakeProgram& make) {
     outcomes.push_back(agreed(runs));
   }
   return outcomes;
+}
+
+void Run::cut_automatically(torch::nn::Module& network, const std::function<void()>& micro_batch) {
+  if (!job_.automatic) return;
+  initialise(network, kSeed);
+  job_.options.tensor = tensor_automatic(network, job_.tensor, micro_batch);
 }
 
 Trainer& Run::trainer(torch::nn::Module& network, const Optimizer& optimizer, const Options& options) {

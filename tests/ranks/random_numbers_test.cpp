@@ -1,10 +1,11 @@
 // LibTorch's generator as the program uses it around a model that draws: who goes back to where numbers were drawn
-// draws them again, and who does not draws what the micro-batch says. One rank, where a default generator is to be one
-// thread's.
+// draws them again, and who does not draws what the micro-batch says. One rank but for one test, where a default
+// generator is to be one thread's.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <functional>
+#include <mutex>
 
 #include "harness.h"
 
@@ -299,9 +300,12 @@ TEST(RandomNumbers, OfTrainingAreNotThoseOfOtherDrawsFromTheSamePlace) {
   EXPECT_EQ(difference(train<Hidden>(job), looked), "");
 }
 
-// A program that seeds alike before each micro-batch is no other one on more ranks.
+// A program that seeds alike before each micro-batch is no other one on more ranks, which have one default generator
+// here, and so forwards one after the other: none of zero2's waits for another rank.
 struct SeedsAlike : Hidden {
   at::Tensor loss(std::int64_t index) {
+    static std::mutex alone;
+    const std::lock_guard lock(alone);
     torch::manual_seed(7);
     return Hidden::loss(index);
   }

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include "folder.h"
+#include "gpt.h"
 #include "harness.h"
 #include "models/llama.h"
 #include "states.h"
@@ -9,80 +10,6 @@
 namespace zero::test::tensor_axis_test {
 
 using at::Tensor;
-
-// A block of a GPT as users write it: projections of their own, views by the number of heads, dropout, a residual.
-struct GptBlockImpl : torch::nn::Module {
-  static constexpr std::int64_t kSize = 16, kHeads = 4;
-
-  explicit GptBlockImpl(double dropout)
-      : before(register_module("before", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kSize})))),
-        q(register_module("q", torch::nn::Linear(kSize, kSize))),
-        k(register_module("k", torch::nn::Linear(kSize, kSize))),
-        v(register_module("v", torch::nn::Linear(kSize, kSize))),
-        o(register_module("o", torch::nn::Linear(kSize, kSize))),
-        behind(register_module("behind", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kSize})))),
-        up(register_module("up", torch::nn::Linear(kSize, 4 * kSize))),
-        down(register_module("down", torch::nn::Linear(4 * kSize, kSize))),
-        drop(register_module("drop", torch::nn::Dropout(dropout))) {}
-
-  Tensor heads(const Tensor& x) { return x.view({x.size(0), x.size(1), kHeads, kSize / kHeads}).transpose(1, 2); }
-
-  Tensor forward(const Tensor& x) {
-    const Tensor y = before(x);
-    const Tensor attended = at::scaled_dot_product_attention(heads(q(y)), heads(k(y)), heads(v(y)), {}, 0, true);
-    const Tensor after = x + drop(o(attended.transpose(1, 2).reshape(x.sizes())));
-    return after + drop(down(drop(torch::gelu(up(behind(after))))));
-  }
-
-  torch::nn::LayerNorm before;
-  torch::nn::Linear q, k, v, o;
-  torch::nn::LayerNorm behind;
-  torch::nn::Linear up, down;
-  torch::nn::Dropout drop;
-};
-TORCH_MODULE(GptBlock);
-
-// Its head is tied to the table of its words.
-struct Gpt : torch::nn::Module {
-  static constexpr std::int64_t kVocabulary = 24;
-
-  explicit Gpt(double dropout = 0)
-      : words(register_module("words", torch::nn::Embedding(kVocabulary, GptBlockImpl::kSize))),
-        blocks(register_module("blocks", torch::nn::Sequential())),
-        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({GptBlockImpl::kSize})))) {
-    for (int i = 0; i < 2; ++i) blocks->push_back(GptBlock(dropout));
-  }
-
-  Tensor loss(std::int64_t index) {
-    const Tensor ids = tokens(index, {2, 7}, kVocabulary);
-    const Tensor hidden = norm(blocks->forward(words(ids.slice(1, 0, 6))));
-    const Tensor logits = torch::nn::functional::linear(hidden, words->weight);
-    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.slice(1, 1).flatten());
-  }
-
-  torch::nn::Embedding words;
-  torch::nn::Sequential blocks;
-  torch::nn::LayerNorm norm;
-};
-
-const TensorRule kCut = tensor_named({{"*.q", TensorCut::column},
-                                      {"*.k", TensorCut::column},
-                                      {"*.v", TensorCut::column},
-                                      {"*.o", TensorCut::row},
-                                      {"*.up", TensorCut::column},
-                                      {"*.down", TensorCut::row},
-                                      {"words", TensorCut::column}});
-
-Course<Gpt> gpt_with_dropout() {
-  return {.make = [] { return std::make_shared<Gpt>(.1); }};
-}
-
-Job cut_job(Job job, int tensor) {
-  job.options.tensor = kCut;
-  job.tensor = tensor;
-  job.ranks *= tensor;
-  return job;
-}
 
 constexpr double kTolerance = 1e-5;
 
@@ -363,6 +290,90 @@ TEST(TensorAxis, MovesWhatMegatronDoes) {
       EXPECT_EQ(moved[Collective::reduce_scatter].calls, sequence ? 4 * layers + 2 : 0);
     });
   }
+}
+
+// Layers that are computed again in backward, from inputs of which each rank keeps a part.
+struct Checkpointed : Gpt {
+  Tensor loss(std::int64_t index) {
+    const Tensor ids = tokens(index, {2, 7}, kVocabulary);
+    Tensor hidden = words(ids.slice(1, 0, 6));
+    inputs.clear();
+    for (const auto& block : *blocks) {
+      inputs.push_back(hidden.storage().getWeakStorageImpl());
+      hidden = checkpoint(std::dynamic_pointer_cast<GptBlockImpl>(block.ptr()), hidden);
+    }
+    const Tensor logits = torch::nn::functional::linear(norm(hidden), words->weight);
+    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.slice(1, 1).flatten());
+  }
+  // Of checkpoints: whose memory is still there.
+  std::int64_t kept() const {
+    return std::ranges::count_if(inputs, [](const auto& each) { return !each.expired(); });
+  }
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> inputs;
+};
+
+TEST(PartitionedActivations, HaveTheBitsOfWholeOnes) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const bool sequence : {false, true})
+      for (const auto& [data, tensor] : {std::pair(1, 2), std::pair(2, 2), std::pair(1, 4)}) {
+        Job whole = cut_job({.plan = Plan::zero3().precision(precision), .ranks = data, .steps = 3}, tensor);
+        whole.options.sequence_parallel = sequence && tensor == 2;
+        Job sliced = whole;
+        sliced.options.partition_activations = true;
+        const Outcome expected = train<Checkpointed>(whole);
+        EXPECT_EQ(difference(expected, train<Checkpointed>(sliced)), "") << describe(sliced);
+        if (precision != Precision::fp32 || whole.options.sequence_parallel) continue;
+        const Job plain{.plan = whole.plan, .ranks = data, .steps = 3};
+        EXPECT_EQ(difference(train<Gpt>(plain), expected, kTolerance), "");
+      }
+}
+
+// Each checkpoint's input is gathered once; so little is kept of it.
+TEST(PartitionedActivations, AreGatheredOnceEach) {
+  constexpr std::int64_t layers = 2, hidden = 2 * 6 * GptBlockImpl::kSize * 4;  // bytes
+  std::int64_t moved[2] = {}, kept[2] = {};
+  for (const bool partition : {false, true}) {
+    Job job = cut_job({.plan = Plan::zero3(), .ranks = 1}, 2);
+    job.options.partition_activations = partition;
+    on_ranks<Checkpointed>(job, {}, [&](Checkpointed& model, Engine& engine, int rank) {
+      train_step(model, engine);
+      engine.reset_traffic();
+      const Tensor loss = model.loss(engine.micro_batch());
+      if (rank == 0) kept[partition] = model.kept();
+      engine.backward(loss);
+      engine.step();
+      if (rank == 0) moved[partition] = engine.tensor_traffic().bytes();
+    });
+  }
+  EXPECT_EQ(moved[1] - moved[0], layers * hidden / 2);
+  EXPECT_EQ(kept[0], layers);
+  EXPECT_EQ(kept[1], 0);
+}
+
+// Two engines on one thread: the inputs of one that has no such axis are its ranks' own.
+TEST(PartitionedActivations, AreThoseOfTheAxisAlone) {
+  const auto run = [](bool partition) {
+    std::vector<double> losses;
+    run_ranks(2, [&](const World& world) {
+      Mesh mesh(world, {.tensor = 2});
+      Gpt cut;
+      Checkpointed plain;
+      initialise(cut, kSeed);
+      initialise(plain, kSeed);
+      Options options{.tensor = kCut, .partition_activations = partition};
+      Engine with(cut, mesh, Plan::zero3(), AdamW{}, options);
+      Engine without(plain, world, Plan::zero3(), AdamW{});
+      for (int step = 0; step < 2; ++step) {
+        with.backward(cut.loss(step));
+        without.backward(plain.loss(without.micro_batch()));
+        with.step();
+        const double loss = without.step().loss;
+        if (world.rank() == 0) losses.push_back(loss);
+      }
+    });
+    return losses;
+  };
+  EXPECT_EQ(run(true), run(false));
 }
 
 // Fused projections, whose thirds are views along what is cut, and positions that are a part of a table.
