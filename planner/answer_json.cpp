@@ -87,7 +87,8 @@ Json encode(const Cost& cost) {
           {"reduction_bytes", estimate.held[zero::Owner::reduction].peak},
           {"update_bytes", estimate.held[zero::Owner::update].peak},
           {"wire_bytes_inside_hosts", cost.estimate.wire.within_host()},
-          {"wire_bytes_across_hosts", cost.estimate.wire.across_hosts()}};
+          {"wire_bytes_across_hosts", cost.estimate.wire.across_hosts()},
+          {"tensor_wire_bytes", cost.tensor.bytes}};
 }
 
 // Of plans whose activations have a budget, or that were given smaller micro-batches.
@@ -195,6 +196,9 @@ std::vector<std::string> assumptions(const Answer& answer) {
   sentences.insert(sentences.end(), answer.request.assumed.begin(), answer.request.assumed.end());
   const Profile& profile = answer.request.profile;
   sentences.push_back("the machine: profile " + profile.name + (profile.estimated ? kEstimated : ""));
+  if (answer.request.shape.tensor > 1 && profile.device_memory > 0)
+    sentences.emplace_back(
+        "devices with a tensor axis, which engines of this version refuse: they cut modules of the CPU");
   if (profile.collective_bandwidth == 0)
     sentences.emplace_back("devices without links between them: what they exchange goes through their host's memory");
   if (answer.request.memory == zero::Memory::common)

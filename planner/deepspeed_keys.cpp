@@ -20,7 +20,9 @@ constexpr std::string_view kBuffers = "buffers between tiers are the engine's ow
 constexpr std::string_view kSpeculation = "an update waits for the norm and the overflow flag of all ranks";
 constexpr std::string_view kFrozen = "what is not trained is kept in the plan's precision";
 constexpr std::string_view kRecompute = "activations are kept, whole and where they are";
-constexpr std::string_view kParallel = "ranks differ only in their data";
+constexpr std::string_view kParallel = "there is no such axis";
+constexpr std::string_view kTensor =
+    "ranks along the tensor axis are --tensor's, and what is cut is the program's to say";
 constexpr std::string_view kTraining = "it changes what is trained";
 constexpr std::string_view kWeights = "main weights and moments are fp32, or use --precision bf16-sr or bf16-kahan";
 
@@ -119,13 +121,14 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"zero_force_ds_cpu_optimizer", Fate::harmless, "the host's updates are the engine's own"},
     {"aio.*", Fate::harmless, kDisk},
 
-    {"activation_checkpointing.partition_activations", Fate::refused, kRecompute, "false"},
+    {"activation_checkpointing.partition_activations", Fate::refused,
+     "the program has it (Options::partition_activations); activations are planned whole", "false"},
     {"activation_checkpointing.cpu_checkpointing", Fate::refused, kRecompute, "false"},
     {"activation_checkpointing.contiguous_memory_optimization", Fate::refused, kRecompute, "false"},
     {"activation_checkpointing.number_checkpoints", Fate::refused, kRecompute, "null 0"},
     {"activation_checkpointing.*", Fate::harmless, kRecompute},
-    {"tensor_parallel.autotp_size", Fate::refused, kParallel, "0 1"},
-    {"tensor_parallel.*", Fate::harmless, kParallel},
+    {"tensor_parallel.autotp_size", Fate::refused, kTensor, "0 1"},
+    {"tensor_parallel.*", Fate::harmless, kTensor},
     {"sequence_parallel_size", Fate::refused, kParallel, "1"},
     {"pipeline.*", Fate::refused, kParallel},
     {"amp.*", Fate::refused, "choose a precision: fp16 or bf16"},

@@ -5,10 +5,12 @@
 #include <sstream>
 #include <utility>
 
+#include "base/text.h"
 #include "partition/moments.h"
 #include "partition/plan_settings.h"
 #include "partition/routes.h"
 #include "partition/slices.h"
+#include "partition/tensor_faults.h"
 #include "planner/loss_price.h"
 #include "planner/offload.h"
 #include "planner/theory.h"
@@ -60,6 +62,22 @@ void check_sizes(const Request& request) {
   }
 }
 
+// What an engine would refuse.
+void check_tensor(const Request& request) {
+  std::vector<std::string> faults;
+  for (const zero::Plan& plan : request.plans)
+    for (const std::string& fault : zero::tensor_faults(plan)) faults.push_back(plan.label() + ": " + fault);
+  if (const std::string fault = zero::tensor_fault(request.optimizer); !fault.empty())
+    faults.push_back("optimizer " + std::string(name(request.optimizer)) + " " + fault);
+  if (!faults.empty())
+    throw zero::ConfigError("over a tensor axis there is no " + zero::joined(faults, "; no "),
+                            "leave it out, or --tensor");
+  const double tokens = size(request.batch) * size(request.seq), layers = size(request.shape.config.num_hidden_layers);
+  for (const zero::Plan& plan : request.plans)
+    check_size(8 * layers * tokens * size(request.shape.config.hidden_size) * plan.accumulate(), kMostReduced,
+               "the elements that a step moves along the tensor axis");
+}
+
 void check(const Request& request) {
   check_sizes(request);
   if (request.hosts > 1 && request.memory == zero::Memory::common)
@@ -79,6 +97,7 @@ void check(const Request& request) {
     if (const std::string missing = zero::missing_groups(plan, mesh, request.data_ranks_per_host()); !missing.empty())
       throw zero::ConfigError(plan.label() + ": " + missing, "make a group of each host's ranks: --shard-ranks " +
                                                                  std::to_string(request.data_ranks_per_host()));
+  if (request.shape.tensor > 1) check_tensor(request);
   const std::int64_t positions = request.shape.config.max_position_embeddings;
   if (request.seq > positions)
     throw zero::ConfigError("a sequence of " + std::to_string(request.seq) + " tokens exceeds the model's " +

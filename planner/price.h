@@ -70,7 +70,7 @@ struct Cost {
   bool fits() const { return excess <= 0 && host_excess <= 0 && disk_excess <= 0; }
   bool priced() const { return missing.empty(); }
   // Of a step, received by one rank.
-  std::int64_t wire() const { return estimate.wire.bytes() + tensor.bytes; }
+  std::int64_t wire() const { return estimate.wire.bytes(); }
 };
 
 // The largest sum of an estimate and of what a micro-batch holds, on one rank, and when it is reached.

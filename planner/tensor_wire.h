@@ -16,7 +16,8 @@ struct TensorWire {
 
 // `work` is of the part of models::Llama that each of `ranks` has. Sums of all hidden states: of each layer two forward
 // and two backward, of the embedding, and of what the head gives back; a sum of b bytes is 2 (T - 1) / T b on the wire.
-// Beside them, of each token in fp32, the largest logit of each rank's, and three sums for the loss.
+// Beside them, of each token in fp32, the largest logit of each rank's, and three sums for the loss; where that is
+// computed again in pieces, twice as much but for one sum.
 TensorWire tensor_wire(const MicroBatch& work, int ranks);
 
 }  // namespace planner

@@ -88,7 +88,7 @@ PlanOptions completed(PlanOptions options) {
   options.batch = options.batch.value_or(usual.batch);
   if (options.plans.empty()) {
     options.plans = usual_plans(options);
-    if (options.fit) add_coded_plans(options);
+    if (options.fit && options.tensor == 1) add_coded_plans(options);
   }
   keep_first(options.plans);
   return options;
@@ -176,7 +176,8 @@ planner::Request request_of(const PlanOptions& options, const std::string& profi
   if (on_this_host) request.product_scratch = planner::product_scratch();
   if (!options.host_memory.empty()) request.host_memory = planner::bytes_of(options.host_memory);
   if (!options.disk_space.empty()) request.disk_space = planner::bytes_of(options.disk_space);
-  request.chooses_activations = options.fit && options.settings.text("activation_budget").empty();
+  request.chooses_activations =
+      options.fit && options.tensor == 1 && options.settings.text("activation_budget").empty();
   request.chooses_tiers = options.fit && options.settings.text("offload").empty();
   if (options.fit && !request.device_memory)
     throw UsageError("--fit: give --device-memory, or a --profile of devices, which has their memory");
@@ -254,7 +255,8 @@ void check_outputs(const PlanOptions& options) {
 int plan(const PlanOptions& given) {
   check_outputs(given);
   std::optional<planner::DeepSpeed> read;
-  if (!given.ds_config.empty()) read = planner::read_deepspeed(given.ds_config, given.ranks, known_of(given));
+  if (!given.ds_config.empty())
+    read = planner::read_deepspeed(given.ds_config, mesh_of(given, given.ranks).size(), known_of(given));
   const PlanOptions options = completed(read ? with(given, *read) : given);
   planner::Answer answer = answer_of(options);
   answer.deepspeed = std::move(read);

@@ -98,11 +98,14 @@ void print_step(std::ostream& out, const Answer& answer) {
   Table table(1);
   std::vector<std::string> head{"plan", "wire"};
   if (spread) head.emplace_back("across hosts");
+  const bool cut = answer.request.shape.tensor > 1;
+  if (cut) head.emplace_back("tensor axis");
   for (const char* each : {"s/step", "tokens/s", "MFU"}) head.emplace_back(each);
   table.add(head);
   for (const Cost& cost : answer.costs) {
     std::vector<std::string> row{label_of(answer, cost), cell(cost.wire())};
     if (spread) row.push_back(cell(cost.estimate.wire.across_hosts()));
+    if (cut) row.push_back(cell(cost.tensor.bytes));
     row.push_back(cost.priced() ? significant(cost.seconds, 3) : "-");
     row.push_back(cost.priced() ? speed(cost.speed.tokens_per_second) : "-");
     row.push_back(cost.speed.utilization ? planner::three_digits(100 * *cost.speed.utilization) + " %" : "-");

@@ -44,7 +44,10 @@ Need need_of(const RunOptions& options, const models::LlamaConfig& model, int ra
                                                                               .precision = plan.precision(),
                                                                               .budget = plan.activation_budget()}));
   const bool host = on_host(options.device);
-  const std::int64_t building = std::max(largest_tensor(shape), host ? estimate.building : 0);
+  // Rank 0 of each part begins with whole values.
+  const std::int64_t whole = largest_tensor(planner::shape_of(model));
+  const std::int64_t building =
+      options.tensor > 1 ? whole + (host ? estimate.building : 0) : std::max(whole, host ? estimate.building : 0);
   const std::int64_t step =
       (host ? peak.bytes : 0) +
       (saves_behind(options.saving, 0, options.steps) ? estimate.held[zero::Owner::snapshot].peak : 0);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <ostream>
 
+#include "cli/options/model.h"
+#include "planner/shape.h"
 #include "planner/theory.h"
 
 namespace cli {
@@ -47,7 +49,8 @@ void conclude_optimizers(std::ostream& out, const RunOptions& options, const Rep
   const zero::MeshShape mesh = mesh_of(options, report.ranks);
   const zero::Plan plan = make_plan(options, options.plans.front(), report.ranks).on(mesh);
   const int among = planner::divided_among(plan, zero::State::optimizer, mesh);
-  print_optimizers(out, report, static_cast<double>(report.parameters) / among);
+  const planner::Shape part = planner::shape_of(load_model(options.model), options.tensor);
+  print_optimizers(out, report, static_cast<double>(part.parameters) / among);
 }
 
 std::vector<Contender> optimizer_contenders(const RunOptions& options) {

@@ -12,9 +12,6 @@
 namespace torch::nn {
 class Module;
 }
-namespace torch::jit {
-struct Module;
-}
 
 namespace zero {
 
@@ -27,6 +24,5 @@ namespace zero {
 // operators depend on values. No collective. On one rank no parameter is taken. Throws ConfigError for no function and
 // for fewer ranks than one, and what the function throws.
 TensorRule tensor_automatic(torch::nn::Module& module, int ranks, const std::function<void()>& micro_batch);
-TensorRule tensor_automatic(const torch::jit::Module& module, int ranks, const std::function<void()>& micro_batch);
 
 }  // namespace zero

@@ -38,11 +38,12 @@ using TensorRule = std::function<std::optional<TensorCut>(const ParameterInfo&)>
 // of the engine.
 TensorRule tensor_named(std::vector<std::pair<std::string, TensorCut>> modules);
 
-// By names of modules or parameters, below any beginning of a path, and of styles, as a Hugging Face model's `base_model_tp_plan` has
-// them: "colwise" of a linear layer is its outputs, "rowwise" its inputs; of an embedding "rowwise" is its rows, "colwise"
-// its columns. "colwise_rep", "packed_colwise" and the like are the same, since what is cut is gathered where a program
-// needs all of it; "sequence_parallel", "gather" and what else says nothing of parameters is taken for nothing. "column"
-// and "row" are TensorCut's. Throws ConfigError, naming the module, for another style, such as those of experts.
+// By names of modules or parameters, below any beginning of a path, and of styles, as a Hugging Face model's
+// `base_model_tp_plan` has them: "colwise" of a linear layer is its outputs, "rowwise" its inputs; of an embedding
+// "rowwise" is its rows, "colwise" its columns. "colwise_rep", "packed_colwise" and the like are the same, since what
+// is cut is gathered where a program needs all of it; "sequence_parallel", "gather" and what else says nothing of
+// parameters is taken for nothing, as "whole" is. "column" and "row" are TensorCut's. A parameter's own name goes
+// before patterns that fit it, too. Throws ConfigError, naming the module, for another style, such as those of experts.
 TensorRule tensor_plan(const std::vector<std::pair<std::string, std::string>>& plan);
 
 // How often an operator ran, on tensors that are cut over a tensor axis: on the ranks' parts, or whole on each of them,

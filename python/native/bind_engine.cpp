@@ -152,9 +152,10 @@ std::map<std::string, std::string> automatic_cuts_of(const py::object& model, in
   const std::shared_ptr<DescribedModule> module = described(model);
   const TensorRule rule = tensor_automatic(*module, ranks, micro_batch);
   std::map<std::string, std::string> cuts;
-  for (const auto& each : module->named_parameters())
-    if (const auto cut = rule({each.key(), each.value().sizes().vec(), false, false}))
-      cuts[each.key()] = *cut == TensorCut::column ? "column" : "row";
+  for (const auto& each : module->named_parameters()) {
+    const auto cut = rule({each.key(), each.value().sizes().vec(), false, false});
+    cuts[each.key()] = !cut ? "whole" : *cut == TensorCut::column ? "column" : "row";
+  }
   return cuts;
 }
 

@@ -155,36 +155,35 @@ void bind_options(py::module_& module) {
   bind_schedules(module);
   bind_report(module);
   py::class_<Options>(module, "Options")
-      .def(
-          py::init([](double clip, std::optional<std::uint64_t> seed, std::vector<ParamGroup> groups, Schedule schedule,
-                      Chooses full_precision, std::optional<LossScale> loss_scale, Rule units, Chooses ignored,
-                      bool group_norms, const Float8& float8, const std::string& outside, const DiskOptions& disk,
-                      const std::vector<std::pair<std::string, std::string>>& tensor, int tensor_grain,
-                      bool sequence_parallel) {
-            Options options;
-            options.clip = clip;
-            options.seed = seed;
-            options.groups = std::move(groups);
-            options.schedule = std::move(schedule);
-            options.full_precision = std::move(full_precision);
-            options.loss_scale = loss_scale;
-            options.units = rule_of(std::move(units));
-            options.ignored = std::move(ignored);
-            options.group_norms = group_norms;
-            options.float8 = float8;
-            options.outside = outside_named(outside);
-            options.disk = disk;
-            options.tensor = rule_named(tensor);
-            options.tensor_grain = tensor_grain;
-            options.sequence_parallel = sequence_parallel;
-            return options;
-          }),
-          py::kw_only(), "clip"_a = 0.0, "seed"_a = py::none(), "groups"_a = std::vector<ParamGroup>(),
-          "schedule"_a = py::none(), "full_precision"_a = py::none(), "loss_scale"_a = py::none(),
-          "units"_a = py::none(), "ignored"_a = py::none(), "group_norms"_a = false, "float8"_a = Float8(),
-          "outside"_a = "drop", "disk"_a = DiskOptions(),
-          "tensor"_a = std::vector<std::pair<std::string, std::string>>(), "tensor_grain"_a = 1,
-          "sequence_parallel"_a = false);
+      .def(py::init([](double clip, std::optional<std::uint64_t> seed, std::vector<ParamGroup> groups,
+                       Schedule schedule, Chooses full_precision, std::optional<LossScale> loss_scale, Rule units,
+                       Chooses ignored, bool group_norms, const Float8& float8, const std::string& outside,
+                       const DiskOptions& disk, const std::vector<std::pair<std::string, std::string>>& tensor,
+                       int tensor_grain, bool sequence_parallel) {
+             Options options;
+             options.clip = clip;
+             options.seed = seed;
+             options.groups = std::move(groups);
+             options.schedule = std::move(schedule);
+             options.full_precision = std::move(full_precision);
+             options.loss_scale = loss_scale;
+             options.units = rule_of(std::move(units));
+             options.ignored = std::move(ignored);
+             options.group_norms = group_norms;
+             options.float8 = float8;
+             options.outside = outside_named(outside);
+             options.disk = disk;
+             options.tensor = rule_named(tensor);
+             options.tensor_grain = tensor_grain;
+             options.sequence_parallel = sequence_parallel;
+             return options;
+           }),
+           py::kw_only(), "clip"_a = 0.0, "seed"_a = py::none(), "groups"_a = std::vector<ParamGroup>(),
+           "schedule"_a = py::none(), "full_precision"_a = py::none(), "loss_scale"_a = py::none(),
+           "units"_a = py::none(), "ignored"_a = py::none(), "group_norms"_a = false, "float8"_a = Float8(),
+           "outside"_a = "drop", "disk"_a = DiskOptions(),
+           "tensor"_a = std::vector<std::pair<std::string, std::string>>(), "tensor_grain"_a = 1,
+           "sequence_parallel"_a = false);
 }
 
 }  // namespace zero::python

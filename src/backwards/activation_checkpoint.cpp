@@ -145,11 +145,11 @@ class SharedGradient {
   at::Tensor sum() && { return sum_.defined() ? sum_.to(dtype_) : sum_; }
 
  private:
-  // LibTorch makes a wide copy of what it adds.
+  // LibTorch makes a wide copy of what it adds. By columns: a table that is cut over ranks is so by rows.
   void add_in_parts(const at::Tensor& gradient) {
     constexpr std::int64_t parts = 16;
-    if (gradient.dim() == 0) return static_cast<void>(sum_.add_(gradient));
-    const variable_list into = sum_.chunk(parts), from = gradient.chunk(parts);
+    if (gradient.dim() < 2) return static_cast<void>(sum_.add_(gradient));
+    const variable_list into = sum_.chunk(parts, -1), from = gradient.chunk(parts, -1);
     for (std::size_t i = 0; i < into.size(); ++i) into[i].add_(from[i]);
   }
 

@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "base/text.h"
+#include "engine/module_inventory.h"
 #include "engine/trained_module.h"
 #include "parallel/automatic_cuts.h"
 #include "parallel/operator_flow.h"
+#include "zero/engine.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -26,9 +28,11 @@ namespace {
 // Of a module and of LibTorch, as they were, at its end.
 class AsItWas {
  public:
-  explicit AsItWas(const std::vector<Registered>& registered) : generator_(at::detail::getDefaultCPUGenerator()) {
+  explicit AsItWas(const torch::nn::Module& module) : generator_(at::detail::getDefaultCPUGenerator()) {
     const std::scoped_lock lock(generator_.mutex());
     state_ = generator_.get_state();
+    std::vector<Registered> registered;
+    view_of(module)->registered(registered);
     for (const Registered& each : registered)
       each.buffer ? buffers_.emplace_back(each.tensor, each.tensor.clone())
                   : gradients_.emplace_back(each.tensor, each.tensor.grad());
@@ -36,8 +40,7 @@ class AsItWas {
   }
   ~AsItWas() {
     const at::NoGradGuard no_grad;
-    for (const auto& [buffer, before] : buffers_)
-      if (!buffer.is_meta()) buffer.copy_(before);
+    for (const auto& [buffer, before] : buffers_) buffer.copy_(before);
     for (const auto& [parameter, gradient] : gradients_) parameter.mutable_grad() = gradient;
     const std::scoped_lock lock(generator_.mutex());
     generator_.set_state(state_);
@@ -51,35 +54,69 @@ class AsItWas {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_, gradients_;
 };
 
-// Of layers that are numbered one; of what is numbered within them each.
-std::string kind_of_layer(const ParameterInfo& parameter) {
+// Of layers that are numbered one; of what is numbered within them each, unless `all` numbers are alike.
+std::string kind_of_layer(const ParameterInfo& parameter, bool all) {
   const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
-  const std::string& name = parameter.name;
-  const auto first = std::ranges::find_if(name, digit), behind = std::find_if_not(first, name.end(), digit);
-  return std::string(name.begin(), first) + (first == name.end() ? "" : "#") + std::string(behind, name.end()) +
-         listed(parameter.shape);
+  std::string kind;
+  bool before = false;  // a number's digits
+  for (auto at = parameter.name.begin(); at != parameter.name.end(); ++at) {
+    const bool number = digit(*at) && (all || kind.find('#') == kind.npos || before);
+    if (!number)
+      kind += *at;
+    else if (!before)
+      kind += '#';
+    before = number;
+  }
+  return kind + listed(parameter.shape);
 }
 
-// Each once, under its first name.
-std::vector<Registered> each_parameter(const std::vector<Registered>& registered) {
-  std::vector<Registered> parameters;
-  std::set<const c10::TensorImpl*> known;
-  for (const Registered& each : registered)
-    if (!each.buffer && known.insert(each.tensor.unsafeGetTensorImpl()).second) parameters.push_back(each);
-  return parameters;
+// Where what is numbered twice is of many kinds, as experts, it is of one.
+std::vector<std::string> kinds_of_layers(const std::vector<ParameterInfo>& parameters) {
+  constexpr std::size_t many = 48;
+  std::vector<std::string> kinds;
+  for (const bool all : {false, true}) {
+    kinds.clear();
+    for (const ParameterInfo& each : parameters) kinds.push_back(kind_of_layer(each, all));
+    if (std::set<std::string>(kinds.begin(), kinds.end()).size() <= many) break;
+  }
+  return kinds;
 }
 
-AxisCuts cuts_of(const std::vector<Registered>& registered, const std::vector<Registered>& parameters, int ranks,
-                 const std::function<void()>& micro_batch) {
-  const AsItWas at_its_end(registered);
+// What no engine cuts is left whole.
+bool can_be_cut(const Inventory& inventory, std::size_t parameter) {
+  const auto bounded = [&](const MaxNorms::Table& table) { return table.parameter == static_cast<int>(parameter); };
+  return !inventory.tiles.contains(inventory.infos[parameter].name) &&
+         std::ranges::none_of(inventory.max_norms, bounded);
+}
+
+Inventory inventory_of(const torch::nn::Module& module) {
+  const Options options;
+  Inventory inventory =
+      take_inventory(module, Plan::ddp(), InventoryChoices{options.full_precision, options.units, options.ignored});
+  if (!inventory.device.is_cpu())
+    throw ConfigError("tensor_automatic(): the module is on a device: this version cuts those of the CPU",
+                      "ask before it goes there");
+  return inventory;
+}
+
+AxisCuts cuts_of(const torch::nn::Module& module, const Inventory& inventory, const std::vector<std::string>& kinds,
+                 int ranks, const std::function<void()>& micro_batch) {
+  const AsItWas at_its_end(module);
   OperatorFlow flow(micro_batch);
   std::vector<CutCandidate> candidates;
-  for (const Registered& each : parameters) {
-    const at::Tensor& gradient = each.tensor.grad();
-    candidates.push_back({kind_of_layer(each.info), flow.stand_in(each.tensor),
-                          gradient.defined() ? flow.stand_in(gradient) : at::Tensor()});
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < inventory.parameters.size(); ++i) {
+    if (!can_be_cut(inventory, i)) continue;
+    const at::Tensor& parameter = inventory.parameters[i];
+    const at::Tensor& gradient = parameter.grad();
+    candidates.push_back(
+        {kinds[i], flow.stand_in(parameter), gradient.defined() ? flow.stand_in(gradient) : at::Tensor()});
+    numbers.push_back(i);
   }
-  return automatic_cuts(flow, candidates, ranks);
+  AxisCuts cuts(inventory.parameters.size());
+  const AxisCuts found = automatic_cuts(flow, candidates, ranks);
+  for (std::size_t i = 0; i < found.size(); ++i) cuts[numbers[i]] = found[i];
+  return cuts;
 }
 
 // Of parameters by name, and of those that are not there by kind.
@@ -87,14 +124,14 @@ class ChosenCuts {
  public:
   void add(const ParameterInfo& parameter, std::optional<std::int64_t> dim) {
     by_name_[parameter.name] = dim;
-    const auto [kind, first] = by_kind_.try_emplace(kind_of_layer(parameter), dim);
+    const auto [kind, first] = by_kind_.try_emplace(kind_of_layer(parameter, false), dim);
     if (!first && kind->second != dim) kind->second.reset();
   }
   std::optional<TensorCut> operator()(const ParameterInfo& parameter) const {
     std::optional<std::int64_t> dim;
     if (const auto name = by_name_.find(parameter.name); name != by_name_.end())
       dim = name->second;
-    else if (const auto kind = by_kind_.find(kind_of_layer(parameter)); kind != by_kind_.end())
+    else if (const auto kind = by_kind_.find(kind_of_layer(parameter, false)); kind != by_kind_.end())
       dim = kind->second;
     return dim ? std::optional(*dim == 0 ? TensorCut::column : TensorCut::row) : std::nullopt;
   }
@@ -103,28 +140,18 @@ class ChosenCuts {
   std::map<std::string, std::optional<std::int64_t>> by_name_, by_kind_;
 };
 
-TensorRule automatic(const ModuleView& module, int ranks, const std::function<void()>& micro_batch) {
+}  // namespace
+
+TensorRule tensor_automatic(torch::nn::Module& module, int ranks, const std::function<void()>& micro_batch) {
   if (!micro_batch) throw ConfigError("tensor_automatic(): no micro-batch: give it a function that runs one");
   if (ranks < 1)
     throw ConfigError("tensor_automatic(): " + std::to_string(ranks) + " ranks: give the tensor axis' size");
   if (ranks == 1) return [](const ParameterInfo&) { return std::optional<TensorCut>(); };
-  std::vector<Registered> registered;
-  module.registered(registered);
-  const std::vector<Registered> parameters = each_parameter(registered);
-  const AxisCuts cuts = cuts_of(registered, parameters, ranks, micro_batch);
+  const Inventory inventory = inventory_of(module);
+  const AxisCuts cuts = cuts_of(module, inventory, kinds_of_layers(inventory.infos), ranks, micro_batch);
   ChosenCuts chosen;
-  for (std::size_t i = 0; i < cuts.size(); ++i) chosen.add(parameters[i].info, cuts[i]);
+  for (std::size_t i = 0; i < cuts.size(); ++i) chosen.add(inventory.infos[i], cuts[i]);
   return chosen;
-}
-
-}  // namespace
-
-TensorRule tensor_automatic(torch::nn::Module& module, int ranks, const std::function<void()>& micro_batch) {
-  return automatic(*view_of(module), ranks, micro_batch);
-}
-
-TensorRule tensor_automatic(const torch::jit::Module& module, int ranks, const std::function<void()>& micro_batch) {
-  return automatic(*view_of(module), ranks, micro_batch);
 }
 
 }  // namespace zero

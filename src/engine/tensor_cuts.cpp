@@ -5,10 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/codec.h"
 #include "base/text.h"
-#include "partition/full_tensor_owners.h"
-#include "partition/moments.h"
+#include "partition/tensor_faults.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -35,16 +33,6 @@ std::string fault_of(const ParameterInfo& info, std::int64_t dim, int ranks, int
          (parts > ranks ? " tiles" : " ranks") + " do not divide " + std::to_string(size);
 }
 
-void add_faults_of_plan(const Inventory& inventory, const Plan& plan, std::vector<std::string>& faults) {
-  if (!inventory.device.is_cpu()) faults.emplace_back("the module is on a device: this version cuts those of the CPU");
-  if (plan.activation_budget()) faults.emplace_back("Plan::activation_budget: what is computed again is not cut");
-  for (const State state : {State::parameter, State::gradient})
-    if (has_codec(plan[state].wire))
-      faults.push_back("the wire " + std::string(name(plan[state].wire)) + " of " + std::string(name(state)) +
-                       ": its blocks span what is cut and what is not");
-  if (plan.float8()) faults.emplace_back("Precision::fp8: products of parts have scales of the whole");
-}
-
 }  // namespace
 
 void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimizer& optimizer, const Options& options) {
@@ -52,8 +40,8 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
   const int ranks = mesh.size(Axis::tensor);
   const int grain = options.tensor_grain;
   if (ranks == 1 && grain == 1) return;
-  std::vector<std::string> faults;
-  add_faults_of_plan(inventory, plan, faults);
+  std::vector<std::string> faults = tensor_faults(plan);
+  if (!inventory.device.is_cpu()) faults.emplace_back("the module is on a device: this version cuts those of the CPU");
   if (grain != 1 && (grain < 1 || !std::has_single_bit(static_cast<unsigned>(grain)) || grain % ranks != 0))
     faults.push_back("Options::tensor_grain of " + std::to_string(grain) + ": it is 1, or a power of two that " +
                      std::to_string(ranks) + " ranks divide");
@@ -68,12 +56,9 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
     if (!dim) continue;
     any = true;
     if (const std::string fault = fault_of(info, *dim, ranks, grain); !fault.empty()) faults.push_back(fault);
-    if (moment_format(rules[i].optimizer) == MomentFormat::block8)
+    if (const std::string fault = tensor_fault(rules[i].optimizer); !fault.empty())
       faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
-                       "', which is cut, has moments in blocks of the whole");
-    if (full_tensor_work(rules[i].optimizer) || std::holds_alternative<TorchOptimizer>(rules[i].optimizer))
-      faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
-                       "', which is cut, takes whole tensors");
+                       "', which is cut, " + fault);
     if (inventory.tiles.contains(info.name))
       faults.push_back("parameter '" + info.name + "' is a tile of a zero::TiledLinear, and is not cut");
     const std::int64_t all =

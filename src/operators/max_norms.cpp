@@ -9,6 +9,7 @@
 
 #include "backwards/unwatched.h"
 #include "operators/operator_rule.h"
+#include "parallel/sharded_tensor.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -45,7 +46,7 @@ void note_renormalisation(OperatorCall& call) {
 }
 
 // Gives a lookup in a parameter the renormalised rows; and in 16 bits a dense gradient, as the engine holds it anyway:
-// LibTorch cannot add sparse ones there.
+// LibTorch cannot add sparse ones there. Of one whose rows are cut the numbers say so.
 void adjust_lookup(OperatorCall& call) {
   const at::Tensor table = call.arguments[0].toTensor();
   const Unit* const unit = Unit::of(table.unsafeGetTensorImpl());
@@ -55,6 +56,8 @@ void adjust_lookup(OperatorCall& call) {
       if (call.op.schema().arguments()[i].name() == "sparse") call.arguments[i] = false;
   if (MaxNorms& max_norms = unit->owner->max_norms(); !max_norms.empty())
     call.arguments[0] = max_norms.seen(unit->slot_of(table).index, table);
+  if (call.op.operator_name().name == kLookups.front().name)
+    call.arguments[1] = sharded::numbers_of_rows(call.arguments[1].toTensor(), table);
   call.proceed();
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,6 +20,7 @@
 #include "parallel/operator_flow.h"
 #include "parallel/sharded_call.h"
 #include "parallel/sharded_tensor.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -155,6 +157,10 @@ class Rehearsal {
     try {
       const KnownResults known(call.results, without_meta_);
       call.op.callBoxed(&stack);
+    } catch (const StateError&) {  // which it would be in training
+      cost_ = std::numeric_limits<double>::infinity();
+      stack = call.results;
+      return Run::whole;
     } catch (const std::exception&) {
       stack = call.results;
       return Run::whole;
@@ -188,8 +194,8 @@ class Rehearsal {
 };
 
 bool can_be_cut(const at::Tensor& parameter, std::int64_t dim, int ranks) {
-  return parameter.is_floating_point() && dim < parameter.dim() && parameter.size(dim) > 0 &&
-         parameter.size(dim) % ranks == 0;
+  return parameter.is_floating_point() && parameter.element_size() >= 2 && dim < parameter.dim() &&
+         parameter.size(dim) > 0 && parameter.size(dim) % ranks == 0;
 }
 
 struct Choice {

@@ -8,14 +8,16 @@
 
 #include "backwards/arguments.h"
 #include "backwards/operator_kind.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace {
 
-thread_local OperatorFlow* observing_flow = nullptr;
-thread_local bool in_operator = false;  // an operator that is recorded, which may call others
+thread_local OperatorFlow* observing_flow = nullptr;  // null on threads that it is not of, which are told, too
+thread_local bool in_operator = false;                // an operator that is recorded, which may call others
 
 struct Recorded final : at::ObserverContext {
+  Recorded() { in_operator = true; }
   ~Recorded() override { in_operator = false; }
 };
 
@@ -24,12 +26,12 @@ struct Recorded final : at::ObserverContext {
 struct FlowObserver {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     const auto name = function.operator_name();
-    if (in_operator || !name) return nullptr;
+    if (observing_flow == nullptr || in_operator || !name) return nullptr;
     const auto op = c10::Dispatcher::singleton().findSchema(*name);
     if (!op || OperatorKind::of(*op).composite) return nullptr;
-    in_operator = true;
+    auto recorded = std::make_unique<Recorded>();
     observing_flow->calls_.push_back({*op, observing_flow->stand_ins(function.inputs()), {}});
-    return std::make_unique<Recorded>();
+    return recorded;
   }
   static void end(const at::RecordFunction& function, at::ObserverContext* recorded) {
     if (recorded != nullptr) observing_flow->calls_.back().results = observing_flow->stand_ins(function.outputs());
@@ -49,6 +51,7 @@ OperatorFlow::OperatorFlow(const std::function<void()>& run) {
   });
   const at::RecordFunctionGuard observed(true);
   run();
+  if (calls_.empty()) throw ConfigError("the micro-batch ran no operator on this thread");
 }
 
 std::vector<c10::IValue> OperatorFlow::stand_ins(at::ArrayRef<c10::IValue> values) {

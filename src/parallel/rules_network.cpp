@@ -51,11 +51,24 @@ bool embedding(ShardedCall& call) {
   return sequence ? call.give(call.axis()->sum_own(addend, 1), shard(1)) : call.give(addend, AxisPlacement::partial());
 }
 
-// (grad_output, indices, num_weights, padding_idx, ...): the rows' numbers are all that is known of the table.
+// Of rows that are cut each rank adds up its own. LibTorch leaves out rows of the number -1.
+bool embedding_rows_backward(ShardedCall& call) {
+  const std::int64_t rows = call[2].toInt(), padding = call[3].toInt();
+  const bool by_frequency = call[4].toBool();
+  if (call.sharded(0) || by_frequency || !call.axis()->divides(rows)) return false;
+  const at::Tensor& numbers = call.part(1).values;
+  const std::int64_t each = rows / call.axis()->size();
+  const auto [own, elsewhere] = own_numbers(numbers, each, *call.axis());
+  const at::Tensor left_out = padding < 0 ? elsewhere : elsewhere.bitwise_or(numbers.eq(padding));
+  return call.give(call.on_parts({{1, own.masked_fill(left_out, -1)}, {2, each}, {3, std::int64_t{-1}}}), {shard(0)});
+}
+
+// (grad_output, indices, num_weights, padding_idx, scale_grad_by_freq): of the table, what the numbers say.
 bool embedding_backward(ShardedCall& call) {
   if (call.sharded(1)) return false;
-  if (call.part(0).placement.dim == call.tensor(0).dim() - 1) return call.give(call.on_parts(), {shard(1)});
-  return false;
+  if (call.part(1).of_rows) return embedding_rows_backward(call);
+  const bool columns = call.sharded(0) && call.part(0).placement.dim == call.tensor(0).dim() - 1;
+  return columns && call.give(call.on_parts(), {shard(1)});
 }
 
 std::int64_t normalised_dims(const ShardedCall& call, std::size_t i) {
@@ -187,7 +200,7 @@ bool nll_loss_backward(ShardedCall& call) {
 
 constexpr NamedShardedRule kNetwork[] = {
     {"embedding", {embedding}},
-    {"embedding_dense_backward", {embedding_backward}},
+    {"embedding_dense_backward", {embedding_backward, /*takes_partial=*/false, /*takes_rows=*/true}},
     {"native_layer_norm", {layer_norm}},
     {"native_layer_norm_backward", {layer_norm_backward}},
     {"_scaled_dot_product_flash_attention_for_cpu", {attention}},

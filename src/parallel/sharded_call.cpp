@@ -148,6 +148,11 @@ bool ShardedCall::any(AxisPlacement::Kind kind) const {
   });
 }
 
+bool ShardedCall::any_of_rows() const {
+  return std::ranges::any_of(parts_,
+                             [](const auto& parts) { return std::ranges::any_of(parts, &TensorPart::of_rows); });
+}
+
 void ShardedCall::run() {
   refuse_change_of_sizes();
   leave_others();
@@ -184,7 +189,8 @@ void ShardedCall::run_by_rule() {
     if (rule != nullptr && rule->takes_partial && by_rule()) return;
     sum_partial();
   }
-  if (!any(AxisPlacement::Kind::shard)) return plainly();
+  const bool rows = rule != nullptr && rule->takes_rows && any_of_rows();
+  if (!any(AxisPlacement::Kind::shard) && !rows) return plainly();
   if (by_rule()) return;
   axis_->count(op_.operator_name().name, false);
   whole();

@@ -65,6 +65,7 @@ class ShardedCall {
   void refresh_copies();
   void note_writes();
   bool any(AxisPlacement::Kind kind) const;
+  bool any_of_rows() const;
   void plainly();
   void whole();
   std::vector<c10::IValue> copies_of_views(std::vector<c10::IValue> results) const;
@@ -108,6 +109,7 @@ class KnownResults {
 struct ShardedRule {
   bool (*apply)(ShardedCall& call);
   bool takes_partial = false;  // else tensors that are partial are summed before
+  bool takes_rows = false;     // numbers of rows that are cut, of which others take nothing
 };
 using NamedShardedRule = std::pair<const char*, ShardedRule>;
 

@@ -133,6 +133,18 @@ at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_
   return tensor(TensorPart{std::move(values), placement, axis});
 }
 
+// Who writes them meanwhile writes these.
+at::Tensor numbers_of_rows(const at::Tensor& numbers, const at::Tensor& table) {
+  const TensorPart rows = part_of(table);
+  const bool plain = !is_sharded(numbers.unsafeGetTensorImpl()) && !numbers.is_inference();
+  if (!plain || !(rows.placement == AxisPlacement::shard(0))) return numbers;
+  const TensorPart part{numbers, {}, rows.axis, {}, {}, /*of_rows=*/true};
+  constexpr const char* why = "these are numbers of rows of a table that is cut over the ranks of the tensor axis";
+  at::Tensor told = tensor_of(ShardedStorage::make(part, ShardedStorage::Of::made, why), part);
+  told.unsafeGetTensorImpl()->set_version_counter(numbers.unsafeGetTensorImpl()->version_counter());
+  return told;
+}
+
 at::Tensor outside_of_graphs(const at::Tensor& tensor) {
   at::Tensor same = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()), keys_of(part_of(tensor).values), tensor.dtype());

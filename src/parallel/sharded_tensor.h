@@ -49,6 +49,7 @@ struct TensorPart {
   std::shared_ptr<TensorAxis> axis = {};    // null: of a plain tensor, which every rank has
   std::shared_ptr<CopiedView> copied = {};  // of one that is replicated, where the program takes it for a view
   std::shared_ptr<Addend> addend = {};      // of one that is partial, or was
+  bool of_rows = false;                     // numbers of rows of a table, which are cut; itself it is replicated
 };
 
 // What the storage of a sharded tensor has in the place of memory: the context of its data pointer, so that it is found
@@ -105,6 +106,8 @@ const c10::TensorImpl* values_of(const c10::TensorImpl* tensor);
 // A tensor of which the ranks have these parts; of one that is replicated that itself, unless it is taken for a view.
 at::Tensor tensor(TensorPart part);
 at::Tensor tensor(at::Tensor values, AxisPlacement placement, const std::shared_ptr<TensorAxis>& axis);
+// Numbers of rows of a table, that say so where its rows are cut: their gradient is then of each rank's own.
+at::Tensor numbers_of_rows(const at::Tensor& numbers, const at::Tensor& table);
 // The same tensor without what autograd knows of it.
 at::Tensor outside_of_graphs(const at::Tensor& tensor);
 // All of it. Collective where it is sharded.

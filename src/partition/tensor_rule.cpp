@@ -12,26 +12,29 @@
 namespace zero {
 namespace {
 
+const std::string kAnywhere = "*.";  // in front of a path
+
 enum class Style : std::uint8_t { outputs, inputs, column, row, none };
 
-constexpr auto kStyles = std::to_array<std::pair<std::string_view, Style>>(
-    {{"colwise", Style::outputs},
-     {"colwise_rep", Style::outputs},
-     {"colwise_gather_output", Style::outputs},
-     {"packed_colwise", Style::outputs},
-     {"local_colwise", Style::outputs},
-     {"rowwise", Style::inputs},
-     {"rowwise_rep", Style::inputs},
-     {"rowwise_split_input", Style::inputs},
-     {"embedding_rowwise", Style::inputs},
-     {"packed_rowwise", Style::inputs},
-     {"local_rowwise", Style::inputs},
-     {"column", Style::column},
-     {"row", Style::row},
-     {"sequence_parallel", Style::none},
-     {"replicated_with_grad_allreduce", Style::none},
-     {"gather", Style::none},
-     {"local", Style::none}});
+constexpr auto kStyles =
+    std::to_array<std::pair<std::string_view, Style>>({{"colwise", Style::outputs},
+                                                       {"colwise_rep", Style::outputs},
+                                                       {"colwise_gather_output", Style::outputs},
+                                                       {"packed_colwise", Style::outputs},
+                                                       {"local_colwise", Style::outputs},
+                                                       {"rowwise", Style::inputs},
+                                                       {"rowwise_rep", Style::inputs},
+                                                       {"rowwise_split_input", Style::inputs},
+                                                       {"embedding_rowwise", Style::column},
+                                                       {"packed_rowwise", Style::inputs},
+                                                       {"local_rowwise", Style::inputs},
+                                                       {"column", Style::column},
+                                                       {"row", Style::row},
+                                                       {"sequence_parallel", Style::none},
+                                                       {"replicated_with_grad_allreduce", Style::none},
+                                                       {"gather", Style::none},
+                                                       {"local", Style::none},
+                                                       {"whole", Style::none}});
 
 std::vector<std::string_view> names_of_styles() {
   std::vector<std::string_view> names;
@@ -73,9 +76,12 @@ TensorRule tensor_plan(const std::vector<std::pair<std::string, std::string>>& p
     if (found == kStyles.end())
       throw ConfigError("tensor_plan(): the style " + in_quotes(style) + " of " + in_quotes(module) + " is not known",
                         "use one of " + joined(names_of_styles()));
-    styles.emplace_back(module.starts_with("*.") ? module : "*." + module, found->second);
+    styles.emplace_back(module.starts_with(kAnywhere) ? module : kAnywhere + module, found->second);
   }
   return [styles = std::move(styles)](const ParameterInfo& parameter) -> std::optional<TensorCut> {
+    const auto named = [&](const auto& each) { return each.first.substr(kAnywhere.size()) == parameter.name; };
+    if (const auto found = std::ranges::find_if(styles, named); found != styles.end())
+      return cut_of(found->second, parameter.embedding);
     const auto takes = [&](const auto& each) {
       return path_ends_as(each.first, module_of(parameter)) || path_ends_as(each.first, parameter.name);
     };

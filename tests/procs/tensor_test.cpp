@@ -34,8 +34,10 @@ TEST(Tensor, TrainsAsWithoutTheAxis) {
   const Folder folder;
   for (const char* precision : {"fp32", "bf16"})
     for (const char* data : {"1", "2"}) {
+      const char* const pieces = *data == '1' ? "1" : "3";
       const bool narrow = std::string_view(precision) == "bf16";
-      const Words common{"compare", "--plans", "ddp,zero3", "--precision", precision, "--eval-every", "2"};
+      const Words common{"compare",      "--plans", "ddp,zero3",     "--precision", precision,
+                         "--eval-every", "2",       "--loss-pieces", pieces};
       const json without = report_of(folder, joined(common, {"--ranks", data}));
       const json cut =
           report_of(folder, joined(common, {"--ranks", std::to_string(2 * std::atoi(data)), "--tensor", "2"}));
@@ -55,20 +57,28 @@ TEST(Tensor, TrainsAsWithoutTheAxis) {
     }
 }
 
-// A checkpoint of four parts goes on in two, and without.
+// A checkpoint of four parts goes on in two, and without, as four that never stopped.
 TEST(Tensor, ResumesOnAnotherAxis) {
   const Folder folder;
-  const Words common{"train", "--plan", "zero3", "--save-to", folder.path("saved"), "--save-every", "2"};
-  const json first = report_of(folder, joined(common, {"--ranks", "4", "--tensor", "4"}));
-  for (const Words& other : {Words{"--ranks", "4", "--tensor", "2"}, Words{"--ranks", "1"}}) {
-    SCOPED_TRACE(joined(other, {}).back());
-    const Result result = run(zero(joined(
-        joined({"train", "--plan", "zero2", "--resume", folder.path("saved"), "--json", folder.path("resumed")}, other),
-        folder.small({"--steps", "6"}))));
-    EXPECT_EQ(result.code, 0) << result.err << result.out;
-    const json resumed = folder.document("resumed");
-    ASSERT_EQ(resumed.at("runs").at(0).at("losses").size(), 6U);
-    EXPECT_EQ(resumed.at("runs").at(0).at("losses").at(3), first.at("runs").at(0).at("losses").at(3));
+  const Words cut{"train", "--plan", "zero3", "--ranks", "4", "--tensor", "4"};
+  const Result whole = run(zero(joined(
+      cut, folder.small({"--steps", "6", "--schedule", "constant", "--warmup", "0", "--json", folder.path("whole")}))));
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  const json expected = folder.document("whole").at("runs").at(0).at("losses");
+  for (const Words& other : {Words{"--ranks", "2", "--tensor", "2"}, Words{"--ranks", "1"}}) {
+    const Folder saved;
+    const Words common{"--save-to",  saved.path("saved"), "--save-every", "4",
+                       "--schedule", "constant",          "--warmup",     "0"};
+    for (const auto& [words, steps] :
+         {std::pair(cut, "4"), std::pair(joined({"train", "--plan", "zero2"}, other), "6")}) {
+      const Result result = run(zero(joined(
+          joined(words, common), folder.small({"--steps", steps, "--resume", "auto", "--json", saved.path("out")}))));
+      EXPECT_EQ(result.code, 0) << result.err << result.out;
+    }
+    const json losses = saved.document("out").at("runs").at(0).at("losses");
+    ASSERT_EQ(losses.size(), 6U);
+    for (std::size_t step = 0; step < 6; ++step)
+      EXPECT_NEAR(losses.at(step).get<double>(), expected.at(step).get<double>(), 1e-4) << step;
   }
 }
 

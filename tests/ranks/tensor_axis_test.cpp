@@ -255,6 +255,13 @@ struct LlamaOfModels : torch::nn::Module {
   models::Llama llama;
 };
 
+std::int64_t rows_in_parts(const Engine& engine) {
+  std::int64_t count = 0;
+  for (const TensorOperator& each : engine.tensor_operators())
+    if (each.name == "aten::embedding_dense_backward") count += each.in_parts;
+  return count;
+}
+
 // Nothing within a block runs whole, and products do so nowhere.
 TEST(TensorAxis, CutsAllProductsOfATransformer) {
   Job whole{.plan = Plan::zero3(), .ranks = 1, .steps = 3};
@@ -269,6 +276,54 @@ TEST(TensorAxis, CutsAllProductsOfATransformer) {
       if (each.whole > 0) in_whole += each.name + " ";
     }
     EXPECT_EQ(in_whole, "");
+    EXPECT_EQ(rows_in_parts(engine), 1);
+  });
+}
+
+// Of a table whose rows are cut the gradient is of each rank's own, with padding and what is looked up twice; sparse
+// and scaled ones are whole.
+struct Tables : torch::nn::Module {
+  explicit Tables(const torch::nn::EmbeddingOptions& options)
+      : table(register_module("table", torch::nn::Embedding(options))) {}
+  Tensor loss(std::int64_t index) {
+    const Tensor ids = tokens(index, {3, 5}, 12);
+    return (table(ids) * table(ids.flip(0))).tanh().square().mean();
+  }
+  torch::nn::Embedding table;
+};
+
+TEST(TensorAxis, AddsUpRowsThatItHas) {
+  using torch::nn::EmbeddingOptions;
+  const EmbeddingOptions plain(12, 4);
+  for (const EmbeddingOptions& options :
+       {plain, EmbeddingOptions(plain).padding_idx(7), EmbeddingOptions(plain).sparse(true),
+        EmbeddingOptions(plain).scale_grad_by_freq(true)}) {
+    const Course<Tables> course{.make = [=] { return std::make_shared<Tables>(options); }};
+    const Job whole{.plan = Plan::zero3(), .ranks = 1, .optimizer = Sgd{.lr = .5}, .steps = 3};
+    for (const int tensor : {2, 4}) {
+      Job cut = whole;
+      cut.ranks = cut.tensor = tensor;
+      cut.options.tensor = tensor_named({{"table", TensorCut::column}});
+      EXPECT_EQ(difference(train(whole, course), train(cut, course), kTolerance), "");
+      const bool in_parts = !options.sparse() && !options.scale_grad_by_freq();
+      on_ranks(cut, course, [&](Tables& model, Engine& engine, int) {
+        train_step(model, engine);
+        EXPECT_EQ(rows_in_parts(engine), in_parts ? 2 : 0);
+      });
+    }
+  }
+}
+
+// Numbers that a program writes before backward has read them are an error, as they are without engines.
+TEST(TensorAxis, KnowsOfNumbersThatAreWritten) {
+  Job cut{.plan = Plan::zero3(), .ranks = 2, .tensor = 2};
+  cut.options.tensor = tensor_named({{"table", TensorCut::column}});
+  const Course<Tables> course{.make = [] { return std::make_shared<Tables>(torch::nn::EmbeddingOptions(12, 4)); }};
+  on_ranks(cut, course, [&](Tables& model, Engine&, int) {
+    Tensor ids = tokens(0, {3}, 12);
+    const Tensor loss = model.table(ids).sum();
+    ids.fill_(1);
+    EXPECT_TRUE(says(thrown_by([&] { loss.backward(); }), {"modified by an inplace operation"}));
   });
 }
 
