@@ -17,6 +17,7 @@
 
 #include "native/modules.h"
 #include "zero/error.h"
+#include "zero/tensor_automatic.h"
 
 namespace zero::python {
 namespace {
