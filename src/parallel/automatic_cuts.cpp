@@ -207,6 +207,7 @@ struct Choice {
 struct Members {
   std::vector<std::size_t> all;
   std::size_t used = SIZE_MAX;  // number of the first call that has any
+  bool table = false;           // whose rows are looked up there
 };
 
 std::size_t first_use(const OperatorFlow& flow, const at::Tensor& stand_in) {
@@ -229,7 +230,11 @@ std::vector<Members> kinds_of(const OperatorFlow& flow, const std::vector<CutCan
     members.used = std::min(members.used, first_use(flow, candidates[i].stand_in));
   }
   std::vector<Members> kinds;
-  for (auto& [name, members] : by_name) kinds.push_back(std::move(members));
+  for (auto& [name, members] : by_name) {
+    if (members.used < flow.calls().size())
+      members.table = flow.calls()[members.used].op.operator_name().name == "aten::embedding";
+    kinds.push_back(std::move(members));
+  }
   std::ranges::stable_sort(kinds, {}, &Members::used);
   return kinds;
 }
@@ -255,10 +260,11 @@ class Search {
   Choice none() { return with_cost(AxisCuts(candidates_.size())); }
 
   // One after the other as is best for what has run until the next is used: by columns first, and then by rows, since
-  // what these bring is due only later.
-  Choice in_order(const std::vector<Members>& kinds) {
+  // what these bring is due only later. Of tables, by which what flows between layers begins in parts, or without them.
+  Choice in_order(const std::vector<Members>& kinds, bool with_tables) {
     Choice choice{AxisCuts(candidates_.size())};
     for (std::size_t i = 0; i < kinds.size(); ++i) {
+      if (kinds[i].table && !with_tables) continue;
       const auto later = [&](const Members& other) { return other.used > kinds[i].used; };
       const auto next = std::ranges::find_if(kinds, later);
       const std::size_t end = next == kinds.end() ? SIZE_MAX : next->used;
@@ -315,7 +321,9 @@ AxisCuts automatic_cuts(const OperatorFlow& flow, const std::vector<CutCandidate
   const auto vectors = std::stable_partition(kinds.begin(), kinds.end(), matrix);
   const std::vector<Members> biases(vectors, kinds.end());
   kinds.erase(vectors, kinds.end());
-  Choice best = search.improved(search.in_order(kinds), kinds);
+  Choice best = search.improved(search.in_order(kinds, /*with_tables=*/false), kinds);
+  Choice other = search.improved(search.in_order(kinds, /*with_tables=*/true), kinds);
+  if (other.cost < best.cost) best = std::move(other);
   best = search.improved(std::move(best), finer(kinds, candidates.size()));
   best = search.improved(std::move(best), biases);
   const Choice none = search.none();

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include "harness.h"
+#include "models/llama.h"
 
 namespace zero::test::tensor_automatic_test {
 
@@ -85,6 +86,20 @@ TEST(TensorAutomatic, CutsADecoderAsMegatronDoes) {
       EXPECT_EQ(cuts_of(decoder, ranks), "table.weight 0" + layers + (tied ? "" : ", head.weight 0"));
     }
   }
+}
+
+// Of norms that are written by hand hidden states could be cut, and would be summed more often.
+struct LlamaOfModels : torch::nn::Module {
+  models::Llama llama = register_module("llama", models::Llama(models::llama_preset("micro")));
+  Tensor loss(std::int64_t index) {
+    const Tensor ids = tokens(index, {2, 33}, 256);
+    return llama->loss(ids.slice(1, 0, 32), ids.slice(1, 1));
+  }
+};
+
+TEST(TensorAutomatic, CutsALlamaAsItsNamesDo) {
+  LlamaOfModels model;
+  for (const int ranks : {2, 4}) EXPECT_EQ(cuts_of(model, ranks), cuts_of(model, models::llama_cuts()));
 }
 
 // Layers as GPT-2's are in Python: weights of [inputs, outputs], and one product for all of query, key and value.
