@@ -33,14 +33,15 @@ struct Chain : torch::nn::Module {
 };
 
 struct Llama : torch::nn::Module {
-  static models::LlamaConfig config() {
-    models::LlamaConfig config = models::llama_preset("tiny");
+  explicit Llama(const char* preset) : config(models::llama_preset(preset)) {
     config.num_hidden_layers = 4;
-    return config;
+    llama = register_module("llama", models::Llama(config));
+    ids = torch::randint(config.vocab_size, {4, 256}, torch::kLong);
   }
   torch::Tensor loss() { return llama->loss(ids, ids); }
-  models::Llama llama = register_module("llama", models::Llama(config()));
-  torch::Tensor ids = torch::randint(config().vocab_size, {4, 256}, torch::kLong);
+  models::LlamaConfig config;
+  models::Llama llama{nullptr};
+  torch::Tensor ids;
 };
 
 template <class Model>
@@ -73,9 +74,9 @@ void beside_what_is_cut(int rounds, int layers) {
               1e6 * (contest.seconds(1) - contest.seconds(0)) / operators);
 }
 
-void in_tiles(int rounds) {
+void in_tiles(const char* preset, int rounds) {
   const zero::Options options{.tensor = models::llama_cuts(), .tensor_grain = 4};
-  Contender<Llama> without(std::make_shared<Llama>(), {}), with(std::make_shared<Llama>(), options);
+  Contender<Llama> without(std::make_shared<Llama>(preset), {}), with(std::make_shared<Llama>(preset), options);
   bench::Contest contest;
   for (auto* const each : {&without, &with}) contest.add("", [each] { each->step(); });
   contest.run(rounds, /*warm_ups=*/2);
@@ -89,5 +90,5 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 200, layers = argc > 2 ? std::atoi(argv[2]) : 64;
   torch::set_num_threads(1);
   beside_what_is_cut(rounds, layers);
-  in_tiles(std::max(rounds / 20, 3));
+  for (const char* const preset : {"tiny", "small"}) in_tiles(preset, std::max(rounds / 20, 3));
 }
