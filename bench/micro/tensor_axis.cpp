@@ -80,8 +80,8 @@ void in_tiles(const char* preset, int rounds) {
   bench::Contest contest;
   for (auto* const each : {&without, &with}) contest.add("", [each] { each->step(); });
   contest.run(rounds, /*warm_ups=*/2);
-  std::printf("a Llama: a step %.1f ms, in 4 tiles %.1f ms: %.3f\n", 1e3 * contest.seconds(0), 1e3 * contest.seconds(1),
-              contest.seconds(1) / contest.seconds(0));
+  std::printf("%s, 4 layers: a step %.1f ms, in 4 tiles %.1f ms: %.3f\n", preset, 1e3 * contest.seconds(0),
+              1e3 * contest.seconds(1), contest.seconds(1) / contest.seconds(0));
 }
 
 }  // namespace
