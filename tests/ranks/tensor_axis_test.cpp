@@ -230,15 +230,7 @@ TEST(TensorAxis, GoesOnFromACheckpointToTheBit) {
   EXPECT_EQ(difference(all, resumed), "");
 }
 
-const TensorRule kLlama = tensor_named({{"*.q_proj", TensorCut::column},
-                                        {"*.k_proj", TensorCut::column},
-                                        {"*.v_proj", TensorCut::column},
-                                        {"*.o_proj", TensorCut::row},
-                                        {"*.gate_proj", TensorCut::column},
-                                        {"*.up_proj", TensorCut::column},
-                                        {"*.down_proj", TensorCut::row},
-                                        {"*.embed_tokens", TensorCut::column},
-                                        {"*.lm_head", TensorCut::column}});
+const TensorRule kLlama = models::llama_cuts();
 
 struct LlamaOfModels : torch::nn::Module {
   LlamaOfModels()
