@@ -489,8 +489,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 def tensor_automatic(module: nn.Module, ranks: int, micro_batch: Callable[[], object]) -> dict[str, str]:
     """How the parameters of a module are cut over so many ranks of a tensor axis, for Engine's `tensor`: those, along
-    those dimensions, for which a rank computes, moves and keeps least; the others are "whole". `micro_batch` runs once: a forward, with its
-    backward if the module is to be trained; the module is left as it was, its buffers and gradients too. No collective.
+    those dimensions, for which a rank computes, moves and keeps least; the others are "whole". `micro_batch` runs
+    once: a forward, with its backward if the module is to be trained; the module is left as it was, its buffers and
+    gradients too. No collective.
     """
 
 class Engine:

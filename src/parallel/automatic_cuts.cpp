@@ -210,24 +210,24 @@ struct Members {
   bool table = false;           // whose rows are looked up there
 };
 
-std::size_t first_use(const OperatorFlow& flow, const at::Tensor& stand_in) {
-  const auto& calls = flow.calls();
-  const auto has = [&](const OperatorFlow::Call& call) {
-    bool any = false;
-    for (const c10::IValue& argument : call.arguments)
-      for_each_defined(argument, [&](const at::Tensor& tensor) { any = any || tensor.is_same(stand_in); });
-    return any;
-  };
-  return static_cast<std::size_t>(std::ranges::find_if(calls, has) - calls.begin());
+// By stand-in, the number of the first call that is given it.
+std::unordered_map<const c10::TensorImpl*, std::size_t> first_uses(const OperatorFlow& flow) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> uses;
+  for (std::size_t i = 0; i < flow.calls().size(); ++i)
+    for (const c10::IValue& argument : flow.calls()[i].arguments)
+      for_each_defined(argument, [&](const at::Tensor& tensor) { uses.try_emplace(tensor.unsafeGetTensorImpl(), i); });
+  return uses;
 }
 
 // In the order in which they are used.
 std::vector<Members> kinds_of(const OperatorFlow& flow, const std::vector<CutCandidate>& candidates) {
   std::map<std::string, Members> by_name;
+  const auto uses = first_uses(flow);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     Members& members = by_name[candidates[i].kind];
     members.all.push_back(i);
-    members.used = std::min(members.used, first_use(flow, candidates[i].stand_in));
+    if (const auto use = uses.find(candidates[i].stand_in.unsafeGetTensorImpl()); use != uses.end())
+      members.used = std::min(members.used, use->second);
   }
   std::vector<Members> kinds;
   for (auto& [name, members] : by_name) {

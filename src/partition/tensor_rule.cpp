@@ -12,7 +12,7 @@
 namespace zero {
 namespace {
 
-const std::string kAnywhere = "*.";  // in front of a path
+constexpr std::string_view kAnywhere = "*.";  // in front of a path
 
 enum class Style : std::uint8_t { outputs, inputs, column, row, none };
 
@@ -76,7 +76,7 @@ TensorRule tensor_plan(const std::vector<std::pair<std::string, std::string>>& p
     if (found == kStyles.end())
       throw ConfigError("tensor_plan(): the style " + in_quotes(style) + " of " + in_quotes(module) + " is not known",
                         "use one of " + joined(names_of_styles()));
-    styles.emplace_back(module.starts_with(kAnywhere) ? module : kAnywhere + module, found->second);
+    styles.emplace_back(module.starts_with(kAnywhere) ? module : std::string(kAnywhere) + module, found->second);
   }
   return [styles = std::move(styles)](const ParameterInfo& parameter) -> std::optional<TensorCut> {
     const auto named = [&](const auto& each) { return each.first.substr(kAnywhere.size()) == parameter.name; };
