@@ -234,7 +234,7 @@ zero::MeshShape mesh_of(const SharedOptions& options, int ranks) {
 }
 
 zero::Plan make_plan(const SharedOptions& options, std::string_view name, int ranks) try {
-  const zero::Plan plan = options.settings.plan(zero::Plan::named(name));
+  zero::Plan plan = options.settings.plan(zero::Plan::named(name));
   plan.validate(mesh_of(options, ranks));
   return plan;
 } catch (const zero::ConfigError& error) {
