@@ -206,6 +206,11 @@ std::shared_ptr<CommunicatorImpl> staged(std::shared_ptr<CommunicatorImpl> inner
   return std::make_shared<Staged>(std::move(inner), device);
 }
 
+Communicator on_device(const Communicator& group, Device& device) {
+  auto joined = group.size() == 1 ? nullptr : group.impl()->on_device(device.index());
+  return Communicator(joined == nullptr ? staged(group.impl(), device) : std::move(joined));
+}
+
 std::shared_ptr<CommunicatorImpl> reaching_devices(std::shared_ptr<CommunicatorImpl> inner, DeviceReach reach) {
   return std::make_shared<ReachingDevices>(std::move(inner), std::move(reach), "devices");
 }

@@ -50,6 +50,9 @@ std::shared_ptr<CommunicatorImpl> checked(std::shared_ptr<CommunicatorImpl> inne
 // are complete when the call returns, but for the last copy, which is queued on the calling thread's current stream.
 std::shared_ptr<CommunicatorImpl> staged(std::shared_ptr<CommunicatorImpl> inner, Device& device);
 
+// The group's ranks for memory of their devices: joined so where they can be, else through the host's. Collective.
+Communicator on_device(const Communicator& group, Device& device);
+
 // How ranks are joined for the memory of their devices.
 struct DeviceReach {
   // The same for two ranks of a host that use one device as theirs, which cannot be joined then.

@@ -20,12 +20,13 @@ Communicator own_group(const Communicator& all, const std::vector<std::string>& 
 
 std::shared_ptr<TensorAxis> tensor_axis(const Mesh& mesh, const Options& options,
                                         const std::shared_ptr<TrafficMeter>& meter,
-                                        const std::vector<std::string>& lines) {
+                                        const std::vector<std::string>& lines, Device& device) {
   if (mesh.size(Axis::tensor) == 1 && options.tensor_grain == 1) return nullptr;
   const Communicator own = own_group(mesh[Axis::tensor], lines);
   require_agreement(own, lines);
   return std::make_shared<TensorAxis>(own, mesh[Axis::tensor], meter,
-                                      TensorAxisOptions{options.tensor_grain, options.sequence_parallel});
+                                      TensorAxisOptions{options.tensor_grain, options.sequence_parallel},
+                                      device.is_host() ? nullptr : &device);
 }
 
 // Where the engine computes in the host's memory one group carries both.
@@ -84,7 +85,8 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
                 groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
       whole_mesh_(mesh.shape()),
-      tensor_(tensor_axis(mesh, trained.options(), tensor_meter_, trained.description(inventory))),
+      tensor_(tensor_axis(mesh, trained.options(), tensor_meter_, trained.description(inventory),
+                          accounts_.device())),
       all_(tensor_ == nullptr ? Communicator()
                               : own_group(mesh.world().communicator(), trained.description(inventory))),
       data_groups_(data_groups(groups_, accounts_.device())),

@@ -1,6 +1,6 @@
 #include "zero/tensor_automatic.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
@@ -28,9 +28,9 @@ namespace {
 // Of a module and of LibTorch, as they were, at its end.
 class AsItWas {
  public:
-  explicit AsItWas(const torch::nn::Module& module) : generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::scoped_lock lock(generator_.mutex());
-    state_ = generator_.get_state();
+  AsItWas(const torch::nn::Module& module, const c10::Device& device) {
+    add_generator(at::kCPU);
+    if (!device.is_cpu()) add_generator(device);
     std::vector<Registered> registered;
     view_of(module)->registered(registered);
     for (const Registered& each : registered)
@@ -42,15 +42,22 @@ class AsItWas {
     const at::NoGradGuard no_grad;
     for (const auto& [buffer, before] : buffers_) buffer.copy_(before);
     for (const auto& [parameter, gradient] : gradients_) parameter.mutable_grad() = gradient;
-    const std::scoped_lock lock(generator_.mutex());
-    generator_.set_state(state_);
+    for (auto& [generator, state] : generators_) {
+      const std::scoped_lock lock(generator.mutex());
+      generator.set_state(state);
+    }
   }
   AsItWas(const AsItWas&) = delete;
   AsItWas& operator=(const AsItWas&) = delete;
 
  private:
-  at::Generator generator_;
-  at::Tensor state_;
+  void add_generator(const c10::Device& device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::scoped_lock lock(generator.mutex());
+    generators_.emplace_back(generator, generator.get_state());
+  }
+
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_, gradients_;
 };
 
@@ -91,17 +98,13 @@ bool can_be_cut(const Inventory& inventory, std::size_t parameter) {
 
 Inventory inventory_of(const torch::nn::Module& module) {
   const Options options;
-  Inventory inventory =
-      take_inventory(module, Plan::ddp(), InventoryChoices{options.full_precision, options.units, options.ignored});
-  if (!inventory.device.is_cpu())
-    throw ConfigError("tensor_automatic(): the module is on a device: this version cuts those of the CPU",
-                      "ask before it goes there");
-  return inventory;
+  return take_inventory(module, Plan::ddp(),
+                        InventoryChoices{options.full_precision, options.units, options.ignored});
 }
 
 AxisCuts cuts_of(const torch::nn::Module& module, const Inventory& inventory, const std::vector<std::string>& kinds,
                  int ranks, const std::function<void()>& micro_batch) {
-  const AsItWas at_its_end(module);
+  const AsItWas at_its_end(module, inventory.device);
   OperatorFlow flow(micro_batch);
   std::vector<CutCandidate> candidates;
   std::vector<std::size_t> numbers;

@@ -41,7 +41,6 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
   const int grain = options.tensor_grain;
   if (ranks == 1 && grain == 1) return;
   std::vector<std::string> faults = tensor_faults(plan);
-  if (!inventory.device.is_cpu()) faults.emplace_back("the module is on a device: this version cuts those of the CPU");
   if (grain != 1 && (grain < 1 || !std::has_single_bit(static_cast<unsigned>(grain)) || grain % ranks != 0))
     faults.push_back("Options::tensor_grain of " + std::to_string(grain) + ": it is 1, or a power of two that " +
                      std::to_string(ranks) + " ranks divide");

@@ -2,8 +2,10 @@
 
 #include <ATen/Functions.h>
 #include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "backwards/arguments.h"
@@ -13,28 +15,48 @@
 namespace zero {
 namespace {
 
-thread_local OperatorFlow* observing_flow = nullptr;  // null on threads that it is not of, which are told, too
-thread_local bool in_operator = false;                // an operator that is recorded, which may call others
+thread_local bool in_operator = false;  // that is recorded, and may call others
+
+// Where LibTorch hands a thread's state on, as to the threads of a device's backward, this goes with it.
+constexpr std::string_view kName = "zero: operators are recorded";
+constexpr c10::DebugInfoKind kInfo(&kName);
+
+struct Observation final : c10::DebugInfoBase {
+  explicit Observation(OperatorFlow& of) : flow(of) {}
+  OperatorFlow& flow;
+};
+
+// Null on threads that are told, but that no flow is of.
+OperatorFlow* flow_here() {
+  auto* const observation = static_cast<Observation*>(c10::ThreadLocalDebugInfo::get(kInfo));
+  return observation == nullptr ? nullptr : &observation->flow;
+}
 
 struct Recorded final : at::ObserverContext {
-  Recorded() { in_operator = true; }
+  Recorded(OperatorFlow& of, std::size_t place) : flow(of), number(place) { in_operator = true; }
   ~Recorded() override { in_operator = false; }
+  OperatorFlow& flow;
+  std::size_t number;
 };
 
 }  // namespace
 
 struct FlowObserver {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    OperatorFlow* const flow = flow_here();
     const auto name = function.operator_name();
-    if (observing_flow == nullptr || in_operator || !name) return nullptr;
+    if (flow == nullptr || in_operator || !name) return nullptr;
     const auto op = c10::Dispatcher::singleton().findSchema(*name);
     if (!op || OperatorKind::of(*op).composite) return nullptr;
-    auto recorded = std::make_unique<Recorded>();
-    observing_flow->calls_.push_back({*op, observing_flow->stand_ins(function.inputs()), {}});
-    return recorded;
+    const std::lock_guard lock(flow->mutex_);
+    flow->calls_.push_back({*op, flow->stand_ins(function.inputs()), {}});
+    return std::make_unique<Recorded>(*flow, flow->calls_.size() - 1);
   }
-  static void end(const at::RecordFunction& function, at::ObserverContext* recorded) {
-    if (recorded != nullptr) observing_flow->calls_.back().results = observing_flow->stand_ins(function.outputs());
+  static void end(const at::RecordFunction& function, at::ObserverContext* context) {
+    if (context == nullptr) return;
+    const auto& recorded = static_cast<const Recorded&>(*context);
+    const std::lock_guard lock(recorded.flow.mutex_);
+    recorded.flow.calls_[recorded.number].results = recorded.flow.stand_ins(function.outputs());
   }
 };
 
@@ -44,14 +66,11 @@ OperatorFlow::OperatorFlow(const std::function<void()>& run) {
                                      .needsInputs(true)
                                      .needsOutputs(true)
                                      .scopes({at::RecordScope::FUNCTION}));
-  OperatorFlow* const before = std::exchange(observing_flow, this);
-  const std::shared_ptr<void> at_end(nullptr, [&](void*) {
-    at::removeCallback(handle);
-    observing_flow = before;
-  });
+  const std::shared_ptr<void> at_end(nullptr, [&](void*) { at::removeCallback(handle); });
+  const c10::DebugInfoGuard here(kInfo, std::make_shared<Observation>(*this));
   const at::RecordFunctionGuard observed(true);
   run();
-  if (calls_.empty()) throw ConfigError("the micro-batch ran no operator on this thread");
+  if (calls_.empty()) throw ConfigError("the micro-batch ran no operator on this thread, nor for it");
 }
 
 std::vector<c10::IValue> OperatorFlow::stand_ins(at::ArrayRef<c10::IValue> values) {

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <vector>
 
@@ -21,7 +22,7 @@ class OperatorFlow {
     std::vector<c10::IValue> arguments, results;
   };
 
-  // Runs it, on this thread, and throws what it throws.
+  // Runs it, on this thread, and throws what it throws. A device's backward, which is on another, is recorded, too.
   explicit OperatorFlow(const std::function<void()>& run);
   OperatorFlow(const OperatorFlow&) = delete;
   OperatorFlow& operator=(const OperatorFlow&) = delete;
@@ -37,6 +38,7 @@ class OperatorFlow {
 
   std::vector<c10::IValue> stand_ins(at::ArrayRef<c10::IValue> values);
 
+  std::mutex mutex_;  // while it runs
   std::vector<Call> calls_;
   std::map<Look, at::Tensor> stand_ins_;
   // That no other storage gets the address of one that has ended.

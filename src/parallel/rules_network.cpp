@@ -24,12 +24,14 @@ struct OwnNumbers {
   at::Tensor numbers, elsewhere;
 };
 
-// As the operator on the whole would.
+// As the operator on the whole would: on a device it is an assertion of the device's, and the host does not wait.
 void require_within(const at::Tensor& numbers, const at::Tensor& but, std::int64_t all) {
   if (numbers.is_meta()) return;
   const at::Tensor within = numbers.ge(0).logical_and(numbers.lt(all));
-  TORCH_CHECK_INDEX((but.defined() ? within.logical_or(but) : within).all().item<bool>(),
-                    "zero: a number is out of the range of ", all, " rows or classes that are cut over a tensor axis");
+  const at::Tensor every = (but.defined() ? within.logical_or(but) : within).all();
+  if (!numbers.is_cpu()) return at::_assert_async(every, "a number of a row or class that is cut is out of range");
+  TORCH_CHECK_INDEX(every.item<bool>(), "zero: a number is out of the range of ", all,
+                    " rows or classes that are cut over a tensor axis");
 }
 
 OwnNumbers own_numbers(const at::Tensor& numbers, std::int64_t each, const TensorAxis& axis) {

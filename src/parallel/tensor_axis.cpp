@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/decorators.h"
+#include "device/device.h"
 #include "device/torch/dtypes.h"
 #include "parallel/sharded_call.h"
 
@@ -24,15 +25,29 @@ View bytes_of(const at::Tensor& values) {
   return memory_of(values, Dtype::u8, static_cast<std::int64_t>(values.nbytes()));
 }
 
+Communicator metered_by(const std::shared_ptr<TrafficMeter>& meter, const Communicator& group) {
+  return meter == nullptr ? group : Communicator(metered(group.impl(), meter));
+}
+
 }  // namespace
 
 TensorAxis::TensorAxis(const Communicator& group, const Communicator& mesh, const std::shared_ptr<TrafficMeter>& meter,
-                       TensorAxisOptions options)
-    : plain_(group),
-      group_(meter == nullptr ? group : Communicator(metered(group.impl(), meter))),
+                       TensorAxisOptions options, Device* device)
+    : words_(group),
+      on_host_(metered_by(meter, group)),
+      on_device_(device == nullptr ? on_host_ : metered_by(meter, on_device(group, *device))),
+      device_(device),
       mesh_(mesh.impl()),
       options_(options) {
   run_sharded_calls();
+}
+
+const Communicator& TensorAxis::group_for(const at::Tensor& values) const {
+  return values.is_cpu() ? on_host_ : on_device_;
+}
+
+void TensorAxis::finish(const at::Tensor& values, Pending operation) const {
+  device_ == nullptr || values.is_cpu() ? operation.wait() : device_->follow(std::move(operation));
 }
 
 at::Tensor TensorAxis::gather(const at::Tensor& part, std::int64_t dim) const {
@@ -40,7 +55,7 @@ at::Tensor TensorAxis::gather(const at::Tensor& part, std::int64_t dim) const {
   std::vector<std::int64_t> sizes = mine.sizes().vec();
   sizes.insert(sizes.begin(), size());
   const at::Tensor all = at::empty(sizes, mine.options());
-  if (mine.numel() > 0) group_.all_gather(bytes_of(mine), bytes_of(all)).wait();
+  if (mine.numel() > 0) finish(mine, group_for(mine).all_gather(bytes_of(mine), bytes_of(all)));
   return dim == 0 ? all.flatten(0, 1) : at::cat(all.unbind(), dim);
 }
 
@@ -52,16 +67,16 @@ at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
 
 void TensorAxis::sum_(const at::Tensor& addend) const {
   const Dtype dtype = *any_dtype_of(addend.scalar_type());
-  if (addend.numel() > 0) group_.all_reduce(memory_of(addend, dtype, addend.numel())).wait();
+  if (addend.numel() > 0) finish(addend, group_for(addend).all_reduce(memory_of(addend, dtype, addend.numel())));
 }
 
 at::Tensor TensorAxis::sum_own(const at::Tensor& addend, std::int64_t dim) const {
   const at::Tensor parts = at::stack(addend.chunk(size(), dim));  // one behind the other, by rank
   const Dtype dtype = *dtype_of(parts.scalar_type());
   const at::Tensor own = at::empty(parts.sizes().slice(1), parts.options().dtype(scalar_type(accumulation(dtype))));
+  const View all = memory_of(parts, dtype, parts.numel());
   if (own.numel() > 0)
-    group_.reduce_scatter(memory_of(parts, dtype, parts.numel()), memory_of(own, accumulation(dtype), own.numel()))
-        .wait();
+    finish(parts, group_for(parts).reduce_scatter(all, memory_of(own, accumulation(dtype), own.numel())));
   return own.to(parts.scalar_type());
 }
 
@@ -90,14 +105,14 @@ at::Tensor TensorAxis::own(const at::Tensor& whole, std::int64_t dim) const {
 void TensorAxis::broadcast(const at::Tensor& values, int from) const {
   if (values.numel() == 0) return;
   const at::Tensor plain = values.contiguous();
-  group_.broadcast(bytes_of(plain), from).wait();
+  finish(plain, group_for(plain).broadcast(bytes_of(plain), from));
   if (!plain.is_same(values)) values.copy_(plain);
 }
 
 std::vector<std::int64_t> TensorAxis::gather_words(const std::vector<std::int64_t>& words) const {
   const auto count = static_cast<std::int64_t>(words.size());
   std::vector<std::int64_t> all(words.size() * static_cast<std::size_t>(size()));
-  plain_.all_gather({words.data(), count, Dtype::i64}, {all.data(), size() * count, Dtype::i64}).wait();
+  words_.all_gather({words.data(), count, Dtype::i64}, {all.data(), size() * count, Dtype::i64}).wait();
   return all;
 }
 

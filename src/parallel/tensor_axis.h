@@ -18,6 +18,7 @@
 
 namespace zero {
 
+class Device;
 class TrafficMeter;
 
 // How a TensorAxis computes.
@@ -30,15 +31,16 @@ struct TensorAxisOptions {
 
 class TensorAxis {
  public:
-  // `group` is the axis' own, for memory of where its tensors are, of the ranks of `mesh`, one of a mesh's; what it
-  // moves for operators is counted by the meter, where there is one.
+  // `group` is the axis' own, for the host's memory, of the ranks of `mesh`, one of a mesh's; what it moves for
+  // operators is counted by the meter, where there is one. `device`, which stays, is where its tensors may be, too:
+  // what the thread queues there next comes behind what is moved. Collective where there is one.
   TensorAxis(const Communicator& group, const Communicator& mesh, const std::shared_ptr<TrafficMeter>& meter = {},
-             TensorAxisOptions options = {});
+             TensorAxisOptions options = {}, Device* device = nullptr);
   TensorAxis(const TensorAxis&) = delete;
   TensorAxis& operator=(const TensorAxis&) = delete;
 
-  int rank() const { return group_.rank(); }
-  int size() const { return group_.size(); }
+  int rank() const { return words_.rank(); }
+  int size() const { return words_.size(); }
 
   // Of this rank. Where there are tiles, sums over what is cut are those of the tiles, along one tree, and so have one
   // order for every number of ranks: none is put off as an addend then.
@@ -83,7 +85,12 @@ class TensorAxis {
   std::int64_t operators() const { return operators_; }  // all that were counted
 
  private:
-  Communicator plain_, group_;  // the same, and as it is metered
+  // The ranks, for memory of where the values are.
+  const Communicator& group_for(const at::Tensor& values) const;
+  void finish(const at::Tensor& values, Pending operation) const;
+
+  Communicator words_, on_host_, on_device_;  // the same; the first is not metered
+  Device* device_;
   std::shared_ptr<CommunicatorImpl> mesh_;
   TensorAxisOptions options_;
   std::map<std::string, Count> counts_;

@@ -11,6 +11,7 @@
 #include "comm/hosts.h"
 #include "comm/tree_sum.h"
 #include "device/runtime.h"
+#include "device/torch/dtypes.h"
 #include "meetings.h"
 #include "zero/error.h"
 
@@ -70,6 +71,7 @@ class Linked final : public CommunicatorImpl {
         return carry_out(call.in, [&](const Addresses& inputs) { return exchange(inputs, call.out); });
       case Collective::broadcast:
         return carry_out(call.in, [&](const Addresses& inputs) { return take(inputs, call.root, call.out); });
+      case Collective::all_reduce: return sum(call.out);
       case Collective::barrier: return host_->run(call);
       default: throw CommError("linked devices have no " + std::string(name(call.collective)));
     }
@@ -136,6 +138,30 @@ class Linked final : public CommunicatorImpl {
     if (rank() != root) kernel.copy(inputs, root, bytes_at(values.data, 0), values.bytes());
     tally_.from(root, values.bytes());
     return kernel;
+  }
+
+  // Every rank adds up a slice, and has the others' from them.
+  Pending sum(View values) {
+    const std::int64_t length = (values.count + size() - 1) / size();
+    const auto options = at::TensorOptions(accelerator::device(static_cast<c10::DeviceIndex>(device_)));
+    const at::ScalarType narrow = scalar_type(values.dtype), wide = scalar_type(accumulation(values.dtype));
+    const at::Tensor all = at::zeros({length * size()}, options.dtype(narrow));
+    const at::Tensor own = at::empty({length}, options.dtype(wide));
+    const at::Tensor here = at::from_blob(values.data, {values.count}, options.dtype(narrow));
+    all.narrow(0, 0, values.count).copy_(here);
+    follow(run({Collective::reduce_scatter, view(all, values.dtype), view(own, accumulation(values.dtype))}));
+    const at::Tensor rounded = own.to(narrow);
+    follow(run({Collective::all_gather, view(rounded, values.dtype), view(all, values.dtype)}));
+    here.copy_(all.narrow(0, 0, values.count));
+    return Pending(std::make_shared<OnStream>(current(), tally_.take()));
+  }
+  View view(const at::Tensor& values, Dtype dtype) const {
+    return {values.mutable_data_ptr(), values.numel(), dtype, device_};
+  }
+  c10::Stream current() const { return accelerator::current_stream(static_cast<c10::DeviceIndex>(device_)); }
+  void follow(Pending operation) {
+    const c10::Stream stream = current();
+    operation.wait({stream.id(), stream.device_index(), static_cast<int>(stream.device_type())});
   }
 
   struct Place {

@@ -186,4 +186,25 @@ inline pid_t rank_of(pid_t launcher, int rank) {
   return 0;
 }
 
+// Stops a process where it is. False: it has ended, or is about to, by itself.
+inline bool stopped(pid_t process) {
+  if (process <= 0 || ::kill(process, SIGSTOP) != 0) return false;
+  for (;;) {
+    const std::string state = status_of(process, "State").substr(0, 1);
+    if (state == "T") return true;
+    if (state.empty() || state == "Z" || state == "X") return false;
+  }
+}
+
+// Kills a launcher while all of its ranks run. False: some had not begun, or have ended by themselves, and it goes on.
+inline bool kill_in_the_middle(pid_t launcher, int ranks) {
+  std::vector<pid_t> held;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (const pid_t process = rank_of(launcher, rank); stopped(process)) held.push_back(process);
+  const bool all = static_cast<int>(held.size()) == ranks;
+  if (all) ::kill(launcher, SIGKILL);
+  for (const pid_t process : held) ::kill(process, SIGCONT);
+  return all;
+}
+
 }  // namespace procs

@@ -74,6 +74,8 @@ TEST(PartitionedActivations, AreThoseOfTheAxisAlone) {
       Mesh mesh(world, {.tensor = 2});
       Gpt cut;
       Checkpointed plain;
+      cut.to(device_of_rank());
+      plain.to(device_of_rank());
       initialise(cut, kSeed);
       initialise(plain, kSeed);
       Options options{.tensor = kCut, .partition_activations = partition};

@@ -109,6 +109,7 @@ std::vector<Outcome> run_on_ranks(const Job& job, const MakeProgram& make) {
 
 void Run::cut_automatically(torch::nn::Module& network, const std::function<void()>& micro_batch) {
   if (!job_.automatic) return;
+  if (const at::Device device = device_of_rank(); !device.is_cpu()) network.to(device);
   initialise(network, kSeed);
   job_.options.tensor = tensor_automatic(network, job_.tensor, micro_batch);
 }

@@ -23,6 +23,7 @@ std::string cuts_of(const torch::nn::Module& module, const TensorRule& rule) {
 
 template <class Model>
 std::string cuts_of(Model& model, int ranks) {
+  model.to(device_of_rank());
   return cuts_of(model, tensor_automatic(model, ranks, [&] { model.loss(0).backward(); }));
 }
 
@@ -164,17 +165,18 @@ struct Stateful : torch::nn::Module {
 
 TEST(TensorAutomatic, LeavesTheModuleAsItWas) {
   Stateful net;
+  net.to(device_of_rank());
   net.up->weight.mutable_grad() = torch::ones_like(net.up->weight);
   const std::vector<Tensor> before = net.buffers(true);
   std::vector<Tensor> copies;
   for (const Tensor& buffer : before) copies.push_back(buffer.clone());
   const Tensor drawn = [] {
     torch::manual_seed(3);
-    return torch::rand({2});
+    return torch::rand({2}, device_of_rank());
   }();
   torch::manual_seed(3);
   EXPECT_NE(cuts_of(net, 2), "");
-  EXPECT_TRUE(at::equal(torch::rand({2}), drawn));
+  EXPECT_TRUE(at::equal(torch::rand({2}, device_of_rank()), drawn));
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], copies[i]));
   EXPECT_TRUE(at::equal(net.up->weight.grad(), torch::ones_like(net.up->weight)));
   EXPECT_FALSE(net.down->weight.grad().defined());
@@ -208,6 +210,7 @@ TEST(TensorPlan, IsThatOfHuggingFace) {
 // Layers that are numbered, of which the micro-batch saw fewer.
 TEST(TensorAutomatic, TakesAlikeLayersOfADeeperModel) {
   Decoder sample, deeper(/*tied=*/false, /*depth=*/4);
+  sample.to(device_of_rank());
   const TensorRule rule = tensor_automatic(sample, 2, [&] { sample.loss(0).backward(); });
   EXPECT_EQ(cuts_of(deeper, rule), cuts_of(deeper, 2));
 }
